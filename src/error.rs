@@ -231,6 +231,10 @@ pub enum Operation {
     Scatter = 10,
     /// An all-to-all.
     AllToAll = 11,
+    /// A send.
+    Send = 30,
+    /// A receive.
+    Receive = 31,
 }
 
 impl From<Collective> for Operation {

@@ -84,8 +84,8 @@ mod wire;
 #[doc(hidden)]
 pub use communicator::leaders;
 pub use communicator::{
-    Bool, CollectiveCall, Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorSpec,
-    Transport, WaitError, init,
+    Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lent, Pending, Source, Stats, Status,
+    Tag, Tensor, TensorSpec, Transfer, Transport, WaitError, init,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

@@ -10,14 +10,16 @@
  *   mpirun.mpich   -n 2 ./mpi_collectives.mpich --who mpich --collective barrier
  * As root Open MPI also wants --allow-run-as-root, and --oversubscribe with more ranks than cores.
  *
- * Options: --collective NAME (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall or barrier; default
- * allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are understood; a
+ * Options: --collective NAME (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall, barrier or sendrecv;
+ * default allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are understood; a
  * barrier has none), --seconds S (about this long a size, default 0.5), --hosts H (only repeated in the output).
  *
  * Rank 0 prints one JSON object a line. Each rank pins itself to one of the CPUs it may use, in turn. An iteration is
  * timed on every rank from a barrier's end to the return of the call; the slowest rank counts. Roots take turns. The input is new in
  * each iteration, and every iteration's result is checked outside of the timed part; a wrong one ends the run with status 1. Of a
  * barrier it is checked that no rank leaves before all have entered.
+ *
+ * sendrecv is between two ranks, and timed as osu_latency does: half of there and back, on rank 0, without a barrier between.
  *
  * bytes, algbw and busbw count as in cli/src/bench/workload.rs: bytes are those of the tensor of allreduce, reduce and broadcast, of one
  * rank's block of allgather, gather, scatter and alltoall, and of a rank's whole input of reduce_scatter.
@@ -32,10 +34,10 @@
 
 enum { MOST_SIZES = 64, WARM_UP = 5, FEWEST = 11, MOST = 20000 };
 
-enum collective { ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, GATHER, SCATTER, REDUCE_SCATTER, ALLTOALL, BARRIER, COLLECTIVES };
+enum collective { ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, GATHER, SCATTER, REDUCE_SCATTER, ALLTOALL, BARRIER, SENDRECV, COLLECTIVES };
 
 static const char *const names[COLLECTIVES] = {
-    "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "barrier",
+    "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "barrier", "sendrecv",
 };
 
 static enum collective collective = ALLREDUCE;
@@ -171,6 +173,28 @@ static double once(float *data, float *result, size_t count, int iteration) {
     return most[0];
 }
 
+/* A message there and back; half of how long it took, in microseconds. */
+static double there_and_back(float *data, float *result, size_t count, int iteration) {
+    data[0] = data[count - 1] = input(0, 0, iteration);
+    double start = MPI_Wtime();
+    if (rank == 0) {
+        MPI_Send(data, (int)count, MPI_FLOAT, 1, 1, MPI_COMM_WORLD);
+        MPI_Recv(result, (int)count, MPI_FLOAT, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    } else {
+        MPI_Recv(result, (int)count, MPI_FLOAT, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Send(result, (int)count, MPI_FLOAT, 0, 1, MPI_COMM_WORLD);
+    }
+    double took = (MPI_Wtime() - start) * 1e6 / 2.0;
+    if (result[0] != data[0] || result[count - 1] != data[0])
+        fail("a message came back wrong");
+    return took;
+}
+
+/* One iteration of whatever is measured. */
+static double iterate(float *data, float *result, size_t count, int iteration) {
+    return collective == SENDRECV ? there_and_back(data, result, count, iteration) : once(data, result, count, iteration);
+}
+
 static void *block_memory(size_t bytes, int blocks) {
     void *memory = NULL;
     size_t all = bytes * (size_t)blocks;
@@ -193,7 +217,9 @@ static void print_line(const char *who, int hosts, size_t bytes, const double *t
         double share = collective == ALLREDUCE ? 2.0 * rest : collective == REDUCE || collective == BROADCAST ? 1.0 : rest;
         int is_block = collective == ALLGATHER || collective == GATHER || collective == SCATTER || collective == ALLTOALL;
         double algbw = (double)bytes * (is_block ? ranks : 1) / (p50 * 1e3);
-        printf(",\"algbw_gbytes\":%.6g,\"busbw_gbytes\":%.6g", algbw, algbw * share);
+        printf(",\"algbw_gbytes\":%.6g", algbw);
+        if (collective != SENDRECV)
+            printf(",\"busbw_gbytes\":%.6g", algbw * share);
     }
     printf("}\n");
     fflush(stdout);
@@ -235,6 +261,8 @@ int main(int argc, char **argv) {
         bytes[0] = 0;
     else
         count = sizes(list ? list : usual, bytes);
+    if (collective == SENDRECV && ranks != 2)
+        fail("sendrecv is between two ranks");
     pin();
 
     for (int n = 0; n < count; n++) {
@@ -247,14 +275,14 @@ int main(int argc, char **argv) {
             fail("out of memory");
         for (int i = 0; i < WARM_UP; i++) {
             double start = MPI_Wtime();
-            once(data, result, length, i);
+            iterate(data, result, length, i);
             trial = MPI_Wtime() - start; /* the preparation and the check included: it bounds the run */
         }
         MPI_Bcast(&trial, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
         double wanted = seconds / (trial > 1e-7 ? trial : 1e-7);
         int iterations = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (int)wanted;
         for (int i = 0; i < iterations; i++)
-            took[i] = once(data, result, length, WARM_UP + i);
+            took[i] = iterate(data, result, length, WARM_UP + i);
         qsort(took, (size_t)iterations, sizeof *took, ascending);
         if (rank == 0)
             print_line(who, hosts, bytes[n], took, iterations);

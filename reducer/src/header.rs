@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, vote, floor
+//!   1  1 kind      data, credit, abort, vote, floor, relay, relayed; or of a message of its own (`p2p`)
 //!   2  2 operation reduction (4 bits), dtype (5), collective (6); the top bit is set for an ad-hoc operation
 //!   4  4 source    the sender's rank
 //!   8  4 group     the communicator
@@ -18,6 +18,9 @@
 //!  46  6 count     elements of the tensor, or of a rank's block
 //!  52  4 length    payload bytes; rounds granted, for credit
 //! ```
+//!
+//! Where the kind is of a message of its own ([`MessageKind::is_p2p`]), the seq counts the messages of this pair of ranks, the tensor is
+//! the tag, the count is the message's (or the receive's), and the operation says nothing.
 //!
 //! The offset of a fragment is index times granule (2^48 bytes and more can be addressed). So each fragment gives
 //! the position of its neighbours, and the receiver can keep a bit per fragment in any order of arrival.
@@ -67,6 +70,36 @@ pub enum MessageKind {
     Vote = 4,
     /// The sender has consumed all messages of small operations before a position: `round` is its high half, `len` its low one.
     Floor = 5,
+    /// A fragment of a message that a rank sends another one of itself.
+    Message = 6,
+    /// The sender has such a message, and sends it when it is asked to.
+    Ready = 7,
+    /// The receiver of the message waits for its fragments.
+    Clear = 8,
+    /// Receives have taken `len` messages that came unasked, from this one on.
+    Taken = 9,
+    /// A receive does not take the message: `round` is the reason.
+    Refused = 10,
+    /// The sender gives the message up.
+    Withdrawn = 11,
+    /// The payload is another message, header and payload, on its way to rank `round`, which is on the receiver's node.
+    Relay = 14,
+    /// The sender has taken `len` bytes (modulo 2^32) of relayed messages from the receiver to rank `round`.
+    Relayed = 15,
+}
+
+impl MessageKind {
+    /// Whether it belongs to the messages that ranks send and receive of themselves, outside any collective.
+    #[inline]
+    pub fn is_p2p(self) -> bool {
+        (Self::Message as u8..=Self::Withdrawn as u8).contains(&(self as u8))
+    }
+
+    /// Whether it may carry a payload.
+    #[inline]
+    fn carries_payload(self) -> bool {
+        matches!(self, Self::Data | Self::Message)
+    }
 }
 
 /// Which operation of which group. The trainer's step number is an annotation and not part of it.
@@ -370,6 +403,14 @@ impl Header {
             3 => MessageKind::Abort,
             4 => MessageKind::Vote,
             5 => MessageKind::Floor,
+            6 => MessageKind::Message,
+            7 => MessageKind::Ready,
+            8 => MessageKind::Clear,
+            9 => MessageKind::Taken,
+            10 => MessageKind::Refused,
+            11 => MessageKind::Withdrawn,
+            14 => MessageKind::Relay,
+            15 => MessageKind::Relayed,
             other => return Err(HeaderError::Kind(other)),
         };
         let code = u16::from_le_bytes([bytes[2], bytes[3]]);
@@ -381,7 +422,7 @@ impl Header {
         let shape = Shape::from_code(code, u64_at(44) >> 16)?;
         let granule = u32::from(u16::from_le_bytes([bytes[44], bytes[45]])) * GRANULE_UNIT as u32;
         let len = u32_at(52);
-        if kind == MessageKind::Data && (granule == 0 || len > granule) {
+        if kind.carries_payload() && (granule == 0 || len > granule) {
             return Err(HeaderError::Granule { len, granule });
         }
         Ok(Self {

@@ -11,6 +11,7 @@
 //! | [`schedule`] | collectives as data: one rank's steps and their order |
 //! |  `check` | proves that the schedules of all ranks fit together |
 //! | [`executor`] | runs schedules, fragment by fragment |
+//! | [`p2p`] | messages from one rank to another, matched by sender and tag |
 //! | [`recorder`] | the last events of a shard, kept for when its group fails |
 //! | [`header`] | the header of every message |
 //! | [`transport`] | the interfaces to the network, the node's shared memory and accelerators |
@@ -30,6 +31,7 @@ pub mod grid;
 pub mod header;
 pub mod kernel;
 pub mod memory;
+pub mod p2p;
 pub mod plan;
 pub mod recorder;
 pub mod schedule;

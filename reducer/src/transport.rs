@@ -20,6 +20,15 @@ pub struct SendToken(pub u64);
 impl SendToken {
     /// The token of control messages, which carry no payload. Releasing it is allowed and means nothing.
     pub const CONTROL: Self = Self(u64::MAX);
+
+    /// The class of the tokens of messages of their own (`p2p`): the high four of the low 32 bits, where a collective's token has its step.
+    pub(crate) const P2P: u64 = 8 << 28;
+
+    /// Whether it is of a message that a rank sends of itself, outside any collective.
+    #[inline]
+    pub fn is_p2p(self) -> bool {
+        self.0 & 15 << 28 == Self::P2P
+    }
 }
 
 /// The payload of a fragment: a range of registered memory, unwritten from the post until the release. Empty for

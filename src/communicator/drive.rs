@@ -4,8 +4,11 @@ use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use shouter_reducer::executor::{OpError, OpId, Request, StartError};
+use shouter_reducer::executor::{AbortCause, OpError, OpId, Request, StartError};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::p2p::{PostError, Status, TransferError, TransferId};
 
+use super::p2p::{Outcome, Post};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::group::watch::Control;
@@ -113,6 +116,68 @@ impl Drive {
         self.driver.drive_until(goal, until).map_err(drive_error)?
     }
 
+    /// Starts sends and receives, in this order, and takes their first poll.
+    pub(super) fn post(&self, posts: Vec<Post>) -> Result<Vec<Result<TransferId, PostError>>, Error> {
+        self.with(move |engine| {
+            let started = post_all(engine, &posts);
+            engine.poll(Clock.now());
+            started
+        })
+    }
+
+    /// Runs sends and receives to their ends.
+    pub(super) fn exchange(&self, posts: Vec<Post>) -> Result<Vec<Outcome>, Error> {
+        let mut started: Option<Vec<Result<TransferId, PostError>>> = None;
+        let (mut outcomes, mut left) = (Vec::with_capacity(posts.len()), 0);
+        let goal = move |engine: &mut RankEngine| {
+            let started = started.get_or_insert_with(|| {
+                let started = post_all(engine, &posts);
+                engine.poll(Clock.now());
+                outcomes.extend(started.iter().map(|started| started.as_ref().err().cloned().map(Err)));
+                left = started.iter().filter(|started| started.is_ok()).count();
+                started
+            });
+            for (started, outcome) in started.iter().zip(&mut outcomes) {
+                if let (Ok(id), None) = (started, &outcome)
+                    && let Some(ended) = engine.take_transfer(*id)
+                {
+                    *outcome = Some(Ok(ended));
+                    left -= 1;
+                }
+            }
+            (left == 0).then(|| std::mem::take(&mut outcomes).into_iter().flatten().collect())
+        };
+        self.driver.drive_until(goal, None).map_err(drive_error)
+    }
+
+    /// Waits for the end of a send or receive, whose outcome no other thread takes.
+    pub(super) fn transfer(
+        &self,
+        id: TransferId,
+        until: Option<Instant>,
+    ) -> Result<Result<Status, TransferError>, Error> {
+        self.driver.drive_until(move |engine| engine.take_transfer(id), until).map_err(drive_error)
+    }
+
+    /// Waits for a message that a receive could take, or the end of the group.
+    pub(super) fn probe(
+        &self,
+        from: Option<Rank>,
+        tag: Option<u32>,
+        until: Instant,
+    ) -> Result<Result<Status, AbortCause>, Error> {
+        let mut is_first = true;
+        let goal = move |engine: &mut RankEngine| {
+            // One that does not wait looks at what has come, too.
+            if std::mem::take(&mut is_first) {
+                engine.poll(Clock.now());
+            }
+            let aborted = engine.aborted().cloned().map(Err);
+            aborted.or_else(|| engine.probe(from, tag).map(Ok))
+        };
+        self.driver.drive_until(goal, Some(until)).map_err(drive_error)
+    }
+
     /// Refuses a forked child, before it waits for a lock that a thread of its parent's may have held.
     #[inline]
     pub(super) fn check_process(&self) -> Result<(), Error> {
@@ -179,6 +244,15 @@ impl Drive {
             let _ = self.driver.drive_until(|_| None::<()>, Some(Clock.now() + PAUSE));
         }
     }
+}
+
+/// Starts sends and receives, in this order.
+fn post_all(engine: &mut RankEngine, posts: &[Post]) -> Vec<Result<TransferId, PostError>> {
+    let start = |post: &Post| match post {
+        Post::Send(request) => engine.start_send(*request),
+        Post::Receive(request) => engine.start_receive(*request),
+    };
+    posts.iter().map(start).collect()
 }
 
 /// Starts the shard that drives the engine and checks callers' conditions, until it is stopped.

@@ -105,7 +105,7 @@ pub(super) fn check(dtype: DType, op: ReduceOp) -> Result<(), Error> {
 }
 
 /// A trainer's buffer: bytes that are this call's alone, for as long as the call or the operation lasts.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Buffer {
     base: NonNull<u8>,
     len: usize,

@@ -92,6 +92,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
     }
     if let Some(node) = &node {
         lend_results(&mut up, node);
+        up.reach_all(node.clone(), grid, rank);
     }
     let idle = idle_policy(&config);
     let (shard, small) = (Recorder::new(), Recorder::new());
@@ -102,8 +103,9 @@ pub fn init(config: Config) -> Result<Group, Error> {
         _ => None,
     };
     let (dead_after, shared) = (config.heartbeat_timeout, node.clone());
-    let mut engine =
-        Engine::new(Parts { executor, rank, per_node: grid.per_node(), up, node, dead_after }, Clock.now());
+    let (ranks, per_node) = (grid.ranks(), grid.per_node());
+    let parts = Parts { executor, rank, ranks, per_node, up, node, dead_after };
+    let mut engine = Engine::new(parts, Clock.now());
     let timeline = config.timeline.as_ref().map(|_| {
         let timeline = Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS);
         Arc::new(timeline)

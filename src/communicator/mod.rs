@@ -12,6 +12,7 @@ mod failure;
 mod gpu;
 mod init;
 mod lent;
+mod p2p;
 mod pending;
 mod registered;
 mod schedules;
@@ -48,6 +49,7 @@ use drive::{Drive, RunError};
 pub use element::{Bool, Element};
 pub use init::{init, leaders};
 pub use lent::{Lend, LendError, Lent};
+pub use p2p::{Exchange, Source, Status, Tag, Transfer};
 pub use pending::{Pending, WaitError};
 use small::Cells;
 pub use stats::Stats;
@@ -476,7 +478,7 @@ impl Group {
     /// culprit ([`Reason::Aborted`](crate::Reason::Aborted)).
     ///
     /// # Errors
-    /// As [`barrier`](Self::barrier).
+    /// As [`barrier`](Self::barrier); that of a send that had ended before (see [`send`](Self::send)), where the group has ended well.
     pub fn finalize(self) -> Result<(), Error> {
         self.drive.finish()?;
         self.barrier()?;
@@ -492,7 +494,7 @@ impl Group {
             let text = format!("leaving the group: {cause}");
             return Err(self.recorded(Error::peer_failed(call, culprit.0, reason.into(), text)));
         }
-        Ok(())
+        self.check_late()
     }
 }
 

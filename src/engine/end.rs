@@ -8,7 +8,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, Identity, MatchKey, MessageKind, Shape};
 use shouter_reducer::recorder::{Record, RecordKind};
 
-use super::{Engine, Staging, liveness};
+use super::{Engine, Inboxes, Staging, liveness};
 use crate::error::Reason;
 use crate::group::error::GroupEnd;
 use crate::group::watch::{Departure, Notice};
@@ -84,6 +84,7 @@ impl Engine {
     /// A rank has left in good order. What it has started goes on without it, for it has done its part; an operation behind that
     /// ends the group.
     pub fn left(&mut self, departure: Departure) {
+        self.messages.left(Rank(departure.rank));
         self.left.push(departure);
     }
 
@@ -113,7 +114,7 @@ impl Engine {
         {
             self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
         }
-        if self.executor.aborted().is_none() && self.running != 0 {
+        if self.executor.aborted().is_none() && (self.running != 0 || self.messages.are_running()) {
             self.end(self.rank, AbortReason::Aborted);
         }
         if self.executor.aborted().is_none() {
@@ -130,6 +131,7 @@ impl Engine {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
         self.fence_tensors();
+        self.messages.abort(&cause);
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.reason, "the group has ended");
         let (rank, value) = (Some(cause.culprit), cause.reason.code().into());
         self.executor.note(Record { rank, value, ..Record::of(RecordKind::AbortSent) });
@@ -142,11 +144,13 @@ impl Engine {
         self.up.fence();
         self.up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
         // Ahead of the wait for copies.
-        self.up.transmit(now, &mut self.executor);
+        let mut inboxes = Inboxes { executor: &mut self.executor, messages: &mut self.messages };
+        self.up.transmit(now, &mut inboxes);
         // Their outcomes say whether the copies have ended.
         self.gather();
         let waited = self.quiesce();
         self.executor.fenced();
+        self.messages.fenced();
         let others = !self.up.is_empty() || self.notice.is_some();
         self.settling = others.then(|| now + waited + FLOOD);
     }

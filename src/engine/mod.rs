@@ -12,6 +12,7 @@
 pub(crate) mod divergence;
 mod end;
 mod liveness;
+mod messages;
 mod trace;
 
 use std::any::Any;
@@ -20,15 +21,18 @@ use std::time::Duration;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
-    AbortCause, AbortReason, Completed, Counters, Executor, ExecutorError, OpId, Request, StartError,
+    AbortCause, AbortReason, Completed, Counters, Disposition, Executor, ExecutorError, OpId, Request,
+    StartError,
 };
 use shouter_reducer::grid::Rank;
 
-use shouter_reducer::memory::TensorRegion;
+use shouter_reducer::header::Header;
+use shouter_reducer::memory::{Span, TensorRegion};
 use shouter_reducer::recorder::Recorder;
 use shouter_reducer::solo::Solo;
-use shouter_reducer::transport::{Accelerator, NodeMemory};
+use shouter_reducer::transport::{Accelerator, NodeMemory, SendToken};
 
+use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Loss, Registry, UpChannels};
 use crate::channel::verbs::{Digest, Fault};
@@ -37,6 +41,7 @@ use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
 use liveness::Liveness;
+use messages::Messages;
 use trace::Watch;
 
 /// A peer whose last acknowledgement was lost asks again within this time.
@@ -60,6 +65,8 @@ pub struct Parts {
     pub executor: Executor,
     /// This rank.
     pub rank: Rank,
+    /// Ranks of the group.
+    pub ranks: u32,
     /// Ranks on this node.
     pub per_node: u32,
     /// The channels to the other leaders, where this rank is one and there are others.
@@ -78,6 +85,40 @@ pub struct Staging {
     pub solo: Option<Solo>,
     /// What the lanes lie in; it goes with the engine.
     pub memory: Box<dyn Any + Send>,
+}
+
+/// Where the channels hand what they receive: to the executor, or to the messages.
+struct Inboxes<'a> {
+    executor: &'a mut Executor,
+    messages: &'a mut Messages,
+}
+
+impl Inbox for Inboxes<'_> {
+    #[inline]
+    fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        match header.kind.is_p2p() {
+            true => self.messages.on_message(header, payload),
+            false => self.executor.on_fragment(header, payload),
+        }
+    }
+
+    #[inline]
+    fn landing(&self, header: &Header) -> Option<Span> {
+        self.executor.landing(header)
+    }
+
+    #[inline]
+    fn placed(&mut self, header: &Header) -> Disposition {
+        self.executor.on_placed(header)
+    }
+
+    #[inline]
+    fn released(&mut self, token: SendToken) {
+        match token.is_p2p() {
+            true => self.messages.on_released(token),
+            false => self.executor.on_released(token),
+        }
+    }
 }
 
 /// Everything that one rank drives.
@@ -109,6 +150,7 @@ pub struct Engine {
     staging: Option<Staging>,
     /// ...and the slots after the channels that send from them and the device that has page-locked them.
     executor: Executor,
+    messages: Messages,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
     /// The peers that the channel has lost, and why. The next poll handles them: its time shows whether this process was stopped in
@@ -127,11 +169,12 @@ pub struct Engine {
 impl Engine {
     /// An engine of these parts, which have been joined to their peers.
     pub fn new(parts: Parts, now: Instant) -> Self {
-        let Parts { executor, rank, per_node, up, node, dead_after } = parts;
+        let Parts { executor, rank, ranks, per_node, up, node, dead_after } = parts;
         let local = rank.0 % per_node.max(1);
         let first = Rank(rank.0 - local);
         Self {
             executor,
+            messages: Messages::new(rank, ranks),
             rank,
             up,
             node,
@@ -198,7 +241,8 @@ impl Engine {
 
     /// Whether everything that was sent is acknowledged and nothing has happened for a while.
     pub fn is_quiet(&self, now: Instant) -> bool {
-        self.up.is_empty() || self.up.is_drained() && now - self.last_busy > QUIET
+        let is_sent = self.up.is_drained() && !self.messages.has_work();
+        self.up.is_empty() || is_sent && now - self.last_busy > QUIET
     }
 
     /// Why the group ended, if it did.
@@ -317,7 +361,7 @@ impl Engine {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub fn is_idle(&self) -> bool {
-        self.running == 0 && self.settling.is_none()
+        self.running == 0 && !self.messages.are_running() && self.settling.is_none()
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
@@ -373,7 +417,8 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
-        busy |= self.up.receive(now, &mut self.executor);
+        let mut inboxes = Inboxes { executor: &mut self.executor, messages: &mut self.messages };
+        busy |= self.up.receive(now, &mut inboxes);
         while let Some(loss) = self.up.take_lost() {
             if self.liveness.departures_expected() {
                 continue;
@@ -381,7 +426,7 @@ impl Poller for Engine {
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
             self.watch.lost(now, loss.rank, &mut self.executor);
             let has_left = self.left.iter().any(|departure| departure.rank == loss.rank.0);
-            if has_left && self.running == 0 {
+            if has_left && self.running == 0 && !self.messages.are_running() {
                 continue;
             }
             // A rank that has lost its own port blames itself: the peer works.
@@ -415,7 +460,9 @@ impl Poller for Engine {
             }
             .worked;
         }
-        busy |= self.up.transmit(now, &mut self.executor);
+        busy |= self.messages.poll(time, &mut self.up);
+        let mut inboxes = Inboxes { executor: &mut self.executor, messages: &mut self.messages };
+        busy |= self.up.transmit(now, &mut inboxes);
         self.watch.look(now, &self.up, &mut self.executor);
         busy |= self.gather();
         if let Some(node) = &self.node
@@ -429,6 +476,7 @@ impl Poller for Engine {
         }
         if !self.left.is_empty() {
             self.look_for_deserted();
+            self.look_for_deserters(now);
         }
         if let Some(seq) = self.liveness.dispute() {
             self.executor.diverge(seq, self.rank);
@@ -453,12 +501,16 @@ impl Poller for Engine {
 
     fn next_deadline(&self) -> Option<Instant> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
+        let messages = self.messages.next_deadline().map(|deadline| Instant::ZERO + deadline);
         let up = self.up.next_deadline();
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
         let suspect = self.suspect.as_ref().map(|_| self.turned);
         let compare = (self.running != 0).then_some(self.next_compare);
-        [executor, up, node, self.settling, self.ask_at, ballot, suspect, compare].into_iter().flatten().min()
+        [executor, messages, up, node, self.settling, self.ask_at, ballot, suspect, compare]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

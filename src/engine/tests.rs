@@ -101,6 +101,7 @@ fn engines(plan: &Plan, grid: Grid) -> [Engine; 2] {
         let parts = Parts {
             executor,
             rank,
+            ranks: 2,
             per_node: 2,
             up: UpChannels::default(),
             node: Some(Arc::new(node)),

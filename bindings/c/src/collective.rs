@@ -19,9 +19,6 @@ use crate::error::{Status, guard, null};
 use crate::handle::{Shouter, group, live, text};
 use crate::types::{self, Dtype, Op, Pending, Tensor};
 
-/// Longer waits are this long: a sum of a time and a duration must not overflow.
-const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
-
 /// Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there.
 ///
 /// For what is not worth an entry in the tensor table: every rank calls it in the same order with the same count, type and
@@ -195,7 +192,7 @@ pub unsafe extern "C" fn shouter_wait(shouter: *const Shouter, pending: Pending,
         let shouter = unsafe { live(shouter) }?;
         let timeout = match timeout_ms {
             types::SHOUTER_DEFAULT_TIMEOUT => None,
-            0.. => Some(Duration::from_millis(timeout_ms.unsigned_abs()).min(LONGEST_WAIT)),
+            0.. => Some(Duration::from_millis(timeout_ms.unsigned_abs()).min(types::LONGEST_WAIT)),
             _ => {
                 let why = format!("timeout_ms is {timeout_ms}; use SHOUTER_DEFAULT_TIMEOUT, or 0 or more");
                 return Err(Error::Argument(why));

@@ -76,6 +76,10 @@ pub const SHOUTER_OPERATION_GATHER: i32 = 9;
 pub const SHOUTER_OPERATION_SCATTER: i32 = 10;
 /// shouter_alltoall.
 pub const SHOUTER_OPERATION_ALLTOALL: i32 = 11;
+/// shouter_send, or a send of shouter_exchange.
+pub const SHOUTER_OPERATION_SEND: i32 = 30;
+/// shouter_recv, or a receive of shouter_exchange.
+pub const SHOUTER_OPERATION_RECV: i32 = 31;
 
 /// How many missing ranks shouter_error_info_t names.
 pub const SHOUTER_MISSING_NAMED: usize = 16;
@@ -96,7 +100,7 @@ pub struct ErrorInfo {
     pub rank: i32,
     /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none.
     pub reason: i32,
-    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_ALLTOALL; 0 if it is none of these.
+    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_RECV; 0 if it is none of these.
     pub operation: i32,
     /// The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered.
     pub tensor: i64,

@@ -6,7 +6,7 @@
 //! crate that exports `shouter_*` symbols for others to link against.
 //!
 //! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
-//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`log`] what the library says meanwhile.
+//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`p2p`] messages between two ranks, [`log`] what the library says meanwhile.
 
 #![deny(unsafe_code)]
 
@@ -15,6 +15,7 @@ pub mod collective;
 pub mod error;
 pub mod handle;
 pub mod log;
+pub mod p2p;
 mod sigpipe;
 pub mod types;
 mod under_way;

@@ -11,6 +11,7 @@ use crate::collective::*;
 use crate::error::*;
 use crate::handle::*;
 use crate::log::*;
+use crate::p2p::*;
 use crate::sigpipe::SigpipeBlocked;
 use crate::types::{self, *};
 
@@ -242,6 +243,8 @@ fn reasons_and_operations_are_the_librarys() {
         (Operation::Gather, SHOUTER_OPERATION_GATHER),
         (Operation::Scatter, SHOUTER_OPERATION_SCATTER),
         (Operation::AllToAll, SHOUTER_OPERATION_ALLTOALL),
+        (Operation::Send, SHOUTER_OPERATION_SEND),
+        (Operation::Receive, SHOUTER_OPERATION_RECV),
     ];
     assert!(operations.iter().all(|(operation, number)| *operation as i32 == *number));
 }
@@ -330,6 +333,10 @@ fn null_is_refused_everywhere() {
             shouter_push_cuda(none, 0, ptr::null_mut(), ptr::null_mut(), &mut pending),
             shouter_wait(none, 0, SHOUTER_DEFAULT_TIMEOUT),
             shouter_barrier(none),
+            shouter_send(none, ptr::null(), 0, SHOUTER_F32, 0, 0),
+            shouter_recv(none, ptr::null_mut(), 0, SHOUTER_F32, 0, 0, ptr::null_mut()),
+            shouter_exchange(none, ptr::null_mut(), 1),
+            shouter_probe(none, 0, 0, 0, ptr::null_mut(), ptr::null_mut()),
             shouter_set_step(none, 0),
             shouter_stats(none, &mut Stats::default()),
             shouter_timeline(none, c"x".as_ptr()),
@@ -904,4 +911,77 @@ fn a_closed_peer_does_not_end_the_process() {
 fn the_version_is_the_packages() {
     // SAFETY: shouter_version returns a static string.
     assert_eq!(unsafe { CStr::from_ptr(shouter_version()) }.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
+}
+
+/// Messages of a group of one to itself, and what is refused.
+#[test]
+fn a_group_of_one_sends_to_itself() {
+    let (shouter, folder) = solo("sends");
+    let (data, mut into) = ([1.5f32, -2.0, 4.0], [0f32; 4]);
+    let (from, to) = (data.as_ptr().cast(), into.as_mut_ptr().cast());
+    let (mut found, mut message) = (7, Message::default());
+    let sent = Message { rank: 0, tag: 9, count: 3, dtype: SHOUTER_F32 };
+    let entry = |kind, data: *mut std::ffi::c_void, count| ExchangeEntry {
+        kind,
+        data,
+        count,
+        dtype: SHOUTER_F32,
+        rank: 0,
+        tag: 9,
+        status: -1,
+        message: Message::default(),
+    };
+    // SAFETY: a live group; every buffer has the length that is said, and is left alone.
+    unsafe {
+        let any = (SHOUTER_ANY_RANK, SHOUTER_ANY_TAG);
+        assert_eq!(
+            shouter_probe(shouter, any.0, any.1, 0, &mut found, &mut message),
+            SHOUTER_OK,
+            "{}",
+            last()
+        );
+        assert_eq!(found, 0);
+        assert_eq!(shouter_send(shouter, from, 3, SHOUTER_F32, 0, 9), SHOUTER_OK, "{}", last());
+        assert_eq!(
+            shouter_probe(shouter, 0, any.1, 1000, &mut found, &mut message),
+            SHOUTER_OK,
+            "{}",
+            last()
+        );
+        assert_eq!((found, message), (1, sent));
+        message = Message::default();
+        let received = shouter_recv(shouter, to, 4, SHOUTER_F32, any.0, 9, &mut message);
+        assert_eq!((received, message, into), (SHOUTER_OK, sent, [1.5, -2.0, 4.0, 0.0]), "{}", last());
+        let mut both = [
+            entry(SHOUTER_RECV, to, 2),
+            entry(SHOUTER_SYNCHRONOUS_SEND, from.cast_mut(), 3),
+            entry(SHOUTER_RECV, to, 4),
+            entry(SHOUTER_SEND, from.cast_mut(), 3),
+        ];
+        assert_eq!(shouter_exchange(shouter, both.as_mut_ptr(), 4), SHOUTER_ERROR_MISMATCH);
+        assert!(last().contains("receive of up to 2 x f32"), "{}", last());
+        let statuses = both.map(|entry| entry.status);
+        assert_eq!(statuses, [SHOUTER_ERROR_MISMATCH, SHOUTER_ERROR_MISMATCH, SHOUTER_OK, SHOUTER_OK]);
+        assert_eq!((both[2].message, both[3].message), (sent, sent));
+        assert_eq!(shouter_exchange(shouter, ptr::null_mut(), 0), SHOUTER_OK, "{}", last());
+        let refused = [
+            shouter_send(shouter, from, 3, SHOUTER_F32, 1, 0),
+            shouter_send(shouter, from, 3, 99, 0, 0),
+            shouter_send(shouter, ptr::null(), 3, SHOUTER_F32, 0, 0),
+            shouter_send(shouter, from, usize::MAX, SHOUTER_F32, 0, 0),
+            shouter_send(shouter, from.cast::<u8>().add(1).cast(), 1, SHOUTER_F32, 0, 0),
+            shouter_recv(shouter, to, 4, SHOUTER_F32, 1, 0, ptr::null_mut()),
+            shouter_recv(shouter, to, 4, SHOUTER_F32, -2, 0, ptr::null_mut()),
+            shouter_recv(shouter, to, 4, SHOUTER_F32, 0, i64::MAX, ptr::null_mut()),
+            shouter_exchange(shouter, [entry(7, to, 1)].as_mut_ptr(), 1),
+            shouter_exchange(shouter, ptr::null_mut(), 1),
+            shouter_probe(shouter, 0, 0, -1, &mut found, &mut message),
+            shouter_probe(shouter, 1, 0, 0, &mut found, &mut message),
+        ];
+        for (i, status) in refused.into_iter().enumerate() {
+            assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "call {i}: {}", last());
+        }
+        assert_eq!(shouter_finalize(shouter), SHOUTER_OK, "{}", last());
+    }
+    std::fs::remove_dir_all(folder).unwrap();
 }

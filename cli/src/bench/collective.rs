@@ -5,6 +5,7 @@
 mod gpu;
 mod numbers;
 mod placement;
+mod sendrecv;
 mod worker;
 
 use std::process::{Command, Stdio};
@@ -18,6 +19,9 @@ use super::sizes::Sizes;
 use super::{BenchError, kernel, patience, ranks_output, workload};
 use numbers::{DTYPES, exact, whole};
 use placement::BUFFER_PLACEMENTS;
+pub(crate) use sendrecv::{
+    SendReceiveArgs, SendReceiveWorkerArgs, main as send_receive, worker as send_receive_worker,
+};
 pub(crate) use worker::{WorkerArgs, worker};
 
 /// The largest size that is measured unless others are named.
@@ -150,17 +154,38 @@ pub(crate) fn main(collective: Collective, args: &CollectiveArgs) -> Result<(), 
     let listed: Vec<String> = sizes.0.iter().map(ToString::to_string).collect();
     let (listed, memory) = (listed.join(","), args.data.memory.join(","));
     let data = ["--bytes", &listed, "--dtype", &args.data.dtype, "--memory", &memory];
-    measure(collective, &args.job, &data, &sizes.0)
+    measure_collective(collective, &args.job, &data, &sizes.0)
 }
 
 /// Runs `shouter bench barrier`.
 pub(crate) fn barrier(job: &JobArgs) -> Result<(), BenchError> {
     check_job(job)?;
-    measure(Collective::Barrier, job, &[], &[])
+    measure_collective(Collective::Barrier, job, &[], &[])
+}
+
+/// What is measured.
+struct Measured<'a> {
+    /// The name of the bench.
+    name: &'a str,
+    /// The subcommand of our ranks, and what they are to measure.
+    worker: &'a [&'a str],
+    collective: Option<Collective>,
+}
+
+fn measure_collective(
+    collective: Collective,
+    job: &JobArgs,
+    data: &[&str],
+    sizes: &[u64],
+) -> Result<(), BenchError> {
+    let processes = if job.threads { 1 } else { job.ranks };
+    let (name, threads) = (workload::name(collective), (job.ranks / processes).to_string());
+    let worker = ["collective-worker", "--collective", name, "--one-clock", "--threads", &threads];
+    measure(&Measured { name, worker: &worker, collective: Some(collective) }, job, data, sizes)
 }
 
 /// Runs our ranks with these options of the worker, then the peers.
-fn measure(collective: Collective, job: &JobArgs, data: &[&str], sizes: &[u64]) -> Result<(), BenchError> {
+fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> Result<(), BenchError> {
     let mut report = Report::new(job.json);
     let exe = std::env::current_exe()?;
     let mut command = Command::new(&exe);
@@ -175,8 +200,7 @@ fn measure(collective: Collective, job: &JobArgs, data: &[&str], sizes: &[u64]) 
         command.args(["--cores", "none"]);
     }
     command.arg("--").arg(&exe);
-    command.args(["bench", "collective-worker", "--collective", workload::name(collective), "--one-clock"]);
-    command.args(["--threads", &(job.ranks / processes).to_string()]);
+    command.arg("bench").args(what.worker);
     command.args(["--seconds", &job.seconds.to_string()]).args(data).stdin(Stdio::null());
     for mut line in ranks_output(&mut command, patience(sizes.len().max(1), job.seconds))? {
         let link = job.hosts > 1 && !matches!(job.transport.as_str(), "verbs" | "kernel");
@@ -186,7 +210,7 @@ fn measure(collective: Collective, job: &JobArgs, data: &[&str], sizes: &[u64]) 
     }
     for peer in &job.against {
         let lines = match peer {
-            Peer::Kernel if collective == Collective::AllReduce => kernel::run(&kernel::Job {
+            Peer::Kernel if what.collective == Some(Collective::AllReduce) => kernel::run(&kernel::Job {
                 kind: kernel::PeerWorkload::Allreduce,
                 ranks: job.ranks,
                 sizes,
@@ -196,7 +220,13 @@ fn measure(collective: Collective, job: &JobArgs, data: &[&str], sizes: &[u64]) 
             })?,
             peer => peers::run(
                 *peer,
-                &peers::Job { collective, ranks: job.ranks, hosts: job.hosts, sizes, seconds: job.seconds },
+                &peers::Job {
+                    bench: what.name,
+                    ranks: job.ranks,
+                    hosts: job.hosts,
+                    sizes,
+                    seconds: job.seconds,
+                },
             )?,
         };
         for line in lines {

@@ -143,6 +143,15 @@ enum Bench {
             shouter bench barrier --hosts 2 --ranks 2 --json"
     )]
     Barrier(collective::JobArgs),
+    /// A message between two ranks, half of there and back
+    #[command(
+        long_about = "Measures send and receive between two ranks: half of the time that a message takes there and back, as osu_latency \
+            counts it. Its first and last bytes are checked.",
+        after_help = "Examples:\n  \
+            shouter bench sendrecv --hosts 1 --bytes 8,64Ki --against openmpi,mpich\n  \
+            shouter bench sendrecv --hosts 2 --bytes 64 --json"
+    )]
+    Sendrecv(collective::SendReceiveArgs),
     /// How many bytes a second one link carries
     Stream(link::StreamArgs),
     /// How long a message takes there and back
@@ -153,6 +162,8 @@ enum Bench {
     Gpu(gpu::GpuArgs),
     #[command(hide = true)]
     CollectiveWorker(collective::WorkerArgs),
+    #[command(hide = true)]
+    SendrecvWorker(collective::SendReceiveWorkerArgs),
     #[command(hide = true)]
     LinkWorker(link::WorkerArgs),
     #[command(hide = true)]
@@ -196,6 +207,8 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::ReduceScatter(args) => collective::main(Collective::ReduceScatter, args),
         Bench::Alltoall(args) => collective::main(Collective::AllToAll, args),
         Bench::Barrier(args) => collective::barrier(args),
+        Bench::Sendrecv(args) => collective::send_receive(args),
+        Bench::SendrecvWorker(args) => collective::send_receive_worker(args),
         Bench::Stream(args) => link::stream(args),
         Bench::Pingpong(args) => link::pingpong(args),
         Bench::Connections(args) => link::connections(args),

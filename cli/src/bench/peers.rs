@@ -13,10 +13,9 @@ use std::str::FromStr;
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;
-use shouter::Collective;
 
 use super::report::ReportLine;
-use super::{output_within, patience, workload};
+use super::{output_within, patience};
 
 const MPI_PROGRAM: &str = include_str!("../../../benches/peers/mpi_collectives.c");
 const GLOO_PROGRAM: &str = include_str!("../../../benches/peers/gloo_collectives.py");
@@ -51,9 +50,9 @@ impl FromStr for Peer {
 /// The status with which a peer's program ends where the peer lacks the collective (`EX_UNAVAILABLE` of sysexits).
 const UNAVAILABLE: i32 = 69;
 
-/// A collective for a peer to run.
+/// A collective, or `sendrecv`, for a peer to run.
 pub(crate) struct Job<'a> {
-    pub(crate) collective: Collective,
+    pub(crate) bench: &'a str,
     pub(crate) ranks: u32,
     pub(crate) hosts: u32,
     /// None of a barrier.
@@ -110,6 +109,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
             };
             measure(&mut Command::new("mpirun.mpich"), Some(&program), "mpich", job)
         }
+        Peer::Gloo if job.bench == "sendrecv" => Ok(unavailable("gloo", job)),
         Peer::Gloo => {
             let python = "/usr/bin/python3";
             let has_torch = Command::new(python)
@@ -133,7 +133,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
 }
 
 fn unavailable(who: &str, job: &Job<'_>) -> Vec<ReportLine> {
-    eprintln!("{who}: {} is unavailable", workload::name(job.collective));
+    eprintln!("{who}: {} is unavailable", job.bench);
     vec![]
 }
 
@@ -177,7 +177,7 @@ fn measure(
     if !sizes.is_empty() {
         command.args(["--bytes", &sizes.join(",")]);
     }
-    command.args(["--collective", workload::name(job.collective), "--seconds", &job.seconds.to_string()]);
+    command.args(["--collective", job.bench, "--seconds", &job.seconds.to_string()]);
     command.args(["--hosts", &job.hosts.to_string()]);
     let name = command.get_program().to_os_string();
     let limit = patience(job.sizes.len().max(1), job.seconds);

@@ -11,7 +11,7 @@ use super::workload;
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReportLine {
-    /// The name of a collective, `stream`, `pingpong`, `connections` or `idle`.
+    /// The name of a collective, `sendrecv`, `stream`, `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
     pub(crate) who: String,
@@ -98,6 +98,23 @@ impl ReportLine {
             line.busbw_gbytes = Some(round4(algbw * share));
         }
         line
+    }
+
+    /// The figures of messages of `bytes` between two ranks, from halves of round trips in nanoseconds.
+    pub(crate) fn half_round_trips(who: &str, hosts: u32, bytes: u64, nanos: &mut [u64]) -> Self {
+        let (p50, p99) = percentiles_us(nanos);
+        Self {
+            bench: "sendrecv".into(),
+            who: who.into(),
+            ranks: Some(2),
+            hosts: Some(hosts),
+            bytes: Some(bytes),
+            iterations: Some(nanos.len() as u64),
+            p50_us: Some(p50),
+            p99_us: Some(p99),
+            algbw_gbytes: (p50 > 0.0).then(|| round4(bytes as f64 / (p50 * 1e3))),
+            ..Self::default()
+        }
     }
 
     /// What distinguishes this series from others of the same size: program and transport.

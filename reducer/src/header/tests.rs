@@ -13,7 +13,15 @@ fn any_header() -> impl Strategy<Value = Header> {
         Just(MessageKind::Credit),
         Just(MessageKind::Abort),
         Just(MessageKind::Vote),
-        Just(MessageKind::Floor)
+        Just(MessageKind::Floor),
+        Just(MessageKind::Message),
+        Just(MessageKind::Ready),
+        Just(MessageKind::Clear),
+        Just(MessageKind::Taken),
+        Just(MessageKind::Refused),
+        Just(MessageKind::Withdrawn),
+        Just(MessageKind::Relay),
+        Just(MessageKind::Relayed)
     ];
     let collective =
         prop_oneof![Just(Collective::AllReduce), Just(Collective::Broadcast), Just(Collective::Barrier)];
@@ -40,7 +48,7 @@ fn any_header() -> impl Strategy<Value = Header> {
                 round,
                 offset: u64::from(index) * u64::from(granule),
                 granule,
-                len: if kind == MessageKind::Data { len % (granule + 1) } else { len },
+                len: if kind.carries_payload() { len % (granule + 1) } else { len },
             }
         },
     )

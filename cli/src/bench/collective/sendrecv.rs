@@ -1,0 +1,120 @@
+//! `shouter bench sendrecv`: how long a message between two ranks takes, half of there and back, as `osu_latency` counts.
+
+use std::io;
+use std::time::Instant;
+
+use clap::Args;
+use shouter::{Config, Group};
+
+use super::{JobArgs, Measured, check_job, measure};
+use crate::bench::BenchError;
+use crate::bench::report::ReportLine;
+use crate::bench::sizes::Sizes;
+
+/// Round trips that warm caches and windows up; not measured.
+const WARM_UP: u64 = 50;
+/// Fewest measured round trips of a size.
+const FEWEST: u64 = 21;
+/// Most measured round trips of a size.
+const MOST: u64 = 200_000;
+
+/// What `shouter bench sendrecv` takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SendReceiveArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Sizes in bytes, multiples of 4: 8..4Mi runs in powers of four; lists are separated by commas
+    #[arg(long, default_value = "8,64,1Ki,16Ki,64Ki,1Mi")]
+    bytes: Sizes,
+}
+
+/// The arguments of a rank; started by the bench itself under the launcher.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct SendReceiveWorkerArgs {
+    #[arg(long)]
+    bytes: Sizes,
+    #[arg(long)]
+    seconds: f64,
+}
+
+/// Runs our two ranks, then the peers.
+pub(crate) fn main(args: &SendReceiveArgs) -> Result<(), BenchError> {
+    let SendReceiveArgs { job, bytes: Sizes(sizes) } = args;
+    check_job(job)?;
+    if job.ranks != 2 || job.threads {
+        return Err(BenchError::Usage(
+            "sendrecv is measured between two processes; leave out -n and --threads".into(),
+        ));
+    }
+    if let Some(bytes) = sizes.iter().find(|bytes| *bytes % 4 != 0) {
+        return Err(BenchError::Usage(format!(
+            "--bytes {bytes} is no multiple of 4, as the peers' sizes are"
+        )));
+    }
+    let listed: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+    let what = Measured { name: "sendrecv", worker: &["sendrecv-worker"], collective: None };
+    measure(&what, job, &["--bytes", &listed.join(",")], sizes)
+}
+
+/// The body of one rank.
+pub(crate) fn worker(args: &SendReceiveWorkerArgs) -> Result<(), BenchError> {
+    let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
+    if let Some(core) = config.cores.first()
+        && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
+    {
+        eprintln!("rank {} could not be pinned to core {core}", config.rank);
+    }
+    let group = shouter::init(config)?;
+    for &bytes in &args.bytes.0 {
+        let mut nanos = measure_size(&group, bytes as usize, args.seconds)?;
+        if group.rank() == 0 {
+            let mut line = ReportLine::half_round_trips("shouter", group.nodes(), bytes, &mut nanos);
+            line.transport = Some(group.transport().channels.clone());
+            println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
+        }
+    }
+    group.finalize()?;
+    Ok(())
+}
+
+/// Half of each round trip, in nanoseconds.
+fn measure_size(group: &Group, bytes: usize, seconds: f64) -> Result<Vec<u64>, BenchError> {
+    let (mut own, mut theirs) = (vec![0u8; bytes], vec![0u8; bytes]);
+    group.barrier()?;
+    let started = Instant::now();
+    for round in 0..WARM_UP {
+        once(group, &mut own, &mut theirs, round)?;
+    }
+    let each = started.elapsed().as_secs_f64() / WARM_UP as f64;
+    let mut wanted = [((seconds / each.max(1e-8)) as u64).clamp(FEWEST, MOST)];
+    group.all_reduce(&mut wanted, shouter::ReduceOp::Min)?;
+    let mut nanos = Vec::with_capacity(wanted[0] as usize);
+    for round in 0..wanted[0] {
+        nanos.push(once(group, &mut own, &mut theirs, round)? / 2);
+    }
+    Ok(nanos)
+}
+
+/// A message there and back; both ranks check the first and the last byte.
+fn once(group: &Group, own: &mut [u8], theirs: &mut [u8], round: u64) -> Result<u64, BenchError> {
+    let mark = round as u8 ^ 0x5a;
+    if let (Some(first), true) = (own.first_mut(), group.rank() == 0) {
+        *first = mark;
+    }
+    if let (Some(last), true) = (own.last_mut(), group.rank() == 0) {
+        *last = mark;
+    }
+    let started = Instant::now();
+    if group.rank() == 0 {
+        group.send(own, 1, 1)?;
+        group.receive(theirs, 1, 1)?;
+    } else {
+        group.receive(theirs, 0, 1)?;
+        group.send(theirs, 0, 1)?;
+    }
+    let took = started.elapsed().as_nanos() as u64;
+    if theirs.first() != Some(&mark) || theirs.last() != Some(&mark) {
+        return Err(BenchError::Failed(format!("round {round} of {} bytes came back wrong", own.len())));
+    }
+    Ok(took)
+}

@@ -1,0 +1,412 @@
+//! Messages from one rank to another between real processes: on one host, on several, over every transport.
+
+#![allow(unsafe_code)]
+
+mod ranks;
+
+use std::time::{Duration, Instant};
+
+use ranks::{ARGUMENT, CLOSED, DEADLINE, PEER_FAILED, job, join, names_only, parameter, play, run_all, tell};
+use shouter::{Error, Exchange, Group, Source, Tag};
+
+/// Not a test of its own: what a rank runs.
+#[test]
+fn rank_body() {
+    let plays: &[(&str, ranks::Play)] = &[
+        ("ring", ring),
+        ("any", any),
+        ("crossing", crossing),
+        ("order", order),
+        ("started", started),
+        ("wrong", wrong),
+        ("arguments", arguments),
+        ("nobody", nobody),
+        ("die", die),
+        ("beside", beside),
+    ];
+    if ranks::scenario().as_deref() == Some("leave") {
+        // The last rank leaves without the others.
+        ranks::end(join().and_then(|group| leave(&group)));
+    }
+    play(plays, join);
+}
+
+fn neighbours(group: &Group) -> (u32, u32) {
+    let size = group.size();
+    ((group.rank() + size - 1) % size, (group.rank() + 1) % size)
+}
+
+/// What rank `from` sends in round `round`.
+fn element(from: u32, round: usize, index: usize) -> u32 {
+    from.wrapping_mul(0x9e37_79b9) ^ (round as u32) << 20 ^ index as u32
+}
+
+fn elements(from: u32, round: usize, count: usize) -> Vec<u32> {
+    (0..count).map(|index| element(from, round, index)).collect()
+}
+
+/// Every rank sends to the next one first, and receives then: small messages wait for their receives. Large ones go the other way round
+/// on one rank.
+fn ring(group: &Group) -> Result<(), Error> {
+    let (left, right) = neighbours(group);
+    for (round, count) in [0, 1, 2, 63, 1000, 4096, 5000, 100_003, 1 << 20].into_iter().enumerate() {
+        let own = elements(group.rank(), round, count);
+        let mut into = vec![0u32; count + 1];
+        let waits = count * 4 > 16 << 10;
+        if waits && group.size() == 1 {
+            // It would wait for itself.
+            into[..count].copy_from_slice(&own);
+        } else if waits && group.rank() == 0 {
+            let status = group.receive(&mut into, left, 3)?;
+            group.send(&own, right, 3)?;
+            assert_eq!(status.count, count as u64);
+        } else {
+            group.send(&own, right, 3)?;
+            let status = group.receive(&mut into, left, 3)?;
+            assert_eq!((status.rank, status.tag, status.count), (left, 3, count as u64));
+        }
+        assert!(into[..count] == elements(left, round, count) && into[count] == 0, "round {round}");
+        let status = group.send_receive((&own, right), (&mut into, Source::Any), 4)?;
+        assert_eq!((status.rank, status.count), (left, count as u64));
+        assert!(into[..count] == elements(left, round, count), "round {round}");
+    }
+    Ok(())
+}
+
+/// Rank 0 receives from any rank, with any tag.
+fn any(group: &Group) -> Result<(), Error> {
+    const ROUNDS: usize = 50;
+    let count = |round: usize| [1, 10, 3000, 20_000][round % 4];
+    if group.rank() > 0 {
+        for round in 0..ROUNDS {
+            group.send(&elements(group.rank(), round, count(round)), 0, round as u32)?;
+        }
+        return Ok(());
+    }
+    let mut next = vec![0; group.size() as usize];
+    for _ in 0..ROUNDS * (group.size() as usize - 1) {
+        let mut into = vec![0u32; 20_000];
+        let found = group.probe(Source::Any, Tag::Any, Duration::from_secs(20))?.expect("a message comes");
+        assert!(found.count <= 20_000 && found.rank > 0);
+        let status = group.receive(&mut into, Source::Any, Tag::Any)?;
+        let round = std::mem::replace(&mut next[status.rank as usize], status.tag as usize + 1);
+        assert_eq!(
+            (status.tag as usize, status.count as usize),
+            (round, count(round)),
+            "none overtakes another"
+        );
+        assert!(into[..count(round)] == elements(status.rank, round, count(round)));
+    }
+    assert_eq!(group.probe(Source::Any, Tag::Any, Duration::ZERO)?, None);
+    Ok(())
+}
+
+/// All ranks send large messages to all, in an order of their own.
+fn crossing(group: &Group) -> Result<(), Error> {
+    let (rank, size) = (group.rank(), group.size());
+    for round in 0..3 {
+        let count = 300_000 + round;
+        let own = elements(rank, round, count);
+        let mut into = vec![vec![0u32; count]; size as usize];
+        let mut exchanges: Vec<Exchange<'_>> = (0..size).map(|to| Exchange::send(&own, to, to)).collect();
+        exchanges.extend((0..).zip(&mut into).map(|(from, into)| Exchange::receive(into, from, rank)));
+        let turn = (rank as usize * 3 + round) % exchanges.len();
+        exchanges.rotate_left(turn);
+        for ended in group.batch(&mut exchanges) {
+            ended?;
+        }
+        drop(exchanges);
+        for (from, into) in (0..).zip(&into) {
+            assert!(*into == elements(from, round, count), "from {from}");
+        }
+    }
+    Ok(())
+}
+
+/// Tags choose, and messages with one tag keep their order.
+fn order(group: &Group) -> Result<(), Error> {
+    let (left, right) = neighbours(group);
+    for i in 0..200u32 {
+        group.send(&[i], right, i % 2)?;
+    }
+    for tag in [1, 0] {
+        for i in 0..100u32 {
+            let mut into = [0u32];
+            group.receive(&mut into, left, tag)?;
+            assert_eq!(into[0], 2 * i + tag);
+        }
+    }
+    Ok(())
+}
+
+/// Started receives: cancelled, waited for with a time-out, dropped.
+fn started(group: &Group) -> Result<(), Error> {
+    let (left, right) = neighbours(group);
+    let mut into = [0u64; 4];
+    let address = into.as_mut_ptr().cast::<u8>();
+    let receive = |tag: u32| {
+        // SAFETY: nothing else touches the buffer before the transfer has ended.
+        let exchange = unsafe { Exchange::receive_raw(address, 4, shouter::DType::U64, left, tag) }?;
+        // SAFETY: as above.
+        unsafe { group.start_exchange(exchange) }
+    };
+    let mut cancelled = receive(9)?;
+    assert_eq!(cancelled.wait(Some(Duration::from_millis(1)))?, None);
+    assert!(cancelled.cancel()?);
+    assert!(matches!(cancelled.wait(None), Err(Error::Argument(_))));
+    drop(receive(9)?);
+    group.barrier()?;
+    let mut receiving = receive(1)?;
+    let own = [u64::from(group.rank()); 4];
+    // SAFETY: as above; the elements are only read.
+    let mut sending = unsafe { group.start_exchange(Exchange::send(&own, right, 1)) }?;
+    assert_eq!(receiving.wait(None)?.map(|status| status.count), Some(4));
+    assert_eq!(sending.wait(None)?.map(|status| status.rank), Some(right));
+    assert!(!receiving.cancel()? && matches!(receiving.wait(None), Err(Error::Argument(_))));
+    assert_eq!(into, [u64::from(left); 4]);
+    Ok(())
+}
+
+/// Rank 1 receives too little, and another type; both ranks learn of it, and the group goes on.
+fn wrong(group: &Group) -> Result<(), Error> {
+    let large = vec![1f32; 100_000];
+    let mismatch = |error: Error, other: u32| {
+        assert!(matches!(&error, Error::Mismatch { rank: Some(rank), .. } if *rank == other), "{error}");
+        error.to_string()
+    };
+    match group.rank() {
+        0 => {
+            let text = mismatch(group.send(&large, 1, 5).unwrap_err(), 1);
+            assert!(text.contains("100000 x f32") && text.contains("up to 10 x f32"), "{text}");
+            // A small one, sent so that its own error tells.
+            let ended = group.batch(&mut [Exchange::send(&[1f32; 20], 1, 5).synchronous()]).remove(0);
+            let text = mismatch(ended.unwrap_err(), 1);
+            assert!(text.contains("20 x f32") && text.contains("up to 10 x f32"), "{text}");
+            // Sent as usual it ends at once; the next call hears of it.
+            group.send(&[1f32; 20], 1, 6)?;
+            group.barrier()?;
+            let until = Instant::now() + Duration::from_secs(10);
+            let late = loop {
+                match group.send(&[0u8], 1, 7) {
+                    Err(error) => break error,
+                    Ok(()) => assert!(Instant::now() < until, "no error comes"),
+                }
+            };
+            let text = mismatch(late, 1);
+            assert!(text.contains("20 x f32") && text.contains("up to 20 x i32"), "{text}");
+            group.send(&[0u8], 1, 8)?;
+        }
+        1 => {
+            for count in ["100000", "20"] {
+                let error = group.receive(&mut [0f32; 10], 0, 5).unwrap_err();
+                let text = mismatch(error, 0);
+                assert!(
+                    text.contains(&format!("{count} x f32")) && text.contains("up to 10 x f32"),
+                    "{text}"
+                );
+            }
+            let error = group.receive(&mut [0i32; 20], 0, 6).unwrap_err();
+            mismatch(error, 0);
+            group.barrier()?;
+            // As many as have come before the error did.
+            while group.receive(&mut [0u8], 0, Tag::Any)?.tag == 7 {}
+        }
+        _ => group.barrier()?,
+    }
+    let mut sum = [1i32];
+    group.all_reduce(&mut sum, shouter::ReduceOp::Sum)?;
+    assert_eq!(sum[0], group.size() as i32);
+    Ok(())
+}
+
+fn arguments(group: &Group) -> Result<(), Error> {
+    let rank = group.size();
+    let errors = [
+        group.send(&[1u8], rank, 0).unwrap_err(),
+        group.receive(&mut [1u8], rank, 0).unwrap_err(),
+        group.probe(rank, 0, Duration::ZERO).unwrap_err(),
+        // SAFETY: refused before it is used.
+        unsafe { Exchange::send_raw(std::ptr::null(), 1, shouter::DType::F32, 0, 0) }.map(drop).unwrap_err(),
+    ];
+    for error in errors {
+        assert!(matches!(error, Error::Argument(_)), "{error}");
+    }
+    group.barrier()
+}
+
+/// Rank 0 sends what nobody receives, and rank 1 receives what nobody sends.
+fn nobody(group: &Group) -> Result<(), Error> {
+    let large = vec![1f32; 100_000];
+    let error = match group.rank() {
+        0 => group.send(&large, 1, 1234).unwrap_err(),
+        _ => group.receive(&mut [0f32; 5], 0, 4321).unwrap_err(),
+    };
+    let (pair, tag) = ("from rank 0 to rank 1", if group.rank() == 0 { "tag 1234" } else { "tag 4321" });
+    let text = error.to_string();
+    assert!(matches!(error, Error::Deadline { .. }) && text.contains(pair) && text.contains(tag), "{text}");
+    // The group lives on, and the message is gone.
+    group.barrier()?;
+    let (left, right) = neighbours(group);
+    group.send_receive((&[7u8], right), (&mut [0u8], left), 1234).map(drop)
+}
+
+/// The last rank dies while all others wait for it, each in another call.
+fn die(group: &Group) -> Result<(), Error> {
+    let last = group.size() - 1;
+    group.barrier()?;
+    if group.rank() == last {
+        tell("dying");
+        // While the others wait, as a rule.
+        std::thread::sleep(Duration::from_millis(200));
+        std::process::abort();
+    }
+    let large = vec![1f32; 1 << 20];
+    match (group.rank(), parameter("CALL").as_deref()) {
+        (_, Some("any")) => group.receive(&mut [0u8; 4], Source::Any, Tag::Any).map(drop),
+        (0, _) => group.send(&large, last, 0),
+        (1, _) => group.receive(&mut [0u8; 4], last, 0).map(drop),
+        _ => group.receive(&mut [0u8; 4], Source::Any, 0).map(drop),
+    }
+}
+
+/// The last rank leaves in good order; a receive from it ends the group at once.
+fn leave(group: &Group) -> Result<(), Error> {
+    let last = group.size() - 1;
+    group.barrier()?;
+    if group.rank() == last {
+        // Dropped, and not finalised: what it has sent arrives.
+        return group.send(&[9u8], 0, 1);
+    }
+    if group.rank() == 0 {
+        let mut into = [0u8];
+        group.receive(&mut into, last, 1)?;
+        assert_eq!(into, [9]);
+        return group.receive(&mut into, last, 2).map(drop);
+    }
+    group.receive(&mut [0u8], last, 3).map(drop)
+}
+
+/// Messages beside collectives, from two threads.
+fn beside(group: &Group) -> Result<(), Error> {
+    let (left, right) = neighbours(group);
+    std::thread::scope(|scope| {
+        let messages = scope.spawn(|| {
+            for round in 0..100 {
+                let own = elements(group.rank(), round, 3000);
+                let mut into = vec![0u32; 3000];
+                group.send_receive((&own, right), (&mut into, left), round as u32)?;
+                assert!(into == elements(left, round, 3000));
+            }
+            Ok(())
+        });
+        for round in 0..100 {
+            let mut data = vec![round as f32; 10_000];
+            group.all_reduce(&mut data, shouter::ReduceOp::Sum)?;
+            assert_eq!(data[9_999], (round * group.size()) as f32);
+        }
+        messages.join().expect("no panic")
+    })
+}
+
+/// Ranks, hosts and transport.
+const PLACES: [(u32, u32, &str); 7] = [
+    (1, 1, "auto"),
+    (2, 1, "auto"),
+    (3, 1, "auto"),
+    (2, 2, "kernel"),
+    (2, 2, "rud"),
+    (4, 2, "kernel"),
+    (6, 3, "auto"),
+];
+
+/// Without DPDK hosts have the kernel's sockets alone.
+fn over(plan: ranks::Plan, hosts: u32, transport: &str) -> ranks::Plan {
+    let has_ports = cfg!(feature = "dpdk") || hosts == 1;
+    plan.env("SHOUTER_TRANSPORT", if has_ports { transport } else { "kernel" })
+}
+
+/// A job over whatever there is.
+fn usual(ranks: u32, hosts: u32, scenario: &str) -> ranks::Plan {
+    over(job(ranks, hosts, scenario), hosts, "auto")
+}
+
+fn everywhere(scenario: &str) {
+    for (ranks, hosts, transport) in PLACES {
+        let state = over(job(ranks, hosts, scenario), hosts, transport).run();
+        assert!(
+            state.status == Some(0),
+            "{scenario} of {ranks} ranks on {hosts} hosts over {transport}\n{state}"
+        );
+    }
+}
+
+#[test]
+fn a_ring_of_sends_brings_every_byte() {
+    everywhere("ring");
+}
+
+#[test]
+fn receives_from_any_rank_keep_the_order_of_each() {
+    everywhere("any");
+}
+
+#[test]
+fn exchanges_of_large_messages_in_any_order_end() {
+    everywhere("crossing");
+}
+
+#[test]
+fn tags_choose_and_messages_with_one_tag_keep_their_order() {
+    everywhere("order");
+    everywhere("started");
+}
+
+#[test]
+fn messages_and_collectives_do_not_disturb_each_other() {
+    everywhere("beside");
+}
+
+#[test]
+fn wrong_receives_are_errors_on_both_ranks_and_the_group_goes_on() {
+    run_all([usual(2, 1, "wrong"), usual(3, 1, "arguments"), usual(4, 2, "wrong"), usual(1, 1, "arguments")])
+        .iter()
+        .for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn a_deadline_names_the_pair_and_the_tag_and_the_group_goes_on() {
+    let plan = |ranks, hosts| usual(ranks, hosts, "nobody").env("SHOUTER_DEADLINE", "1s");
+    run_all([plan(2, 1), plan(2, 2)]).iter().for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn a_rank_that_dies_is_named_by_every_send_and_receive() {
+    let plan = |ranks, hosts, call| usual(ranks, hosts, "die").with("CALL", call);
+    let states = run_all([plan(3, 1, "each"), plan(3, 1, "any"), plan(3, 3, "each"), plan(4, 2, "any")]);
+    for state in &states {
+        let last = state.ranks.len() as u32 - 1;
+        for rank in state.others(last) {
+            let failed = matches!(rank.code, Some(PEER_FAILED | CLOSED));
+            assert!(failed && names_dead(rank.error(), last), "{state}");
+        }
+    }
+}
+
+/// Whether an error says that this rank is dead.
+fn names_dead(text: &str, rank: u32) -> bool {
+    let cause = text.split_once("was given up: ").or_else(|| text.split_once("was not started: "));
+    let (_, cause) = cause.unwrap_or_default();
+    names_only(cause.split(';').next().unwrap_or(""), rank)
+}
+
+#[test]
+fn a_rank_that_has_left_is_not_waited_for() {
+    for state in run_all([usual(3, 1, "leave"), usual(2, 2, "leave")]) {
+        let last = state.ranks.len() as u32 - 1;
+        for rank in state.others(last) {
+            assert!(matches!(rank.code, Some(PEER_FAILED | CLOSED)), "{state}");
+            assert!(rank.ended < Some(Duration::from_secs(20)), "{state}");
+        }
+        assert!(state.ranks.iter().all(|rank| !matches!(rank.code, Some(ARGUMENT | DEADLINE))), "{state}");
+    }
+}

@@ -1,0 +1,51 @@
+//! Which fragments of a message have come.
+
+use crate::header::Header;
+
+/// A bit for each fragment.
+#[derive(Debug, Default)]
+pub(super) struct Fragments {
+    /// Bytes of each but the last; 0 before the first has come.
+    granule: u32,
+    /// Fragments that have come.
+    came: u64,
+    bits: Vec<u64>,
+}
+
+/// What a fragment is to its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FragmentIs {
+    New,
+    Repeated,
+    Malformed,
+}
+
+impl Fragments {
+    /// Notes a fragment of a message of `total` bytes.
+    pub(super) fn note(&mut self, header: &Header, payload: &[u8], total: usize) -> FragmentIs {
+        let (granule, total) = (u64::from(header.granule), total as u64);
+        let differs = self.granule != 0 && self.granule != header.granule;
+        let rest = total.checked_sub(header.offset).filter(|rest| *rest > 0 || total == 0);
+        let fits = rest.is_some_and(|rest| rest.min(granule) == u64::from(header.len));
+        if granule == 0 || differs || !fits || payload.len() != header.len as usize {
+            return FragmentIs::Malformed;
+        }
+        self.granule = header.granule;
+        let index = header.offset / granule;
+        let (word, bit) = ((index / 64) as usize, 1 << (index % 64));
+        if word >= self.bits.len() {
+            self.bits.resize(word + 1, 0);
+        }
+        if self.bits[word] & bit != 0 {
+            return FragmentIs::Repeated;
+        }
+        self.bits[word] |= bit;
+        self.came += 1;
+        FragmentIs::New
+    }
+
+    /// Whether all of a message of `total` bytes have come.
+    pub(super) fn are_complete(&self, total: usize) -> bool {
+        self.granule != 0 && self.came == (total as u64).div_ceil(self.granule.into()).max(1)
+    }
+}

@@ -1,0 +1,195 @@
+//! What a rank keeps for each rank that it exchanges messages with: made at the first use.
+
+use super::api::{TransferError, TransferId};
+use super::fragments::Fragments;
+use super::sends::Handle;
+use super::wire::Envelope;
+use crate::dtype::DType;
+use crate::grid::Rank;
+use crate::memory::TensorRegion;
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+/// What a message costs of a peer's room, beyond its bytes.
+pub(super) const OVERHEAD: usize = 256;
+
+/// A message that the peer may keep, and that it has not said to have let go.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) envelope: Envelope,
+    /// Of the peer's room.
+    pub(super) cost: usize,
+    /// Its send. What has been copied may be sent, and the send have ended, long before.
+    pub(super) send: Handle,
+    pub(super) deadline: Duration,
+    /// It was announced, and is sent when the peer asks for it.
+    pub(super) announced: bool,
+    /// This rank has given it up and told the peer.
+    pub(super) withdrawn: bool,
+}
+
+/// The sending side.
+#[derive(Debug, Default)]
+pub(super) struct Outbound {
+    /// The number of the next message.
+    pub(super) next: u64,
+    /// What the peer may keep, in the order of their numbers.
+    records: VecDeque<Record>,
+    /// Their costs.
+    used: usize,
+    /// Sends without a number.
+    pub(super) queue: VecDeque<Handle>,
+    /// Sends whose fragments are to be posted: those that nobody has asked for...
+    pub(super) eager: VecDeque<Handle>,
+    /// ...and those that the peer has asked for.
+    pub(super) asked: VecDeque<Handle>,
+    /// How a send that had ended has failed since.
+    pub(super) late: Option<Box<TransferError>>,
+}
+
+impl Outbound {
+    /// Room that is left of this much.
+    pub(super) fn room(&self, of: usize) -> usize {
+        of.saturating_sub(self.used)
+    }
+
+    /// One more message.
+    pub(super) fn add(&mut self, record: Record) {
+        self.used += record.cost;
+        self.records.push_back(record);
+    }
+
+    /// The message of a number, if the peer may still keep it.
+    pub(super) fn record(&mut self, seq: u64) -> Option<&mut Record> {
+        let at = self.records.binary_search_by_key(&seq, |record| record.envelope.seq).ok()?;
+        self.records.get_mut(at)
+    }
+
+    /// The peer keeps it no more.
+    pub(super) fn settle(&mut self, seq: u64) -> Option<Record> {
+        let at = self.records.binary_search_by_key(&seq, |record| record.envelope.seq).ok()?;
+        let record = self.records.remove(at)?;
+        self.used -= record.cost;
+        Some(record)
+    }
+
+    /// The first message from this number on.
+    pub(super) fn first_from(&self, seq: u64) -> Option<&Record> {
+        self.records.get(self.records.partition_point(|record| record.envelope.seq < seq))
+    }
+
+    /// All that the peer may keep.
+    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter()
+    }
+
+    /// Whether there are fragments to post.
+    pub(super) fn has_fragments(&self) -> bool {
+        !self.eager.is_empty() || !self.asked.is_empty()
+    }
+}
+
+/// A receive that has no message, or whose message is coming.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Receive {
+    pub(super) id: TransferId,
+    pub(super) from: Option<Rank>,
+    pub(super) tag: Option<u32>,
+    pub(super) dtype: DType,
+    pub(super) into: TensorRegion,
+    pub(super) deadline: Duration,
+}
+
+impl Receive {
+    /// Whether it asks for messages with this tag.
+    pub(super) fn wants(&self, tag: u32) -> bool {
+        self.tag.is_none_or(|own| own == tag)
+    }
+}
+
+/// What is there of a message.
+#[derive(Debug)]
+pub(super) enum Body {
+    /// Nothing: its sender waits to be asked.
+    Announced,
+    /// What has come of it, until a receive takes it.
+    Held(Vec<u8>),
+    /// The memory of a send of this rank.
+    Own(Handle),
+    /// A receive has taken it, and what comes goes there.
+    Into(Receive),
+    /// Nothing: its sender has given it up.
+    Void,
+}
+
+/// A message of the peer's that has not ended.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    pub(super) envelope: Envelope,
+    pub(super) total: usize,
+    /// Of the peer's room.
+    pub(super) cost: usize,
+    pub(super) fragments: Fragments,
+    pub(super) body: Body,
+}
+
+/// A message whose turn has come, and that no receive has taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) seq: u64,
+    pub(super) tag: u32,
+    /// Messages of all peers in the order in which their turns have come.
+    pub(super) stamp: u64,
+}
+
+/// Messages that receives have taken, and that the peer has not been told of: neighbours.
+#[derive(Debug, Default)]
+pub(super) struct Untold {
+    pub(super) first: u64,
+    pub(super) count: u32,
+    pub(super) cost: usize,
+}
+
+/// The receiving side.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    /// The number of the next message whose turn comes: those behind it that are here wait for it, so that no message overtakes another.
+    pub(super) expected: u64,
+    /// Messages that have not ended, by number.
+    pub(super) live: BTreeMap<u64, Incoming>,
+    /// What they cost.
+    pub(super) held: usize,
+    pub(super) waiting: VecDeque<Waiting>,
+    /// Receives from this peer without a message, in order.
+    pub(super) posted: VecDeque<Receive>,
+    pub(super) untold: Untold,
+}
+
+impl Inbound {
+    /// The first message with this tag that no receive has taken.
+    pub(super) fn waits(&self, tag: Option<u32>) -> Option<Waiting> {
+        self.waiting.iter().find(|waiting| tag.is_none_or(|tag| tag == waiting.tag)).copied()
+    }
+
+    /// Whether a receive waits for this peer.
+    pub(super) fn is_wanted(&self) -> bool {
+        let into = |incoming: &Incoming| matches!(incoming.body, Body::Into(_));
+        !self.posted.is_empty() || self.live.values().any(into)
+    }
+
+    /// Whether a peer that keeps to its room may be so far ahead with a message whose turn has not come.
+    pub(super) fn reaches(&self, seq: u64, room: usize) -> bool {
+        seq.checked_sub(self.expected).is_some_and(|ahead| ahead < (room / OVERHEAD) as u64)
+    }
+}
+
+/// One peer.
+#[derive(Debug, Default)]
+pub(super) struct Peer {
+    pub(super) out: Outbound,
+    pub(super) inbound: Inbound,
+    /// It is on the list of those that have fragments to post, or a queue that may go on.
+    pub(super) active: bool,
+    /// It is on the list of those that are to be told what was taken.
+    pub(super) telling: bool,
+}

@@ -1,0 +1,101 @@
+//! All peers, and the lists of those that a poll looks at.
+
+use super::peer::Peer;
+use crate::grid::Rank;
+use core::time::Duration;
+
+/// How long a rank waits for more before it tells a peer what has been taken.
+pub(super) const TELL_AFTER: Duration = Duration::from_millis(1);
+
+/// The peers by rank; each is made at the first use.
+#[derive(Debug)]
+pub(super) struct Peers {
+    all: Vec<Option<Box<Peer>>>,
+    active: Vec<Rank>,
+    telling: Vec<Rank>,
+    /// When peers are told what has been taken.
+    pub(super) tell_at: Duration,
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self { all: vec![], active: vec![], telling: vec![], tell_at: Duration::MAX }
+    }
+}
+
+impl Peers {
+    /// One, which is a rank of the group.
+    #[inline]
+    pub(super) fn at(&mut self, rank: Rank) -> &mut Peer {
+        let index = rank.0 as usize;
+        if index >= self.all.len() {
+            self.all.resize_with(index + 1, || None);
+        }
+        self.all[index].get_or_insert_default()
+    }
+
+    /// One that is there.
+    pub(super) fn get(&self, rank: Rank) -> Option<&Peer> {
+        self.all.get(rank.0 as usize)?.as_deref()
+    }
+
+    /// Those that are there.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Rank, &Peer)> {
+        (0..).map(Rank).zip(&self.all).filter_map(|(rank, peer)| Some((rank, peer.as_deref()?)))
+    }
+
+    /// The same.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Rank, &mut Peer)> {
+        (0..).map(Rank).zip(&mut self.all).filter_map(|(rank, peer)| Some((rank, peer.as_deref_mut()?)))
+    }
+
+    /// The next poll looks at this one.
+    #[inline]
+    pub(super) fn activate(&mut self, rank: Rank) {
+        let peer = self.at(rank);
+        if !peer.active {
+            peer.active = true;
+            self.active.push(rank);
+        }
+    }
+
+    pub(super) fn are_active(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    /// An active one; `None` behind the last.
+    pub(super) fn active(&self, at: usize) -> Option<Rank> {
+        self.active.get(at).copied()
+    }
+
+    /// Nothing is left to do for an active one; the last one takes its place.
+    pub(super) fn deactivate(&mut self, at: usize) {
+        let rank = self.active.swap_remove(at);
+        self.at(rank).active = false;
+    }
+
+    /// This one will be told what has been taken.
+    pub(super) fn tell_soon(&mut self, rank: Rank, now: Duration) {
+        let peer = self.at(rank);
+        if !peer.telling {
+            peer.telling = true;
+            self.telling.push(rank);
+            self.tell_at = self.tell_at.min(now.saturating_add(TELL_AFTER));
+        }
+    }
+
+    /// The last one that is to be told.
+    pub(super) fn next_to_tell(&mut self) -> Option<Rank> {
+        let Some(rank) = self.telling.pop() else {
+            self.tell_at = Duration::MAX;
+            return None;
+        };
+        self.at(rank).telling = false;
+        Some(rank)
+    }
+
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}

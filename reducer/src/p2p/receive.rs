@@ -1,0 +1,378 @@
+//! The receiving side: turns, matching, and where fragments go.
+
+use super::Messenger;
+use super::api::{PostError, ReceiveRequest, Status, TransferError, TransferId};
+use super::fragments::FragmentIs;
+use super::peer::{Body, Inbound, Incoming, OVERHEAD, Receive, Untold, Waiting};
+use super::wire::{DOES_NOT_FIT, Envelope};
+use crate::executor::Disposition;
+use crate::grid::Rank;
+use crate::header::{Header, MessageKind};
+use crate::memory;
+
+/// Buffers of held messages are kept for their next use: so many.
+const KEPT: usize = 16;
+
+/// The peer is told at once of so many messages that were taken.
+const TELL: u32 = 64;
+
+impl Messenger {
+    /// Starts a receive. The memory belongs to the messenger until it has ended.
+    ///
+    /// # Errors
+    /// [`PostError`]; nothing was started then.
+    pub fn start_receive(&mut self, request: ReceiveRequest) -> Result<TransferId, PostError> {
+        let ReceiveRequest { from, tag, dtype, into, deadline } = request;
+        self.check(from, dtype, &into)?;
+        let id = self.desk.begin(deadline);
+        let receive = Receive { id, from, tag, dtype, into, deadline };
+        match self.find_waiting(from, tag) {
+            Some((peer, seq)) => {
+                let inbound = &mut self.peers.at(peer).inbound;
+                inbound.waiting.retain(|waiting| waiting.seq != seq);
+                if let Some(incoming) = inbound.live.remove(&seq) {
+                    self.attach(peer, incoming, receive);
+                }
+            }
+            None => match from {
+                Some(from) => self.peers.at(from).inbound.posted.push_back(receive),
+                None => self.any.push_back(receive),
+            },
+        }
+        Ok(id)
+    }
+
+    /// The first message whose turn has come that a receive like this would take: its sender and its number.
+    pub(super) fn find_waiting(&self, from: Option<Rank>, tag: Option<u32>) -> Option<(Rank, u64)> {
+        let first = |inbound: &Inbound| inbound.waits(tag);
+        match from {
+            Some(from) => first(&self.peers.get(from)?.inbound).map(|waiting| (from, waiting.seq)),
+            None => {
+                let firsts = self.peers.iter().filter_map(|(rank, peer)| Some((rank, first(&peer.inbound)?)));
+                let (rank, waiting) = firsts.min_by_key(|(_, waiting)| waiting.stamp)?;
+                Some((rank, waiting.seq))
+            }
+        }
+    }
+
+    /// Takes the oldest receive that asks for a message of this rank with this tag.
+    fn take_receive(&mut self, from: Rank, tag: u32) -> Option<Receive> {
+        let find = |queue: &std::collections::VecDeque<Receive>| {
+            queue.iter().position(|receive| receive.wants(tag)).map(|at| (at, queue[at].id))
+        };
+        let posted = &mut self.peers.at(from).inbound.posted;
+        match (find(posted), find(&self.any)) {
+            (Some((at, own)), any) if any.is_none_or(|(_, any)| own < any) => posted.remove(at),
+            (_, Some((at, _))) => self.any.remove(at),
+            _ => None,
+        }
+    }
+
+    /// Gives the messages that are here their turns, in the order of their numbers, as far as there is no gap.
+    pub(super) fn give_turns(&mut self, from: Rank) {
+        loop {
+            let inbound = &mut self.peers.at(from).inbound;
+            let seq = inbound.expected;
+            let Some(incoming) = inbound.live.get(&seq) else { return };
+            inbound.expected += 1;
+            if matches!(incoming.body, Body::Void) {
+                self.forget(from, seq);
+                continue;
+            }
+            let tag = incoming.envelope.tag;
+            match self.take_receive(from, tag) {
+                Some(receive) => {
+                    if let Some(incoming) = self.peers.at(from).inbound.live.remove(&seq) {
+                        self.attach(from, incoming, receive);
+                    }
+                }
+                None => self.wait(from, seq, tag),
+            }
+        }
+    }
+
+    /// A message whose turn has come waits for a receive.
+    fn wait(&mut self, from: Rank, seq: u64, tag: u32) {
+        self.turns += 1;
+        self.desk.counters.early += 1;
+        self.peers.at(from).inbound.waiting.push_back(Waiting { seq, tag, stamp: self.turns });
+    }
+
+    /// A message that its sender has given up is gone, and says so.
+    fn forget(&mut self, from: Rank, seq: u64) {
+        let inbound = &mut self.peers.at(from).inbound;
+        inbound.waiting.retain(|waiting| waiting.seq != seq);
+        if let Some(incoming) = inbound.live.remove(&seq) {
+            inbound.held -= incoming.cost;
+            if let Body::Held(buffer) = incoming.body {
+                self.recycle(buffer);
+            }
+        }
+        self.tell_of(from, Untold { first: seq, count: 1, cost: 0 });
+    }
+
+    /// Gives a message to the receive that takes it.
+    fn attach(&mut self, from: Rank, mut incoming: Incoming, receive: Receive) {
+        let inbound = &mut self.peers.at(from).inbound;
+        inbound.held -= incoming.cost;
+        let cost = std::mem::take(&mut incoming.cost);
+        if !fits(&incoming, &receive) {
+            return self.mismatch(from, incoming, receive);
+        }
+        let seq = incoming.envelope.seq;
+        match std::mem::replace(&mut incoming.body, Body::Into(receive)) {
+            Body::Announced => {
+                let header = incoming.envelope.header(&self.desk.config, MessageKind::Clear);
+                self.desk.control(from, header);
+            }
+            Body::Held(buffer) => {
+                // It has the message's length, and so much room is there.
+                let _ = memory::write((receive.into, 0), &buffer);
+                self.recycle(buffer);
+                self.taken(from, seq, cost);
+            }
+            Body::Own(handle) => {
+                if let Some(send) = self.sends.get(handle) {
+                    let _ = memory::copy((receive.into, 0), (send.data, 0), incoming.total);
+                }
+                self.end_send(handle);
+                return self.end_receive(from, &incoming.envelope, &receive);
+            }
+            // Neither waits for a receive.
+            Body::Into(_) | Body::Void => {}
+        }
+        if incoming.fragments.are_complete(incoming.total) {
+            return self.end_receive(from, &incoming.envelope, &receive);
+        }
+        self.peers.at(from).inbound.live.insert(seq, incoming);
+    }
+
+    /// A receive has all of its message.
+    fn end_receive(&mut self, peer: Rank, envelope: &Envelope, receive: &Receive) {
+        let &Envelope { tag, dtype, count, .. } = envelope;
+        self.desk.end(receive.id, Ok(Status { peer, tag, dtype, count }));
+    }
+
+    /// A message and the receive that it was matched with do not fit: both ranks learn of it.
+    fn mismatch(&mut self, from: Rank, incoming: Incoming, receive: Receive) {
+        let (dtype, count) = (incoming.envelope.dtype, incoming.envelope.count);
+        let subject = self.desk.receiving(&receive);
+        self.desk.end(receive.id, Err(TransferError::Mismatch { subject, peer: from, dtype, count }));
+        let theirs = Envelope { dtype: receive.dtype, count: subject.count, ..incoming.envelope };
+        match incoming.body {
+            Body::Own(handle) => {
+                let (dtype, count) = (theirs.dtype, theirs.count);
+                let why = |subject| TransferError::Mismatch { subject, peer: from, dtype, count };
+                self.fail_late((from, handle), &incoming.envelope, why);
+            }
+            Body::Held(buffer) => {
+                self.recycle(buffer);
+                self.refuse(from, &theirs, DOES_NOT_FIT);
+            }
+            _ => self.refuse(from, &theirs, DOES_NOT_FIT),
+        }
+    }
+
+    /// Tells a sender that its message is not taken.
+    pub(super) fn refuse(&mut self, from: Rank, theirs: &Envelope, why: u32) {
+        let header = theirs.header(&self.desk.config, MessageKind::Refused);
+        self.desk.control(from, Header { round: why, ..header });
+    }
+
+    /// Keeps a buffer for its next use.
+    fn recycle(&mut self, mut buffer: Vec<u8>) {
+        if self.buffers.len() < KEPT {
+            buffer.clear();
+            self.buffers.push(buffer);
+        }
+    }
+
+    /// Notes that a receive has taken a message that came unasked; its sender hears of it soon.
+    fn taken(&mut self, from: Rank, seq: u64, cost: usize) {
+        let untold = &mut self.peers.at(from).inbound.untold;
+        let joins = untold.count > 0 && untold.first + u64::from(untold.count) == seq;
+        let before = match joins {
+            true => Untold::default(),
+            false => std::mem::replace(untold, Untold { first: seq, count: 0, cost: 0 }),
+        };
+        untold.count += 1;
+        untold.cost += cost;
+        let many = untold.count >= TELL || untold.cost >= self.desk.config.room_bytes / 8;
+        let now = if many { std::mem::take(untold) } else { Untold::default() };
+        self.tell_of(from, before);
+        self.tell_of(from, now);
+        if !many {
+            self.peers.tell_soon(from, self.desk.now);
+        }
+    }
+
+    /// Tells a sender which messages were taken.
+    fn tell_of(&mut self, from: Rank, untold: Untold) {
+        if untold.count > 0 && from != self.desk.config.rank {
+            let header = Envelope { seq: untold.first, tag: 0, dtype: crate::dtype::DType::U8, count: 0 }
+                .header(&self.desk.config, MessageKind::Taken);
+            self.desk.control(from, Header { len: untold.count, ..header });
+        }
+    }
+
+    /// Tells all senders what was taken.
+    pub(super) fn tell(&mut self) {
+        while let Some(rank) = self.peers.next_to_tell() {
+            let untold = std::mem::take(&mut self.peers.at(rank).inbound.untold);
+            self.tell_of(rank, untold);
+        }
+    }
+
+    /// A peer has a message that is sent when it is asked for.
+    pub(super) fn on_ready(&mut self, from: Rank, envelope: Envelope) -> Disposition {
+        let Some(total) = envelope.bytes() else { return self.desk.malformed() };
+        let room = self.desk.config.room_bytes;
+        let inbound = &mut self.peers.at(from).inbound;
+        if envelope.seq < inbound.expected || inbound.live.contains_key(&envelope.seq) {
+            return self.desk.repeated();
+        }
+        if !inbound.reaches(envelope.seq, room) || inbound.held + OVERHEAD > room {
+            return self.desk.not_ready();
+        }
+        inbound.held += OVERHEAD;
+        let incoming = Incoming {
+            envelope,
+            total,
+            cost: OVERHEAD,
+            fragments: Default::default(),
+            body: Body::Announced,
+        };
+        inbound.live.insert(envelope.seq, incoming);
+        self.give_turns(from);
+        Disposition::Consumed
+    }
+
+    /// A peer has given a message up.
+    pub(super) fn on_withdrawn(&mut self, from: Rank, envelope: Envelope) -> Disposition {
+        let room = self.desk.config.room_bytes;
+        let inbound = &mut self.peers.at(from).inbound;
+        let (seq, has_had_turn) = (envelope.seq, envelope.seq < inbound.expected);
+        if has_had_turn {
+            if let Some(Incoming { body: Body::Into(receive), .. }) = inbound.live.get(&seq) {
+                let receive = *receive;
+                let subject = self.desk.receiving(&receive);
+                self.desk.end(receive.id, Err(TransferError::GivenUp { subject, peer: from }));
+            }
+            self.forget(from, seq);
+            return Disposition::Consumed;
+        }
+        if !inbound.reaches(seq, room) {
+            return self.desk.not_ready();
+        }
+        let incoming =
+            Incoming { envelope, total: 0, cost: 0, fragments: Default::default(), body: Body::Void };
+        if let Some(before) = inbound.live.insert(seq, incoming) {
+            inbound.held -= before.cost;
+        }
+        self.give_turns(from);
+        Disposition::Consumed
+    }
+
+    /// A fragment.
+    pub(super) fn on_fragment(&mut self, header: &Header, envelope: Envelope, payload: &[u8]) -> Disposition {
+        let (from, seq) = (header.src, envelope.seq);
+        let inbound = &mut self.peers.at(from).inbound;
+        let Some(incoming) = inbound.live.get_mut(&seq) else {
+            return match seq < inbound.expected {
+                true => self.desk.repeated(),
+                false => self.on_first(header, envelope, payload),
+            };
+        };
+        match incoming.body {
+            Body::Void => return self.desk.repeated(),
+            Body::Held(_) | Body::Into(_) if incoming.envelope == envelope => {}
+            _ => return self.desk.malformed(),
+        }
+        match incoming.fragments.note(header, payload, incoming.total) {
+            FragmentIs::Malformed => return self.desk.malformed(),
+            FragmentIs::Repeated => return self.desk.repeated(),
+            FragmentIs::New => {}
+        }
+        put(incoming, header, payload);
+        if let Body::Into(receive) = incoming.body
+            && incoming.fragments.are_complete(incoming.total)
+        {
+            inbound.live.remove(&seq);
+            self.end_receive(from, &envelope, &receive);
+        }
+        Disposition::Consumed
+    }
+
+    /// The first fragment to come of a message that nobody has asked for.
+    fn on_first(&mut self, header: &Header, envelope: Envelope, payload: &[u8]) -> Disposition {
+        let config = self.desk.config;
+        let from = header.src;
+        let total = envelope.bytes().filter(|total| *total <= config.eager_bytes);
+        let Some(total) = total else { return self.desk.malformed() };
+        let body = Body::Held(Vec::new());
+        let mut incoming = Incoming { envelope, total, cost: 0, fragments: Default::default(), body };
+        if incoming.fragments.note(header, payload, total) != FragmentIs::New {
+            return self.desk.malformed();
+        }
+        let cost = OVERHEAD + total;
+        let inbound = &mut self.peers.at(from).inbound;
+        let (has_room, is_next) =
+            (inbound.held + cost <= config.room_bytes, inbound.expected == envelope.seq);
+        if !inbound.reaches(envelope.seq, config.room_bytes) {
+            return self.desk.not_ready();
+        }
+        if is_next && let Some(receive) = self.take_receive(from, envelope.tag) {
+            let inbound = &mut self.peers.at(from).inbound;
+            inbound.expected += 1;
+            if !fits(&incoming, &receive) {
+                self.mismatch(from, incoming, receive);
+            } else {
+                incoming.body = Body::Into(receive);
+                put(&mut incoming, header, payload);
+                if incoming.fragments.are_complete(total) {
+                    self.end_receive(from, &envelope, &receive);
+                } else {
+                    inbound.live.insert(envelope.seq, incoming);
+                }
+                self.taken(from, envelope.seq, cost);
+            }
+            self.give_turns(from);
+            return Disposition::Consumed;
+        }
+        if !has_room {
+            return self.desk.not_ready();
+        }
+        let mut buffer = self.buffers.pop().unwrap_or_default();
+        buffer.resize(total, 0);
+        incoming.body = Body::Held(buffer);
+        incoming.cost = cost;
+        put(&mut incoming, header, payload);
+        let inbound = &mut self.peers.at(from).inbound;
+        inbound.held += cost;
+        inbound.live.insert(envelope.seq, incoming);
+        self.give_turns(from);
+        Disposition::Consumed
+    }
+}
+
+/// Whether a receive can take a message.
+fn fits(incoming: &Incoming, receive: &Receive) -> bool {
+    incoming.envelope.dtype == receive.dtype && incoming.total <= receive.into.len()
+}
+
+/// Puts a fragment, which lies inside the message, where it belongs.
+fn put(incoming: &mut Incoming, header: &Header, payload: &[u8]) {
+    let offset = header.offset as usize;
+    match &mut incoming.body {
+        Body::Held(buffer) => {
+            if let Some(place) = buffer.get_mut(offset..offset + payload.len()) {
+                place.copy_from_slice(payload);
+            }
+        }
+        Body::Into(receive) => {
+            // The message fits the receive's memory, and the fragment the message.
+            let _ = memory::write((receive.into, offset), payload);
+        }
+        Body::Announced | Body::Own(_) | Body::Void => {}
+    }
+}
