@@ -231,6 +231,20 @@ pub enum Operation {
     Scatter = 10,
     /// An all-to-all.
     AllToAll = 11,
+    /// An all-gather with a count for each rank.
+    AllGatherV = 12,
+    /// A gather with a count for each rank.
+    GatherV = 13,
+    /// A scatter with a count for each rank.
+    ScatterV = 14,
+    /// A reduce-scatter with a count for each rank.
+    ReduceScatterV = 15,
+    /// An all-to-all with counts for each pair of ranks.
+    AllToAllV = 16,
+    /// A scan.
+    Scan = 17,
+    /// An exclusive scan.
+    ExScan = 18,
 }
 
 impl From<Collective> for Operation {
@@ -245,6 +259,13 @@ impl From<Collective> for Operation {
             Collective::Gather => Self::Gather,
             Collective::Scatter => Self::Scatter,
             Collective::AllToAll => Self::AllToAll,
+            Collective::AllGatherV => Self::AllGatherV,
+            Collective::GatherV => Self::GatherV,
+            Collective::ScatterV => Self::ScatterV,
+            Collective::ReduceScatterV => Self::ReduceScatterV,
+            Collective::AllToAllV => Self::AllToAllV,
+            Collective::Scan => Self::Scan,
+            Collective::ExScan => Self::ExScan,
         }
     }
 }

@@ -85,7 +85,7 @@ mod wire;
 pub use communicator::leaders;
 pub use communicator::{
     CollectiveCall, Element, Group, Lend, LendError, Lent, Pending, Stats, Tensor, TensorSpec, Transport,
-    WaitError, init,
+    UnevenCall, WaitError, init,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

@@ -76,6 +76,20 @@ pub const SHOUTER_OPERATION_GATHER: i32 = 9;
 pub const SHOUTER_OPERATION_SCATTER: i32 = 10;
 /// shouter_alltoall.
 pub const SHOUTER_OPERATION_ALLTOALL: i32 = 11;
+/// shouter_allgatherv.
+pub const SHOUTER_OPERATION_ALLGATHERV: i32 = 12;
+/// shouter_gatherv.
+pub const SHOUTER_OPERATION_GATHERV: i32 = 13;
+/// shouter_scatterv.
+pub const SHOUTER_OPERATION_SCATTERV: i32 = 14;
+/// shouter_reduce_scatterv.
+pub const SHOUTER_OPERATION_REDUCE_SCATTERV: i32 = 15;
+/// shouter_alltoallv.
+pub const SHOUTER_OPERATION_ALLTOALLV: i32 = 16;
+/// shouter_scan.
+pub const SHOUTER_OPERATION_SCAN: i32 = 17;
+/// shouter_exscan.
+pub const SHOUTER_OPERATION_EXSCAN: i32 = 18;
 
 /// How many missing ranks shouter_error_info_t names.
 pub const SHOUTER_MISSING_NAMED: usize = 16;
@@ -96,7 +110,7 @@ pub struct ErrorInfo {
     pub rank: i32,
     /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none.
     pub reason: i32,
-    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_ALLTOALL; 0 if it is none of these.
+    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_EXSCAN; 0 if it is none of these.
     pub operation: i32,
     /// The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered.
     pub tensor: i64,

@@ -6,7 +6,8 @@
 //! crate that exports `shouter_*` symbols for others to link against.
 //!
 //! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
-//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`log`] what the library says meanwhile.
+//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`uneven`] those with a count for
+//! each rank, [`log`] what the library says meanwhile.
 
 #![deny(unsafe_code)]
 
@@ -18,6 +19,7 @@ pub mod log;
 mod sigpipe;
 pub mod types;
 mod under_way;
+pub mod uneven;
 
 #[cfg(test)]
 #[allow(unsafe_code, reason = "calls what C calls")]
