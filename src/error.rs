@@ -473,6 +473,18 @@ impl Error {
         Self::Closed { rank, reason, text: text.into() }
     }
 
+    /// The same of the call that the operation was a part of.
+    pub(crate) fn as_part_of(mut self, collective: Collective) -> Self {
+        if let Self::Mismatch { operation, text, .. }
+        | Self::PeerFailed { operation, text, .. }
+        | Self::Deadline { operation, text, .. } = &mut self
+        {
+            *operation = collective.into();
+            *text = format!("{collective}: {text}").into();
+        }
+        self
+    }
+
     /// The same error, of a tensor that a rank's GPU may still use.
     pub(crate) fn with_memory_in_use(mut self, by: u32) -> Self {
         match &mut self {

@@ -83,11 +83,6 @@ impl Counts {
         self.counts[rank.0 as usize]
     }
 
-    /// The element at which a rank's block begins.
-    pub fn start(&self, rank: Rank) -> u64 {
-        self.counts[..rank.0 as usize].iter().sum()
-    }
-
     /// Elements that one rank gives another.
     pub fn between(&self, from: Rank, to: Rank) -> u64 {
         self.counts[from.0 as usize * self.ranks + to.0 as usize]

@@ -256,14 +256,18 @@ pub struct Shape {
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { collective, dtype, op, count } = self;
-        let blocks = match collective.is_blocked() {
-            true if collective.has_counts() => "blocks of together ",
-            true => "blocks of ",
-            false => "",
-        };
-        match collective.reduces() {
-            true => write!(f, "{collective} {op} of {blocks}{count} x {dtype}"),
-            false => write!(f, "{collective} of {blocks}{count} x {dtype}"),
+        f.write_str(collective.name())?;
+        if collective.reduces() {
+            write!(f, " {op}")?;
+        }
+        match collective.base() {
+            Collective::AllToAll if collective.has_counts() => {
+                write!(f, " of up to {count} x {dtype} a rank")
+            }
+            base if base.is_blocked() && !collective.has_counts() => {
+                write!(f, " of blocks of {count} x {dtype}")
+            }
+            _ => write!(f, " of {count} x {dtype}"),
         }
     }
 }
@@ -289,7 +293,7 @@ impl fmt::Display for View {
                 write!(f, "{} with root {}", self.shape, root.0)
             }
             Identity::AdHoc { root } if self.shape.collective.has_counts() => {
-                write!(f, "{} with counts of digest {:08x}", self.shape, root.0)
+                write!(f, "{} in blocks with counts of digest {:08x}", self.shape, root.0)
             }
             Identity::AdHoc { .. } => self.shape.fmt(f),
         }

@@ -197,25 +197,35 @@ impl Group {
     }
 
     fn uneven(&self, blocks: Blocks<'_>, (input, output): (Buffer, Buffer)) -> Result<(), Error> {
-        let Blocks { collective, given, taken, dtype, op, root } = blocks;
+        let begin = Clock.now();
+        let problem = self.uneven_problem(begin, &blocks, (input, output))?;
+        self.run_uncounted(begin, &problem, input, output)?;
+        self.finished(begin, blocks.collective, &self.ad_hoc, input.len().max(output.len()));
+        Ok(())
+    }
+
+    /// This rank's part, with the counts of all: checks them, and exchanges them where this rank does not know all.
+    fn uneven_problem(
+        &self,
+        begin: Instant,
+        blocks: &Blocks<'_>,
+        buffers: (Buffer, Buffer),
+    ) -> Result<Problem, Error> {
+        let Blocks { collective, given, taken, dtype, op, root } = *blocks;
         self.drive.check_process()?;
         let root = self.root(collective, root)?;
-        let placement = self.check_blocks(&blocks, root, (input, output))?;
-        let begin = Clock.now();
+        let placement = self.check_blocks(blocks, root, buffers)?;
         let counts = match collective {
             Collective::AllGatherV => Counts::of_blocks(words(taken).collect()),
             Collective::ReduceScatterV => Counts::of_blocks(words(given).collect()),
-            Collective::AllToAllV => self.pairs(begin, &blocks)?,
-            _ => self.blocks(begin, &blocks, root)?,
+            Collective::AllToAllV => self.pairs(begin, blocks)?,
+            _ => self.blocks(begin, blocks, root)?,
         };
         let counts = counts.map_err(|why| blocks.argument(why.to_string()))?;
         let op = if collective.reduces() { op } else { ReduceOp::Sum };
         let shape = Shape { collective, dtype, op, count: 0 };
         let problem = self.tables.problem(&shape, root).with_counts(Arc::new(counts));
-        let problem = Problem { placement, ..problem };
-        self.run_uncounted(begin, &problem, input, output)?;
-        self.finished(begin, collective, &self.ad_hoc, input.len().max(output.len()));
-        Ok(())
+        Ok(Problem { placement, ..problem })
     }
 
     /// What this rank can see to be wrong by itself; and whether input and output are in place.
@@ -332,7 +342,8 @@ impl Group {
         let problem = self.counts_problem(Collective::AllGather, collective, mine.len(), Rank(0));
         let problem = problem.separate();
         let output = with_bytes(&mut all, |data| data);
-        self.run_uncounted(begin, &problem, from_slice(mine), output)?;
+        let gathered = self.run_uncounted(begin, &problem, from_slice(mine), output);
+        gathered.map_err(|error| error.as_part_of(collective))?;
         Ok(all)
     }
 
@@ -346,7 +357,8 @@ impl Group {
     ) -> Result<(), Error> {
         let problem = self.counts_problem(Collective::Broadcast, collective, counts.len(), root);
         let output = with_bytes(counts, |data| data);
-        self.run_uncounted(begin, &problem, Buffer::empty(), output)
+        let given = self.run_uncounted(begin, &problem, Buffer::empty(), output);
+        given.map_err(|error| error.as_part_of(collective))
     }
 
     /// This rank's part of an exchange of counts for a collective.

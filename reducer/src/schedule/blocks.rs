@@ -37,16 +37,21 @@ impl Cuts {
     /// So few that the pieces of a chunk fit in areas of so many elements.
     pub(super) fn new(problem: &Problem, counts: &Counts, room: u64) -> Result<Self, ScheduleError> {
         let areas = areas(problem, counts);
-        let pieces = areas.iter().map(|area| area.blocks).max().unwrap_or(0);
-        let unit = if pieces * UNIT * 16 <= room { UNIT } else { 1 };
+        let cut_at_units = areas.iter().all(|area| area.blocks * UNIT * 16 <= room / area.of);
+        let unit = if cut_at_units { UNIT } else { 1 };
         // A piece is longer than its part of the block by less than this.
         let more = if unit > 1 { 2 * unit } else { 1 };
         let mut chunks = 1;
-        for area in areas.iter().filter(|area| area.count > room) {
+        for area in &areas {
+            let room = room / area.of;
+            if area.count <= room {
+                continue;
+            }
             let exact = room.checked_sub(more * area.blocks).filter(|&exact| exact > 0);
             let needed = exact.map(|exact| area.count.div_ceil(exact)).filter(|&needed| needed <= MAX_CHUNKS);
             let what = "the ranks for a lane: raise lane_bytes; the blocks";
-            chunks = needed.ok_or(ScheduleError::TooLarge { what, count: problem.shape.count })?.max(chunks);
+            let too_large = ScheduleError::TooLarge { what, count: problem.shape.count };
+            chunks = needed.ok_or(too_large)?.max(chunks);
         }
         Ok(Self { chunks: chunks as u32, unit })
     }
@@ -71,30 +76,42 @@ impl Cuts {
 }
 
 /// What must fit in an area of a lane, chunk by chunk.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct AreaLoad {
     count: u64,
     /// Blocks that are not empty.
     blocks: u64,
+    /// The area is one of so many that share the room.
+    of: u64,
 }
 
 impl AreaLoad {
+    fn new(counts: impl Iterator<Item = u64>, of: u32) -> Self {
+        counts.fold(Self { count: 0, blocks: 0, of: of.into() }, Self::add)
+    }
+
     fn add(self, count: u64) -> Self {
-        Self { count: self.count.saturating_add(count), blocks: self.blocks + u64::from(count > 0) }
+        let blocks = self.blocks + u64::from(count > 0);
+        Self { count: self.count.saturating_add(count), blocks, of: self.of }
     }
 }
 
 /// The areas that fill most; the same on all ranks.
 fn areas(problem: &Problem, counts: &Counts) -> Vec<AreaLoad> {
     let grid = problem.grid;
-    let of = |counts: &mut dyn Iterator<Item = u64>| counts.fold(AreaLoad::default(), AreaLoad::add);
-    if !counts.are_of_pairs() {
-        return vec![of(&mut counts.given_by(problem.rank))];
-    }
     let ranks = || (0..grid.ranks()).map(Rank);
-    let mut areas: Vec<_> = ranks().map(|rank| of(&mut counts.given_by(rank))).collect();
+    if problem.shape.collective != Collective::AllToAllV {
+        let mut areas = vec![AreaLoad::new(counts.given_by(problem.rank), 1)];
+        if problem.shape.collective == Collective::ReduceScatterV {
+            // What arrives for a node has a slot from each other one.
+            let blocks = |node| (0..grid.per_node()).map(move |local| counts.of(grid.rank_at(node, local)));
+            areas.extend((0..grid.nodes()).map(|node| AreaLoad::new(blocks(node), grid.nodes())));
+        }
+        return areas;
+    }
+    let mut areas: Vec<_> = ranks().map(|rank| AreaLoad::new(counts.given_by(rank), 1)).collect();
     // What comes from other hosts.
-    let mut arriving = vec![AreaLoad::default(); grid.nodes() as usize];
+    let mut arriving = vec![AreaLoad::new(std::iter::empty(), 1); grid.nodes() as usize];
     for from in ranks() {
         for (to, count) in ranks().zip(counts.given_by(from)) {
             if grid.node_of(from) != grid.node_of(to) {

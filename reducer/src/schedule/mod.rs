@@ -438,6 +438,12 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     if shape.collective.has_counts() != counts.is_some() || !counts.is_none_or(fitting) {
         return wrong("the counts", "give one for each rank, or each pair of ranks, where blocks may differ");
     }
+    if placement == Placement::InPlace && !problem.fits_in_place() {
+        return wrong(
+            "one tensor for input and output",
+            "take from each rank as much as is given to it, or use two",
+        );
+    }
     if shape.collective.is_scan() && shape.op == ReduceOp::Avg {
         return wrong("the average of a scan", "use sum, and divide by the ranks so far");
     }

@@ -146,6 +146,44 @@ fn scans_are_right_for_1_to_17_ranks() {
     }
 }
 
+#[test]
+fn every_root_of_blocks_that_differ_is_right() {
+    let mut rng = SmallRng::seed_from_u64(12);
+    for collective in [Collective::GatherV, Collective::ScatterV] {
+        for (ranks, per_node) in [(16, 1), (16, 4), (16, 16), (15, 3)] {
+            let grid = Grid::new(ranks, per_node, 1).unwrap();
+            for root in (0..ranks).map(Rank) {
+                let counts = counts(&mut rng, collective, grid, Spread::Wide);
+                let shape = shape(&mut rng, collective, 0);
+                let problem = Problem::new(grid, Rank(0), &shape, root).with_counts(counts);
+                let schedules = schedules(&mut rng, &problem, Algorithm::Direct, 2);
+                check(&schedules, BUDGET).unwrap_or_else(|flaw| panic!("{problem:?}: {flaw}"));
+            }
+        }
+    }
+}
+
+/// A rank that takes nearly all needs no more room for what arrives than one of ranks that take as much each.
+#[test]
+fn slots_do_not_grow_with_how_much_blocks_differ() {
+    for (ranks, per_node) in [(8, 1), (8, 2)] {
+        let grid = Grid::new(ranks, per_node, 1).unwrap();
+        let slots = |counts: Vec<u64>| {
+            let shape = Shape {
+                collective: Collective::ReduceScatterV,
+                dtype: DType::F32,
+                op: ReduceOp::Sum,
+                count: 0,
+            };
+            let counts = Arc::new(Counts::of_blocks(counts).unwrap());
+            let problem = Problem::new(grid, Rank(0), &shape, Rank(0)).with_counts(counts);
+            build(Algorithm::Direct, &problem, &PARAMS).unwrap().slot_bytes()
+        };
+        let (even, uneven) = (slots(vec![1000; 8]), slots([vec![7993], vec![1; 7]].concat()));
+        assert!(even > 0 && uneven <= 2 * even, "{uneven} instead of {even} bytes");
+    }
+}
+
 /// The proof sees sums of sums where the elements' type would round each.
 #[test]
 fn a_scan_of_partial_folds_in_a_narrow_type_is_found() {
@@ -220,4 +258,6 @@ fn what_cannot_be_built_is_refused() {
     assert!(built(&problem(Collective::AllToAllV).with_counts(counts)).contains("counts"));
     let counts = Arc::new(Counts::of_blocks(vec![1, 2]).unwrap());
     assert!(built(&problem(Collective::GatherV).with_counts(counts)).contains("counts"), "of other ranks");
+    let counts = Arc::new(Counts::of_pairs(3, (1..=9).collect()).unwrap());
+    assert!(built(&problem(Collective::AllToAllV).with_counts(counts)).contains("one tensor"));
 }
