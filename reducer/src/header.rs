@@ -285,7 +285,9 @@ impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.identity {
             Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
-            Identity::AdHoc { root } if root.0 > COUNTS_OF && !self.shape.collective.has_counts() => {
+            Identity::AdHoc { root }
+                if self.shape.collective == Collective::AllGather && root.0 > COUNTS_OF =>
+            {
                 let of = Collective::from_code((root.0 - COUNTS_OF) as u8).map_or("blocks", Collective::name);
                 write!(f, "{} (the counts for {of})", self.shape)
             }

@@ -205,6 +205,19 @@ impl Group {
 
     /// As [`scan`](Self::scan), over the ranks before this one. Rank 0 has none: its `output` stays as it is.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Where the samples of this rank begin, if those of all lie one behind another.
+    /// let (samples, mut begin) = ([500u64], [0]);
+    /// group.exscan(&samples, &mut begin, shouter::ReduceOp::Sum)?;
+    /// assert_eq!(begin[0], 500 * u64::from(group.rank()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`scan`](Self::scan).
     pub fn exscan<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<(), Error> {

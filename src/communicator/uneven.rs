@@ -90,6 +90,20 @@ impl Group {
 
     /// As [`gather`](Self::gather), with `counts` elements of each rank, which only the root has to know.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Rank 0 has one line to say, rank 1 has two...
+    /// let counts: Vec<usize> = (1..=group.size() as usize).collect();
+    /// let mine = vec![group.rank(); group.rank() as usize + 1];
+    /// let mut all = vec![0; if group.rank() == 0 { counts.iter().sum() } else { 0 }];
+    /// group.gather_v(&mine, &mut all, &counts, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Argument`] for a root that is no rank, or an output there that is not as long as the counts say; [`Error::Mismatch`] on
     /// every rank if one gives another number of elements than the root takes from it, after which the group goes on; else as
@@ -109,6 +123,20 @@ impl Group {
 
     /// As [`scatter`](Self::scatter), with `counts` elements for each rank, which only the root has to know.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Rank 0 gives itself one element, rank 1 two...
+    /// let counts: Vec<usize> = (1..=group.size() as usize).collect();
+    /// let all: Vec<u64> = (0..counts.iter().sum::<usize>() as u64).collect();
+    /// let mut mine = vec![0; group.rank() as usize + 1];
+    /// group.scatter_v(&all, &counts, &mut mine, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// [`Error::Argument`] for a root that is no rank, or an input there that is not as long as the counts say; [`Error::Mismatch`] on
     /// every rank if one takes another number of elements than the root gives it, after which the group goes on; else as
@@ -127,6 +155,21 @@ impl Group {
     }
 
     /// As [`reduce_scatter`](Self::reduce_scatter), with `counts` elements for each rank: `input` has those for all, `output` this rank's.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // The shards of a gradient of 1,000 elements: the last rank has what is left over.
+    /// let (size, rank) = (group.size() as usize, group.rank() as usize);
+    /// let mut counts = vec![1000 / size; size];
+    /// counts[size - 1] += 1000 % size;
+    /// let (gradient, mut shard) = (vec![1f32; 1000], vec![0.0; counts[rank]]);
+    /// group.reduce_scatter_v(&gradient, &mut shard, &counts, shouter::ReduceOp::Sum)?;
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`all_gather_v`](Self::all_gather_v).

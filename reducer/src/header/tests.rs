@@ -15,8 +15,7 @@ fn any_header() -> impl Strategy<Value = Header> {
         Just(MessageKind::Vote),
         Just(MessageKind::Floor)
     ];
-    let collective =
-        prop_oneof![Just(Collective::AllReduce), Just(Collective::Broadcast), Just(Collective::Barrier)];
+    let collective = proptest::sample::select(&Collective::ALL[..]);
     let shape = (collective, 0..DType::ALL.len(), 0..ReduceOp::ALL.len(), 0..=MAX_COUNT).prop_map(
         |(collective, d, o, count)| Shape { collective, dtype: DType::ALL[d], op: ReduceOp::ALL[o], count },
     );
@@ -83,4 +82,31 @@ fn a_fragment_beyond_its_granule_is_refused() {
     header.encode(&mut bytes);
     assert_eq!(Header::parse(&bytes), Err(HeaderError::Granule { len: 65, granule: 0 }));
     assert_eq!(Header::parse(&bytes[..55]), Err(HeaderError::Short(55)));
+}
+
+#[test]
+fn a_view_says_what_is_run() {
+    let view = |collective, root| {
+        let shape = Shape { collective, dtype: DType::F32, op: ReduceOp::Sum, count: 7 };
+        View { identity: Identity::AdHoc { root: Rank(root) }, shape }.to_string()
+    };
+    let counts = COUNTS_OF + Collective::AllToAllV as u32;
+    for (view, text) in [
+        (view(Collective::AllReduce, 0), "all-reduce sum of 7 x f32"),
+        (view(Collective::Broadcast, 2), "broadcast of 7 x f32 with root 2"),
+        (view(Collective::ReduceScatter, 0), "reduce-scatter sum of blocks of 7 x f32"),
+        (view(Collective::Scan, 0), "scan sum of 7 x f32"),
+        (
+            view(Collective::AllGatherV, 0xabc),
+            "all-gather-v of 7 x f32 in blocks with counts of digest 00000abc",
+        ),
+        (view(Collective::GatherV, 1), "gather-v of 7 x f32 with root 1"),
+        (
+            view(Collective::AllGather, counts),
+            "all-gather of blocks of 7 x f32 (the counts for all-to-all-v)",
+        ),
+    ] {
+        assert_eq!(view, text);
+    }
+    assert!(view(Collective::AllToAllV, 1).contains("of up to 7 x f32 a rank"));
 }

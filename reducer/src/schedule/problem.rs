@@ -108,7 +108,7 @@ impl Problem {
     /// What stands in the place of the root in the [identity](Self::identity).
     pub fn tag(&self) -> Rank {
         match (&self.counts, self.counts_of) {
-            (_, Some(collective)) => Rank(COUNTS_OF + collective as u32),
+            (_, Some(collective)) if !self.shape.collective.has_root() => Rank(COUNTS_OF + collective as u32),
             (Some(counts), _) if !self.shape.collective.has_root() => Rank(counts.digest()),
             _ => self.root,
         }
