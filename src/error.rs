@@ -474,7 +474,7 @@ impl Error {
     }
 
     /// The same of the call that the operation was a part of.
-    pub(crate) fn as_part_of(mut self, collective: Collective) -> Self {
+    pub(crate) fn within(mut self, collective: Collective) -> Self {
         if let Self::Mismatch { operation, text, .. }
         | Self::PeerFailed { operation, text, .. }
         | Self::Deadline { operation, text, .. } = &mut self

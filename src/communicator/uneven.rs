@@ -386,7 +386,7 @@ impl Group {
         let problem = problem.separate();
         let output = with_bytes(&mut all, |data| data);
         let gathered = self.run_uncounted(begin, &problem, from_slice(mine), output);
-        gathered.map_err(|error| error.as_part_of(collective))?;
+        gathered.map_err(|error| error.within(collective))?;
         Ok(all)
     }
 
@@ -401,7 +401,7 @@ impl Group {
         let problem = self.counts_problem(Collective::Broadcast, collective, counts.len(), root);
         let output = with_bytes(counts, |data| data);
         let given = self.run_uncounted(begin, &problem, Buffer::empty(), output);
-        given.map_err(|error| error.as_part_of(collective))
+        given.map_err(|error| error.within(collective))
     }
 
     /// This rank's part of an exchange of counts for a collective.
