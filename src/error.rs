@@ -231,6 +231,20 @@ pub enum Operation {
     Scatter = 10,
     /// An all-to-all.
     AllToAll = 11,
+    /// An all-gather with a count for each rank.
+    AllGatherV = 12,
+    /// A gather with a count for each rank.
+    GatherV = 13,
+    /// A scatter with a count for each rank.
+    ScatterV = 14,
+    /// A reduce-scatter with a count for each rank.
+    ReduceScatterV = 15,
+    /// An all-to-all with counts for each pair of ranks.
+    AllToAllV = 16,
+    /// A scan.
+    Scan = 17,
+    /// An exclusive scan.
+    ExScan = 18,
     /// A send.
     Send = 30,
     /// A receive.
@@ -249,6 +263,13 @@ impl From<Collective> for Operation {
             Collective::Gather => Self::Gather,
             Collective::Scatter => Self::Scatter,
             Collective::AllToAll => Self::AllToAll,
+            Collective::AllGatherV => Self::AllGatherV,
+            Collective::GatherV => Self::GatherV,
+            Collective::ScatterV => Self::ScatterV,
+            Collective::ReduceScatterV => Self::ReduceScatterV,
+            Collective::AllToAllV => Self::AllToAllV,
+            Collective::Scan => Self::Scan,
+            Collective::ExScan => Self::ExScan,
         }
     }
 }
@@ -454,6 +475,18 @@ impl Error {
     pub(crate) fn closed_by(cause: &AbortCause, text: impl Into<Box<str>>) -> Self {
         let (rank, reason) = (Some(cause.culprit.0), Some(Reason::from(&cause.reason)));
         Self::Closed { rank, reason, text: text.into() }
+    }
+
+    /// The same of the call that the operation was a part of.
+    pub(crate) fn within(mut self, collective: Collective) -> Self {
+        if let Self::Mismatch { operation, text, .. }
+        | Self::PeerFailed { operation, text, .. }
+        | Self::Deadline { operation, text, .. } = &mut self
+        {
+            *operation = collective.into();
+            *text = format!("{collective}: {text}").into();
+        }
+        self
     }
 
     /// The same error, of a tensor that a rank's GPU may still use.

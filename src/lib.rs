@@ -85,7 +85,7 @@ mod wire;
 pub use communicator::leaders;
 pub use communicator::{
     Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lent, Pending, Source, Stats, Status,
-    Tag, Tensor, TensorSpec, Transfer, Transport, WaitError, init,
+    Tag, Tensor, TensorSpec, Transfer, Transport, UnevenCall, WaitError, init,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

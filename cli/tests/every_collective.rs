@@ -8,7 +8,7 @@ use std::ops::DerefMut;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use ranks::values::{fill, reduced, value};
+use ranks::values::{fill, reduced, reduced_over, value};
 use ranks::{job, join, parameter, play};
 use shouter::{Bool, Collective, CollectiveCall, Complex, DType, Error, Group, ReduceOp, TensorSpec};
 
@@ -46,7 +46,7 @@ fn case(group: &Group, collective: Collective, dtype: DType, op: ReduceOp, count
     let sums =
         |start: usize, count: usize| fill(dtype, count, |index| reduced(op, dtype, ranks, start + index));
     let each = |start: usize| (0..ranks).flat_map(|from| of(from, start, count)).collect::<Vec<_>>();
-    let own_start = rank as usize * count;
+    let (own_start, case_count) = (rank as usize * count, count);
     let (input, output, input_at, output_at) = match collective {
         AllReduce => (of(rank, 0, count), sums(0, count), 0, 0),
         Reduce => (of(rank, 0, count), if is_root { sums(0, count) } else { vec![] }, 0, 0),
@@ -58,7 +58,13 @@ fn case(group: &Group, collective: Collective, dtype: DType, op: ReduceOp, count
         Scatter => (vec![], of(root, own_start, count), 0, 0),
         ReduceScatter => (of(rank, 0, all), sums(own_start, count), 0, own),
         AllToAll => (of(rank, 0, all), each(own_start), 0, 0),
-        Barrier => unreachable!("a barrier has no elements"),
+        Scan | ExScan => {
+            let over = 0..rank + u32::from(collective == Scan);
+            let count = if over.is_empty() { 0 } else { count };
+            let prefix = fill(dtype, count, |index| reduced_over(op, dtype, ranks, over.clone(), index));
+            (of(rank, 0, case_count), prefix, 0, 0)
+        }
+        _ => unreachable!("no elements, or several counts"),
     };
     let call = CollectiveCall {
         collective,
@@ -120,10 +126,15 @@ fn all(group: &Group) -> Result<(), Error> {
     // Each rank has another pattern, so all mixtures come.
     let mut rng = SmallRng::seed_from_u64(group.rank().into());
     for count in COUNTS {
-        for collective in Collective::ALL.into_iter().filter(|&c| c != Collective::Barrier) {
+        let with_memory = |&c: &Collective| c != Collective::Barrier && !c.has_counts();
+        for collective in Collective::ALL.into_iter().filter(with_memory) {
             for dtype in DTYPES {
                 let ops = if collective.reduces() { ReduceOp::ALL } else { &ReduceOp::ALL[..1] };
-                for &op in ops.iter().filter(|op| !collective.reduces() || op.is_of(dtype)) {
+                let is_there = |op: &&ReduceOp| {
+                    let scanned = **op == ReduceOp::Avg && collective.is_scan();
+                    !scanned && (!collective.reduces() || op.is_of(dtype))
+                };
+                for &op in ops.iter().filter(is_there) {
                     let in_place = rng.random();
                     case(group, collective, dtype, op, count, root).run(group, in_place)?;
                     root = (root + 1) % group.size();
@@ -225,6 +236,15 @@ fn safe(group: &Group) -> Result<(), Error> {
     let power =
         [Complex::new(1f32, 0.0), Complex::new(0.0, 1.0), Complex::new(-1.0, 0.0), Complex::new(0.0, -1.0)];
     assert_eq!(turned, [power[ranks % 4]]);
+    let counted = CollectiveCall { collective: Collective::AllToAllV, ..overlapping };
+    // SAFETY: as above.
+    refused(unsafe { group.run_collective(&counted) }, "run_uneven");
+    refused(group.scan(&[1f32], &mut [0.0], ReduceOp::Avg), "avg");
+    refused(group.exscan(&[1f32], &mut [0.0, 1.0], ReduceOp::Sum), "output has");
+    let mut before = [77u64];
+    group.exscan(&[u64::from(rank)], &mut before, ReduceOp::Sum)?;
+    let sum = (0..u64::from(rank)).sum::<u64>();
+    assert_eq!(before, [if rank == 0 { 77 } else { sum }], "rank 0's stays as it is");
     group.barrier()
 }
 
@@ -338,7 +358,7 @@ fn ranks_that_call_differently_are_told_both_views() {
 fn a_rank_that_dies_in_any_collective_is_named_by_all_others() {
     for (ranks, hosts) in [(3, 1), (3, 3)] {
         for (number, collective) in Collective::ALL.iter().enumerate() {
-            if *collective == Collective::Barrier {
+            if *collective == Collective::Barrier || collective.has_counts() {
                 continue;
             }
             let culprit = number % ranks as usize;

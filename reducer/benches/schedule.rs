@@ -5,6 +5,7 @@
 #![allow(unsafe_code, missing_docs)]
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use shouter_reducer::counts::Counts;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{Executor, ExecutorConfig, Request};
 use shouter_reducer::grid::{Grid, Rank};
@@ -12,7 +13,7 @@ use shouter_reducer::header::{Collective, Header, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{Owned, Span, TensorRegion};
 use shouter_reducer::plan::Plan;
-use shouter_reducer::schedule::Algorithm;
+use shouter_reducer::schedule::{Algorithm, Problem};
 use shouter_reducer::transport::{LaneFlag, NodeMemory, SendError, SendToken, Transport};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -33,6 +34,28 @@ fn build(c: &mut Criterion) {
         let (grid, plan) = (Grid::new(ranks, per_node, 8).unwrap(), Plan::default());
         group.bench_function(name, |b| {
             b.iter(|| plan.schedule(&grid, Rank(0), black_box(&shape(bytes / 4)), Rank(0)).unwrap());
+        });
+    }
+    group.finish();
+}
+
+/// Blocks of 4 KiB for each rank, and as many bytes in blocks that differ: those are built anew where counts change in each step.
+fn build_blocks(c: &mut Criterion) {
+    let mut group = c.benchmark_group("schedule_build_all_to_all");
+    for (name, ranks, per_node) in [("8x1", 8, 1), ("1x8", 8, 8), ("8x8", 64, 8)] {
+        let (grid, plan) = (Grid::new(ranks, per_node, 8).unwrap(), Plan::default());
+        let shape = |collective| Shape { collective, ..shape(1024) };
+        let equal = Problem::new(grid, Rank(0), &shape(Collective::AllToAll), Rank(0)).separate();
+        group.bench_function(format!("{name} equal"), |b| {
+            b.iter(|| plan.schedule_for(black_box(&equal)).unwrap());
+        });
+        let counts = || (0..u64::from(ranks * ranks)).map(|pair| pair * 37 % 2048).collect::<Vec<_>>();
+        group.bench_function(format!("{name} uneven"), |b| {
+            b.iter(|| {
+                let counts = Arc::new(Counts::of_pairs(ranks, black_box(counts())).unwrap());
+                let problem = Problem::new(grid, Rank(0), &shape(Collective::AllToAllV), Rank(0));
+                plan.schedule_for(&problem.with_counts(counts).separate()).unwrap()
+            });
         });
     }
     group.finish();
@@ -182,5 +205,5 @@ fn fragments(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, build, small, large, fragments);
+criterion_group!(benches, build, build_blocks, small, large, fragments);
 criterion_main!(benches);

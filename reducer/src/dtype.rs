@@ -176,6 +176,11 @@ enum Class {
 }
 
 impl DType {
+    /// Whether folds are done in a wider type and rounded at their end, so that a fold of folds may have other bits than one of all.
+    pub const fn is_folded_wider(self, op: ReduceOp) -> bool {
+        matches!(self, Self::F16 | Self::Bf16) && !matches!(op, ReduceOp::Min | ReduceOp::Max)
+    }
+
     /// Bytes per element.
     pub const fn size(self) -> usize {
         match self {

@@ -39,6 +39,9 @@ pub const GRANULE_UNIT: usize = 64;
 /// The largest fragment that a header can describe.
 pub const MAX_GRANULE: usize = GRANULE_UNIT * u16::MAX as usize;
 
+/// In the place of the root of an all-gather of counts: this, and the number of the collective whose blocks are counted.
+pub(crate) const COUNTS_OF: u32 = 0xffff_ff00;
+
 /// The most elements that an operation can have.
 pub const MAX_COUNT: u64 = (1 << 48) - 1;
 
@@ -127,7 +130,8 @@ pub enum Identity {
     },
     /// An operation outside the table, which its shape tells, and its root (rank 0 where it has none).
     AdHoc {
-        /// The root.
+        /// The root. Where there is none: the [digest](crate::counts::Counts::digest) of the counts if blocks may differ, and what counts are
+        /// for if they are what is gathered ([`Problem::tag`](crate::schedule::Problem::tag)).
         root: Rank,
     },
 }
@@ -165,11 +169,25 @@ pub enum Collective {
     Scatter = 8,
     /// Every rank gives a block to each rank and ends with one from each, in rank order.
     AllToAll = 9,
+    /// As [`AllGather`](Self::AllGather), with a count for each rank.
+    AllGatherV = 10,
+    /// As [`Gather`](Self::Gather), with a count for each rank.
+    GatherV = 11,
+    /// As [`Scatter`](Self::Scatter), with a count for each rank.
+    ScatterV = 12,
+    /// As [`ReduceScatter`](Self::ReduceScatter), with a count for each rank.
+    ReduceScatterV = 13,
+    /// As [`AllToAll`](Self::AllToAll), with a count for each pair of ranks.
+    AllToAllV = 14,
+    /// Every rank ends with the reduction over the ranks up to itself.
+    Scan = 15,
+    /// Every rank but the first ends with the reduction over the ranks before it.
+    ExScan = 16,
 }
 
 impl Collective {
     /// Every collective; its number on the wire is its discriminant.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 16] = [
         Self::AllReduce,
         Self::Broadcast,
         Self::Barrier,
@@ -179,22 +197,54 @@ impl Collective {
         Self::Gather,
         Self::Scatter,
         Self::AllToAll,
+        Self::AllGatherV,
+        Self::GatherV,
+        Self::ScatterV,
+        Self::ReduceScatterV,
+        Self::AllToAllV,
+        Self::Scan,
+        Self::ExScan,
     ];
 
-    /// Whether a shape's count is that of one rank's block, and the whole has as many blocks as there are ranks.
+    /// The same with equal blocks, where blocks may differ; else this one.
+    pub fn base(self) -> Self {
+        match self {
+            Self::AllGatherV => Self::AllGather,
+            Self::GatherV => Self::Gather,
+            Self::ScatterV => Self::Scatter,
+            Self::ReduceScatterV => Self::ReduceScatter,
+            Self::AllToAllV => Self::AllToAll,
+            equal => equal,
+        }
+    }
+
+    /// Whether blocks may differ: there is a count for each rank, or each pair of ranks ([`Counts`](crate::counts::Counts)).
+    pub fn has_counts(self) -> bool {
+        self.base() != self
+    }
+
+    /// Whether every rank ends with a reduction over the ranks before it.
+    pub fn is_scan(self) -> bool {
+        matches!(self, Self::Scan | Self::ExScan)
+    }
+
+    /// Whether there is a block for each rank: a shape's count is that of one rank's, unless they may differ.
     pub fn is_blocked(self) -> bool {
         use Collective::*;
-        matches!(self, AllGather | ReduceScatter | Gather | Scatter | AllToAll)
+        matches!(self.base(), AllGather | ReduceScatter | Gather | Scatter | AllToAll)
     }
 
     /// Whether elements are reduced.
     pub fn reduces(self) -> bool {
-        matches!(self, Self::AllReduce | Self::Reduce | Self::ReduceScatter)
+        matches!(
+            self.base(),
+            Self::AllReduce | Self::Reduce | Self::ReduceScatter | Self::Scan | Self::ExScan
+        )
     }
 
     /// Whether one rank has another part than the others.
     pub fn has_root(self) -> bool {
-        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+        matches!(self.base(), Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
     /// The name for people.
@@ -209,6 +259,13 @@ impl Collective {
             Self::Gather => "gather",
             Self::Scatter => "scatter",
             Self::AllToAll => "all-to-all",
+            Self::AllGatherV => "all-gather-v",
+            Self::GatherV => "gather-v",
+            Self::ScatterV => "scatter-v",
+            Self::ReduceScatterV => "reduce-scatter-v",
+            Self::AllToAllV => "all-to-all-v",
+            Self::Scan => "scan",
+            Self::ExScan => "exscan",
         }
     }
 
@@ -233,7 +290,8 @@ pub struct Shape {
     pub dtype: DType,
     /// The reduction (`Sum` where there is none).
     pub op: ReduceOp,
-    /// Elements: of the tensor, or of one rank's block ([`Collective::is_blocked`]).
+    /// Elements: of the tensor, or of one rank's block ([`Collective::is_blocked`]); where blocks may differ, the most that a rank
+    /// gives or takes ([`Counts::largest`](crate::counts::Counts::largest)).
     pub count: u64,
 }
 
@@ -264,10 +322,18 @@ impl Shape {
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { collective, dtype, op, count } = self;
-        let blocks = if collective.is_blocked() { "blocks of " } else { "" };
-        match collective.reduces() {
-            true => write!(f, "{collective} {op} of {blocks}{count} x {dtype}"),
-            false => write!(f, "{collective} of {blocks}{count} x {dtype}"),
+        f.write_str(collective.name())?;
+        if collective.reduces() {
+            write!(f, " {op}")?;
+        }
+        match collective.base() {
+            Collective::AllToAll if collective.has_counts() => {
+                write!(f, " of up to {count} x {dtype} a rank")
+            }
+            base if base.is_blocked() && !collective.has_counts() => {
+                write!(f, " of blocks of {count} x {dtype}")
+            }
+            _ => write!(f, " of {count} x {dtype}"),
         }
     }
 }
@@ -285,8 +351,17 @@ impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.identity {
             Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
+            Identity::AdHoc { root }
+                if self.shape.collective == Collective::AllGather && root.0 > COUNTS_OF =>
+            {
+                let of = Collective::from_code((root.0 - COUNTS_OF) as u8).map_or("blocks", Collective::name);
+                write!(f, "{} (the counts for {of})", self.shape)
+            }
             Identity::AdHoc { root } if self.shape.collective.has_root() => {
                 write!(f, "{} with root {}", self.shape, root.0)
+            }
+            Identity::AdHoc { root } if self.shape.collective.has_counts() => {
+                write!(f, "{} in blocks with counts of digest {:08x}", self.shape, root.0)
             }
             Identity::AdHoc { .. } => self.shape.fmt(f),
         }

@@ -9,6 +9,7 @@
 //! | [`plan`] | what else all ranks agree on, and which algorithm serves which size |
 //! | [`grid`] | ranks, nodes, leaf groups, roots |
 //! | [`schedule`] | collectives as data: one rank's steps and their order |
+//! | [`counts`] | elements of each block, where blocks differ |
 //! |  `check` | proves that the schedules of all ranks fit together |
 //! | [`executor`] | runs schedules, fragment by fragment |
 //! | [`p2p`] | messages from one rank to another, matched by sender and tag |
@@ -22,6 +23,7 @@
 #![deny(unsafe_code)]
 
 pub mod check;
+pub mod counts;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod dtype;

@@ -101,7 +101,7 @@ impl Plan {
     /// The same for a problem of any kind, such as a tensor on an accelerator.
     pub fn schedule_for(&self, problem: &Problem) -> Result<Schedule, ScheduleError> {
         let grid = problem.grid.with_leaf_size(self.leaf_size)?;
-        let problem = Problem { grid, ..*problem };
+        let problem = Problem { grid, ..problem.clone() };
         schedule::build(self.algorithm(&grid, problem.bytes()), &problem, &self.params())
     }
 }

@@ -15,7 +15,7 @@ use super::element::{Buffer, Element, check, from_slice, with_bytes};
 use super::small::Part;
 use super::{Group, Memory};
 use crate::error::Error;
-use crate::runtime::Clock;
+use crate::runtime::{Clock, Instant};
 
 /// One rank's part of a collective, by addresses: what [`Group::run_collective`] runs.
 ///
@@ -29,6 +29,8 @@ use crate::runtime::Clock;
 /// | scatter | `count` for each rank, on the root, else none | `count` |
 /// | reduce-scatter | `count` for each rank | `count`, reduced over all ranks |
 /// | all-to-all | `count` for each rank | `count` from each rank |
+/// | scan | `count` | `count`, reduced over the ranks up to this one |
+/// | exscan | `count` | `count`, reduced over the ranks before this one; none on rank 0, where it stays as it is |
 ///
 /// Both may be the same memory: where one has a block for each rank and the other one block, that is the rank's own block of it. They
 /// may not overlap otherwise. An address of no elements is not looked at.
@@ -178,11 +180,70 @@ impl Group {
         self.typed::<T>(Collective::AllToAll, buffers, count, ReduceOp::Sum, 0)
     }
 
-    /// Runs any collective but the barrier, on memory that is given by address.
+    /// Reduces `input` over the ranks up to this one, in rank order, into `output`, which is as long: each rank has another result.
+    ///
+    /// The bits are those of one fold in rank order, on any number of hosts: floating-point sums of 16 bits are rounded once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Where the samples of this rank end, if those of all lie one behind another.
+    /// let (samples, mut end) = ([500u64], [0]);
+    /// group.scan(&samples, &mut end, shouter::ReduceOp::Sum)?;
+    /// assert_eq!(end, [500]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
-    /// [`Error::Argument`] for an address that cannot be one, for input and output that overlap, for a root that is no rank, and for a
-    /// [`Barrier`](Collective::Barrier); else as [`all_reduce`](Self::all_reduce).
+    /// [`Error::Argument`] for slices of different lengths, and for [`ReduceOp::Avg`]; else as [`all_reduce`](Self::all_reduce).
+    pub fn scan<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.scan_of(Collective::Scan, input, output, op)
+    }
+
+    /// As [`scan`](Self::scan), over the ranks before this one. Rank 0 has none: its `output` stays as it is.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Where the samples of this rank begin, if those of all lie one behind another.
+    /// let (samples, mut begin) = ([500u64], [0]);
+    /// group.exscan(&samples, &mut begin, shouter::ReduceOp::Sum)?;
+    /// assert_eq!(begin[0], 500 * u64::from(group.rank()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`scan`](Self::scan).
+    pub fn exscan<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<(), Error> {
+        self.scan_of(Collective::ExScan, input, output, op)
+    }
+
+    fn scan_of<T: Element>(
+        &self,
+        collective: Collective,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let count = self.length("output", output.len(), input.len(), 1)?;
+        let output = with_bytes(output, |data| data);
+        let into =
+            if collective == Collective::ExScan && self.rank() == 0 { Buffer::empty() } else { output };
+        self.typed::<T>(collective, (from_slice(input), into), count, op, 0)
+    }
+
+    /// Runs any collective on memory that is given by address, but the barrier and those with a count for each rank
+    /// ([`run_uneven`](Self::run_uneven)).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an address that cannot be one, for input and output that overlap, for a root that is no rank, for the average
+    /// of a scan, and for a collective that has no memory or several counts; else as [`all_reduce`](Self::all_reduce).
     ///
     /// # Safety
     /// Until it returns, the input is valid for reads of what the [table](CollectiveCall) says, and nobody else writes it; the output is
@@ -204,21 +265,22 @@ impl Group {
         if collective == Collective::Barrier {
             return Err(Error::Argument("a barrier has no memory; call Group::barrier".into()));
         }
+        if collective.has_counts() {
+            let text = format!("{collective} has a count for each rank; call Group::run_uneven");
+            return Err(Error::Argument(text));
+        }
         let shape = self.shape(collective, count, dtype, op)?;
         let problem = self.tables.problem(&shape, self.root(collective, root)?);
         let in_blocks = |bytes: u64| bytes as usize / dtype.size();
         let given = if collective == Collective::Broadcast { 0 } else { in_blocks(problem.input_bytes()) };
-        let buffer = |address: *mut u8, count: usize| match count {
-            0 => Ok(Buffer::empty()),
-            // SAFETY: the caller's promise.
-            _ => unsafe { Buffer::from_raw(address, count, dtype) },
+        // SAFETY: the caller's promise.
+        let (input, output) = unsafe {
+            (raw(input.cast_mut(), given, dtype)?, raw(output, in_blocks(problem.output_bytes()), dtype)?)
         };
-        let (input, output) =
-            (buffer(input.cast_mut(), given)?, buffer(output, in_blocks(problem.output_bytes()))?);
         Ok((Problem { placement: placement(&problem, input, output)?, ..problem }, input, output))
     }
 
-    fn typed<T: Element>(
+    pub(super) fn typed<T: Element>(
         &self,
         collective: Collective,
         (input, output): (Buffer, Buffer),
@@ -235,28 +297,33 @@ impl Group {
     /// Runs this rank's part of an operation outside the table to its end.
     #[inline]
     pub(super) fn run_part(&self, problem: &Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
-        self.drive.check_process()?;
-        let shape = &problem.shape;
         let begin = Clock.now();
+        self.run_uncounted(begin, problem, input, output)?;
         let bytes = input.len().max(output.len());
+        self.finished(begin, problem.shape.collective, &self.ad_hoc, bytes);
+        Ok(())
+    }
+
+    /// As [`run_part`](Self::run_part), for a part of a call that is counted as a whole.
+    #[inline]
+    pub(super) fn run_uncounted(
+        &self,
+        begin: Instant,
+        problem: &Problem,
+        input: Buffer,
+        output: Buffer,
+    ) -> Result<(), Error> {
+        self.drive.check_process()?;
         if let Some(cells) = self.cells_for(published(problem)) {
             let input = if is_given_in_output(problem) { output } else { input };
-            cells.run(
-                self,
-                begin,
-                &Part { problem: *problem, input, output },
-                self.step.load(Ordering::Relaxed),
-            )?;
-            self.finished(begin, shape.collective, &self.ad_hoc, bytes);
-            return Ok(());
+            let part = Part { problem: problem.clone(), input, output };
+            return cells.run(self, begin, &part, self.step.load(Ordering::Relaxed));
         }
         let mut memory = Memory { output: self.region(output), input: TensorRegion::empty() };
         if problem.has_input() {
             memory.input = self.region(input);
         }
-        self.run(begin, problem, memory, None)?;
-        self.finished(begin, shape.collective, &self.ad_hoc, bytes);
-        Ok(())
+        self.run(begin, problem, memory, None)
     }
 
     fn shape(
@@ -274,6 +341,7 @@ impl Group {
                 dtype.size()
             )));
         }
+        Self::check_op(collective, op)?;
         let op = if collective.reduces() { op } else { ReduceOp::Sum };
         if collective.reduces() {
             check(dtype, op)?;
@@ -281,7 +349,17 @@ impl Group {
         Ok(Shape { collective, dtype, op, count: count as u64 })
     }
 
-    fn root(&self, collective: Collective, root: u32) -> Result<Rank, Error> {
+    /// A scan has as many averages as ranks, each over another number of them.
+    fn check_op(collective: Collective, op: ReduceOp) -> Result<(), Error> {
+        match collective.is_scan() && op == ReduceOp::Avg {
+            true => Err(Error::Argument(format!(
+                "{collective} has no {op}; use sum, and divide by the ranks so far"
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    pub(super) fn root(&self, collective: Collective, root: u32) -> Result<Rank, Error> {
         if collective.has_root() && root >= self.size() {
             return Err(Error::Argument(format!(
                 "root {root} of a {collective} is no rank of this group; they are 0 to {}",
@@ -292,7 +370,7 @@ impl Group {
     }
 
     /// Elements of a block, where `found` elements are to be so many blocks.
-    fn length(&self, what: &str, found: usize, block: usize, blocks: u32) -> Result<usize, Error> {
+    pub(super) fn length(&self, what: &str, found: usize, block: usize, blocks: u32) -> Result<usize, Error> {
         if block.checked_mul(blocks as usize) == Some(found) {
             return Ok(block);
         }
@@ -300,13 +378,17 @@ impl Group {
     }
 }
 
-/// Bytes that a rank publishes at most, where all are on one host: the same on all ranks.
+/// Bytes that a rank publishes at most, where all are on one host: the same on all ranks; no number where the tag of a cell has no room for the
+/// count.
 pub(super) fn published(problem: &Problem) -> usize {
-    let bytes = match problem.shape.collective {
-        Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => problem.bytes(),
+    let Problem { shape, counts, .. } = problem;
+    let bytes = match (shape.collective.base(), counts) {
+        _ if shape.count > u16::MAX.into() => return usize::MAX,
+        (Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll, _) => problem.bytes(),
+        (_, Some(counts)) => counts.most().saturating_mul(problem.elem() as u64),
         _ => problem.block_bytes(),
     };
-    bytes as usize
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// Whether this rank's input lies in the output: a broadcast's root.
@@ -314,11 +396,33 @@ pub(super) fn is_given_in_output(problem: &Problem) -> bool {
     problem.shape.collective == Collective::Broadcast && problem.rank == problem.root
 }
 
+/// A buffer at an address, which is not looked at for no elements.
+///
+/// # Safety
+/// As for [`Buffer::from_raw`].
+#[allow(unsafe_code)]
+pub(super) unsafe fn raw(address: *mut u8, count: usize, dtype: DType) -> Result<Buffer, Error> {
+    match count {
+        0 => Ok(Buffer::empty()),
+        // SAFETY: the caller's promise.
+        _ => unsafe { Buffer::from_raw(address, count, dtype) },
+    }
+}
+
 /// Whether input and output are in place; they may not overlap otherwise.
 fn placement(problem: &Problem, input: Buffer, output: Buffer) -> Result<Placement, Error> {
     if !problem.has_input() && problem.shape.collective != Collective::AllReduce {
         return Ok(Placement::InPlace);
     }
+    placement_at(&problem.shape, (input, output), || Some(problem.in_place()))
+}
+
+/// The same where input and output are in place if they begin at these bytes of one tensor; if they can be.
+pub(super) fn placement_at(
+    what: &dyn std::fmt::Display,
+    (input, output): (Buffer, Buffer),
+    starts: impl FnOnce() -> Option<(u64, u64)>,
+) -> Result<Placement, Error> {
     let range = |buffer: Buffer| {
         let start = buffer.as_ptr().addr();
         start..start + buffer.len()
@@ -327,12 +431,12 @@ fn placement(problem: &Problem, input: Buffer, output: Buffer) -> Result<Placeme
     if from.is_empty() || into.is_empty() || from.end <= into.start || into.end <= from.start {
         return Ok(Placement::Separate);
     }
-    let (at_input, at_output) = problem.in_place();
-    if from.start.wrapping_sub(at_input as usize) == into.start.wrapping_sub(at_output as usize) {
+    if let Some((at_input, at_output)) = starts()
+        && from.start.wrapping_sub(at_input as usize) == into.start.wrapping_sub(at_output as usize)
+    {
         return Ok(Placement::InPlace);
     }
     Err(Error::Argument(format!(
-        "input and output of {} overlap; give memory that is apart, or the same (with one block: the rank's own block of it)",
-        problem.shape
+        "input and output of {what} overlap; give memory that is apart, or the same (with one block: the rank's own block of it)"
     )))
 }

@@ -198,7 +198,7 @@ impl Group {
                     (input, output),
                     ready_event,
                     |input, output| {
-                        cells.run(self, begin, &small::Part { problem: *problem, input, output }, step)
+                        cells.run(self, begin, &small::Part { problem: problem.clone(), input, output }, step)
                     },
                 )?;
             }

@@ -22,6 +22,7 @@ mod stats;
 mod table;
 mod tensor;
 mod transport;
+mod uneven;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ use std::time::Duration;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{AbortCause, Request};
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Collective, Identity, Shape};
+use shouter_reducer::header::{Collective, Shape};
 use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::schedule::Problem;
 use shouter_reducer::transport::DeviceTensor;
@@ -58,6 +59,7 @@ pub use table::TensorSpec;
 use table::{Entry, Tables};
 pub use tensor::Tensor;
 pub use transport::Transport;
+pub use uneven::UnevenCall;
 
 /// One rank's membership in a group, and all that serves it: threads, links, shared memory.
 ///
@@ -406,10 +408,10 @@ impl Group {
         memory: Memory,
         device: Option<DeviceTensor>,
     ) -> Result<(), Error> {
-        let Problem { shape, root, .. } = *problem;
+        let shape = problem.shape;
         let step = self.step.load(Ordering::Relaxed);
         let request = Request {
-            identity: Identity::AdHoc { root },
+            identity: problem.identity(),
             shape,
             data: memory.output,
             input: memory.input,

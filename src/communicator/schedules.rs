@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use shouter_reducer::counts::Counts;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Shape;
 use shouter_reducer::schedule::{Access, Placement, Schedule};
@@ -10,13 +11,17 @@ use shouter_reducer::schedule::{Access, Placement, Schedule};
 /// Schedules that are kept. One of a tensor of 16 MiB takes about 70 KB.
 const KEPT: usize = 64;
 
+/// The same for blocks that differ: counts that change in each step must not drive the others out.
+const KEPT_UNEVEN: usize = 8;
+
 /// What a rank's schedule depends on, in one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ScheduleKey {
     pub(super) shape: Shape,
     pub(super) root: Rank,
     pub(super) access: Access,
     pub(super) placement: Placement,
+    pub(super) counts: Option<Arc<Counts>>,
 }
 
 /// Schedules by what they depend on.
@@ -42,8 +47,10 @@ impl Schedules {
 
     /// Keeps a schedule, and forgets the one that was used least lately where there are too many.
     pub(super) fn insert(&mut self, key: ScheduleKey, schedule: Arc<Schedule>) {
-        if self.kept.len() >= KEPT
-            && let Some(oldest) = self.kept.iter().min_by_key(|(_, kept)| kept.last_use).map(|(key, _)| *key)
+        let is_uneven = key.counts.is_some();
+        let alike = self.kept.iter().filter(|(key, _)| key.counts.is_some() == is_uneven);
+        if alike.clone().count() >= if is_uneven { KEPT_UNEVEN } else { KEPT }
+            && let Some(oldest) = alike.min_by_key(|(_, kept)| kept.last_use).map(|(key, _)| key.clone())
         {
             self.kept.remove(&oldest);
         }

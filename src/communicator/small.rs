@@ -12,7 +12,7 @@ use std::time::Duration;
 use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, Tally, Vote};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, Identity, View};
+use shouter_reducer::header::{Collective, View};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::recorder::{Record, RecordKind, Recorder};
 use shouter_reducer::schedule::Problem;
@@ -53,7 +53,7 @@ struct SmallState {
 }
 
 /// One rank's part of a small operation.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(super) struct Part {
     pub(super) problem: Problem,
     /// What it publishes. A broadcast's root has it in the output.
@@ -69,15 +69,21 @@ impl Part {
 
     /// What this rank runs.
     fn view(&self) -> View {
-        View { identity: Identity::AdHoc { root: self.problem.root }, shape: self.problem.shape }
+        View { identity: self.problem.identity(), shape: self.problem.shape }
     }
 
     /// Bytes that a rank publishes.
     #[inline]
     fn input_of(&self, rank: u32) -> usize {
-        match self.problem.shape.collective {
-            Collective::Broadcast | Collective::Scatter => {
-                Problem { rank: Rank(rank), ..self.problem }.input_bytes() as usize
+        let problem = &self.problem;
+        match (problem.shape.collective.base(), &problem.counts) {
+            (Collective::Broadcast | Collective::Scatter, _) if rank != problem.root.0 => 0,
+            (Collective::Broadcast | Collective::Scatter, _) => problem.bytes() as usize,
+            (Collective::AllGather | Collective::Gather, Some(counts)) => {
+                counts.of(Rank(rank)) as usize * problem.elem()
+            }
+            (Collective::AllToAll, Some(counts)) => {
+                counts.given_by(Rank(rank)).sum::<u64>() as usize * problem.elem()
             }
             _ => self.input.len(),
         }
@@ -118,7 +124,7 @@ impl Cells {
         state.number += 1;
         let (at, seq, bytes) = (executor_time(begin), state.number, part.input.len() as u64);
         state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
-        let tag = pack_small(&part.problem.shape, part.problem.root);
+        let tag = pack_small(&part.problem.shape, part.problem.tag());
         let result = self.exchange(&Call { group, begin, step, part, number: state.number, tag });
         state.is_broken = result.is_err();
         result.map_err(|error| {
@@ -155,23 +161,30 @@ impl Cells {
         }
         // The own input is safe in its cell: the output may lie where it was.
         let output = output.as_mut_slice();
-        let block = problem.block_bytes() as usize;
-        let own = problem.rank.0 as usize * block..(problem.rank.0 as usize + 1) * block;
-        let (is_root, root) = (problem.rank == problem.root, problem.root.0);
-        match problem.shape.collective {
-            Collective::AllReduce | Collective::Barrier => self.fold(call, output, 0..output.len()),
-            Collective::ReduceScatter => self.fold(call, output, own),
-            Collective::Reduce if is_root => self.fold(call, output, 0..output.len()),
+        let (me, is_root, root) = (problem.rank.0, problem.rank == problem.root, problem.root.0);
+        // This rank's block of another one's input, and another one's block of the output.
+        let own = |from| block(problem, from, me);
+        let into = |from| match &problem.counts {
+            Some(counts) if counts.are_of_pairs() => {
+                let start = problem.output_block(Rank(from)) as usize;
+                start..start + own(from).len()
+            }
+            _ => block(problem, me, from),
+        };
+        match problem.shape.collective.base() {
+            Collective::AllReduce | Collective::Barrier => {
+                self.fold(call, output, 0..output.len(), self.segment.ranks())
+            }
+            Collective::ReduceScatter => self.fold(call, output, own(me), self.segment.ranks()),
+            Collective::Reduce if is_root => self.fold(call, output, 0..output.len(), self.segment.ranks()),
+            Collective::Scan => self.fold(call, output, 0..output.len(), me + 1),
+            Collective::ExScan => self.fold(call, output, 0..output.len(), me),
             collective => self.for_each(call, |from, bytes| match collective {
                 Collective::Broadcast if from == root => output.copy_from_slice(bytes),
-                Collective::Scatter if from == root => output.copy_from_slice(&bytes[own.clone()]),
-                Collective::AllGather => output[from as usize * block..][..block].copy_from_slice(bytes),
-                Collective::Gather if is_root => {
-                    output[from as usize * block..][..block].copy_from_slice(bytes);
-                }
-                Collective::AllToAll => {
-                    output[from as usize * block..][..block].copy_from_slice(&bytes[own.clone()]);
-                }
+                Collective::Scatter if from == root => output.copy_from_slice(&bytes[own(from)]),
+                Collective::AllGather => output[into(from)].copy_from_slice(bytes),
+                Collective::Gather if is_root => output[into(from)].copy_from_slice(bytes),
+                Collective::AllToAll => output[into(from)].copy_from_slice(&bytes[own(from)]),
                 // No rank goes on before all have come: cells are written again.
                 _ => {}
             }),
@@ -189,13 +202,14 @@ impl Cells {
         Ok(())
     }
 
-    /// Folds a part of each rank's input, in rank order.
+    /// Folds a part of the input of each of the first `over` ranks, in rank order; of none, nothing is written.
     #[inline]
     #[allow(unsafe_code)]
-    fn fold(&self, call: &Call<'_>, output: &mut [u8], part: Range<usize>) -> Result<(), Error> {
+    fn fold(&self, call: &Call<'_>, output: &mut [u8], part: Range<usize>, over: u32) -> Result<(), Error> {
         let (shape, ranks) = (&call.part.problem.shape, self.segment.ranks());
         if ranks <= 2 {
             self.for_each(call, |local, bytes| match local {
+                beyond if beyond >= over => {}
                 0 => output.copy_from_slice(&bytes[part.clone()]),
                 _ => self.kernels.accumulate(shape.dtype, shape.op, output, &bytes[part.clone()]),
             })?;
@@ -206,7 +220,11 @@ impl Cells {
                 // SAFETY: as in `for_each`.
                 contributions.push(&unsafe { self.wait(call, local) }?[part.clone()]);
             }
-            self.kernels.fold(shape.dtype, shape.op, output, &contributions);
+            match contributions[..over as usize] {
+                [] => {}
+                [only] => output.copy_from_slice(only),
+                ref first => self.kernels.fold(shape.dtype, shape.op, output, first),
+            }
         }
         if shape.op == ReduceOp::Avg {
             self.kernels.finish_avg(shape.dtype, output, ranks);
@@ -333,6 +351,18 @@ impl Cells {
         tally.cast(0, votes);
         tally.judge(Some(own))
     }
+}
+
+/// The block of rank `of` in the input of rank `from`.
+#[inline]
+fn block(problem: &Problem, from: u32, of: u32) -> Range<usize> {
+    let Some(counts) = &problem.counts else {
+        let len = problem.block_bytes() as usize;
+        return of as usize * len..(of as usize + 1) * len;
+    };
+    let mut given = counts.given_by(Rank(from)).map(|count| count as usize * problem.elem());
+    let start = given.by_ref().take(of as usize).sum();
+    start..start + given.next().unwrap_or(0)
 }
 
 /// The reason that the node's abort has where ranks diverge.

@@ -83,7 +83,7 @@ impl Tables {
     /// This rank's schedule, built once.
     pub(super) fn schedule(&self, problem: &Problem) -> Result<Arc<Schedule>, Error> {
         let Problem { shape, root, access, placement, .. } = *problem;
-        let key = ScheduleKey { shape, root, access, placement };
+        let key = ScheduleKey { shape, root, access, placement, counts: problem.counts.clone() };
         let mut schedules = lock(&self.schedules);
         if let Some(schedule) = schedules.get(&key) {
             return Ok(schedule);

@@ -116,6 +116,27 @@
 /* shouter_alltoall. */
 #define SHOUTER_OPERATION_ALLTOALL 11
 
+/* shouter_allgatherv. */
+#define SHOUTER_OPERATION_ALLGATHERV 12
+
+/* shouter_gatherv. */
+#define SHOUTER_OPERATION_GATHERV 13
+
+/* shouter_scatterv. */
+#define SHOUTER_OPERATION_SCATTERV 14
+
+/* shouter_reduce_scatterv. */
+#define SHOUTER_OPERATION_REDUCE_SCATTERV 15
+
+/* shouter_alltoallv. */
+#define SHOUTER_OPERATION_ALLTOALLV 16
+
+/* shouter_scan. */
+#define SHOUTER_OPERATION_SCAN 17
+
+/* shouter_exscan. */
+#define SHOUTER_OPERATION_EXSCAN 18
+
 /* How many missing ranks shouter_error_info_t names. */
 #define SHOUTER_MISSING_NAMED 16
 
@@ -231,7 +252,7 @@ typedef struct shouter_error_info_t {
   int32_t rank;
   /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. */
   int32_t reason;
-  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_ALLTOALL; 0 if it is none of these. */
+  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_EXSCAN; 0 if it is none of these. */
   int32_t operation;
   /* The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered. */
   int64_t tensor;
@@ -352,6 +373,23 @@ shouter_status_t shouter_alltoall(const struct shouter_t *shouter,
                                   void *output,
                                   size_t count,
                                   shouter_dtype_t dtype);
+
+/* Reduces `count` elements of every rank up to this one at `input`, in rank order, into `output`: each rank has another result. There is no
+ * SHOUTER_AVG. */
+shouter_status_t shouter_scan(const struct shouter_t *shouter,
+                              const void *input,
+                              void *output,
+                              size_t count,
+                              shouter_dtype_t dtype,
+                              shouter_op_t op);
+
+/* As shouter_scan, over the ranks before this one. The output of rank 0, which has none, stays as it is. */
+shouter_status_t shouter_exscan(const struct shouter_t *shouter,
+                                const void *input,
+                                void *output,
+                                size_t count,
+                                shouter_dtype_t dtype,
+                                shouter_op_t op);
 
 /* Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there. */
   /*  */
@@ -557,6 +595,54 @@ const char *shouter_version(void);
 shouter_status_t shouter_set_log(const char *filter,
                                  shouter_log_t log,
                                  void *context);
+
+/* As shouter_allgather, with `counts[r]` elements of rank `r`: `input` has this rank's, `output` those of all, one block behind the other. */
+  /*  */
+/* This and the following functions: counts may be zero, and are read during the call only. One that ranks do not agree on is an error on
+ * every rank: SHOUTER_ERROR_MISMATCH names the ranks and both counts. Where only the root has the counts of all, and for
+ * shouter_alltoallv, that is found before anything is sent, and the group goes on; else it ends. What is said at shouter_allreduce_to
+ * holds here too. */
+shouter_status_t shouter_allgatherv(const struct shouter_t *shouter,
+                                    const void *input,
+                                    void *output,
+                                    const size_t *counts,
+                                    shouter_dtype_t dtype);
+
+/* As shouter_gather, with `count` elements of this rank, and `counts[r]` of rank `r` in the output of rank `root`; the others have
+ * neither output nor counts. */
+shouter_status_t shouter_gatherv(const struct shouter_t *shouter,
+                                 const void *input,
+                                 size_t count,
+                                 void *output,
+                                 const size_t *counts,
+                                 shouter_dtype_t dtype,
+                                 uint32_t root);
+
+/* As shouter_scatter, with `counts[r]` elements for rank `r` in the input of rank `root`, and `count` for this rank; the others have
+ * neither input nor counts. */
+shouter_status_t shouter_scatterv(const struct shouter_t *shouter,
+                                  const void *input,
+                                  const size_t *counts,
+                                  void *output,
+                                  size_t count,
+                                  shouter_dtype_t dtype,
+                                  uint32_t root);
+
+/* As shouter_reduce_scatter, with `counts[r]` elements for rank `r`: `input` has those for all, `output` this rank's. */
+shouter_status_t shouter_reduce_scatterv(const struct shouter_t *shouter,
+                                         const void *input,
+                                         void *output,
+                                         const size_t *counts,
+                                         shouter_dtype_t dtype,
+                                         shouter_op_t op);
+
+/* As shouter_alltoall, with `input_counts[r]` elements for rank `r`, and `output_counts[r]` from it. In place, both are the same. */
+shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
+                                   const void *input,
+                                   const size_t *input_counts,
+                                   void *output,
+                                   const size_t *output_counts,
+                                   shouter_dtype_t dtype);
 
 #ifdef __cplusplus
 }  /* extern "C" */

@@ -159,3 +159,32 @@ pub unsafe extern "C" fn shouter_alltoall(
     // SAFETY: the caller's promise.
     unsafe { run(shouter, Collective::AllToAll, input, output, count, dtype, SHOUTER_SUM, 0) }
 }
+
+/// Reduces `count` elements of every rank up to this one at `input`, in rank order, into `output`: each rank has another result. There is no
+/// SHOUTER_AVG.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_scan(
+    shouter: *const Shouter,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: Dtype,
+    op: Op,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { run(shouter, Collective::Scan, input, output, count, dtype, op, 0) }
+}
+
+/// As shouter_scan, over the ranks before this one. The output of rank 0, which has none, stays as it is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_exscan(
+    shouter: *const Shouter,
+    input: *const c_void,
+    output: *mut c_void,
+    count: usize,
+    dtype: Dtype,
+    op: Op,
+) -> Status {
+    // SAFETY: the caller's promise.
+    unsafe { run(shouter, Collective::ExScan, input, output, count, dtype, op, 0) }
+}

@@ -76,6 +76,20 @@ pub const SHOUTER_OPERATION_GATHER: i32 = 9;
 pub const SHOUTER_OPERATION_SCATTER: i32 = 10;
 /// shouter_alltoall.
 pub const SHOUTER_OPERATION_ALLTOALL: i32 = 11;
+/// shouter_allgatherv.
+pub const SHOUTER_OPERATION_ALLGATHERV: i32 = 12;
+/// shouter_gatherv.
+pub const SHOUTER_OPERATION_GATHERV: i32 = 13;
+/// shouter_scatterv.
+pub const SHOUTER_OPERATION_SCATTERV: i32 = 14;
+/// shouter_reduce_scatterv.
+pub const SHOUTER_OPERATION_REDUCE_SCATTERV: i32 = 15;
+/// shouter_alltoallv.
+pub const SHOUTER_OPERATION_ALLTOALLV: i32 = 16;
+/// shouter_scan.
+pub const SHOUTER_OPERATION_SCAN: i32 = 17;
+/// shouter_exscan.
+pub const SHOUTER_OPERATION_EXSCAN: i32 = 18;
 /// shouter_send, or a send of shouter_exchange.
 pub const SHOUTER_OPERATION_SEND: i32 = 30;
 /// shouter_recv, or a receive of shouter_exchange.

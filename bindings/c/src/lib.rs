@@ -6,7 +6,8 @@
 //! crate that exports `shouter_*` symbols for others to link against.
 //!
 //! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
-//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`p2p`] messages between two ranks, [`log`] what the library says meanwhile.
+//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`uneven`] those with a count for
+//! each rank, [`p2p`] messages between two ranks, [`log`] what the library says meanwhile.
 
 #![deny(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod p2p;
 mod sigpipe;
 pub mod types;
 mod under_way;
+pub mod uneven;
 
 #[cfg(test)]
 #[allow(unsafe_code, reason = "calls what C calls")]

@@ -14,6 +14,7 @@ use crate::log::*;
 use crate::p2p::*;
 use crate::sigpipe::SigpipeBlocked;
 use crate::types::{self, *};
+use crate::uneven::*;
 
 fn last() -> String {
     // SAFETY: shouter_last_error returns a string that lives until the next call on this thread.
@@ -243,6 +244,13 @@ fn reasons_and_operations_are_the_librarys() {
         (Operation::Gather, SHOUTER_OPERATION_GATHER),
         (Operation::Scatter, SHOUTER_OPERATION_SCATTER),
         (Operation::AllToAll, SHOUTER_OPERATION_ALLTOALL),
+        (Operation::AllGatherV, SHOUTER_OPERATION_ALLGATHERV),
+        (Operation::GatherV, SHOUTER_OPERATION_GATHERV),
+        (Operation::ScatterV, SHOUTER_OPERATION_SCATTERV),
+        (Operation::ReduceScatterV, SHOUTER_OPERATION_REDUCE_SCATTERV),
+        (Operation::AllToAllV, SHOUTER_OPERATION_ALLTOALLV),
+        (Operation::Scan, SHOUTER_OPERATION_SCAN),
+        (Operation::ExScan, SHOUTER_OPERATION_EXSCAN),
         (Operation::Send, SHOUTER_OPERATION_SEND),
         (Operation::Receive, SHOUTER_OPERATION_RECV),
     ];
@@ -578,6 +586,92 @@ fn every_collective_is_reached_from_c() {
             let both = pair.as_mut_ptr();
             let overlap = shouter_alltoall(shouter, both.cast(), both.add(1).cast(), 1, SHOUTER_U32);
             assert_eq!(overlap, SHOUTER_ERROR_ARGUMENT, "{}", last());
+            ok(shouter_barrier(shouter));
+            shouter_finalize(shouter);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || play(ranks[0], 0));
+        scope.spawn(move || play(ranks[1], 1));
+    });
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The collectives with a count for each rank by their C functions, and what is refused.
+#[test]
+fn blocks_that_differ_are_moved_from_c() {
+    let (ranks, folder) = two("uneven");
+    let play = |rank: Shared, me: usize| {
+        let shouter = rank.get();
+        let ok = |status| assert_eq!(status, SHOUTER_OK, "{}", last());
+        let refused = |status, with: &str| {
+            assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "{}", last());
+            assert!(last().contains(with), "{}", last());
+        };
+        let counts = [1usize, 3];
+        let mine = vec![me as u32 + 5; counts[me]];
+        let all: Vec<u32> = (0..4).map(|index| 10 * me as u32 + index).collect();
+        let (mut four, mut own) = ([0u32; 4], vec![0u32; counts[me]]);
+        let (from, into) = (mine.as_ptr().cast(), four.as_mut_ptr());
+        // SAFETY: a live group; all buffers are as long as the counts say.
+        unsafe {
+            ok(shouter_allgatherv(shouter, from, into.cast(), counts.as_ptr(), SHOUTER_U32));
+            assert_eq!(four, [5, 6, 6, 6]);
+            four = [0; 4];
+            let root_has = |here| if here { counts.as_ptr() } else { ptr::null() };
+            let (output, given) = (four.as_mut_ptr().cast(), root_has(me == 1));
+            ok(shouter_gatherv(shouter, from, counts[me], output, given, SHOUTER_U32, 1));
+            assert_eq!(four, if me == 1 { [5, 6, 6, 6] } else { [0; 4] });
+            let (input, output) = (all.as_ptr().cast(), own.as_mut_ptr().cast());
+            ok(shouter_scatterv(shouter, input, root_has(me == 0), output, counts[me], SHOUTER_U32, 0));
+            assert_eq!(own, [&[0][..], &[1, 2, 3]][me]);
+            ok(shouter_reduce_scatterv(shouter, input, output, counts.as_ptr(), SHOUTER_U32, SHOUTER_SUM));
+            assert_eq!(own, [&[10][..], &[12, 14, 16]][me]);
+            // Rank 0 gives 1 and 3, rank 1 gives 3 and 1.
+            let swapped = [counts, [3, 1]][me];
+            let into = four.as_mut_ptr().cast();
+            ok(shouter_alltoallv(shouter, input, swapped.as_ptr(), into, swapped.as_ptr(), SHOUTER_U32));
+            assert_eq!(four, [[0, 10, 11, 12], [1, 2, 3, 13]][me]);
+            ok(shouter_scan(shouter, input, into, 4, SHOUTER_U32, SHOUTER_SUM));
+            assert_eq!(four, [[0, 1, 2, 3], [10, 12, 14, 16]][me]);
+            four = [9; 4];
+            ok(shouter_exscan(shouter, input, four.as_mut_ptr().cast(), 4, SHOUTER_U32, SHOUTER_MAX));
+            assert_eq!(four, [[9; 4], [0, 1, 2, 3]][me]);
+
+            let into = four.as_mut_ptr().cast();
+            refused(shouter_scan(shouter, input, into, 4, SHOUTER_U32, SHOUTER_AVG), "avg");
+            refused(shouter_allgatherv(shouter, from, into, ptr::null(), SHOUTER_U32), "counts is NULL");
+            let odd = counts.as_ptr().byte_add(1);
+            refused(shouter_allgatherv(shouter, from, into, odd, SHOUTER_U32), "aligned");
+            // What a negative number is as a size_t, and sums that are too large.
+            for bad in [[-1isize as usize, 1], [usize::MAX / 2, usize::MAX / 2 + 2], [1 << 61, 0]] {
+                let bad = bad.as_ptr();
+                refused(shouter_alltoallv(shouter, input, bad, into, bad, SHOUTER_U32), "fit in memory");
+                refused(shouter_reduce_scatterv(shouter, input, into, bad, SHOUTER_U32, SHOUTER_SUM), "fit");
+            }
+            let (given, taken) = ([2usize, 2], [1usize, 3]);
+            let overlapping =
+                shouter_alltoallv(shouter, into, given.as_ptr(), into, taken.as_ptr(), SHOUTER_U32);
+            refused(overlapping, "overlap");
+            refused(shouter_gatherv(shouter, from, 1, into, counts.as_ptr(), SHOUTER_U32, 2), "root 2");
+            ok(shouter_barrier(shouter));
+
+            // Rank 1 expects what rank 0 does not send: both are told, and the group goes on.
+            let given = [[1usize, 2], [1, 1]][me];
+            let taken = [[1usize, 1], [3, 1]][me];
+            let (mut five, input) = ([0u32; 5], all.as_ptr().cast());
+            let status = shouter_alltoallv(
+                shouter,
+                input,
+                given.as_ptr(),
+                five.as_mut_ptr().cast(),
+                taken.as_ptr(),
+                SHOUTER_U32,
+            );
+            assert_eq!(status, SHOUTER_ERROR_MISMATCH, "{}", last());
+            let why = info(size_of::<ErrorInfo>()).1;
+            assert_eq!((why.operation, why.rank), (SHOUTER_OPERATION_ALLTOALLV, 1 - me as i32));
+            assert!(last().contains("rank 0 sends 2 elements to rank 1 and rank 1 expects 3"), "{}", last());
             ok(shouter_barrier(shouter));
             shouter_finalize(shouter);
         }

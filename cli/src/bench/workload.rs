@@ -12,6 +12,19 @@ use std::ops::Range;
 
 use shouter::Collective;
 
+/// The collectives that are measured.
+pub(crate) const MEASURED: [Collective; 9] = [
+    Collective::AllReduce,
+    Collective::Broadcast,
+    Collective::Barrier,
+    Collective::Reduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Gather,
+    Collective::Scatter,
+    Collective::AllToAll,
+];
+
 /// The name on the command line and in the output.
 pub(crate) fn name(collective: Collective) -> &'static str {
     match collective {
@@ -24,15 +37,14 @@ pub(crate) fn name(collective: Collective) -> &'static str {
         Collective::Gather => "gather",
         Collective::Scatter => "scatter",
         Collective::AllToAll => "alltoall",
+        other => other.name(),
     }
 }
 
 /// The collective of this name.
 pub(crate) fn parse(text: &str) -> Result<Collective, String> {
-    let known = Collective::ALL.into_iter().find(|collective| name(*collective) == text);
-    known.ok_or_else(|| {
-        format!("'{text}' is no collective; there are {}", Collective::ALL.map(name).join(", "))
-    })
+    let known = MEASURED.into_iter().find(|collective| name(*collective) == text);
+    known.ok_or_else(|| format!("'{text}' is no collective; there are {}", MEASURED.map(name).join(", ")))
 }
 
 /// Bytes of all the data, and the share of them that every link has to carry (`busbw` over `algbw`).
@@ -42,9 +54,7 @@ pub(crate) fn traffic(collective: Collective, bytes: u64, ranks: u32) -> (f64, f
         Collective::AllReduce => (bytes, 2.0 * (ranks - 1.0) / ranks),
         Collective::Broadcast | Collective::Reduce | Collective::Barrier => (bytes, 1.0),
         Collective::ReduceScatter => (bytes, (ranks - 1.0) / ranks),
-        Collective::AllGather | Collective::Gather | Collective::Scatter | Collective::AllToAll => {
-            (bytes * ranks, (ranks - 1.0) / ranks)
-        }
+        _ => (bytes * ranks, (ranks - 1.0) / ranks),
     }
 }
 
@@ -76,7 +86,7 @@ impl Part {
         match self.collective {
             Collective::AllReduce | Collective::Reduce | Collective::Broadcast | Collective::Barrier => 0,
             Collective::AllGather | Collective::Gather => 1,
-            Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => self.ranks,
+            _ => self.ranks,
         }
     }
 
@@ -102,13 +112,13 @@ impl Part {
         match self.collective {
             Collective::AllReduce => (Origin::Sum, 0),
             Collective::Reduce if self.rank == root => (Origin::Sum, 0),
-            // The others keep theirs.
-            Collective::Reduce | Collective::Barrier => (Origin::Rank(self.rank), 0),
             Collective::Broadcast => (Origin::Rank(root), 0),
             Collective::AllGather | Collective::Gather => (Origin::Rank(block), 0),
             Collective::Scatter => (Origin::Rank(root), self.rank),
             Collective::ReduceScatter => (Origin::Sum, self.rank),
             Collective::AllToAll => (Origin::Rank(block), self.rank),
+            // The others of a reduce keep theirs.
+            _ => (Origin::Rank(self.rank), 0),
         }
     }
 }

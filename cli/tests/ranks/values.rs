@@ -1,5 +1,7 @@
 //! Elements whose reduction over the ranks is exact in every type.
 
+use std::ops::Range;
+
 use shouter::{DType, Error, F8E4M3, F8E5M2, Group, ReduceOp};
 
 use super::parameter;
@@ -30,7 +32,12 @@ pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: us
 
 /// What the values of all ranks are reduced to.
 pub(crate) fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i64 {
-    let values = (0..ranks).map(|rank| value(op, dtype, ranks, rank, index));
+    reduced_over(op, dtype, ranks, 0..ranks, index)
+}
+
+/// What the values of some of the ranks are reduced to.
+pub(crate) fn reduced_over(op: ReduceOp, dtype: DType, ranks: u32, over: Range<u32>, index: usize) -> i64 {
+    let values = over.map(|rank| value(op, dtype, ranks, rank, index));
     match op {
         ReduceOp::Sum => values.sum(),
         ReduceOp::Min => values.min().unwrap(),

@@ -1,4 +1,5 @@
 mod blocks;
+mod uneven;
 
 use super::*;
 use crate::dtype::{DType, ReduceOp};

@@ -61,6 +61,25 @@ impl Exprs {
     }
 }
 
+impl Exprs {
+    /// Whether it has the bits of one fold of these ranks in this order: it is that, or only its first operand is again such a fold, unless
+    /// that would be `rounded_once`.
+    fn is_fold_of(&self, number: usize, ranks: &[usize], rounded_once: bool) -> bool {
+        match &self.exprs[number] {
+            Expr::Leaf(rank) => ranks == [*rank],
+            Expr::Finish(_) => false,
+            Expr::Fold(of) => {
+                let Some((first, rest)) = of.split_first() else { return false };
+                let Some(split) = ranks.len().checked_sub(rest.len()) else { return false };
+                let leaves = rest.iter().zip(&ranks[split..]);
+                leaves.into_iter().all(|(&e, &rank)| self.exprs[e] == Expr::Leaf(rank))
+                    && !(rounded_once && split > 1)
+                    && self.is_fold_of(*first, &ranks[..split], rounded_once)
+            }
+        }
+    }
+}
+
 /// Bytes `start..end` hold expression `expr` of the tensor's elements from byte `origin` on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
@@ -223,17 +242,56 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
     results(schedules, &exprs, &state)
 }
 
-/// What a byte of a rank's output must be: the element of which rank's input, or of all of them, and from which byte there.
-fn expected(problem: &Problem, byte: usize) -> (Option<usize>, usize) {
-    let block = (problem.block_bytes() as usize).max(1);
-    let (own, root) = (problem.rank.0 as usize * block, problem.root.0 as usize);
-    match problem.shape.collective {
-        Collective::AllReduce | Collective::Reduce | Collective::Barrier => (None, byte),
-        Collective::ReduceScatter => (None, own + byte),
-        Collective::Broadcast => (Some(root), byte),
-        Collective::Scatter => (Some(root), own + byte),
-        Collective::AllGather | Collective::Gather => (Some(byte / block), byte % block),
-        Collective::AllToAll => (Some(byte / block), own + byte % block),
+/// What an element must be.
+enum Expected {
+    /// That of a rank.
+    Of(usize),
+    /// The reduction over all ranks, in whatever order.
+    All,
+    /// The fold over so many ranks, in rank order.
+    First(usize),
+}
+
+/// What a byte of a rank's output must be, and from which byte of the inputs.
+fn expected(problem: &Problem, byte: usize) -> (Expected, usize) {
+    let (rank, root) = (problem.rank.0 as usize, problem.root.0 as usize);
+    let own = problem.input_block(problem.rank) as usize;
+    // Where ranks have blocks of their own in the output: of which rank it is, and where in the block.
+    let of_block = || {
+        let from = blocks(problem).partition_point(|&end| end <= byte);
+        (from, byte - problem.output_block(Rank(from as u32)) as usize)
+    };
+    match problem.shape.collective.base() {
+        Collective::Scan => (Expected::First(rank + 1), byte),
+        Collective::ExScan => (Expected::First(rank), byte),
+        Collective::ReduceScatter => (Expected::All, own + byte),
+        Collective::Broadcast => (Expected::Of(root), byte),
+        Collective::Scatter => {
+            let of_root = Problem { rank: problem.root, ..problem.clone() };
+            (Expected::Of(root), of_root.input_block(problem.rank) as usize + byte)
+        }
+        Collective::AllGather | Collective::Gather => {
+            let (from, at) = of_block();
+            (Expected::Of(from), at)
+        }
+        Collective::AllToAll => {
+            let (from, at) = of_block();
+            let giver = Problem { rank: Rank(from as u32), ..problem.clone() };
+            (Expected::Of(from), giver.input_block(problem.rank) as usize + at)
+        }
+        _ => (Expected::All, byte),
+    }
+}
+
+/// Where the blocks of a rank's output end, in bytes.
+fn blocks(problem: &Problem) -> Vec<usize> {
+    let whole = problem.output_bytes() as usize;
+    match problem.shape.collective.base() {
+        Collective::AllGather | Collective::Gather | Collective::AllToAll => {
+            let starts = (1..problem.grid.ranks()).map(|rank| problem.output_block(Rank(rank)) as usize);
+            starts.chain([whole]).collect()
+        }
+        _ => vec![whole],
     }
 }
 
@@ -252,10 +310,9 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
             found: "nothing, in places".into(),
             expected: "a value everywhere",
         };
-        let block =
-            if problem.shape.collective.is_blocked() { problem.block_bytes() } else { problem.bytes() };
+        let ends = blocks(problem);
         let mine = state.read(output, bytes).ok_or_else(nothing)?;
-        for segment in mine.into_iter().flat_map(|segment| at_blocks(segment, block as usize)) {
+        for segment in mine.into_iter().flat_map(|segment| at_blocks(segment, &ends)) {
             let flaw = |expected| Flaw::Result {
                 rank: Rank(rank as u32),
                 byte: segment.start,
@@ -266,18 +323,26 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
             if segment.origin != origin {
                 return Err(flaw("this element, and not another one"));
             }
-            let right = match (of, &exprs.exprs[segment.expr]) {
-                (Some(of), found) => *found == Expr::Leaf(of),
-                (None, Expr::Finish(sum)) => averages && exprs.ranks(*sum).as_ref() == Some(&all),
-                (None, _) => !averages && exprs.ranks(segment.expr).as_ref() == Some(&all),
+            let found = &exprs.exprs[segment.expr];
+            let (right, what) = match of {
+                Expected::Of(of) => (*found == Expr::Leaf(of), "the element of one rank"),
+                Expected::First(ranks) => {
+                    let once = is_rounded_once(problem);
+                    let right = exprs.is_fold_of(segment.expr, &all[..ranks], once);
+                    (right, "the fold of the ranks before it, in rank order")
+                }
+                Expected::All => {
+                    let right = match found {
+                        Expr::Finish(sum) => averages && exprs.ranks(*sum).as_ref() == Some(&all),
+                        _ => !averages && exprs.ranks(segment.expr).as_ref() == Some(&all),
+                    };
+                    (right, "every contribution exactly once")
+                }
             };
             if !right {
-                return Err(flaw(match of {
-                    Some(_) => "the element of one rank",
-                    None => "every contribution exactly once",
-                }));
+                return Err(flaw(what));
             }
-            if of.is_none() && !reduced.is_same(problem.shape.collective, segment) {
+            if matches!(of, Expected::All) && !reduced.is_same(problem.shape.collective, segment) {
                 return Err(flaw("the same expression as on rank 0"));
             }
         }
@@ -285,11 +350,15 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
     Ok(())
 }
 
-/// The pieces of a segment in blocks of so many bytes.
-fn at_blocks(segment: Segment, block: usize) -> impl Iterator<Item = Segment> {
-    let block = block.max(1);
-    let blocks = segment.start / block..segment.end.div_ceil(block);
-    blocks.filter_map(move |number| segment.cut(number * block, (number + 1) * block))
+/// Whether a fold is done in a wider type than the elements', and rounded at its end.
+fn is_rounded_once(problem: &Problem) -> bool {
+    problem.shape.dtype.is_folded_wider(problem.shape.op)
+}
+
+/// The pieces of a segment in blocks that end at these bytes.
+fn at_blocks(segment: Segment, ends: &[usize]) -> impl Iterator<Item = Segment> {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    starts.zip(ends).filter_map(move |(start, &end)| segment.cut(start, end))
 }
 
 /// The expressions of reduced elements so far.
@@ -303,7 +372,7 @@ impl Reduced {
     /// Whether an element has the same expression as on the ranks before. Ranks of a reduce-scatter have different elements, which must
     /// have the same all the same.
     fn is_same(&mut self, collective: Collective, segment: Segment) -> bool {
-        let apart = collective == Collective::ReduceScatter;
+        let apart = collective.base() == Collective::ReduceScatter;
         let known =
             self.segments.iter().filter(|known| apart || known.cut(segment.start, segment.end).is_some());
         let mut known = known.peekable();

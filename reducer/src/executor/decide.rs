@@ -66,7 +66,9 @@ impl Executor {
         let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
         let op = self.ring.op(seq);
         if op.buffers.opened().is_none() {
-            let Some(problem) = op.schedule().map(|schedule| *schedule.problem()) else { return Some(false) };
+            let Some(problem) = op.schedule().map(|schedule| schedule.problem().clone()) else {
+                return Some(false);
+            };
             let given = op.buffers.given();
             let bytes = |local| given_by(&problem, local);
             let views = self.scratch.views(locals.clone().map(|l| node.tensor(l, seq, bytes(l))))?;
@@ -127,5 +129,5 @@ fn may_be_in_place(op: &Op) -> bool {
 /// Bytes that a local rank gives.
 fn given_by(problem: &Problem, local: u32) -> usize {
     let rank = problem.grid.rank_at(problem.node(), local);
-    Problem { rank, ..*problem }.input_bytes() as usize
+    Problem { rank, ..problem.clone() }.input_bytes() as usize
 }

@@ -23,9 +23,7 @@ fn any_header() -> impl Strategy<Value = Header> {
         Just(MessageKind::Relay),
         Just(MessageKind::Relayed)
     ];
-    let collective =
-        prop_oneof![Just(Collective::AllReduce), Just(Collective::Broadcast), Just(Collective::Barrier)];
-    let collective = prop_oneof![collective, (0..Collective::ALL.len()).prop_map(|c| Collective::ALL[c])];
+    let collective = proptest::sample::select(&Collective::ALL[..]);
     let shape = (collective, 0..DType::ALL.len(), 0..ReduceOp::ALL.len(), 0..=MAX_COUNT).prop_map(
         |(collective, d, o, count)| {
             let (dtype, op) = (DType::ALL[d], ReduceOp::ALL[o]);
@@ -125,4 +123,31 @@ fn every_shape_has_a_code_and_what_a_type_lacks_is_refused() {
     assert_eq!(Shape::from_code(0, 0), Err(HeaderError::Collective(0)));
     assert_eq!(Shape::from_code(1 << 9 | 17 << 4, 0), Err(HeaderError::DType(DTypeError::Number(17))));
     assert_eq!(Shape::from_code(1 << 9 | 11, 0), Err(HeaderError::Op(ReduceOpError::Number(11))));
+}
+
+#[test]
+fn a_view_says_what_is_run() {
+    let view = |collective, root| {
+        let shape = Shape { collective, dtype: DType::F32, op: ReduceOp::Sum, count: 7 };
+        View { identity: Identity::AdHoc { root: Rank(root) }, shape }.to_string()
+    };
+    let counts = COUNTS_OF + Collective::AllToAllV as u32;
+    for (view, text) in [
+        (view(Collective::AllReduce, 0), "all-reduce sum of 7 x f32"),
+        (view(Collective::Broadcast, 2), "broadcast of 7 x f32 with root 2"),
+        (view(Collective::ReduceScatter, 0), "reduce-scatter sum of blocks of 7 x f32"),
+        (view(Collective::Scan, 0), "scan sum of 7 x f32"),
+        (
+            view(Collective::AllGatherV, 0xabc),
+            "all-gather-v of 7 x f32 in blocks with counts of digest 00000abc",
+        ),
+        (view(Collective::GatherV, 1), "gather-v of 7 x f32 with root 1"),
+        (
+            view(Collective::AllGather, counts),
+            "all-gather of blocks of 7 x f32 (the counts for all-to-all-v)",
+        ),
+    ] {
+        assert_eq!(view, text);
+    }
+    assert!(view(Collective::AllToAllV, 1).contains("of up to 7 x f32 a rank"));
 }

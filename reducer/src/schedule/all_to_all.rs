@@ -6,11 +6,11 @@
 //!                                       Stage --send, receive--> Node --copy--> Data
 //! ```
 
-use super::blocks::{Pieces, every_chunk, others, receive, send, wait, wait_all};
+use super::blocks::{every_chunk, keep, others, receive, send, wait, wait_all};
 use super::builder::{Builder, Chunk};
 use super::sub::signal;
-use super::{Buffer, Placement, StepId};
-use crate::grid::Rank;
+use super::{Buffer, BufferOffset, Placement, StepId};
+use crate::grid::{Grid, Rank};
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
@@ -21,68 +21,208 @@ pub(super) fn all_to_all(b: &mut Builder) {
     });
 }
 
+/// The pieces of a chunk, for one rank: one for each pair of ranks.
+struct Pairs {
+    chunk: Chunk,
+    grid: Grid,
+    node: u32,
+    elem: usize,
+    layout: Layout,
+}
+
+enum Layout {
+    Equal {
+        /// Bytes of a piece.
+        len: usize,
+        /// Elements of a block.
+        count: usize,
+    },
+    /// In bytes.
+    Uneven {
+        /// By rank: where the piece for it begins in the input.
+        input: Vec<usize>,
+        /// By rank: where the piece from it begins in the output, and the most bytes that it has in any chunk.
+        output: Vec<(usize, usize)>,
+        /// By local rank: where its pieces begin in its staging area, and where the last one ends.
+        staged: Vec<Vec<usize>>,
+        /// The same for the pieces that arrive from other nodes, in the node's area.
+        arrived: Vec<usize>,
+    },
+}
+
+impl Pairs {
+    fn new(b: &Builder, chunk: Chunk) -> Self {
+        let (grid, elem, me, node) = (b.problem.grid, b.problem.elem(), b.problem.rank, b.problem.node());
+        let Some((counts, cuts)) = b.uneven() else {
+            let layout = Layout::Equal { len: b.bytes(chunk.slice), count: b.problem.shape.count as usize };
+            return Self { chunk, grid, node, elem, layout };
+        };
+        let start = |block: &mut usize, count: u64| {
+            let at = *block + cuts.start(count, chunk.index) as usize * elem;
+            *block += count as usize * elem;
+            at
+        };
+        let (mut given, mut taken) = (0, 0);
+        let input = counts.given_by(me).map(|count| start(&mut given, count)).collect();
+        let output = counts
+            .taken_by(me)
+            .map(|count| (start(&mut taken, count), cuts.largest(count) as usize * elem))
+            .collect();
+        let ends = |counts: &mut dyn Iterator<Item = u64>| -> Vec<usize> {
+            let mut end = 0;
+            let ends = counts.map(|count| {
+                end += cuts.len(count, chunk.index) as usize * elem;
+                end
+            });
+            std::iter::once(0).chain(ends).collect()
+        };
+        let locals = || (0..grid.per_node()).map(|local| grid.rank_at(node, local));
+        let staged = locals().map(|from| ends(&mut counts.given_by(from))).collect();
+        let mut elsewhere = others(b)
+            .flat_map(|other| (0..grid.per_node()).map(move |local| grid.rank_at(other, local)))
+            .flat_map(|from| locals().map(move |to| counts.between(from, to)));
+        let arrived = ends(&mut elsewhere);
+        Self { chunk, grid, node, elem, layout: Layout::Uneven { input, output, staged, arrived } }
+    }
+
+    /// The piece for `to`, in the input.
+    fn input(&self, to: Rank) -> BufferOffset {
+        let offset = match &self.layout {
+            Layout::Equal { .. } => self.in_block(to),
+            Layout::Uneven { input, .. } => input[to.0 as usize],
+        };
+        BufferOffset { buffer: Buffer::Input, offset }
+    }
+
+    /// The piece from `from`, in the output.
+    fn output(&self, from: Rank) -> BufferOffset {
+        let offset = match &self.layout {
+            Layout::Equal { .. } => self.in_block(from),
+            Layout::Uneven { output, .. } => output[from.0 as usize].0,
+        };
+        BufferOffset { buffer: Buffer::Data, offset }
+    }
+
+    fn in_block(&self, rank: Rank) -> usize {
+        let Layout::Equal { count, .. } = self.layout else { return 0 };
+        (rank.0 as usize * count + self.chunk.slice.start as usize) * self.elem
+    }
+
+    /// Elements that the piece from `from` has at most, in any chunk.
+    fn room(&self, b: &Builder, from: Rank) -> u64 {
+        match &self.layout {
+            Layout::Equal { .. } => b.full_chunk().end,
+            Layout::Uneven { output, .. } => (output[from.0 as usize].1 / self.elem) as u64,
+        }
+    }
+
+    /// The pieces of a local rank for `ranks` ranks from `to` on, in its staging area, and their bytes.
+    fn staged(&self, local: u32, to: Rank, ranks: u32) -> (BufferOffset, usize) {
+        let ends = match &self.layout {
+            Layout::Equal { len, .. } => [to.0 as usize * len, (to.0 + ranks) as usize * len],
+            Layout::Uneven { staged, .. } => {
+                let row = &staged[local as usize];
+                [row[to.0 as usize], row[(to.0 + ranks) as usize]]
+            }
+        };
+        (BufferOffset { buffer: Buffer::Stage(local), offset: ends[0] }, ends[1] - ends[0])
+    }
+
+    /// The pieces of a rank of another node for `ranks` local ranks from `to` on, in this one's area, and their bytes.
+    fn arrived(&self, from: Rank, to: u32, ranks: u32) -> (BufferOffset, usize) {
+        let (other, locals) = (self.grid.node_of(from), self.grid.per_node());
+        let nodes_before = other - u32::from(other > self.node);
+        let first = ((nodes_before * locals + self.grid.local_of(from)) * locals + to) as usize;
+        let ends = match &self.layout {
+            Layout::Equal { len, .. } => [first * len, (first + ranks as usize) * len],
+            Layout::Uneven { arrived, .. } => [arrived[first], arrived[first + ranks as usize]],
+        };
+        (BufferOffset { buffer: Buffer::Node, offset: ends[0] }, ends[1] - ends[0])
+    }
+
+    /// Bytes of the pieces for and from a rank of another node that is alone on it, as this one is.
+    fn lens(&self, other: Rank) -> (usize, usize) {
+        (self.staged(0, other, 1).1, self.arrived(other, 0, 1).1)
+    }
+
+    /// Whether a message of so many bytes is sent. Before blocks that differ are exchanged, all have met over their counts.
+    fn is_sent(&self, len: usize) -> bool {
+        len > 0 || matches!(self.layout, Layout::Equal { .. })
+    }
+}
+
 fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
-    let (pieces, round, me) = (Pieces::new(b, chunk), chunk.index, b.problem.rank);
-    let elems = b.full_chunk().end;
+    let (pairs, round, me) = (Pairs::new(b, chunk), chunk.index, b.problem.rank);
     for (number, node) in others(b).enumerate() {
-        let (from, into) = (pieces.of(Buffer::Input, Rank(node)), pieces.of(Buffer::Data, Rank(node)));
-        let sent = send(b, chunk, (node, round), from, pieces.len, &[]);
+        let peer = Rank(node);
+        let (from, into, (given, taken)) = (pairs.input(peer), pairs.output(peer), pairs.lens(peer));
+        let mut sent = None;
+        if pairs.is_sent(given) {
+            sent = Some(send(b, chunk, (node, round), from, given, &[]));
+        }
         if b.problem.placement == Placement::Separate {
-            receive(b, chunk, (node, round), into, pieces.len, &[]);
+            if pairs.is_sent(taken) {
+                receive(b, chunk, (node, round), into, taken, &[]);
+            }
             continue;
         }
         // What arrives would overwrite what may still have to be sent again.
-        let (slot, free) = b.slot(chunk, number, elems);
-        let received = receive(b, chunk, (node, round), slot, pieces.len, &free);
-        let copied = b.copy(chunk, slot, into, pieces.len, &[received, sent]);
+        let (slot, free) = b.slot(chunk, number, pairs.room(b, peer));
+        if !pairs.is_sent(taken) {
+            continue;
+        }
+        let received = receive(b, chunk, (node, round), slot, taken, &free);
+        let after: Vec<_> = std::iter::once(received).chain(sent).collect();
+        let copied = b.copy(chunk, slot, into, taken, &after);
         b.slot_used(chunk, number, &copied);
     }
-    pieces.keep(b, pieces.of(Buffer::Input, me), pieces.of(Buffer::Data, me));
+    let own = pairs.staged(0, me, 1).1;
+    keep(b, chunk, pairs.input(me), pairs.output(me), own);
     Vec::new()
 }
 
 fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, local) = (b.problem.grid, b.problem.rank, b.problem.local());
-    let (pieces, node, locals) = (Pieces::new(b, chunk), b.problem.node(), grid.per_node());
+    let (pairs, node, locals) = (Pairs::new(b, chunk), b.problem.node(), grid.per_node());
     // The own block goes from tensor to tensor, where the CPU can.
     let kept = !b.problem.access.is_device();
     let mut copied = vec![free];
     for rank in (0..grid.ranks()).map(Rank).filter(|&rank| !kept || rank != me) {
-        let (from, into) = (pieces.of(Buffer::Input, rank), pieces.in_lane(Buffer::Stage(local), rank.0));
-        copied.extend(b.copy(chunk, from, into, pieces.len, &[free]));
+        let (from, (into, len)) = (pairs.input(rank), pairs.staged(local, rank, 1));
+        copied.extend(b.copy(chunk, from, into, len, &[free]));
     }
     let staged = signal(b, chunk, LaneFlag::Staged, &copied);
     let mut last = vec![staged];
     if kept {
-        last.extend(pieces.keep(b, pieces.of(Buffer::Input, me), pieces.of(Buffer::Data, me)));
+        let own = pairs.staged(local, me, 1).1;
+        last.extend(keep(b, chunk, pairs.input(me), pairs.output(me), own));
     }
     for from in (0..locals).map(|i| (local + i) % locals).filter(|&from| !kept || from != local) {
         let there = match from == local {
             true => vec![staged],
             false => wait(b, chunk, (from, LaneFlag::Staged), &[staged]),
         };
-        let place = pieces.in_lane(Buffer::Stage(from), me.0);
-        let into = pieces.of(Buffer::Data, grid.rank_at(node, from));
-        last.extend(b.copy(chunk, place, into, pieces.len, &there));
+        let (place, len) = pairs.staged(from, me, 1);
+        let into = pairs.output(grid.rank_at(node, from));
+        last.extend(b.copy(chunk, place, into, len, &there));
     }
     if grid.nodes() == 1 {
         return last;
     }
-    // Where the piece lies that a rank of another node has for one of this one's.
-    let arrived = |other: u32, from: u32, to: u32| {
-        let nodes_before = other - u32::from(other > node);
-        pieces.in_lane(Buffer::Node, (nodes_before * locals + from) * locals + to)
-    };
     let mut there = Vec::new();
     if local == 0 {
         let all = wait_all(b, chunk, LaneFlag::Staged, &[staged]);
         for other in others(b) {
             for from in 0..locals {
                 let message = (other, chunk.index * locals + from);
-                let place = pieces.of_node(Buffer::Stage(from), other);
-                last.push(send(b, chunk, message, place, pieces.node_len, &all));
-                let into = arrived(other, from, 0);
-                there.push(receive(b, chunk, message, into, pieces.node_len, &[free]));
+                let (place, len) = pairs.staged(from, grid.leader_of(other), locals);
+                if pairs.is_sent(len) {
+                    last.push(send(b, chunk, message, place, len, &all));
+                }
+                let (into, len) = pairs.arrived(grid.rank_at(other, from), 0, locals);
+                if pairs.is_sent(len) {
+                    there.push(receive(b, chunk, message, into, len, &[free]));
+                }
             }
         }
         // In place, what arrives is written only when all that was there is staged.
@@ -95,9 +235,9 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     }
     for other in others(b) {
         for from in 0..locals {
-            let (place, into) =
-                (arrived(other, from, local), pieces.of(Buffer::Data, grid.rank_at(other, from)));
-            last.extend(b.copy(chunk, place, into, pieces.len, &there));
+            let from = grid.rank_at(other, from);
+            let ((place, len), into) = (pairs.arrived(from, local, 1), pairs.output(from));
+            last.extend(b.copy(chunk, place, into, len, &there));
         }
     }
     last.extend(there);

@@ -3,9 +3,13 @@
 //! A chunk is the same piece of every block, so that all hosts send and receive all the time. In the memory of a node the pieces of a
 //! chunk lie one behind another, in rank order: those of a host's ranks are one message. A host sends each other one just what
 //! it needs, at once, so no byte crosses the network twice.
+//!
+//! Blocks that differ are cut into as many pieces each, so that a chunk has the same share of all of them, and all are at work until the
+//! end however much they differ.
 
-use super::builder::{Builder, Chunk};
-use super::{Action, Buffer, BufferOffset, Placement, Problem, StepId};
+use super::builder::{Builder, Chunk, MAX_CHUNKS, UNIT};
+use super::{Action, Buffer, BufferOffset, Placement, Problem, ScheduleError, StepId};
+use crate::counts::Counts;
 use crate::grid::Rank;
 use crate::header::Collective;
 use crate::transport::LaneFlag;
@@ -21,53 +25,245 @@ pub(super) fn pieces(problem: &Problem) -> u64 {
     }
 }
 
-/// The blocks of a chunk, for one rank.
+/// How blocks that differ are cut: each into as many pieces, nearly equal.
 #[derive(Clone, Copy, Debug)]
+pub(super) struct Cuts {
+    pub(super) chunks: u32,
+    /// Pieces but the last are multiples of this many elements.
+    unit: u64,
+}
+
+impl Cuts {
+    /// So few that the pieces of a chunk fit in areas of so many elements.
+    pub(super) fn new(problem: &Problem, counts: &Counts, room: u64) -> Result<Self, ScheduleError> {
+        let areas = areas(problem, counts);
+        let cut_at_units = areas.iter().all(|area| area.blocks * UNIT * 16 <= room / area.of);
+        let unit = if cut_at_units { UNIT } else { 1 };
+        // A piece is longer than its part of the block by less than this.
+        let more = if unit > 1 { 2 * unit } else { 1 };
+        let mut chunks = 1;
+        for area in &areas {
+            let room = room / area.of;
+            if area.count <= room {
+                continue;
+            }
+            let exact = room.checked_sub(more * area.blocks).filter(|&exact| exact > 0);
+            let needed = exact.map(|exact| area.count.div_ceil(exact)).filter(|&needed| needed <= MAX_CHUNKS);
+            let what = "the ranks for a lane: raise lane_bytes; the blocks";
+            let too_large = ScheduleError::TooLarge { what, count: problem.shape.count };
+            chunks = needed.ok_or(too_large)?.max(chunks);
+        }
+        Ok(Self { chunks: chunks as u32, unit })
+    }
+
+    /// The first element of a piece, in a block of so many.
+    pub(super) fn start(self, count: u64, index: u32) -> u64 {
+        let (units, chunks, index) = (count.div_ceil(self.unit), u64::from(self.chunks), u64::from(index));
+        // As `units * index / chunks`, which may be larger than a word.
+        let before = units / chunks * index + units % chunks * index / chunks;
+        count.min(before * self.unit)
+    }
+
+    /// Elements of a piece.
+    pub(super) fn len(self, count: u64, index: u32) -> u64 {
+        self.start(count, index + 1) - self.start(count, index)
+    }
+
+    /// The most elements of a piece.
+    pub(super) fn largest(self, count: u64) -> u64 {
+        count.min(count.div_ceil(self.unit).div_ceil(self.chunks.into()) * self.unit)
+    }
+}
+
+/// What must fit in an area of a lane, chunk by chunk.
+#[derive(Clone, Copy)]
+struct AreaLoad {
+    count: u64,
+    /// Blocks that are not empty.
+    blocks: u64,
+    /// The area is one of so many that share the room.
+    of: u64,
+}
+
+impl AreaLoad {
+    fn new(counts: impl Iterator<Item = u64>, of: u32) -> Self {
+        counts.fold(Self { count: 0, blocks: 0, of: of.into() }, Self::add)
+    }
+
+    fn add(self, count: u64) -> Self {
+        let blocks = self.blocks + u64::from(count > 0);
+        Self { count: self.count.saturating_add(count), blocks, of: self.of }
+    }
+}
+
+/// The areas that fill most; the same on all ranks.
+fn areas(problem: &Problem, counts: &Counts) -> Vec<AreaLoad> {
+    let grid = problem.grid;
+    let ranks = || (0..grid.ranks()).map(Rank);
+    if problem.shape.collective != Collective::AllToAllV {
+        let mut areas = vec![AreaLoad::new(counts.given_by(problem.rank), 1)];
+        if problem.shape.collective == Collective::ReduceScatterV {
+            // What arrives for a node has a slot from each other one.
+            let blocks = |node| (0..grid.per_node()).map(move |local| counts.of(grid.rank_at(node, local)));
+            areas.extend((0..grid.nodes()).map(|node| AreaLoad::new(blocks(node), grid.nodes())));
+        }
+        return areas;
+    }
+    let mut areas: Vec<_> = ranks().map(|rank| AreaLoad::new(counts.given_by(rank), 1)).collect();
+    // What comes from other hosts.
+    let mut arriving = vec![AreaLoad::new(std::iter::empty(), 1); grid.nodes() as usize];
+    for from in ranks() {
+        for (to, count) in ranks().zip(counts.given_by(from)) {
+            if grid.node_of(from) != grid.node_of(to) {
+                let area = &mut arriving[grid.node_of(to) as usize];
+                *area = area.add(count);
+            }
+        }
+    }
+    areas.extend(arriving);
+    areas
+}
+
+/// The blocks of a chunk, for one rank.
+#[derive(Clone, Debug)]
 pub(super) struct Pieces {
     pub(super) chunk: Chunk,
-    /// Bytes of a piece.
-    pub(super) len: usize,
-    /// Bytes of those of a node's ranks.
-    pub(super) node_len: usize,
     elem: usize,
-    count: usize,
     locals: u32,
+    me: Rank,
+    layout: Layout,
+}
+
+#[derive(Clone, Debug)]
+enum Layout {
+    Equal {
+        /// Bytes of a piece.
+        len: usize,
+        /// Elements of a block.
+        count: usize,
+    },
+    /// In bytes, by rank.
+    Uneven {
+        /// Where the piece begins in a tensor of blocks.
+        first: Vec<usize>,
+        /// Where it begins in an area of a lane, and behind the last one the end.
+        lane: Vec<usize>,
+        /// Where the own piece begins in a tensor that is the block.
+        alone: usize,
+        /// The most bytes of a piece, in any chunk.
+        largest: Vec<usize>,
+    },
 }
 
 impl Pieces {
     pub(super) fn new(b: &Builder, chunk: Chunk) -> Self {
-        let (len, locals) = (b.bytes(chunk.slice), b.problem.grid.per_node());
-        let (elem, count) = (b.problem.elem(), b.problem.shape.count as usize);
-        Self { chunk, len, node_len: len * locals as usize, elem, count, locals }
+        let (elem, locals, me) = (b.problem.elem(), b.problem.grid.per_node(), b.problem.rank);
+        let Some((counts, cuts)) = b.uneven() else {
+            let layout = Layout::Equal { len: b.bytes(chunk.slice), count: b.problem.shape.count as usize };
+            return Self { chunk, elem, locals, me, layout };
+        };
+        let (mut first, mut lane, mut largest) = (Vec::new(), vec![0], Vec::new());
+        let (mut block, mut end, mut alone) = (0, 0, 0);
+        for (rank, count) in (0..).map(Rank).zip(counts.given_by(me)) {
+            let start = cuts.start(count, chunk.index) as usize * elem;
+            if rank == me {
+                alone = start;
+            }
+            first.push(block + start);
+            block += count as usize * elem;
+            end += cuts.len(count, chunk.index) as usize * elem;
+            lane.push(end);
+            largest.push(cuts.largest(count) as usize * elem);
+        }
+        Self { chunk, elem, locals, me, layout: Layout::Uneven { first, lane, alone, largest } }
+    }
+
+    /// Bytes of the piece of `rank`.
+    pub(super) fn len(&self, rank: Rank) -> usize {
+        self.lens(rank, 1)
+    }
+
+    /// Bytes of the pieces of a node's ranks.
+    pub(super) fn node_len(&self, node: u32) -> usize {
+        self.lens(Rank(node * self.locals), self.locals)
+    }
+
+    fn lens(&self, first: Rank, ranks: u32) -> usize {
+        match &self.layout {
+            Layout::Equal { len, .. } => len * ranks as usize,
+            Layout::Uneven { lane, .. } => lane[(first.0 + ranks) as usize] - lane[first.0 as usize],
+        }
+    }
+
+    /// Elements that [`node_len`](Self::node_len) is at most, in any chunk.
+    pub(super) fn node_room(&self, b: &Builder, node: u32) -> u64 {
+        let first = (node * self.locals) as usize;
+        match &self.layout {
+            Layout::Equal { .. } => b.full_chunk().end * u64::from(self.locals),
+            Layout::Uneven { largest, .. } => {
+                let bytes: usize = largest[first..first + self.locals as usize].iter().sum();
+                (bytes / self.elem) as u64
+            }
+        }
+    }
+
+    /// Whether a message of so many bytes is sent. Where blocks differ, only the first is sent although it is empty: who runs something
+    /// else is to be found.
+    pub(super) fn is_sent(&self, len: usize) -> bool {
+        len > 0 || self.chunk.index == 0 || matches!(self.layout, Layout::Equal { .. })
     }
 
     /// The piece of the block of `rank`, in a tensor of blocks.
     pub(super) fn of(&self, buffer: Buffer, rank: Rank) -> BufferOffset {
-        let at = rank.0 as usize * self.count + self.chunk.slice.start as usize;
-        BufferOffset { buffer, offset: at * self.elem }
+        let offset = match &self.layout {
+            Layout::Equal { count, .. } => {
+                (rank.0 as usize * count + self.chunk.slice.start as usize) * self.elem
+            }
+            Layout::Uneven { first, .. } => first[rank.0 as usize],
+        };
+        BufferOffset { buffer, offset }
     }
 
-    /// The piece of a tensor that is one block.
+    /// The piece of a tensor that is this rank's block.
     pub(super) fn alone(&self, buffer: Buffer) -> BufferOffset {
-        self.of(buffer, Rank(0))
+        let offset = match &self.layout {
+            Layout::Equal { .. } => self.chunk.slice.start as usize * self.elem,
+            Layout::Uneven { alone, .. } => *alone,
+        };
+        BufferOffset { buffer, offset }
     }
 
-    /// Piece `index` in an area of the chunk's lane.
-    pub(super) fn in_lane(&self, buffer: Buffer, index: u32) -> BufferOffset {
-        BufferOffset { buffer, offset: index as usize * self.len }
+    /// The piece of `rank` in an area of the chunk's lane.
+    pub(super) fn in_lane(&self, buffer: Buffer, rank: Rank) -> BufferOffset {
+        let offset = match &self.layout {
+            Layout::Equal { len, .. } => rank.0 as usize * len,
+            Layout::Uneven { lane, .. } => lane[rank.0 as usize],
+        };
+        BufferOffset { buffer, offset }
     }
 
     /// The pieces of a node's ranks in an area of the chunk's lane.
     pub(super) fn of_node(&self, buffer: Buffer, node: u32) -> BufferOffset {
-        self.in_lane(buffer, node * self.locals)
+        self.in_lane(buffer, Rank(node * self.locals))
     }
 
     /// Copies this rank's own piece from input to output, unless it is there.
     pub(super) fn keep(&self, b: &mut Builder, from: BufferOffset, into: BufferOffset) -> Vec<StepId> {
-        match b.problem.placement {
-            Placement::InPlace => Vec::new(),
-            Placement::Separate => b.copy(self.chunk, from, into, self.len, &[]),
-        }
+        keep(b, self.chunk, from, into, self.len(self.me))
+    }
+}
+
+/// Copies a piece from input to output, unless both are in one tensor.
+pub(super) fn keep(
+    b: &mut Builder,
+    chunk: Chunk,
+    from: BufferOffset,
+    into: BufferOffset,
+    len: usize,
+) -> Vec<StepId> {
+    match b.problem.placement {
+        Placement::InPlace => Vec::new(),
+        Placement::Separate => b.copy(chunk, from, into, len, &[]),
     }
 }
 

@@ -1,14 +1,18 @@
 //! What every algorithm needs: chunks and slices, steps and edges, slots that are used again.
 
+use super::blocks::{self, Cuts};
 use super::{
     Action, Buffer, BufferOffset, NONE, Params, Problem, Rounds, Schedule, ScheduleError, Step, StepId,
-    blocks,
 };
+use crate::counts::Counts;
 use crate::dtype::ReduceOp;
 use crate::grid::Rank;
 
 /// Boundaries of chunks and slices are multiples of this many elements.
-const UNIT: u64 = 64;
+pub(super) const UNIT: u64 = 64;
+
+/// The most chunks of an operation.
+pub(super) const MAX_CHUNKS: u64 = 1 << 24;
 
 /// A range of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,21 +86,33 @@ pub(super) struct Builder {
     slot_bytes: usize,
     lane_chunks: u32,
     chunk_elems: u64,
+    /// Set where blocks differ.
+    cuts: Option<Cuts>,
 }
 
 impl Builder {
     pub(super) fn new(problem: Problem, params: Params) -> Result<Self, ScheduleError> {
-        let bytes = params.chunk_bytes_on(&problem.grid) / blocks::pieces(&problem) as usize;
-        let elems = (bytes / problem.elem()) as u64;
-        let chunk_elems = match problem.shape.collective.is_blocked() {
-            true if elems == 0 => {
+        let pieces = blocks::pieces(&problem);
+        Self::with_pieces(problem, params, pieces)
+    }
+
+    /// With room in an area of a lane for so many pieces, each as long as a chunk.
+    pub(super) fn with_pieces(problem: Problem, params: Params, pieces: u64) -> Result<Self, ScheduleError> {
+        let room = params.chunk_bytes_on(&problem.grid);
+        let elems = (room / pieces as usize / problem.elem()) as u64;
+        let cuts = match &problem.counts {
+            Some(counts) => Some(Cuts::new(&problem, counts, (room / problem.elem()) as u64)?),
+            None => None,
+        };
+        let chunk_elems = match problem.shape.collective.is_blocked() || pieces > 1 {
+            true if elems == 0 && cuts.is_none() => {
                 let what = "the ranks for a lane: raise lane_bytes; the blocks";
                 return Err(ScheduleError::TooLarge { what, count: problem.shape.count });
             }
-            true if elems < UNIT => elems,
+            true if elems < UNIT => elems.max(1),
             _ => (elems / UNIT * UNIT).max(UNIT),
         };
-        if problem.shape.count.div_ceil(chunk_elems) > 1 << 24 {
+        if cuts.is_none() && problem.shape.count.div_ceil(chunk_elems) > MAX_CHUNKS {
             return Err(ScheduleError::TooLarge { what: "the chunks", count: problem.shape.count });
         }
         let slots = (0..params.depth).map(|_| Vec::new()).collect();
@@ -110,12 +126,17 @@ impl Builder {
             slot_bytes: 0,
             lane_chunks: 0,
             chunk_elems,
+            cuts,
         })
     }
 
-    /// The tensor's chunks; where there are blocks, a chunk is the same piece of all of them. A barrier has one, without elements.
+    /// The tensor's chunks; where there are blocks, a chunk is the same piece of all of them, and has no slice if they differ. A barrier
+    /// has one, without elements.
     pub(super) fn chunks(&self) -> impl Iterator<Item = Chunk> + use<> {
-        let (count, size) = (self.problem.shape.count, self.chunk_elems);
+        let (count, size) = match self.cuts {
+            Some(_) => (0, 0),
+            None => (self.problem.shape.count, self.chunk_elems),
+        };
         (0..self.chunk_count()).map(move |index| {
             let start = u64::from(index) * size;
             Chunk { index, slice: Slice { start, end: count.min(start + size) } }
@@ -124,7 +145,15 @@ impl Builder {
 
     /// Number of chunks. Ranks meet over nothing as well: who runs something else is to be found.
     pub(super) fn chunk_count(&self) -> u32 {
-        (self.problem.shape.count.div_ceil(self.chunk_elems) as u32).max(1)
+        match self.cuts {
+            Some(cuts) => cuts.chunks,
+            None => (self.problem.shape.count.div_ceil(self.chunk_elems) as u32).max(1),
+        }
+    }
+
+    /// The blocks and how they are cut, where they differ.
+    pub(super) fn uneven(&self) -> Option<(&Counts, Cuts)> {
+        Some((self.problem.counts.as_deref()?, self.cuts?))
     }
 
     /// Elements to reserve for slots: those of a full chunk.

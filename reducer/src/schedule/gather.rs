@@ -23,24 +23,26 @@ pub(super) fn gather(b: &mut Builder) {
 
 /// Whether a node has a rank that ends with the blocks.
 fn takes(b: &Builder, node: u32) -> bool {
-    let all = b.problem.shape.collective == Collective::AllGather;
+    let all = b.problem.shape.collective.base() == Collective::AllGather;
     all || node == b.problem.grid.node_of(b.problem.root)
 }
 
 /// Whether this rank does.
 fn takes_here(b: &Builder) -> bool {
-    b.problem.shape.collective == Collective::AllGather || b.problem.rank == b.problem.root
+    b.problem.shape.collective.base() == Collective::AllGather || b.problem.rank == b.problem.root
 }
 
 fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
     let (pieces, round) = (Pieces::new(b, chunk), chunk.index);
     let (own, here) = (pieces.alone(Buffer::Input), takes_here(b));
+    let len = pieces.len(b.problem.rank);
     for node in others(b) {
-        if takes(b, node) {
-            send(b, chunk, (node, round), own, pieces.len, &[]);
+        if takes(b, node) && pieces.is_sent(len) {
+            send(b, chunk, (node, round), own, len, &[]);
         }
-        if here {
-            receive(b, chunk, (node, round), pieces.of(Buffer::Data, Rank(node)), pieces.len, &[]);
+        let theirs = pieces.len(Rank(node));
+        if here && pieces.is_sent(theirs) {
+            receive(b, chunk, (node, round), pieces.of(Buffer::Data, Rank(node)), theirs, &[]);
         }
     }
     if here {
@@ -53,8 +55,8 @@ fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
 fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, node) = (b.problem.grid, b.problem.rank, b.problem.node());
     let (pieces, round, here) = (Pieces::new(b, chunk), chunk.index, takes_here(b));
-    let (own, place) = (pieces.alone(Buffer::Input), pieces.in_lane(Buffer::Node, me.0));
-    let copied = b.copy(chunk, own, place, pieces.len, &[free]);
+    let (own, place) = (pieces.alone(Buffer::Input), pieces.in_lane(Buffer::Node, me));
+    let copied = b.copy(chunk, own, place, pieces.len(me), &[free]);
     let staged = signal(b, chunk, LaneFlag::Reduced, &copied);
     let mut last = vec![staged];
     let mut there = Vec::new();
@@ -66,13 +68,14 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
         let all = wait_all(b, chunk, LaneFlag::Reduced, &[staged]);
         there.clone_from(&all);
         for other in others(b) {
-            if takes(b, other) {
+            let (len, theirs) = (pieces.node_len(node), pieces.node_len(other));
+            if takes(b, other) && pieces.is_sent(len) {
                 let from = pieces.of_node(Buffer::Node, node);
-                last.push(send(b, chunk, (other, round), from, pieces.node_len, &all));
+                last.push(send(b, chunk, (other, round), from, len, &all));
             }
-            if takes(b, node) {
+            if takes(b, node) && pieces.is_sent(theirs) {
                 let into = pieces.of_node(Buffer::Node, other);
-                there.push(receive(b, chunk, (other, round), into, pieces.node_len, &[free]));
+                there.push(receive(b, chunk, (other, round), into, theirs, &[free]));
             }
         }
         if takes(b, node) && grid.per_node() > 1 {
@@ -89,8 +92,8 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
             last.extend(pieces.keep(b, own, place));
         }
         for rank in (0..grid.ranks()).map(Rank).filter(|&rank| !kept || rank != me) {
-            let (from, into) = (pieces.in_lane(Buffer::Node, rank.0), pieces.of(Buffer::Data, rank));
-            last.extend(b.copy(chunk, from, into, pieces.len, &there));
+            let (from, into) = (pieces.in_lane(Buffer::Node, rank), pieces.of(Buffer::Data, rank));
+            last.extend(b.copy(chunk, from, into, pieces.len(rank), &there));
         }
     }
     last

@@ -34,12 +34,15 @@ mod problem;
 mod reduce;
 mod reduce_scatter;
 mod ring;
+mod scan;
 mod scatter;
 mod sub;
 mod views;
 
 pub use self::problem::{Access, Placement, Problem};
 
+use crate::counts::Counts;
+use crate::dtype::ReduceOp;
 use crate::grid::{Grid, GridError, Rank};
 use crate::header::Collective;
 use crate::transport::LaneFlag;
@@ -414,7 +417,7 @@ impl Schedule {
 /// Builds a rank's schedule. The algorithm is that of all-reduce and reduce; broadcasts are trees, and all else is direct, as is what has
 /// no elements.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
-    let Problem { grid, rank, shape, root, access, placement } = *problem;
+    let Problem { grid, rank, shape, root, access, placement, .. } = *problem;
     let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });
     if !grid.contains(rank) || !grid.contains(root) {
         return wrong("a rank outside the grid", "number ranks from 0");
@@ -429,23 +432,45 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     if small || (grid.per_node() > 1 || access.is_device()) && params.lanes == 0 {
         return wrong("the node's memory", "give it at least one lane of 512 bytes");
     }
+    let counts = problem.counts.as_deref();
+    let fitting = |counts: &Counts| {
+        let pairs = shape.collective == Collective::AllToAllV;
+        counts.ranks() == grid.ranks() && counts.are_of_pairs() == (pairs && grid.ranks() > 1)
+    };
+    if shape.collective.has_counts() != counts.is_some() || !counts.is_none_or(fitting) {
+        return wrong("the counts", "give one for each rank, or each pair of ranks, where blocks may differ");
+    }
+    if placement == Placement::InPlace && !problem.fits_in_place() {
+        return wrong(
+            "one tensor for input and output",
+            "take from each rank as much as is given to it, or use two",
+        );
+    }
+    if shape.collective.is_scan() && shape.op == ReduceOp::Avg {
+        return wrong("the average of a scan", "use sum, and divide by the ranks so far");
+    }
     if problem.bytes() > isize::MAX as u64 {
         return Err(ScheduleError::TooLarge { what: "the bytes", count: shape.count });
     }
-    let mut builder = builder::Builder::new(*problem, *params)?;
+    let mut builder = match shape.collective.is_scan() {
+        true => scan::builder(algorithm, problem, params)?,
+        false => builder::Builder::new(problem.clone(), *params)?,
+    };
     let reachable =
         if access.is_device() { grid.per_node() <= views::DEVICE_TENSORS } else { grid.nodes() == 1 };
     let separate = placement == Placement::Separate;
     let views = grid.per_node() > 1 && shape.count > 0 && reachable && !separate;
     let in_place = match shape.collective {
-        Collective::AllReduce if views => Some(Arc::new(views::all_reduce(algorithm, *problem, *params)?)),
-        _ if peers::apply(problem) => Some(Arc::new(peers::read(*problem, *params)?)),
+        Collective::AllReduce if views => {
+            Some(Arc::new(views::all_reduce(algorithm, problem.clone(), *params)?))
+        }
+        _ if peers::apply(problem) => Some(Arc::new(peers::read(problem.clone(), *params)?)),
         _ => None,
     };
     let cost = cost(algorithm, problem, builder.chunk_count());
     // Whatever is reduced over one rank is there already, unless it is to be elsewhere.
     if grid.ranks() > 1 || separate {
-        match shape.collective {
+        match shape.collective.base() {
             Collective::AllReduce if shape.count > 0 => sub::all_reduce(&mut builder, algorithm),
             Collective::AllReduce | Collective::Barrier => sub::all_reduce(&mut builder, Algorithm::Direct),
             Collective::Broadcast => broadcast::broadcast(&mut builder),
@@ -455,6 +480,7 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
             Collective::Scatter => scatter::scatter(&mut builder),
             Collective::ReduceScatter => reduce_scatter::reduce_scatter(&mut builder),
             Collective::AllToAll => all_to_all::all_to_all(&mut builder),
+            _ => scan::scan(&mut builder, algorithm),
         }
     }
     Ok(Schedule { in_place, cost, ..builder.finish()? })
@@ -464,9 +490,16 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
 fn cost(algorithm: Algorithm, problem: &Problem, chunks: u32) -> u64 {
     let Problem { grid, shape, .. } = *problem;
     let (locals, block) = (u64::from(grid.per_node()), problem.block_bytes());
-    let (bytes, messages) = match (shape.collective, algorithm) {
+    let (bytes, messages) = match (shape.collective.base(), algorithm) {
+        (Collective::AllToAll, _) if problem.counts.is_some() => (locals.saturating_mul(block), locals),
         (Collective::AllToAll, _) => (locals * locals * block, locals),
+        // All that a rank could have.
+        (collective, _) if collective.is_blocked() && problem.counts.is_some() => (block, 1),
         (collective, _) if collective.is_blocked() => (locals * block, 1),
+        (collective, _) if collective.is_scan() => match scan::is_raw(algorithm, problem) {
+            true => (locals * block, locals),
+            false => (block, 1),
+        },
         (Collective::Broadcast | Collective::Barrier, _) | (_, Algorithm::Direct) => (block, 1),
         (Collective::Reduce, _) => (2 * block, 2),
         // There and back, in as many slices.

@@ -19,13 +19,14 @@ const PIECE: usize = 128 << 10;
 
 /// Whether a rank's part can be run so. What other ranks read is not to be overwritten, as an all-to-all in place does.
 pub(super) fn apply(problem: &Problem) -> bool {
-    let Problem { grid, shape, access, placement, .. } = problem;
+    let Problem { grid, shape, access, placement, counts, .. } = problem;
     let on_node = grid.nodes() == 1 && grid.per_node() > 1;
     on_node
         && shape.count > 0
         && !access.is_device()
+        && counts.is_none()
         && match shape.collective {
-            Collective::AllReduce | Collective::Barrier => false,
+            Collective::AllReduce | Collective::Barrier | Collective::Scan | Collective::ExScan => false,
             Collective::AllToAll => *placement == Placement::Separate,
             _ => true,
         }
@@ -33,13 +34,14 @@ pub(super) fn apply(problem: &Problem) -> bool {
 
 /// The steps of one rank.
 pub(super) fn read(problem: Problem, params: Params) -> Result<Schedule, ScheduleError> {
+    let count = problem.shape.count;
     let mut b = Builder::new(problem, params)?;
     b.use_one_lane();
-    let whole = Chunk { index: 0, slice: Slice { start: 0, end: problem.shape.count } };
+    let whole = Chunk { index: 0, slice: Slice { start: 0, end: count } };
     let free = b.step(whole, Action::WaitFree, &[]);
     let there = all_come(&mut b, whole, free);
     let mut last = vec![there];
-    let too_many = |_| ScheduleError::TooLarge { what: "the pieces", count: problem.shape.count };
+    let too_many = |_| ScheduleError::TooLarge { what: "the pieces", count };
     let parts = u32::try_from(b.bytes(whole.slice).div_ceil(PIECE).max(1)).map_err(too_many)?;
     for part in (0..parts).map(|part| Chunk { slice: whole.slice.part(part, parts), ..whole }) {
         last.extend(piece(&mut b, part, there));
@@ -51,7 +53,7 @@ pub(super) fn read(problem: Problem, params: Params) -> Result<Schedule, Schedul
 /// The same piece of each block, or of the tensor.
 fn piece(b: &mut Builder, chunk: Chunk, there: StepId) -> Vec<StepId> {
     let (me, root, ranks) = (b.problem.rank, b.problem.root, b.problem.grid.ranks());
-    let pieces = Pieces::new(b, chunk);
+    let (pieces, len) = (Pieces::new(b, chunk), b.bytes(chunk.slice));
     // The piece of block `block` of what rank `from` gives.
     let given = |from: Rank, block: Rank| {
         pieces.of(if from == me { b.problem.given_in() } else { Buffer::Peer(from.0) }, block)
@@ -75,7 +77,7 @@ fn piece(b: &mut Builder, chunk: Chunk, there: StepId) -> Vec<StepId> {
     };
     let kept = b.problem.placement == Placement::InPlace;
     let needed = copies.into_iter().filter(|(from, _)| !(kept && from.buffer == Buffer::Input));
-    needed.flat_map(|(from, into)| b.copy(chunk, from, into, pieces.len, &[there])).collect()
+    needed.flat_map(|(from, into)| b.copy(chunk, from, into, len, &[there])).collect()
 }
 
 fn fold(b: &mut Builder, chunk: Chunk, sources: &[BufferOffset], there: StepId) -> Vec<StepId> {

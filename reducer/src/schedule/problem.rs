@@ -1,11 +1,13 @@
 //! What a schedule is for: which rank's part of which operation, and where its memory lies.
 
 use super::Buffer;
+use crate::counts::Counts;
 use crate::grid::{Grid, Rank};
-use crate::header::{Collective, Shape};
+use crate::header::{COUNTS_OF, Collective, Identity, Shape};
+use std::sync::Arc;
 
 /// What a schedule is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The ranks and nodes.
     pub grid: Grid,
@@ -19,6 +21,10 @@ pub struct Problem {
     pub access: Access,
     /// Where this rank's input lies. The other ranks may have theirs otherwise.
     pub placement: Placement,
+    /// Elements of each block, of collectives whose blocks may differ.
+    pub counts: Option<Arc<Counts>>,
+    /// The collective for whose blocks the elements are counts, of the all-gather or broadcast that is done before it.
+    pub counts_of: Option<Collective>,
 }
 
 /// Where a rank's input lies.
@@ -56,7 +62,22 @@ impl Problem {
     /// Puts the parts together, for one tensor that holds input and output; a root is kept where the collective has one.
     pub fn new(grid: Grid, rank: Rank, shape: &Shape, root: Rank) -> Self {
         let root = if shape.collective.has_root() { root } else { Rank(0) };
-        Self { grid, rank, shape: *shape, root, access: Access::Host, placement: Placement::InPlace }
+        Self {
+            grid,
+            rank,
+            shape: *shape,
+            root,
+            access: Access::Host,
+            placement: Placement::InPlace,
+            counts: None,
+            counts_of: None,
+        }
+    }
+
+    /// The same for blocks that differ: the shape's count becomes [what it is for these](Counts::largest).
+    pub fn with_counts(self, counts: Arc<Counts>) -> Self {
+        let shape = Shape { count: counts.largest(), ..self.shape };
+        Self { shape, counts: Some(counts), ..self }
     }
 
     /// The same for an input apart from the output.
@@ -80,15 +101,54 @@ impl Problem {
         self.access == Access::Direct && alone && self.shape.collective == Collective::AllReduce
     }
 
-    /// Bytes of the whole: of the tensor, or of a block for each rank (saturating).
-    pub fn bytes(&self) -> u64 {
-        let blocks = if self.shape.collective.is_blocked() { self.grid.ranks() } else { 1 };
-        self.block_bytes().saturating_mul(blocks.into())
+    /// What tells the operation from another one outside the table.
+    pub fn identity(&self) -> Identity {
+        Identity::AdHoc { root: self.tag() }
     }
 
-    /// Bytes of one rank's block, or of the tensor where there are no blocks (saturating).
+    /// What stands in the place of the root in the [identity](Self::identity).
+    pub fn tag(&self) -> Rank {
+        match (&self.counts, self.counts_of) {
+            (_, Some(collective)) if !self.shape.collective.has_root() => Rank(COUNTS_OF + collective as u32),
+            (Some(counts), _) if !self.shape.collective.has_root() => Rank(counts.digest()),
+            _ => self.root,
+        }
+    }
+
+    /// Bytes of the whole: of the tensor, or of a block for each rank (saturating).
+    pub fn bytes(&self) -> u64 {
+        let one = self.counts.is_some() || !self.shape.collective.is_blocked();
+        self.block_bytes().saturating_mul(if one { 1 } else { self.grid.ranks().into() })
+    }
+
+    /// Bytes of one rank's block, or of the tensor where there are no blocks (saturating). Where blocks may differ, of the most that a
+    /// rank gives or takes.
     pub fn block_bytes(&self) -> u64 {
         self.shape.count.saturating_mul(self.elem() as u64)
+    }
+
+    /// Bytes of this rank's block.
+    fn own_bytes(&self) -> u64 {
+        match &self.counts {
+            Some(counts) => counts.of(self.rank) * self.elem() as u64,
+            None => self.block_bytes(),
+        }
+    }
+
+    /// Where the block of a rank begins in this rank's input, in bytes, if that has one for each rank.
+    pub fn input_block(&self, rank: Rank) -> u64 {
+        match &self.counts {
+            Some(counts) => sum(counts.given_by(self.rank).take(rank.0 as usize), self.elem()),
+            None => u64::from(rank.0) * self.block_bytes(),
+        }
+    }
+
+    /// Where the block of a rank begins in this rank's output, in bytes, if that has one for each rank.
+    pub fn output_block(&self, rank: Rank) -> u64 {
+        match &self.counts {
+            Some(counts) => sum(counts.taken_by(self.rank).take(rank.0 as usize), self.elem()),
+            None => u64::from(rank.0) * self.block_bytes(),
+        }
     }
 
     /// Whether steps know an input beside the output.
@@ -105,15 +165,21 @@ impl Problem {
         if self.has_input() { Buffer::Input } else { Buffer::Data }
     }
 
+    /// Whether input and output can be in one tensor. Of an all-to-all, each block is replaced by one of the same length.
+    pub fn fits_in_place(&self) -> bool {
+        let pairs = self.counts.as_ref().filter(|counts| counts.are_of_pairs());
+        pairs.is_none_or(|counts| counts.given_by(self.rank).eq(counts.taken_by(self.rank)))
+    }
+
     /// Where input and output begin in the one tensor that holds both, in bytes, if they are in place.
     pub fn in_place(&self) -> (u64, u64) {
-        let own_block = u64::from(self.rank.0) * self.block_bytes();
+        let own_block = || self.input_block(self.rank);
         let is_root = self.rank == self.root;
-        match self.shape.collective {
-            Collective::AllGather => (own_block, 0),
-            Collective::Gather if is_root => (own_block, 0),
-            Collective::ReduceScatter => (0, own_block),
-            Collective::Scatter if is_root => (0, own_block),
+        match self.shape.collective.base() {
+            Collective::AllGather => (own_block(), 0),
+            Collective::Gather if is_root => (own_block(), 0),
+            Collective::ReduceScatter => (0, own_block()),
+            Collective::Scatter if is_root => (0, own_block()),
             _ => (0, 0),
         }
     }
@@ -122,11 +188,15 @@ impl Problem {
     pub fn input_bytes(&self) -> u64 {
         use Collective::*;
         let is_root = self.rank == self.root;
-        match self.shape.collective {
+        match self.shape.collective.base() {
             Barrier => 0,
             Broadcast | Scatter if !is_root => 0,
-            AllReduce | Reduce | Broadcast | AllGather | Gather => self.block_bytes(),
-            ReduceScatter | Scatter | AllToAll => self.bytes(),
+            AllReduce | Reduce | Broadcast | Scan | ExScan => self.block_bytes(),
+            AllGather | Gather => self.own_bytes(),
+            _ => match &self.counts {
+                Some(counts) => sum(counts.given_by(self.rank), self.elem()),
+                None => self.bytes(),
+            },
         }
     }
 
@@ -134,11 +204,17 @@ impl Problem {
     pub fn output_bytes(&self) -> u64 {
         use Collective::*;
         let is_root = self.rank == self.root;
-        match self.shape.collective {
+        match self.shape.collective.base() {
             Barrier => 0,
             Reduce | Gather if !is_root => 0,
-            AllReduce | Reduce | Broadcast | ReduceScatter | Scatter => self.block_bytes(),
-            AllGather | Gather | AllToAll => self.bytes(),
+            // There is no rank before it.
+            ExScan if self.rank.0 == 0 => 0,
+            AllReduce | Reduce | Broadcast | Scan | ExScan => self.block_bytes(),
+            ReduceScatter | Scatter => self.own_bytes(),
+            _ => match &self.counts {
+                Some(counts) => sum(counts.taken_by(self.rank), self.elem()),
+                None => self.bytes(),
+            },
         }
     }
 
@@ -156,4 +232,9 @@ impl Problem {
     pub fn local(&self) -> u32 {
         self.grid.local_of(self.rank)
     }
+}
+
+/// Bytes of so many elements.
+fn sum(counts: impl Iterator<Item = u64>, elem: usize) -> u64 {
+    counts.sum::<u64>() * elem as u64
 }

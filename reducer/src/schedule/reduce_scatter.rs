@@ -28,11 +28,16 @@ pub(super) fn reduce_scatter(b: &mut Builder) {
 fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
     let (pieces, me) = (Pieces::new(b, chunk), b.problem.rank);
     for node in others(b) {
-        send(b, chunk, (node, chunk.index), pieces.of(Buffer::Input, Rank(node)), pieces.len, &[]);
+        let (from, len) = (pieces.of(Buffer::Input, Rank(node)), pieces.len(Rank(node)));
+        if pieces.is_sent(len) {
+            send(b, chunk, (node, chunk.index), from, len, &[]);
+        }
     }
     let (own, into) = (pieces.of(Buffer::Input, me), pieces.alone(Buffer::Data));
-    let room = b.full_chunk().end;
-    fold_from_nodes(b, chunk, (own, &[]), chunk.index, into, (pieces.len, room, 0));
+    let (len, room) = (pieces.len(me), pieces.node_room(b, me.0));
+    if pieces.is_sent(len) {
+        fold_from_nodes(b, chunk, (own, &[]), chunk.index, into, (len, room, 0));
+    }
     Vec::new()
 }
 
@@ -42,8 +47,8 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let locals = grid.per_node();
     let mut copied = vec![free];
     for rank in (0..grid.ranks()).map(Rank).filter(|&rank| device || grid.local_of(rank) != local) {
-        let (from, into) = (pieces.of(Buffer::Input, rank), pieces.in_lane(Buffer::Stage(local), rank.0));
-        copied.extend(b.copy(chunk, from, into, pieces.len, &[free]));
+        let (from, into) = (pieces.of(Buffer::Input, rank), pieces.in_lane(Buffer::Stage(local), rank));
+        copied.extend(b.copy(chunk, from, into, pieces.len(rank), &[free]));
     }
     let staged = signal(b, chunk, LaneFlag::Staged, &copied);
     let all = wait_all(b, chunk, LaneFlag::Staged, &[staged]);
@@ -51,37 +56,43 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let sources = |block: Rank| -> Vec<BufferOffset> {
         let of = |from: u32| match from == local && !device {
             true => pieces.of(Buffer::Input, block),
-            false => pieces.in_lane(Buffer::Stage(from), block.0),
+            false => pieces.in_lane(Buffer::Stage(from), block),
         };
         (0..locals).map(of).collect()
     };
-    let output = pieces.alone(Buffer::Data);
+    let (output, len) = (pieces.alone(Buffer::Data), pieces.len(me));
     if grid.nodes() == 1 && !device {
-        let folded = b.fold(chunk, output, &sources(me), pieces.len, &all);
-        return b.finish_sum(chunk, output, pieces.len, folded);
+        let folded = b.fold(chunk, output, &sources(me), len, &all);
+        return b.finish_sum(chunk, output, len, folded);
     }
     let mut folded = vec![staged];
     for node in 0..grid.nodes() {
         let block = grid.rank_at(node, local);
-        let into = pieces.in_lane(Buffer::Node, block.0);
-        folded.extend(b.fold(chunk, into, &sources(block), pieces.len, &all));
+        let into = pieces.in_lane(Buffer::Node, block);
+        folded.extend(b.fold(chunk, into, &sources(block), pieces.len(block), &all));
     }
-    let place = pieces.in_lane(Buffer::Node, me.0);
+    let place = pieces.in_lane(Buffer::Node, me);
     if grid.nodes() == 1 {
-        let finished = b.finish_sum(chunk, place, pieces.len, folded);
-        return b.copy(chunk, place, output, pieces.len, &finished);
+        let finished = b.finish_sum(chunk, place, len, folded);
+        return b.copy(chunk, place, output, len, &finished);
     }
     let reduced = signal(b, chunk, LaneFlag::Reduced, &folded);
     let (mut last, there) = if local == 0 {
         let all = wait_all(b, chunk, LaneFlag::Reduced, &[reduced]);
         let mut last = Vec::new();
         for node in others(b) {
-            let from = pieces.of_node(Buffer::Node, node);
-            last.push(send(b, chunk, (node, chunk.index), from, pieces.node_len, &all));
+            let (from, len) = (pieces.of_node(Buffer::Node, node), pieces.node_len(node));
+            if pieces.is_sent(len) {
+                last.push(send(b, chunk, (node, chunk.index), from, len, &all));
+            }
         }
-        let own = pieces.of_node(Buffer::Node, b.problem.node());
-        let room = b.full_chunk().end * u64::from(locals);
-        let there = fold_from_nodes(b, chunk, (own, &all), chunk.index, own, (pieces.node_len, room, 0));
+        let node = b.problem.node();
+        let own = pieces.of_node(Buffer::Node, node);
+        let (len, room) = (pieces.node_len(node), pieces.node_room(b, node));
+        let there = match pieces.is_sent(len) {
+            true => fold_from_nodes(b, chunk, (own, &all), chunk.index, own, (len, room, 0)),
+            false => all.clone(),
+        };
         if locals > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }
@@ -89,7 +100,7 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     } else {
         (Vec::new(), blocks::wait(b, chunk, (0, LaneFlag::Final), &[reduced]))
     };
-    last.extend(b.copy(chunk, place, output, pieces.len, &there));
+    last.extend(b.copy(chunk, place, output, len, &there));
     last.extend(there);
     last
 }

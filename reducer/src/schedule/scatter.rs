@@ -25,11 +25,14 @@ fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
     let place = pieces.alone(Buffer::Data);
     if b.problem.rank == root {
         for node in others(b) {
-            send(b, chunk, (node, round), pieces.of(Buffer::Input, Rank(node)), pieces.len, &[]);
+            let (from, len) = (pieces.of(Buffer::Input, Rank(node)), pieces.len(Rank(node)));
+            if pieces.is_sent(len) {
+                send(b, chunk, (node, round), from, len, &[]);
+            }
         }
         pieces.keep(b, pieces.of(Buffer::Input, root), place);
-    } else {
-        receive(b, chunk, (root.0, round), place, pieces.len, &[]);
+    } else if pieces.is_sent(pieces.len(b.problem.rank)) {
+        receive(b, chunk, (root.0, round), place, pieces.len(b.problem.rank), &[]);
     }
     Vec::new()
 }
@@ -45,8 +48,8 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     if me == root {
         let mut copied = Vec::new();
         for rank in (0..grid.ranks()).map(Rank).filter(|&rank| !kept || rank != me) {
-            let (from, into) = (pieces.of(Buffer::Input, rank), pieces.in_lane(Buffer::Node, rank.0));
-            copied.extend(b.copy(chunk, from, into, pieces.len, &[free]));
+            let (from, into) = (pieces.of(Buffer::Input, rank), pieces.in_lane(Buffer::Node, rank));
+            copied.extend(b.copy(chunk, from, into, pieces.len(rank), &[free]));
         }
         copied.push(free);
         there = vec![signal(b, chunk, LaneFlag::Reduced, &copied)];
@@ -54,8 +57,11 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     } else if node == home {
         there = blocks::wait(b, chunk, (grid.local_of(root), LaneFlag::Reduced), &[free]);
     } else if leader {
-        let into = pieces.of_node(Buffer::Node, node);
-        there = vec![receive(b, chunk, (home, round), into, pieces.node_len, &[free])];
+        let (into, len) = (pieces.of_node(Buffer::Node, node), pieces.node_len(node));
+        there = match pieces.is_sent(len) {
+            true => vec![receive(b, chunk, (home, round), into, len, &[free])],
+            false => vec![free],
+        };
         if grid.per_node() > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }
@@ -64,16 +70,18 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     }
     if leader && node == home {
         for other in others(b) {
-            let from = pieces.of_node(Buffer::Node, other);
-            last.push(send(b, chunk, (other, round), from, pieces.node_len, &there));
+            let (from, len) = (pieces.of_node(Buffer::Node, other), pieces.node_len(other));
+            if pieces.is_sent(len) {
+                last.push(send(b, chunk, (other, round), from, len, &there));
+            }
         }
     }
     let place = pieces.alone(Buffer::Data);
     if kept {
         last.extend(pieces.keep(b, pieces.of(Buffer::Input, me), place));
     } else {
-        let from = pieces.in_lane(Buffer::Node, me.0);
-        last.extend(b.copy(chunk, from, place, pieces.len, &there));
+        let from = pieces.in_lane(Buffer::Node, me);
+        last.extend(b.copy(chunk, from, place, pieces.len(me), &there));
     }
     last.extend(there);
     last

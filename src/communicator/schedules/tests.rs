@@ -2,6 +2,7 @@ use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Grid;
 use shouter_reducer::header::Collective;
 use shouter_reducer::plan::Plan;
+use shouter_reducer::schedule::Problem;
 
 use super::*;
 
@@ -13,6 +14,7 @@ fn a_thousand_shapes_keep_as_many_schedules_as_are_kept() {
         root: Rank(0),
         access: Access::Host,
         placement: Placement::InPlace,
+        counts: None,
     };
     let mut schedules = Schedules::default();
     for count in 0..1000 {
@@ -28,4 +30,30 @@ fn a_thousand_shapes_keep_as_many_schedules_as_are_kept() {
     assert_eq!(schedules.kept.len(), KEPT);
     let mut is_kept = |count| schedules.get(&part(count)).is_some();
     assert_eq!([7, 999, 900].map(&mut is_kept), [true, true, false]);
+}
+
+#[test]
+fn counts_that_change_in_each_step_do_not_drive_the_others_out() {
+    let (plan, grid) = (Plan::default(), Grid::new(2, 2, 8).unwrap());
+    let shape = |collective| Shape { collective, dtype: DType::F32, op: ReduceOp::Sum, count: 9 };
+    let equal = Problem::new(grid, Rank(0), &shape(Collective::AllGather), Rank(0));
+    let uneven = |step| {
+        let counts = Arc::new(Counts::of_blocks(vec![step, 9]).unwrap());
+        Problem::new(grid, Rank(0), &shape(Collective::AllGatherV), Rank(0)).with_counts(counts)
+    };
+    let key = |problem: &Problem| ScheduleKey {
+        shape: problem.shape,
+        root: problem.root,
+        access: problem.access,
+        placement: problem.placement,
+        counts: problem.counts.clone(),
+    };
+    let mut schedules = Schedules::default();
+    for problem in [equal.clone()].into_iter().chain((0..1000).map(uneven)) {
+        let built = plan.schedule_for(&problem).unwrap();
+        schedules.insert(key(&problem), Arc::new(built));
+    }
+    assert_eq!(schedules.kept.len(), 1 + KEPT_UNEVEN);
+    let mut is_kept = |problem: &Problem| schedules.get(&key(problem)).is_some();
+    assert_eq!([equal, uneven(999), uneven(900)].map(|problem| is_kept(&problem)), [true, true, false]);
 }

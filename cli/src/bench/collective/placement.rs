@@ -95,7 +95,7 @@ impl<T: Number> Buffers<T> {
             Collective::Scatter => group.scatter(input, output, root),
             Collective::ReduceScatter => group.reduce_scatter(input, output, ReduceOp::Sum),
             Collective::AllToAll => group.all_to_all(input, output),
-            Collective::Barrier => group.barrier(),
+            _ => group.barrier(),
         }?;
         Ok(())
     }

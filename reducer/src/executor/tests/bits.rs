@@ -3,7 +3,10 @@
 
 use super::harness::{Buffer, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
+use crate::executor::Request;
 use crate::grid::{Grid, Rank};
+use crate::header::{Collective, Shape};
+use crate::kernel::Kernels;
 use crate::schedule::Algorithm;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -97,4 +100,46 @@ fn run(seed: u64) {
 #[test]
 fn the_bits_of_an_element_do_not_depend_on_the_tensor_around_it() {
     (0..300).for_each(run);
+}
+
+/// A scan has the bits of one fold in rank order, whichever grid it is done on, and in whatever way.
+fn scan(seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let grids = [(3, 3), (6, 2), (6, 3), (5, 1), (1, 1), (8, 1), (8, 2)];
+    let (ranks, per_node) = grids[rng.random_range(0..grids.len())];
+    let grid = Grid::new(ranks, per_node, 1).unwrap();
+    let dtype = [DType::F16, DType::Bf16, DType::F32][rng.random_range(0..3)];
+    let op = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max][rng.random_range(0..3)];
+    let mut group = Group::new(seed, grid, Faults::default(), |_| {});
+    let (mut work, mut all) = (vec![VecDeque::new(); ranks as usize], Vec::new());
+    for (algorithm, count) in
+        [(Algorithm::Direct, COMMON), (Algorithm::Direct, 700), (Algorithm::Hierarchical, 700)]
+    {
+        let shape = Shape { collective: Collective::Scan, ..shape(dtype, op, count as u64) };
+        let inputs: Vec<_> = (0..ranks).map(|_| contribution(&mut rng, dtype, count)).collect();
+        let buffers: Vec<_> = inputs.iter().map(|bytes| Buffer::new(bytes)).collect();
+        for (rank, buffer) in (0..).zip(&buffers) {
+            let request = group.request(Rank(rank), algorithm, shape, buffer);
+            work[rank as usize].push_back(Request { input: buffer.host(), ..request });
+        }
+        all.push((algorithm, inputs, buffers));
+    }
+    let what = format!("seed {seed}: {op} of {dtype} on {grid:?}");
+    group.run(work, &what);
+    assert!(group.completed.iter().flatten().all(|completed| completed.result.is_ok()), "{what}");
+    for (algorithm, inputs, buffers) in &all {
+        for (rank, buffer) in buffers.iter().enumerate() {
+            let sources: Vec<&[u8]> = inputs[..=rank].iter().map(Vec::as_slice).collect();
+            let mut expected = inputs[0].clone();
+            if rank > 0 {
+                Kernels::detect().fold(dtype, op, &mut expected, &sources);
+            }
+            assert_eq!(buffer.bytes(), expected, "{what}: {algorithm:?}, rank {rank}");
+        }
+    }
+}
+
+#[test]
+fn a_scan_has_the_bits_of_one_fold_in_rank_order() {
+    (0..150).for_each(scan);
 }

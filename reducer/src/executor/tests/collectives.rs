@@ -2,6 +2,7 @@
 
 use super::harness::{Buffer, Faults, Group};
 use super::{BAD, values};
+use crate::counts::Counts;
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::{OpState, Request};
 use crate::grid::{Grid, Rank};
@@ -33,7 +34,7 @@ impl Tensors {
             output: Buffer::new(&vec![0xcd; output_bytes]),
             shared: false,
         };
-        if problem.placement == Placement::InPlace {
+        if tensors.problem.placement == Placement::InPlace {
             // One buffer serves as both.
             let at = tensors.problem.in_place().0 as usize;
             let mut bytes = vec![0xcd; whole];
@@ -77,28 +78,48 @@ pub(super) fn expected(problem: &Problem, inputs: &[Vec<i64>]) -> Vec<i64> {
     let ranks = inputs.len();
     let (rank, root) = (problem.rank.0 as usize, problem.root.0 as usize);
     let block = problem.shape.count as usize;
-    let reduced = |at: usize| {
-        let column = inputs.iter().map(|input| input[at]);
+    let reduced_over = |ranks: std::ops::Range<usize>, at: usize| {
+        let column = inputs[ranks].iter().map(|input| input[at]);
         match problem.shape.op {
             ReduceOp::Max => column.max().unwrap(),
-            ReduceOp::Avg => column.sum::<i64>() / ranks as i64,
+            ReduceOp::Avg => column.sum::<i64>() / inputs.len() as i64,
             _ => column.sum(),
         }
     };
+    let reduced = |at: usize| reduced_over(0..ranks, at);
+    // The block of a rank in what another one gives.
+    let block_of = |from: usize, of: usize| {
+        let Some(counts) = &problem.counts else { return of * block..(of + 1) * block };
+        let given: Vec<_> = counts.given_by(Rank(from as u32)).map(|count| count as usize).collect();
+        let start: usize = given[..of].iter().sum();
+        start..start + given[of]
+    };
     let is_root = rank == root;
-    match problem.shape.collective {
+    match problem.shape.collective.base() {
         Collective::AllReduce => (0..block).map(reduced).collect(),
         Collective::Reduce if is_root => (0..block).map(reduced).collect(),
-        Collective::ReduceScatter => (rank * block..(rank + 1) * block).map(reduced).collect(),
+        Collective::ReduceScatter => block_of(0, rank).map(reduced).collect(),
         Collective::Broadcast => inputs[root].clone(),
         Collective::AllGather => inputs.concat(),
         Collective::Gather if is_root => inputs.concat(),
-        Collective::Scatter => inputs[root][rank * block..][..block].to_vec(),
+        Collective::Scatter => inputs[root][block_of(root, rank)].to_vec(),
         Collective::AllToAll => {
-            inputs.iter().flat_map(|input| &input[rank * block..][..block]).copied().collect()
+            (0..ranks).flat_map(|from| &inputs[from][block_of(from, rank)]).copied().collect()
         }
-        Collective::Reduce | Collective::Gather | Collective::Barrier => Vec::new(),
+        Collective::Scan => (0..block).map(|at| reduced_over(0..rank + 1, at)).collect(),
+        Collective::ExScan if rank > 0 => (0..block).map(|at| reduced_over(0..rank, at)).collect(),
+        _ => Vec::new(),
     }
+}
+
+/// Counts that differ, some of them zero.
+fn counts(rng: &mut SmallRng, collective: Collective, ranks: u32) -> Arc<Counts> {
+    let most = [0, 3, 70, 200][rng.random_range(0..4)];
+    let mut some = |number: u32| (0..number).map(|_| rng.random_range(0..3) * most / 2).collect();
+    Arc::new(match collective {
+        Collective::AllToAllV => Counts::of_pairs(ranks, some(ranks * ranks)).unwrap(),
+        _ => Counts::of_blocks(some(ranks)).unwrap(),
+    })
 }
 
 pub(super) fn numbers(bytes: &[u8]) -> Vec<i64> {
@@ -121,29 +142,34 @@ fn run_seed(seed: u64) -> u64 {
         let op = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][rng.random_range(0..3)];
         let count = [0, 1, 3, 64, 65, 150, 257][rng.random_range(0..7)];
         let count = if collective == Collective::Barrier { 0 } else { count };
+        let op = if collective.is_scan() && op == ReduceOp::Avg { ReduceOp::Sum } else { op };
         let shape = Shape { collective, dtype: DType::I64, op, count };
         let (root, priority) = (Rank(rng.random_range(0..grid.ranks())), rng.random_range(0..3));
         let algorithm = Algorithm::ALL[rng.random_range(0..3)];
         let in_shared = [0.0, 0.9, 1.0][rng.random_range(0..3)];
         let on_devices = [0.0, 0.0, 0.5, 1.0][rng.random_range(0..4)];
+        let counts = collective.has_counts().then(|| counts(&mut rng, collective, grid.ranks()));
         let mut tensors = Vec::new();
         let mut inputs = Vec::new();
         for rank in 0..grid.ranks() {
             let mut problem = Problem::new(grid, Rank(rank), &shape, root);
-            if rng.random() && collective != Collective::Broadcast {
+            if let Some(counts) = &counts {
+                problem = problem.with_counts(counts.clone());
+            }
+            if !problem.fits_in_place() || rng.random() && collective != Collective::Broadcast {
                 problem = problem.separate();
             }
             if rng.random_bool(on_devices) {
                 problem = problem.on_device();
             }
             let input = values(&mut rng, DType::I64, problem.input_bytes() / 8);
-            let mut here = Tensors::new(problem, &input);
+            let mut here = Tensors::new(problem.clone(), &input);
             here.shared = rng.random_bool(in_shared);
             let [data, input_region] = here.regions();
             let device = problem.access.is_device();
             work[rank as usize].push_back(Request {
                 identity: Identity::Registered { generation: 0, tensor: number, instance: 0 },
-                shape,
+                shape: problem.shape,
                 data,
                 input: input_region,
                 schedule: Arc::new(build(algorithm, &problem, &group.params).unwrap()),

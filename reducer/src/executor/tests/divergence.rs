@@ -183,7 +183,8 @@ fn run(seed: u64) {
     for (rank, list) in (0..).zip(&lists) {
         let memory = list.iter().map(|item| {
             let problem = item.problem(grid, rank);
-            Tensors::new(problem, &bytes(&contents(problem.input_bytes() / 8, rank)))
+            let input = bytes(&contents(problem.input_bytes() / 8, rank));
+            Tensors::new(problem, &input)
         });
         let memory: Vec<_> = memory.collect();
         let requests = list.iter().zip(&memory).map(|(item, tensors)| {

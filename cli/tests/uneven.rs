@@ -1,0 +1,347 @@
+//! Collectives with a count for each rank, between real processes: zero and large counts, in place and apart, from every root, over every
+//! transport, against their definition; and counts that ranks do not agree on.
+
+#![allow(unsafe_code)]
+
+mod ranks;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use ranks::values::{fill, reduced, value};
+use ranks::{MISMATCH, job, join, parameter, play, tell};
+use shouter::{Collective, DType, Error, Group, ReduceOp, UnevenCall};
+
+const COLLECTIVES: [Collective; 5] = [
+    Collective::AllGatherV,
+    Collective::GatherV,
+    Collective::ScatterV,
+    Collective::ReduceScatterV,
+    Collective::AllToAllV,
+];
+
+/// The most elements of a block.
+const MOST: [usize; 4] = [0, 3, 300, 30_011];
+
+/// Not a test of its own: what a rank runs.
+#[test]
+fn rank_body() {
+    play(&[("all", all), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
+}
+
+/// One rank's part, and what it must end with.
+struct Case {
+    collective: Collective,
+    given: Vec<usize>,
+    taken: Vec<usize>,
+    dtype: DType,
+    op: ReduceOp,
+    root: u32,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    /// Where both begin in one buffer, if they can be in place.
+    at: Option<(usize, usize)>,
+}
+
+/// `counts` are those of each rank, or of each pair of ranks; the input of a rank is `value` at each index, from 0.
+fn case(
+    group: &Group,
+    collective: Collective,
+    counts: &[usize],
+    dtype: DType,
+    op: ReduceOp,
+    root: u32,
+) -> Case {
+    use Collective::*;
+    let (ranks, rank) = (group.size(), group.rank());
+    let (n, me, is_root) = (ranks as usize, rank as usize, rank == root);
+    let start = |row: &[usize], block: usize| row[..block].iter().sum::<usize>();
+    let of = |from: usize, start: usize, count: usize| {
+        fill(dtype, count, |index| value(op, dtype, ranks, from as u32, start + index))
+    };
+    let (own_start, own, all) = (start(counts, me.min(counts.len())), counts[me], counts.iter().sum());
+    let one = vec![own];
+    let (given, taken, input, output, at) = match collective {
+        AllGatherV | GatherV => {
+            let takes = collective == AllGatherV || is_root;
+            let output = (0..n).flat_map(|from| of(from, 0, counts[from])).collect();
+            let (taken, output) = if takes { (counts.to_vec(), output) } else { (vec![], vec![]) };
+            let at = if takes { own_start } else { 0 };
+            (one, taken, of(me, 0, own), output, Some((at, 0)))
+        }
+        ScatterV => {
+            let given = if is_root { counts.to_vec() } else { vec![] };
+            let input = if is_root { of(me, 0, all) } else { vec![] };
+            let at = if is_root { own_start } else { 0 };
+            (given, one, input, of(root as usize, own_start, own), Some((0, at)))
+        }
+        ReduceScatterV => {
+            let sums = fill(dtype, own, |index| reduced(op, dtype, ranks, own_start + index));
+            (counts.to_vec(), one, of(me, 0, all), sums, Some((0, own_start)))
+        }
+        _ => {
+            let row = |from: usize| &counts[from * n..(from + 1) * n];
+            let given = row(me).to_vec();
+            let taken: Vec<_> = (0..n).map(|from| row(from)[me]).collect();
+            let output = (0..n).flat_map(|from| of(from, start(row(from), me), row(from)[me])).collect();
+            let at = (given == taken).then_some((0, 0));
+            (given.clone(), taken, of(me, 0, given.iter().sum()), output, at)
+        }
+    };
+    let at = at.map(|(from, into)| (from * dtype.size(), into * dtype.size()));
+    Case { collective, given, taken, dtype, op, root, input, output, at }
+}
+
+impl Case {
+    fn run(&self, group: &Group, in_place: bool) -> Result<(), Error> {
+        const GUARD: u8 = 0xa5;
+        let Self { collective, dtype, op, root, input, output, .. } = self;
+        let what = format!("{collective} {op} of {:?}, {:?} x {dtype}, root {root}", self.given, self.taken);
+        if let Some((from, into)) = self.at.filter(|_| in_place) {
+            let len = (from + input.len()).max(into + output.len());
+            let mut data = vec![GUARD; len];
+            data[from..from + input.len()].copy_from_slice(input);
+            let base = data.as_mut_ptr();
+            self.call(group, base.wrapping_add(from), base.wrapping_add(into))?;
+            assert!(data[into..into + output.len()] == *output, "{what}, in place");
+            return Ok(());
+        }
+        let (mut given, mut result) = (input.clone(), vec![GUARD; output.len() + 8]);
+        self.call(group, given.as_mut_ptr(), result.as_mut_ptr())?;
+        assert!(result[..output.len()] == *output, "{what}");
+        assert!(result[output.len()..].iter().all(|&byte| byte == GUARD), "{what} wrote behind its output");
+        assert!(given == *input, "{what} wrote to its input");
+        Ok(())
+    }
+
+    fn call(&self, group: &Group, input: *mut u8, output: *mut u8) -> Result<(), Error> {
+        let &Self { collective, ref given, ref taken, dtype, op, root, .. } = self;
+        // SAFETY: the buffers are as long as the counts say, and this call's alone.
+        unsafe { group.run_uneven(&UnevenCall { collective, input, output, given, taken, dtype, op, root }) }
+    }
+}
+
+/// Counts up to `most`, many of them zero; of pairs, sometimes as much there as back.
+fn counts(rng: &mut SmallRng, ranks: usize, pairs: bool, most: usize) -> Vec<usize> {
+    let mut one = || if rng.random_bool(0.3) { 0 } else { rng.random_range(0..=most) };
+    let mut counts: Vec<_> = (0..if pairs { ranks * ranks } else { ranks }).map(|_| one()).collect();
+    if pairs && rng.random() {
+        for from in 0..ranks {
+            (0..from).for_each(|to| counts[from * ranks + to] = counts[to * ranks + from]);
+        }
+    }
+    counts
+}
+
+/// Every collective with some types and all reductions, ranks in place or not as they like.
+fn all(group: &Group) -> Result<(), Error> {
+    let mut root = 0;
+    // The counts are the same on all ranks; where inputs lie is each rank's own choice.
+    let (mut shared, mut own) = (SmallRng::seed_from_u64(1), SmallRng::seed_from_u64(group.rank().into()));
+    for most in MOST {
+        for collective in COLLECTIVES {
+            for dtype in [DType::F32, DType::I8, DType::Bf16, DType::U64] {
+                let ops = if collective.reduces() { ReduceOp::ALL } else { &ReduceOp::ALL[..1] };
+                for &op in ops {
+                    let pairs = collective == Collective::AllToAllV;
+                    let counts = counts(&mut shared, group.size() as usize, pairs, most);
+                    case(group, collective, &counts, dtype, op, root).run(group, own.random())?;
+                    root = (root + 1) % group.size();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The safe functions, and what they refuse before anything is sent.
+fn safe(group: &Group) -> Result<(), Error> {
+    let (ranks, me) = (group.size() as usize, group.rank() as usize);
+    // Rank r has r elements.
+    let counts: Vec<usize> = (0..ranks).collect();
+    let total: usize = counts.iter().sum();
+    let staircase: Vec<u32> = (0..ranks as u32).flat_map(|rank| vec![rank; rank as usize]).collect();
+    let mine = vec![me as u32; me];
+    let mut all = vec![0; total];
+    group.all_gather_v(&mine, &mut all, &counts)?;
+    assert_eq!(all, staircase);
+    for root in 0..group.size() {
+        let here = root == group.rank();
+        let (mut all, mut own) = (vec![0; if here { total } else { 0 }], vec![9; me]);
+        group.gather_v(&mine, &mut all, if here { &counts } else { &[] }, root)?;
+        assert!(all.is_empty() || all == staircase);
+        let (input, given) = if here { (&staircase[..], &counts[..]) } else { (&[][..], &[][..]) };
+        group.scatter_v(input, given, &mut own, root)?;
+        assert_eq!(own, mine);
+    }
+    let mut own = vec![0; me];
+    group.reduce_scatter_v(&staircase, &mut own, &counts, ReduceOp::Sum)?;
+    assert!(own.iter().all(|&sum| sum == (me * ranks) as u32));
+    // As many as the other's number, plus one: what is taken is this rank's number, plus one, from each.
+    let (given, taken): (Vec<_>, Vec<_>) = ((1..=ranks).collect(), vec![me + 1; ranks]);
+    let mut output = vec![0; ranks * (me + 1)];
+    group.all_to_all_v(&vec![me as i64; given.iter().sum()], &given, &mut output, &taken)?;
+    assert!(output.chunks(me + 1).enumerate().all(|(from, block)| block.iter().all(|&x| x == from as i64)));
+
+    let refused = |result: Result<(), Error>, with: &str| {
+        let error = result.unwrap_err();
+        assert!(matches!(&error, Error::Argument(text) if text.contains(with)), "{error}");
+    };
+    refused(group.all_gather_v(&mine, &mut all, &vec![0; ranks + 1]), "counts for the output");
+    refused(group.all_gather_v(&mine, &mut vec![0; total + 1], &counts), "the counts add up to");
+    refused(group.gather_v(&mine, &mut [0; 0], &[], group.size()), "root");
+    refused(group.all_to_all_v(&[1u8], &vec![usize::MAX; ranks], &mut [0u8; 0], &vec![0; ranks]), "counts");
+    let longer: Vec<usize> = counts.iter().map(|count| count + 1).collect();
+    refused(group.all_gather_v(&mine, &mut vec![0; total + ranks], &longer), "its count is");
+    group.barrier()
+}
+
+/// The culprit has other counts than the others: every rank is told both views.
+fn mismatch(group: &Group) -> Result<(), Error> {
+    let number = |name| parameter(name).unwrap().parse::<usize>().unwrap();
+    let (collective, culprit) = (COLLECTIVES[number("COLLECTIVE")], number("CULPRIT"));
+    let (ranks, me, most) = (group.size() as usize, group.rank() as usize, number("MOST"));
+    let other = (culprit + 1) % ranks;
+    let pairs = collective == Collective::AllToAllV;
+    let mut counts = vec![most; if pairs { ranks * ranks } else { ranks }];
+    if me == culprit {
+        match parameter("HOW").as_deref() {
+            // What it takes from another; and what it has of its own, or knows of another.
+            Some("takes") => counts[other * ranks + me] += 2,
+            _ if pairs => counts[me * ranks + other] += 2,
+            Some("shifted") => (counts[other], counts[(other + 1) % ranks]) = (most + 1, most - 1),
+            _ => counts[number("OF")] += 2,
+        }
+    }
+    let case = case(group, collective, &counts, DType::F32, ReduceOp::Sum, 0);
+    let result = case.run(group, false);
+    if collective.has_root() || pairs {
+        // Nothing was sent: the group goes on.
+        tell(format_args!("went on {}", group.barrier().is_ok()));
+        return result;
+    }
+    // Who has its part may be through.
+    result.and_then(|()| group.barrier())
+}
+
+/// One rank ends before its part of a collective.
+fn die(group: &Group) -> Result<(), Error> {
+    let number = |name| parameter(name).unwrap().parse::<usize>().unwrap();
+    let (collective, culprit, ranks) = (COLLECTIVES[number("COLLECTIVE")], number("CULPRIT"), group.size());
+    let pairs = if collective == Collective::AllToAllV { ranks } else { 1 };
+    let counts: Vec<_> = (0..ranks * pairs).map(|index| 1000 * (1 + index as usize % 3)).collect();
+    let case = case(group, collective, &counts, DType::F32, ReduceOp::Sum, (culprit as u32 + 1) % ranks);
+    group.barrier()?;
+    if group.rank() as usize == culprit {
+        std::process::exit(1);
+    }
+    case.run(group, false).and_then(|()| group.barrier())
+}
+
+const TOPOLOGIES: [(u32, u32); 5] = [(1, 1), (3, 1), (4, 2), (2, 2), (3, 3)];
+
+#[test]
+fn blocks_that_differ_are_exact_on_every_topology() {
+    for (ranks, hosts) in TOPOLOGIES {
+        job(ranks, hosts, "all").run().assert_success();
+    }
+}
+
+#[test]
+fn the_safe_functions_are_right_and_refuse_what_cannot_be() {
+    for (ranks, hosts) in TOPOLOGIES {
+        job(ranks, hosts, "safe").run().assert_success();
+    }
+}
+
+#[test]
+fn other_transports_are_as_good() {
+    for (ranks, hosts) in [(2, 2), (4, 2)] {
+        job(ranks, hosts, "all").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
+        job(ranks, hosts, "all").args(&["--transport", "kernel"]).run().assert_success();
+    }
+}
+
+#[test]
+fn loss_and_bit_flips_do_not_show() {
+    for (ranks, hosts) in [(3, 3), (4, 2)] {
+        let faults = ["--loss", "2%", "--corrupt", "1%", "--seed", "11"];
+        job(ranks, hosts, "all").args(&faults).run().assert_success();
+    }
+}
+
+#[test]
+fn counts_that_differ_are_named_on_every_rank_whoever_is_the_culprit() {
+    for (ranks, hosts) in [(3, 1), (3, 3), (4, 2)] {
+        for (index, collective) in COLLECTIVES.into_iter().enumerate() {
+            for culprit in 0..ranks {
+                let (most, other) = ([7, 3000][(culprit % 2) as usize], (culprit + 1) % ranks);
+                // What the error says, by how the culprit differs.
+                let (how, of, said) = match collective {
+                    Collective::AllToAllV if culprit == 0 => {
+                        let sends = format!("rank {other} sends {most} elements to rank {culprit}");
+                        ("takes", 0, [sends, format!("rank {culprit} expects {}", most + 2)])
+                    }
+                    Collective::AllToAllV => {
+                        let sends = format!("rank {culprit} sends {} elements to rank {other}", most + 2);
+                        ("gives", 0, [sends, format!("rank {other} expects {most} from rank {culprit}")])
+                    }
+                    // The root is rank 0: another count of its own would be a wrong argument.
+                    Collective::GatherV | Collective::ScatterV if culprit == 0 => {
+                        let counts = if collective == Collective::GatherV {
+                            [most, most + 2]
+                        } else {
+                            [most + 2, most]
+                        };
+                        let [sent, expected] = counts;
+                        (
+                            "knows",
+                            other,
+                            [format!("sends {sent} elements"), format!("expects {expected} from")],
+                        )
+                    }
+                    Collective::GatherV => {
+                        let sends = format!("rank {culprit} sends {} elements to rank 0", most + 2);
+                        ("own", culprit, [sends, format!("rank 0 expects {most} from rank {culprit}")])
+                    }
+                    Collective::ScatterV => {
+                        let sends = format!("rank 0 sends {most} elements to rank {culprit}");
+                        ("own", culprit, [sends, format!("rank {culprit} expects {} from", most + 2)])
+                    }
+                    _ if ranks == 3 && culprit == 1 => {
+                        ("shifted", 0, ["counts of digest".into(), format!("rank {culprit}")])
+                    }
+                    _ => ("knows", other, ["counts of digest".into(), format!("rank {culprit}")]),
+                };
+                let job = job(ranks, hosts, "mismatch").with("COLLECTIVE", index).with("CULPRIT", culprit);
+                let state = job.with("MOST", most).with("HOW", how).with("OF", of).run();
+                for rank in &state.ranks {
+                    let error = rank.error();
+                    let right = said.iter().all(|words| error.contains(words));
+                    assert!(right, "{collective}, {how}, culprit {culprit}: {error}\n{state}");
+                    assert_eq!(rank.code, Some(MISMATCH), "{state}");
+                    let goes_on = collective.has_root() || collective == Collective::AllToAllV;
+                    assert!(
+                        !goes_on || rank.told.iter().any(|told| told == "went on true"),
+                        "{collective}\n{state}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_dies_is_named_by_all_others() {
+    for (ranks, hosts) in [(3, 1), (3, 3)] {
+        for (index, collective) in COLLECTIVES.into_iter().enumerate() {
+            let culprit = index % ranks as usize;
+            let job = job(ranks, hosts, "die").with("CULPRIT", culprit);
+            let state = job.with("COLLECTIVE", index).run();
+            for (rank, survivor) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
+                let error = survivor.error();
+                let named = error.contains(&format!("rank {culprit}")) && error.contains(collective.name());
+                assert!(named, "{collective}: rank {rank} of {ranks} on {hosts} hosts\n{state}");
+            }
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! Collectives whose blocks differ: a count for each rank, or for each pair of ranks, zero allowed.
+//!
+//! Where all ranks know all counts, a digest of them is compared as part of the operation. Else ranks gather them first: one round, in
+//! which each rank also gives a digest of what it expects. So either all ranks find the counts right, or all gather the rest of them and
+//! return the same error before a block has been sent; then the group goes on.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shouter_reducer::counts::{Counts, CountsError, digest};
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::{Collective, Shape};
+use shouter_reducer::schedule::{Placement, Problem};
+
+use super::Group;
+use super::collectives::{placement_at, raw};
+use super::element::{Buffer, Element, from_slice, with_bytes};
+use crate::error::{Call, Error, Views};
+use crate::runtime::{Clock, Instant};
+
+/// Pairs of ranks with different counts that an error names, at most.
+const NAMED: usize = 3;
+
+/// One rank's part of a collective whose blocks differ, by addresses: what [`Group::run_uneven`] runs.
+///
+/// | collective | `given`: elements of each block of the input | `taken`: elements of each block of the output |
+/// |---|---|---|
+/// | all-gather-v | this rank's | each rank's; the same on all ranks |
+/// | gather-v | this rank's | each rank's, on the root; else none |
+/// | scatter-v | each rank's, on the root; else none | this rank's |
+/// | reduce-scatter-v | each rank's; the same on all ranks | this rank's |
+/// | all-to-all-v | for each rank | from each rank |
+///
+/// Blocks lie in rank order, one behind the other. What one rank gives another one takes: ranks whose counts differ get
+/// [`Error::Mismatch`]. Input and output may be the same memory as for a [`CollectiveCall`](super::CollectiveCall); for an all-to-all-v where
+/// this rank gives each rank as much as it takes from it.
+#[derive(Clone, Copy, Debug)]
+pub struct UnevenCall<'a> {
+    /// Which.
+    pub collective: Collective,
+    /// The input.
+    pub input: *const u8,
+    /// The output.
+    pub output: *mut u8,
+    /// Elements of each block of the input.
+    pub given: &'a [usize],
+    /// Elements of each block of the output.
+    pub taken: &'a [usize],
+    /// The elements' type; the same on all ranks.
+    pub dtype: DType,
+    /// The reduction, where there is one; the same on all ranks.
+    pub op: ReduceOp,
+    /// The root, where there is one; the same on all ranks.
+    pub root: u32,
+}
+
+impl Group {
+    /// As [`all_gather`](Self::all_gather), with `counts` elements of each rank: `input` has this rank's, `output` those of all.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Rank 0 has one element, rank 1 has two...
+    /// let counts: Vec<usize> = (1..=group.size() as usize).collect();
+    /// let mine = vec![group.rank(); counts[group.rank() as usize]];
+    /// let mut all = vec![0; counts.iter().sum()];
+    /// group.all_gather_v(&mine, &mut all, &counts)?;
+    /// assert_eq!(*all.last().unwrap(), group.size() - 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for slices that are not as long as the counts say, or not one count for each rank; else as
+    /// [`all_reduce`](Self::all_reduce).
+    pub fn all_gather_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+    ) -> Result<(), Error> {
+        let given = [input.len()];
+        let part = Blocks::new(Collective::AllGatherV, &given, counts, T::DTYPE);
+        self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
+    }
+
+    /// As [`gather`](Self::gather), with `counts` elements of each rank, which only the root has to know.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Rank 0 has one line to say, rank 1 has two...
+    /// let counts: Vec<usize> = (1..=group.size() as usize).collect();
+    /// let mine = vec![group.rank(); group.rank() as usize + 1];
+    /// let mut all = vec![0; if group.rank() == 0 { counts.iter().sum() } else { 0 }];
+    /// group.gather_v(&mine, &mut all, &counts, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a root that is no rank, or an output there that is not as long as the counts say; [`Error::Mismatch`] on
+    /// every rank if one gives another number of elements than the root takes from it, after which the group goes on; else as
+    /// [`all_reduce`](Self::all_reduce).
+    pub fn gather_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        root: u32,
+    ) -> Result<(), Error> {
+        let (given, is_root) = ([input.len()], self.rank() == root);
+        let (counts, output) = if is_root { (counts, output) } else { (&[][..], &mut [][..]) };
+        let part = Blocks { root, ..Blocks::new(Collective::GatherV, &given, counts, T::DTYPE) };
+        self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
+    }
+
+    /// As [`scatter`](Self::scatter), with `counts` elements for each rank, which only the root has to know.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Rank 0 gives itself one element, rank 1 two...
+    /// let counts: Vec<usize> = (1..=group.size() as usize).collect();
+    /// let all: Vec<u64> = (0..counts.iter().sum::<usize>() as u64).collect();
+    /// let mut mine = vec![0; group.rank() as usize + 1];
+    /// group.scatter_v(&all, &counts, &mut mine, 0)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a root that is no rank, or an input there that is not as long as the counts say; [`Error::Mismatch`] on
+    /// every rank if one takes another number of elements than the root gives it, after which the group goes on; else as
+    /// [`all_reduce`](Self::all_reduce).
+    pub fn scatter_v<T: Element>(
+        &self,
+        input: &[T],
+        counts: &[usize],
+        output: &mut [T],
+        root: u32,
+    ) -> Result<(), Error> {
+        let (taken, is_root) = ([output.len()], self.rank() == root);
+        let (counts, input) = if is_root { (counts, input) } else { (&[][..], &[][..]) };
+        let part = Blocks { root, ..Blocks::new(Collective::ScatterV, counts, &taken, T::DTYPE) };
+        self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
+    }
+
+    /// As [`reduce_scatter`](Self::reduce_scatter), with `counts` elements for each rank: `input` has those for all, `output` this rank's.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // The shards of a gradient of 1,000 elements: the last rank has what is left over.
+    /// let (size, rank) = (group.size() as usize, group.rank() as usize);
+    /// let mut counts = vec![1000 / size; size];
+    /// counts[size - 1] += 1000 % size;
+    /// let (gradient, mut shard) = (vec![1f32; 1000], vec![0.0; counts[rank]]);
+    /// group.reduce_scatter_v(&gradient, &mut shard, &counts, shouter::ReduceOp::Sum)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`all_gather_v`](Self::all_gather_v).
+    pub fn reduce_scatter_v<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        counts: &[usize],
+        op: ReduceOp,
+    ) -> Result<(), Error> {
+        let taken = [output.len()];
+        let part = Blocks { op, ..Blocks::new(Collective::ReduceScatterV, counts, &taken, T::DTYPE) };
+        self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
+    }
+
+    /// As [`all_to_all`](Self::all_to_all), with `given` elements for each rank in `input`, and `taken` from each in `output`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // How many tokens go to each rank's experts, and, after an exchange of that, how many come from each.
+    /// let given = vec![3usize; group.size() as usize];
+    /// let mut taken = vec![0u64; given.len()];
+    /// group.all_to_all(&given.iter().map(|&count| count as u64).collect::<Vec<_>>(), &mut taken)?;
+    /// let taken: Vec<usize> = taken.into_iter().map(|count| count as usize).collect();
+    /// let tokens = vec![1f32; given.iter().sum()];
+    /// let mut received = vec![0f32; taken.iter().sum()];
+    /// group.all_to_all_v(&tokens, &given, &mut received, &taken)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for slices that are not as long as the counts say, or not one count for each rank; [`Error::Mismatch`] on every
+    /// rank if one gives another number of elements than another one takes from it, after which the group goes on; else as
+    /// [`all_reduce`](Self::all_reduce).
+    pub fn all_to_all_v<T: Element>(
+        &self,
+        input: &[T],
+        given: &[usize],
+        output: &mut [T],
+        taken: &[usize],
+    ) -> Result<(), Error> {
+        let part = Blocks::new(Collective::AllToAllV, given, taken, T::DTYPE);
+        self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
+    }
+
+    /// Runs a collective whose blocks differ, on memory that is given by address.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an address that cannot be one, for input and output that overlap, for a root that is no rank, for counts that
+    /// are not as many as there are blocks, or too large, and for a collective without counts; else as
+    /// [`all_to_all_v`](Self::all_to_all_v).
+    ///
+    /// # Safety
+    /// Until it returns, the input is valid for reads of as many elements as `given` adds up to, and nobody else writes it; the output is
+    /// valid for reads and writes of as many as `taken` does, and nobody else touches it.
+    #[allow(unsafe_code)]
+    pub unsafe fn run_uneven(&self, call: &UnevenCall<'_>) -> Result<(), Error> {
+        let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
+        let part = Blocks { op, root, ..Blocks::new(collective, given, taken, dtype) };
+        let (from, into) = (part.sum(given)?, part.sum(taken)?);
+        // SAFETY: the caller's promise; an input is only read.
+        let buffers = unsafe { (raw(input.cast_mut(), from, dtype)?, raw(output, into, dtype)?) };
+        self.uneven(part, buffers)
+    }
+
+    fn uneven(&self, blocks: Blocks<'_>, (input, output): (Buffer, Buffer)) -> Result<(), Error> {
+        let begin = Clock.now();
+        let problem = self.uneven_problem(begin, &blocks, (input, output))?;
+        self.run_uncounted(begin, &problem, input, output)?;
+        self.finished(begin, blocks.collective, &self.ad_hoc, input.len().max(output.len()));
+        Ok(())
+    }
+
+    /// This rank's part, with the counts of all: checks them, and exchanges them where this rank does not know all.
+    fn uneven_problem(
+        &self,
+        begin: Instant,
+        blocks: &Blocks<'_>,
+        buffers: (Buffer, Buffer),
+    ) -> Result<Problem, Error> {
+        let Blocks { collective, given, taken, dtype, op, root } = *blocks;
+        self.drive.check_process()?;
+        let root = self.root(collective, root)?;
+        let placement = self.check_blocks(blocks, root, buffers)?;
+        let counts = match collective {
+            Collective::AllGatherV => Counts::of_blocks(words(taken).collect()),
+            Collective::ReduceScatterV => Counts::of_blocks(words(given).collect()),
+            Collective::AllToAllV => self.pairs(begin, blocks)?,
+            _ => self.blocks(begin, blocks, root)?,
+        };
+        let counts = counts.map_err(|why| blocks.argument(why.to_string()))?;
+        let op = if collective.reduces() { op } else { ReduceOp::Sum };
+        let shape = Shape { collective, dtype, op, count: 0 };
+        let problem = self.tables.problem(&shape, root).with_counts(Arc::new(counts));
+        Ok(Problem { placement, ..problem })
+    }
+
+    /// What this rank can see to be wrong by itself; and whether input and output are in place.
+    fn check_blocks(
+        &self,
+        blocks: &Blocks<'_>,
+        root: Rank,
+        (input, output): (Buffer, Buffer),
+    ) -> Result<Placement, Error> {
+        let Blocks { collective, given, taken, dtype, .. } = *blocks;
+        let (ranks, me, is_root) = (self.size() as usize, self.rank() as usize, root == self.rank);
+        let (from, into) = match collective {
+            Collective::AllGatherV => (1, ranks),
+            Collective::GatherV => (1, if is_root { ranks } else { 0 }),
+            Collective::ScatterV => (if is_root { ranks } else { 0 }, 1),
+            Collective::ReduceScatterV => (ranks, 1),
+            Collective::AllToAllV => (ranks, ranks),
+            _ => return Err(blocks.argument("it has one count; call Group::run_collective".into())),
+        };
+        for (what, counts, needed) in [("input", given, from), ("output", taken, into)] {
+            if counts.len() != needed {
+                let found = counts.len();
+                return Err(
+                    blocks.argument(format!("{found} counts for the {what}, and {needed} are needed"))
+                );
+            }
+        }
+        for (what, counts, buffer) in [("input", given, input), ("output", taken, output)] {
+            let (needed, found) = (blocks.sum(counts)?, buffer.len() / dtype.size());
+            if found != needed {
+                let text = format!("{what} has {found} elements, and the counts add up to {needed}");
+                return Err(blocks.argument(text));
+            }
+        }
+        // Where this rank has its own block of those of all, it says twice how long it is.
+        let own = if from == 1 && into == ranks { Some((given[0], taken[me])) } else { None };
+        let own = if into == 1 && from == ranks { Some((taken[0], given[me])) } else { own };
+        if let Some((block, count)) = own.filter(|(block, count)| block != count) {
+            let text = format!("this rank's block has {block} elements, and its count is {count}");
+            return Err(blocks.argument(text));
+        }
+        placement_at(&collective, (input, output), || {
+            let bytes = |counts: &[usize]| {
+                counts.get(..me).map_or(0, |before| before.iter().sum::<usize>() * dtype.size()) as u64
+            };
+            match collective {
+                Collective::AllToAllV => (given == taken).then_some((0, 0)),
+                Collective::AllGatherV | Collective::GatherV => Some((bytes(taken), 0)),
+                _ => Some((0, bytes(given))),
+            }
+        })
+    }
+
+    /// The counts of a gather or scatter, which only the root knows: each rank's own.
+    fn blocks(
+        &self,
+        begin: Instant,
+        blocks: &Blocks<'_>,
+        root: Rank,
+    ) -> Result<Result<Counts, CountsError>, Error> {
+        let Blocks { collective, given, taken, .. } = *blocks;
+        let gathers = collective == Collective::GatherV;
+        let (own, all) = if gathers { (given, taken) } else { (taken, given) };
+        let expected = if root == self.rank { digest(words(all)) } else { 0 };
+        let told = self.gather_counts(begin, collective, &[own[0] as u64, expected])?;
+        let counts: Vec<u64> = told.iter().step_by(2).copied().collect();
+        if digest(counts.iter().copied()) == told[2 * root.0 as usize + 1] {
+            return Ok(Counts::of_blocks(counts));
+        }
+        // All see it, so all take part.
+        let mut expected: Vec<u64> = counts.clone();
+        if root == self.rank {
+            expected = words(all).collect();
+        }
+        self.broadcast_counts(begin, collective, &mut expected, root)?;
+        let differing =
+            (0..).map(Rank).zip(counts.iter().zip(expected)).filter(|(_, (own, all))| *own != all);
+        let pairs = differing.map(|(rank, (&own, all))| match gathers {
+            true => Differing { from: rank, to: root, given: own, taken: all },
+            false => Differing { from: root, to: rank, given: all, taken: own },
+        });
+        Err(self.differ(blocks, pairs.collect()))
+    }
+
+    /// The counts of an all-to-all, of which each rank knows what it gives and what it takes.
+    fn pairs(&self, begin: Instant, blocks: &Blocks<'_>) -> Result<Result<Counts, CountsError>, Error> {
+        let ranks = self.size();
+        let row: Vec<u64> = words(blocks.given).chain([digest(words(blocks.taken))]).collect();
+        let told = self.gather_counts(begin, blocks.collective, &row)?;
+        let rows = || told.chunks_exact(row.len());
+        let matrix: Vec<u64> = rows().flat_map(|row| &row[..ranks as usize]).copied().collect();
+        let given_to = |to: usize| rows().map(move |row| row[to]);
+        if (0..).zip(rows()).all(|(to, row)| digest(given_to(to)) == row[ranks as usize]) {
+            return Ok(Counts::of_pairs(ranks, matrix));
+        }
+        // All see it, so all take part.
+        let expected =
+            self.gather_counts(begin, blocks.collective, &words(blocks.taken).collect::<Vec<_>>())?;
+        let mut differing = Vec::new();
+        for (from, row) in (0..).zip(rows()) {
+            for (to, &given) in (0..ranks).zip(row) {
+                let taken = expected[(to * ranks + from) as usize];
+                if taken != given {
+                    differing.push(Differing { from: Rank(from), to: Rank(to), given, taken });
+                }
+            }
+        }
+        Err(self.differ(blocks, differing))
+    }
+
+    /// Gathers as many counts of each rank for a collective.
+    fn gather_counts(&self, begin: Instant, collective: Collective, mine: &[u64]) -> Result<Vec<u64>, Error> {
+        let mut all = vec![0; mine.len() * self.size() as usize];
+        let problem = self.counts_problem(Collective::AllGather, collective, mine.len(), Rank(0));
+        let problem = problem.separate();
+        let output = with_bytes(&mut all, |data| data);
+        let gathered = self.run_uncounted(begin, &problem, from_slice(mine), output);
+        gathered.map_err(|error| error.within(collective))?;
+        Ok(all)
+    }
+
+    /// Gives all ranks the root's counts for a collective.
+    fn broadcast_counts(
+        &self,
+        begin: Instant,
+        collective: Collective,
+        counts: &mut [u64],
+        root: Rank,
+    ) -> Result<(), Error> {
+        let problem = self.counts_problem(Collective::Broadcast, collective, counts.len(), root);
+        let output = with_bytes(counts, |data| data);
+        let given = self.run_uncounted(begin, &problem, Buffer::empty(), output);
+        given.map_err(|error| error.within(collective))
+    }
+
+    /// This rank's part of an exchange of counts for a collective.
+    fn counts_problem(&self, how: Collective, of: Collective, count: usize, root: Rank) -> Problem {
+        let shape = Shape { collective: how, dtype: DType::U64, op: ReduceOp::Sum, count: count as u64 };
+        Problem { counts_of: Some(of), ..self.tables.problem(&shape, root) }
+    }
+
+    /// The error of counts that differ, the same on all ranks but for whose view comes first.
+    #[cold]
+    fn differ(&self, blocks: &Blocks<'_>, pairs: Vec<Differing>) -> Error {
+        let collective = blocks.collective;
+        let step = self.step.load(Ordering::Relaxed);
+        let call = Call { operation: collective.into(), tensor: None, step };
+        let mut text = format!("{collective} at step {step} was not started: ");
+        // The pairs that this rank is of come first for it.
+        let (mine, others): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|pair| pair.has(self.rank));
+        let pairs = [mine, others].concat();
+        let Some(first) = pairs.first() else {
+            text.push_str("the digests of counts differ, and the counts do not");
+            return Error::mismatch(call, None, Views::default(), text);
+        };
+        for (index, pair) in pairs.iter().take(NAMED).enumerate() {
+            let separator = if index > 0 { "; " } else { "" };
+            // Text has room for text.
+            let _ = write!(text, "{separator}{} and {}", pair.given(), pair.taken());
+        }
+        if pairs.len() > NAMED {
+            let _ = write!(text, "; and {} more pairs differ", pairs.len() - NAMED);
+        }
+        text.push_str("; give as many elements as are taken. The group goes on");
+        let (other, views) = match first.from == self.rank {
+            true => (first.to, [first.given(), first.taken()]),
+            false => (first.from, [first.taken(), first.given()]),
+        };
+        let [ours, theirs] = views.map(|view| Some(view.into()));
+        Error::mismatch(call, Some(other.0), Views { ours, theirs }, text)
+    }
+}
+
+/// What one rank gives and another does not take.
+#[derive(Clone, Copy)]
+struct Differing {
+    from: Rank,
+    to: Rank,
+    given: u64,
+    taken: u64,
+}
+
+impl Differing {
+    fn has(&self, rank: Rank) -> bool {
+        self.from == rank || self.to == rank
+    }
+
+    fn given(&self) -> String {
+        format!("{} sends {} elements to {}", self.from, self.given, self.to)
+    }
+
+    fn taken(&self) -> String {
+        format!("{} expects {} from {}", self.to, self.taken, self.from)
+    }
+}
+
+/// One rank's blocks.
+#[derive(Clone, Copy)]
+struct Blocks<'a> {
+    collective: Collective,
+    given: &'a [usize],
+    taken: &'a [usize],
+    dtype: DType,
+    op: ReduceOp,
+    root: u32,
+}
+
+impl<'a> Blocks<'a> {
+    fn new(collective: Collective, given: &'a [usize], taken: &'a [usize], dtype: DType) -> Self {
+        Self { collective, given, taken, dtype, op: ReduceOp::Sum, root: 0 }
+    }
+
+    /// The sum of counts, of which there is as much memory.
+    fn sum(&self, counts: &[usize]) -> Result<usize, Error> {
+        let sum = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count));
+        let bytes = sum.and_then(|sum| sum.checked_mul(self.dtype.size()));
+        let fits = bytes.is_some_and(|bytes| isize::try_from(bytes).is_ok());
+        sum.filter(|_| fits).ok_or_else(|| self.argument("the counts' sum does not fit in memory".into()))
+    }
+
+    fn argument(&self, why: String) -> Error {
+        Error::Argument(format!("{}: {why}", self.collective))
+    }
+}
+
+fn words(counts: &[usize]) -> impl Iterator<Item = u64> + '_ {
+    counts.iter().map(|&count| count as u64)
+}
