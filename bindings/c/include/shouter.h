@@ -197,6 +197,21 @@
 /* Unsigned, 64 bits. */
 #define SHOUTER_U64 11
 
+/* OCP 8-bit float with 4 bits of exponent, a byte; sums are accumulated in float32. What is too large becomes NaN. */
+#define SHOUTER_F8E4M3 12
+
+/* OCP 8-bit float with 5 bits of exponent, a byte; sums are accumulated in float32. What is too large becomes an infinity. */
+#define SHOUTER_F8E5M2 13
+
+/* Two float32: the real part, then the imaginary part (`float _Complex`). An element is aligned to its parts. */
+#define SHOUTER_COMPLEX64 14
+
+/* Two float64: the real part, then the imaginary part (`double _Complex`). An element is aligned to its parts. */
+#define SHOUTER_COMPLEX128 15
+
+/* A truth value in a byte: 0 is false, all others are true. Reductions write 0 or 1; what is only moved stays as it is. */
+#define SHOUTER_BOOL 16
+
 /* The sum; integers wrap. */
 #define SHOUTER_SUM 0
 
@@ -212,6 +227,24 @@
 /* The mean: the sum divided by the number of ranks. */
 #define SHOUTER_AVG 4
 
+/* Each bit that all have. */
+#define SHOUTER_BAND 5
+
+/* Each bit that any has. */
+#define SHOUTER_BOR 6
+
+/* Each bit that an odd number of them have. */
+#define SHOUTER_BXOR 7
+
+/* Whether all are true. */
+#define SHOUTER_LAND 8
+
+/* Whether any is true. */
+#define SHOUTER_LOR 9
+
+/* Whether an odd number of them are true. */
+#define SHOUTER_LXOR 10
+
 /* A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise. */
 #define SHOUTER_DEFAULT_TIMEOUT -1
 
@@ -221,10 +254,13 @@ typedef struct shouter_t shouter_t;
 /* What a call returns: SHOUTER_OK, or one of the SHOUTER_ERROR_ numbers. shouter_last_error says more. */
 typedef int32_t shouter_status_t;
 
-/* The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_U64. */
+/* The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_BOOL. */
 typedef int32_t shouter_dtype_t;
 
-/* How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_AVG. */
+/* How the ranks' elements become one: one of SHOUTER_SUM to SHOUTER_LXOR. */
+  /*  */
+/* Integers have SUM to BXOR, floats SUM to AVG, complex numbers SUM, PROD and AVG, and truth values LAND, LOR and LXOR; another is
+ * SHOUTER_ERROR_ARGUMENT. */
 typedef int32_t shouter_op_t;
 
 /* A tensor that every rank will reduce in each step: an entry of the tensor table. */

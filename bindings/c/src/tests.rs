@@ -388,6 +388,35 @@ fn solo(name: &str) -> (*mut Shouter, PathBuf) {
     (shouter, folder)
 }
 
+/// Every type with every reduction: what a type has runs, and the rest is refused by name, however it is called.
+#[test]
+fn a_reduction_that_a_type_lacks_is_refused_by_name() {
+    let (shouter, folder) = solo("lacks");
+    let mut room = [0u128; 2];
+    let data: *mut std::ffi::c_void = room.as_mut_ptr().cast();
+    let numbers = DType::ALL.iter().flat_map(|&dtype| ReduceOp::ALL.iter().map(move |&op| (dtype, op)));
+    for (dtype, op) in numbers {
+        let (number, reduction) = (i32::from(u8::from(dtype)), i32::from(u8::from(op)));
+        let due = if op.is_of(dtype) { SHOUTER_OK } else { SHOUTER_ERROR_ARGUMENT };
+        let name = format!("there is no {op} of {dtype}");
+        let tensor = Tensor { name: c"t".as_ptr(), count: 1, dtype: number, op: reduction };
+        // SAFETY: a live group; the buffer has room for two elements of any type.
+        let found = unsafe {
+            [
+                shouter_allreduce(shouter, data, 1, number, reduction),
+                shouter_reduce(shouter, data, data, 1, number, reduction, 0),
+                shouter_register(shouter, &tensor, 1, &mut 0),
+                shouter_reduce_scatter(shouter, data, data, 1, number, reduction),
+            ]
+        };
+        assert_eq!(found, [due; 4], "{op} of {dtype}: {}", last());
+        assert!(due == SHOUTER_OK || last().contains(&name), "{}", last());
+    }
+    // SAFETY: live, and not used any more.
+    assert_eq!(unsafe { shouter_finalize(shouter) }, SHOUTER_OK);
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
 /// Everything a trainer calls, on a group of one.
 #[test]
 fn a_group_of_one_trains() {

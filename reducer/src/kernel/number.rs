@@ -220,15 +220,9 @@ elements! {
     U64 [u8; 8] u64: u64::from_ne_bytes, u64::to_ne_bytes, |x: u64, n: u32| x / u64::from(n);
     E4M3 [u8; 1] f32: |[b]: [u8; 1]| F8E4M3::from_bits(b).to_f32(), |w| [F8E4M3::from_f32(w).to_bits()], |x: f32, n: u32| x / n as f32;
     E5M2 [u8; 1] f32: |[b]: [u8; 1]| F8E5M2::from_bits(b).to_f32(), |w| [F8E5M2::from_f32(w).to_bits()], |x: f32, n: u32| x / n as f32;
-    Complex64 [[u8; 4]; 2] Complex<f32>: complex(f32::from_ne_bytes), |Complex(re, im)| [re, im].map(canonical_f32);
-    Complex128 [[u8; 8]; 2] Complex<f64>: complex(f64::from_ne_bytes), |Complex(re, im)| [re, im].map(canonical_f64);
+    Complex64 [[u8; 4]; 2] Complex<f32>: |[re, im]: [[u8; 4]; 2]| Complex(f32::from_ne_bytes(re), f32::from_ne_bytes(im)), |w: Complex<f32>| [canonical_f32(w.0), canonical_f32(w.1)];
+    Complex128 [[u8; 8]; 2] Complex<f64>: |[re, im]: [[u8; 8]; 2]| Complex(f64::from_ne_bytes(re), f64::from_ne_bytes(im)), |w: Complex<f64>| [canonical_f64(w.0), canonical_f64(w.1)];
     Bool [u8; 1] u8: |[b]: [u8; 1]| u8::from(b != 0), |w| [w];
-}
-
-/// Reads both parts.
-#[inline(always)]
-fn complex<B, N>(part: impl Fn(B) -> N) -> impl Fn([B; 2]) -> Complex<N> {
-    move |[re, im]| Complex(part(re), part(im))
 }
 
 #[inline(always)]

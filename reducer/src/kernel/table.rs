@@ -40,24 +40,27 @@ const NUMBERS: usize = DType::Complex64 as usize;
 
 impl Table {
     /// The function and the type of the elements that it takes; `None` where the type does not have the reduction.
+    #[inline]
     pub(super) fn fold(&self, dtype: DType, op: ReduceOp) -> Option<(FoldFn, DType)> {
         if !op.is_of(dtype) {
             return None;
         }
         let unit = op.folds_as(dtype);
-        let fold = match op {
-            ReduceOp::Prod if unit == DType::Complex64 => self.product_of_complex64,
-            ReduceOp::Prod if unit == DType::Complex128 => self.product_of_complex128,
-            ReduceOp::Band => self.bits.and,
-            ReduceOp::Bor => self.bits.or,
-            ReduceOp::Bxor => self.bits.xor,
-            ReduceOp::Land => self.truths.and,
-            ReduceOp::Lor => self.truths.or,
-            ReduceOp::Lxor => self.truths.xor,
-            ReduceOp::Sum | ReduceOp::Avg => self.numbers.get(unit as usize)?.sum,
-            ReduceOp::Min => self.numbers.get(unit as usize)?.min,
-            ReduceOp::Max => self.numbers.get(unit as usize)?.max,
-            ReduceOp::Prod => self.numbers.get(unit as usize)?.prod,
+        let row = self.numbers.get(unit as usize);
+        let fold = match (op, row) {
+            (ReduceOp::Sum | ReduceOp::Avg, Some(row)) => row.sum,
+            (ReduceOp::Min, Some(row)) => row.min,
+            (ReduceOp::Max, Some(row)) => row.max,
+            (ReduceOp::Prod, Some(row)) => row.prod,
+            (ReduceOp::Prod, None) if unit == DType::Complex64 => self.product_of_complex64,
+            (ReduceOp::Prod, None) => self.product_of_complex128,
+            (ReduceOp::Band, _) => self.bits.and,
+            (ReduceOp::Bor, _) => self.bits.or,
+            (ReduceOp::Bxor, _) => self.bits.xor,
+            (ReduceOp::Land, _) => self.truths.and,
+            (ReduceOp::Lor, _) => self.truths.or,
+            (ReduceOp::Lxor, _) => self.truths.xor,
+            (ReduceOp::Sum | ReduceOp::Avg | ReduceOp::Min | ReduceOp::Max, None) => return None,
         };
         Some((fold, unit))
     }

@@ -109,3 +109,25 @@ fn what_only_some_collectives_take_is_refused_of_others() {
     assert!(usage(check(Collective::ReduceScatter, &many).map(|_| ())).contains("128"));
     assert!(check(Collective::AllGather, &many).is_ok());
 }
+
+#[test]
+fn every_type_is_measured_and_sums_that_there_are_not_are_refused() {
+    assert_eq!(DTYPES.len(), shouter::DType::ALL.len());
+    for dtype in shouter::DType::ALL {
+        assert!(DTYPES.contains(&dtype.name()), "{dtype}");
+        let mut args = args(dtype.name(), vec![]);
+        args.data.bytes = Some(Sizes(vec![32]));
+        for collective in Collective::ALL.into_iter().filter(|one| *one != Collective::Barrier) {
+            match check(collective, &args) {
+                Ok(_) => assert!(*dtype != shouter::DType::Bool || !collective.reduces(), "{collective}"),
+                Err(BenchError::Usage(why)) => {
+                    assert!(
+                        *dtype == shouter::DType::Bool && why.contains("there is no sum of bool"),
+                        "{why}"
+                    );
+                }
+                Err(why) => panic!("{dtype}: {why}"),
+            }
+        }
+    }
+}

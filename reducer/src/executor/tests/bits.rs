@@ -42,7 +42,7 @@ fn run(seed: u64) {
     let round = |dtype: &DType| matches!(dtype, DType::F16 | DType::Bf16 | DType::F32);
     // Half of them are those whose sums round most.
     let dtypes: Vec<DType> =
-        DType::ALL.iter().copied().filter(|dtype| seed % 2 == 0 || round(dtype)).collect();
+        DType::ALL.iter().copied().filter(|dtype| seed.is_multiple_of(2) || round(dtype)).collect();
     let dtype = dtypes[rng.random_range(0..dtypes.len())];
     let ops: Vec<ReduceOp> = ReduceOp::ALL.iter().copied().filter(|op| op.is_of(dtype)).collect();
     let op = ops[rng.random_range(0..ops.len())];

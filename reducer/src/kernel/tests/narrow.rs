@@ -48,7 +48,10 @@ fn there_is_a_function_for_what_a_type_has_and_none_else() {
                 let found = kernels.table.fold(dtype, op);
                 assert_eq!(found.is_some(), op.is_of(dtype), "{op} of {dtype}");
                 // What is folded in parts has whole ones in each element.
-                assert!(found.is_none_or(|(_, unit)| dtype.size() % unit.size() == 0), "{op} of {dtype}");
+                assert!(
+                    found.is_none_or(|(_, unit)| dtype.size().is_multiple_of(unit.size())),
+                    "{op} of {dtype}"
+                );
             }
             assert_eq!(kernels.table.divide(dtype).is_some(), ReduceOp::Avg.is_of(dtype), "{dtype}");
         }
