@@ -9,13 +9,14 @@
 //! with its messages to other hosts, one down from the leader with those from there. So what waits for another host holds up nothing
 //! within this one. The pages of a ring that nobody uses are never touched.
 //!
-//! A payload is copied into a ring, and released with the same turn. A rank has one doorbell: a word with a bit for each
-//! of the rings that it reads, which their writers set. A turn in which nothing has come costs one load of it. Nobody is woken: as with
-//! the flags of lanes, a rank that sleeps finds out when it polls next, at the latest by its helper.
+//! A payload is copied into a ring, and released with the same turn. A rank has one [doorbell](bell) for all the rings that it reads: a
+//! turn in which nothing has come costs one load of it. Nobody is woken: as with the flags of lanes, a rank that sleeps finds out when it
+//! polls next, at the latest by its helper.
 //!
 //! What the leader does with messages to and from other hosts is described at [relay]. A message keeps the header that its sender has
 //! given it; a rank takes nothing that names a sender from which it cannot have come.
 
+mod bell;
 mod relay;
 mod ring;
 
@@ -32,6 +33,7 @@ use super::Inbox;
 use super::shm::NodeSegment;
 use super::sys::bytes_of;
 use super::up::{Loss, PeerLoss};
+use bell::Bell;
 use relay::Relay;
 use ring::{Garbled, Message, Offered, PushError, Reader, Writer};
 
@@ -72,7 +74,8 @@ pub(super) struct Local {
     writers: Vec<Writer>,
     readers: Vec<Reader>,
     upwards: Upwards,
-    /// Rings to look at though the doorbell does not say so.
+    bell: Bell,
+    /// Rings to look at though the bell does not say so.
     due: u64,
     /// Tokens of what was copied.
     copied: Vec<SendToken>,
@@ -107,6 +110,7 @@ impl Local {
             rank,
             local,
             upwards,
+            bell: Bell::default(),
             due: 0,
             copied: vec![],
             losses: vec![],
@@ -122,7 +126,7 @@ impl Local {
     /// Payload bytes of a message to a rank, at most.
     #[inline]
     pub(super) fn max_fragment(&self, to: Rank) -> usize {
-        if self.grid.node_of(to) == self.grid.node_of(self.rank) {
+        if self.beside(to).is_some() {
             return ring::MAX_PAYLOAD;
         }
         let said = self.segment.relay_fragment().load(Ordering::Relaxed);
@@ -132,7 +136,8 @@ impl Local {
     /// Posts a message: it is copied.
     ///
     /// # Errors
-    /// [`SendError::PeerFailed`] also where there is no way to the rank, and for memory that the CPU cannot read.
+    /// [`SendError::PeerFailed`] also where there is no way to the rank (any more: its leader has left), and for memory that the CPU cannot
+    /// read.
     #[inline]
     pub(super) fn send(
         &mut self,
@@ -150,22 +155,23 @@ impl Local {
         };
         let mut head = [0; HEADER_BYTES];
         header.encode(&mut head);
+        let beside = self.beside(to);
         let segment = &*self.segment;
-        let pushed = if self.grid.node_of(to) == self.grid.node_of(self.rank) {
-            let there = self.grid.local_of(to);
+        let pushed = if let Some(there) = beside {
             let writer = self.writers.get_mut(there as usize).ok_or(SendError::PeerFailed)?;
             let pushed = writer.push(segment, 0, &head, bytes);
             if pushed.is_ok() {
-                segment.doorbell(there).fetch_or(bit(self.local), Ordering::Release);
+                bell::ring(segment, there, bit(self.local));
             }
             pushed.map_err(|why| (why, there))
         } else {
             let pushed = match &mut self.upwards {
                 Upwards::Alone => return Err(SendError::PeerFailed),
+                Upwards::ByLeader { .. } if segment.has_left(0) => return Err(SendError::PeerFailed),
                 Upwards::ByLeader { up, .. } => {
                     let pushed = up.push(segment, to.0 + 1, &head, bytes);
                     if pushed.is_ok() {
-                        segment.doorbell(0).fetch_or(relay_bit(self.local), Ordering::Release);
+                        bell::ring(segment, 0, relay_bit(self.local));
                     }
                     pushed
                 }
@@ -195,19 +201,26 @@ impl Local {
     /// Hands what has come to the inbox; whether anything had.
     #[inline]
     pub(super) fn receive(&mut self, inbox: &mut dyn Inbox) -> bool {
-        let rung = self.segment.doorbell(self.local).load(Ordering::Relaxed);
-        if rung | self.due == 0 && !matches!(&self.upwards, Upwards::Leads(relay) if relay.holds()) {
+        let Self { segment, readers, upwards, .. } = self;
+        self.due |= self.bell.look(segment, |at| match (readers.get(at as usize), &*upwards) {
+            (Some(reader), _) if at < BITS => reader.has_come(segment),
+            (_, Upwards::ByLeader { down, .. }) => down.has_come(segment),
+            _ => false,
+        });
+        let has_rung = Bell::has_rung(segment);
+        if !has_rung && self.due == 0 && !matches!(upwards, Upwards::Leads(relay) if relay.holds()) {
             return false;
         }
-        self.take_all(rung, inbox)
+        self.take_all(has_rung, inbox)
     }
 
-    fn take_all(&mut self, rung: u64, inbox: &mut dyn Inbox) -> bool {
+    fn take_all(&mut self, has_rung: bool, inbox: &mut dyn Inbox) -> bool {
         let mut due = std::mem::take(&mut self.due);
-        if rung != 0 {
-            due |= self.segment.doorbell(self.local).swap(0, Ordering::Acquire);
+        if has_rung {
+            due |= Bell::take(&self.segment);
         }
         let mut any = false;
+        let watches = self.segment.ranks() <= BITS;
         let (segment, grid, first) = (&*self.segment, self.grid, self.first);
         for (from, reader) in (0u32..).zip(&mut self.readers) {
             if due & bit(from) == 0 || from == self.local {
@@ -218,6 +231,9 @@ impl Local {
                 Ok(looked) => {
                     any |= looked.any;
                     self.due |= if looked.more || looked.waits { bit(from) } else { 0 };
+                    if looked.any && watches {
+                        self.bell.watch(segment, from);
+                    }
                 }
                 Err(Garbled) => self.losses.push(lost(source)),
             }
@@ -231,6 +247,9 @@ impl Local {
                     Ok(looked) => {
                         any |= looked.any;
                         self.due |= if looked.more || looked.waits { relay_bit(0) } else { 0 };
+                        if looked.any {
+                            self.bell.watch(segment, BITS);
+                        }
                     }
                     Err(Garbled) => self.losses.push(lost(first)),
                 }
@@ -275,9 +294,16 @@ impl Local {
 
     /// The group has ended: nothing is sent on any more. The channels refer to no ring by now.
     pub(super) fn fence(&mut self) {
+        self.copied.clear();
         if let Upwards::Leads(relay) = &mut self.upwards {
             relay.close();
         }
+    }
+
+    /// The local rank that a rank is; `None` if it is on another host.
+    #[inline]
+    fn beside(&self, rank: Rank) -> Option<u32> {
+        Some(rank.0.wrapping_sub(self.first.0)).filter(|local| *local < self.segment.ranks())
     }
 
     /// Whether all that was to be sent on was.

@@ -23,7 +23,7 @@ use shouter_reducer::memory::Span;
 use shouter_reducer::transport::{SendError, SendToken};
 
 use super::ring::{Garbled, MAX_PAYLOAD, Message, Offered, PushError, Reader, Writer};
-use super::{bit, is_early, lost, relay_bit};
+use super::{bell, bit, is_early, lost, relay_bit};
 use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::PeerLoss;
@@ -345,7 +345,7 @@ impl Relay {
         let Some(writer) = self.downs.get_mut(local as usize) else { return true };
         match writer.push(segment, 0, head, payload) {
             Ok(()) => {
-                segment.doorbell(local).fetch_or(relay_bit(0), Ordering::Release);
+                bell::ring(segment, local, relay_bit(0));
                 true
             }
             Err(PushError::Full) => false,

@@ -16,7 +16,7 @@
 //!   reader that has acquired a word sees the entry, and behind it a word that is zero or complete, never what lay there a lap ago.
 //! - The reader stores how far it has read with release ordering, and reads nothing before that any more. The writer acquires it before
 //!   it overwrites what lay there. One line stays free for the cleared word.
-//! - The [doorbell](super) is set with release ordering behind the entry's word, and taken with acquire ordering ahead of it.
+//! - A reader learns from the [bell](super::bell) that there is something to acquire.
 //!
 //! A message that cannot be taken yet stays where it is, and later ones are taken before it. Whatever the other side has written, this
 //! side stays inside the ring, and finds [`Garbled`] what cannot be.
@@ -205,6 +205,13 @@ impl Reader {
         self.kept.is_empty()
     }
 
+    /// Whether an entry is complete that nobody has looked at.
+    #[inline]
+    pub(super) fn has_come(&self, segment: &NodeSegment) -> bool {
+        let at = (self.cursor % RING as u64) as usize;
+        segment.ring_word(self.ring, at).load(Ordering::Relaxed) != 0 && !self.is_broken
+    }
+
     /// Offers what waits and what has come.
     ///
     /// # Errors
@@ -320,9 +327,10 @@ impl Reader {
     /// Gives the room of what is not needed any more back.
     fn give_back(&mut self, segment: &NodeSegment) {
         let mut head = self.head;
-        while let Some(kept) = self.kept.pop_front_if(|kept| kept.state == Offered::Taken) {
-            self.first = self.first.wrapping_add(1);
+        while let Some(kept) = self.kept.front().filter(|kept| kept.state == Offered::Taken) {
             head = kept.end;
+            self.kept.pop_front();
+            self.first = self.first.wrapping_add(1);
         }
         if head != self.head {
             self.set_head(segment, head);

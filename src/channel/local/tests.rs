@@ -454,3 +454,33 @@ fn a_collective_of_ranks_as_equals_runs_over_it() {
         }
     }
 }
+
+/// Two ranks of a host on two threads: one sends with pauses, so that the other stops watching its ring again and again.
+#[test]
+fn nothing_is_missed_when_a_rank_stops_watching_a_ring() {
+    const MESSAGES: u64 = 30_000;
+    let sim = Sim::new(1);
+    let mut ups = two_hosts(&sim, false);
+    let (mut receiver, mut sender) = (ups.remove(1), ups.remove(0));
+    let sender = std::thread::spawn(move || {
+        let mut pause = 0u32;
+        for number in 0..MESSAGES {
+            let header = header_of(Rank(0), number, 0);
+            while sender.send(Rank(1), &header, Span::empty(), SendToken(1)) == Err(SendError::Full) {
+                std::thread::yield_now();
+            }
+            pause = pause.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+            (0..pause >> 21).for_each(|_| std::hint::spin_loop());
+            sender.transmit(Instant::ZERO, &mut Post::default());
+        }
+    });
+    let (mut post, begin) = (Post::default(), std::time::Instant::now());
+    while post.came.get(&0).is_none_or(|came| came.len() < MESSAGES as usize) {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", post.came.get(&0).map(Vec::len));
+        if !receiver.receive(Instant::ZERO, &mut post) && begin.elapsed().as_nanos() % 64 == 0 {
+            std::thread::yield_now();
+        }
+    }
+    sender.join().unwrap();
+    assert!(post.came[&0].iter().copied().eq(0..MESSAGES));
+}

@@ -78,7 +78,7 @@ impl Layout {
     /// The layout of a shape; `None` if it exceeds the address space.
     pub(super) fn new(shape: Shape) -> Option<Self> {
         let (ranks, lanes) = (shape.ranks as usize, shape.lanes as usize);
-        let flags = 2 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
+        let flags = 3 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
         let rank_bytes =
             flags.checked_add(lanes.checked_mul(FLAGS * APART)?)?.checked_next_multiple_of(PAGE)?;
         let area = shape.lane_bytes.checked_next_multiple_of(PAGE)?;
@@ -117,6 +117,11 @@ impl Layout {
         Some(self.rank(local)? + APART)
     }
 
+    /// Which of the rank's rings are looked at anyway.
+    pub(super) fn watched(&self, local: u32) -> Option<usize> {
+        Some(self.rank(local)? + 2 * APART)
+    }
+
     /// A ring's memory.
     pub(super) fn ring(&self, ring: u32) -> Option<usize> {
         (ring < self.ring_count()).then(|| self.rings + ring as usize * RING)
@@ -134,12 +139,12 @@ impl Layout {
 
     /// Announcement number `n`.
     pub(super) fn announcement(&self, local: u32, n: u64) -> Option<usize> {
-        Some(self.rank(local)? + 2 * APART + n as usize % ANNOUNCEMENTS * ANNOUNCEMENT)
+        Some(self.rank(local)? + 3 * APART + n as usize % ANNOUNCEMENTS * ANNOUNCEMENT)
     }
 
     /// The cell for operation `n`: its sequence line; the payload follows.
     pub(super) fn cell(&self, local: u32, n: u64) -> Option<usize> {
-        Some(self.rank(local)? + 2 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
+        Some(self.rank(local)? + 3 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
     }
 
     /// The payload of a cell.

@@ -70,6 +70,12 @@ impl NodeSegment {
         self.word(self.layout.doorbell(local))
     }
 
+    /// Which of a local rank's rings it looks at without that, likewise.
+    #[inline]
+    pub(crate) fn watched(&self, local: u32) -> &AtomicU64 {
+        self.word(self.layout.watched(local))
+    }
+
     /// Payload bytes of a message that the leader relays, plus one; 0 before it has said.
     pub(crate) fn relay_fragment(&self) -> &AtomicU64 {
         self.word(Some(RELAY_AT))
