@@ -4,11 +4,11 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, vote, floor
+//!   1  1 kind      data, credit, abort, vote, floor, member
 //!   2  1 element   dtype in the high half, reduction in the low
 //!   3  1 operation collective; the top bit is set for an ad-hoc operation
 //!   4  4 source    the sender's rank
-//!   8  4 group     the communicator
+//!   8  4 group     the communicator, by the number that the receiver has given it; 0 for the group of all
 //!  12  4 epoch     its membership version
 //!  16  8 seq       the group's operation number
 //!  24  8 tensor    generation and tensor, or the root of an ad-hoc operation
@@ -58,6 +58,10 @@ pub enum MessageKind {
     Vote = 4,
     /// The sender has consumed all messages of small operations before a position: `round` is its high half, `len` its low one.
     Floor = 5,
+    /// The sender has made a group of some ranks, and has given it the number `round`; a `granule` says that it has left the group, after
+    /// as many operations as `round` (the high half) and `len` say. [`MatchKey::MAKING`] is its group; its `seq` and `identity` say which
+    /// group it makes.
+    Member = 16,
 }
 
 /// Which operation of which group. The trainer's step number is an annotation and not part of it.
@@ -69,6 +73,11 @@ pub struct MatchKey {
     pub epoch: u32,
     /// The group's operation number, from 0.
     pub seq: u64,
+}
+
+impl MatchKey {
+    /// In the place of a group's number: a message about groups, and of none.
+    pub const MAKING: u32 = u32::MAX;
 }
 
 /// Which tensor an operation works on.
@@ -335,6 +344,7 @@ impl Header {
             3 => MessageKind::Abort,
             4 => MessageKind::Vote,
             5 => MessageKind::Floor,
+            16 => MessageKind::Member,
             other => return Err(HeaderError::Kind(other)),
         };
         let code = bytes[3] & !ADHOC;

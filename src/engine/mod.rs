@@ -6,11 +6,14 @@
 //!                        '--fragments, releases-- channel::up
 //! ```
 //!
+//! That is the group of all ranks. Groups of some of them have executors of their own, over the same channels ([`groups`]).
+//!
 //! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
 //! the runtime calls [`Engine::poll`] with the time.
 
 pub(crate) mod divergence;
 mod end;
+pub(crate) mod groups;
 mod liveness;
 mod trace;
 
@@ -36,6 +39,7 @@ use crate::group::watch::{Departure, Notice};
 use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
+use groups::Groups;
 use liveness::Liveness;
 use trace::Watch;
 
@@ -80,6 +84,12 @@ pub struct Staging {
     pub memory: Box<dyn Any + Send>,
 }
 
+/// Where the channels hand what they receive: to the executor of the group that it belongs to.
+struct Inboxes<'a> {
+    executor: &'a mut Executor,
+    groups: &'a mut Groups,
+}
+
 /// Everything that one rank drives.
 pub struct Engine {
     rank: Rank,
@@ -109,6 +119,7 @@ pub struct Engine {
     staging: Option<Staging>,
     /// ...and the slots after the channels that send from them and the device that has page-locked them.
     executor: Executor,
+    groups: Groups,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
     /// The peers that the channel has lost, and why. The next poll handles them: its time shows whether this process was stopped in
@@ -132,6 +143,7 @@ impl Engine {
         let first = Rank(rank.0 - local);
         Self {
             executor,
+            groups: Groups::new(),
             rank,
             up,
             node,
@@ -198,7 +210,7 @@ impl Engine {
 
     /// Whether everything that was sent is acknowledged and nothing has happened for a while.
     pub fn is_quiet(&self, now: Instant) -> bool {
-        self.up.is_empty() || self.up.is_drained() && now - self.last_busy > QUIET
+        self.groups.is_empty() && (self.up.is_empty() || self.up.is_drained() && now - self.last_busy > QUIET)
     }
 
     /// Why the group ended, if it did.
@@ -371,7 +383,8 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
-        busy |= self.up.receive(now, &mut self.executor);
+        let mut inboxes = Inboxes { executor: &mut self.executor, groups: &mut self.groups };
+        busy |= self.up.receive(now, &mut inboxes);
         while let Some(loss) = self.up.take_lost() {
             if self.liveness.departures_expected() {
                 continue;
@@ -414,7 +427,11 @@ impl Poller for Engine {
             }
             .worked;
         }
-        busy |= self.up.transmit(now, &mut self.executor);
+        if !self.groups.is_empty() {
+            busy |= self.groups.poll(now, &mut self.up);
+        }
+        let mut inboxes = Inboxes { executor: &mut self.executor, groups: &mut self.groups };
+        busy |= self.up.transmit(now, &mut inboxes);
         self.watch.look(now, &self.up, &mut self.executor);
         busy |= self.gather();
         if let Some(node) = &self.node
@@ -459,7 +476,8 @@ impl Poller for Engine {
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
         let suspect = self.suspect.as_ref().map(|_| self.turned);
-        [executor, up, node, self.settling, self.ask_at, ballot, suspect].into_iter().flatten().min()
+        let groups = self.groups.next_deadline();
+        [executor, up, node, self.settling, self.ask_at, ballot, suspect, groups].into_iter().flatten().min()
     }
 }
 

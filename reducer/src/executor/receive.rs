@@ -250,7 +250,9 @@ impl Executor {
                     outcome.0
                 }
                 MessageKind::Credit => credit(op, header, control),
-                MessageKind::Vote | MessageKind::Abort | MessageKind::Floor => DeliveryOutcome::Malformed,
+                MessageKind::Vote | MessageKind::Abort | MessageKind::Floor | MessageKind::Member => {
+                    DeliveryOutcome::Malformed
+                }
             };
             (outcome, op.steps.are_done())
         })
