@@ -4,7 +4,7 @@ mod ranks;
 
 use std::time::{Duration, Instant};
 
-use ranks::{MISMATCH, PEER_FAILED, job, join, parameter, play, tell};
+use ranks::{CLOSED, PEER_FAILED, job, join, parameter, play, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
 /// Not a test of its own: what a rank runs.
@@ -64,20 +64,27 @@ fn check(group: &Group, salt: u64) -> Result<(), Error> {
 fn collectives(all: &Group) -> Result<(), Error> {
     let mut groups = vec![];
     for ranks in [&[0u32, 1][..], &[2, 3], &[3, 1], &[0, 1, 2], &[3, 2, 0], &[1, 0], &[0, 1, 2, 3], &[2]] {
-        let Some(number) = ranks.iter().position(|rank| *rank == all.rank()) else { continue };
-        let group = all.group(ranks)?;
-        assert_eq!((group.rank(), group.size()), (number as u32, ranks.len() as u32));
-        assert_eq!((0..group.size()).map(|rank| group.job_rank(rank).unwrap()).collect::<Vec<_>>(), ranks);
+        let number = ranks.iter().position(|rank| *rank == all.rank());
+        let group = number.map(|_| all.group(ranks)).transpose()?;
+        if let (Some(group), Some(number)) = (&group, number) {
+            assert_eq!((group.rank(), group.size()), (number as u32, ranks.len() as u32));
+            assert_eq!(
+                (0..group.size()).map(|rank| group.job_rank(rank).unwrap()).collect::<Vec<_>>(),
+                ranks
+            );
+        }
         groups.push(group);
     }
     for (group, salt) in groups.iter().zip(1..) {
-        check(group, salt)?;
+        group.iter().try_for_each(|group| check(group, salt))?;
         check(all, salt)?;
     }
     let twin = all.duplicate()?;
     check(&twin, 5)?;
     // A group of a group.
-    if let Some(of_three) = groups.iter().find(|group| group.size() == 3 && group.job_rank(0) == Some(3)) {
+    if let Some(of_three) =
+        groups.iter().flatten().find(|group| group.size() == 3 && group.job_rank(0) == Some(3))
+    {
         let last = of_three.duplicate()?;
         check(&last, 9)?;
         // Those numbered 0 and 2 there: ranks 3 and 0 of the job.
@@ -177,11 +184,12 @@ fn mismatch(all: &Group) -> Result<(), Error> {
     check(all, 3)?;
     // The one that is named has another number in the job.
     if let Some(other) = &other {
-        let error = match other.rank() {
+        let result = match other.rank() {
             1 => other.barrier(),
             _ => other.broadcast(&mut vec![0u8; 5000], 0),
         };
-        let text = error.unwrap_err().to_string();
+        // The root may be through.
+        let text = result.and_then(|()| other.barrier()).unwrap_err().to_string();
         assert!(
             text.contains("rank 1 of this group is rank 3 of the job")
                 || text.contains("rank 0 of this group is rank 1 of the job"),
@@ -305,10 +313,10 @@ fn a_rank_that_dies_is_named_by_its_groups() {
     let state = job(4, 4, "die").run();
     assert_eq!(state.ranks[2].code, Some(1), "{state}");
     for rank in state.others(2) {
-        assert_eq!(rank.code, Some(PEER_FAILED), "{state}");
+        // What they call after that is refused, or meets the end itself.
+        assert!([PEER_FAILED, CLOSED].map(Some).contains(&rank.code), "{state}");
         assert!(rank.error().contains("rank 2"), "{state}");
     }
-    let _ = MISMATCH;
 }
 
 #[test]

@@ -381,5 +381,3 @@ impl Engine {
     }
 }
 
-#[cfg(test)]
-mod tests;
