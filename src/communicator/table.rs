@@ -55,8 +55,11 @@ pub(super) enum Exchange<'a> {
     /// The group of all: beside its operations.
     Control(&'a Control),
     /// A group of some ranks: by an operation of it, which gives every rank the bytes of each.
-    Members(&'a dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, Error>),
+    Members(&'a Gather<'a>),
 }
+
+/// Gives every rank the bytes of each.
+pub(super) type Gather<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
 
 /// The tables of a rank.
 pub(super) struct Tables {

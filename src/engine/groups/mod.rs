@@ -39,6 +39,7 @@ use subgroup::Subgroup;
 
 /// Groups alive at once; their places are the owners of tokens from 1 on.
 pub(crate) const MAX_GROUPS: usize = 4000;
+const _: () = assert!(MAX_GROUPS < SendToken::OWNERS as usize, "each group is an owner of tokens");
 
 /// Operations of a group at once.
 const OPERATIONS: usize = 32;
@@ -380,4 +381,3 @@ impl Engine {
         self.groups.look(id).is_none_or(Subgroup::is_at_rest)
     }
 }
-
