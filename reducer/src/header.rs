@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, vote, floor, member
+//!   1  1 kind      data, credit, abort, vote, floor, relay, relayed, member
 //!   2  1 element   dtype in the high half, reduction in the low
 //!   3  1 operation collective; the top bit is set for an ad-hoc operation
 //!   4  4 source    the sender's rank
@@ -58,6 +58,10 @@ pub enum MessageKind {
     Vote = 4,
     /// The sender has consumed all messages of small operations before a position: `round` is its high half, `len` its low one.
     Floor = 5,
+    /// The payload is another message, header and payload, on its way to rank `round`, which is on the receiver's node.
+    Relay = 14,
+    /// The sender has taken `len` bytes (modulo 2^32) of relayed messages from the receiver to rank `round`.
+    Relayed = 15,
     /// The sender has made a group of some ranks, and has given it the number `round`; a `granule` says that it has left the group, after
     /// as many operations as `round` (the high half) and `len` say. [`MatchKey::MAKING`] is its group; its `seq` and `identity` say which
     /// group it makes.
@@ -344,6 +348,8 @@ impl Header {
             3 => MessageKind::Abort,
             4 => MessageKind::Vote,
             5 => MessageKind::Floor,
+            14 => MessageKind::Relay,
+            15 => MessageKind::Relayed,
             16 => MessageKind::Member,
             other => return Err(HeaderError::Kind(other)),
         };

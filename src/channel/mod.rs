@@ -1,7 +1,9 @@
-//! Links to peers: `shm` between the ranks of one node, [`rud`] or [`stream`] between the leaders of different nodes.
+//! Links to peers: `shm` between the ranks of one node, [`rud`], [`stream`] or [`verbs`] between the leaders of different nodes, and
+//! `local` for messages from any rank to any.
 
 mod alarm;
 mod by_rank;
+mod local;
 mod peers;
 pub mod port;
 pub mod rud;

@@ -3,19 +3,22 @@
 
 use std::any::Any;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::time::Instant;
 use shouter_netstack::{rud, tcp};
 use shouter_reducer::executor::AbortReason;
-use shouter_reducer::grid::Rank;
+use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::transport::{Landing, PayloadRange, SendError, SendToken, Transport};
 
 use super::Inbox;
 use super::by_rank::ByRank;
+use super::local::Local;
+use super::shm::NodeSegment;
 use super::verbs::{self, Digest, Export, Reach, RegisterError, Registered, Registering};
 
 /// A leader elsewhere.
@@ -87,6 +90,12 @@ pub enum Loss {
         /// What this rank has: on or off.
         ours: &'static str,
     },
+    /// What it has written to the rings that it shares with this rank makes no sense.
+    #[error(
+        "it has written what makes no messages to the memory that its host shares; run the same version on all ranks, and look for \
+         what overwrites its memory"
+    )]
+    Scrambled,
     /// Its host answers and its process gives no heartbeat.
     #[error(
         "{remote} has given no heartbeat for {after:?}, though its connection is open; see whether its process was stopped"
@@ -104,7 +113,7 @@ impl Loss {
     pub fn reason(&self) -> AbortReason {
         match self {
             Self::Rud(rud::Failure::NoProgress { .. }) => AbortReason::Unreachable,
-            Self::Garbled { .. } | Self::CrcDiffers { .. } => AbortReason::Protocol,
+            Self::Garbled { .. } | Self::CrcDiffers { .. } | Self::Scrambled => AbortReason::Protocol,
             _ => AbortReason::Failed,
         }
     }
@@ -225,17 +234,20 @@ pub trait Registry {
     fn attach_digest(&mut self, digest: Box<dyn Digest + Send>);
 }
 
-/// The channels to the leaders of other nodes; none on a rank that is no leader, or whose node is the only one.
+/// The ways to all other ranks: the channels to the leaders of other nodes (none on a rank that is no leader, or whose node is the
+/// only one), and, where nodes have several ranks, what is between those of this node.
 #[derive(Default)]
 pub struct UpChannels {
     channels: Vec<Box<dyn Channel + Send>>,
     /// Indices into `channels`, where there are several.
     by_rank: ByRank,
+    /// Messages that no channel takes as they are. It goes after the channels, which send from its rings.
+    local: Option<Box<Local>>,
 }
 
 impl<C: Channel + Send> From<C> for UpChannels {
     fn from(channel: C) -> Self {
-        Self { channels: vec![Box::new(channel)], by_rank: ByRank::default() }
+        Self { channels: vec![Box::new(channel)], ..Self::default() }
     }
 }
 
@@ -245,10 +257,20 @@ impl UpChannels {
         let all = channels.iter().zip(0..);
         let by_rank =
             all.flat_map(|((_, ranks), index)| ranks.iter().map(move |rank| (*rank, index))).collect();
-        Self { channels: channels.into_iter().map(|(channel, _)| channel).collect(), by_rank }
+        let channels = channels.into_iter().map(|(channel, _)| channel).collect();
+        Self { channels, by_rank, local: None }
     }
 
-    /// Whether this rank sends nothing to other nodes.
+    /// From now on messages reach every rank of the group: those of this rank's node by the memory that it shares, and those of other
+    /// nodes by its leader. Once, before anything is sent.
+    pub(crate) fn reach_all(&mut self, node: Arc<NodeSegment>, grid: Grid, rank: Rank) {
+        let leaders = (0..grid.nodes()).map(|node| grid.leader_of(node)).filter(|leader| *leader != rank);
+        let fragment = || leaders.map(|leader| self.max_fragment(leader)).min();
+        let local = Local::new(node, grid, rank, fragment);
+        self.local = Some(Box::new(local));
+    }
+
+    /// Whether this rank has no channel to other nodes of its own.
     pub fn is_empty(&self) -> bool {
         self.channels.is_empty()
     }
@@ -256,22 +278,40 @@ impl UpChannels {
     /// The channel to a peer. A single channel checks by itself that the rank is a peer.
     #[inline]
     fn to(&mut self, rank: Rank) -> Option<&mut (dyn Channel + Send)> {
-        match &mut *self.channels {
-            [only] => Some(&mut **only),
-            all => Some(&mut **all.get_mut(self.by_rank.get(rank)?)?),
-        }
+        channel_to(&mut self.channels, &self.by_rank, rank)
     }
 
-    /// Receives on all channels; see [`Channel::receive`].
+    /// What carries messages to a rank that no channel reaches as they are.
+    #[inline]
+    fn indirect(&mut self, to: Rank) -> Option<&mut Local> {
+        self.local.as_deref_mut().filter(|local| !local.is_direct(to))
+    }
+
+    /// Receives what has come from any rank; see [`Channel::receive`].
     #[inline]
     pub fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
-        self.channels.iter_mut().fold(false, |any, channel| channel.receive(now, inbox) | any)
+        let Some(local) = &mut self.local else { return receive(&mut self.channels, now, inbox) };
+        let any = local.receive(inbox);
+        if self.channels.is_empty() {
+            return any;
+        }
+        receive(&mut self.channels, now, &mut local.through(inbox)) | any
     }
 
-    /// Sends on all channels; see [`Channel::transmit`].
+    /// Sends what was posted to any rank; see [`Channel::transmit`].
     #[inline]
     pub fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
-        self.channels.iter_mut().fold(false, |any, channel| channel.transmit(now, inbox) | any)
+        let Self { channels, by_rank, local: Some(local) } = self else {
+            return transmit(&mut self.channels, now, inbox);
+        };
+        let any = local.transmit(inbox, |leader, header, payload, token| {
+            let channel = channel_to(channels, by_rank, leader).ok_or(SendError::PeerFailed)?;
+            channel.send(leader, header, payload, token)
+        });
+        if channels.is_empty() {
+            return any;
+        }
+        transmit(channels, now, &mut local.through(inbox)) | any
     }
 
     /// When the next turn is needed although nothing may arrive.
@@ -282,10 +322,11 @@ impl UpChannels {
     /// A peer that was lost since the last call.
     #[inline]
     pub fn take_lost(&mut self) -> Option<PeerLoss> {
-        self.channels.iter_mut().find_map(|channel| channel.take_lost())
+        let lost = self.channels.iter_mut().find_map(|channel| channel.take_lost());
+        lost.or_else(|| self.local.as_mut().and_then(|local| local.take_lost()))
     }
 
-    /// Posts a control message to every peer that is still there, as soon as there is room.
+    /// Posts a control message to every leader that is still there, as soon as there is room.
     pub fn broadcast(&mut self, header: &Header) {
         self.channels.iter_mut().for_each(|channel| channel.broadcast(header));
     }
@@ -293,6 +334,7 @@ impl UpChannels {
     /// Gives up everything that is under way; see [`Channel::fence`].
     pub fn fence(&mut self) {
         self.channels.iter_mut().for_each(|channel| channel.fence());
+        self.local.iter_mut().for_each(|local| local.fence());
     }
 
     /// Announces a graceful close to the peers.
@@ -303,6 +345,7 @@ impl UpChannels {
     /// Whether everything that was sent has been acknowledged.
     pub fn is_drained(&self) -> bool {
         self.channels.iter().all(|channel| channel.is_drained())
+            && self.local.as_ref().is_none_or(|local| local.is_drained())
     }
 
     /// What keeps the memory that a channel's device accesses directly, if one does: of all that RDMA reaches there is one channel.
@@ -348,6 +391,12 @@ impl UpChannels {
         super::sum(self.channels.iter().map(|channel| channel.device_counters()))
     }
 
+    /// The memory that its host shares.
+    #[cfg(test)]
+    pub(super) fn local_segment(&self) -> Arc<NodeSegment> {
+        self.local.as_ref().expect("there are ranks beside").segment()
+    }
+
     /// The channel, if it is the only one and of this type.
     #[cfg(test)]
     pub(crate) fn only<C: Channel>(&self) -> Option<&C> {
@@ -357,9 +406,35 @@ impl UpChannels {
     }
 }
 
+/// The channel to a peer among these.
+#[inline]
+fn channel_to<'a>(
+    channels: &'a mut [Box<dyn Channel + Send>],
+    by_rank: &ByRank,
+    rank: Rank,
+) -> Option<&'a mut (dyn Channel + Send)> {
+    match channels {
+        [only] => Some(&mut **only),
+        all => Some(&mut **all.get_mut(by_rank.get(rank)?)?),
+    }
+}
+
+#[inline]
+fn receive(channels: &mut [Box<dyn Channel + Send>], now: Instant, inbox: &mut dyn Inbox) -> bool {
+    channels.iter_mut().fold(false, |any, channel| channel.receive(now, inbox) | any)
+}
+
+#[inline]
+fn transmit(channels: &mut [Box<dyn Channel + Send>], now: Instant, inbox: &mut dyn Inbox) -> bool {
+    channels.iter_mut().fold(false, |any, channel| channel.transmit(now, inbox) | any)
+}
+
 impl Transport for UpChannels {
     #[inline]
     fn max_fragment(&self, to: Rank) -> usize {
+        if let Some(local) = self.local.as_ref().filter(|local| !local.is_direct(to)) {
+            return local.max_fragment(to);
+        }
         let channel = match &*self.channels {
             [only] => Some(only),
             all => self.by_rank.get(to).and_then(|index| all.get(index)),
@@ -375,19 +450,27 @@ impl Transport for UpChannels {
         payload: PayloadRange,
         token: SendToken,
     ) -> Result<(), SendError> {
+        if let Some(local) = self.indirect(to) {
+            return local.send(to, header, payload, token);
+        }
         self.to(to).ok_or(SendError::PeerFailed)?.send(to, header, payload, token)
     }
 
     /// With several channels the landing is left out: another of them may send what lies there again, until that is acknowledged.
     #[inline]
     fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
+        if let Some(local) = self.indirect(to) {
+            return local.send(to, header, PayloadRange::empty(), SendToken::CONTROL);
+        }
         let landing = landing.filter(|_| self.channels.len() == 1);
         self.to(to).ok_or(SendError::PeerFailed)?.credit(to, header, landing)
     }
 
     #[inline]
     fn request_ack(&mut self, to: Rank) {
-        if let Some(channel) = self.to(to) {
+        if self.indirect(to).is_none()
+            && let Some(channel) = self.to(to)
+        {
             channel.request_ack(to);
         }
     }

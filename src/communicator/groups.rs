@@ -146,12 +146,6 @@ impl Group {
         })?;
         let job = self.job.grid;
         let members = Arc::new(members);
-        if members.size() > 1 && job.per_node() > 1 {
-            return Err(Error::Argument(format!(
-                "a group of some ranks needs hosts with one rank each, and the job has {} on a host",
-                job.per_node()
-            )));
-        }
         let (parent, asked) = (self.lineage, members.clone());
         let made = self.drive.with(move |engine| engine.make_group(&parent, asked))?;
         let (id, lineage) = made.map_err(|why| match why {

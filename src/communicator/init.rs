@@ -93,6 +93,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
     }
     if let Some(node) = &node {
         lend_results(&mut up, node);
+        up.reach_all(node.clone(), grid, rank);
     }
     let idle = idle_policy(&config);
     let (shard, small) = (Recorder::new(), Recorder::new());

@@ -112,7 +112,7 @@ impl Executor {
             }
             return Disposition::Consumed;
         }
-        if !grid.is_leader(header.src) {
+        if !grid.is_leader(header.src) || matches!(header.kind, MessageKind::Relay | MessageKind::Relayed) {
             return self.malformed();
         }
         if header.kind == MessageKind::Floor {
@@ -250,9 +250,7 @@ impl Executor {
                     outcome.0
                 }
                 MessageKind::Credit => credit(op, header, control),
-                MessageKind::Vote | MessageKind::Abort | MessageKind::Floor | MessageKind::Member => {
-                    DeliveryOutcome::Malformed
-                }
+                _ => DeliveryOutcome::Malformed,
             };
             (outcome, op.steps.are_done())
         })

@@ -13,7 +13,9 @@ fn any_header() -> impl Strategy<Value = Header> {
         Just(MessageKind::Credit),
         Just(MessageKind::Abort),
         Just(MessageKind::Vote),
-        Just(MessageKind::Floor)
+        Just(MessageKind::Floor),
+        Just(MessageKind::Relay),
+        Just(MessageKind::Relayed)
     ];
     let collective =
         prop_oneof![Just(Collective::AllReduce), Just(Collective::Broadcast), Just(Collective::Barrier)];

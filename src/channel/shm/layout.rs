@@ -17,6 +17,8 @@ const CELL: usize = CELL_HEADER + CELL_PAYLOAD;
 pub(crate) const ANNOUNCEMENTS: usize = 512;
 /// Bytes of an announcement: words, and how others open a tensor in an accelerator's memory.
 pub(super) const ANNOUNCEMENT: usize = 3 * LINE;
+/// Bytes of a ring between two ranks: a few of the largest messages, and little enough to stay in a core's cache.
+pub(crate) const RING: usize = 128 << 10;
 /// Flags of a lane, per rank.
 const FLAGS: usize = 4;
 /// Cells of a rank: operation n uses cell n mod 2.
@@ -54,6 +56,8 @@ pub(super) struct Layout {
     flags: usize,
     area: usize,
     lanes: usize,
+    heads: usize,
+    rings: usize,
     arena: usize,
     arenas: usize,
     total: usize,
@@ -64,6 +68,8 @@ pub(super) const RANKS_AT: usize = 8;
 pub(super) const LANES_AT: usize = 16;
 pub(super) const LANE_BYTES_AT: usize = 24;
 pub(super) const ABORT_AT: usize = APART;
+/// Payload bytes of a message that the leader relays, plus one; 0 before it has said.
+pub(super) const RELAY_AT: usize = 40;
 /// The operation that ranks disagree about, and what the votes say of it.
 pub(super) const DISPUTE_AT: usize = 2 * APART;
 pub(super) const VERDICT_AT: usize = 3 * APART;
@@ -72,17 +78,20 @@ impl Layout {
     /// The layout of a shape; `None` if it exceeds the address space.
     pub(super) fn new(shape: Shape) -> Option<Self> {
         let (ranks, lanes) = (shape.ranks as usize, shape.lanes as usize);
-        let flags = APART + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
+        let flags = 2 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
         let rank_bytes =
             flags.checked_add(lanes.checked_mul(FLAGS * APART)?)?.checked_next_multiple_of(PAGE)?;
         let area = shape.lane_bytes.checked_next_multiple_of(PAGE)?;
         let first = PAGE.checked_add(rank_bytes.checked_mul(ranks)?)?.checked_next_multiple_of(HUGE)?;
         let lane = area.checked_mul(ranks.checked_add(1)?)?;
         let arena = shape.arena_bytes.checked_next_multiple_of(HUGE)?;
-        let arenas = first.checked_add(lane.checked_mul(lanes)?)?.checked_next_multiple_of(HUGE)?;
+        let heads = first.checked_add(lane.checked_mul(lanes)?)?;
+        let count = ranks.checked_mul(ranks.checked_add(1)?)?;
+        let rings = heads.checked_add(count.checked_mul(APART)?)?.checked_next_multiple_of(PAGE)?;
+        let arenas = rings.checked_add(count.checked_mul(RING)?)?.checked_next_multiple_of(HUGE)?;
         let total = arenas.checked_add(arena.checked_mul(ranks)?)?;
         isize::try_from(total).ok()?;
-        Some(Self { shape, rank_bytes, flags, area, lanes: first, arena, arenas, total })
+        Some(Self { shape, rank_bytes, flags, area, lanes: first, heads, rings, arena, arenas, total })
     }
 
     pub(super) fn shape(&self) -> Shape {
@@ -103,14 +112,34 @@ impl Layout {
         self.rank(local)
     }
 
+    /// Which of the rank's rings may hold something new.
+    pub(super) fn doorbell(&self, local: u32) -> Option<usize> {
+        Some(self.rank(local)? + APART)
+    }
+
+    /// A ring's memory.
+    pub(super) fn ring(&self, ring: u32) -> Option<usize> {
+        (ring < self.ring_count()).then(|| self.rings + ring as usize * RING)
+    }
+
+    /// How far a ring was read.
+    pub(super) fn ring_head(&self, ring: u32) -> Option<usize> {
+        (ring < self.ring_count()).then(|| self.heads + ring as usize * APART)
+    }
+
+    /// One for each ordered pair of ranks, and two for what each rank exchanges with other nodes by the leader.
+    fn ring_count(&self) -> u32 {
+        self.shape.ranks * (self.shape.ranks + 1)
+    }
+
     /// Announcement number `n`.
     pub(super) fn announcement(&self, local: u32, n: u64) -> Option<usize> {
-        Some(self.rank(local)? + APART + n as usize % ANNOUNCEMENTS * ANNOUNCEMENT)
+        Some(self.rank(local)? + 2 * APART + n as usize % ANNOUNCEMENTS * ANNOUNCEMENT)
     }
 
     /// The cell for operation `n`: its sequence line; the payload follows.
     pub(super) fn cell(&self, local: u32, n: u64) -> Option<usize> {
-        Some(self.rank(local)? + APART + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
+        Some(self.rank(local)? + 2 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
     }
 
     /// The payload of a cell.

@@ -3,10 +3,12 @@
 //! ```text
 //!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message
 //!  per rank  a liveness line: heartbeat, process id
+//!            a doorbell: which of the rank's rings may hold something new
 //!            announcements: what the rank has started, so that those who wait can see who differs, and where its tensor lies
 //!            two cells for small messages
 //!            four flags for each lane, a cache line each
 //!  per lane  a staging area for each rank, and the node's result
+//!  per pair  a ring of messages, and how far it was read; two more rings for each rank
 //!  per rank  its shared tensors: the arena, mostly untouched
 //! ```
 //!
@@ -16,13 +18,15 @@
 mod arena;
 mod layout;
 pub(crate) mod pass;
+mod rings;
 mod segment;
 mod sys;
 mod view;
 
 pub(crate) use arena::SharedMemory;
 pub(crate) use layout::ANNOUNCEMENTS;
-pub(crate) use layout::{CELL_PAYLOAD, Shape};
+pub(crate) use layout::{CELL_PAYLOAD, RING, Shape};
+pub(crate) use rings::Ring;
 pub(crate) use segment::{Abort, Announcement, NodeSegment};
 pub(crate) use view::{pack, pack_identity, pack_small, unpack, unpack_small};
 

@@ -21,7 +21,7 @@ mod end;
 pub(crate) use end::Abort;
 
 /// "shouter" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x03");
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x04");
 
 /// In the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
@@ -96,8 +96,8 @@ pub(crate) struct Cell<'a> {
 /// The memory that the ranks of one node share.
 #[derive(Debug)]
 pub struct NodeSegment {
-    mapping: Mapping,
-    layout: Layout,
+    pub(super) mapping: Mapping,
+    pub(super) layout: Layout,
     local: u32,
     /// What of this rank's arena is handed out.
     pub(super) arena: Mutex<Arena>,
@@ -184,7 +184,7 @@ impl NodeSegment {
     /// A 64-bit word of the segment. Offsets come from the layout, which keeps them inside. For a rank or lane that does not exist
     /// this returns an unused word.
     #[inline]
-    fn word(&self, offset: Option<usize>) -> &AtomicU64 {
+    pub(super) fn word(&self, offset: Option<usize>) -> &AtomicU64 {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         offset.and_then(|at| self.mapping.word(at)).unwrap_or(&NOWHERE)
     }

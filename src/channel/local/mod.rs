@@ -1,0 +1,361 @@
+//! Messages between the ranks of one host, and by its leader to and from the other ranks of other hosts.
+//!
+//! ```text
+//!   rank of a host ----ring----> rank of the same host
+//!   rank of a host --up ring--> leader ====channel====> leader --down ring--> rank of another host
+//! ```
+//!
+//! Each ordered pair of ranks of a host has a [ring] in the memory that the host shares, and each rank has two more: one up to the leader
+//! with its messages to other hosts, one down from the leader with those from there. So what waits for another host holds up nothing
+//! within this one. The pages of a ring that nobody uses are never touched.
+//!
+//! A payload is copied into a ring, and released with the same turn. A rank has one doorbell: a word with a bit for each
+//! of the rings that it reads, which their writers set. A turn in which nothing has come costs one load of it. Nobody is woken: as with
+//! the flags of lanes, a rank that sleeps finds out when it polls next, at the latest by its helper.
+//!
+//! What the leader does with messages to and from other hosts is described at [relay]. A message keeps the header that its sender has
+//! given it; a rank takes nothing that names a sender from which it cannot have come.
+
+mod relay;
+mod ring;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use shouter_reducer::executor::Disposition;
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::{HEADER_BYTES, Header, MessageKind};
+use shouter_reducer::memory::Span;
+use shouter_reducer::transport::{PayloadRange, SendError, SendToken};
+
+use super::Inbox;
+use super::shm::NodeSegment;
+use super::sys::bytes_of;
+use super::up::{Loss, PeerLoss};
+use relay::Relay;
+use ring::{Garbled, Message, Offered, PushError, Reader, Writer};
+
+/// Bits of a doorbell for the rings of pairs, and as many for those up to the leader: ranks share them where there are more. The ring down
+/// from the leader has the first of the latter.
+const BITS: u32 = 32;
+
+/// The bit of a pair's ring.
+fn bit(from: u32) -> u64 {
+    1 << (from % BITS)
+}
+
+/// The bit of an up ring in the leader's doorbell, and of the down ring (from 0) in the others'.
+fn relay_bit(from: u32) -> u64 {
+    bit(from) << BITS
+}
+
+/// What a rank has to do with the messages of other hosts.
+#[derive(Debug)]
+enum Upwards {
+    /// There are none.
+    Alone,
+    /// It goes by the leader.
+    ByLeader { up: Writer, down: Reader },
+    /// It is the leader.
+    Leads(Box<Relay>),
+}
+
+/// A rank's messages to and from other ranks, but for those between leaders.
+#[derive(Debug)]
+pub(super) struct Local {
+    segment: Arc<NodeSegment>,
+    grid: Grid,
+    rank: Rank,
+    first: Rank,
+    local: u32,
+    /// By local rank; its own is not used.
+    writers: Vec<Writer>,
+    readers: Vec<Reader>,
+    upwards: Upwards,
+    /// Rings to look at though the doorbell does not say so.
+    due: u64,
+    /// Tokens of what was copied.
+    copied: Vec<SendToken>,
+    losses: Vec<PeerLoss>,
+}
+
+impl Local {
+    /// The messages of a rank whose host shares `segment`. A leader says how large the fragments are that its channels take to every other
+    /// leader, `None` if there is none.
+    pub(super) fn new(
+        segment: Arc<NodeSegment>,
+        grid: Grid,
+        rank: Rank,
+        fragment: impl FnOnce() -> Option<usize>,
+    ) -> Self {
+        let local = segment.local();
+        let upwards = match local {
+            _ if grid.nodes() == 1 => Upwards::Alone,
+            0 => Upwards::Leads(Box::new(Relay::new(&segment, grid, rank, fragment()))),
+            _ => Upwards::ByLeader {
+                up: Writer::new(segment.ring_up(local)),
+                down: Reader::new(segment.ring_down(local)),
+            },
+        };
+        let ranks = 0..segment.ranks();
+        Self {
+            writers: ranks.clone().map(|to| Writer::new(segment.ring_between(local, to))).collect(),
+            readers: ranks.map(|from| Reader::new(segment.ring_between(from, local))).collect(),
+            first: Rank(rank.0 - local),
+            segment,
+            grid,
+            rank,
+            local,
+            upwards,
+            due: 0,
+            copied: vec![],
+            losses: vec![],
+        }
+    }
+
+    /// Whether messages to a rank go by a channel of this rank, as they are.
+    #[inline]
+    pub(super) fn is_direct(&self, to: Rank) -> bool {
+        self.local == 0 && self.grid.is_leader(to) && to != self.rank
+    }
+
+    /// Payload bytes of a message to a rank, at most.
+    #[inline]
+    pub(super) fn max_fragment(&self, to: Rank) -> usize {
+        if self.grid.node_of(to) == self.grid.node_of(self.rank) {
+            return ring::MAX_PAYLOAD;
+        }
+        let said = self.segment.relay_fragment().load(Ordering::Relaxed);
+        usize::try_from(said).map_or(0, |said| said.saturating_sub(1)).clamp(64, ring::MAX_PAYLOAD)
+    }
+
+    /// Posts a message: it is copied.
+    ///
+    /// # Errors
+    /// [`SendError::PeerFailed`] also where there is no way to the rank, and for memory that the CPU cannot read.
+    #[inline]
+    pub(super) fn send(
+        &mut self,
+        to: Rank,
+        header: &Header,
+        payload: PayloadRange,
+        token: SendToken,
+    ) -> Result<(), SendError> {
+        if !self.grid.contains(to) || to == self.rank {
+            return Err(SendError::PeerFailed);
+        }
+        let bytes = match payload.is_empty() {
+            true => &[],
+            false => bytes_of(&payload).ok_or(SendError::PeerFailed)?,
+        };
+        let mut head = [0; HEADER_BYTES];
+        header.encode(&mut head);
+        let segment = &*self.segment;
+        let pushed = if self.grid.node_of(to) == self.grid.node_of(self.rank) {
+            let there = self.grid.local_of(to);
+            let writer = self.writers.get_mut(there as usize).ok_or(SendError::PeerFailed)?;
+            let pushed = writer.push(segment, 0, &head, bytes);
+            if pushed.is_ok() {
+                segment.doorbell(there).fetch_or(bit(self.local), Ordering::Release);
+            }
+            pushed.map_err(|why| (why, there))
+        } else {
+            let pushed = match &mut self.upwards {
+                Upwards::Alone => return Err(SendError::PeerFailed),
+                Upwards::ByLeader { up, .. } => {
+                    let pushed = up.push(segment, to.0 + 1, &head, bytes);
+                    if pushed.is_ok() {
+                        segment.doorbell(0).fetch_or(relay_bit(self.local), Ordering::Release);
+                    }
+                    pushed
+                }
+                Upwards::Leads(relay) => relay.post(segment, to, &head, bytes),
+            };
+            pushed.map_err(|why| (why, 0))
+        };
+        match pushed {
+            Ok(()) => {
+                if token != SendToken::CONTROL {
+                    self.copied.push(token);
+                }
+                Ok(())
+            }
+            Err((PushError::Full, by)) if self.segment.has_left(by) && by != self.local => {
+                Err(SendError::PeerFailed)
+            }
+            Err((PushError::Full, _)) => Err(SendError::Full),
+            Err((PushError::TooLarge, _)) => Err(SendError::PeerFailed),
+            Err((PushError::Garbled, by)) => {
+                self.lose(by);
+                Err(SendError::PeerFailed)
+            }
+        }
+    }
+
+    /// Hands what has come to the inbox; whether anything had.
+    #[inline]
+    pub(super) fn receive(&mut self, inbox: &mut dyn Inbox) -> bool {
+        let rung = self.segment.doorbell(self.local).load(Ordering::Relaxed);
+        if rung | self.due == 0 && !matches!(&self.upwards, Upwards::Leads(relay) if relay.holds()) {
+            return false;
+        }
+        self.take_all(rung, inbox)
+    }
+
+    fn take_all(&mut self, rung: u64, inbox: &mut dyn Inbox) -> bool {
+        let mut due = std::mem::take(&mut self.due);
+        if rung != 0 {
+            due |= self.segment.doorbell(self.local).swap(0, Ordering::Acquire);
+        }
+        let mut any = false;
+        let (segment, grid, first) = (&*self.segment, self.grid, self.first);
+        for (from, reader) in (0u32..).zip(&mut self.readers) {
+            if due & bit(from) == 0 || from == self.local {
+                continue;
+            }
+            let source = Rank(first.0 + from);
+            match reader.look(segment, |message| offer(message, inbox, |rank| rank == source)) {
+                Ok(looked) => {
+                    any |= looked.any;
+                    self.due |= if looked.more || looked.waits { bit(from) } else { 0 };
+                }
+                Err(Garbled) => self.losses.push(lost(source)),
+            }
+        }
+        let node = grid.node_of(self.rank);
+        match &mut self.upwards {
+            Upwards::Alone => {}
+            Upwards::ByLeader { down, .. } if due & relay_bit(0) != 0 => {
+                let elsewhere = |rank| grid.contains(rank) && grid.node_of(rank) != node;
+                match down.look(segment, |message| offer(message, inbox, elsewhere)) {
+                    Ok(looked) => {
+                        any |= looked.any;
+                        self.due |= if looked.more || looked.waits { relay_bit(0) } else { 0 };
+                    }
+                    Err(Garbled) => self.losses.push(lost(first)),
+                }
+            }
+            Upwards::ByLeader { .. } => {}
+            Upwards::Leads(relay) => {
+                relay.ring(due >> BITS);
+                any |= relay.hand_on(segment, inbox, &mut self.losses);
+            }
+        }
+        any
+    }
+
+    /// Sends messages of this host on to others, by `send`, and releases what was copied. True if anything was done.
+    #[inline]
+    pub(super) fn transmit(
+        &mut self,
+        inbox: &mut dyn Inbox,
+        send: impl FnMut(Rank, &Header, Span, SendToken) -> Result<(), SendError>,
+    ) -> bool {
+        let mut any = !self.copied.is_empty();
+        for token in self.copied.drain(..) {
+            inbox.released(token);
+        }
+        if let Upwards::Leads(relay) = &mut self.upwards
+            && relay.has_work()
+        {
+            any |= relay.send_on(&self.segment, send, &mut self.losses);
+        }
+        any
+    }
+
+    /// The inbox of the channels to other leaders: what is on its way to other ranks, and back, does not reach `inbox`.
+    pub(super) fn through<'a>(&'a mut self, inbox: &'a mut dyn Inbox) -> Through<'a> {
+        Through { local: self, inbox }
+    }
+
+    /// A peer whose rings make no sense, since the last call.
+    pub(super) fn take_lost(&mut self) -> Option<PeerLoss> {
+        self.losses.pop()
+    }
+
+    /// The group has ended: nothing is sent on any more. The channels refer to no ring by now.
+    pub(super) fn fence(&mut self) {
+        if let Upwards::Leads(relay) = &mut self.upwards {
+            relay.close();
+        }
+    }
+
+    /// Whether all that was to be sent on was.
+    pub(super) fn is_drained(&self) -> bool {
+        !matches!(&self.upwards, Upwards::Leads(relay) if !relay.is_drained())
+    }
+
+    #[cfg(test)]
+    pub(super) fn segment(&self) -> Arc<NodeSegment> {
+        self.segment.clone()
+    }
+
+    fn lose(&mut self, local: u32) {
+        self.losses.push(lost(Rank(self.first.0 + local)));
+    }
+}
+
+/// A rank whose rings make no sense.
+fn lost(rank: Rank) -> PeerLoss {
+    PeerLoss { rank, why: Loss::Scrambled }
+}
+
+/// Hands a message to the inbox, if it names a sender from which it can be.
+#[inline]
+fn offer(message: &Message<'_>, inbox: &mut dyn Inbox, may_be: impl Fn(Rank) -> bool) -> Offered {
+    match Header::parse(message.header) {
+        Ok(header) if message.to == 0 && may_be(header.src) => {
+            match is_early(inbox.fragment(&header, message.payload)) {
+                true => Offered::Later,
+                false => Offered::Taken,
+            }
+        }
+        _ => Offered::Garbled,
+    }
+}
+
+/// Whether a message has to be offered again.
+fn is_early(disposition: Disposition) -> bool {
+    matches!(disposition, Disposition::Refused(why) if why.is_retryable())
+}
+
+/// See [`Local::through`].
+pub(super) struct Through<'a> {
+    local: &'a mut Local,
+    inbox: &'a mut dyn Inbox,
+}
+
+impl Inbox for Through<'_> {
+    #[inline]
+    fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        if !matches!(header.kind, MessageKind::Relay | MessageKind::Relayed) {
+            return self.inbox.fragment(header, payload);
+        }
+        let Local { segment, upwards, losses, .. } = &mut *self.local;
+        match upwards {
+            Upwards::Leads(relay) => relay.take(segment, header, payload, self.inbox, losses),
+            _ => self.inbox.fragment(header, payload),
+        }
+    }
+
+    #[inline]
+    fn landing(&self, header: &Header) -> Option<Span> {
+        self.inbox.landing(header)
+    }
+
+    #[inline]
+    fn placed(&mut self, header: &Header) -> Disposition {
+        self.inbox.placed(header)
+    }
+
+    #[inline]
+    fn released(&mut self, token: SendToken) {
+        match (relay::number_of(token), &mut self.local.upwards) {
+            (Some(of), Upwards::Leads(relay)) => relay.released(&self.local.segment, of),
+            _ => self.inbox.released(token),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

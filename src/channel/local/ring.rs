@@ -1,0 +1,348 @@
+//! A ring of messages in shared memory, from one rank to another.
+//!
+//! A message is an entry of whole cache lines, which never goes around the end of the ring: a word, the message's header,
+//! the payload. The word is zero until the entry is complete:
+//!
+//! ```text
+//!   bit 63       the entry is complete
+//!   bit 62       no message: the next entry is at the ring's beginning
+//!   bits 32..62  the destination plus one, of a message that the leader is to send on; else zero
+//!   bits 0..32   payload bytes
+//! ```
+//!
+//! Three words order all accesses, each written by one side only:
+//!
+//! - The writer clears the word of the *next* entry, writes header and payload, then the entry's own word with release ordering. So a
+//!   reader that has acquired a word sees the entry, and behind it a word that is zero or complete, never what lay there a lap ago.
+//! - The reader stores how far it has read with release ordering, and reads nothing before that any more. The writer acquires it before
+//!   it overwrites what lay there. One line stays free for the cleared word.
+//! - The [doorbell](super) is set with release ordering behind the entry's word, and taken with acquire ordering ahead of it.
+//!
+//! A message that cannot be taken yet stays where it is, and later ones are taken before it. Whatever the other side has written, this
+//! side stays inside the ring, and finds [`Garbled`] what cannot be.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use shouter_reducer::header::HEADER_BYTES;
+use shouter_reducer::memory::Span;
+
+use crate::channel::shm::{NodeSegment, RING, Ring};
+
+/// Payload bytes of a message, at most: a ring holds seven of the largest, so that writer and reader work at the same time.
+pub(super) const MAX_PAYLOAD: usize = 16 << 10;
+
+/// Entries begin at multiples of a cache line.
+const LINE: usize = 64;
+/// Bytes of an entry's word.
+const WORD: usize = 8;
+const COMPLETE: u64 = 1 << 63;
+const SKIP: u64 = 1 << 62;
+/// The destination's place in a word, and its width.
+const TO_SHIFT: u32 = 32;
+const TO_MASK: u64 = (1 << 30) - 1;
+/// Messages that are taken at a time, so that no ring keeps the others waiting.
+const BURST: usize = 64;
+
+const _: () = assert!(WORD + HEADER_BYTES == LINE && RING.is_multiple_of(LINE));
+const _: () = assert!(4 * (LINE + MAX_PAYLOAD) < RING);
+
+/// What lies in a ring can come from no writer or reader of this version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Garbled;
+
+/// Why a message was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PushError {
+    /// There is no room until the reader has read.
+    Full,
+    /// It is larger than a ring takes.
+    TooLarge,
+    /// The reader has written nonsense.
+    Garbled,
+}
+
+/// Bytes of an entry.
+fn entry(payload: usize) -> usize {
+    (LINE + payload).next_multiple_of(LINE)
+}
+
+/// The writing side.
+#[derive(Debug)]
+pub(super) struct Writer {
+    ring: Ring,
+    /// Bytes written since the beginning.
+    tail: u64,
+    /// Bytes read, as far as this side knows.
+    head: u64,
+}
+
+impl Writer {
+    pub(super) fn new(ring: Ring) -> Self {
+        Self { ring, tail: 0, head: 0 }
+    }
+
+    /// Writes a message; `to` is the destination plus one, where the leader is to send it on.
+    #[inline]
+    pub(super) fn push(
+        &mut self,
+        segment: &NodeSegment,
+        to: u32,
+        header: &[u8; HEADER_BYTES],
+        payload: &[u8],
+    ) -> Result<(), PushError> {
+        if payload.len() > MAX_PAYLOAD || u64::from(to) > TO_MASK {
+            return Err(PushError::TooLarge);
+        }
+        let (ring, size, at) = (self.ring, entry(payload.len()), (self.tail % RING as u64) as usize);
+        let skipped = if at + size > RING { RING - at } else { 0 };
+        let tail = self.tail + (skipped + size) as u64;
+        let has_room = |head: u64| tail + LINE as u64 - head <= RING as u64;
+        if !has_room(self.head) {
+            let head = segment.ring_head(ring).load(Ordering::Acquire);
+            if head < self.head || head > self.tail {
+                return Err(PushError::Garbled);
+            }
+            self.head = head;
+            if !has_room(head) {
+                return Err(PushError::Full);
+            }
+        }
+        let begin = if skipped == 0 { at } else { 0 };
+        let next = (tail % RING as u64) as usize;
+        segment.ring_word(ring, next).store(0, Ordering::Relaxed);
+        segment.ring_store(ring, begin + WORD, header);
+        segment.ring_store(ring, begin + LINE, payload);
+        let word = COMPLETE | u64::from(to) << TO_SHIFT | payload.len() as u64;
+        segment.ring_word(ring, begin).store(word, Ordering::Release);
+        if skipped != 0 {
+            segment.ring_word(ring, at).store(COMPLETE | SKIP, Ordering::Release);
+        }
+        self.tail = tail;
+        Ok(())
+    }
+}
+
+/// A message in a ring.
+pub(super) struct Message<'a> {
+    /// The destination plus one, if the leader is to send it on.
+    pub(super) to: u32,
+    /// Its header.
+    pub(super) header: &'a [u8],
+    /// Its payload.
+    pub(super) payload: &'a [u8],
+    /// Names it to [`Reader::release`].
+    pub(super) number: u32,
+    segment: &'a NodeSegment,
+    ring: Ring,
+    at: usize,
+}
+
+impl Message<'_> {
+    /// Header and payload as they lie in the ring.
+    pub(super) fn whole(&self) -> Option<Span> {
+        self.segment.ring_span(self.ring, self.at + WORD, HEADER_BYTES + self.payload.len())
+    }
+}
+
+/// What became of a message that was offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Offered {
+    /// It is not needed any more.
+    Taken,
+    /// It is to be offered again.
+    Later,
+    /// It is needed until it is [released](Reader::release).
+    Lent,
+    /// It makes no sense.
+    Garbled,
+}
+
+/// An entry that was offered and is still needed, or lies behind one that is.
+#[derive(Clone, Copy, Debug)]
+struct Kept {
+    at: usize,
+    len: usize,
+    to: u32,
+    /// Where the next entry begins, in bytes since the beginning.
+    end: u64,
+    state: Offered,
+}
+
+/// The result of a look into a ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Looked {
+    /// Whether a message was taken, or lent.
+    pub(super) any: bool,
+    /// Whether there may be more that nobody has looked at.
+    pub(super) more: bool,
+    /// Whether a message is to be offered again.
+    pub(super) waits: bool,
+}
+
+/// The reading side.
+#[derive(Debug)]
+pub(super) struct Reader {
+    ring: Ring,
+    /// The next entry that nobody has looked at, in bytes since the beginning.
+    cursor: u64,
+    /// What was given back, likewise.
+    head: u64,
+    /// From there on: the entries up to the cursor.
+    kept: VecDeque<Kept>,
+    /// The number of the first of them.
+    first: u32,
+    is_broken: bool,
+}
+
+impl Reader {
+    pub(super) fn new(ring: Ring) -> Self {
+        Self { ring, cursor: 0, head: 0, kept: VecDeque::new(), first: 0, is_broken: false }
+    }
+
+    /// Whether nothing that was offered is still needed.
+    pub(super) fn is_settled(&self) -> bool {
+        self.kept.is_empty()
+    }
+
+    /// Offers what waits and what has come.
+    ///
+    /// # Errors
+    /// [`Garbled`] once; after that the ring is not looked at any more.
+    pub(super) fn look(
+        &mut self,
+        segment: &NodeSegment,
+        mut offer: impl FnMut(&Message<'_>) -> Offered,
+    ) -> Result<Looked, Garbled> {
+        if self.is_broken {
+            return Ok(Looked::default());
+        }
+        let looked = self.look_at_all(segment, &mut offer);
+        self.is_broken = looked.is_err();
+        looked
+    }
+
+    fn look_at_all(
+        &mut self,
+        segment: &NodeSegment,
+        offer: &mut impl FnMut(&Message<'_>) -> Offered,
+    ) -> Result<Looked, Garbled> {
+        let mut looked = Looked::default();
+        for index in 0..self.kept.len() {
+            let Some(&kept) = self.kept.get(index).filter(|kept| kept.state == Offered::Later) else {
+                continue;
+            };
+            let state = self.offer(segment, &kept, index, offer)?;
+            looked.any |= state != Offered::Later;
+            if let Some(kept) = self.kept.get_mut(index) {
+                kept.state = state;
+            }
+        }
+        self.give_back(segment);
+        looked.more = true;
+        for _ in 0..BURST {
+            let Some(mut next) = self.next(segment)? else {
+                looked.more = false;
+                break;
+            };
+            next.state = self.offer(segment, &next, self.kept.len(), offer)?;
+            looked.any |= next.state != Offered::Later;
+            self.cursor = next.end;
+            if next.state == Offered::Taken && self.kept.is_empty() {
+                self.first = self.first.wrapping_add(1);
+                self.set_head(segment, next.end);
+            } else {
+                self.kept.push_back(next);
+            }
+        }
+        looked.waits = self.kept.iter().any(|kept| kept.state == Offered::Later);
+        Ok(looked)
+    }
+
+    fn offer(
+        &self,
+        segment: &NodeSegment,
+        kept: &Kept,
+        index: usize,
+        offer: &mut impl FnMut(&Message<'_>) -> Offered,
+    ) -> Result<Offered, Garbled> {
+        let bytes = published(segment, self.ring, kept.at + WORD, HEADER_BYTES + kept.len).ok_or(Garbled)?;
+        let (header, payload) = bytes.split_at_checked(HEADER_BYTES).ok_or(Garbled)?;
+        let number = self.first.wrapping_add(index as u32);
+        let (ring, at, to) = (self.ring, kept.at, kept.to);
+        match offer(&Message { to, header, payload, number, segment, ring, at }) {
+            Offered::Garbled => Err(Garbled),
+            state => Ok(state),
+        }
+    }
+
+    /// The entry at the cursor, once it is complete.
+    #[inline]
+    fn next(&mut self, segment: &NodeSegment) -> Result<Option<Kept>, Garbled> {
+        loop {
+            let at = (self.cursor % RING as u64) as usize;
+            let word = segment.ring_word(self.ring, at).load(Ordering::Acquire);
+            if word == 0 {
+                return Ok(None);
+            }
+            if word & COMPLETE == 0 || word & SKIP != 0 && at == 0 {
+                return Err(Garbled);
+            }
+            let (len, mut end) = (word as u32 as usize, self.cursor + (RING - at) as u64);
+            if word & SKIP == 0 {
+                if len > MAX_PAYLOAD || at + entry(len) > RING {
+                    return Err(Garbled);
+                }
+                end = self.cursor + entry(len) as u64;
+            }
+            // A writer keeps its hands off what was not given back.
+            if end - self.head > RING as u64 {
+                return Err(Garbled);
+            }
+            if word & SKIP == 0 {
+                let to = (word >> TO_SHIFT & TO_MASK) as u32;
+                return Ok(Some(Kept { at, len, to, end, state: Offered::Later }));
+            }
+            self.cursor = end;
+        }
+    }
+
+    /// A lent message is not needed any more; its destination plus one, if it was lent.
+    pub(super) fn release(&mut self, segment: &NodeSegment, number: u32) -> Option<u32> {
+        let index = number.wrapping_sub(self.first) as usize;
+        let kept = self.kept.get_mut(index).filter(|kept| kept.state == Offered::Lent)?;
+        kept.state = Offered::Taken;
+        let to = kept.to;
+        self.give_back(segment);
+        Some(to)
+    }
+
+    /// Gives the room of what is not needed any more back.
+    fn give_back(&mut self, segment: &NodeSegment) {
+        let mut head = self.head;
+        while let Some(kept) = self.kept.pop_front_if(|kept| kept.state == Offered::Taken) {
+            self.first = self.first.wrapping_add(1);
+            head = kept.end;
+        }
+        if head != self.head {
+            self.set_head(segment, head);
+        }
+    }
+
+    #[inline]
+    fn set_head(&mut self, segment: &NodeSegment, head: u64) {
+        self.head = head;
+        segment.ring_head(self.ring).store(head, Ordering::Release);
+    }
+}
+
+/// Bytes of an entry that its writer has completed.
+#[allow(unsafe_code)]
+fn published(segment: &NodeSegment, ring: Ring, at: usize, len: usize) -> Option<&[u8]> {
+    // SAFETY: the entry's word was acquired, and the ring's head, which the reader moves only when no slice is left, is at or before
+    // the entry.
+    unsafe { segment.ring_bytes(ring, at, len) }
+}
+
+#[cfg(test)]
+mod tests;
