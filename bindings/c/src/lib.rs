@@ -6,13 +6,15 @@
 //! crate that exports `shouter_*` symbols for others to link against.
 //!
 //! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
-//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`log`] what the library says meanwhile.
+//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`groups`] those of
+//! some ranks, [`log`] what the library says meanwhile.
 
 #![deny(unsafe_code)]
 
 pub mod blocks;
 pub mod collective;
 pub mod error;
+pub mod groups;
 pub mod handle;
 pub mod log;
 mod sigpipe;
