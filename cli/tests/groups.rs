@@ -21,6 +21,7 @@ fn rank_body() {
             ("many", many),
             ("arguments", arguments),
             ("keeps", keeps),
+            ("late", late),
         ],
         join,
     );
@@ -278,6 +279,26 @@ fn arguments(all: &Group) -> Result<(), Error> {
     check(all, 1)
 }
 
+/// A member does not make the group: the others name it, and it hears that they have given up. The next try is one for all.
+fn late(all: &Group) -> Result<(), Error> {
+    let members = [2u32, 1, 0];
+    if all.rank() != 1 {
+        let error = all.group(&members).unwrap_err();
+        assert_eq!(
+            (error.code(), error.rank().or(error.missing().first().copied())),
+            (7, Some(1)),
+            "{error:?}"
+        );
+    } else {
+        std::thread::sleep(Duration::from_millis(1500));
+        let error = all.group(&members).unwrap_err();
+        assert_eq!(error.reason(), Some(shouter::Reason::Aborted), "{error:?}");
+        assert!(error.rank() == Some(0) || error.rank() == Some(2), "{error:?}");
+    }
+    check(&all.group(&members)?, 1)?;
+    check(all, 2)
+}
+
 /// A group of some ranks lives on when that of all is dropped.
 fn keeps(all: &Group) -> Result<(), Error> {
     let group = all.duplicate()?;
@@ -363,6 +384,13 @@ fn a_thousand_groups_one_after_another_and_32_at_once() {
 #[test]
 fn what_is_no_group_is_refused() {
     job(3, 3, "arguments").run().assert_success();
+}
+
+#[test]
+fn who_does_not_come_is_named_and_hears_of_it() {
+    for hosts in [3, 1] {
+        job(3, hosts, "late").env("SHOUTER_DEADLINE", "1s").run().assert_success();
+    }
 }
 
 #[test]

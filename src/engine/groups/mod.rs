@@ -381,3 +381,6 @@ impl Engine {
         self.groups.look(id).is_none_or(Subgroup::is_at_rest)
     }
 }
+
+#[cfg(test)]
+mod tests;

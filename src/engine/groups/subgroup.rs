@@ -370,6 +370,12 @@ impl Subgroup {
         self.executor.is_at_rest()
     }
 
+    /// Whether a member has left.
+    #[cfg(test)]
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left
+    }
+
     /// Whether this rank has left and nothing is left to do. What it has to say is dropped after a while.
     pub(super) fn is_closed(&mut self, now: Instant) -> bool {
         let Some(until) = self.closing else { return false };
