@@ -284,11 +284,9 @@ fn late(all: &Group) -> Result<(), Error> {
     let members = [2u32, 1, 0];
     if all.rank() != 1 {
         let error = all.group(&members).unwrap_err();
-        assert_eq!(
-            (error.code(), error.rank().or(error.missing().first().copied())),
-            (7, Some(1)),
-            "{error:?}"
-        );
+        // The first one's deadline is what the other hears of.
+        let named = error.rank().or(error.missing().first().copied());
+        assert!(named == Some(1) && [6, 7].contains(&error.code()), "{error:?}");
     } else {
         std::thread::sleep(Duration::from_millis(1500));
         let error = all.group(&members).unwrap_err();
