@@ -319,15 +319,19 @@ impl Error {
     }
 
     /// The same, and at the end of its text where the rank's last events are.
-    pub(crate) fn with_events_in(mut self, path: &Path) -> Self {
-        let more = format!("; the last {EVENTS} events of this rank are in {}", path.display());
+    pub(crate) fn with_events_in(self, path: &Path) -> Self {
+        self.with_more(&format!("; the last {EVENTS} events of this rank are in {}", path.display()))
+    }
+
+    /// The same, and this at the end of its text.
+    pub(crate) fn with_more(mut self, more: &str) -> Self {
         match &mut self {
             Self::Mismatch { text, .. }
             | Self::PeerFailed { text, .. }
             | Self::Deadline { text, .. }
             | Self::Accelerator { text, .. }
             | Self::Closed { text, .. } => *text = format!("{text}{more}").into(),
-            Self::Internal(text) => text.push_str(&more),
+            Self::Internal(text) => text.push_str(more),
             _ => {}
         }
         self

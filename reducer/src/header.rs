@@ -4,10 +4,10 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, vote, floor, relay, relayed; or of a message of its own (`p2p`)
+//!   1  1 kind      data, credit, abort, vote, floor, relay, relayed, member; or of a message of its own (`p2p`)
 //!   2  2 operation reduction (4 bits), dtype (5), collective (6); the top bit is set for an ad-hoc operation
 //!   4  4 source    the sender's rank
-//!   8  4 group     the communicator
+//!   8  4 group     the communicator, by the number that the receiver has given it; 0 for the group of all
 //!  12  4 epoch     its membership version
 //!  16  8 seq       the group's operation number
 //!  24  8 tensor    generation and tensor, or the root of an ad-hoc operation
@@ -89,6 +89,10 @@ pub enum MessageKind {
     Relay = 14,
     /// The sender has taken `len` bytes (modulo 2^32) of relayed messages from the receiver to rank `round`.
     Relayed = 15,
+    /// The sender has made a group of some ranks, and has given it the number `round`; a `granule` says that it has left the group, after
+    /// as many operations as `round` (the high half) and `len` say. [`MatchKey::MAKING`] is its group; its `seq` and `identity` say which
+    /// group it makes.
+    Member = 16,
 }
 
 impl MessageKind {
@@ -114,6 +118,11 @@ pub struct MatchKey {
     pub epoch: u32,
     /// The group's operation number, from 0.
     pub seq: u64,
+}
+
+impl MatchKey {
+    /// In the place of a group's number: a message about groups, and of none.
+    pub const MAKING: u32 = u32::MAX;
 }
 
 /// Which tensor an operation works on.
@@ -486,6 +495,7 @@ impl Header {
             11 => MessageKind::Withdrawn,
             14 => MessageKind::Relay,
             15 => MessageKind::Relayed,
+            16 => MessageKind::Member,
             other => return Err(HeaderError::Kind(other)),
         };
         let code = u16::from_le_bytes([bytes[2], bytes[3]]);

@@ -14,6 +14,12 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// Identifies one posted fragment until the transport releases it.
+///
+/// ```text
+///   bits 52..64  who has posted it, where several share a transport; an executor writes 0
+///        32..52  the low bits of an operation's seq
+///         0..32  a step of it
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SendToken(pub u64);
 
@@ -28,6 +34,53 @@ impl SendToken {
     #[inline]
     pub fn is_p2p(self) -> bool {
         self.0 & 15 << 28 == Self::P2P
+    }
+
+    /// Owners are numbered below this.
+    pub const OWNERS: u32 = (1 << 12) - 1;
+
+    const OWNER_SHIFT: u32 = 52;
+
+    /// The bits of an operation's seq: as many as tell the operations of an executor at one time apart.
+    const SEQ: u64 = (1 << 20) - 1;
+
+    /// The token of a step of an operation.
+    #[inline]
+    pub(crate) fn new(seq: u64, step: u32) -> Self {
+        Self((seq & Self::SEQ) << 32 | u64::from(step))
+    }
+
+    /// The low bits of the operation's seq.
+    #[inline]
+    pub(crate) fn seq(self) -> u64 {
+        self.0 >> 32 & Self::SEQ
+    }
+
+    /// Whether it may be one of operation `seq`.
+    #[inline]
+    pub(crate) fn is_of(self, seq: u64) -> bool {
+        self.seq() == seq & Self::SEQ
+    }
+
+    /// The step.
+    #[inline]
+    pub(crate) fn step(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Who has posted it; 0 unless [`owned_by`](Self::owned_by) has said otherwise.
+    #[inline]
+    pub fn owner(self) -> u32 {
+        (self.0 >> Self::OWNER_SHIFT) as u32
+    }
+
+    /// The same token of another owner, one of [`OWNERS`](Self::OWNERS). That of control messages stays what it is.
+    #[inline]
+    pub fn owned_by(self, owner: u32) -> Self {
+        match self {
+            Self::CONTROL => self,
+            Self(token) => Self(token << 12 >> 12 | u64::from(owner) << Self::OWNER_SHIFT),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use shouter_reducer::p2p::{PostError, Status, TransferError, TransferId};
 
 use super::p2p::{Outcome, Post};
 use crate::engine::Engine;
+use crate::engine::groups::GroupId;
 use crate::error::Error;
 use crate::group::watch::Control;
 use crate::runtime::{
@@ -26,11 +27,14 @@ const LINGER: Duration = Duration::from_millis(200);
 /// Interval of the checks whether a leaving rank is quiet.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// An engine and its drivers.
+/// An engine and its drivers, for one of the groups of this process.
+#[derive(Clone)]
 pub(super) struct Drive {
     /// The shard of dedicated mode, which drives until it is stopped. Ends before the driver does.
-    _shard: Option<Shards<()>>,
+    _shard: Option<Arc<Shards<()>>>,
     driver: Arc<Driver<RankEngine>>,
+    /// The group whose operations these are; `None` for the group of all.
+    group: Option<GroupId>,
 }
 
 /// Why an operation brought no result.
@@ -71,32 +75,38 @@ impl Drive {
         let idle = options.idle;
         let driver = Arc::new(Driver::new(engine, options).map_err(drive_error)?);
         let shard = dedicated.map(|core| start_shard(&driver, core, idle)).transpose()?;
-        Ok(Self { _shard: shard, driver })
+        Ok(Self { _shard: shard.map(Arc::new), driver, group: None })
+    }
+
+    /// The same, for another group of the engine.
+    pub(super) fn of(&self, group: GroupId) -> Self {
+        Self { group: Some(group), ..self.clone() }
     }
 
     /// Runs an operation to its end.
     #[inline]
     pub(super) fn run(&self, request: Request) -> Result<(), RunError> {
-        let mut started = None;
+        let (group, mut started) = (self.group, None);
         let goal = move |engine: &mut RankEngine| {
             let op = match started {
                 Some(op) => op,
-                None => match engine.start(Clock.now(), request.clone()) {
+                None => match engine.start_in(group, Clock.now(), request.clone()) {
                     Ok(op) => *started.insert(op),
                     Err(StartError::Busy { .. }) => return None,
                     Err(error) => return Some(Err(error.into())),
                 },
             };
-            engine.take_finished(op).map(|completed| completed.result.map_err(RunError::from))
+            engine.take_finished_in(group, op).map(|completed| completed.result.map_err(RunError::from))
         };
         self.driver.drive_until(goal, None).map_err(drive_error)?
     }
 
     /// Starts an operation and takes its first poll, so that it is on its way when this returns.
     pub(super) fn start(&self, request: Request) -> Result<OpId, RunError> {
+        let group = self.group;
         let goal = move |engine: &mut RankEngine| {
             let now = Clock.now();
-            match engine.start(now, request.clone()) {
+            match engine.start_in(group, now, request.clone()) {
                 Ok(op) => {
                     engine.poll(now);
                     Some(Ok(op))
@@ -110,8 +120,9 @@ impl Drive {
 
     /// Waits for the end of an operation, whose outcome no other thread takes. It is still under way unless that is its own.
     pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<(), RunError> {
+        let group = self.group;
         let goal = move |engine: &mut RankEngine| {
-            engine.take_finished(op).map(|completed| completed.result.map_err(RunError::from))
+            engine.take_finished_in(group, op).map(|completed| completed.result.map_err(RunError::from))
         };
         self.driver.drive_until(goal, until).map_err(drive_error)?
     }
@@ -206,10 +217,39 @@ impl Drive {
 
     /// Waits until every operation that was started has ended, which its deadline bounds.
     pub(super) fn finish(&self) -> Result<(), Error> {
-        self.driver.drive_until(|engine| engine.is_idle().then_some(()), None).map_err(drive_error)
+        let group = self.group;
+        let goal = move |engine: &mut RankEngine| engine.is_idle_in(group).then_some(());
+        self.driver.drive_until(goal, None).map_err(drive_error)
     }
 
-    /// Leaves the group: in good order where every operation has ended here, else as the rank that all others name.
+    /// Why the group has ended, if it has.
+    pub(super) fn aborted(&self) -> Result<Option<AbortCause>, Error> {
+        let group = self.group;
+        self.with(move |engine| engine.aborted_in(group).cloned())
+    }
+
+    /// Gives the memory of this group's operations back to the trainer. Where some are under way, the group ends, and all others name this
+    /// rank. The process stays in the job.
+    pub(super) fn abandon(&self) {
+        if self.check_process().is_err() {
+            return;
+        }
+        let left = match self.group {
+            None => self.with(|engine| engine.withdraw(Clock.now())).and_then(|started| match started {
+                Some(_) => Ok(()),
+                None => self.finish(),
+            }),
+            Some(id) => self.with(move |engine| engine.leave_group(id, Clock.now())).and_then(|()| {
+                let at_rest = move |engine: &mut RankEngine| engine.is_group_at_rest(id).then_some(());
+                self.driver.drive_until(at_rest, None).map_err(drive_error)
+            }),
+        };
+        if let Err(error) = left {
+            tracing::debug!(%error, "left a group without a word to its members");
+        }
+    }
+
+    /// Leaves the job: in good order where every operation has ended here, else as the rank that all others name.
     pub(super) fn leave(&self, control: Option<&Control>) {
         if self.check_process().is_err() {
             return;

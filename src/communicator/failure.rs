@@ -14,6 +14,7 @@ impl Group {
     /// An error of a call as the caller gets it: with the path of the rank's last events, if the group has ended.
     #[cold]
     pub(super) fn recorded(&self, error: Error) -> Error {
+        let error = self.with_job_ranks(error);
         if !error.can_end_group() || self.drive.check_process().is_err() || !self.has_ended() {
             return error;
         }
@@ -26,7 +27,7 @@ impl Group {
     /// Whether the group has ended in error, or its engine has panicked.
     fn has_ended(&self) -> bool {
         let by_node = self.node.as_ref().is_some_and(|node| node.abort().is_some());
-        by_node || self.drive.with(|engine| engine.aborted().is_some()).unwrap_or(true)
+        by_node || self.drive.aborted().map_or(true, |cause| cause.is_some())
     }
 
     /// An operation, of a registered tensor or outside the table.

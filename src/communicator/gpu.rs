@@ -62,6 +62,11 @@ impl Bound {
             direct: config.gpu_direct,
         }
     }
+
+    /// Of a group that takes no tensors on GPUs.
+    pub(super) fn none() -> Self {
+        Self { gpu: Mutex::default(), peers: false, kernels: None, direct: false }
+    }
 }
 
 /// What a group keeps of its GPU. The engine has the rest.
@@ -240,6 +245,11 @@ impl Group {
         dtype: DType,
         stream: u64,
     ) -> Result<(TensorRegion, Option<DeviceTensor>), Error> {
+        if self.subset.is_some() {
+            return Err(Error::accelerator(
+                "tensors on GPUs are reduced by the group of all ranks alone; copy this one to the host for a group of some ranks",
+            ));
+        }
         // SAFETY: not accessed: what is asked is whether address and length can be.
         let buffer = unsafe { element::Buffer::from_raw(data as *mut u8, count, dtype) }?;
         let mut device = None;

@@ -17,11 +17,12 @@ use super::small::Cells;
 use super::stats::Tally;
 use super::table::Tables;
 use super::transport::Transport;
-use super::{Group, pending};
+use super::{Group, Job, pending};
 use crate::channel::shm::pass::{self, PassError};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape};
 use crate::channel::up::UpChannels;
 use crate::config::{Config, Idle, Mode, TransportChoice};
+use crate::engine::groups::Lineage;
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
@@ -148,7 +149,9 @@ pub fn init(config: Config) -> Result<Group, Error> {
         number: pending::next_group(),
         rank,
         grid,
-        control,
+        job: Arc::new(Job { grid, control, drive: drive.clone() }),
+        subset: None,
+        lineage: Lineage::ALL,
         drive,
         cells,
         node: shared,

@@ -10,6 +10,7 @@ mod element;
 mod failure;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod groups;
 mod init;
 mod lent;
 mod p2p;
@@ -39,6 +40,7 @@ use shouter_reducer::transport::DeviceTensor;
 
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
+use crate::engine::groups::Lineage;
 use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
 use crate::observe::flight::Flight;
@@ -48,6 +50,7 @@ use crate::runtime::{Clock, Instant};
 pub use collectives::CollectiveCall;
 use drive::{Drive, RunError};
 pub use element::{Bool, Element};
+use groups::Subset;
 pub use init::{init, leaders};
 pub use lent::{Lend, LendError, Lent};
 pub use p2p::{Exchange, Source, Status, Tag, Transfer};
@@ -56,7 +59,7 @@ use small::Cells;
 pub use stats::Stats;
 use stats::Tally;
 pub use table::TensorSpec;
-use table::{Entry, Tables};
+use table::{Entry, TableExchange, Tables};
 pub use tensor::Tensor;
 pub use transport::Transport;
 pub use uneven::UnevenCall;
@@ -82,8 +85,11 @@ pub struct Group {
     number: u64,
     rank: Rank,
     grid: Grid,
-    /// The control connections to the other ranks, where there are any. Dropped before the engine that they notify.
-    control: Option<Control>,
+    /// What all groups of this process keep. Dropped before the engine, which the control connections notify.
+    job: Arc<Job>,
+    /// Who is in it, where that is not all.
+    subset: Option<Subset>,
+    lineage: Lineage,
     drive: Drive,
     cells: Option<Cells>,
     /// The memory shared with the host's other ranks.
@@ -106,6 +112,21 @@ pub struct Group {
     transport: Transport,
 }
 
+/// This process's membership in its job, which ends with the last of its groups.
+struct Job {
+    /// Which rank of the job is on which host.
+    grid: Grid,
+    /// The control connections to the other ranks, where there are any.
+    control: Option<Control>,
+    drive: Drive,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.drive.leave(self.control.as_ref());
+    }
+}
+
 /// What an operation works on.
 struct Memory {
     output: TensorRegion,
@@ -126,22 +147,22 @@ impl Group {
 
     /// This process's number among the ranks of its host, from 0.
     pub fn local_rank(&self) -> u32 {
-        self.grid.local_of(self.rank)
+        self.subset.as_ref().map_or(self.grid.local_of(self.rank), |subset| subset.places.local_rank)
     }
 
     /// Ranks on each host.
     pub fn local_size(&self) -> u32 {
-        self.grid.per_node()
+        self.subset.as_ref().map_or(self.grid.per_node(), |subset| subset.places.local_size)
     }
 
     /// This host's number in the group, from 0.
     pub fn node(&self) -> u32 {
-        self.grid.node_of(self.rank)
+        self.subset.as_ref().map_or(self.grid.node_of(self.rank), |subset| subset.places.node)
     }
 
     /// Hosts in the group.
     pub fn nodes(&self) -> u32 {
-        self.grid.nodes()
+        self.subset.as_ref().map_or(self.grid.nodes(), |subset| subset.places.nodes)
     }
 
     /// Which channels the group's data takes on this host, and why.
@@ -223,6 +244,8 @@ impl Group {
     /// Every rank calls it with the same tensors in the same order. The order is the priority: tensors that are needed
     /// first come first. Registering again (a framework has changed its buckets) is a new generation of the table.
     ///
+    /// In a group of some ranks it is one of the group's operations, and comes in their order.
+    ///
     /// # Errors
     /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs; [`Error::Join`] the ranks that did not
     /// register before the deadline; [`Error::PeerFailed`] says why the group ended meanwhile; [`Error::Closed`] in a forked
@@ -244,7 +267,12 @@ impl Group {
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
         self.drive.check_process()?;
         let step = self.step.load(Ordering::Relaxed);
-        let registered = self.tables.register(tensors, self.control.as_ref(), self.deadline, step);
+        let gather = |bytes: &[u8]| self.gather_bytes(bytes);
+        let exchange = match &self.subset {
+            Some(_) => Some(TableExchange::Members(&gather)),
+            None => self.job.control.as_ref().map(TableExchange::Control),
+        };
+        let registered = self.tables.register(tensors, exchange, self.deadline, step);
         registered.map_err(|error| self.recorded(error))
     }
 
@@ -473,7 +501,10 @@ impl Group {
         self.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
     }
 
-    /// Leaves the group together with all other ranks: waits for this rank's operations under way, then for all ranks.
+    /// Leaves the group together with all its other ranks: waits for this rank's operations under way, then for all ranks.
+    ///
+    /// A process leaves the job with the last of its groups: groups that were made of this one ([`split`](Self::split)) go on, and
+    /// so do threads and links until they are dropped, too.
     ///
     /// Dropping the group waits neither for operations nor for other ranks. Operations that have ended on this rank go on for the
     /// others; where one is under way on this rank, or the others start one more, the group ends for them, with this rank as the
@@ -486,7 +517,7 @@ impl Group {
         self.barrier()?;
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
         self.drive.poll()?;
-        if let Some(cause) = self.drive.with(|engine| engine.aborted().cloned())? {
+        if let Some(cause) = self.drive.aborted()? {
             let AbortCause { culprit, reason, .. } = &cause;
             let call = Call {
                 operation: Operation::Finalize,
@@ -496,13 +527,19 @@ impl Group {
             let text = format!("leaving the group: {cause}");
             return Err(self.recorded(Error::peer_failed(call, culprit.0, reason.into(), text)));
         }
-        self.check_late()
+        match self.subset {
+            None => self.check_late(),
+            Some(_) => Ok(()),
+        }
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.drive.leave(self.control.as_ref());
+        // The last group of a process leaves the job, which does the same.
+        if self.subset.is_some() || Arc::strong_count(&self.job) > 1 {
+            self.drive.abandon();
+        }
     }
 }
 

@@ -350,6 +350,7 @@ impl Group {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn start_exchange(&self, exchange: Exchange<'_>) -> Result<Transfer<'_>, Error> {
+        self.check_of_all()?;
         self.start_transfer(exchange.message)
     }
 
@@ -364,6 +365,7 @@ impl Group {
         tag: impl Into<Tag>,
         timeout: Duration,
     ) -> Result<Option<Status>, Error> {
+        self.check_of_all()?;
         let (from, tag) = (from.into().rank(), tag.into().number());
         if let Some(Rank(rank)) = from.filter(|rank| rank.0 >= self.size()) {
             return Err(Error::Argument(format!("rank {rank} does not exist in a group of {}", self.size())));
@@ -391,8 +393,20 @@ impl Group {
     }
 
     /// Runs all of these to their ends, and returns an outcome for each.
+    /// Messages are those of the group of all ranks.
+    fn check_of_all(&self) -> Result<(), Error> {
+        match self.subset {
+            None => Ok(()),
+            Some(_) => Err(Error::Argument(
+                "a group of some ranks has no messages of its own; send and receive by the group of all ranks, with a tag for this \
+                 group"
+                    .into(),
+            )),
+        }
+    }
+
     fn exchange(&self, messages: &[Message]) -> Vec<Result<Status, Error>> {
-        if let Err(error) = self.drive.check_process() {
+        if let Err(error) = self.drive.check_process().and_then(|()| self.check_of_all()) {
             return messages.iter().map(|_| Err(error.clone())).collect();
         }
         let posts = messages.iter().map(|message| self.post_of(*message)).collect();

@@ -50,6 +50,17 @@ struct Registered {
     entries: Vec<Arc<Entry>>,
 }
 
+/// How the ranks of a group show each other what they register.
+pub(super) enum TableExchange<'a> {
+    /// The group of all: beside its operations.
+    Control(&'a Control),
+    /// A group of some ranks: by an operation of it, which gives every rank the bytes of each.
+    Members(&'a Gather<'a>),
+}
+
+/// Gives every rank the bytes of each.
+pub(super) type Gather<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
+
 /// The tables of a rank.
 pub(super) struct Tables {
     rank: Rank,
@@ -99,6 +110,11 @@ impl Tables {
         Problem::new(self.grid, self.rank, shape, root)
     }
 
+    /// What schedules are made by.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     /// Whether messages of an operation of so many bytes wait until they are asked for.
     #[cfg(feature = "cuda")]
     pub(super) fn is_credited(&self, bytes: u64) -> bool {
@@ -142,11 +158,11 @@ impl Tables {
         Some(Arc::new(NamedTensor { id: TensorId(at as u32), name }))
     }
 
-    /// Appends a generation that all ranks agree on; `control` reaches the others, where there are any.
+    /// Appends a generation that all ranks agree on; `exchange` reaches the others, where there are any.
     pub(super) fn register(
         &self,
         specs: &[TensorSpec],
-        control: Option<&Control>,
+        exchange: Option<TableExchange<'_>>,
         deadline: Duration,
         step: u64,
     ) -> Result<Vec<TensorId>, Error> {
@@ -156,8 +172,8 @@ impl Tables {
             (registered.table.clone(), registered.entries.len() as u32)
         };
         let generation = grown.append(specs.to_vec()).map_err(argument)?;
-        if let Some(control) = control {
-            Agreement { table: &grown, generation, first, rank: self.rank, control, deadline, step }
+        if let Some(exchange) = exchange {
+            Agreement { table: &grown, generation, first, rank: self.rank, exchange, deadline, step }
                 .reach()?;
         }
         let mut entries = Vec::with_capacity(specs.len());
@@ -195,7 +211,7 @@ struct Agreement<'a> {
     /// The number that its first tensor gets.
     first: u32,
     rank: Rank,
-    control: &'a Control,
+    exchange: TableExchange<'a>,
     deadline: Duration,
     step: u64,
 }
@@ -234,7 +250,11 @@ impl Agreement<'_> {
     }
 
     fn gather(&self, what: &str, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let Self { generation, control, deadline, .. } = *self;
+        let Self { generation, deadline, .. } = *self;
+        let control = match &self.exchange {
+            TableExchange::Control(control) => control,
+            TableExchange::Members(gather) => return gather(bytes),
+        };
         control.all_gather(&format!("{what} {generation}"), bytes, deadline).map_err(|why| match why {
             ExchangeError::Ended { ending, .. } => {
                 let text = format!("generation {generation} of the tensor table was not agreed on: {ending}");

@@ -66,7 +66,7 @@ pub(crate) const VIEWS: Duration = Duration::from_millis(200);
 pub(crate) const VERDICT: Duration = Duration::from_millis(600);
 
 /// Between two looks at the votes.
-const LOOK_EVERY: Duration = Duration::from_micros(200);
+pub(super) const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// The vote on an operation that ranks disagree about.
 pub(super) struct Ballot {

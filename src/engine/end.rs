@@ -18,7 +18,7 @@ use crate::runtime::{Clock, Poller};
 pub(super) const COPIES_END: Duration = Duration::from_secs(2);
 
 /// How long operations wait for the acknowledgement of the abort message before they return; the process may exit then.
-const FLOOD: Duration = Duration::from_millis(200);
+pub(super) const FLOOD: Duration = Duration::from_millis(200);
 
 impl Engine {
     /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
@@ -144,13 +144,15 @@ impl Engine {
         self.up.fence();
         self.up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
         // Ahead of the wait for copies.
-        let mut inboxes = Inboxes { executor: &mut self.executor, messages: &mut self.messages };
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, messages: &mut self.messages, groups: &mut self.groups };
         self.up.transmit(now, &mut inboxes);
         // Their outcomes say whether the copies have ended.
         self.gather();
         let waited = self.quiesce();
         self.executor.fenced();
         self.messages.fenced();
+        self.groups.end_with_all(&cause);
         let others = !self.up.is_empty() || self.notice.is_some();
         self.settling = others.then(|| now + waited + FLOOD);
     }
@@ -193,7 +195,7 @@ fn keep_memory(completed: &mut Completed, rank: Rank) {
 }
 
 /// The abort message: its `round` is the culprit, its `len` the reason's code; if ranks diverge, it names the operation.
-fn abort_header(src: Rank, cause: &AbortCause, seq: u64) -> Header {
+pub(super) fn abort_header(src: Rank, cause: &AbortCause, seq: u64) -> Header {
     use shouter_reducer::dtype::{DType, ReduceOp};
     use shouter_reducer::header::Collective;
     Header {

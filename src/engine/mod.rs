@@ -6,11 +6,14 @@
 //!                        '--fragments, releases-- channel::up
 //! ```
 //!
+//! That is the group of all ranks. Groups of some of them have executors of their own, over the same channels ([`groups`]).
+//!
 //! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
 //! the runtime calls [`Engine::poll`] with the time.
 
 pub(crate) mod divergence;
 mod end;
+pub(crate) mod groups;
 mod liveness;
 mod messages;
 mod trace;
@@ -40,6 +43,7 @@ use crate::group::watch::{Departure, Notice};
 use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
+use groups::Groups;
 use liveness::Liveness;
 use messages::Messages;
 use trace::Watch;
@@ -48,7 +52,7 @@ use trace::Watch;
 const QUIET: Duration = Duration::from_millis(10);
 
 /// Between two looks at what other ranks run, while an operation is under way.
-const COMPARE_EVERY: Duration = Duration::from_millis(50);
+pub(crate) const COMPARE_EVERY: Duration = Duration::from_millis(50);
 
 /// Between two questions to an accelerator, where nothing else is to do.
 const ASK_EVERY: Duration = Duration::from_micros(20);
@@ -87,18 +91,20 @@ pub struct Staging {
     pub memory: Box<dyn Any + Send>,
 }
 
-/// Where the channels hand what they receive: to the executor, or to the messages.
+/// Where the channels hand what they receive: to the messages, or to the executor of the group that it belongs to.
 struct Inboxes<'a> {
     executor: &'a mut Executor,
     messages: &'a mut Messages,
+    groups: &'a mut Groups,
 }
 
 impl Inbox for Inboxes<'_> {
     #[inline]
     fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        match header.kind.is_p2p() {
-            true => self.messages.on_message(header, payload),
-            false => self.executor.on_fragment(header, payload),
+        match header.key.group {
+            _ if header.kind.is_p2p() => self.messages.on_message(header, payload),
+            0 => self.executor.on_fragment(header, payload),
+            _ => self.groups.fragment(header, payload),
         }
     }
 
@@ -114,9 +120,11 @@ impl Inbox for Inboxes<'_> {
 
     #[inline]
     fn released(&mut self, token: SendToken) {
-        match token.is_p2p() {
-            true => self.messages.on_released(token),
-            false => self.executor.on_released(token),
+        match token.owner() {
+            _ if token == SendToken::CONTROL => {}
+            0 if token.is_p2p() => self.messages.on_released(token),
+            0 => self.executor.on_released(token),
+            _ => self.groups.released(token),
         }
     }
 }
@@ -151,6 +159,7 @@ pub struct Engine {
     /// ...and the slots after the channels that send from them and the device that has page-locked them.
     executor: Executor,
     messages: Messages,
+    groups: Groups,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
     /// The peers that the channel has lost, and why. The next poll handles them: its time shows whether this process was stopped in
@@ -175,6 +184,7 @@ impl Engine {
         Self {
             executor,
             messages: Messages::new(rank, ranks),
+            groups: Groups::new(),
             rank,
             up,
             node,
@@ -242,7 +252,7 @@ impl Engine {
     /// Whether everything that was sent is acknowledged and nothing has happened for a while.
     pub fn is_quiet(&self, now: Instant) -> bool {
         let is_sent = self.up.is_drained() && !self.messages.has_work();
-        self.up.is_empty() || is_sent && now - self.last_busy > QUIET
+        self.groups.is_empty() && (self.up.is_empty() || is_sent && now - self.last_busy > QUIET)
     }
 
     /// Why the group ended, if it did.
@@ -417,7 +427,8 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
-        let mut inboxes = Inboxes { executor: &mut self.executor, messages: &mut self.messages };
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, messages: &mut self.messages, groups: &mut self.groups };
         busy |= self.up.receive(now, &mut inboxes);
         while let Some(loss) = self.up.take_lost() {
             if self.liveness.departures_expected() {
@@ -461,7 +472,11 @@ impl Poller for Engine {
             .worked;
         }
         busy |= self.messages.poll(time, &mut self.up);
-        let mut inboxes = Inboxes { executor: &mut self.executor, messages: &mut self.messages };
+        if !self.groups.is_empty() {
+            busy |= self.groups.poll(now, &mut self.up);
+        }
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, messages: &mut self.messages, groups: &mut self.groups };
         busy |= self.up.transmit(now, &mut inboxes);
         self.watch.look(now, &self.up, &mut self.executor);
         busy |= self.gather();
@@ -507,7 +522,8 @@ impl Poller for Engine {
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
         let suspect = self.suspect.as_ref().map(|_| self.turned);
         let compare = (self.running != 0).then_some(self.next_compare);
-        [executor, messages, up, node, self.settling, self.ask_at, ballot, suspect, compare]
+        let groups = self.groups.next_deadline();
+        [executor, messages, up, node, self.settling, self.ask_at, ballot, suspect, compare, groups]
             .into_iter()
             .flatten()
             .min()

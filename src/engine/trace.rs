@@ -104,7 +104,7 @@ impl Watch {
     ) {
         let counted = self.counted;
         let (peer, token) = last.unzip();
-        let (tensor, step) = executor.on_the_wire(token).unzip();
+        let (tensor, step) = executor.on_the_wire(token.filter(|token| token.owner() == 0)).unzip();
         let kinds = [
             (RecordKind::Lost, counted.lost, before.lost, true),
             (RecordKind::Resent, counted.resent, before.resent, true),

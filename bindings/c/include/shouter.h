@@ -146,6 +146,9 @@
 /* Bytes for the text in shouter_error_info_t, the zero at its end included. */
 #define SHOUTER_TEXT_BYTES 1024
 
+/* The color of a rank that is in none of the groups that shouter_group_split makes. */
+#define SHOUTER_NO_COLOR -1
+
 /* Something failed, for good. */
 #define SHOUTER_LOG_ERROR 1
 
@@ -524,6 +527,33 @@ shouter_status_t shouter_last_error_info(struct shouter_error_info_t *info);
 /* The name of a status, such as "deadline"; "unknown" for a number that is none. The text is static. */
 const char *shouter_error_name(shouter_status_t status);
 
+/* Makes groups of the ranks with the same `color`, from 0 to 2^32 - 1, or SHOUTER_NO_COLOR for a rank that is in none: its `*out` is
+ * NULL. Every rank of `shouter` calls it, as it would a collective. In a new group ranks are numbered by `key`, and by their
+ * number in `shouter` where keys are the same. */
+  /*  */
+/* This and the following functions: a new group is used with every function that takes a shouter_t and ends with its own
+ * shouter_finalize. It has its own order of operations, deadlines and end: an error in it leaves the others as they were; a rank that dies
+ * ends all. Errors name ranks by their numbers in the group that was called; shouter_job_rank says which those are. A process
+ * leaves the job with the last of its groups. Tensors in the memory of GPUs are reduced by the group of shouter_init alone. */
+shouter_status_t shouter_group_split(const struct shouter_t *shouter,
+                                     int64_t color,
+                                     int64_t key,
+                                     struct shouter_t **out);
+
+/* Makes a group of the `n` ranks of `shouter` at `ranks`, which are numbered in this order there. Only they call it, each with the same
+ * list, and it returns when all have. Groups of the same ranks are made in the same order by all of them. */
+shouter_status_t shouter_group_create(const struct shouter_t *shouter,
+                                      const uint32_t *ranks,
+                                      size_t n,
+                                      struct shouter_t **out);
+
+/* Makes a group of the same ranks with the same numbers, whose operations have an order of their own. Every rank calls it. */
+shouter_status_t shouter_group_duplicate(const struct shouter_t *shouter,
+                                         struct shouter_t **out);
+
+/* Writes to `*out` the number that rank `rank` of this group has in the group of shouter_init. */
+shouter_status_t shouter_job_rank(const struct shouter_t *shouter, uint32_t rank, uint32_t *out);
+
 /* Joins the group that the environment and a file describe, and waits until all its ranks are there. */
   /*  */
 /* The environment is that of `shouter run` (SHOUTER_RANK, SHOUTER_SIZE...) or of torchrun (RANK, WORLD_SIZE, LOCAL_RANK,
@@ -543,7 +573,7 @@ shouter_status_t shouter_init_list(const char *const *addresses,
                                    uint32_t channel_num,
                                    struct shouter_t **out);
 
-/* Leaves the group together with all other ranks, and frees everything of it. NULL is allowed and does nothing. */
+/* Leaves the group together with all its other ranks, and frees everything of it. NULL is allowed and does nothing. */
   /*  */
 /* Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
  * Waits for this rank's operations under way, then for all ranks. Buffers pushed and not waited for hold their results after it,

@@ -72,7 +72,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str
 ///
 /// # Safety
 /// `out` is valid for a write.
-unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
+pub(crate) unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
     let said: Vec<u8> = group.transport().to_string().bytes().filter(|&byte| byte != 0).collect();
     let transport = CString::new(said).unwrap_or_default();
     // SAFETY: the caller's promise.
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn shouter_init_list(
     })
 }
 
-/// Leaves the group together with all other ranks, and frees everything of it. NULL is allowed and does nothing.
+/// Leaves the group together with all its other ranks, and frees everything of it. NULL is allowed and does nothing.
 ///
 /// Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
 /// Waits for this rank's operations under way, then for all ranks. Buffers pushed and not waited for hold their results after it,

@@ -7,13 +7,14 @@
 //!
 //! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
 //! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`uneven`] those with a count for
-//! each rank, [`p2p`] messages between two ranks, [`log`] what the library says meanwhile.
+//! each rank, [`groups`] those of some ranks, [`p2p`] messages between two ranks, [`log`] what the library says meanwhile.
 
 #![deny(unsafe_code)]
 
 pub mod blocks;
 pub mod collective;
 pub mod error;
+pub mod groups;
 pub mod handle;
 pub mod log;
 pub mod p2p;

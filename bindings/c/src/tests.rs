@@ -1,3 +1,5 @@
+mod groups;
+
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -31,6 +31,8 @@ pub struct ExecutorConfig {
     pub eager_pool_bytes: usize,
     /// Room for the slots of all operations, in bytes.
     pub slot_pool_bytes: usize,
+    /// Whether that room is only allocated for the first operation that has slots; then [`slots`](super::Executor::slots) are empty.
+    pub lazy_slots: bool,
     /// Operations at once; rounded up to a power of two.
     pub max_operations: usize,
     /// Bytes to copy and reduce in one poll before it returns (at least one step is done).
@@ -51,6 +53,7 @@ impl ExecutorConfig {
             eager_bytes: 16 << 10,
             eager_pool_bytes: 1 << 20,
             slot_pool_bytes: 64 << 20,
+            lazy_slots: false,
             max_operations: 256,
             poll_bytes: 1 << 20,
             one_sided: false,

@@ -79,12 +79,11 @@ impl Executor {
         if token == SendToken::CONTROL {
             return;
         }
-        let (low, step) = ((token.0 >> 32) as u32, token.0 as u32);
-        let released = self.ring.edit(low.into(), |op| {
-            if op.state() == OpState::Vacant || op.seq() as u32 != low {
+        let released = self.ring.edit(token.seq(), |op| {
+            if op.state() == OpState::Vacant || !token.is_of(op.seq()) {
                 return None;
             }
-            op.released(step, &mut self.control);
+            op.released(token.step(), &mut self.control);
             let may_end = op.steps.are_done() || op.state() == OpState::Lingering;
             may_end.then_some(op.seq())
         });
@@ -102,6 +101,11 @@ impl Executor {
             self.ring.edit(seq, Op::fenced);
             self.vacate_if_free(seq);
         }
+    }
+
+    /// Whether no operation runs, and no transport or accelerator refers to anything of this executor or of its operations.
+    pub fn is_at_rest(&self) -> bool {
+        self.ring.iter().all(|op| op.state() == OpState::Vacant)
     }
 
     /// The next operation that has ended, in the order in which they ended.

@@ -114,8 +114,8 @@ impl Executor {
             return Err(ExecutorError::Rank { rank: config.rank, ranks: config.grid.ranks() });
         }
         let nodes = config.grid.nodes() as usize;
-        let slots =
-            Slots::new(config.slot_pool_bytes).ok_or(ExecutorError::SlotPool(config.slot_pool_bytes))?;
+        let slots = Slots::new(config.slot_pool_bytes, config.lazy_slots);
+        let slots = slots.ok_or(ExecutorError::SlotPool(config.slot_pool_bytes))?;
         Ok(Self {
             config,
             ring: Ring::new(operations),
@@ -158,9 +158,8 @@ impl Executor {
     pub fn on_the_wire(&self, token: Option<SendToken>) -> Option<(Arc<str>, u64)> {
         let op = match token {
             Some(token) => {
-                let seq = (token.0 >> 32) as u32;
-                let op = self.ring.op(seq.into());
-                (op.state() != OpState::Vacant && op.seq() as u32 == seq).then_some(op)
+                let op = self.ring.op(token.seq());
+                (op.state() != OpState::Vacant && token.is_of(op.seq())).then_some(op)
             }
             None => {
                 let waits = |op: &&Op| op.state() != OpState::Vacant && op.sends.unreleased() > 0;
@@ -288,6 +287,11 @@ impl Executor {
             return Err(StartError::Busy { what: "operations" });
         }
         Ok(())
+    }
+
+    /// What it was made with.
+    pub fn config(&self) -> &ExecutorConfig {
+        &self.config
     }
 
     /// Operations that have not ended.

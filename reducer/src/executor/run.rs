@@ -323,7 +323,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             granule = super::granule(self.transport.max_fragment(to));
             op.marks.begin(step, self.control.now());
         }
-        let token = SendToken((op.seq() & 0xffff_ffff) << 32 | u64::from(step));
+        let token = SendToken::new(op.seq(), step);
         let (mut sent, mut posted) = (state.progress, 0);
         let mut ran = StepOutcome::Posted;
         loop {

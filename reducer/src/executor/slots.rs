@@ -11,9 +11,10 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// So many bytes on the host; `None` if they cannot be allocated.
-    pub(super) fn new(bytes: usize) -> Option<Self> {
-        Some(Self { host: Pool::new(bytes)?, device: None })
+    /// So many bytes on the host, allocated now or, if `lazy`, when some are taken first; `None` if they cannot be allocated.
+    pub(super) fn new(bytes: usize, lazy: bool) -> Option<Self> {
+        let host = if lazy { Pool::lazy(bytes)? } else { Pool::new(bytes)? };
+        Some(Self { host, device: None })
     }
 
     /// Memory of a device.

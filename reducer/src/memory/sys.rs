@@ -339,6 +339,8 @@ impl Pooled {
 #[derive(Debug)]
 enum PoolMemory {
     Own(Owned),
+    /// So many bytes, to be allocated when the first piece is taken.
+    Later(usize),
     /// Memory of another owner, such as a device's.
     Borrowed(TensorRegion),
 }
@@ -360,6 +362,12 @@ impl Pool {
         Some(Self { memory: PoolMemory::Own(Owned::new(bytes)?), free: vec![(0, bytes)] })
     }
 
+    /// The same, but nothing is allocated before the first piece is taken.
+    pub(crate) fn lazy(bytes: usize) -> Option<Self> {
+        let bytes = bytes.checked_next_multiple_of(Self::ALIGN)?;
+        Some(Self { memory: PoolMemory::Later(bytes), free: vec![(0, bytes)] })
+    }
+
     /// Pieces of a region, which stays valid for as long as operations use them.
     pub(crate) fn of(region: TensorRegion) -> Self {
         let bytes = region.len() / Self::ALIGN * Self::ALIGN;
@@ -368,7 +376,10 @@ impl Pool {
 
     /// Bytes in all.
     pub(crate) fn capacity(&self) -> usize {
-        self.whole().len()
+        match self.memory {
+            PoolMemory::Later(bytes) => bytes,
+            _ => self.whole().len(),
+        }
     }
 
     /// Has nothing to give from now on; memory of its own is never freed.
@@ -377,11 +388,12 @@ impl Pool {
         self.free.clear();
     }
 
-    /// All of it.
+    /// All of it; empty before it is allocated.
     pub(crate) fn whole(&self) -> TensorRegion {
         match &self.memory {
             // SAFETY: the pool outlives its pieces' operations (the executor owns it and says when it may be dropped).
             PoolMemory::Own(memory) => unsafe { memory.region() },
+            PoolMemory::Later(_) => TensorRegion::empty(),
             PoolMemory::Borrowed(region) => *region,
         }
     }
@@ -389,6 +401,9 @@ impl Pool {
     pub(crate) fn take(&mut self, bytes: usize) -> Option<Pooled> {
         let bytes = bytes.checked_next_multiple_of(Self::ALIGN)?;
         let at = self.free.iter().position(|&(_, len)| len >= bytes)?;
+        if let PoolMemory::Later(all) = self.memory {
+            self.memory = PoolMemory::Own(Owned::new(all)?);
+        }
         let (offset, len) = self.free[at];
         if len == bytes {
             self.free.remove(at);

@@ -387,4 +387,4 @@ impl<F: Fabric, C: Control> Transport for VerbsChannel<F, C> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

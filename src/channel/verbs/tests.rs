@@ -1,6 +1,6 @@
 //! Two leaders over queue pairs that fail and damage at random: no contribution is lost or counted twice.
 
-mod allocations;
+pub(crate) mod allocations;
 mod device;
 mod hub;
 #[cfg(feature = "verbs")]

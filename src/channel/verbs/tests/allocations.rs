@@ -6,6 +6,7 @@ use std::cell::Cell;
 
 thread_local! {
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    static BYTES: Cell<i64> = const { Cell::new(0) };
     static PAUSED: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -18,11 +19,13 @@ unsafe impl GlobalAlloc for Counting {
         if PAUSED.get() == 0 {
             COUNT.set(COUNT.get() + 1);
         }
+        BYTES.set(BYTES.get() + layout.size() as i64);
         // SAFETY: the caller's promises are those that `System` asks for.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        BYTES.set(BYTES.get() - layout.size() as i64);
         // SAFETY: `memory` came from `System.alloc` with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
@@ -34,6 +37,11 @@ static ALLOCATOR: Counting = Counting;
 /// Allocations of this thread so far.
 pub(super) fn count() -> u64 {
     COUNT.get()
+}
+
+/// Bytes that this thread has allocated and not freed; what it frees for others counts against it.
+pub(crate) fn bytes() -> i64 {
+    BYTES.get()
 }
 
 /// While this lives, nothing is counted on its thread.

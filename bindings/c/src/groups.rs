@@ -1,0 +1,116 @@
+//! Groups of some ranks: made of a group by its members, used as it is, ended by `shouter_finalize`.
+#![allow(
+    unsafe_code,
+    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
+)]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the documentation is written for C; the promise is in the module's"
+)]
+
+use shouter::Error;
+
+use crate::error::{Status, guard, null};
+use crate::handle::{Shouter, group, hand_out};
+
+/// The color of a rank that is in none of the groups that shouter_group_split makes.
+pub const SHOUTER_NO_COLOR: i64 = -1;
+
+/// Makes groups of the ranks with the same `color`, from 0 to 2^32 - 1, or SHOUTER_NO_COLOR for a rank that is in none: its `*out` is
+/// NULL. Every rank of `shouter` calls it, as it would a collective. In a new group ranks are numbered by `key`, and by their
+/// number in `shouter` where keys are the same.
+///
+/// This and the following functions: a new group is used with every function that takes a shouter_t and ends with its own
+/// shouter_finalize. It has its own order of operations, deadlines and end: an error in it leaves the others as they were; a rank that dies
+/// ends all. Errors name ranks by their numbers in the group that was called; shouter_job_rank says which those are. A process
+/// leaves the job with the last of its groups. Tensors in the memory of GPUs are reduced by the group of shouter_init alone.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_group_split(
+    shouter: *const Shouter,
+    color: i64,
+    key: i64,
+    out: *mut *mut Shouter,
+) -> Status {
+    guard(|| {
+        if out.is_null() {
+            return Err(null("out"));
+        }
+        // SAFETY: NULL or live, as the module `handle` demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        let color = match color {
+            SHOUTER_NO_COLOR => None,
+            color => Some(u32::try_from(color).map_err(|_| {
+                Error::Argument(format!("color is {color}; use SHOUTER_NO_COLOR, or 0 to {}", u32::MAX))
+            })?),
+        };
+        match group.split(color, key)? {
+            // SAFETY: not NULL; the caller promises room for a pointer.
+            Some(made) => unsafe { hand_out(made, out) },
+            // SAFETY: as above.
+            None => unsafe { out.write(std::ptr::null_mut()) },
+        }
+        Ok(())
+    })
+}
+
+/// Makes a group of the `n` ranks of `shouter` at `ranks`, which are numbered in this order there. Only they call it, each with the same
+/// list, and it returns when all have. Groups of the same ranks are made in the same order by all of them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_group_create(
+    shouter: *const Shouter,
+    ranks: *const u32,
+    n: usize,
+    out: *mut *mut Shouter,
+) -> Status {
+    guard(|| {
+        if out.is_null() || ranks.is_null() {
+            return Err(null("ranks or out"));
+        }
+        // SAFETY: NULL or live, as the module `handle` demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        if n > group.size() as usize {
+            return Err(Error::Argument(format!("n is {n}, and the group has {} ranks", group.size())));
+        }
+        // SAFETY: not NULL; the caller promises n numbers.
+        let made = group.group(unsafe { std::slice::from_raw_parts(ranks, n) })?;
+        // SAFETY: not NULL; the caller promises room for a pointer.
+        unsafe { hand_out(made, out) };
+        Ok(())
+    })
+}
+
+/// Makes a group of the same ranks with the same numbers, whose operations have an order of their own. Every rank calls it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_group_duplicate(shouter: *const Shouter, out: *mut *mut Shouter) -> Status {
+    guard(|| {
+        if out.is_null() {
+            return Err(null("out"));
+        }
+        // SAFETY: NULL or live, as the module `handle` demands of its callers.
+        let made = unsafe { group(shouter) }?.duplicate()?;
+        // SAFETY: not NULL; the caller promises room for a pointer.
+        unsafe { hand_out(made, out) };
+        Ok(())
+    })
+}
+
+/// Writes to `*out` the number that rank `rank` of this group has in the group of shouter_init.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_job_rank(shouter: *const Shouter, rank: u32, out: *mut u32) -> Status {
+    guard(|| {
+        if out.is_null() {
+            return Err(null("out"));
+        }
+        // SAFETY: NULL or live, as the module `handle` demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        let found = group.job_rank(rank).ok_or_else(|| {
+            Error::Argument(format!(
+                "rank {rank} is no rank of this group; they are 0 to {}",
+                group.size() - 1
+            ))
+        })?;
+        // SAFETY: not NULL; the caller promises room for a number.
+        unsafe { out.write(found) };
+        Ok(())
+    })
+}

@@ -1,0 +1,239 @@
+//! Groups of some ranks: made of a group by its members, each with its own numbers, order of operations, deadlines and end.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shouter_reducer::grid::{Grid, Rank};
+
+use super::stats::Tally;
+use super::table::Tables;
+use super::{Group, pending};
+use crate::engine::groups::{MakeError, Members, MembersError};
+use crate::error::Error;
+
+/// In the place of the color of a rank that is in no new group.
+const NO_COLOR: u64 = u64::MAX;
+
+/// Who is in a group of some ranks.
+pub(super) struct Subset {
+    members: Arc<Members>,
+    pub(super) places: Places,
+}
+
+/// Where a rank stands among the members of its group, by hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Places {
+    pub(super) local_rank: u32,
+    pub(super) local_size: u32,
+    pub(super) node: u32,
+    pub(super) nodes: u32,
+}
+
+impl Places {
+    /// Of a member; `grid` says which rank of the job is on which host.
+    fn of(members: &Members, grid: &Grid) -> Self {
+        let host = |rank: &Rank| grid.node_of(*rank);
+        let mut hosts: Vec<u32> = members.ranks().iter().map(host).collect();
+        let own = members.own().0 as usize;
+        let here = hosts[own];
+        let among = |hosts: &[u32]| hosts.iter().filter(|host| **host == here).count() as u32;
+        let (local_rank, local_size) = (among(&hosts[..own]), among(&hosts));
+        hosts.sort_unstable();
+        hosts.dedup();
+        let node = hosts.partition_point(|host| *host < here) as u32;
+        Self { local_rank, local_size, node, nodes: hosts.len() as u32 }
+    }
+}
+
+impl Group {
+    /// Makes groups of the ranks with the same `color`; `None` for a rank that is in none of them. Every rank of this group calls it, as it
+    /// would a collective. In a new group ranks are numbered by `key`, and by their number here where keys are the same.
+    ///
+    /// A new group has its own order of operations, deadlines and end: an error in it leaves this one as it was, and operations of both go
+    /// on beside each other, in whichever order ranks start them. The end of the job's group of all, as by the death of a rank, ends all
+    /// groups. Errors name ranks by their numbers in the group that was called, and say which ranks of the job those are. A group costs no
+    /// thread, connection or shared memory. Its tensors are registered by itself, and lie in the host's memory.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// let group = shouter::init(config)?;
+    /// // Those with even numbers, and those with odd ones.
+    /// let half = group.split(Some(group.rank() % 2), 0)?.expect("every rank has a color");
+    /// let mut loss = [0.5f32];
+    /// half.all_reduce(&mut loss, shouter::ReduceOp::Avg)?;
+    /// assert_eq!(loss, [0.5]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`all_reduce`](Self::all_reduce), and as [`group`](Self::group).
+    pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Group>, Error> {
+        let mut all = vec![[0u64; 2]; self.size() as usize];
+        let own = [color.map_or(NO_COLOR, u64::from), key as u64];
+        self.all_gather(&own, all.as_flattened_mut())?;
+        if color.is_none() {
+            return Ok(None);
+        }
+        let mut members: Vec<(i64, u32)> = (0..)
+            .zip(&all)
+            .filter(|(_, theirs)| theirs[0] == own[0])
+            .map(|(rank, theirs)| (theirs[1] as i64, rank))
+            .collect();
+        members.sort_unstable();
+        // All members have come, so the new group need not wait for them.
+        self.make(members.into_iter().map(|(_, rank)| self.rank_in_job(rank)).collect()).map(Some)
+    }
+
+    /// Makes a group of these ranks, which are numbered in this order there. Only they call it, each with the same list; it returns when
+    /// all have. Groups of the same members are made in the same order by all of them. See [`split`](Self::split).
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a list that is empty, has a rank twice, lacks this rank or has one that is none; [`Error::Deadline`] names
+    /// those that did not come; else as [`all_reduce`](Self::all_reduce).
+    pub fn group(&self, ranks: &[u32]) -> Result<Group, Error> {
+        if let Some(rank) = ranks.iter().find(|rank| **rank >= self.size()) {
+            return Err(Error::Argument(format!(
+                "rank {rank} is no rank of this group; they are 0 to {}",
+                self.size() - 1
+            )));
+        }
+        let group = self.make(ranks.iter().map(|rank| self.rank_in_job(*rank)).collect())?;
+        // An agreement of the members alone.
+        group.barrier()?;
+        Ok(group)
+    }
+
+    /// Makes a group of the same ranks with the same numbers, for operations with an order of their own: a library's, say. Every rank
+    /// calls it. See [`split`](Self::split).
+    ///
+    /// # Errors
+    /// As [`group`](Self::group).
+    pub fn duplicate(&self) -> Result<Group, Error> {
+        self.group(&(0..self.size()).collect::<Vec<_>>())
+    }
+
+    /// The number in the job of a rank of this group; `None` if it is none.
+    pub fn job_rank(&self, rank: u32) -> Option<u32> {
+        match &self.subset {
+            Some(subset) => subset.members.rank(Rank(rank)).map(|rank| rank.0),
+            None => (rank < self.size()).then_some(rank),
+        }
+    }
+
+    fn rank_in_job(&self, rank: u32) -> Rank {
+        Rank(self.job_rank(rank).unwrap_or(u32::MAX))
+    }
+
+    /// Makes a group of these ranks of the job here.
+    fn make(&self, ranks: Vec<Rank>) -> Result<Group, Error> {
+        self.drive.check_process()?;
+        let own = self.rank_in_job(self.rank.0);
+        let members = Members::new(ranks, own).map_err(|why| {
+            let number =
+                |rank| (0..self.size()).find(|number| self.rank_in_job(*number) == rank).unwrap_or(0);
+            Error::Argument(match why {
+                MembersError::Twice(rank) => {
+                    format!("rank {} comes twice among the ranks of a new group; name it once", number(rank))
+                }
+                MembersError::NotOne => format!(
+                    "this rank, {}, is not among the ranks of the new group; only those that are make it",
+                    self.rank.0
+                ),
+            })
+        })?;
+        let job = self.job.grid;
+        let members = Arc::new(members);
+        let (parent, asked) = (self.lineage, members.clone());
+        let made = self.drive.with(move |engine| engine.make_group(&parent, asked))?;
+        let (id, lineage) = made.map_err(|why| match why {
+            MakeError::TooMany => Error::Argument(why.to_string()),
+            MakeError::Executor(_) => Error::Internal(why.to_string()),
+            MakeError::Ended(cause) => Error::closed_by(
+                &cause,
+                format!("a group was not made: the group of all ranks has ended: {cause}"),
+            ),
+        })?;
+        let grid =
+            Grid::new(members.size(), 1, job.leaf_size()).map_err(|why| Error::Internal(why.to_string()))?;
+        Ok(Group {
+            number: pending::next_group(),
+            rank: members.own(),
+            grid,
+            job: self.job.clone(),
+            drive: self.drive.of(id),
+            cells: None,
+            node: None,
+            tables: Tables::new(members.own(), grid, *self.tables.plan()),
+            subset: Some(Subset { places: Places::of(&members, &job), members }),
+            lineage,
+            deadline: self.deadline,
+            step: AtomicU64::new(self.step.load(Ordering::Relaxed)),
+            tally: Tally::default(),
+            timeline: self.timeline.clone(),
+            flight: self.flight.clone(),
+            _on_signal: None,
+            ad_hoc: self.ad_hoc.clone(),
+            device: self.device,
+            takes_memory: self.takes_memory,
+            #[cfg(feature = "cuda")]
+            gpu: super::gpu::Bound::none(),
+            transport: self.transport.clone(),
+        })
+    }
+
+    /// Gives every rank the bytes of each, by operations of this group.
+    pub(super) fn gather_bytes(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        let ranks = self.size() as usize;
+        let mut lengths = vec![0u64; ranks];
+        self.all_gather(&[bytes.len() as u64], &mut lengths)?;
+        let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
+        if longest == 0 {
+            return Ok(vec![vec![]; ranks]);
+        }
+        let mut block = bytes.to_vec();
+        block.resize(longest, 0);
+        let mut all = vec![0u8; longest * ranks];
+        self.all_gather(&block, &mut all)?;
+        let blocks = all.chunks(longest).zip(lengths);
+        Ok(blocks.map(|(block, len)| block[..(len as usize).min(longest)].to_vec()).collect())
+    }
+
+    /// An error of this group, whose ranks have its numbers, with what those are in the job where that is not the same.
+    pub(super) fn with_job_ranks(&self, error: Error) -> Error {
+        let Some(Subset { members, .. }) = &self.subset else { return error };
+        let named = error.rank().into_iter().chain(error.missing().iter().copied()).chain(error.in_use_by());
+        let texts: Vec<String> = named
+            .filter_map(|number| match members.named(Rank(number)) {
+                (Rank(rank), true) if rank == number => None,
+                (Rank(rank), true) => Some(format!("rank {number} of this group is rank {rank} of the job")),
+                (Rank(rank), false) => {
+                    Some(format!("rank {number} is no rank of this group, but rank {rank} of the job"))
+                }
+            })
+            .collect();
+        if texts.is_empty() { error } else { error.with_more(&format!("; {}", texts.join(", "))) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_count_the_members_of_each_host() {
+        // Hosts of two: 0 1 | 2 3 | 4 5 | 6 7.
+        let grid = Grid::new(8, 2, 1).unwrap();
+        let of = |ranks: &[u32], own| {
+            let members = Members::new(ranks.iter().copied().map(Rank).collect(), Rank(own)).unwrap();
+            let Places { local_rank, local_size, node, nodes } = Places::of(&members, &grid);
+            [local_rank, local_size, node, nodes]
+        };
+        assert_eq!(of(&[7, 2, 3, 6, 0], 7), [0, 2, 2, 3]);
+        assert_eq!(of(&[7, 2, 3, 6, 0], 6), [1, 2, 2, 3]);
+        assert_eq!(of(&[7, 2, 3, 6, 0], 3), [1, 2, 1, 3]);
+        assert_eq!(of(&[7, 2, 3, 6, 0], 0), [0, 1, 0, 3]);
+    }
+}

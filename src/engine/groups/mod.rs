@@ -1,0 +1,357 @@
+//! The groups of some ranks that this rank is a member of, beside the group of all: many at once, each with an order of its own.
+//!
+//! ```text
+//!   Group --start--> Engine --+--> executor of the group of all
+//!                             '--> Groups --> Subgroup --> executor --> Route --+
+//!                                    ^                                          v
+//!                                    '------ by the number in the header --- UpChannels
+//! ```
+//!
+//! A group costs an [executor](Subgroup) over a flat grid, and no thread, socket or segment. Members agree on it by themselves
+//! ([`Lineage`]); messages say which group they belong to by the number that the *receiver* has given it ([`Route`](route::Route)), which
+//! leads straight to its executor. A number is used again only after a million others of its place, when nothing of its last group is under way.
+//!
+//! A member that makes a group early tells members that have not made it. What they are told is kept, so much of each rank and no more;
+//! beyond that the message is refused, and comes again. Nothing else can come early, as it needs the receiver's number.
+
+mod lineage;
+mod members;
+mod route;
+mod subgroup;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{
+    AbortCause, Completed, Disposition, Executor, ExecutorConfig, OpId, Refusal, Request, StartError,
+};
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::{Header, MatchKey};
+use shouter_reducer::transport::SendToken;
+
+use super::Engine;
+use crate::channel::up::UpChannels;
+pub(crate) use lineage::Lineage;
+pub(crate) use members::{Members, MembersError};
+use subgroup::Subgroup;
+
+/// Groups alive at once; their places are the owners of tokens from 1 on.
+pub(crate) const MAX_GROUPS: usize = 4000;
+const _: () = assert!(MAX_GROUPS < SendToken::OWNERS as usize, "each group is an owner of tokens");
+
+/// Operations of a group at once.
+const OPERATIONS: usize = 32;
+
+/// Room for early messages of a group, per member, in bytes.
+const EAGER_POOL: usize = 256 << 10;
+
+/// What is kept of one rank about groups that are not made here yet.
+const EARLY: usize = 256;
+
+/// Low bits of a group's number: its place.
+const PLACE_BITS: u32 = 12;
+
+/// A group of some ranks of this process: the number that it has here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupId(u32);
+
+/// Why a group was not made here.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MakeError {
+    /// There are too many.
+    #[error("{MAX_GROUPS} groups are in use; drop some first")]
+    TooMany,
+    /// The group of all has ended.
+    #[error("the group of all ranks has ended: {0}")]
+    Ended(Arc<AbortCause>),
+    /// It cannot have an executor.
+    #[error("{0}")]
+    Executor(String),
+}
+
+/// A place for a group.
+#[derive(Default)]
+struct Place {
+    /// Groups that were there.
+    uses: u32,
+    group: Option<Box<Subgroup>>,
+}
+
+/// What a rank has said of a group that is not made here.
+struct Early {
+    src: Rank,
+    lineage: Lineage,
+    greeting: lineage::Greeting,
+}
+
+/// The groups of some ranks.
+pub(super) struct Groups {
+    /// A group's number is this place's index and one, and above that the place's uses.
+    places: Vec<Place>,
+    /// Indices of places, the one that was left first in front.
+    free: VecDeque<u32>,
+    /// Indices of places with a group.
+    alive: Vec<u32>,
+    by_lineage: HashMap<Lineage, u32>,
+    /// How many groups of a digest were made.
+    made: HashMap<u128, u32>,
+    early: Vec<Early>,
+}
+
+impl Groups {
+    pub(super) fn new() -> Self {
+        Self {
+            places: vec![],
+            free: VecDeque::new(),
+            alive: vec![],
+            by_lineage: HashMap::new(),
+            made: HashMap::new(),
+            early: vec![],
+        }
+    }
+
+    /// Whether there is no group.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.alive.is_empty()
+    }
+
+    /// Index of the place of a group's number.
+    #[inline]
+    fn index(id: u32) -> usize {
+        (id & ((1 << PLACE_BITS) - 1)).wrapping_sub(1) as usize
+    }
+
+    /// The group with this number here.
+    #[inline]
+    fn group(&mut self, id: u32) -> Option<&mut Subgroup> {
+        let group = self.places.get_mut(Self::index(id))?.group.as_deref_mut()?;
+        (group.id() == id).then_some(group)
+    }
+
+    /// The same, to look at.
+    fn look(&self, id: GroupId) -> Option<&Subgroup> {
+        let group = self.places.get(Self::index(id.0))?.group.as_deref()?;
+        (group.id() == id.0).then_some(group)
+    }
+
+    /// Makes a group of members of a parent, by what the executor of the group of all was made with.
+    fn make(
+        &mut self,
+        parent: &Lineage,
+        members: Arc<Members>,
+        like: &ExecutorConfig,
+    ) -> Result<(GroupId, Lineage), MakeError> {
+        let digest = parent.digest_of(members.ranks());
+        let number = self.made.get(&digest).copied().unwrap_or(0);
+        let lineage = Lineage { digest, number };
+        let index = match self.free.pop_front() {
+            Some(index) => index,
+            None if self.places.len() < MAX_GROUPS => {
+                self.places.push(Place::default());
+                self.places.len() as u32 - 1
+            }
+            None => return Err(MakeError::TooMany),
+        };
+        let Some(place) = self.places.get_mut(index as usize) else { return Err(MakeError::TooMany) };
+        let id = place.uses << PLACE_BITS | (index + 1);
+        place.uses = place.uses.wrapping_add(1);
+        let executor = match executor(id, &members, like) {
+            Ok(executor) => executor,
+            Err(why) => {
+                self.free.push_back(index);
+                return Err(MakeError::Executor(why));
+            }
+        };
+        let mut group = Subgroup::new((id, index + 1), lineage, members, executor);
+        self.early.retain(|early| {
+            let is_of = early.lineage == lineage;
+            if is_of {
+                group.greeted(early.src, early.greeting);
+            }
+            !is_of
+        });
+        place.group = Some(Box::new(group));
+        self.made.insert(digest, number.wrapping_add(1));
+        self.by_lineage.insert(lineage, id);
+        self.alive.push(index);
+        Ok((GroupId(id), lineage))
+    }
+
+    /// Takes a message to a group of some ranks, or about one.
+    #[inline]
+    pub(super) fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        if header.key.group == MatchKey::MAKING {
+            return self.greeted(header);
+        }
+        match self.group(header.key.group) {
+            Some(group) => group.fragment(header, payload),
+            // This rank has left it.
+            None => Disposition::Refused(Refusal::OtherGroup),
+        }
+    }
+
+    /// Nothing refers to a posted fragment of a group any more.
+    #[inline]
+    pub(super) fn released(&mut self, token: SendToken) {
+        let place = self.places.get_mut(token.owner().wrapping_sub(1) as usize);
+        if let Some(group) = place.and_then(|place| place.group.as_deref_mut()) {
+            group.released(token);
+        }
+    }
+
+    /// A rank has made a group, or left one.
+    #[cold]
+    fn greeted(&mut self, header: &Header) -> Disposition {
+        let Some((lineage, greeting)) = Lineage::parse(header) else {
+            return Disposition::Refused(Refusal::Malformed);
+        };
+        if let Some(&id) = self.by_lineage.get(&lineage) {
+            if let Some(group) = self.group(id) {
+                group.greeted(header.src, greeting);
+            }
+            return Disposition::Consumed;
+        }
+        let was_here = self.made.get(&lineage.digest).is_some_and(|made| lineage.number < *made);
+        if was_here {
+            return Disposition::Consumed;
+        }
+        let known = |early: &&mut Early| (early.src, early.lineage) == (header.src, lineage);
+        if let Some(early) = self.early.iter_mut().find(known) {
+            // That it has left stays so, whatever comes late.
+            if matches!(early.greeting, lineage::Greeting::Made(_)) {
+                early.greeting = greeting;
+            }
+            return Disposition::Consumed;
+        }
+        if self.early.iter().filter(|early| early.src == header.src).count() >= EARLY {
+            return Disposition::Refused(Refusal::NotReady);
+        }
+        self.early.push(Early { src: header.src, lineage, greeting });
+        Disposition::Consumed
+    }
+
+    /// One poll of all groups; whether one did something.
+    pub(super) fn poll(&mut self, now: Instant, up: &mut UpChannels) -> bool {
+        let mut busy = false;
+        let Self { places, alive, by_lineage, free, .. } = self;
+        alive.retain(|&index| {
+            let Some(place) = places.get_mut(index as usize) else { return false };
+            let Some(group) = place.group.as_deref_mut() else { return false };
+            busy |= group.poll(now, up);
+            let closed = group.is_closed(now);
+            if closed {
+                by_lineage.remove(&group.lineage());
+                place.group = None;
+                free.push_back(index);
+                busy = true;
+            }
+            !closed
+        });
+        busy
+    }
+
+    /// When the next poll is needed although nothing may arrive.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let groups = self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref());
+        groups.filter_map(Subgroup::next_deadline).min()
+    }
+
+    /// The group of all has ended, the channels refer to no memory any more, and all groups end.
+    pub(super) fn end_with_all(&mut self, cause: &AbortCause) {
+        for &index in &self.alive {
+            let place = self.places.get_mut(index as usize);
+            if let Some(group) = place.and_then(|place| place.group.as_deref_mut()) {
+                group.end_with_all(cause.culprit, cause.reason.clone(), cause.seen.clone());
+            }
+        }
+    }
+}
+
+/// The executor of a group.
+#[allow(unsafe_code)]
+fn executor(id: u32, members: &Members, like: &ExecutorConfig) -> Result<Executor, String> {
+    let grid = Grid::new(members.size(), 1, like.grid.leaf_size()).map_err(|why| why.to_string())?;
+    let config = ExecutorConfig {
+        rank: members.own(),
+        grid,
+        group: id,
+        eager_pool_bytes: EAGER_POOL,
+        lazy_slots: true,
+        max_operations: OPERATIONS,
+        // A peer's NIC may write to a landing after the group has ended; the channel is not fenced then.
+        one_sided: false,
+        ..*like
+    };
+    // SAFETY: it belongs to an engine, which drops its channels first; it has neither node nor accelerator.
+    unsafe { Executor::new(config) }.map_err(|why| why.to_string())
+}
+
+/// Operations of any group of this process: without a [`GroupId`] those of the group of all.
+impl Engine {
+    /// Makes a group of members of another one. They make those of the same members in the same order.
+    pub(crate) fn make_group(
+        &mut self,
+        parent: &Lineage,
+        members: Arc<Members>,
+    ) -> Result<(GroupId, Lineage), MakeError> {
+        match self.executor.aborted() {
+            Some(cause) => Err(MakeError::Ended(cause.clone())),
+            None => self.groups.make(parent, members, self.executor.config()),
+        }
+    }
+
+    /// As [`start`](Self::start).
+    #[inline]
+    pub(crate) fn start_in(
+        &mut self,
+        group: Option<GroupId>,
+        now: Instant,
+        request: Request,
+    ) -> Result<OpId, StartError> {
+        let Some(GroupId(id)) = group else { return self.start(now, request) };
+        match self.groups.group(id) {
+            Some(group) => group.start(now, request),
+            None => Err(StartError::Busy { what: "groups" }),
+        }
+    }
+
+    /// As [`take_finished`](Self::take_finished).
+    #[inline]
+    pub(crate) fn take_finished_in(&mut self, group: Option<GroupId>, op: OpId) -> Option<Completed> {
+        let Some(GroupId(id)) = group else { return self.take_finished(op) };
+        self.groups.group(id)?.take_finished(op)
+    }
+
+    /// As [`aborted`](Self::aborted).
+    pub(crate) fn aborted_in(&self, group: Option<GroupId>) -> Option<&AbortCause> {
+        match group {
+            None => self.aborted(),
+            Some(id) => self.groups.look(id)?.executor().aborted().map(|cause| &**cause),
+        }
+    }
+
+    /// As [`is_idle`](Self::is_idle).
+    pub(crate) fn is_idle_in(&self, group: Option<GroupId>) -> bool {
+        match group {
+            None => self.is_idle(),
+            Some(id) => self.groups.look(id).is_none_or(Subgroup::is_idle),
+        }
+    }
+
+    /// This rank leaves a group; the members hear of it.
+    pub(crate) fn leave_group(&mut self, id: GroupId, now: Instant) {
+        if let Some(group) = self.groups.group(id.0) {
+            group.leave(now);
+        }
+    }
+
+    /// Whether nothing refers to the memory of a group's operations.
+    pub(crate) fn is_group_at_rest(&self, id: GroupId) -> bool {
+        self.groups.look(id).is_none_or(Subgroup::is_at_rest)
+    }
+}
+
+#[cfg(test)]
+mod tests;

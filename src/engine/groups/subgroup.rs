@@ -1,0 +1,398 @@
+//! A group of some ranks on this rank: an executor of its own, so an order, numbers, deadlines and an end of its own.
+//!
+//! Each member is a node of its own for the executor: its messages go over the channels and nothing of it lies in memory that ranks share. It
+//! polls no clock, holds no thread and no socket; what it keeps for a member is a few dozen bytes.
+//!
+//! An error ends it on all members, by messages among them, and nothing else. The channels go on, so unlike at the end of the group of
+//! all no payload is taken back from them: an operation's outcome is held back until every fragment that was posted of the
+//! trainer's memory is acknowledged. A member that lives acknowledges all that comes, also after the end; one that does not
+//! ends the group of all.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{
+    AbortReason, Completed, Disposition, Executor, OpId, Refusal, Request, StartError,
+};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::{Header, MessageKind};
+use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
+
+use super::lineage::{Greeting, Lineage};
+use super::members::Members;
+use super::route::{Peer, Route};
+use crate::channel::shm::NodeSegment;
+use crate::channel::up::UpChannels;
+use crate::engine::divergence::{LOOK_EVERY, VERDICT, VIEWS};
+use crate::engine::end::{FLOOD, abort_header};
+use crate::engine::{COMPARE_EVERY, executor_time};
+
+/// A control message that waits to be posted.
+struct Waiting {
+    /// A member.
+    to: Rank,
+    header: Header,
+}
+
+/// The vote on an operation that members disagree about.
+struct Ballot {
+    begun: Instant,
+    voted: Option<u64>,
+    next: Instant,
+}
+
+/// A group of some ranks.
+pub(super) struct Subgroup {
+    id: u32,
+    owner: u32,
+    lineage: Lineage,
+    members: Arc<Members>,
+    executor: Executor,
+    peers: Box<[Peer]>,
+    /// Members that are to be told this rank's number.
+    ungreeted: Vec<Rank>,
+    waiting: VecDeque<Waiting>,
+    started: u64,
+    under_way: Vec<OpId>,
+    finished: Vec<Completed>,
+    /// A member has left.
+    has_left: bool,
+    flooded: bool,
+    /// Outcomes are held back until nothing refers to the trainer's memory; the members are told of the end until then at least.
+    settling: Option<Instant>,
+    ballot: Option<Ballot>,
+    /// This rank has left; the group goes when nothing refers to it, and its members know.
+    closing: Option<Instant>,
+    next_compare: Instant,
+}
+
+impl Subgroup {
+    pub(super) fn new(
+        (id, owner): (u32, u32),
+        lineage: Lineage,
+        members: Arc<Members>,
+        executor: Executor,
+    ) -> Self {
+        let peers = vec![Peer::default(); members.size() as usize].into();
+        Self {
+            id,
+            owner,
+            lineage,
+            members,
+            executor,
+            peers,
+            ungreeted: vec![],
+            waiting: VecDeque::new(),
+            started: 0,
+            under_way: vec![],
+            finished: vec![],
+            has_left: false,
+            flooded: false,
+            settling: None,
+            ballot: None,
+            closing: None,
+            next_compare: Instant::ZERO,
+        }
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
+    pub(super) fn lineage(&self) -> Lineage {
+        self.lineage
+    }
+
+    pub(super) fn executor(&self) -> &Executor {
+        &self.executor
+    }
+
+    /// Starts an operation: the next one of this group.
+    pub(super) fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
+        self.executor.set_time(executor_time(now));
+        if self.under_way.is_empty() {
+            self.next_compare = now + COMPARE_EVERY;
+        }
+        let op = self.executor.start(request)?;
+        self.started += 1;
+        self.under_way.push(op);
+        Ok(op)
+    }
+
+    /// Takes the outcome of an operation, once it has ended.
+    pub(super) fn take_finished(&mut self, op: OpId) -> Option<Completed> {
+        if self.settling.is_some() {
+            return None;
+        }
+        let at = self.finished.iter().position(|completed| completed.op == op)?;
+        Some(self.finished.swap_remove(at))
+    }
+
+    /// Whether nothing is under way and all outcomes can be taken.
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.settling.is_none()
+    }
+
+    /// Takes a message to this group.
+    #[inline]
+    pub(super) fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        let Some(src) = self.members.number(header.src) else {
+            return Disposition::Refused(Refusal::Malformed);
+        };
+        if self.closing.is_some() {
+            return Disposition::Refused(Refusal::Aborted);
+        }
+        self.executor.on_fragment(&Header { src, ..*header }, payload)
+    }
+
+    /// Nothing refers to a posted fragment any more.
+    #[inline]
+    pub(super) fn released(&mut self, token: SendToken) {
+        self.executor.on_released(token.owned_by(0));
+    }
+
+    /// What a rank of the job says of the group.
+    pub(super) fn greeted(&mut self, rank: Rank, greeting: Greeting) {
+        let Some(number) = self.members.number(rank) else { return };
+        let Some(peer) = self.peers.get_mut(number.0 as usize) else { return };
+        match greeting {
+            Greeting::Made(id) => {
+                peer.id = Some(id);
+                if !peer.greeted {
+                    self.ungreeted.push(number);
+                }
+            }
+            Greeting::Left(started) => {
+                peer.left = Some(started);
+                self.has_left = true;
+            }
+        }
+    }
+
+    /// Whether a poll can do something.
+    #[inline]
+    fn is_active(&self) -> bool {
+        let ended = self.executor.aborted().is_some();
+        !self.under_way.is_empty()
+            || !self.waiting.is_empty()
+            || !self.ungreeted.is_empty()
+            || self.settling.is_some()
+            || ended != self.flooded
+            || !ended && self.executor.diverged().is_some()
+    }
+
+    /// One poll; whether it did something.
+    pub(super) fn poll(&mut self, now: Instant, up: &mut UpChannels) -> bool {
+        if !self.is_active() {
+            return false;
+        }
+        let mut busy = self.greet(up);
+        if !self.under_way.is_empty() {
+            let time = executor_time(now);
+            self.executor.set_time(time);
+            let (executor, mut route) = self.parts(up);
+            busy |= executor.poll(time, &mut route, None::<&NodeSegment>, None).worked;
+        }
+        busy |= self.gather();
+        if !self.under_way.is_empty() && now >= self.next_compare {
+            self.next_compare = now + COMPARE_EVERY;
+            self.executor.compare(None::<&NodeSegment>);
+        }
+        if self.has_left {
+            self.look_for_deserted();
+        }
+        if self.executor.diverged().is_some() && self.executor.aborted().is_none() {
+            self.deliberate(now);
+        }
+        if !self.flooded && self.executor.aborted().is_some() {
+            self.flood_abort(now);
+            busy = true;
+        }
+        busy |= self.send_waiting(up);
+        if let Some(until) = self.settling {
+            let late = now >= until;
+            self.settling = match self.executor.is_at_rest() && (late || self.waiting.is_empty()) {
+                true => None,
+                false if late => Some(now + FLOOD),
+                false => Some(until),
+            };
+            busy |= self.settling.is_none();
+        }
+        busy
+    }
+
+    /// When the next poll is needed although nothing may arrive.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
+        let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
+        let compare = (!self.under_way.is_empty()).then_some(self.next_compare);
+        [executor, ballot, self.settling, self.closing, compare].into_iter().flatten().min()
+    }
+
+    /// The executor, and its way to the members.
+    fn parts<'a>(&'a mut self, up: &'a mut UpChannels) -> (&'a mut Executor, Route<'a>) {
+        let Self { executor, members, peers, lineage, id, owner, .. } = self;
+        (executor, Route { up, members, peers, lineage: *lineage, id: *id, owner: *owner })
+    }
+
+    /// Answers members that have said their number.
+    fn greet(&mut self, up: &mut UpChannels) -> bool {
+        let mut ungreeted = std::mem::take(&mut self.ungreeted);
+        let asked = ungreeted.len();
+        let (_, mut route) = self.parts(up);
+        ungreeted.retain(|&number| {
+            let known = route.peers.get(number.0 as usize).is_none_or(|peer| peer.greeted);
+            !known && route.greet(number) == Err(SendError::Full)
+        });
+        let worked = ungreeted.len() < asked;
+        self.ungreeted = ungreeted;
+        worked
+    }
+
+    fn gather(&mut self) -> bool {
+        let mut any = false;
+        while let Some(completed) = self.executor.take_completed() {
+            self.under_way.retain(|op| *op != completed.op);
+            self.finished.push(completed);
+            any = true;
+        }
+        any
+    }
+
+    /// Ends the group when its oldest operation is one in which a member that has left takes no part.
+    #[cold]
+    fn look_for_deserted(&mut self) {
+        let Some(OpId(oldest)) = self.under_way.iter().min().copied() else { return };
+        let absent = |peer: &Peer| peer.left.is_some_and(|started| started <= oldest);
+        if let Some(number) = self.peers.iter().position(absent)
+            && self.executor.aborted().is_none()
+            && self.executor.diverged().is_none()
+        {
+            self.executor.abort(Rank(number as u32), AbortReason::Aborted);
+        }
+    }
+
+    /// While members disagree about an operation: votes, and ends the group when the votes of all are in, or late.
+    #[cold]
+    fn deliberate(&mut self, now: Instant) {
+        let Some(seq) = self.executor.diverged() else { return };
+        let ballot = self.ballot.get_or_insert(Ballot { begun: now, voted: None, next: now });
+        ballot.next = now + LOOK_EVERY;
+        let late = now >= ballot.begun + VERDICT;
+        let known = self.executor.own(None::<&NodeSegment>, seq).is_some();
+        if ballot.voted != Some(seq) && (known || late || now >= ballot.begun + VIEWS) {
+            ballot.voted = Some(seq);
+            for vote in self.executor.vote(None::<&NodeSegment>) {
+                self.tell_all(&vote);
+            }
+        }
+        let voted = self.ballot.as_ref().is_some_and(|ballot| ballot.voted == Some(seq));
+        if late || voted && self.executor.has_all_votes() {
+            self.executor.conclude(None::<&NodeSegment>);
+        }
+    }
+
+    /// Tells all members that the group has ended, once.
+    #[cold]
+    fn flood_abort(&mut self, now: Instant) {
+        let Some(cause) = self.executor.aborted().cloned() else { return };
+        self.flooded = true;
+        let culprit = self.members.named(cause.culprit).0;
+        tracing::error!(%culprit, why = %cause.reason, ranks = self.members.size(), "a group of some ranks has ended");
+        let seq = self.executor.diverged().unwrap_or(0);
+        self.tell_all(&abort_header(self.members.own(), &cause, seq));
+        self.gather();
+        self.settling = Some(now + FLOOD);
+    }
+
+    /// A control message to all members but those that have left.
+    fn tell_all(&mut self, header: &Header) {
+        let own = self.members.own();
+        let numbers = (0..).map(Rank).zip(&self.peers);
+        let there = numbers.filter(|(number, peer)| *number != own && peer.left.is_none());
+        self.waiting.extend(there.map(|(to, _)| Waiting { to, header: *header }));
+    }
+
+    /// Posts the control messages that find room.
+    fn send_waiting(&mut self, up: &mut UpChannels) -> bool {
+        if self.waiting.is_empty() {
+            return false;
+        }
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let before = waiting.len();
+        let (_, mut route) = self.parts(up);
+        waiting.retain(|Waiting { to, header }| {
+            let nothing = PayloadRange::empty();
+            let sent = match (header.kind, route.members.rank(*to)) {
+                // It names the group by its lineage, so it needs no number of the receiver's.
+                (MessageKind::Member, Some(rank)) => route.up.send(rank, header, nothing, SendToken::CONTROL),
+                _ => route.send(*to, header, nothing, SendToken::CONTROL),
+            };
+            sent == Err(SendError::Full)
+        });
+        let worked = waiting.len() < before;
+        self.waiting = waiting;
+        worked
+    }
+
+    /// The group of all has ended because of a rank of the job, and so does this one. The channels refer to no memory any more.
+    pub(super) fn end_with_all(&mut self, culprit: Rank, why: AbortReason, seen: Option<Box<str>>) {
+        self.executor.abort_seen(self.members.name(culprit), why, seen);
+        if self.executor.aborted().is_none() {
+            // Members disagree, and no more votes will come.
+            self.executor.conclude(None::<&NodeSegment>);
+        }
+        self.gather();
+        self.executor.fenced();
+        // Each member hears it from the group of all.
+        self.flooded = true;
+        self.waiting.clear();
+        self.settling = None;
+    }
+
+    /// This rank leaves the group: in good order where every operation has ended here, else as the member that all others name.
+    pub(super) fn leave(&mut self, now: Instant) {
+        if !self.under_way.is_empty() {
+            self.executor.abort(self.members.own(), AbortReason::Aborted);
+        }
+        if !self.flooded && self.executor.aborted().is_some() {
+            self.flood_abort(now);
+        }
+        let rank = self.members.rank(self.members.own()).unwrap_or_default();
+        match self.executor.aborted() {
+            None => self.tell_all(&self.lineage.message(rank, Greeting::Left(self.started))),
+            Some(_) => {
+                // Who has not made the group yet hears of its end so.
+                let left = self.lineage.message(rank, Greeting::Left(0));
+                let peers = &self.peers;
+                let waiting = self.waiting.iter_mut();
+                waiting
+                    .filter(|waiting| peers.get(waiting.to.0 as usize).is_some_and(|peer| peer.id.is_none()))
+                    .for_each(|waiting| waiting.header = left);
+            }
+        }
+        self.closing = Some(now + FLOOD);
+    }
+
+    /// Whether nothing refers to the memory of its operations.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.executor.is_at_rest()
+    }
+
+    /// Whether a member has left.
+    #[cfg(test)]
+    pub(super) fn has_left(&self) -> bool {
+        self.has_left
+    }
+
+    /// Whether this rank has left and nothing is left to do. What it has to say is dropped after a while.
+    pub(super) fn is_closed(&mut self, now: Instant) -> bool {
+        let Some(until) = self.closing else { return false };
+        if now >= until {
+            self.waiting.clear();
+            self.closing = Some(now + FLOOD);
+        }
+        self.is_at_rest() && self.waiting.is_empty()
+    }
+}
