@@ -35,7 +35,7 @@ fn reduce(group: &Group, data: &mut [u8], dtype: DType, op: ReduceOp) -> Result<
 /// `SHARED` is the number of ranks whose tensors lie in memory that the host's ranks share.
 fn matrix(group: &Group) -> Result<(), Error> {
     let shared = parameter("SHARED").is_some_and(|number| group.rank() < number.parse().unwrap());
-    let mut memory = if shared { Some(group.alloc::<u8>((COUNTS[3] + 1) * 8)?) } else { None };
+    let mut memory = if shared { Some(group.alloc::<u8>((COUNTS[3] + 1) * 16)?) } else { None };
     values::matrix(group, |data, dtype, op| {
         let Some(memory) = &mut memory else { return reduce(group, data, dtype, op) };
         // Tensors begin at any element, and their neighbours stay as they are.

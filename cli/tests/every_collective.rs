@@ -10,7 +10,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use ranks::values::{fill, reduced, reduced_over, value};
 use ranks::{job, join, parameter, play};
-use shouter::{Bool, Collective, CollectiveCall, Complex, DType, Error, Group, ReduceOp, TensorSpec};
+use shouter::{
+    Bool, Collective, CollectiveCall, Complex, DType, Error, Group, ReduceOp, TensorSpec, UnevenCall,
+};
 
 /// Elements of a tensor, or of a rank's block.
 const COUNTS: [usize; 5] = [0, 1, 7, 1000, 60_007];
@@ -221,8 +223,18 @@ fn safe(group: &Group) -> Result<(), Error> {
             for collective in Collective::ALL.into_iter().filter(|collective| collective.reduces()) {
                 let call =
                     CollectiveCall { collective, input: data, output: data, count: 1, dtype, op, root: 0 };
+                let (one, all) = ([1], vec![1; ranks]);
+                let (given, taken) = (&all[..], &one[..]);
+                let uneven =
+                    UnevenCall { collective, input: data, output: data, given, taken, dtype, op, root: 0 };
                 // SAFETY: as above.
-                refused(unsafe { group.run_collective(&call) }, &name);
+                refused(
+                    match collective.has_counts() {
+                        true => unsafe { group.run_uneven(&uneven) },
+                        false => unsafe { group.run_collective(&call) },
+                    },
+                    &name,
+                );
             }
             let spec = TensorSpec { name: "t".into(), dtype, count: 1, op };
             refused(group.register(&[spec]).map(|_| ()), &name);

@@ -153,7 +153,7 @@ fn on_gpu(group: &Group) -> bool {
 }
 
 fn matrix(group: &Group) -> Result<(), Error> {
-    let mut trainer = on_gpu(group).then(|| Trainer::new(group, COUNTS[3] * 8 + 64));
+    let mut trainer = on_gpu(group).then(|| Trainer::new(group, COUNTS[3] * 16 + 64));
     values::matrix(group, |data, dtype, op| {
         let count = data.len() / dtype.size();
         let Some(trainer) = &mut trainer else {

@@ -222,6 +222,6 @@ fn a_packed_folder_runs_elsewhere() {
     assert!(output.status.success(), "{output:?}");
     if sim.is_some() {
         let rows = rows(&output);
-        assert!(rows.len() == 8 && rows.iter().all(|row| row["verdict"] == "met"), "{rows:?}");
+        assert!(rows.len() == 14 && rows.iter().all(|row| row["verdict"] == "met"), "{rows:?}");
     }
 }

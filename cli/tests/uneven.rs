@@ -141,7 +141,7 @@ fn all(group: &Group) -> Result<(), Error> {
         for collective in COLLECTIVES {
             for dtype in [DType::F32, DType::I8, DType::Bf16, DType::U64] {
                 let ops = if collective.reduces() { ReduceOp::ALL } else { &ReduceOp::ALL[..1] };
-                for &op in ops {
+                for &op in ops.iter().filter(|op| !collective.reduces() || op.is_of(dtype)) {
                     let pairs = collective == Collective::AllToAllV;
                     let counts = counts(&mut shared, group.size() as usize, pairs, most);
                     case(group, collective, &counts, dtype, op, root).run(group, own.random())?;

@@ -16,7 +16,7 @@ use shouter_reducer::schedule::{Placement, Problem};
 
 use super::Group;
 use super::collectives::{placement_at, raw};
-use super::element::{Buffer, Element, from_slice, with_bytes};
+use super::element::{Buffer, Element, check, from_slice, with_bytes};
 use crate::error::{Call, Error, Views};
 use crate::runtime::{Clock, Instant};
 
@@ -288,6 +288,9 @@ impl Group {
             Collective::AllToAllV => (ranks, ranks),
             _ => return Err(blocks.argument("it has one count; call Group::run_collective".into())),
         };
+        if collective.reduces() {
+            check(dtype, blocks.op)?;
+        }
         for (what, counts, needed) in [("input", given, from), ("output", taken, into)] {
             if counts.len() != needed {
                 let found = counts.len();

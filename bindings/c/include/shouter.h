@@ -137,6 +137,12 @@
 /* shouter_exscan. */
 #define SHOUTER_OPERATION_EXSCAN 18
 
+/* shouter_send, or a send of shouter_exchange. */
+#define SHOUTER_OPERATION_SEND 30
+
+/* shouter_recv, or a receive of shouter_exchange. */
+#define SHOUTER_OPERATION_RECV 31
+
 /* How many missing ranks shouter_error_info_t names. */
 #define SHOUTER_MISSING_NAMED 16
 
@@ -163,6 +169,21 @@
 
 /* The least of all. */
 #define SHOUTER_LOG_TRACE 5
+
+/* In the place of a rank that a receive or a probe names: any. */
+#define SHOUTER_ANY_RANK -1
+
+/* In the place of a tag that a receive or a probe names: any. */
+#define SHOUTER_ANY_TAG -1
+
+/* A send, which only reads its data. */
+#define SHOUTER_SEND 0
+
+/* A receive. */
+#define SHOUTER_RECV 1
+
+/* A send that ends only when a receive has taken its message: what goes wrong with that is its own error. */
+#define SHOUTER_SYNCHRONOUS_SEND 2
 
 /* IEEE 754 binary16; sums are accumulated in float32. */
 #define SHOUTER_F16 0
@@ -291,7 +312,7 @@ typedef struct shouter_error_info_t {
   int32_t rank;
   /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. */
   int32_t reason;
-  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_EXSCAN; 0 if it is none of these. */
+  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_RECV; 0 if it is none of these. */
   int32_t operation;
   /* The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered. */
   int64_t tensor;
@@ -339,6 +360,38 @@ typedef struct shouter_stats_t {
 /* What takes a line of the log: `context` as it was given, one of SHOUTER_LOG_ERROR to SHOUTER_LOG_TRACE, the rank that says it
  * (-1 as long as it has none), and one line of text in UTF-8 without a line end, which is valid during the call. */
 typedef void (*shouter_log_t)(void *context, int32_t level, int32_t rank, const char *text);
+
+/* A message, as a receive or a probe finds it. */
+typedef struct shouter_message_t {
+  /* The rank that has sent it; for a send, the one that it went to. */
+  uint32_t rank;
+  /* Its tag. */
+  uint32_t tag;
+  /* Its elements. */
+  uint64_t count;
+  /* Their type: SHOUTER_F32 and its like. */
+  shouter_dtype_t dtype;
+} shouter_message_t;
+
+/* One message of shouter_exchange. */
+typedef struct shouter_exchange_t {
+  /* The elements of a send, or the room of a receive. */
+  void *data;
+  /* How many. */
+  size_t count;
+  /* Their type: SHOUTER_F32 and its like. */
+  shouter_dtype_t dtype;
+  /* What it is: SHOUTER_SEND, SHOUTER_SYNCHRONOUS_SEND or SHOUTER_RECV. */
+  int32_t kind;
+  /* The other rank. For a receive it may be SHOUTER_ANY_RANK. */
+  int64_t rank;
+  /* The tag. For a receive it may be SHOUTER_ANY_TAG. */
+  int64_t tag;
+  /* Written: how it has ended. */
+  shouter_status_t status;
+  /* Written: the message, where the status is SHOUTER_OK. */
+  struct shouter_message_t message;
+} shouter_exchange_t;
 
 #ifdef __cplusplus
 extern "C" {
@@ -661,6 +714,48 @@ const char *shouter_version(void);
 shouter_status_t shouter_set_log(const char *filter,
                                  shouter_log_t log,
                                  void *context);
+
+/* Sends `count` elements at `data` to rank `to`, and returns when they may be changed. A small message may wait there for its receive
+ * then; what becomes of it later (a receive too short for it, none before the deadline) the next send to that rank says. */
+  /*  */
+/* This and the following functions: only sender and receiver take part, and collectives are not disturbed. Messages from one rank to
+ * another with one tag are received in the order in which they were sent. A rank may send to itself. A message of more than 16 KiB, or more
+ * than there is room for, stays with its sender until it is received: two ranks that send each other such ones before they receive wait
+ * for each other; shouter_exchange does not. Data must be aligned to its elements. The group goes on after SHOUTER_ERROR_ARGUMENT,
+ * SHOUTER_ERROR_MISMATCH (the receive is too short, or of another type: an error on both ranks, and the message is gone) and
+ * SHOUTER_ERROR_DEADLINE (nobody has received it, or sent it, within the group's own deadline). */
+shouter_status_t shouter_send(const struct shouter_t *shouter,
+                              const void *data,
+                              size_t count,
+                              shouter_dtype_t dtype,
+                              uint32_t to,
+                              uint32_t tag);
+
+/* Receives the first message from rank `from` (or SHOUTER_ANY_RANK) with this `tag` (or SHOUTER_ANY_TAG) into `data`, which has room for
+ * `count` elements; the message may be shorter. What it is is written to `message`, unless that is NULL. */
+shouter_status_t shouter_recv(const struct shouter_t *shouter,
+                              void *data,
+                              size_t count,
+                              shouter_dtype_t dtype,
+                              int64_t from,
+                              int64_t tag,
+                              struct shouter_message_t *message);
+
+/* Runs `n` sends and receives at once, started in this order, and returns when all have ended; each has its status written. However
+ * ranks order theirs, they cannot wait for each other for ever. Returns the first status that is not SHOUTER_OK. Nothing is started, and
+ * nothing written, where an argument of one cannot be used. */
+shouter_status_t shouter_exchange(const struct shouter_t *shouter,
+                                  struct shouter_exchange_t *exchanges,
+                                  size_t n);
+
+/* Looks for a message from rank `from` (or SHOUTER_ANY_RANK) with this `tag` (or SHOUTER_ANY_TAG) that has come, and that no receive has
+ * taken; waits for one for `timeout_ms` milliseconds at most. Writes 1 to `*found` and the message to `*message`, or 0. */
+shouter_status_t shouter_probe(const struct shouter_t *shouter,
+                               int64_t from,
+                               int64_t tag,
+                               int64_t timeout_ms,
+                               int32_t *found,
+                               struct shouter_message_t *message);
 
 /* As shouter_allgather, with `counts[r]` elements of rank `r`: `input` has this rank's, `output` those of all, one block behind the other. */
   /*  */
