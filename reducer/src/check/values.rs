@@ -44,6 +44,18 @@ impl Exprs {
         }
     }
 
+    /// The same expression with ranks counted from this one of `ranks`.
+    fn counted_from(&mut self, number: usize, first: usize, ranks: usize) -> usize {
+        let expr = match self.exprs[number].clone() {
+            Expr::Leaf(rank) => Expr::Leaf((rank + ranks - first) % ranks),
+            Expr::Finish(of) => Expr::Finish(self.counted_from(of, first, ranks)),
+            Expr::Fold(of) => {
+                Expr::Fold(of.into_iter().map(|of| self.counted_from(of, first, ranks)).collect())
+            }
+        };
+        self.intern(expr)
+    }
+
     /// The ranks whose elements are in it, each as often as it is; `None` if a division is inside a sum.
     fn ranks(&self, number: usize) -> Option<Vec<usize>> {
         match &self.exprs[number] {
@@ -220,7 +232,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
             | Action::WaitFree => {}
         }
     }
-    results(schedules, &exprs, &state)
+    results(schedules, exprs, &state)
 }
 
 /// What a byte of a rank's output must be: the element of which rank's input, or of all of them, and from which byte there.
@@ -237,9 +249,9 @@ fn expected(problem: &Problem, byte: usize) -> (Option<usize>, usize) {
     }
 }
 
-fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result<(), Flaw> {
+fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Result<(), Flaw> {
     let all: Vec<usize> = (0..schedules.len()).collect();
-    let mut reduced = Reduced::default();
+    let (mut reduced, mut blocks) = (Reduced::default(), Blocks::default());
     for (rank, schedule) in schedules.iter().enumerate() {
         let problem = schedule.problem();
         let averages =
@@ -256,7 +268,7 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
             if problem.shape.collective.is_blocked() { problem.block_bytes() } else { problem.bytes() };
         let mine = state.read(output, bytes).ok_or_else(nothing)?;
         for segment in mine.into_iter().flat_map(|segment| at_blocks(segment, block as usize)) {
-            let flaw = |expected| Flaw::Result {
+            let flaw = |exprs: &Exprs, expected| Flaw::Result {
                 rank: Rank(rank as u32),
                 byte: segment.start,
                 found: exprs.show(segment.expr),
@@ -264,7 +276,7 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
             };
             let (of, origin) = expected(problem, segment.start);
             if segment.origin != origin {
-                return Err(flaw("this element, and not another one"));
+                return Err(flaw(&exprs, "this element, and not another one"));
             }
             let right = match (of, &exprs.exprs[segment.expr]) {
                 (Some(of), found) => *found == Expr::Leaf(of),
@@ -272,13 +284,23 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
                 (None, _) => !averages && exprs.ranks(segment.expr).as_ref() == Some(&all),
             };
             if !right {
-                return Err(flaw(match of {
-                    Some(_) => "the element of one rank",
-                    None => "every contribution exactly once",
-                }));
+                return Err(flaw(
+                    &exprs,
+                    match of {
+                        Some(_) => "the element of one rank",
+                        None => "every contribution exactly once",
+                    },
+                ));
             }
-            if of.is_none() && !reduced.is_same(problem.shape.collective, segment) {
-                return Err(flaw("the same expression as on rank 0"));
+            // Of a reduce-scatter each rank has other elements.
+            let apart = problem.shape.collective == Collective::ReduceScatter;
+            let same = match of {
+                None if apart => blocks.is_same(&mut exprs, problem, segment.expr),
+                None => reduced.is_same(segment),
+                Some(_) => true,
+            };
+            if !same {
+                return Err(flaw(&exprs, "the same expression as on rank 0"));
             }
         }
     }
@@ -292,25 +314,42 @@ fn at_blocks(segment: Segment, block: usize) -> impl Iterator<Item = Segment> {
     blocks.filter_map(move |number| segment.cut(number * block, (number + 1) * block))
 }
 
-/// The expressions of reduced elements so far.
+/// The expressions of reduced elements so far, on the first rank that has them.
 #[derive(Default)]
 struct Reduced {
-    /// On rank 0, by byte; or of all blocks, where each rank has its own.
     segments: Vec<Segment>,
 }
 
 impl Reduced {
-    /// Whether an element has the same expression as on the ranks before. Ranks of a reduce-scatter have different elements, which must
-    /// have the same all the same.
-    fn is_same(&mut self, collective: Collective, segment: Segment) -> bool {
-        let apart = collective == Collective::ReduceScatter;
-        let known =
-            self.segments.iter().filter(|known| apart || known.cut(segment.start, segment.end).is_some());
-        let mut known = known.peekable();
+    /// Whether an element has the same expression as on the ranks before.
+    fn is_same(&mut self, segment: Segment) -> bool {
+        let here = |known: &&Segment| known.cut(segment.start, segment.end).is_some();
+        let mut known = self.segments.iter().filter(here).peekable();
         if known.peek().is_none() {
             self.segments.push(segment);
             return true;
         }
         known.all(|known| known.expr == segment.expr)
+    }
+}
+
+/// The expressions of the blocks of a reduce-scatter: all have the same one; or all have the same one if nodes are counted from the block's,
+/// as where a sum goes around a ring and ends there.
+#[derive(Default)]
+struct Blocks {
+    /// By whether nodes are counted so: the first one, and whether all were the same.
+    known: [Option<(usize, bool)>; 2],
+}
+
+impl Blocks {
+    fn is_same(&mut self, exprs: &mut Exprs, problem: &Problem, expr: usize) -> bool {
+        let (grid, before) = (problem.grid, problem.grid.leader_of(problem.node()).0 as usize);
+        let counted = exprs.counted_from(expr, before, grid.ranks() as usize);
+        let found = [expr, counted].into_iter().zip(&mut self.known).map(|(expr, known)| {
+            let (first, same) = *known.get_or_insert((expr, true));
+            *known = Some((first, same && first == expr));
+            same && first == expr
+        });
+        found.fold(false, |any, same| any | same)
     }
 }

@@ -71,7 +71,7 @@ fn run_seed(seed: u64) -> [usize; 2] {
     for op_index in 0..rng.random_range(1..=4u32) {
         let dtype = [DType::F32, DType::I64, DType::Bf16][rng.random_range(0..3)];
         let op = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][rng.random_range(0..3)];
-        let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+        let algorithm = Algorithm::ALL[rng.random_range(0..Algorithm::ALL.len())];
         let count = [0, 1, 3, 64, 65, 150, 257, 700][rng.random_range(0..8)];
         let priority = rng.random_range(0..3);
         let shared = [0, 8, 10, 10][rng.random_range(0..4)];

@@ -1,4 +1,4 @@
-//! All-gather and gather: every host sends its ranks' blocks to each host that needs them.
+//! All-gather and gather: every host sends its ranks' blocks to each host that needs them, at once or by way of others.
 //!
 //! ```text
 //!   one rank a node     Input --send, receive--> Data
@@ -6,18 +6,19 @@
 //! ```
 
 use super::blocks::{self, Pieces, every_chunk, others, receive, send, wait_all};
-use super::builder::{Builder, Chunk};
+use super::bruck::Gathered;
+use super::builder::{Builder, Chunk, ChunkResult};
 use super::sub::signal;
-use super::{Buffer, StepId};
+use super::{Algorithm, Buffer, BufferOffset, StepId, binomial, bruck, ring};
 use crate::grid::Rank;
 use crate::header::Collective;
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
-pub(super) fn gather(b: &mut Builder) {
+pub(super) fn gather(b: &mut Builder, algorithm: Algorithm) {
     every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, chunk, free),
-        None => directly(b, chunk),
+        Some(free) => through_node(b, algorithm, chunk, free),
+        None => directly(b, algorithm, chunk),
     });
 }
 
@@ -32,27 +33,73 @@ fn takes_here(b: &Builder) -> bool {
     b.problem.shape.collective == Collective::AllGather || b.problem.rank == b.problem.root
 }
 
-fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
-    let (pieces, round) = (Pieces::new(b, chunk), chunk.index);
-    let (own, here) = (pieces.alone(Buffer::Input), takes_here(b));
-    for node in others(b) {
-        if takes(b, node) {
-            send(b, chunk, (node, round), own, pieces.len, &[]);
+/// One chunk over the nodes: each gives `len` bytes at `own` after `ready`, and those that take them get each other one's at its place,
+/// which may be written after `free`. Returns the steps after which they are there, and what else reads `own` and the places.
+fn across(
+    b: &mut Builder,
+    algorithm: Algorithm,
+    chunk: Chunk,
+    (own, ready): (BufferOffset, &[StepId]),
+    (place, free): (impl Fn(u32) -> BufferOffset, &[StepId]),
+    (len, room): (usize, u64),
+) -> ChunkResult {
+    let (node, round) = (b.problem.node(), chunk.index);
+    let mut outcome = ChunkResult { result: ready.to_vec(), sends: Vec::new() };
+    let (blocks, sends) = match algorithm {
+        Algorithm::Ring => return ring::all_gather(b, chunk, (own, ready), (place, free), len),
+        Algorithm::Bruck => {
+            let Gathered { blocks, sends } = bruck::all_gather(b, chunk, (own, ready), (0, room), len);
+            (blocks, sends)
         }
-        if here {
-            receive(b, chunk, (node, round), pieces.of(Buffer::Data, Rank(node)), pieces.len, &[]);
+        Algorithm::Binomial => {
+            let (last, blocks) = binomial::gather(b, chunk, (own, ready), (0, room), len);
+            outcome.sends = last;
+            if blocks.is_empty() {
+                return outcome;
+            }
+            (blocks, Vec::new())
         }
+        _ => {
+            for other in others(b) {
+                if takes(b, other) {
+                    outcome.sends.push(send(b, chunk, (other, round), own, len, ready));
+                }
+                if takes(b, node) {
+                    outcome.result.push(receive(b, chunk, (other, round), place(other), len, free));
+                }
+            }
+            return outcome;
+        }
+    };
+    // They have come to a slot, this node's own among them.
+    let mut copied = free.to_vec();
+    for (other, (block, there)) in (0..).zip(blocks) {
+        if other == node {
+            outcome.sends.extend(there);
+            continue;
+        }
+        copied.extend(b.copy(chunk, block, place(other), len, &[free, &there].concat()));
     }
-    if here {
+    b.slot_used(chunk, 0, &[copied.as_slice(), &sends].concat());
+    outcome.result.extend(copied);
+    outcome
+}
+
+fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+    let pieces = Pieces::new(b, chunk);
+    let own = pieces.alone(Buffer::Input);
+    let (place, sizes) = (|node| pieces.of(Buffer::Data, Rank(node)), (pieces.len, b.full_chunk().end));
+    across(b, algorithm, chunk, (own, &[]), (place, &[]), sizes);
+    if takes_here(b) {
         let place = pieces.of(Buffer::Data, b.problem.rank);
         pieces.keep(b, own, place);
     }
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
+fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, node) = (b.problem.grid, b.problem.rank, b.problem.node());
-    let (pieces, round, here) = (Pieces::new(b, chunk), chunk.index, takes_here(b));
+    let (pieces, here) = (Pieces::new(b, chunk), takes_here(b));
     let (own, place) = (pieces.alone(Buffer::Input), pieces.in_lane(Buffer::Node, me.0));
     let copied = b.copy(chunk, own, place, pieces.len, &[free]);
     let staged = signal(b, chunk, LaneFlag::Reduced, &copied);
@@ -64,17 +111,11 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
         }
     } else if b.problem.local() == 0 {
         let all = wait_all(b, chunk, LaneFlag::Reduced, &[staged]);
-        there.clone_from(&all);
-        for other in others(b) {
-            if takes(b, other) {
-                let from = pieces.of_node(Buffer::Node, node);
-                last.push(send(b, chunk, (other, round), from, pieces.node_len, &all));
-            }
-            if takes(b, node) {
-                let into = pieces.of_node(Buffer::Node, other);
-                there.push(receive(b, chunk, (other, round), into, pieces.node_len, &[free]));
-            }
-        }
+        let (place, own) = (|node| pieces.of_node(Buffer::Node, node), pieces.of_node(Buffer::Node, node));
+        let sizes = (pieces.node_len, b.full_chunk().end * u64::from(grid.per_node()));
+        let outcome = across(b, algorithm, chunk, (own, &all), (place, &[free]), sizes);
+        there = outcome.result;
+        last.extend(outcome.sends);
         if takes(b, node) && grid.per_node() > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }

@@ -7,36 +7,54 @@
 //!   several nodes       Input --copy--> Stage --fold--> Node --send, receive--> Slot --fold--> Node --copy--> Data
 //! ```
 //!
-//! Contributions are folded in the order of [`direct`](super::direct): an element has the bits that it has after an all-reduce.
+//! Contributions are folded in the order of [`direct`](super::direct), so an element has the bits that it has after an all-reduce; but by a
+//! [`ring`](super::ring) in the order in which it passes the nodes.
 
 use super::blocks::{self, Pieces, every_chunk, others, send, wait_all};
-use super::builder::{Builder, Chunk};
+use super::builder::{Builder, Chunk, ChunkResult};
 use super::direct::fold_from_nodes;
 use super::sub::signal;
-use super::{Buffer, BufferOffset, StepId};
+use super::{Algorithm, Buffer, BufferOffset, StepId, ring};
 use crate::grid::Rank;
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
-pub(super) fn reduce_scatter(b: &mut Builder) {
+pub(super) fn reduce_scatter(b: &mut Builder, algorithm: Algorithm) {
     every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, chunk, free),
-        None => directly(b, chunk),
+        Some(free) => through_node(b, algorithm, chunk, free),
+        None => directly(b, algorithm, chunk),
     });
 }
 
-fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
-    let (pieces, me) = (Pieces::new(b, chunk), b.problem.rank);
-    for node in others(b) {
-        send(b, chunk, (node, chunk.index), pieces.of(Buffer::Input, Rank(node)), pieces.len, &[]);
+/// One chunk over the nodes: each has its share of every node's blocks after `ready`, and ends with the sum of its own in `into`. Returns the
+/// steps after which that is there, and sends.
+fn across(
+    b: &mut Builder,
+    algorithm: Algorithm,
+    chunk: Chunk,
+    (of, into): (impl Fn(u32) -> BufferOffset, BufferOffset),
+    ready: &[StepId],
+    (len, room): (usize, u64),
+) -> ChunkResult {
+    if algorithm == Algorithm::Ring && b.problem.grid.nodes() > 1 {
+        return ring::reduce_scatter(b, chunk, (of, into), ready, (len, room));
     }
-    let (own, into) = (pieces.of(Buffer::Input, me), pieces.alone(Buffer::Data));
-    let room = b.full_chunk().end;
-    fold_from_nodes(b, chunk, (own, &[]), chunk.index, into, (pieces.len, room, 0));
+    let peers = others(b);
+    let sends = peers.map(|node| send(b, chunk, (node, chunk.index), of(node), len, ready)).collect();
+    let own = of(b.problem.node());
+    let result = fold_from_nodes(b, chunk, (own, ready), chunk.index, into, (len, room, 0));
+    ChunkResult { result, sends }
+}
+
+fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+    let pieces = Pieces::new(b, chunk);
+    let of = |node| pieces.of(Buffer::Input, Rank(node));
+    let sizes = (pieces.len, b.full_chunk().end);
+    across(b, algorithm, chunk, (of, pieces.alone(Buffer::Data)), &[], sizes);
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
+fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, local) = (b.problem.grid, b.problem.rank, b.problem.local());
     let (pieces, device) = (Pieces::new(b, chunk), b.problem.access.is_device());
     let locals = grid.per_node();
@@ -74,14 +92,10 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let reduced = signal(b, chunk, LaneFlag::Reduced, &folded);
     let (mut last, there) = if local == 0 {
         let all = wait_all(b, chunk, LaneFlag::Reduced, &[reduced]);
-        let mut last = Vec::new();
-        for node in others(b) {
-            let from = pieces.of_node(Buffer::Node, node);
-            last.push(send(b, chunk, (node, chunk.index), from, pieces.node_len, &all));
-        }
-        let own = pieces.of_node(Buffer::Node, b.problem.node());
-        let room = b.full_chunk().end * u64::from(locals);
-        let there = fold_from_nodes(b, chunk, (own, &all), chunk.index, own, (pieces.node_len, room, 0));
+        let of = |node| pieces.of_node(Buffer::Node, node);
+        let sizes = (pieces.node_len, b.full_chunk().end * u64::from(locals));
+        let ChunkResult { result: there, sends: mut last } =
+            across(b, algorithm, chunk, (of, of(b.problem.node())), &all, sizes);
         if locals > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }

@@ -115,7 +115,7 @@ fn run_seed(seed: u64) {
         let count = if collective == Collective::Barrier { 0 } else { count };
         let shape = Shape { collective, dtype: DType::I64, op, count };
         let (root, priority) = (Rank(rng.random_range(0..grid.ranks())), rng.random_range(0..3));
-        let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+        let algorithm = Algorithm::ALL[rng.random_range(0..Algorithm::ALL.len())];
         let on_devices = [0.0, 0.0, 0.5, 1.0][rng.random_range(0..4)];
         let mut tensors = Vec::new();
         let mut inputs = Vec::new();
