@@ -1,4 +1,5 @@
 mod blocks;
+mod everywhere;
 
 use super::*;
 use crate::dtype::{DType, ReduceOp};
@@ -23,9 +24,10 @@ fn one_of(rng: &mut SmallRng, collective: Collective) -> Algorithm {
     serving[rng.random_range(0..serving.len())]
 }
 
-/// Whether leaf groups matter to an algorithm, and not to the order of direct folds alone.
-fn depends_on_leaves(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::Hierarchical | Algorithm::Bruck)
+/// Whether leaf groups matter to an algorithm.
+fn folds_by_leaves(algorithm: Algorithm) -> bool {
+    use Algorithm::*;
+    matches!(algorithm, Direct | Hierarchical | Bruck | Binomial)
 }
 
 fn collective(
@@ -76,7 +78,7 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
     let mut rng = SmallRng::seed_from_u64(5);
     for grid in grids() {
         for algorithm in Algorithm::ALL {
-            if !depends_on_leaves(algorithm) && grid.leaf_size() > 1 {
+            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
                 continue;
             }
             for count in [0, 1, 65, 257, 700, 1000] {
@@ -171,7 +173,7 @@ const COUNTS: [u64; 12] = [0, 1, 2, 3, 63, 64, 65, 200, 257, 511, 700, 1000];
 fn every_all_reduce_is_right_for_1_to_17_ranks() {
     for grid in grids() {
         for algorithm in serving(Collective::AllReduce) {
-            if !depends_on_leaves(algorithm) && grid.leaf_size() > 1 {
+            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
                 continue;
             }
             for count in COUNTS {
@@ -212,7 +214,7 @@ fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
     let mut rng = SmallRng::seed_from_u64(6);
     for grid in grids().filter(|grid| grid.per_node() > 1) {
         for algorithm in serving(Collective::AllReduce) {
-            if !depends_on_leaves(algorithm) && grid.leaf_size() > 1 {
+            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
                 continue;
             }
             for count in [1, 65, 257, 700, 1000] {

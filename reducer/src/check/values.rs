@@ -24,6 +24,8 @@ enum Expr {
 struct Exprs {
     numbers: HashMap<Expr, usize>,
     exprs: Vec<Expr>,
+    /// Those that were looked into: whether they are what a reduction ends with.
+    whole: HashMap<usize, bool>,
 }
 
 impl Exprs {
@@ -56,20 +58,29 @@ impl Exprs {
         self.intern(expr)
     }
 
-    /// The ranks whose elements are in it, each as often as it is; `None` if a division is inside a sum.
-    fn ranks(&self, number: usize) -> Option<Vec<usize>> {
-        match &self.exprs[number] {
-            Expr::Leaf(rank) => Some(vec![*rank]),
-            Expr::Finish(_) => None,
-            Expr::Fold(of) => {
-                let mut all = Vec::new();
-                for &e in of {
-                    all.extend(self.ranks(e)?);
-                }
-                all.sort_unstable();
-                Some(all)
+    /// Whether every rank's element is in it once, and it is divided for an average once at the end, or never.
+    fn is_whole(&mut self, number: usize, ranks: usize, averages: bool) -> bool {
+        if let Some(&known) = self.whole.get(&number) {
+            return known;
+        }
+        let sum = match self.exprs[number] {
+            Expr::Finish(of) if averages => Some(of),
+            _ if averages => None,
+            _ => Some(number),
+        };
+        let mut found = vec![false; ranks];
+        let mut left: Vec<usize> = sum.into_iter().collect();
+        let mut once = true;
+        while let Some(expr) = left.pop().filter(|_| once) {
+            match &self.exprs[expr] {
+                Expr::Leaf(rank) => once = !std::mem::replace(&mut found[*rank], true),
+                Expr::Finish(_) => once = false,
+                Expr::Fold(of) => left.extend(of),
             }
         }
+        let whole = once && found.into_iter().all(|found| found);
+        self.whole.insert(number, whole);
+        whole
     }
 }
 
@@ -250,12 +261,11 @@ fn expected(problem: &Problem, byte: usize) -> (Option<usize>, usize) {
 }
 
 fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Result<(), Flaw> {
-    let all: Vec<usize> = (0..schedules.len()).collect();
     let (mut reduced, mut blocks) = (Reduced::default(), Blocks::default());
     for (rank, schedule) in schedules.iter().enumerate() {
         let problem = schedule.problem();
         let averages =
-            problem.shape.op == ReduceOp::Avg && problem.shape.collective.reduces() && all.len() > 1;
+            problem.shape.op == ReduceOp::Avg && problem.shape.collective.reduces() && schedules.len() > 1;
         let bytes = problem.output_bytes() as usize;
         let output = memory(schedule, rank, BufferOffset { buffer: Buffer::Data, offset: 0 }, 0);
         let nothing = || Flaw::Result {
@@ -278,10 +288,9 @@ fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Res
             if segment.origin != origin {
                 return Err(flaw(&exprs, "this element, and not another one"));
             }
-            let right = match (of, &exprs.exprs[segment.expr]) {
-                (Some(of), found) => *found == Expr::Leaf(of),
-                (None, Expr::Finish(sum)) => averages && exprs.ranks(*sum).as_ref() == Some(&all),
-                (None, _) => !averages && exprs.ranks(segment.expr).as_ref() == Some(&all),
+            let right = match of {
+                Some(of) => exprs.exprs[segment.expr] == Expr::Leaf(of),
+                None => exprs.is_whole(segment.expr, schedules.len(), averages),
             };
             if !right {
                 return Err(flaw(

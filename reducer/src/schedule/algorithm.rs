@@ -113,10 +113,13 @@ impl Algorithm {
     /// This one, or what serves the problem in its place. Ranks meet over nothing as well, and all of them see who runs something else.
     pub(super) fn serving(self, problem: &Problem) -> Self {
         let (collective, count) = (problem.shape.collective, problem.shape.count);
-        if collective.reduces() && count == 0 {
-            return Self::Direct;
+        match self {
+            _ if collective.reduces() && count == 0 => Self::Direct,
+            // Each tree has a part of the chunk.
+            Self::DoubleTree if count == 0 => Self::general(collective),
+            _ if self.applies_to(collective) => self,
+            _ => Self::general(collective),
         }
-        if self.applies_to(collective) { self } else { Self::general(collective) }
     }
 
     /// Whether the leader folds what its node's ranks have, all at once, and does all that comes then: a round of flags less.

@@ -64,6 +64,7 @@ fn pass(b: &mut Builder, trees: &[Tree], chunk: Chunk, area: Area, ready: &[Step
     for (part, Tree { parent, children }) in (0..parts).zip(trees) {
         let (slice, round) = (chunk.slice.part(part, parts), part * b.chunk_count() + chunk.index);
         if slice.is_empty() && parts > 1 {
+            outcome.result.extend(ready);
             continue;
         }
         let (place, len) = (b.at(area, slice), b.bytes(slice));

@@ -65,6 +65,9 @@ fn every_collective_is_right_for_1_to_17_ranks() {
                 continue; // Leaf groups matter to the order of folds only.
             }
             for algorithm in serving(collective) {
+                if grid.leaf_size() > 1 && !folds_by_leaves(algorithm) {
+                    continue;
+                }
                 // In a lane there is room for a few elements of each block: 40 are several chunks.
                 let large = if collective.is_blocked() { 40 } else { 1000 };
                 for count in [0, 1, 7, large] {

@@ -100,7 +100,7 @@ fn numbers(bytes: &[u8]) -> Vec<i64> {
 
 fn run_seed(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let (nodes, per_node) = (rng.random_range(1..=4), rng.random_range(1..=3));
+    let (nodes, per_node) = (rng.random_range(1..=7), rng.random_range(1..=3));
     let grid = Grid::new(nodes * per_node, per_node, rng.random_range(1..=3)).unwrap();
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
@@ -115,7 +115,8 @@ fn run_seed(seed: u64) {
         let count = if collective == Collective::Barrier { 0 } else { count };
         let shape = Shape { collective, dtype: DType::I64, op, count };
         let (root, priority) = (Rank(rng.random_range(0..grid.ranks())), rng.random_range(0..3));
-        let algorithm = Algorithm::ALL[rng.random_range(0..Algorithm::ALL.len())];
+        let serving: Vec<_> = Algorithm::ALL.into_iter().filter(|one| one.applies_to(collective)).collect();
+        let algorithm = serving[rng.random_range(0..serving.len())];
         let on_devices = [0.0, 0.0, 0.5, 1.0][rng.random_range(0..4)];
         let mut tensors = Vec::new();
         let mut inputs = Vec::new();
