@@ -284,7 +284,8 @@ fn no_node_sends_more_than_its_share() {
         let count = 256 * u64::from(grid.nodes()) * 64;
         let params = Params { chunk_bytes: 1 << 20, lanes: 2, lane_bytes: 1 << 20, depth: 2 };
         let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
-        for algorithm in [Algorithm::Ring, Algorithm::Hierarchical] {
+        let doubling = grid.nodes().is_power_of_two().then_some(Algorithm::HalvingDoubling);
+        for algorithm in [Algorithm::Ring, Algorithm::Hierarchical].into_iter().chain(doubling) {
             let schedules: Vec<_> = (0..ranks)
                 .map(|rank| {
                     build(algorithm, &Problem::new(grid, Rank(rank), &shape, Rank(0)), &params).unwrap()

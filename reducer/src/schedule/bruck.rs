@@ -44,7 +44,7 @@ pub(super) struct Gathered {
 pub(super) fn all_gather(
     b: &mut Builder,
     chunk: Chunk,
-    (own, ready): Placement<'_>,
+    (own, ready): (BufferOffset, &[StepId]),
     (number, room): (usize, u64),
     len: usize,
 ) -> Gathered {
@@ -68,9 +68,6 @@ pub(super) fn all_gather(
     }
     Gathered { blocks, sends }
 }
-
-/// A place, and the steps after which something is there.
-type Placement<'a> = (BufferOffset, &'a [StepId]);
 
 /// Every node has `len` bytes for each other one, in parts of `part` bytes at `of`, all there after `ready`, and gets as many from each at
 /// `into`, which may be what it had for that one. Slots from number 0 on have room for `room` elements of a node's block. Returns the

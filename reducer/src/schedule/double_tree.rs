@@ -9,10 +9,10 @@
 //! results down. A node folds the sum of its left subtree, its own contribution, and the sum of its right one, so in the
 //! first tree contributions keep their order. f16 and bf16 are rounded at every inner node.
 
+use super::StepId;
 use super::blocks::{receive, send};
 use super::builder::{Area, Builder, Chunk, ChunkResult};
 use super::tree::Tree;
-use super::{BufferOffset, StepId};
 
 /// The number above `at` of 1 to `count`, if it is not the root.
 fn parent(at: u32, count: u32) -> Option<u32> {
@@ -27,7 +27,7 @@ fn other(at: u32, count: u32) -> u32 {
     if count.is_multiple_of(2) { count + 1 - at } else { at % count + 1 }
 }
 
-/// The places of number `me` of 1 to `count`. A left child comes before a right one.
+/// The places of number `me` of 1 to `count`.
 fn both(me: u32, count: u32) -> [Tree; 2] {
     let place = |number: &dyn Fn(u32) -> u32| {
         let named = |wanted: u32| (1..=count).find(|&at| number(at) == wanted);
@@ -66,22 +66,19 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         let round = |phase: u32| (2 * phase + part) * b.chunk_count() + chunk.index;
         let (up, down) = (round(0), round(1));
         let first = number;
-        let (mut left, mut right): (Vec<BufferOffset>, Vec<BufferOffset>) = (Vec::new(), Vec::new());
+        let position = |node: u32| if part == 0 { node } else { other(node, nodes) };
+        let mut sources = vec![(position(me + 1), at)];
         let mut after = ready.to_vec();
         for &child in &children {
             let (slot, free) = b.slot(chunk, number, room);
             after.push(receive(b, chunk, (child - 1, up), slot, len, &free));
-            // Children come in the order of the tree.
-            if number == first && !is_right(part, me + 1, child, nodes) {
-                left.push(slot)
-            } else {
-                right.push(slot)
-            }
+            sources.push((position(child), slot));
             number += 1;
         }
         let mut have = after.clone();
         if !children.is_empty() {
-            let sources = [left.as_slice(), &[at], &right].concat();
+            sources.sort_unstable_by_key(|(position, _)| *position);
+            let sources: Vec<_> = sources.into_iter().map(|(_, place)| place).collect();
             have = b.fold(chunk, at, &sources, len, &after);
         }
         for slot in first..number {
@@ -102,10 +99,5 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     outcome
 }
 
-/// Whether a child is to the right of its parent in one of the trees.
-fn is_right(part: u32, me: u32, child: u32, count: u32) -> bool {
-    match part {
-        0 => child > me,
-        _ => other(child, count) > other(me, count),
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -154,6 +154,16 @@ fn a_sample_of_up_to_1024_ranks() {
     }
 }
 
+#[test]
+fn a_dissemination_barrier_takes_a_message_of_each_node_in_each_round() {
+    for (nodes, rounds) in [(2, 1), (5, 3), (16, 4), (33, 6), (512, 9)] {
+        let grid = Grid::new(nodes, 1, 8).unwrap();
+        let what = (Collective::Barrier, Algorithm::Dissemination);
+        let proof = check(&build_all(what, grid, 0, Rank(0), Placement::InPlace), BUDGET).unwrap();
+        assert_eq!(proof.messages, (nodes * rounds) as usize, "{nodes}");
+    }
+}
+
 /// Every algorithm, with one thing broken: the order of two steps, the number or the receiver of a message, its block, or what is folded.
 #[test]
 fn a_broken_one_is_found() {
