@@ -4,7 +4,7 @@ use super::*;
 fn every_node_is_in_both_trees_and_inside_one_at_most() {
     for nodes in 2..=130u32 {
         let places: Vec<_> = (0..nodes).map(|me| below_root(me, nodes)).collect();
-        for tree in 0..2 {
+        for tree in [0, 1] {
             let mut depth = 0;
             for me in 1..nodes {
                 // Each is a child of its parent, and the way up ends at the root.
