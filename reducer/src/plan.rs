@@ -5,13 +5,20 @@
 //! operation alone.
 
 use crate::grid::{Grid, Rank};
-use crate::header::Shape;
+use crate::header::{Collective, Shape};
 use crate::schedule::{self, Algorithm, Params, Problem, Schedule, ScheduleError};
+
+/// Up to so many nodes, a message of each to each other one takes less time than log2(nodes) rounds, of which each waits for the one before:
+/// posting and taking one is about an eighth of the way from one node to another.
+const MESH_NODES: u32 = 16;
+
+/// The same for messages from all nodes to one, or back.
+const STAR_NODES: u32 = 32;
 
 /// The same on every rank. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Use this algorithm for every size; `None` picks by size.
+    /// Use this algorithm for every size of the collectives that it serves; `None` picks by size.
     pub forced: Option<Algorithm>,
     /// Nodes in a leaf group.
     pub leaf_size: u32,
@@ -65,15 +72,54 @@ impl Plan {
         ]
     }
 
-    /// The algorithm for a tensor of `bytes` bytes. The traffic of the direct one grows with the nodes, and its folds
-    /// with the ranks of a node, so the size up to which it serves shrinks with either.
-    pub fn algorithm(&self, grid: &Grid, bytes: u64) -> Algorithm {
-        let peers = (grid.nodes() - 1).max(grid.per_node() - 1).max(1);
+    /// The algorithm for an operation: the one that is forced, if it serves the collective. Else it depends on the size and the grid alone,
+    /// and of those that reduce it is one of those that fold in the same order.
+    pub fn algorithm(&self, problem: &Problem) -> Algorithm {
+        let collective = problem.shape.collective;
         match self.forced {
-            Some(algorithm) => algorithm,
-            None if bytes.saturating_mul(peers.into()) <= self.direct_bytes => Algorithm::Direct,
-            None => Algorithm::Hierarchical,
+            Some(algorithm) if algorithm.applies_to(collective) => algorithm,
+            _ => self.usual(problem),
         }
+    }
+
+    /// The traffic of direct exchange grows with the nodes, and its folds with the ranks of a node, so the size up to which it serves shrinks
+    /// with either. With many nodes it is rounds that count, and not one message for each of them.
+    fn usual(&self, problem: &Problem) -> Algorithm {
+        let Problem { grid, shape, .. } = *problem;
+        let nodes = grid.nodes();
+        let others = nodes - 1;
+        let direct = |bytes: u64, peers: u32| bytes.saturating_mul(peers.max(1).into()) <= self.direct_bytes;
+        let small = direct(problem.bytes(), others.max(grid.per_node() - 1));
+        let (all_to_all, to_one) = (nodes > MESH_NODES, nodes > STAR_NODES);
+        match shape.collective {
+            Collective::Barrier if all_to_all => Algorithm::Dissemination,
+            Collective::AllReduce if small && all_to_all => Algorithm::Bruck,
+            Collective::Reduce if small && to_one => Algorithm::Binomial,
+            Collective::AllReduce | Collective::Reduce | Collective::Scan | Collective::ExScan if small => {
+                Algorithm::Direct
+            }
+            Collective::Broadcast if small && !to_one => Algorithm::Direct,
+            Collective::Broadcast if self.is_for_chain(problem) => Algorithm::Chain,
+            Collective::Gather | Collective::Scatter if to_one && direct(problem.bytes(), 1) => {
+                Algorithm::Binomial
+            }
+            Collective::AllGather | Collective::AllToAll if all_to_all && direct(problem.bytes(), 1) => {
+                Algorithm::Bruck
+            }
+            Collective::AllGather if all_to_all => Algorithm::Ring,
+            Collective::AllToAll if all_to_all => Algorithm::Pairwise,
+            other => Algorithm::general(other),
+        }
+    }
+
+    /// Whether a broadcast's bytes leave the root sooner one time, chunk by chunk along all nodes, than once for each of its children in a
+    /// binomial tree.
+    fn is_for_chain(&self, problem: &Problem) -> bool {
+        let nodes = problem.grid.nodes();
+        let children = u32::BITS - (nodes - 1).leading_zeros();
+        let chunk = self.params().chunk_bytes_on(&problem.grid) as u64;
+        let [chain, tree] = [nodes - 1, children].map(u64::from);
+        nodes > 2 && problem.bytes().saturating_mul(tree - 1) > chunk.saturating_mul(chain)
     }
 
     /// What schedules need to know of the plan.
@@ -102,7 +148,7 @@ impl Plan {
     pub fn schedule_for(&self, problem: &Problem) -> Result<Schedule, ScheduleError> {
         let grid = problem.grid.with_leaf_size(self.leaf_size)?;
         let problem = Problem { grid, ..problem.clone() };
-        schedule::build(self.algorithm(&grid, problem.bytes()), &problem, &self.params())
+        schedule::build(self.algorithm(&problem), &problem, &self.params())
     }
 }
 
