@@ -130,7 +130,7 @@ pub(super) fn numbers(bytes: &[u8]) -> Vec<i64> {
 fn run_seed(seed: u64) -> u64 {
     let mut rng = SmallRng::seed_from_u64(seed);
     // On one node inputs may be read where they lie.
-    let nodes = if rng.random_ratio(1, 4) { 1 } else { rng.random_range(2..=7) };
+    let nodes = if rng.random_ratio(2, 5) { 1 } else { rng.random_range(2..=7) };
     let per_node = rng.random_range(1..=3);
     let grid = Grid::new(nodes * per_node, per_node, rng.random_range(1..=3)).unwrap();
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
@@ -216,5 +216,5 @@ fn collectives_of_every_kind_meet_their_definition() {
     let one = std::env::var("SHOUTER_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = one.map_or(0..600, |seed: u64| seed..seed + 1);
     let in_place: u64 = seeds.map(run_seed).sum();
-    assert!(one.is_some() || in_place > 100, "hardly any read inputs where they lie");
+    assert!(one.is_some() || in_place > 100, "hardly any read inputs where they lie: {in_place}");
 }
