@@ -75,6 +75,20 @@ impl Algorithm {
             Self::Hierarchical => "hierarchical",
         }
     }
+
+    /// The algorithm of this name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
+    }
+
+    /// Whether it folds an element over the ranks of a host, then over the hosts of a leaf group, then over the groups, each in rank
+    /// order: all that do give the same bits, whatever the type.
+    pub fn keeps_order(self) -> bool {
+        match self {
+            Self::Direct | Self::Hierarchical => true,
+            Self::Ring => false,
+        }
+    }
 }
 
 /// The plan's numbers that schedules depend on.
@@ -407,6 +421,11 @@ impl Schedule {
         let len = |step: &Step| if let Action::Send { len, .. } = step.action { len as u64 } else { 0 };
         self.steps.iter().map(len).sum()
     }
+}
+
+/// Elements of a chunk of the tensor, or of each block: the same on all ranks.
+pub(crate) fn chunk_elements(problem: &Problem, params: &Params) -> Result<u64, ScheduleError> {
+    builder::Builder::new(*problem, *params).map(|builder| builder.chunk_elements())
 }
 
 /// Builds a rank's schedule. The algorithm is that of all-reduce and reduce; broadcasts are trees, and all else is direct, as is what has
