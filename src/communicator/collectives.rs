@@ -230,11 +230,7 @@ impl Group {
         self.drive.check_process()?;
         let shape = &problem.shape;
         let begin = Clock.now();
-        // What a rank publishes at most: the same on all ranks.
-        let largest = match shape.collective {
-            Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => problem.bytes(),
-            _ => problem.block_bytes(),
-        };
+        let largest = problem.published_bytes();
         let bytes = input.len().max(output.len());
         if let Some(cells) = self.cells_for(largest as usize) {
             let is_root = problem.rank == problem.root;

@@ -32,6 +32,7 @@ use shouter_reducer::transport::{
 
 use super::stats::lock;
 use super::{Group, Memory, Pending, element, small};
+use crate::channel::CELL_BYTES;
 use crate::config::Config;
 use crate::engine::Staging;
 use crate::error::TensorId;
@@ -257,7 +258,7 @@ impl Group {
         let kernels = kernels(&context, self.gpu.kernels.as_deref()).map(Arc::new);
         let accelerator = CudaAccelerator::new(copier, kernels.clone());
         let shared = Shared(Arc::new(Mutex::new(accelerator)), None);
-        let small = Mutex::new(Some(Pinned::new(&context, small::CELL_BYTES).map_err(gpu_error)?));
+        let small = Mutex::new(Some(Pinned::new(&context, CELL_BYTES).map_err(gpu_error)?));
         let direct = self.stage(&context, shared.clone(), kernels)?;
         tracing::info!(gpu = context.ordinal(), "the group's tensors lie on this GPU");
         Ok((bound.insert(Arc::new(Gpu { context, shared, direct, small })).clone(), pointer))

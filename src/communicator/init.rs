@@ -63,8 +63,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub fn init(config: Config) -> Result<Group, Error> {
     log::start_if_asked();
     log::speak_for(config.rank);
-    let mut plan =
-        Plan { channel_num: config.channel_num, overrides: config.schedule, ..Plan::default() };
+    let mut plan = Plan { channel_num: config.channel_num, overrides: config.schedule, ..Plan::default() };
     let grid = grid(&config, &plan)?;
     let rank = Rank(config.rank);
     check_transport(&config, &grid)?;
@@ -179,13 +178,16 @@ impl Connected {
         }
         for (rank, bytes) in all.iter().zip(0..).map(|(bytes, rank)| (Rank(rank), bytes)) {
             let of_peer = |why: String| Error::join_without(rank.0, why);
-            let said: Self = wire::decode(bytes).map_err(|why| of_peer(format!("what {rank} says: {why}")))?;
+            let said: Self =
+                wire::decode(bytes).map_err(|why| of_peer(format!("what {rank} says: {why}")))?;
             if let Some(why) = said.unreached {
                 return Err(of_peer(format!("{rank} does not reach its peers: {why}")));
             }
             if said.plan != self.plan {
                 let what = "the figures of its cost model are others than rank 0 has sent";
-                return Err(of_peer(format!("{rank} has another plan: {what}; run the same build on all ranks")));
+                return Err(of_peer(format!(
+                    "{rank} has another plan: {what}; run the same build on all ranks"
+                )));
             }
         }
         Ok(())
@@ -371,11 +373,11 @@ fn connect(
     let first = prepared.as_ref().and_then(|prepared| prepared.names().first().copied());
     let own = PortsOpen { channels: names, costs: own_costs(config, first) };
     // Opening ports takes long. From here on every rank sends heartbeats and expects them.
-    let all =
-        control.all_gather("ports are open", &wire::encode(&own), config.rendezvous_deadline)?;
+    let all = control.all_gather("ports are open", &wire::encode(&own), config.rendezvous_deadline)?;
     let of = |rank: Rank| -> Result<PortsOpen, Error> {
         let bytes = all.get(rank.0 as usize).map(Vec::as_slice).unwrap_or_default();
-        wire::decode(bytes).map_err(|why| Error::join_without(rank.0, format!("the channels of {rank}: {why}")))
+        wire::decode(bytes)
+            .map_err(|why| Error::join_without(rank.0, format!("the channels of {rank}: {why}")))
     };
     let PortsOpen { channels, .. } = of(grid.leader_of(grid.node_of(Rank(config.rank))))?;
     let costs = costs_from(&of(Rank(0))?.costs)?;

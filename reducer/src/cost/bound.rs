@@ -18,7 +18,9 @@ pub(super) fn lower_bound(costs: &Costs, problem: &Problem) -> Picoseconds {
         // Bytes that the busiest host sends and receives.
         let others = block.saturating_mul(locals).saturating_mul(hosts - 1);
         let (sent, received) = match problem.shape.collective {
-            AllReduce => (block.saturating_mul(hosts - 1) / hosts * 2, block.saturating_mul(hosts - 1) / hosts * 2),
+            AllReduce => {
+                (block.saturating_mul(hosts - 1) / hosts * 2, block.saturating_mul(hosts - 1) / hosts * 2)
+            }
             Reduce => (0, block),
             Broadcast => (block, 0),
             Barrier => (0, 0),

@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, VecDeque};
 /// Steps that are evaluated at most, where some ranks can stand for others.
 const STEPS: usize = 1 << 14;
 
+/// Elements of a host's slice at least: slices are cut at multiples of them.
+const SLICE: u64 = 64;
+
 /// A step of one of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -31,6 +34,8 @@ pub(super) struct Link {
 pub(super) struct Cast {
     pub(super) schedules: Vec<Schedule>,
     pub(super) links: Vec<Link>,
+    /// The tensor's elements, and those of the tensor that the schedules are for.
+    pub(super) counts: (u64, u64),
 }
 
 impl Cast {
@@ -63,8 +68,16 @@ impl Cast {
         }
         if schedules.len() == grid.ranks() as usize {
             let links = links(&schedules, None);
-            return Ok(Self { schedules, links });
+            return Ok(Self { schedules, links, counts: (1, 1) });
         }
+        // Hosts that share too few elements do not do the same: it is as if each had a slice, of fewer bytes.
+        let mut problem = *problem;
+        let counts = (problem.shape.count.max(1), problem.shape.count.max(SLICE * u64::from(grid.nodes())));
+        if !problem.shape.collective.is_blocked() && problem.shape.count > 0 {
+            problem.shape.count = counts.1;
+        }
+        let counts = (counts.0, problem.shape.count.max(1));
+        let build = |rank| schedule::build(algorithm, &Problem { rank, ..problem }, params);
         let home = grid.node_of(problem.root);
         let last = grid.nodes() - 1;
         let mut busiest = None;
@@ -85,7 +98,7 @@ impl Cast {
             .map(build)
             .collect::<Result<_, _>>()?;
         let links = links(&schedules, Some(grid.leader_of(like)));
-        Ok(Self { schedules, links })
+        Ok(Self { schedules, links, counts })
     }
 }
 
@@ -131,15 +144,38 @@ fn receives(schedule: &Schedule) -> impl Iterator<Item = (u32, usize, Rank, u32)
     })
 }
 
-/// Pairs sends and receives of the same number and length in their order. A receive without its like is left out.
+/// Pairs sends and receives of the same number and length in their order, then those that are left by number alone. A receive without its
+/// like is left out.
 fn in_order(
     sends: impl Iterator<Item = (u32, (u32, usize))>,
     receives: Vec<(u32, (u32, usize))>,
 ) -> Vec<(u32, u32)> {
-    let mut waiting: BTreeMap<(u32, usize), VecDeque<u32>> = BTreeMap::new();
-    for (send, kind) in sends {
-        waiting.entry(kind).or_default().push_back(send);
+    let (sends, mut links): (Vec<_>, _) = (sends.collect(), Vec::new());
+    let left = pair(&sends, &receives, |kind| kind, &mut links);
+    pair(&left.0, &left.1, |(round, _)| (round, 0), &mut links);
+    links
+}
+
+type Kind = (u32, usize);
+type Steps = Vec<(u32, Kind)>;
+
+/// Pairs what is of one kind; returns the sends and the receives that are left.
+fn pair(
+    sends: &Steps,
+    receives: &Steps,
+    kind: impl Fn(Kind) -> Kind,
+    links: &mut Vec<(u32, u32)>,
+) -> (Steps, Steps) {
+    let mut waiting: BTreeMap<Kind, VecDeque<(u32, Kind)>> = BTreeMap::new();
+    for &send in sends {
+        waiting.entry(kind(send.1)).or_default().push_back(send);
     }
-    let mut take = |kind| waiting.get_mut(&kind).and_then(VecDeque::pop_front);
-    receives.into_iter().filter_map(|(receive, kind)| Some((take(kind)?, receive))).collect()
+    let mut left = Vec::new();
+    for &receive in receives {
+        match waiting.get_mut(&kind(receive.1)).and_then(VecDeque::pop_front) {
+            Some((send, _)) => links.push((send, receive.0)),
+            None => left.push(receive),
+        }
+    }
+    (waiting.into_values().flatten().collect(), left)
 }

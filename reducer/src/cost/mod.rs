@@ -215,7 +215,9 @@ impl Model {
         let (first, second) = (of(few)?, of(more)?);
         let (grown, rest) = (second.0.saturating_sub(first.0), shape.count - more);
         let beyond = u128::from(grown) * u128::from(rest) / u128::from(more - few);
-        Ok(second + Picoseconds(u64::try_from(beyond).unwrap_or(u64::MAX)))
+        let extended = second + Picoseconds(u64::try_from(beyond).unwrap_or(u64::MAX));
+        // The last chunks' end hides a part of what more chunks take.
+        Ok(extended.max(self.lower_bound(grid, shape)))
     }
 
     /// The same for as many elements as there are, as a part of an operation of so many bytes.

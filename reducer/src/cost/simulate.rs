@@ -184,15 +184,15 @@ impl<'a> Run<'a> {
         let schedule = &self.cast.schedules[member];
         let action = &schedule.steps()[step as usize].action;
         let start = at.max(self.core[member]);
-        let (host, network) = (&self.costs.host, &self.costs.network);
+        let (host, network) = (self.costs.host, self.costs.network);
         let overhead = ns(host.step_ns);
         // When the core is free again, and when what the step's edges stand for is true.
         let (end, done) = match *action {
             Action::Send { from, len, .. } => {
                 let begun = start + ns(network.message_ns);
-                let handled = begun + bytes(len, network.core_mb_s);
+                let handled = begun + self.bytes(len, network.core_mb_s);
                 let first = begun.max(self.sending[member]);
-                let last = handled.max(first + bytes(len, network.wire_mb_s));
+                let last = handled.max(first + self.bytes(len, network.wire_mb_s));
                 self.sending[member] = last;
                 for receive in std::mem::take(&mut self.receivers[id]) {
                     self.arrive(receive, first, last, len);
@@ -203,25 +203,25 @@ impl<'a> Run<'a> {
                 (handled, released)
             }
             Action::Receive { len, .. } | Action::ReceiveReduce { len, .. } => {
-                let mut work = ns(network.message_ns) + bytes(len, network.core_mb_s);
+                let mut work = ns(network.message_ns) + self.bytes(len, network.core_mb_s);
                 if matches!(action, Action::ReceiveReduce { .. }) {
-                    work += bytes(len, host.fold_mb_s);
+                    work += self.bytes(len, host.fold_mb_s);
                 }
                 let end = (start + work).max(self.states[id].arrived);
                 (end, end)
             }
             Action::Fold { destinations, sources, len, .. } => {
-                let folded = bytes(len * sources as usize, host.fold_mb_s);
-                let more = bytes(len * (destinations as usize).saturating_sub(1), host.copy_mb_s);
+                let folded = self.bytes(len * sources as usize, host.fold_mb_s);
+                let more = self.bytes(len * (destinations as usize).saturating_sub(1), host.copy_mb_s);
                 let end = start + overhead + folded + more;
                 (end, end)
             }
             Action::Copy { len, .. } => {
-                let end = start + overhead + bytes(len, host.copy_mb_s);
+                let end = start + overhead + self.bytes(len, host.copy_mb_s);
                 (end, end)
             }
             Action::Finish { len, .. } => {
-                let end = start + overhead + bytes(len, host.fold_mb_s);
+                let end = start + overhead + self.bytes(len, host.fold_mb_s);
                 (end, end)
             }
             Action::Signal { .. } => {
@@ -238,6 +238,13 @@ impl<'a> Run<'a> {
         self.core[member] = end;
         self.end = self.end.max(end);
         self.follow(schedule, member, step, done);
+    }
+
+    /// How long this many bytes of the schedule take.
+    fn bytes(&self, bytes: usize, mb_s: u32) -> u64 {
+        let (real, scheduled) = self.cast.counts;
+        let bytes = u128::from(bytes as u64) * u128::from(real) / u128::from(scheduled);
+        Picoseconds::of_bytes(bytes as u64, mb_s).0
     }
 
     /// The steps that wait for this one.
@@ -264,12 +271,12 @@ impl<'a> Run<'a> {
     fn arrive(&mut self, receive: usize, first: u64, last: u64, len: usize) {
         let network = &self.costs.network;
         let member = self.place(receive).member;
-        let (latency, wire) = (ns(network.latency_ns), bytes(len, network.wire_mb_s));
+        let (latency, wire) = (ns(network.latency_ns), self.bytes(len, network.wire_mb_s));
         let there = (last + latency).max(self.receiving[member] + wire);
         self.receiving[member] = there;
         self.states[receive].arrived = there;
         // The core handles bytes as they come, and is done when the last has come.
-        let handling = bytes(len, network.core_mb_s);
+        let handling = self.bytes(len, network.core_mb_s);
         let begin = (first + latency).max(there.saturating_sub(handling));
         self.other_done(receive, begin);
     }
@@ -281,8 +288,4 @@ fn is_receive(action: &Action) -> bool {
 
 fn ns(ns: u32) -> u64 {
     Picoseconds::of_ns(ns).0
-}
-
-fn bytes(bytes: usize, mb_s: u32) -> u64 {
-    Picoseconds::of_bytes(bytes as u64, mb_s).0
 }

@@ -107,8 +107,9 @@ impl fmt::Display for Overrides {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let named =
             Collective::ALL.into_iter().filter_map(|collective| Some((collective, self.of(collective)?)));
-        let parts: Vec<_> =
-            named.map(|(collective, algorithm)| format!("{}:{}", word(collective), algorithm.name())).collect();
+        let parts: Vec<_> = named
+            .map(|(collective, algorithm)| format!("{}:{}", word(collective), algorithm.name()))
+            .collect();
         f.write_str(&parts.join(","))
     }
 }

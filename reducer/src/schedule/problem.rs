@@ -90,6 +90,14 @@ impl Problem {
         self.shape.count.saturating_mul(self.elem() as u64)
     }
 
+    /// The most that any rank gives: the same on all ranks.
+    pub fn published_bytes(&self) -> u64 {
+        match self.shape.collective {
+            Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => self.bytes(),
+            _ => self.block_bytes(),
+        }
+    }
+
     /// Whether steps know an input beside the output.
     pub fn has_input(&self) -> bool {
         match self.shape.collective {
