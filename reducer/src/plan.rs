@@ -9,7 +9,7 @@
 //! same. Sums of floats have the same bits whatever their size, so for those only algorithms that [keep the
 //! order](Algorithm::keeps_order) are taken unasked.
 
-use crate::cost::{self, Costs, Model, Picoseconds};
+use crate::cost::{self, Costs, Model};
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Shape};
 use crate::schedule::{self, Algorithm, Params, Problem, Schedule, ScheduleError};
@@ -96,34 +96,20 @@ impl Plan {
         Model { costs: self.costs, params: self.params(), eager_bytes: self.eager_bytes }
     }
 
-    /// The algorithm for an operation: the one that the plan names, else the one that is predicted to be the fastest. It takes a few
-    /// milliseconds at most; [`Choices`] keep what was found.
+    /// The algorithm for an operation: the one that the plan names, else the one that is predicted to be the fastest, for the
+    /// [class](cost::size_class) of its size. To find it takes a few milliseconds at most; [`Choices`] keep what was found.
     pub fn algorithm(&self, grid: &Grid, shape: &Shape) -> Algorithm {
         if let Some(named) = self.overrides.of(shape.collective) {
             return named;
         }
         let candidates: Vec<_> = cost::candidates(shape).collect();
-        match candidates[..] {
-            [] => Algorithm::Direct,
-            [only] => only,
-            _ => {
-                let predicted = self.predictions(grid, shape, &candidates);
-                predicted.into_iter().min_by_key(|(_, time)| *time).map_or(candidates[0], |(best, _)| best)
-            }
+        let first = candidates.first().copied().unwrap_or(Algorithm::Direct);
+        let Ok(grid) = grid.with_leaf_size(self.leaf_size) else { return first };
+        if candidates.len() == 1 {
+            return first;
         }
-    }
-
-    /// What the model says of these algorithms, for the count that stands for the shape's; those that have no schedule are left out.
-    fn predictions(
-        &self,
-        grid: &Grid,
-        shape: &Shape,
-        algorithms: &[Algorithm],
-    ) -> Vec<(Algorithm, Picoseconds)> {
-        let Ok(grid) = grid.with_leaf_size(self.leaf_size) else { return Vec::new() };
-        let (model, shape) = (self.model(), Shape { count: cost::size_class(shape.count), ..*shape });
-        let of = |&algorithm| Some((algorithm, model.predict(algorithm, &grid, &shape).ok()?));
-        algorithms.iter().filter_map(of).collect()
+        let class = Shape { count: cost::size_class(shape.count), ..*shape };
+        self.model().fastest(&candidates, &grid, &class).map_or(first, |(best, _)| best)
     }
 
     /// What schedules need to know of the plan.

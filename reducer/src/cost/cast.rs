@@ -1,16 +1,21 @@
 //! Whose schedules are evaluated, and which message comes from where.
 //!
-//! All ranks', while that is quick. Of large grids some hosts stand for the others: the root's, and the busiest of a few. What such
+//! All ranks', while that is quick, and of trees, where each rank has few steps. Else some hosts stand for the others: the root's, and the busiest of a few. What such
 //! a host receives from one that is not evaluated arrives when it sends the like itself: messages with the same number and length are paired in
 //! the order of the steps. That is exact where all hosts do the same at the same time, which is so in collectives without
 //! a root, but for the last few elements.
 
 use crate::grid::Rank;
+use crate::header::Collective;
 use crate::schedule::{self, Action, Algorithm, Params, Problem, Schedule, ScheduleError, StepId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Steps that are evaluated at most, where some ranks can stand for others.
-const STEPS: usize = 1 << 14;
+const STEPS: usize = 1 << 12;
+
+/// More hosts than these are not all evaluated, where one can stand for the others: to build so many schedules takes long, even where
+/// they have few steps.
+const HOSTS: u32 = 64;
 
 /// Elements of a host's slice at least: slices are cut at multiples of them.
 const SLICE: u64 = 64;
@@ -56,13 +61,17 @@ impl Cast {
     ) -> Result<Self, ScheduleError> {
         let grid = problem.grid;
         let build = |rank| schedule::build(algorithm, &Problem { rank, ..*problem }, params);
+        let collective = problem.shape.collective;
+        // A broadcast is a tree, whatever the algorithm.
+        let alike = algorithm.is_uniform() && collective != Collective::Broadcast && grid.nodes() > 2;
+        let many = alike && !collective.has_root() && grid.nodes() > HOSTS;
         let mut schedules = Vec::new();
         let mut steps = 0;
-        for rank in (0..grid.ranks()).map(Rank) {
+        for rank in (0..grid.ranks()).map(Rank).filter(|_| !many) {
             let schedule = build(rank)?;
             steps += schedule.steps().len();
             schedules.push(schedule);
-            if steps > budget && grid.nodes() > 2 {
+            if steps > budget && alike {
                 break;
             }
         }
@@ -73,7 +82,7 @@ impl Cast {
         // Hosts that share too few elements do not do the same: it is as if each had a slice, of fewer bytes.
         let mut problem = *problem;
         let counts = (problem.shape.count.max(1), problem.shape.count.max(SLICE * u64::from(grid.nodes())));
-        if !problem.shape.collective.is_blocked() && problem.shape.count > 0 {
+        if !collective.is_blocked() && problem.shape.count > 0 {
             problem.shape.count = counts.1;
         }
         let counts = (counts.0, problem.shape.count.max(1));
@@ -89,7 +98,7 @@ impl Cast {
         }
         let like = busiest.map_or(last, |(_, node)| node);
         let mut nodes = vec![like];
-        if problem.shape.collective.has_root() {
+        if collective.has_root() {
             nodes.push(home);
         }
         let schedules: Vec<_> = nodes

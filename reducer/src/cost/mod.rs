@@ -217,7 +217,7 @@ impl Model {
         let beyond = u128::from(grown) * u128::from(rest) / u128::from(more - few);
         let extended = second + Picoseconds(u64::try_from(beyond).unwrap_or(u64::MAX));
         // The last chunks' end hides a part of what more chunks take.
-        Ok(extended.max(self.lower_bound(grid, shape)))
+        Ok(extended.max(self.lower_bound(grid, shape)).max(self.work(algorithm, grid, shape)?))
     }
 
     /// The same for as many elements as there are, as a part of an operation of so many bytes.
@@ -232,20 +232,73 @@ impl Model {
         Ok(Picoseconds::of_ns(self.costs.host.call_ns) + simulate::run(&cast, &self.costs, credit))
     }
 
+    /// How long an operation takes at least with an algorithm: the time for which it keeps rank 0's core. It takes much less
+    /// time to find than a prediction does.
+    pub fn work(
+        &self,
+        algorithm: Algorithm,
+        grid: &Grid,
+        shape: &Shape,
+    ) -> Result<Picoseconds, ScheduleError> {
+        let problem = Problem::new(*grid, Rank(0), shape, Rank(0));
+        let chunk = schedule::chunk_elements(&problem, &self.params)?.min(shape.count);
+        let one = Problem { shape: Shape { count: chunk, ..*shape }, ..problem };
+        let schedule = schedule::build(algorithm, &one, &self.params)?;
+        let chunks = shape.count.checked_div(chunk).unwrap_or(1);
+        Ok(simulate::work_of(&schedule, &self.costs).times(chunks))
+    }
+
+    /// The algorithm that is predicted to be the fastest for an operation, and the prediction; of those that take equally long, the first.
+    /// `None` where none has a schedule.
+    pub fn fastest(
+        &self,
+        algorithms: &[Algorithm],
+        grid: &Grid,
+        shape: &Shape,
+    ) -> Option<(Algorithm, Picoseconds)> {
+        let mut by_work: Vec<_> = (0..)
+            .zip(algorithms)
+            .filter_map(|(place, &algorithm)| {
+                Some((self.work(algorithm, grid, shape).ok()?, place, algorithm))
+            })
+            .collect();
+        by_work.sort_unstable_by_key(|&(work, place, _)| (work, place));
+        let mut best: Option<(Picoseconds, usize, Algorithm)> = None;
+        for (work, place, algorithm) in by_work {
+            // Whatever keeps a core for longer than the best takes needs no prediction.
+            if best.is_some_and(|(time, ..)| work > time) {
+                break;
+            }
+            let Ok(time) = self.predict(algorithm, grid, shape) else { continue };
+            if best.is_none_or(|(least, first, _)| (time, place) < (least, first)) {
+                best = Some((time, place, algorithm));
+            }
+        }
+        best.map(|(time, _, algorithm)| (algorithm, time))
+    }
+
     /// How long an operation takes at least, whatever the algorithm.
     pub fn lower_bound(&self, grid: &Grid, shape: &Shape) -> Picoseconds {
         bound::lower_bound(&self.costs, &Problem::new(*grid, Rank(0), shape, Rank(0)))
     }
 
-    /// How long an operation takes that goes through cells of the host's memory instead of a schedule: every rank writes its input and
-    /// reads those of all.
+    /// How long an operation takes that goes through cells of the host's memory instead of a schedule: every rank writes what it gives,
+    /// waits for the others, and copies or folds what it gets.
     pub fn in_cells(&self, grid: &Grid, shape: &Shape) -> Picoseconds {
-        let HostCosts { step_ns, flag_ns, copy_mb_s, .. } = self.costs.host;
-        let bytes = Problem::new(*grid, Rank(0), shape, Rank(0)).block_bytes();
+        let HostCosts { flag_ns, copy_mb_s, fold_mb_s, .. } = self.costs.host;
+        let problem = Problem::new(*grid, Rank(0), shape, Rank(0));
         let others = u64::from(grid.ranks() - 1);
+        let rate = if shape.collective.reduces() { fold_mb_s } else { copy_mb_s };
+        let taken = if shape.collective.reduces() {
+            (others + 1) * problem.block_bytes()
+        } else {
+            problem.output_bytes()
+        };
         Picoseconds::of_ns(flag_ns)
-            + Picoseconds::of_ns(step_ns).times(others)
-            + Picoseconds::of_bytes(bytes.saturating_mul(others + 1), copy_mb_s)
+            // The others' lines are on their way at the same time, but not for nothing.
+            + Picoseconds(Picoseconds::of_ns(flag_ns).0 / 4).times(others.saturating_sub(1))
+            + Picoseconds::of_bytes(problem.published_bytes(), copy_mb_s)
+            + Picoseconds::of_bytes(taken, rate)
     }
 }
 

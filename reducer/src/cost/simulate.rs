@@ -5,7 +5,7 @@
 
 use super::cast::{Cast, Place};
 use super::{Costs, Picoseconds};
-use crate::schedule::{Action, Buffer, EdgeKind, Schedule, StepId};
+use crate::schedule::{Action, Buffer, Schedule, StepId};
 use crate::transport::LaneFlag;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,8 +13,16 @@ use std::collections::{BinaryHeap, HashMap};
 /// When the last rank has the operation behind it. With `credit`, messages wait until their receivers are ready for them.
 pub(super) fn run(cast: &Cast, costs: &Costs, credit: bool) -> Picoseconds {
     let mut run = Run::new(cast, costs, credit);
-    while let Some(Reverse((at, id))) = run.due.pop() {
-        run.step(at, id as usize);
+    run.drain();
+    // Where hosts stand for others, a message may have no like: its receive goes on when nothing else does.
+    for id in 0..run.states.len() {
+        let state = &mut run.states[id];
+        if state.edges == 0 && !state.is_due {
+            state.others = 0;
+            state.ready = state.ready.max(run.end);
+            run.maybe_due(id);
+            run.drain();
+        }
     }
     Picoseconds(run.end)
 }
@@ -179,61 +187,45 @@ impl<'a> Run<'a> {
         }
     }
 
+    fn drain(&mut self) {
+        while let Some(Reverse((at, id))) = self.due.pop() {
+            self.step(at, id as usize);
+        }
+    }
+
     fn step(&mut self, at: u64, id: usize) {
         let Place { member, step } = self.place(id);
         let schedule = &self.cast.schedules[member];
         let action = &schedule.steps()[step as usize].action;
         let start = at.max(self.core[member]);
-        let (host, network) = (self.costs.host, self.costs.network);
-        let overhead = ns(host.step_ns);
+        let worked = start + work(self.costs, action, self.cast.counts);
+        let network = self.costs.network;
         // When the core is free again, and when what the step's edges stand for is true.
         let (end, done) = match *action {
             Action::Send { from, len, .. } => {
-                let begun = start + ns(network.message_ns);
-                let handled = begun + self.bytes(len, network.core_mb_s);
-                let first = begun.max(self.sending[member]);
-                let last = handled.max(first + self.bytes(len, network.wire_mb_s));
+                let first = (start + ns(network.message_ns)).max(self.sending[member]);
+                let last = worked.max(first + self.bytes(len, network.wire_mb_s));
                 self.sending[member] = last;
                 for receive in std::mem::take(&mut self.receivers[id]) {
                     self.arrive(receive, first, last, len);
                 }
                 let released = last + 2 * ns(network.latency_ns) + ns(network.message_ns);
-                let lent = matches!(from.buffer, Buffer::Data | Buffer::Input);
-                self.end = self.end.max(if lent { released } else { handled });
-                (handled, released)
-            }
-            Action::Receive { len, .. } | Action::ReceiveReduce { len, .. } => {
-                let mut work = ns(network.message_ns) + self.bytes(len, network.core_mb_s);
-                if matches!(action, Action::ReceiveReduce { .. }) {
-                    work += self.bytes(len, host.fold_mb_s);
+                if matches!(from.buffer, Buffer::Data | Buffer::Input) {
+                    self.end = self.end.max(released);
                 }
-                let end = (start + work).max(self.states[id].arrived);
-                (end, end)
+                (worked, released)
             }
-            Action::Fold { destinations, sources, len, .. } => {
-                let folded = self.bytes(len * sources as usize, host.fold_mb_s);
-                let more = self.bytes(len * (destinations as usize).saturating_sub(1), host.copy_mb_s);
-                let end = start + overhead + folded + more;
-                (end, end)
-            }
-            Action::Copy { len, .. } => {
-                let end = start + overhead + self.bytes(len, host.copy_mb_s);
-                (end, end)
-            }
-            Action::Finish { len, .. } => {
-                let end = start + overhead + self.bytes(len, host.fold_mb_s);
+            Action::Receive { .. } | Action::ReceiveReduce { .. } => {
+                let end = worked.max(self.states[id].arrived);
                 (end, end)
             }
             Action::Signal { .. } => {
-                let end = start + overhead;
                 for waiter in std::mem::take(&mut self.waiters[id]) {
-                    self.other_done(waiter, end + ns(host.flag_ns));
+                    self.other_done(waiter, worked + ns(self.costs.host.flag_ns));
                 }
-                (end, end)
+                (worked, worked)
             }
-            Action::Wait { .. } | Action::WaitAll { .. } | Action::WaitFree => {
-                (start + overhead, start + overhead)
-            }
+            _ => (worked, worked),
         };
         self.core[member] = end;
         self.end = self.end.max(end);
@@ -242,17 +234,11 @@ impl<'a> Run<'a> {
 
     /// How long this many bytes of the schedule take.
     fn bytes(&self, bytes: usize, mb_s: u32) -> u64 {
-        let (real, scheduled) = self.cast.counts;
-        let bytes = u128::from(bytes as u64) * u128::from(real) / u128::from(scheduled);
-        Picoseconds::of_bytes(bytes as u64, mb_s).0
+        scaled(bytes, self.cast.counts, mb_s)
     }
 
     /// The steps that wait for this one.
     fn follow(&mut self, schedule: &Schedule, member: usize, step: u32, done: u64) {
-        debug_assert!(
-            matches!(schedule.steps()[step as usize].action, Action::Send { .. })
-                == (schedule.steps()[step as usize].edge_kind() == EdgeKind::Reusable)
-        );
         for &next in schedule.successors(StepId(step)) {
             let id = self.base[member] + next as usize;
             let state = &mut self.states[id];
@@ -280,6 +266,40 @@ impl<'a> Run<'a> {
         let begin = (first + latency).max(there.saturating_sub(handling));
         self.other_done(receive, begin);
     }
+}
+
+/// How long a step keeps its rank's core.
+fn work(costs: &Costs, action: &Action, counts: (u64, u64)) -> u64 {
+    let bytes = |bytes, mb_s| scaled(bytes, counts, mb_s);
+    let Costs { host, network } = costs;
+    let step = ns(host.step_ns);
+    match *action {
+        Action::Send { len, .. } | Action::Receive { len, .. } => {
+            ns(network.message_ns) + bytes(len, network.core_mb_s)
+        }
+        Action::ReceiveReduce { len, .. } => {
+            ns(network.message_ns) + bytes(len, network.core_mb_s) + bytes(len, host.fold_mb_s)
+        }
+        Action::Fold { destinations, sources, len, .. } => {
+            let more = bytes(len * (destinations as usize).saturating_sub(1), host.copy_mb_s);
+            step + bytes(len * sources as usize, host.fold_mb_s) + more
+        }
+        Action::Copy { len, .. } => step + bytes(len, host.copy_mb_s),
+        Action::Finish { len, .. } => step + bytes(len, host.fold_mb_s),
+        Action::Signal { .. } | Action::Wait { .. } | Action::WaitAll { .. } | Action::WaitFree => step,
+    }
+}
+
+/// How long bytes take at a rate, where `counts` elements of the real tensor are so many of the schedule's.
+fn scaled(bytes: usize, (real, scheduled): (u64, u64), mb_s: u32) -> u64 {
+    let bytes = u128::from(bytes as u64) * u128::from(real) / u128::from(scheduled);
+    Picoseconds::of_bytes(bytes as u64, mb_s).0
+}
+
+/// How long all steps of a rank keep its core.
+pub(super) fn work_of(schedule: &Schedule, costs: &Costs) -> Picoseconds {
+    let all = schedule.steps().iter().map(|step| work(costs, &step.action, (1, 1)));
+    Picoseconds(all.fold(0, u64::saturating_add))
 }
 
 fn is_receive(action: &Action) -> bool {

@@ -104,7 +104,7 @@ fn all_ranks_choose_the_same() {
     let mut rng = SmallRng::seed_from_u64(9);
     let (mut direct, mut all) = (0, 0);
     for _ in 0..60 {
-        let mut plan = Plan { chunk_bytes: 4096, lane_bytes: 4096, ..Plan::default() };
+        let mut plan = Plan { chunk_bytes: 64 << 10, lane_bytes: 64 << 10, ..Plan::default() };
         for (name, value) in plan.costs.fields() {
             *plan.costs.field_mut(name).unwrap() = (value / 10).max(1) * rng.random_range(1..100);
         }
@@ -118,7 +118,7 @@ fn all_ranks_choose_the_same() {
             },
             dtype: [DType::F32, DType::I32][rng.random_range(0..2)],
             op: ReduceOp::Sum,
-            count: 1 << rng.random_range(0..14),
+            count: 1 << rng.random_range(0..18),
         };
         if shape.collective == Collective::Barrier {
             shape.count = 0;
@@ -141,7 +141,7 @@ fn all_ranks_choose_the_same() {
                 plan.build(algorithm, &Problem { access, placement, ..problem }).unwrap()
             })
             .collect();
-        if let Err(flaw) = check(&schedules, 1 << 20) {
+        if let Err(flaw) = check(&schedules, 1 << 24) {
             panic!("{shape} on {grid:?}: {flaw}");
         }
     }

@@ -81,6 +81,14 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
     }
 
+    /// Whether all hosts do the same at the same time, but for a root: then the cost model lets one stand for the others. Trees are not, and
+    /// have few steps for each rank.
+    pub fn is_uniform(self) -> bool {
+        match self {
+            Self::Direct | Self::Ring | Self::Hierarchical => true,
+        }
+    }
+
     /// Whether it folds an element over the ranks of a host, then over the hosts of a leaf group, then over the groups, each in rank
     /// order: all that do give the same bits, whatever the type.
     pub fn keeps_order(self) -> bool {
