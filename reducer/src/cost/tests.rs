@@ -219,12 +219,11 @@ fn classes_of_sizes_are_two_in_each_power_of_two() {
 }
 
 #[test]
-fn every_algorithm_that_serves_a_collective_has_a_schedule_and_a_name() {
+fn every_algorithm_that_serves_a_collective_has_a_schedule() {
     let grid = Grid::new(4, 2, 8).unwrap();
     for collective in Collective::ALL {
         assert!(!serving(collective).is_empty());
         for &algorithm in serving(collective) {
-            assert_eq!(Algorithm::of_name(algorithm.name()), Some(algorithm));
             let shape = shape(collective, 64);
             let problem = Problem::new(grid, Rank(0), &shape, Rank(0));
             let schedule = schedule::build(algorithm, &problem, &Plan::default().params()).unwrap();

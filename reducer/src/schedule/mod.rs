@@ -76,11 +76,6 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of this name.
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|algorithm| algorithm.name() == name)
-    }
-
     /// Whether all hosts do the same at the same time, but for a root: then the cost model lets one stand for the others. Trees are not, and
     /// have few steps for each rank.
     pub fn is_uniform(self) -> bool {
