@@ -70,12 +70,21 @@ pub(crate) struct PlanArgs {
     /// Run `shouter bench` for each size as well, and print what it measures and by how much the prediction is off
     #[arg(long)]
     compare: bool,
+    /// Fail where a prediction is more than so many times too long or too short
+    #[arg(long, value_name = "TIMES", requires = "compare", value_parser = times)]
+    within: Option<f64>,
     /// About how long each size is measured, in seconds
     #[arg(long, default_value_t = 0.3, value_parser = crate::bench::seconds)]
     seconds: f64,
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
+}
+
+/// A factor above 1.
+fn times(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|times| (1.0..=1000.0).contains(times));
+    number.ok_or_else(|| "a factor from 1 to 1000".into())
 }
 
 /// A list of collectives.
@@ -125,10 +134,12 @@ fn predict(args: &PlanArgs) -> Result<(), BenchError> {
     let grid = grid(args)?;
     let plan = Plan { costs: costs.of(transport), ..Plan::default() };
     let mut out = io::stdout().lock();
+    let mut off = Vec::new();
     for &collective in &args.collective.0 {
         let mut rows = rows(&plan, &grid, collective, args)?;
         if args.compare {
             compare::measure(&mut rows, collective, args)?;
+            off.extend(compare::beyond(&rows, args.within));
         }
         if args.json {
             for row in &rows {
@@ -148,7 +159,10 @@ fn predict(args: &PlanArgs) -> Result<(), BenchError> {
             out.write_all(table::text(&rows).as_bytes())?;
         }
     }
-    Ok(())
+    match off.is_empty() {
+        true => Ok(()),
+        false => Err(BenchError::Failed(format!("predictions are too far off: {}", off.join("; ")))),
+    }
 }
 
 fn grid(args: &PlanArgs) -> Result<Grid, BenchError> {

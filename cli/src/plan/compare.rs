@@ -30,6 +30,16 @@ pub(super) fn measure(rows: &mut [Row], collective: Collective, args: &PlanArgs)
     Ok(())
 }
 
+/// The rows whose prediction is more than so many times too long or too short, in words.
+pub(super) fn beyond(rows: &[Row], times: Option<f64>) -> Vec<String> {
+    let Some(times) = times else { return Vec::new() };
+    let far = |row: &&Row| row.ratio().is_some_and(|ratio| ratio > times || ratio < 1.0 / times);
+    let words = |row: &Row| {
+        format!("{} of {} B: {:.2} times", row.collective, row.bytes, row.ratio().unwrap_or_default())
+    };
+    rows.iter().filter(far).map(words).collect()
+}
+
 /// A job of ranks of this machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {

@@ -73,6 +73,21 @@ fn small_operations_of_one_host_go_through_cells() {
     assert_ne!(rows[1].algorithm, "cells");
 }
 
+#[test]
+fn predictions_that_are_too_far_off_are_named() {
+    let args = parsed(&["--bytes", "8Ki"]).unwrap();
+    let mut rows = rows(&Plan::default(), &grid(&args).unwrap(), Collective::AllReduce, &args).unwrap();
+    let predicted = rows[0].predicted_us.unwrap();
+    for (measured, far) in [(predicted, 0), (predicted * 1.9, 0), (predicted * 2.1, 1), (predicted / 2.1, 1)]
+    {
+        rows[0].measured_us = Some(measured);
+        assert_eq!(compare::beyond(&rows, Some(2.0)).len(), far, "{measured}");
+        assert!(compare::beyond(&rows, None).is_empty());
+    }
+    assert!(table::text(&rows).contains("2.10"));
+    assert!(parsed(&["--within", "2"]).is_err() && parsed(&["--compare", "--within", "0.5"]).is_err());
+}
+
 /// What the model predicts with some figures leads back to figures that predict the same.
 #[test]
 fn figures_are_found_from_what_was_measured() {
