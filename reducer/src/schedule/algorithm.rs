@@ -113,6 +113,25 @@ impl Algorithm {
         }
     }
 
+    /// Whether all hosts do the same at the same time in a collective, but for a root: then the cost model lets one stand for the others.
+    /// Of those that are not, each host has few steps.
+    pub(crate) fn is_uniform(self, collective: Collective, nodes: u32) -> bool {
+        match self {
+            Self::Direct => !collective.is_scan(),
+            Self::Ring | Self::Bruck | Self::Pairwise | Self::Dissemination => true,
+            Self::Hierarchical => matches!(collective, Collective::AllReduce | Collective::Reduce),
+            // Else some hosts represent others.
+            Self::RecursiveDoubling | Self::HalvingDoubling => nodes.is_power_of_two(),
+            Self::Binomial | Self::Chain | Self::DoubleTree => false,
+        }
+    }
+
+    /// Whether it folds an element over the ranks of a host, then over the hosts of a leaf group, then over the groups, each in rank
+    /// order: all that do give the same bits, whatever the type.
+    pub(crate) fn keeps_order(self) -> bool {
+        matches!(self, Self::Direct | Self::Hierarchical | Self::Binomial | Self::Bruck)
+    }
+
     /// This one, or what serves the problem in its place. Ranks meet over nothing as well, and all of them see who runs something else.
     pub(super) fn serving(self, problem: &Problem) -> Self {
         let (collective, count) = (problem.shape.collective, problem.shape.count);

@@ -392,6 +392,11 @@ impl Schedule {
     }
 }
 
+/// Elements of a chunk of the tensor, or of each block: the same on all ranks.
+pub(crate) fn chunk_elements(problem: &Problem, params: &Params) -> Result<u64, ScheduleError> {
+    builder::Builder::new(problem.clone(), *params).map(|builder| builder.chunk_elements())
+}
+
 /// Builds a rank's schedule. Where the algorithm does not serve the collective, its [general](Algorithm::general) one does.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
     let Problem { grid, rank, shape, root, access, placement, .. } = *problem;
