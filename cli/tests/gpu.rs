@@ -187,7 +187,8 @@ fn collectives(group: &Group) -> Result<(), Error> {
     let mut rng = SmallRng::seed_from_u64(rank.into());
     let mut root = 0;
     for count in counts {
-        for collective in Collective::ALL.into_iter().filter(|&one| one != Barrier) {
+        let with_memory = |&one: &Collective| one != Barrier && !one.has_counts();
+        for collective in Collective::ALL.into_iter().filter(with_memory) {
             root = (root + 1) % group.size();
             let (block, is_root) = (count * 4, root == rank);
             let all = block * ranks;
@@ -202,7 +203,9 @@ fn collectives(group: &Group) -> Result<(), Error> {
                 Scatter => (if is_root { all } else { 0 }, block, 0, if is_root { own } else { 0 }),
                 ReduceScatter => (all, block, 0, own),
                 AllToAll => (all, all, 0, 0),
-                Barrier => unreachable!(),
+                Scan => (block, block, 0, 0),
+                ExScan => (block, if rank == 0 { 0 } else { block }, 0, 0),
+                _ => unreachable!("no elements, or several counts"),
             };
             let given: Vec<u8> = (0..input.max(output) / 4)
                 .flat_map(|at| ((rank as usize * 7 + at) as f32).to_le_bytes())

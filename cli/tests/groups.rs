@@ -220,11 +220,13 @@ fn die(all: &Group) -> Result<(), Error> {
 /// A member drops a group, and the others call once more: they name it, and the group of all goes on.
 fn leave(all: &Group) -> Result<(), Error> {
     let group = all.group(&[1, 0, 2])?;
-    group.barrier()?;
+    let met = group.barrier();
     if group.rank() == 2 {
+        met?;
         drop(group);
     } else {
-        let error = group.barrier().unwrap_err();
+        // One that is faster may have ended the group before this one is through with the first.
+        let error = met.and_then(|()| group.barrier()).unwrap_err();
         assert!(
             matches!(error, Error::PeerFailed { rank: 2, reason: shouter::Reason::Aborted, .. }),
             "{error:?}"
