@@ -25,7 +25,7 @@ use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{Owned, TensorRegion};
-use shouter_reducer::plan::Plan;
+use shouter_reducer::plan::{Overrides, Plan};
 use shouter_reducer::schedule::Algorithm;
 
 const PORT: u16 = 4_790;
@@ -157,12 +157,13 @@ fn elements(memory: &Owned, count: usize) -> Vec<i32> {
 fn run(over: Over, seed: u64) -> Option<(u64, u64)> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let ranks = rng.random_range(2..=5u32);
+    let named = [None, Some(Algorithm::Ring), Some(Algorithm::Direct), Some(Algorithm::Hierarchical)];
+    let overrides = named[rng.random_range(0..4)]
+        .map(|algorithm| Overrides::default().with(Collective::AllReduce, algorithm));
     let plan = Plan {
-        forced: [None, Some(Algorithm::Ring), Some(Algorithm::Direct), Some(Algorithm::Hierarchical)]
-            [rng.random_range(0..4)],
+        overrides: overrides.unwrap_or_default(),
         leaf_size: rng.random_range(1..=4),
         chunk_bytes: 4096,
-        direct_bytes: 2048,
         eager_bytes: 4096,
         ..Plan::default()
     };

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod info;
+mod plan;
 mod run;
 mod status;
 mod timeline;
@@ -39,6 +40,8 @@ enum Command {
     Run(run::Args),
     /// Measure this machine, and the peers in the same call
     Bench(bench::BenchArgs),
+    /// Predict how long collectives take, and which algorithm serves which size
+    Plan(plan::PlanArgs),
     /// Put the timelines of several ranks into one
     Timeline(timeline::TimelineArgs),
 }
@@ -50,6 +53,7 @@ fn main() -> ExitCode {
         Command::Info(args) => info::main(args),
         Command::Run(args) => run::main(args),
         Command::Bench(args) => bench::main(args),
+        Command::Plan(args) => plan::main(args),
         Command::Timeline(args) => timeline::main(args),
     };
     ExitCode::from(status.0)

@@ -561,6 +561,16 @@ fn ranks_that_have_another_transport_or_crc_are_refused_by_name() {
 }
 
 #[test]
+fn another_algorithm_on_one_rank_is_refused_with_the_collective() {
+    let plan = over_sockets(job(2, 2, "once")).with("RANK", 1).with("KEY", "schedule");
+    let state = plan.with("VALUE", "all_reduce:ring").run();
+    for rank in &state.ranks {
+        assert_eq!(rank.code, Some(JOIN), "{state}");
+        assert!(rank.error().contains("schedule of all-reduce: rank 1 has 2 and rank 0 has 0"), "{state}");
+    }
+}
+
+#[test]
 fn a_plan_that_differs_is_refused_with_the_key() {
     let plan = over_sockets(job(3, 3, "once")).with("RANK", 1).with("KEY", "channel_num");
     let state = plan.with("VALUE", 4).run();

@@ -12,7 +12,7 @@ use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Header, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{Owned, Span, TensorRegion};
-use shouter_reducer::plan::Plan;
+use shouter_reducer::plan::{Overrides, Plan};
 use shouter_reducer::schedule::{Algorithm, Problem};
 use shouter_reducer::transport::{LaneFlag, NodeMemory, SendError, SendToken, Transport};
 use std::hint::black_box;
@@ -109,7 +109,8 @@ struct Pair {
 impl Pair {
     fn new(bytes: usize, algorithm: Algorithm) -> Self {
         let grid = Grid::new(2, 1, 2).unwrap();
-        let plan = Plan { forced: Some(algorithm), ..Plan::default() };
+        let overrides = Overrides::default().with(Collective::AllReduce, algorithm);
+        let plan = Plan { overrides, ..Plan::default() };
         let shape = shape(bytes as u64 / 4);
         let memory = [0, 1].map(|_| Owned::new(bytes).unwrap());
         let request = |rank: u32| Request {

@@ -6,7 +6,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`table`] | the tensors that will be reduced, agreed on beforehand |
-//! | [`plan`] | what else all ranks agree on, and which algorithm serves which size |
+//! | [`plan`] | what else all ranks agree on, and which algorithm serves what |
+//! | [`cost`] | how long a collective takes with an algorithm, by a model |
 //! | [`grid`] | ranks, nodes, leaf groups, roots |
 //! | [`schedule`] | collectives as data: one rank's steps and their order |
 //! | [`counts`] | elements of each block, where blocks differ |
@@ -23,6 +24,7 @@
 #![deny(unsafe_code)]
 
 pub mod check;
+pub mod cost;
 pub mod counts;
 #[cfg(feature = "cuda")]
 pub mod cuda;

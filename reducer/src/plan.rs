@@ -1,26 +1,42 @@
 //! The plan: everything about performance on which ranks must agree.
 //!
-//! Two ranks that chose different chunks would exchange messages that do not fit together, so the plan is part of
-//! the join. It also decides which algorithm serves which size, as a function of the plan, the grid and the
-//! operation alone.
+//! Two ranks that chose different chunks, or different algorithms, would exchange messages that do not fit together, so the plan is part
+//! of the join. The settings of each rank are compared there by name. The figures of the cost model ([`Costs`]) are rank 0's, which
+//! all others take, and then the digests of all plans are compared.
+//!
+//! Which algorithm serves an operation follows from the plan, the grid and the operation alone: the one that the cost
+//! model predicts to be the fastest, unless the plan names one. So every rank finds it by itself, when it first needs it, and all find the
+//! same. Sums of floats have the same bits whatever their size, so for those only algorithms that [keep the
+//! order](Algorithm::keeps_order) are taken unasked.
 
+use crate::cost::{self, Costs, Model};
 use crate::grid::{Grid, Rank};
-use crate::header::Shape;
+use crate::header::{Collective, Shape};
 use crate::schedule::{self, Algorithm, Params, Problem, Schedule, ScheduleError};
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+
+pub use overrides::{OverrideError, Overrides, collective, word};
+
+mod overrides;
+
+/// An algorithm that is neither direct nor general must save one part in so many of their time: predictions are no closer than that.
+const MARGIN: u64 = 8;
+
+/// Up to this much for each rank to send or fold, the hosts of a scan send all that their ranks have to all later ones.
+const RAW_SCAN_BYTES: u64 = 16 << 10;
 
 /// The same on every rank. Sizes are in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Use this algorithm for every size; `None` picks by size.
-    pub forced: Option<Algorithm>,
+    /// The algorithms that collectives use whatever the model says.
+    pub overrides: Overrides,
     /// Nodes in a leaf group.
     pub leaf_size: u32,
     /// Connections within one channel: RUD paths, TCP connections, queue pairs.
     pub channel_num: u32,
     /// Up to this size of the whole tensor, operations go out without waiting for credit.
     pub eager_bytes: u64,
-    /// Up to this much for each rank to send or fold, everyone sends everything to everyone.
-    pub direct_bytes: u64,
     /// A chunk on the up grid where a node has one rank.
     pub chunk_bytes: u64,
     /// Lanes of the memory shared by a node.
@@ -29,50 +45,99 @@ pub struct Plan {
     pub lane_bytes: u64,
     /// Chunks that may hold slots at the same time.
     pub depth: u32,
+    /// What steps cost.
+    pub costs: Costs,
 }
 
 impl Default for Plan {
     fn default() -> Self {
         Self {
-            forced: None,
+            overrides: Overrides::default(),
             leaf_size: 8,
             channel_num: 1,
             eager_bytes: 16 << 10,
-            direct_bytes: 16 << 10,
             chunk_bytes: 512 << 10,
             lanes: 4,
             lane_bytes: 256 << 10,
             depth: 4,
+            costs: Costs::default(),
         }
     }
 }
 
 impl Plan {
-    /// All of it by name, to be compared with other ranks': a forced algorithm by its code, 0 for none.
-    pub fn fields(&self) -> [(&'static str, u64); 9] {
-        let Self { forced, leaf_size, channel_num, eager_bytes, direct_bytes, .. } = *self;
-        let Self { chunk_bytes, lanes, lane_bytes, depth, .. } = *self;
-        [
+    /// What each rank has set, by name, to be compared with other ranks': a named algorithm by its code, 0 for none.
+    pub fn fields(&self) -> Vec<(String, u64)> {
+        let Self { leaf_size, channel_num, eager_bytes, chunk_bytes, lanes, lane_bytes, depth, .. } = *self;
+        let fields = [
             ("channel_num", channel_num.into()),
-            ("algorithm", forced.map_or(0, Algorithm::code).into()),
             ("leaf_size", leaf_size.into()),
             ("eager_bytes", eager_bytes),
-            ("direct_bytes", direct_bytes),
             ("chunk_bytes", chunk_bytes),
             ("lanes", lanes.into()),
             ("lane_bytes", lane_bytes),
             ("depth", depth.into()),
-        ]
+        ];
+        let overrides = Collective::ALL.map(|collective| {
+            let code = self.overrides.of(collective).map_or(0, Algorithm::code);
+            (format!("schedule of {collective}"), code.into())
+        });
+        fields.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(overrides).collect()
     }
 
-    /// The algorithm for a tensor of `bytes` bytes. The traffic of the direct one grows with the nodes, and its folds
-    /// with the ranks of a node, so the size up to which it serves shrinks with either.
-    pub fn algorithm(&self, grid: &Grid, bytes: u64) -> Algorithm {
+    /// A digest of all of it, the costs included.
+    pub fn digest(&self) -> [u8; 32] {
+        let mut digest = Sha256::new_with_prefix(b"shouter plan v1\0");
+        let costs = self.costs.fields().map(|(name, value)| (name.to_owned(), value.into()));
+        for (name, value) in self.fields().into_iter().chain(costs) {
+            digest.update((name.len() as u64).to_le_bytes());
+            digest.update(name.as_bytes());
+            digest.update(value.to_le_bytes());
+        }
+        digest.finalize().into()
+    }
+
+    /// The cost model with this plan's numbers.
+    pub fn model(&self) -> Model {
+        Model { costs: self.costs, params: self.params(), eager_bytes: self.eager_bytes }
+    }
+
+    /// The algorithm for an operation: the one that the plan names, else the one that is predicted to be the fastest, for the
+    /// [class](cost::size_class) of its size; but the direct and the [general](Algorithm::general) one give way only to one that is clearly
+    /// faster. To find it takes a few milliseconds at most; [`Choices`] keep what was found.
+    pub fn algorithm(&self, grid: &Grid, shape: &Shape) -> Algorithm {
+        if let Some(named) = self.overrides.of(shape.collective) {
+            return named;
+        }
+        if !cost::is_modelled(shape.collective) {
+            return Self::unmodelled(grid, shape);
+        }
+        let candidates: Vec<_> = cost::candidates(shape).collect();
+        let first = candidates.first().copied().unwrap_or(Algorithm::Direct);
+        let Ok(grid) = grid.with_leaf_size(self.leaf_size) else { return first };
+        if candidates.len() == 1 {
+            return first;
+        }
+        let class = Shape { count: cost::size_class(shape.count), ..*shape };
+        let model = self.model();
+        let usual = [Algorithm::Direct, Algorithm::general(shape.collective)];
+        let [best, usual] = [&candidates, &usual[..]].map(|of| model.fastest(of, &grid, &class));
+        match (best, usual) {
+            (Some((_, time)), Some((usual, of_usual))) if time.0 / (MARGIN - 1) >= of_usual.0 / MARGIN => {
+                usual
+            }
+            (Some((best, _)), _) => best,
+            _ => first,
+        }
+    }
+
+    /// Blocks that differ have one way. A scan is raw where its bytes are few on all links: the other way has a hop for each host.
+    fn unmodelled(grid: &Grid, shape: &Shape) -> Algorithm {
         let peers = (grid.nodes() - 1).max(grid.per_node() - 1).max(1);
-        match self.forced {
-            Some(algorithm) => algorithm,
-            None if bytes.saturating_mul(peers.into()) <= self.direct_bytes => Algorithm::Direct,
-            None => Algorithm::Hierarchical,
+        let bytes = shape.count.saturating_mul(shape.dtype.size() as u64).saturating_mul(peers.into());
+        match shape.collective.is_scan() && bytes > RAW_SCAN_BYTES {
+            true => Algorithm::Hierarchical,
+            false => Algorithm::Direct,
         }
     }
 
@@ -86,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// The schedule of one rank for an operation; `root` matters for broadcasts only. Build it once per shape and
+    /// The schedule of one rank for an operation; `root` matters where the collective has one. Build it once per shape and
     /// keep it: it is shared by all operations of that shape.
     pub fn schedule(
         &self,
@@ -100,9 +165,27 @@ impl Plan {
 
     /// The same for a problem of any kind, such as a tensor on an accelerator.
     pub fn schedule_for(&self, problem: &Problem) -> Result<Schedule, ScheduleError> {
+        self.build(self.algorithm(&problem.grid, &problem.shape), problem)
+    }
+
+    /// The same with an algorithm that [`algorithm`](Self::algorithm) or [`Choices`] have found.
+    pub fn build(&self, algorithm: Algorithm, problem: &Problem) -> Result<Schedule, ScheduleError> {
         let grid = problem.grid.with_leaf_size(self.leaf_size)?;
-        let problem = Problem { grid, ..problem.clone() };
-        schedule::build(self.algorithm(&grid, problem.bytes()), &problem, &self.params())
+        schedule::build(algorithm, &Problem { grid, ..problem.clone() }, &self.params())
+    }
+}
+
+/// The algorithms that were found for one plan and grid, kept for the next operation of about the same size.
+#[derive(Debug, Default)]
+pub struct Choices {
+    found: HashMap<Shape, Algorithm>,
+}
+
+impl Choices {
+    /// What [`Plan::algorithm`] says.
+    pub fn algorithm(&mut self, plan: &Plan, grid: &Grid, shape: &Shape) -> Algorithm {
+        let class = Shape { count: cost::size_class(shape.count), ..*shape };
+        *self.found.entry(class).or_insert_with(|| plan.algorithm(grid, &class))
     }
 }
 

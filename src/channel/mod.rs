@@ -21,6 +21,9 @@ use shouter_reducer::header::{Header, HeaderError};
 use shouter_reducer::memory::Span;
 use shouter_reducer::transport::SendToken;
 
+/// The most bytes that a rank gives in an operation of one host that goes through cells of its memory, without a schedule.
+pub const CELL_BYTES: usize = shm::CELL_PAYLOAD;
+
 /// Where a channel hands what it receives: the executor, or a bench's counter.
 pub trait Inbox {
     /// A checked fragment; the payload is only borrowed.

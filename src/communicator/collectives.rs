@@ -381,14 +381,10 @@ impl Group {
 /// Bytes that a rank publishes at most, where all are on one host: the same on all ranks; no number where the tag of a cell has no room for the
 /// count.
 pub(super) fn published(problem: &Problem) -> usize {
-    let Problem { shape, counts, .. } = problem;
-    let bytes = match (shape.collective.base(), counts) {
-        _ if shape.count > u16::MAX.into() => return usize::MAX,
-        (Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll, _) => problem.bytes(),
-        (_, Some(counts)) => counts.most().saturating_mul(problem.elem() as u64),
-        _ => problem.block_bytes(),
-    };
-    usize::try_from(bytes).unwrap_or(usize::MAX)
+    if problem.shape.count > u16::MAX.into() {
+        return usize::MAX;
+    }
+    usize::try_from(problem.published_bytes()).unwrap_or(usize::MAX)
 }
 
 /// Whether this rank's input lies in the output: a broadcast's root.

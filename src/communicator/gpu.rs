@@ -34,6 +34,7 @@ use shouter_reducer::transport::{
 use super::collectives::{is_given_in_output, published};
 use super::stats::lock;
 use super::{Group, Memory, Pending, element, small};
+use crate::channel::CELL_BYTES;
 use crate::config::Config;
 use crate::engine::Staging;
 use crate::error::TensorId;
@@ -300,7 +301,7 @@ impl Group {
         let accelerator = CudaAccelerator::new(copier, kernels.clone());
         let shared = Shared(Arc::new(Mutex::new(accelerator)), None);
         // An input, and an output with a block of each rank.
-        let room = small::CELL_BYTES * (self.local_size() as usize + 1);
+        let room = CELL_BYTES * (self.local_size() as usize + 1);
         let small = Mutex::new(Some(Pinned::new(&context, room).map_err(gpu_error)?));
         let direct = self.stage(&context, shared.clone(), kernels)?;
         tracing::info!(gpu = context.ordinal(), "the group's tensors lie on this GPU");

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+use shouter_reducer::cost::Costs;
 use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::kernel::Kernels;
@@ -32,6 +34,7 @@ use crate::observe::Timeline;
 use crate::observe::flight::{DumpTarget, Flight};
 use crate::observe::signal::OnSignal;
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller};
+use crate::wire;
 
 /// Operations that a timeline keeps, and events of the engine: the last ones.
 const TIMELINE_EVENTS: usize = 1 << 16;
@@ -61,7 +64,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub fn init(config: Config) -> Result<Group, Error> {
     log::start_if_asked();
     log::speak_for(config.rank);
-    let plan = Plan { channel_num: config.channel_num, ..Plan::default() };
+    let mut plan = Plan { channel_num: config.channel_num, overrides: config.schedule, ..Plan::default() };
     let grid = grid(&config, &plan)?;
     let rank = Rank(config.rank);
     check_transport(&config, &grid)?;
@@ -76,10 +79,11 @@ pub fn init(config: Config) -> Result<Group, Error> {
         }
         _ => None,
     };
-    let Reached { mut up, device, channels, reasons, mut control, unreached } = match joined {
+    let Reached { mut up, device, channels, reasons, costs, mut control, unreached } = match joined {
         Some(joined) => reach(&config, &grid, joined)?,
         None => Reached::default(),
     };
+    plan.costs = costs;
     let kernels = Kernels::detect();
     let mut executor_config = ExecutorConfig::new(rank, grid, kernels);
     executor_config.eager_bytes = plan.eager_bytes as usize;
@@ -117,18 +121,9 @@ pub fn init(config: Config) -> Result<Group, Error> {
     let drive = Drive::new(engine, options, dedicated)?;
     if let Some(control) = &mut control {
         // No rank goes on before all are connected. Until then the helper answers ranks that still connect.
-        let own = unreached.clone().unwrap_or_default();
-        let all = control.all_gather("connected", own.as_bytes(), config.rendezvous_deadline)?;
-        if let Some(why) = unreached {
-            return Err(Error::join(why));
-        }
-        if let Some((rank, why)) = all
-            .iter()
-            .zip(0..)
-            .find_map(|(why, rank)| (!why.is_empty()).then(|| (Rank(rank), String::from_utf8_lossy(why))))
-        {
-            return Err(Error::join_without(rank.0, format!("{rank} does not reach its peers: {why}")));
-        }
+        let own = Connected { unreached, plan: plan.digest() };
+        let all = control.all_gather("connected", &wire::encode(&own), config.rendezvous_deadline)?;
+        own.compare(&all)?;
     }
     let control = control.map(|link| listen(link, &drive)).transpose()?;
     let now = Clock.now();
@@ -169,6 +164,39 @@ pub fn init(config: Config) -> Result<Group, Error> {
         gpu: super::gpu::Bound::new(&config),
         transport,
     })
+}
+
+/// What a rank says when its channels are open.
+#[derive(Serialize, Deserialize)]
+struct Connected {
+    /// What is wrong with the path to peers.
+    unreached: Option<String>,
+    /// The digest of the plan in force.
+    plan: [u8; 32],
+}
+
+impl Connected {
+    /// Whether all ranks reach their peers and have this one's plan.
+    fn compare(self, all: &[Vec<u8>]) -> Result<(), Error> {
+        if let Some(why) = self.unreached {
+            return Err(Error::join(why));
+        }
+        for (rank, bytes) in all.iter().zip(0..).map(|(bytes, rank)| (Rank(rank), bytes)) {
+            let of_peer = |why: String| Error::join_without(rank.0, why);
+            let said: Self =
+                wire::decode(bytes).map_err(|why| of_peer(format!("what {rank} says: {why}")))?;
+            if let Some(why) = said.unreached {
+                return Err(of_peer(format!("{rank} does not reach its peers: {why}")));
+            }
+            if said.plan != self.plan {
+                let what = "the figures of its cost model are others than rank 0 has sent";
+                return Err(of_peer(format!(
+                    "{rank} has another plan: {what}; run the same build on all ranks"
+                )));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Where dumps go.
@@ -273,7 +301,7 @@ fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
     let leads = grid.nodes() > 1 && grid.is_leader(Rank(config.rank));
     let local = LocalCapabilities::of(config, leads)?;
     let mut hello = Hello::of(config);
-    hello.plan = plan.fields().map(|(name, value)| (name.to_owned(), value)).into();
+    hello.plan = plan.fields();
     hello.blob = local.to_bytes();
     let meeting = RendezvousConfig::of(config)?;
     let (roster, control) = rendezvous::join(&meeting, hello)?;
@@ -322,6 +350,8 @@ struct Reached {
     channels: String,
     /// Why these, on a leader.
     reasons: Vec<String>,
+    /// The figures of the cost model, as rank 0 has them.
+    costs: Costs,
     control: Option<ControlLink>,
     /// What is wrong with the path to peers.
     unreached: Option<String>,
@@ -345,16 +375,59 @@ fn connect(
     let selection = selection::agree(config, grid, local, roster, control)?;
     let prepared = selection.map(|selection| selection.prepare(config, grid)).transpose()?;
     let names = prepared.as_ref().map(|prepared| prepared.names().join("+")).unwrap_or_default();
+    let first = prepared.as_ref().and_then(|prepared| prepared.names().first().copied());
+    let own = PortsOpen { channels: names, costs: own_costs(config, first) };
     // Opening ports takes long. From here on every rank sends heartbeats and expects them.
-    let all = control.all_gather("ports are open", names.as_bytes(), config.rendezvous_deadline)?;
-    let leader = grid.leader_of(grid.node_of(Rank(config.rank)));
-    let channels = all.get(leader.0 as usize).map(|names| String::from_utf8_lossy(names).into_owned());
+    let all = control.all_gather("ports are open", &wire::encode(&own), config.rendezvous_deadline)?;
+    let of = |rank: Rank| -> Result<PortsOpen, Error> {
+        let bytes = all.get(rank.0 as usize).map(Vec::as_slice).unwrap_or_default();
+        wire::decode(bytes)
+            .map_err(|why| Error::join_without(rank.0, format!("the channels of {rank}: {why}")))
+    };
+    let PortsOpen { channels, .. } = of(grid.leader_of(grid.node_of(Rank(config.rank))))?;
+    let costs = costs_from(&of(Rank(0))?.costs)?;
     let device = prepared.as_ref().and_then(Prepared::device);
     let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
     let (up, reached) = prepared.map(|prepared| prepared.connect(config, roster)).transpose()?.unzip();
-    let (up, channels) = (up.unwrap_or_default(), channels.unwrap_or_default());
+    let up = up.unwrap_or_default();
     let unreached = reached.and_then(Result::err);
-    Ok(Reached { up, device, channels, reasons, control: None, unreached })
+    Ok(Reached { up, device, channels, reasons, costs, control: None, unreached })
+}
+
+/// What a rank says when its ports are open.
+#[derive(Serialize, Deserialize)]
+struct PortsOpen {
+    /// The names of its channels, on a leader.
+    channels: String,
+    /// The figures of the cost model in the order of their fields; rank 0 alone has any.
+    #[serde(deserialize_with = "wire::at_most::<COSTS, _, _>")]
+    costs: Vec<u32>,
+}
+
+/// Figures that a rank sends at most.
+const COSTS: usize = 64;
+
+/// What rank 0 says of costs, by the channel that its host uses first; nothing on other ranks.
+fn own_costs(config: &Config, channel: Option<&str>) -> Vec<u32> {
+    if config.rank != 0 {
+        return Vec::new();
+    }
+    config.costs.of(channel.unwrap_or("shm")).fields().map(|(_, value)| value).to_vec()
+}
+
+/// The figures that rank 0 has sent.
+fn costs_from(values: &[u32]) -> Result<Costs, Error> {
+    let mut costs = Costs::default();
+    let names = costs.fields().map(|(name, _)| name);
+    if values.len() != names.len() {
+        return Err(Error::join_without(0, "rank 0 has sent other figures of costs than this release knows"));
+    }
+    for (name, &value) in names.into_iter().zip(values) {
+        if let Some(field) = costs.field_mut(name) {
+            *field = value;
+        }
+    }
+    Ok(costs)
 }
 
 /// Meets the other ranks and opens the channel to those of other hosts, for a measurement of it: what a

@@ -38,6 +38,7 @@ use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::schedule::Problem;
 use shouter_reducer::transport::DeviceTensor;
 
+use crate::channel::CELL_BYTES;
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
 use crate::engine::groups::Lineage;
@@ -414,7 +415,7 @@ impl Group {
     /// The cells, if an operation of so many bytes goes by them: the same answer on all ranks, wherever their tensors lie.
     #[inline]
     fn cells_for(&self, bytes: usize) -> Option<&Cells> {
-        self.cells.as_ref().filter(|_| bytes <= small::CELL_BYTES)
+        self.cells.as_ref().filter(|_| bytes <= CELL_BYTES)
     }
 
     /// What may touch a tensor.

@@ -20,14 +20,11 @@ use shouter_reducer::schedule::Problem;
 use super::Group;
 use super::element::Buffer;
 use super::stats::lock;
-use crate::channel::shm::{Abort, CELL_PAYLOAD, NodeSegment, pack_small, unpack_small};
+use crate::channel::shm::{Abort, NodeSegment, pack_small, unpack_small};
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small};
 use crate::engine::executor_time;
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
-
-/// Operations up to this many bytes are small.
-pub(super) const CELL_BYTES: usize = CELL_PAYLOAD;
 
 /// Turns of waiting between two looks at everything else: the engine, the end of the group, the deadline.
 const LOOK_EVERY: u32 = 256;

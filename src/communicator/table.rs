@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity, Shape, View};
-use shouter_reducer::plan::Plan;
+use shouter_reducer::plan::{Choices, Plan};
 use shouter_reducer::schedule::{Access, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TableError, TensorTable};
@@ -71,6 +71,7 @@ pub(super) struct Tables {
     registered: Mutex<Registered>,
     /// By shape, and what may touch the tensor.
     schedules: Mutex<Schedules>,
+    choices: Mutex<Choices>,
 }
 
 impl Tables {
@@ -83,6 +84,7 @@ impl Tables {
             registering: Mutex::default(),
             registered: Mutex::default(),
             schedules: Mutex::default(),
+            choices: Mutex::default(),
         }
     }
 
@@ -99,7 +101,8 @@ impl Tables {
         if let Some(schedule) = schedules.get(&key) {
             return Ok(schedule);
         }
-        let built = self.plan.schedule_for(problem);
+        let algorithm = lock(&self.choices).algorithm(&self.plan, &self.grid, &shape);
+        let built = self.plan.build(algorithm, problem);
         let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
         schedules.insert(key, built.clone());
         Ok(built)

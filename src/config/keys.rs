@@ -185,6 +185,18 @@ pub const KEYS: &[KeySpec] = &[
         "none: NVRTC compiles them once, and ~/.cache/shouter keeps them",
         "compiled kernels for hosts that have GPUs and no NVRTC",
     ),
+    key(
+        "schedule",
+        "a list of collectives with their algorithms, such as all_reduce:ring,reduce:direct",
+        "none: the cost model chooses",
+        "which algorithm a collective uses, whatever its size; the same on all ranks (operations of up to 4 KiB on one host need none)",
+    ),
+    key(
+        "costs",
+        "the path of a file that `shouter plan --measure` has written",
+        "~/.cache/shouter/costs.toml (or below XDG_CACHE_HOME) where it exists, else figures for the transport",
+        "what steps and messages cost, by which algorithms are chosen; rank 0's file counts for all",
+    ),
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
     key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),
     key("fault_seed", "a whole number from 0", "1", "the seed of the faults"),

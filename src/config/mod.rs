@@ -42,10 +42,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::key::Key;
 
+pub use costs::CostTable;
 pub use error::{ConfigError, Source};
 pub use layers::Environment;
 pub(crate) use placement::MAX_RANKS;
+pub use shouter_reducer::plan::Overrides;
 
+mod costs;
 mod error;
 pub mod keys;
 mod layers;
@@ -249,6 +252,10 @@ pub struct Config {
     pub gpu_peers: bool,
     /// A folder with compiled kernels for GPUs.
     pub gpu_kernels: Option<PathBuf>,
+    /// The algorithms that collectives use whatever the cost model says.
+    pub schedule: Overrides,
+    /// The measured figures of the cost model; empty but on rank 0, whose figures all ranks use.
+    pub costs: CostTable,
     /// Faults to inject.
     pub faults: Faults,
     /// Where to write a timeline.
@@ -392,6 +399,8 @@ impl Builder {
                 corrupt: value::percent(layers, "corrupt")?.unwrap_or(0.0),
                 seed: value::integer(layers, "fault_seed", 0..=u64::MAX)?.unwrap_or(1),
             },
+            schedule: value::overrides(layers, "schedule")?,
+            costs: costs::of(layers, environment, place.rank)?,
             timeline: value::path(layers, "timeline")?,
             dump_folder: value::path(layers, "dump_folder")?,
             dump_signal: value::signal(layers, "dump_signal")?,

@@ -374,3 +374,63 @@ fn the_configuration_reference_is_fresh() {
         );
     }
 }
+
+#[test]
+fn a_schedule_names_algorithms_of_collectives() {
+    let given = |text: &str| {
+        let environment = [("SHOUTER_SIZE", "1"), ("SHOUTER_RANK", "0"), ("SHOUTER_SCHEDULE", text)];
+        Builder::from_environment(environment.into_iter().collect()).unwrap().build()
+    };
+    assert_eq!(given("").unwrap().schedule, Overrides::default());
+    assert_eq!(
+        given("all_reduce:ring, reduce:direct").unwrap().schedule.to_string(),
+        "all_reduce:ring,reduce:direct"
+    );
+    for (text, known) in [
+        ("all_reduce:rong", "direct, hierarchical, ring"),
+        ("everything:ring", "all_reduce, broadcast, barrier"),
+        ("ring", "all_reduce:ring"),
+    ] {
+        let error = given(text).unwrap_err().to_string();
+        assert!(error.contains("SHOUTER_SCHEDULE") && error.contains(known), "{error}");
+    }
+}
+
+#[test]
+fn figures_of_costs_are_read_and_written() {
+    let text = "[rud]\nlatency_ns = 700\n[shm]\nfold_mb_s = 12345\n";
+    let table = CostTable::parse(text).unwrap();
+    assert_eq!((table.of("rud").network.latency_ns, table.of("shm").host.fold_mb_s), (700, 12345));
+    assert!(table.has("rud") && !table.has("verbs"));
+    assert_eq!(CostTable::parse(&table.text()), Ok(table));
+    for (text, why) in [
+        ("[pigeon]\n", "use shm, rud, tcp, verbs, kernel"),
+        ("[rud]\nlatency = 1\n", "use call_ns, step_ns"),
+        ("[rud]\ncore_mb_s = 0\n", "from 10 to"),
+        ("[rud]\nlatency_ns = 2000000000\n", "from 0 to"),
+        ("[rud]\nlatency_ns = -1\n", ""),
+        ("rud = 1\n", ""),
+    ] {
+        let refused = CostTable::parse(text).unwrap_err();
+        assert!(refused.contains(why), "{text}: {refused}");
+    }
+}
+
+/// A file of costs that is named must be there on rank 0; on other ranks it does not matter.
+#[test]
+fn rank_0_reads_the_figures_of_costs() {
+    let given = |rank: &str| {
+        let environment = [
+            ("SHOUTER_SIZE", "2"),
+            ("SHOUTER_LOCAL_SIZE", "2"),
+            ("SHOUTER_RANK", rank),
+            ("SHOUTER_PORT", "4000"),
+            ("SHOUTER_KEY", "a key that is long enough for a test"),
+            ("SHOUTER_COSTS", "/nowhere/costs.toml"),
+        ];
+        Builder::from_environment(environment.into_iter().collect()).unwrap().build()
+    };
+    let refused = given("0").unwrap_err().to_string();
+    assert!(refused.contains("/nowhere/costs.toml"), "{refused}");
+    assert_eq!(given("1").unwrap().costs, CostTable::default());
+}

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::keys;
 use super::layers::{Layers, Located, Raw};
-use super::{Address, PortConfig};
+use super::{Address, Overrides, PortConfig};
 
 /// An integer key within its range, `None` when it is not given.
 pub(super) fn integer(
@@ -68,6 +68,13 @@ pub(super) fn signal(layers: &Layers, key: &str) -> Result<Option<(i32, &'static
         let name = name.strip_prefix("SIG").unwrap_or(&name);
         SIGNALS.into_iter().find(|(_, known)| *known == name)
     })
+}
+
+/// Algorithms by collective.
+pub(super) fn overrides(layers: &Layers, key: &str) -> Result<Overrides, ConfigError> {
+    let Some(value) = layers.get(key) else { return Ok(Overrides::default()) };
+    let text = to_text(value).ok_or_else(|| wrong(key, value))?;
+    text.parse().map_err(|why| wrong_as(key, value, &format!("{}: {why}", keys::allowed(key))))
 }
 
 /// A duration above zero and of at most a year.

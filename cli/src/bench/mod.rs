@@ -15,9 +15,9 @@ mod gpu;
 mod kernel;
 mod link;
 mod peers;
-mod report;
-mod sizes;
-mod workload;
+pub(crate) mod report;
+pub(crate) mod sizes;
+pub(crate) mod workload;
 
 /// What to measure.
 #[derive(Debug, Args)]
@@ -246,7 +246,7 @@ fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine
 }
 
 /// Runs a command to its end and returns what it printed; one that takes longer than `limit` is ended.
-fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
+pub(crate) fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
     let until = Instant::now() + limit;
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let pipe = child.stdout.take();
@@ -277,12 +277,12 @@ fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
 }
 
 /// A generous limit for measuring so many series for about `seconds` each.
-fn patience(series: usize, seconds: f64) -> Duration {
+pub(crate) fn patience(series: usize, seconds: f64) -> Duration {
     Duration::from_secs_f64(120.0 + 30.0 * seconds * series as f64)
 }
 
 /// A positive number of seconds.
-fn seconds(text: &str) -> Result<f64, String> {
+pub(crate) fn seconds(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|s| (0.001..=3600.0).contains(s));
     number.ok_or_else(|| "a number of seconds from 0.001 to 3600".into())
 }

@@ -259,9 +259,15 @@ impl Graph {
         Reach { words, bits }
     }
 
-    /// A flag holds the number of the lane's use, so uses must signal in order.
+    /// A flag holds the number of the lane's use, so uses must signal in order, those of the operations before included: within the time
+    /// in which this rank may use the lane.
     pub(super) fn check_flags(&self, schedules: &[Schedule], reach: &Reach) -> Result<(), Flaw> {
         for (&(rank, chunk, flag), &i) in &self.signals {
+            let free = self.wait_free(rank, chunk);
+            if free.is_none_or(|free| !reach.before(self.end(rank, free), self.start(rank, i))) {
+                let what = "may set the flag while the lane's previous use goes on";
+                return Err(Flaw::LaneFlag { at: boxed(schedules, rank, i), what });
+            }
             let Some(chunk) = previous_use(&schedules[rank], chunk) else { continue };
             if let Some(&before) = self.signals.get(&(rank, chunk, flag))
                 && !reach.before(self.end(rank, before), self.start(rank, i))
@@ -275,13 +281,17 @@ impl Graph {
 
     /// No rank's last step may come before another rank's first.
     pub(super) fn check_barrier(&self, schedules: &[Schedule], reach: &Reach) -> Result<(), Flaw> {
-        for rank in 0..schedules.len() {
-            for other in (0..schedules.len()).filter(|&other| other != rank) {
-                let last = (0..schedules[rank].steps().len()).map(|i| self.end(rank, i));
-                let hears = last.into_iter().any(|end| {
-                    (0..schedules[other].steps().len()).any(|i| reach.before(self.start(other, i), end))
-                });
-                if !hears {
+        let steps = |rank: usize| 0..schedules[rank].steps().len();
+        for other in 0..schedules.len() {
+            // What comes after a step of the other rank.
+            let mut after = vec![0u64; reach.words];
+            for start in steps(other).map(|i| self.start(other, i)) {
+                let row = &reach.bits[start * reach.words..(start + 1) * reach.words];
+                after.iter_mut().zip(row).for_each(|(to, from)| *to |= from);
+            }
+            let hears = |end: usize| after[end / 64] >> (end % 64) & 1 == 1;
+            for rank in (0..schedules.len()).filter(|&rank| rank != other) {
+                if !steps(rank).rev().any(|i| hears(self.end(rank, i))) {
                     return Err(Flaw::Barrier { rank: Rank(rank as u32), other: Rank(other as u32) });
                 }
             }

@@ -12,7 +12,7 @@
 //!    there at once;
 //! 4. executed with symbols in place of numbers, every rank's output is what the collective says: an element that is moved is the one
 //!    of its rank and place, and one that is reduced has each rank's contribution exactly once, in an expression that is the same on every
-//!    rank (for a reduce-scatter, in every block): right, and the same bits everywhere;
+//!    rank (for a reduce-scatter, in every block, with hosts counted from 0 or from the block's): right, and the same bits everywhere;
 //! 5. a tensor in an accelerator's memory is only copied, or folded by the accelerator, or else everything happens there and nothing is
 //!    reduced as it arrives; and no rank accesses another's tensor after that one's last step;
 //! 6. slots stay within the schedule's own size, and that within the budget.

@@ -1,4 +1,5 @@
 mod blocks;
+mod everywhere;
 mod uneven;
 
 use super::*;
@@ -13,6 +14,22 @@ const BUDGET: usize = 1 << 20;
 
 /// Small chunks and few lanes, so that small counts meet every kind of reuse.
 const PARAMS: Params = Params { chunk_bytes: 1024, lanes: 2, lane_bytes: 1024, depth: 2 };
+
+/// The algorithms that serve a collective.
+fn serving(collective: Collective) -> impl Iterator<Item = Algorithm> {
+    Algorithm::ALL.into_iter().filter(move |algorithm| algorithm.applies_to(collective))
+}
+
+fn one_of(rng: &mut SmallRng, collective: Collective) -> Algorithm {
+    let serving: Vec<_> = serving(collective).collect();
+    serving[rng.random_range(0..serving.len())]
+}
+
+/// Whether leaf groups matter to an algorithm.
+fn folds_by_leaves(algorithm: Algorithm) -> bool {
+    use Algorithm::*;
+    matches!(algorithm, Direct | Hierarchical | Bruck | Binomial)
+}
 
 fn collective(
     collective: Collective,
@@ -62,7 +79,7 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
     let mut rng = SmallRng::seed_from_u64(5);
     for grid in grids() {
         for algorithm in Algorithm::ALL {
-            if algorithm != Algorithm::Hierarchical && grid.leaf_size() > 1 {
+            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
                 continue;
             }
             for count in [0, 1, 65, 257, 700, 1000] {
@@ -85,7 +102,7 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
 fn a_tensor_that_nics_reach_is_reduced_on_its_device() {
     for (nodes, leaf) in [(2, 2), (3, 3), (4, 2), (4, 4), (3, 1)] {
         let grid = Grid::new(nodes, 1, leaf).unwrap();
-        for algorithm in Algorithm::ALL {
+        for algorithm in serving(Collective::AllReduce) {
             for direct in [1, (1 << nodes) - 1, 0b101] {
                 let access = |rank| if direct >> rank & 1 == 1 { Access::Direct } else { Access::Host };
                 let mut schedules =
@@ -156,9 +173,8 @@ const COUNTS: [u64; 12] = [0, 1, 2, 3, 63, 64, 65, 200, 257, 511, 700, 1000];
 #[test]
 fn every_all_reduce_is_right_for_1_to_17_ranks() {
     for grid in grids() {
-        for algorithm in Algorithm::ALL {
-            // Leaf groups matter to one algorithm only.
-            if algorithm != Algorithm::Hierarchical && grid.leaf_size() > 1 {
+        for algorithm in serving(Collective::AllReduce) {
+            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
                 continue;
             }
             for count in COUNTS {
@@ -198,8 +214,8 @@ fn every_all_reduce_in_place_is_right_for_2_to_17_ranks() {
 fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
     let mut rng = SmallRng::seed_from_u64(6);
     for grid in grids().filter(|grid| grid.per_node() > 1) {
-        for algorithm in Algorithm::ALL {
-            if algorithm != Algorithm::Hierarchical && grid.leaf_size() > 1 {
+        for algorithm in serving(Collective::AllReduce) {
+            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
                 continue;
             }
             for count in [1, 65, 257, 700, 1000] {
@@ -247,11 +263,17 @@ fn ending_before_others_have_written_is_refused() {
 fn every_broadcast_and_barrier_is_right_for_1_to_17_ranks() {
     for grid in grids().filter(|grid| grid.leaf_size() == 1) {
         for count in [0, 1, 65, 700, 1000] {
-            let schedules = collective(Collective::Broadcast, Algorithm::Direct, grid, count, ReduceOp::Sum);
-            check(&schedules, BUDGET).unwrap_or_else(|flaw| panic!("broadcast on {grid:?}, {count}: {flaw}"));
+            for algorithm in serving(Collective::Broadcast) {
+                let schedules = collective(Collective::Broadcast, algorithm, grid, count, ReduceOp::Sum);
+                let proof = check(&schedules, BUDGET);
+                proof.unwrap_or_else(|flaw| panic!("{algorithm:?} broadcast on {grid:?}, {count}: {flaw}"));
+            }
         }
-        let schedules = collective(Collective::Barrier, Algorithm::Direct, grid, 0, ReduceOp::Sum);
-        check(&schedules, BUDGET).unwrap_or_else(|flaw| panic!("barrier on {grid:?}: {flaw}"));
+        for algorithm in serving(Collective::Barrier) {
+            let schedules = collective(Collective::Barrier, algorithm, grid, 0, ReduceOp::Sum);
+            let proof = check(&schedules, BUDGET);
+            proof.unwrap_or_else(|flaw| panic!("{algorithm:?} barrier on {grid:?}: {flaw}"));
+        }
     }
 }
 
@@ -263,7 +285,8 @@ fn no_node_sends_more_than_its_share() {
         let count = 256 * u64::from(grid.nodes()) * 64;
         let params = Params { chunk_bytes: 1 << 20, lanes: 2, lane_bytes: 1 << 20, depth: 2 };
         let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
-        for algorithm in [Algorithm::Ring, Algorithm::Hierarchical] {
+        let doubling = grid.nodes().is_power_of_two().then_some(Algorithm::HalvingDoubling);
+        for algorithm in [Algorithm::Ring, Algorithm::Hierarchical].into_iter().chain(doubling) {
             let schedules: Vec<_> = (0..ranks)
                 .map(|rank| {
                     build(algorithm, &Problem::new(grid, Rank(rank), &shape, Rank(0)), &params).unwrap()
@@ -294,7 +317,7 @@ fn a_missing_edge_is_found() {
     let mut found = 0;
     for (ranks, per_node, leaf) in [(2, 1, 2), (3, 1, 3), (4, 1, 2), (2, 2, 1), (4, 2, 2)] {
         let grid = Grid::new(ranks, per_node, leaf).unwrap();
-        for algorithm in Algorithm::ALL {
+        for algorithm in serving(Collective::AllReduce) {
             let whole = collective(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg);
             let (mut missed, mut total) = (Vec::new(), 0);
             for rank in 0..whole.len() {
@@ -343,7 +366,7 @@ fn mutated_schedules_are_refused() {
         let shapes = [(2, 1, 2), (3, 1, 3), (4, 1, 2), (4, 2, 2), (3, 3, 1), (6, 2, 2)];
         let (ranks, per_node, leaf) = shapes[rng.random_range(0..shapes.len())];
         let grid = Grid::new(ranks, per_node, leaf).unwrap();
-        let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+        let algorithm = one_of(&mut rng, Collective::AllReduce);
         let (count, views) = (rng.random_range(1..900), per_node > 1 && rng.random());
         let access = if views { Access::Copies } else { Access::Host };
         let mut schedules = mixed(Collective::AllReduce, algorithm, grid, count, ReduceOp::Avg, |_| access);

@@ -24,6 +24,8 @@ enum Expr {
 struct Exprs {
     numbers: HashMap<Expr, usize>,
     exprs: Vec<Expr>,
+    /// Those that were looked into: whether they are what a reduction ends with.
+    whole: HashMap<usize, bool>,
 }
 
 impl Exprs {
@@ -44,20 +46,41 @@ impl Exprs {
         }
     }
 
-    /// The ranks whose elements are in it, each as often as it is; `None` if a division is inside a sum.
-    fn ranks(&self, number: usize) -> Option<Vec<usize>> {
-        match &self.exprs[number] {
-            Expr::Leaf(rank) => Some(vec![*rank]),
-            Expr::Finish(_) => None,
+    /// The same expression with ranks counted from this one of `ranks`.
+    fn counted_from(&mut self, number: usize, first: usize, ranks: usize) -> usize {
+        let expr = match self.exprs[number].clone() {
+            Expr::Leaf(rank) => Expr::Leaf((rank + ranks - first) % ranks),
+            Expr::Finish(of) => Expr::Finish(self.counted_from(of, first, ranks)),
             Expr::Fold(of) => {
-                let mut all = Vec::new();
-                for &e in of {
-                    all.extend(self.ranks(e)?);
-                }
-                all.sort_unstable();
-                Some(all)
+                Expr::Fold(of.into_iter().map(|of| self.counted_from(of, first, ranks)).collect())
+            }
+        };
+        self.intern(expr)
+    }
+
+    /// Whether every rank's element is in it once, and it is divided for an average once at the end, or never.
+    fn is_whole(&mut self, number: usize, ranks: usize, averages: bool) -> bool {
+        if let Some(&known) = self.whole.get(&number) {
+            return known;
+        }
+        let sum = match self.exprs[number] {
+            Expr::Finish(of) if averages => Some(of),
+            _ if averages => None,
+            _ => Some(number),
+        };
+        let mut found = vec![false; ranks];
+        let mut left: Vec<usize> = sum.into_iter().collect();
+        let mut once = true;
+        while let Some(expr) = left.pop().filter(|_| once) {
+            match &self.exprs[expr] {
+                Expr::Leaf(rank) => once = !std::mem::replace(&mut found[*rank], true),
+                Expr::Finish(_) => once = false,
+                Expr::Fold(of) => left.extend(of),
             }
         }
+        let whole = once && found.into_iter().all(|found| found);
+        self.whole.insert(number, whole);
+        whole
     }
 }
 
@@ -239,7 +262,7 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
             | Action::WaitFree => {}
         }
     }
-    results(schedules, &exprs, &state)
+    results(schedules, exprs, &state)
 }
 
 /// What an element must be.
@@ -295,13 +318,13 @@ fn blocks(problem: &Problem) -> Vec<usize> {
     }
 }
 
-fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result<(), Flaw> {
+fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Result<(), Flaw> {
     let all: Vec<usize> = (0..schedules.len()).collect();
-    let mut reduced = Reduced::default();
+    let (mut reduced, mut of_blocks) = (Reduced::default(), Blocks::default());
     for (rank, schedule) in schedules.iter().enumerate() {
         let problem = schedule.problem();
         let averages =
-            problem.shape.op == ReduceOp::Avg && problem.shape.collective.reduces() && all.len() > 1;
+            problem.shape.op == ReduceOp::Avg && problem.shape.collective.reduces() && schedules.len() > 1;
         let bytes = problem.output_bytes() as usize;
         let output = memory(schedules, rank, BufferOffset { buffer: Buffer::Data, offset: 0 }, 0);
         let nothing = || Flaw::Result {
@@ -313,7 +336,7 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
         let ends = blocks(problem);
         let mine = state.read(output, bytes).ok_or_else(nothing)?;
         for segment in mine.into_iter().flat_map(|segment| at_blocks(segment, &ends)) {
-            let flaw = |expected| Flaw::Result {
+            let flaw = |exprs: &Exprs, expected| Flaw::Result {
                 rank: Rank(rank as u32),
                 byte: segment.start,
                 found: exprs.show(segment.expr),
@@ -321,29 +344,31 @@ fn results(schedules: &[Schedule], exprs: &Exprs, state: &MemoryState) -> Result
             };
             let (of, origin) = expected(problem, segment.start);
             if segment.origin != origin {
-                return Err(flaw("this element, and not another one"));
+                return Err(flaw(&exprs, "this element, and not another one"));
             }
-            let found = &exprs.exprs[segment.expr];
             let (right, what) = match of {
-                Expected::Of(of) => (*found == Expr::Leaf(of), "the element of one rank"),
+                Expected::Of(of) => (exprs.exprs[segment.expr] == Expr::Leaf(of), "the element of one rank"),
                 Expected::First(ranks) => {
-                    let once = is_rounded_once(problem);
-                    let right = exprs.is_fold_of(segment.expr, &all[..ranks], once);
+                    let right = exprs.is_fold_of(segment.expr, &all[..ranks], is_rounded_once(problem));
                     (right, "the fold of the ranks before it, in rank order")
                 }
                 Expected::All => {
-                    let right = match found {
-                        Expr::Finish(sum) => averages && exprs.ranks(*sum).as_ref() == Some(&all),
-                        _ => !averages && exprs.ranks(segment.expr).as_ref() == Some(&all),
-                    };
+                    let right = exprs.is_whole(segment.expr, schedules.len(), averages);
                     (right, "every contribution exactly once")
                 }
             };
             if !right {
-                return Err(flaw(what));
+                return Err(flaw(&exprs, what));
             }
-            if matches!(of, Expected::All) && !reduced.is_same(problem.shape.collective, segment) {
-                return Err(flaw("the same expression as on rank 0"));
+            // Of a reduce-scatter each rank has other elements.
+            let apart = problem.shape.collective.base() == Collective::ReduceScatter;
+            let same = match of {
+                Expected::All if apart => of_blocks.is_same(&mut exprs, problem, segment.expr),
+                Expected::All => reduced.is_same(segment),
+                _ => true,
+            };
+            if !same {
+                return Err(flaw(&exprs, "the same expression as on rank 0"));
             }
         }
     }
@@ -361,25 +386,42 @@ fn at_blocks(segment: Segment, ends: &[usize]) -> impl Iterator<Item = Segment> 
     starts.zip(ends).filter_map(move |(start, &end)| segment.cut(start, end))
 }
 
-/// The expressions of reduced elements so far.
+/// The expressions of reduced elements so far, on the first rank that has them.
 #[derive(Default)]
 struct Reduced {
-    /// On rank 0, by byte; or of all blocks, where each rank has its own.
     segments: Vec<Segment>,
 }
 
 impl Reduced {
-    /// Whether an element has the same expression as on the ranks before. Ranks of a reduce-scatter have different elements, which must
-    /// have the same all the same.
-    fn is_same(&mut self, collective: Collective, segment: Segment) -> bool {
-        let apart = collective.base() == Collective::ReduceScatter;
-        let known =
-            self.segments.iter().filter(|known| apart || known.cut(segment.start, segment.end).is_some());
-        let mut known = known.peekable();
+    /// Whether an element has the same expression as on the ranks before.
+    fn is_same(&mut self, segment: Segment) -> bool {
+        let here = |known: &&Segment| known.cut(segment.start, segment.end).is_some();
+        let mut known = self.segments.iter().filter(here).peekable();
         if known.peek().is_none() {
             self.segments.push(segment);
             return true;
         }
         known.all(|known| known.expr == segment.expr)
+    }
+}
+
+/// The expressions of the blocks of a reduce-scatter: all have the same one; or all have the same one if nodes are counted from the block's,
+/// as where a sum goes around a ring and ends there.
+#[derive(Default)]
+struct Blocks {
+    /// By whether nodes are counted so: the first one, and whether all were the same.
+    known: [Option<(usize, bool)>; 2],
+}
+
+impl Blocks {
+    fn is_same(&mut self, exprs: &mut Exprs, problem: &Problem, expr: usize) -> bool {
+        let (grid, before) = (problem.grid, problem.grid.leader_of(problem.node()).0 as usize);
+        let counted = exprs.counted_from(expr, before, grid.ranks() as usize);
+        let found = [expr, counted].into_iter().zip(&mut self.known).map(|(expr, known)| {
+            let (first, same) = *known.get_or_insert((expr, true));
+            *known = Some((first, same && first == expr));
+            same && first == expr
+        });
+        found.fold(false, |any, same| any | same)
     }
 }

@@ -6,7 +6,7 @@ mod harness;
 use super::*;
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::{Grid, Rank};
-use crate::header::{Identity, Shape};
+use crate::header::{Collective, Identity, Shape};
 use crate::schedule::Algorithm;
 use harness::{Buffer, Faults, Group, executor, shape};
 use rand::rngs::SmallRng;
@@ -61,7 +61,7 @@ fn check_sum(inputs: &[Vec<u8>], results: &[Vec<u8>], dtype: DType, op: ReduceOp
 /// a one-sided network wrote to their place, and how many folds accelerators made.
 fn run_seed(seed: u64) -> [usize; 2] {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let (nodes, per_node) = (rng.random_range(1..=3), rng.random_range(1..=3));
+    let (nodes, per_node) = (rng.random_range(1..=5), rng.random_range(1..=3));
     let grid = Grid::new(nodes * per_node, per_node, rng.random_range(1..=3)).unwrap();
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
@@ -71,7 +71,9 @@ fn run_seed(seed: u64) -> [usize; 2] {
     for op_index in 0..rng.random_range(1..=4u32) {
         let dtype = [DType::F32, DType::I64, DType::Bf16][rng.random_range(0..3)];
         let op = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][rng.random_range(0..3)];
-        let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+        let algorithms = Algorithm::ALL.into_iter().filter(|one| one.applies_to(Collective::AllReduce));
+        let algorithms: Vec<_> = algorithms.collect();
+        let algorithm = algorithms[rng.random_range(0..algorithms.len())];
         let count = [0, 1, 3, 64, 65, 150, 257, 700][rng.random_range(0..8)];
         let priority = rng.random_range(0..3);
         let shared = [0, 8, 10, 10][rng.random_range(0..4)];

@@ -1,4 +1,5 @@
-//! All-to-all: every host sends each other one what its ranks have for that one's, a message for each of its ranks.
+//! All-to-all: every host sends each other one what its ranks have for that one's, a message for each of its ranks; small blocks may go by
+//! way of others.
 //!
 //! ```text
 //!   one rank a node     Input --send, receive--> Data               (in place: through a slot)
@@ -9,15 +10,15 @@
 use super::blocks::{every_chunk, keep, others, receive, send, wait, wait_all};
 use super::builder::{Builder, Chunk};
 use super::sub::signal;
-use super::{Buffer, BufferOffset, Placement, StepId};
+use super::{Algorithm, Buffer, BufferOffset, Placement, StepId, bruck, pairwise};
 use crate::grid::{Grid, Rank};
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
-pub(super) fn all_to_all(b: &mut Builder) {
+pub(super) fn all_to_all(b: &mut Builder, algorithm: Algorithm) {
     every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, chunk, free),
-        None => directly(b, chunk),
+        Some(free) => through_node(b, algorithm, chunk, free),
+        None => directly(b, algorithm, chunk),
     });
 }
 
@@ -151,18 +152,36 @@ impl Pairs {
     }
 }
 
-fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
+/// The other nodes, in the order in which they are sent to.
+fn partners(b: &Builder, algorithm: Algorithm) -> Vec<u32> {
+    match algorithm {
+        Algorithm::Pairwise => pairwise::partners(b.problem.node(), b.problem.grid.nodes()).collect(),
+        _ => others(b).collect(),
+    }
+}
+
+fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
     let (pairs, round, me) = (Pairs::new(b, chunk), chunk.index, b.problem.rank);
-    for (number, node) in others(b).enumerate() {
+    let own = pairs.staged(0, me, 1).1;
+    if algorithm == Algorithm::Bruck {
+        let places = (|node| vec![pairs.input(Rank(node))], |node| pairs.output(Rank(node)));
+        bruck::all_to_all(b, chunk, places, &[], pairs.room(b, me), (own, own));
+        keep(b, chunk, pairs.input(me), pairs.output(me), own);
+        return Vec::new();
+    }
+    // What begins the next round.
+    let mut before = Vec::new();
+    for (number, node) in partners(b, algorithm).into_iter().enumerate() {
         let peer = Rank(node);
         let (from, into, (given, taken)) = (pairs.input(peer), pairs.output(peer), pairs.lens(peer));
         let mut sent = None;
         if pairs.is_sent(given) {
-            sent = Some(send(b, chunk, (node, round), from, given, &[]));
+            sent = Some(send(b, chunk, (node, round), from, given, &before));
         }
         if b.problem.placement == Placement::Separate {
             if pairs.is_sent(taken) {
-                receive(b, chunk, (node, round), into, taken, &[]);
+                let received = receive(b, chunk, (node, round), into, taken, &[]);
+                begin_next(algorithm, &mut before, &[received]);
             }
             continue;
         }
@@ -172,16 +191,23 @@ fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
             continue;
         }
         let received = receive(b, chunk, (node, round), slot, taken, &free);
+        begin_next(algorithm, &mut before, &[received]);
         let after: Vec<_> = std::iter::once(received).chain(sent).collect();
         let copied = b.copy(chunk, slot, into, taken, &after);
         b.slot_used(chunk, number, &copied);
     }
-    let own = pairs.staged(0, me, 1).1;
     keep(b, chunk, pairs.input(me), pairs.output(me), own);
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
+/// Pairwise, a round is begun when the last one's messages have come.
+fn begin_next(algorithm: Algorithm, before: &mut Vec<StepId>, came: &[StepId]) {
+    if algorithm == Algorithm::Pairwise {
+        *before = came.to_vec();
+    }
+}
+
+fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, local) = (b.problem.grid, b.problem.rank, b.problem.local());
     let (pairs, node, locals) = (Pairs::new(b, chunk), b.problem.node(), grid.per_node());
     // The own block goes from tensor to tensor, where the CPU can.
@@ -212,17 +238,30 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let mut there = Vec::new();
     if local == 0 {
         let all = wait_all(b, chunk, LaneFlag::Staged, &[staged]);
-        for other in others(b) {
-            for from in 0..locals {
-                let message = (other, chunk.index * locals + from);
-                let (place, len) = pairs.staged(from, grid.leader_of(other), locals);
-                if pairs.is_sent(len) {
-                    last.push(send(b, chunk, message, place, len, &all));
+        if algorithm == Algorithm::Bruck {
+            let stages =
+                |node| (0..locals).map(|from| pairs.staged(from, grid.leader_of(node), locals).0).collect();
+            let places = (stages, |node| pairs.arrived(grid.leader_of(node), 0, locals).0);
+            let room = pairs.room(b, me) * u64::from(locals * locals);
+            let part = pairs.staged(0, grid.leader_of(node), locals).1;
+            there = bruck::all_to_all(b, chunk, places, &all, room, (part * locals as usize, part));
+        } else {
+            let mut before = all.clone();
+            for other in partners(b, algorithm) {
+                let mut came = Vec::new();
+                for from in 0..locals {
+                    let message = (other, chunk.index * locals + from);
+                    let (place, len) = pairs.staged(from, grid.leader_of(other), locals);
+                    if pairs.is_sent(len) {
+                        last.push(send(b, chunk, message, place, len, &before));
+                    }
+                    let (into, len) = pairs.arrived(grid.rank_at(other, from), 0, locals);
+                    if pairs.is_sent(len) {
+                        came.push(receive(b, chunk, message, into, len, &[free]));
+                    }
                 }
-                let (into, len) = pairs.arrived(grid.rank_at(other, from), 0, locals);
-                if pairs.is_sent(len) {
-                    there.push(receive(b, chunk, message, into, len, &[free]));
-                }
+                there.extend(&came);
+                begin_next(algorithm, &mut before, &[all.as_slice(), &came].concat());
             }
         }
         // In place, what arrives is written only when all that was there is staged.

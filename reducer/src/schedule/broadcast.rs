@@ -1,16 +1,17 @@
-//! Broadcast: a binomial tree over the nodes, from the root's; within a node through the result area.
+//! Broadcast: down one tree over the nodes, or several, from the root's; within a node through the result area.
 //!
-//! Node numbers are taken relative to the root's. A node's parent is its number without the lowest set bit, so that
-//! the tree has depth log2(H). Chunks follow one another down the tree.
+//! Chunks follow one another down the tree.
 
+use super::blocks::{receive, send};
 use super::builder::{Area, Builder, Chunk, ChunkResult};
 use super::sub::{give_result, node_area, take_result, wait_free};
-use super::{Action, Buffer, StepId};
-use crate::grid::Rank;
+use super::tree::{self, Tree, relative, trees};
+use super::{Action, Algorithm, Buffer, StepId};
 use crate::transport::LaneFlag;
 
 /// The whole broadcast, chunk by chunk.
-pub(super) fn broadcast(b: &mut Builder) {
+pub(super) fn broadcast(b: &mut Builder, algorithm: Algorithm) {
+    let trees = trees(algorithm, relative(b), b.problem.grid.nodes());
     let shared = b.problem.grid.per_node() > 1 || b.problem.access.is_device();
     if shared {
         b.use_lanes();
@@ -19,16 +20,15 @@ pub(super) fn broadcast(b: &mut Builder) {
     for chunk in b.chunks() {
         if shared {
             let free = wait_free(b, chunk, &consumed);
-            consumed.push(on_node(b, chunk, free));
+            consumed.push(on_node(b, &trees, chunk, free));
         } else {
             let area = Area { buffer: Buffer::Data, base: 0 };
-            let have = receive(b, chunk, area, &[]);
-            pass_on(b, chunk, area, &have);
+            pass(b, &trees, chunk, area, &[]);
         }
     }
 }
 
-fn on_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
+fn on_node(b: &mut Builder, trees: &[Tree], chunk: Chunk, free: StepId) -> StepId {
     let (grid, root, area) = (b.problem.grid, b.problem.root, node_area(chunk));
     let (leader, home) = (b.problem.local() == 0, b.problem.node() == grid.node_of(root));
     let (data, at, len) = (b.data(chunk.slice), b.at(area, chunk.slice), b.bytes(chunk.slice));
@@ -37,7 +37,7 @@ fn on_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
         let reduced = b.step(chunk, Action::Signal { flag: LaneFlag::Reduced }, &copied);
         let mut last = vec![reduced];
         if leader {
-            last.extend(pass_on(b, chunk, area, &copied));
+            last.extend(pass(b, trees, chunk, area, &copied).sends);
         }
         return b.step(chunk, Action::Signal { flag: LaneFlag::Consumed }, &last);
     }
@@ -46,47 +46,40 @@ fn on_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
         let there = b.step(chunk, wait, &[free]);
         let mut last = b.copy(chunk, at, data, len, &[there]);
         if leader {
-            last.extend(pass_on(b, chunk, area, &[there]));
+            last.extend(pass(b, trees, chunk, area, &[there]).sends);
         }
         return b.step(chunk, Action::Signal { flag: LaneFlag::Consumed }, &last);
     }
     if leader {
-        let result = receive(b, chunk, area, &[free]);
-        let sends = pass_on(b, chunk, area, &result);
-        return give_result(b, chunk, ChunkResult { result, sends });
+        let outcome = pass(b, trees, chunk, area, &[free]);
+        return give_result(b, chunk, outcome);
     }
     take_result(b, chunk, &[free])
 }
 
-/// This node's number, counted from the root's node.
-fn relative(b: &Builder) -> u32 {
-    let (grid, nodes) = (b.problem.grid, b.problem.grid.nodes());
-    (b.problem.node() + nodes - grid.node_of(b.problem.root)) % nodes
-}
-
-fn leader(b: &Builder, relative: u32) -> Rank {
-    let grid = b.problem.grid;
-    grid.leader_of((relative + grid.node_of(b.problem.root)) % grid.nodes())
-}
-
-/// Receives from the parent, if there is one.
-fn receive(b: &mut Builder, chunk: Chunk, area: Area, after: &[StepId]) -> Vec<StepId> {
-    let me = relative(b);
-    if me == 0 {
-        return after.to_vec();
+/// Passes a chunk on down the trees: at the root's node it is there after `ready`, elsewhere the area may be written.
+fn pass(b: &mut Builder, trees: &[Tree], chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
+    let mut outcome = ChunkResult::default();
+    let parts = trees.len() as u32;
+    for (part, Tree { parent, children }) in (0..parts).zip(trees) {
+        let (slice, round) = (chunk.slice.part(part, parts), part * b.chunk_count() + chunk.index);
+        if slice.is_empty() && parts > 1 {
+            outcome.result.extend(ready);
+            continue;
+        }
+        let (place, len) = (b.at(area, slice), b.bytes(slice));
+        let have = match *parent {
+            Some(parent) => {
+                let from = tree::node(b, parent);
+                vec![receive(b, chunk, (from, round), place, len, ready)]
+            }
+            None => ready.to_vec(),
+        };
+        for &child in children {
+            let to = tree::node(b, child);
+            outcome.sends.push(send(b, chunk, (to, round), place, len, &have));
+        }
+        outcome.result.extend(have);
     }
-    let from = leader(b, me & (me - 1));
-    let (into, len) = (b.at(area, chunk.slice), b.bytes(chunk.slice));
-    vec![b.step(chunk, Action::Receive { from, round: chunk.index, into, len }, after)]
-}
-
-/// Sends to the children, the one with the largest subtree first.
-fn pass_on(b: &mut Builder, chunk: Chunk, area: Area, have: &[StepId]) -> Vec<StepId> {
-    let (me, nodes) = (relative(b), b.problem.grid.nodes());
-    let bits = if me == 0 { u32::BITS - nodes.leading_zeros() } else { me.trailing_zeros() };
-    let (from, len) = (b.at(area, chunk.slice), b.bytes(chunk.slice));
-    let children = (0..bits).rev().map(|bit| me + (1 << bit)).filter(|&child| child < nodes);
-    let children: Vec<Rank> = children.map(|child| leader(b, child)).collect();
-    let round = chunk.index;
-    children.into_iter().map(|to| b.step(chunk, Action::Send { to, round, from, len }, have)).collect()
+    outcome
 }

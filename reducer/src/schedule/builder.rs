@@ -143,6 +143,11 @@ impl Builder {
         })
     }
 
+    /// Elements of a chunk.
+    pub(super) fn chunk_elements(&self) -> u64 {
+        self.chunk_elems
+    }
+
     /// Number of chunks. Ranks meet over nothing as well: who runs something else is to be found.
     pub(super) fn chunk_count(&self) -> u32 {
         match self.cuts {

@@ -6,6 +6,7 @@
 //! contribution is copied to a slot before it is sent: then no step waits for an acknowledgement before the result is
 //! written over it.
 
+use super::binomial::Placed;
 use super::blocks::receive;
 use super::builder::{Area, Builder, Chunk, ChunkResult};
 use super::{Action, Buffer, BufferOffset, StepId};
@@ -53,19 +54,19 @@ pub(super) fn fold_from_nodes(
         number += 1;
         contributions.push((slot, vec![receive(b, chunk, (node, round), slot, len, &free)]));
     }
-    let folded = fold_nodes(b, chunk, &contributions, into, len);
+    let folded = fold_nodes(b, chunk, (&contributions, None), into, len);
     for slot in first..number {
         b.slot_used(chunk, slot, &folded);
     }
     b.finish_sum(chunk, into, len, folded)
 }
 
-/// Folds all nodes' contributions, each there after its steps: those of each leaf group in rank order, then the groups' in theirs.
-/// Those of the other nodes lie in slots, which are overwritten.
-fn fold_nodes(
+/// Folds all nodes' contributions, each there after its steps: those of each leaf group in rank order, then the groups' in theirs. The sums
+/// of the groups go to their places in `sums`, if there are any; else over a contribution that lies in a slot.
+pub(super) fn fold_nodes(
     b: &mut Builder,
     chunk: Chunk,
-    contributions: &[(BufferOffset, Vec<StepId>)],
+    (contributions, places): (&[Placed], Option<&[Placed]>),
     into: BufferOffset,
     len: usize,
 ) -> Vec<StepId> {
@@ -74,10 +75,16 @@ fn fold_nodes(
     let groups = grid.leaf_groups();
     for group in 0..groups {
         let nodes = grid.leaf_group(group);
-        let group = &contributions[nodes.start as usize..nodes.end as usize];
-        let sources: Vec<_> = group.iter().map(|(place, _)| *place).collect();
-        let after: Vec<_> = group.iter().flat_map(|(_, after)| after).copied().collect();
-        let scratch = sources.iter().copied().find(|place| place.buffer == Buffer::Slot);
+        let members = &contributions[nodes.start as usize..nodes.end as usize];
+        let sources: Vec<_> = members.iter().map(|(place, _)| *place).collect();
+        let mut after: Vec<_> = members.iter().flat_map(|(_, after)| after).copied().collect();
+        let scratch = match places {
+            Some(places) => places.get(group as usize).map(|(place, free)| {
+                after.extend(free);
+                *place
+            }),
+            None => sources.iter().copied().find(|place| place.buffer == Buffer::Slot),
+        };
         match scratch {
             Some(scratch) if groups > 1 && sources.len() > 1 => {
                 summed.extend(b.fold(chunk, scratch, &sources, len, &after));

@@ -1,4 +1,4 @@
-//! All-gather and gather: every host sends its ranks' blocks to each host that needs them.
+//! All-gather and gather: every host sends its ranks' blocks to each host that needs them, at once or by way of others.
 //!
 //! ```text
 //!   one rank a node     Input --send, receive--> Data
@@ -6,18 +6,19 @@
 //! ```
 
 use super::blocks::{self, Pieces, every_chunk, others, receive, send, wait_all};
-use super::builder::{Builder, Chunk};
+use super::bruck::Gathered;
+use super::builder::{Builder, Chunk, ChunkResult};
 use super::sub::signal;
-use super::{Buffer, StepId};
+use super::{Algorithm, Buffer, BufferOffset, StepId, binomial, bruck, ring};
 use crate::grid::Rank;
 use crate::header::Collective;
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
-pub(super) fn gather(b: &mut Builder) {
+pub(super) fn gather(b: &mut Builder, algorithm: Algorithm) {
     every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, chunk, free),
-        None => directly(b, chunk),
+        Some(free) => through_node(b, algorithm, chunk, free),
+        None => directly(b, algorithm, chunk),
     });
 }
 
@@ -32,29 +33,75 @@ fn takes_here(b: &Builder) -> bool {
     b.problem.shape.collective.base() == Collective::AllGather || b.problem.rank == b.problem.root
 }
 
-fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
-    let (pieces, round) = (Pieces::new(b, chunk), chunk.index);
-    let (own, here) = (pieces.alone(Buffer::Input), takes_here(b));
-    let len = pieces.len(b.problem.rank);
-    for node in others(b) {
-        if takes(b, node) && pieces.is_sent(len) {
-            send(b, chunk, (node, round), own, len, &[]);
+/// One chunk over the nodes: each gives its blocks at `own` after `ready`, and those that take them get each other one's at its place,
+/// which may be written after `free`. Returns the steps after which they are there, and what else reads `own` and the places.
+fn across(
+    b: &mut Builder,
+    algorithm: Algorithm,
+    pieces: &Pieces,
+    (own, ready): (BufferOffset, &[StepId]),
+    (place, free): (impl Fn(u32) -> BufferOffset, &[StepId]),
+) -> ChunkResult {
+    let (node, chunk) = (b.problem.node(), pieces.chunk);
+    let (len, room, round) = (pieces.node_len(node), pieces.node_room(b, node), chunk.index);
+    let mut outcome = ChunkResult { result: ready.to_vec(), sends: Vec::new() };
+    let (blocks, sends) = match algorithm {
+        Algorithm::Ring => return ring::all_gather(b, chunk, (own, ready), (place, free), len),
+        Algorithm::Bruck => {
+            let Gathered { blocks, sends } = bruck::all_gather(b, chunk, (own, ready), (0, room), len);
+            (blocks, sends)
         }
-        let theirs = pieces.len(Rank(node));
-        if here && pieces.is_sent(theirs) {
-            receive(b, chunk, (node, round), pieces.of(Buffer::Data, Rank(node)), theirs, &[]);
+        Algorithm::Binomial => {
+            let (last, blocks) = binomial::gather(b, chunk, (own, ready), (0, room), len);
+            outcome.sends = last;
+            if blocks.is_empty() {
+                return outcome;
+            }
+            (blocks, Vec::new())
         }
+        // Blocks may differ.
+        _ => {
+            for other in others(b) {
+                if takes(b, other) && pieces.is_sent(len) {
+                    outcome.sends.push(send(b, chunk, (other, round), own, len, ready));
+                }
+                let theirs = pieces.node_len(other);
+                if takes(b, node) && pieces.is_sent(theirs) {
+                    outcome.result.push(receive(b, chunk, (other, round), place(other), theirs, free));
+                }
+            }
+            return outcome;
+        }
+    };
+    // They have come to a slot, this node's own among them.
+    let mut copied = free.to_vec();
+    for (other, (block, there)) in (0..).zip(blocks) {
+        if other == node {
+            outcome.sends.extend(there);
+            continue;
+        }
+        copied.extend(b.copy(chunk, block, place(other), len, &[free, &there].concat()));
     }
-    if here {
+    b.slot_used(chunk, 0, &[copied.as_slice(), &sends].concat());
+    outcome.result.extend(copied);
+    outcome
+}
+
+fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+    let pieces = Pieces::new(b, chunk);
+    let own = pieces.alone(Buffer::Input);
+    let place = |node| pieces.of(Buffer::Data, Rank(node));
+    across(b, algorithm, &pieces, (own, &[]), (place, &[]));
+    if takes_here(b) {
         let place = pieces.of(Buffer::Data, b.problem.rank);
         pieces.keep(b, own, place);
     }
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
+fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, node) = (b.problem.grid, b.problem.rank, b.problem.node());
-    let (pieces, round, here) = (Pieces::new(b, chunk), chunk.index, takes_here(b));
+    let (pieces, here) = (Pieces::new(b, chunk), takes_here(b));
     let (own, place) = (pieces.alone(Buffer::Input), pieces.in_lane(Buffer::Node, me));
     let copied = b.copy(chunk, own, place, pieces.len(me), &[free]);
     let staged = signal(b, chunk, LaneFlag::Reduced, &copied);
@@ -66,18 +113,10 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
         }
     } else if b.problem.local() == 0 {
         let all = wait_all(b, chunk, LaneFlag::Reduced, &[staged]);
-        there.clone_from(&all);
-        for other in others(b) {
-            let (len, theirs) = (pieces.node_len(node), pieces.node_len(other));
-            if takes(b, other) && pieces.is_sent(len) {
-                let from = pieces.of_node(Buffer::Node, node);
-                last.push(send(b, chunk, (other, round), from, len, &all));
-            }
-            if takes(b, node) && pieces.is_sent(theirs) {
-                let into = pieces.of_node(Buffer::Node, other);
-                there.push(receive(b, chunk, (other, round), into, theirs, &[free]));
-            }
-        }
+        let (place, own) = (|node| pieces.of_node(Buffer::Node, node), pieces.of_node(Buffer::Node, node));
+        let outcome = across(b, algorithm, &pieces, (own, &all), (place, &[free]));
+        there = outcome.result;
+        last.extend(outcome.sends);
         if takes(b, node) && grid.per_node() > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }

@@ -22,23 +22,34 @@
 //! Other collectives have an `Input` beside `Data`, which may be a part of it or the other way round ([`Placement`]). Where there is a block
 //! for each rank, a chunk is the same piece of all blocks (`blocks`).
 
+mod algorithm;
 mod all_to_all;
+mod binomial;
 mod blocks;
 mod broadcast;
+mod bruck;
 mod builder;
+mod chain;
 mod direct;
+mod dissemination;
+mod double_tree;
 mod gather;
+mod halving_doubling;
 mod hierarchical;
+mod pairwise;
 mod peers;
 mod problem;
+mod recursive_doubling;
 mod reduce;
 mod reduce_scatter;
 mod ring;
 mod scan;
 mod scatter;
 mod sub;
+mod tree;
 mod views;
 
+pub use self::algorithm::Algorithm;
 pub use self::problem::{Access, Placement, Problem};
 
 use crate::counts::Counts;
@@ -48,39 +59,6 @@ use crate::header::Collective;
 use crate::transport::LaneFlag;
 use std::sync::Arc;
 use thiserror::Error;
-
-/// How an all-reduce is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// One round: everyone sends everything to everyone, and each folds in rank order. For small tensors.
-    Direct,
-    /// Reduce-scatter and allgather around a ring of all nodes.
-    Ring,
-    /// Reduce-scatter within the node, within the leaf group, across leaf groups, and back.
-    Hierarchical,
-}
-
-impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 3] = [Self::Direct, Self::Ring, Self::Hierarchical];
-
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Direct => 1,
-            Self::Ring => 2,
-            Self::Hierarchical => 3,
-        }
-    }
-
-    /// The name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Ring => "ring",
-            Self::Hierarchical => "hierarchical",
-        }
-    }
-}
 
 /// The plan's numbers that schedules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -414,8 +392,12 @@ impl Schedule {
     }
 }
 
-/// Builds a rank's schedule. The algorithm is that of all-reduce and reduce; broadcasts are trees, and all else is direct, as is what has
-/// no elements.
+/// Elements of a chunk of the tensor, or of each block: the same on all ranks.
+pub(crate) fn chunk_elements(problem: &Problem, params: &Params) -> Result<u64, ScheduleError> {
+    builder::Builder::new(problem.clone(), *params).map(|builder| builder.chunk_elements())
+}
+
+/// Builds a rank's schedule. Where the algorithm does not serve the collective, its [general](Algorithm::general) one does.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
     let Problem { grid, rank, shape, root, access, placement, .. } = *problem;
     let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });
@@ -452,6 +434,7 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     if problem.bytes() > isize::MAX as u64 {
         return Err(ScheduleError::TooLarge { what: "the bytes", count: shape.count });
     }
+    let algorithm = algorithm.serving(problem);
     let mut builder = match shape.collective.is_scan() {
         true => scan::builder(algorithm, problem, params)?,
         false => builder::Builder::new(problem.clone(), *params)?,
@@ -467,44 +450,19 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
         _ if peers::apply(problem) => Some(Arc::new(peers::read(problem.clone(), *params)?)),
         _ => None,
     };
-    let cost = cost(algorithm, problem, builder.chunk_count());
+    let cost = algorithm::cost(algorithm, problem, builder.chunk_count());
     // Whatever is reduced over one rank is there already, unless it is to be elsewhere.
     if grid.ranks() > 1 || separate {
         match shape.collective.base() {
-            Collective::AllReduce if shape.count > 0 => sub::all_reduce(&mut builder, algorithm),
-            Collective::AllReduce | Collective::Barrier => sub::all_reduce(&mut builder, Algorithm::Direct),
-            Collective::Broadcast => broadcast::broadcast(&mut builder),
-            Collective::Reduce if shape.count > 0 => reduce::reduce(&mut builder, algorithm),
-            Collective::Reduce => reduce::reduce(&mut builder, Algorithm::Direct),
-            Collective::AllGather | Collective::Gather => gather::gather(&mut builder),
-            Collective::Scatter => scatter::scatter(&mut builder),
-            Collective::ReduceScatter => reduce_scatter::reduce_scatter(&mut builder),
-            Collective::AllToAll => all_to_all::all_to_all(&mut builder),
+            Collective::AllReduce | Collective::Barrier => sub::all_reduce(&mut builder, algorithm),
+            Collective::Broadcast => broadcast::broadcast(&mut builder, algorithm),
+            Collective::Reduce => reduce::reduce(&mut builder, algorithm),
+            Collective::AllGather | Collective::Gather => gather::gather(&mut builder, algorithm),
+            Collective::Scatter => scatter::scatter(&mut builder, algorithm),
+            Collective::ReduceScatter => reduce_scatter::reduce_scatter(&mut builder, algorithm),
+            Collective::AllToAll => all_to_all::all_to_all(&mut builder, algorithm),
             _ => scan::scan(&mut builder, algorithm),
         }
     }
     Ok(Schedule { in_place, cost, ..builder.finish()? })
-}
-
-/// An upper bound for what a rank sends to another one: its bytes, and [`MESSAGE_COST`] for each message.
-fn cost(algorithm: Algorithm, problem: &Problem, chunks: u32) -> u64 {
-    let Problem { grid, shape, .. } = *problem;
-    let (locals, block) = (u64::from(grid.per_node()), problem.block_bytes());
-    let (bytes, messages) = match (shape.collective.base(), algorithm) {
-        (Collective::AllToAll, _) if problem.counts.is_some() => (locals.saturating_mul(block), locals),
-        (Collective::AllToAll, _) => (locals * locals * block, locals),
-        // All that a rank could have.
-        (collective, _) if collective.is_blocked() && problem.counts.is_some() => (block, 1),
-        (collective, _) if collective.is_blocked() => (locals * block, 1),
-        (collective, _) if collective.is_scan() => match scan::is_raw(algorithm, problem) {
-            true => (locals * block, locals),
-            false => (block, 1),
-        },
-        (Collective::Broadcast | Collective::Barrier, _) | (_, Algorithm::Direct) => (block, 1),
-        (Collective::Reduce, _) => (2 * block, 2),
-        // There and back, in as many slices.
-        (_, Algorithm::Hierarchical) => (2 * block, 2 * u64::from(grid.leaf_size())),
-        (_, Algorithm::Ring) => (2 * block, 2 * u64::from(grid.nodes())),
-    };
-    bytes.saturating_add(MESSAGE_COST as u64 * messages * u64::from(chunks))
 }

@@ -127,6 +127,15 @@ impl Problem {
         self.shape.count.saturating_mul(self.elem() as u64)
     }
 
+    /// The most that any rank gives: the same on all ranks.
+    pub fn published_bytes(&self) -> u64 {
+        match (self.shape.collective.base(), &self.counts) {
+            (Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll, _) => self.bytes(),
+            (_, Some(counts)) => counts.most().saturating_mul(self.elem() as u64),
+            _ => self.block_bytes(),
+        }
+    }
+
     /// Bytes of this rank's block.
     fn own_bytes(&self) -> u64 {
         match &self.counts {

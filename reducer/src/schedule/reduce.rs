@@ -1,11 +1,11 @@
 //! Reduce: as an all-reduce, but only the root gets the result. A node folds its ranks' tensors; then each node folds a slice of all
-//! nodes' and sends it to the root's. Small tensors go to the root's node at once.
+//! nodes' and sends it to the root's. Small tensors go to the root's node at once, or up a binomial tree; large ones may go along a chain.
 
 use super::blocks::{every_chunk, receive, send, wait, wait_all};
 use super::builder::{Area, Builder, Chunk};
-use super::direct::fold_from_nodes;
+use super::direct::{fold_from_nodes, fold_nodes};
 use super::sub::{fold_slice, node_area, signal};
-use super::{Algorithm, Buffer, StepId};
+use super::{Algorithm, Buffer, BufferOffset, StepId, binomial, chain};
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
@@ -67,7 +67,15 @@ fn across(
     // The nodes that fold, each a slice.
     let folders = match algorithm {
         Algorithm::Direct => home..home + 1,
-        Algorithm::Ring | Algorithm::Hierarchical => 0..grid.nodes(),
+        Algorithm::Binomial | Algorithm::Chain if grid.nodes() > 1 => {
+            let places = (b.at(from, chunk.slice), b.at(into, chunk.slice));
+            let sizes = (b.bytes(chunk.slice), b.full_chunk().end);
+            return match algorithm {
+                Algorithm::Chain => chain::reduce(b, chunk, places, ready, sizes),
+                _ => gathered(b, chunk, places, ready, sizes),
+            };
+        }
+        _ => 0..grid.nodes(),
     };
     let room = b.full_chunk().largest_part(folders.len() as u32);
     let slices = folders.len() as u32;
@@ -100,4 +108,21 @@ fn across(
         }
     }
     last
+}
+
+/// The same over a binomial tree: the root's node gathers all contributions and folds them.
+fn gathered(
+    b: &mut Builder,
+    chunk: Chunk,
+    (own, into): (BufferOffset, BufferOffset),
+    ready: &[StepId],
+    (len, room): (usize, u64),
+) -> Vec<StepId> {
+    let (last, contributions) = binomial::gather(b, chunk, (own, ready), (0, room), len);
+    if contributions.is_empty() {
+        return last;
+    }
+    let folded = fold_nodes(b, chunk, (&contributions, None), into, len);
+    b.slot_used(chunk, 0, &folded);
+    b.finish_sum(chunk, into, len, folded)
 }

@@ -7,41 +7,59 @@
 //!   several nodes       Input --copy--> Stage --fold--> Node --send, receive--> Slot --fold--> Node --copy--> Data
 //! ```
 //!
-//! Contributions are folded in the order of [`direct`](super::direct): an element has the bits that it has after an all-reduce.
+//! Contributions are folded in the order of [`direct`](super::direct), so an element has the bits that it has after an all-reduce; but by a
+//! [`ring`](super::ring) in the order in which it passes the nodes.
 
 use super::blocks::{self, Pieces, every_chunk, others, send, wait_all};
-use super::builder::{Builder, Chunk};
+use super::builder::{Builder, Chunk, ChunkResult};
 use super::direct::fold_from_nodes;
 use super::sub::signal;
-use super::{Buffer, BufferOffset, StepId};
+use super::{Algorithm, Buffer, BufferOffset, StepId, ring};
 use crate::grid::Rank;
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
-pub(super) fn reduce_scatter(b: &mut Builder) {
+pub(super) fn reduce_scatter(b: &mut Builder, algorithm: Algorithm) {
     every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, chunk, free),
-        None => directly(b, chunk),
+        Some(free) => through_node(b, algorithm, chunk, free),
+        None => directly(b, algorithm, chunk),
     });
 }
 
-fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
-    let (pieces, me) = (Pieces::new(b, chunk), b.problem.rank);
-    for node in others(b) {
-        let (from, len) = (pieces.of(Buffer::Input, Rank(node)), pieces.len(Rank(node)));
-        if pieces.is_sent(len) {
-            send(b, chunk, (node, chunk.index), from, len, &[]);
-        }
+/// One chunk over the nodes: each has its share of every node's blocks after `ready`, and ends with the sum of its own in `into`. Returns the
+/// steps after which that is there, and sends.
+fn across(
+    b: &mut Builder,
+    algorithm: Algorithm,
+    pieces: &Pieces,
+    (of, into): (impl Fn(u32) -> BufferOffset, BufferOffset),
+    ready: &[StepId],
+) -> ChunkResult {
+    let (node, chunk) = (b.problem.node(), pieces.chunk);
+    let (len, room) = (pieces.node_len(node), pieces.node_room(b, node));
+    if algorithm == Algorithm::Ring && b.problem.grid.nodes() > 1 {
+        return ring::reduce_scatter(b, chunk, (of, into), ready, (len, room));
     }
-    let (own, into) = (pieces.of(Buffer::Input, me), pieces.alone(Buffer::Data));
-    let (len, room) = (pieces.len(me), pieces.node_room(b, me.0));
-    if pieces.is_sent(len) {
-        fold_from_nodes(b, chunk, (own, &[]), chunk.index, into, (len, room, 0));
+    // Blocks may differ.
+    let mut sends = Vec::new();
+    for other in others(b).filter(|&other| pieces.is_sent(pieces.node_len(other))) {
+        sends.push(send(b, chunk, (other, chunk.index), of(other), pieces.node_len(other), ready));
     }
+    let result = match pieces.is_sent(len) {
+        true => fold_from_nodes(b, chunk, (of(node), ready), chunk.index, into, (len, room, 0)),
+        false => ready.to_vec(),
+    };
+    ChunkResult { result, sends }
+}
+
+fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+    let pieces = Pieces::new(b, chunk);
+    let of = |node| pieces.of(Buffer::Input, Rank(node));
+    across(b, algorithm, &pieces, (of, pieces.alone(Buffer::Data)), &[]);
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
+fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, local) = (b.problem.grid, b.problem.rank, b.problem.local());
     let (pieces, device) = (Pieces::new(b, chunk), b.problem.access.is_device());
     let locals = grid.per_node();
@@ -79,20 +97,9 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let reduced = signal(b, chunk, LaneFlag::Reduced, &folded);
     let (mut last, there) = if local == 0 {
         let all = wait_all(b, chunk, LaneFlag::Reduced, &[reduced]);
-        let mut last = Vec::new();
-        for node in others(b) {
-            let (from, len) = (pieces.of_node(Buffer::Node, node), pieces.node_len(node));
-            if pieces.is_sent(len) {
-                last.push(send(b, chunk, (node, chunk.index), from, len, &all));
-            }
-        }
-        let node = b.problem.node();
-        let own = pieces.of_node(Buffer::Node, node);
-        let (len, room) = (pieces.node_len(node), pieces.node_room(b, node));
-        let there = match pieces.is_sent(len) {
-            true => fold_from_nodes(b, chunk, (own, &all), chunk.index, own, (len, room, 0)),
-            false => all.clone(),
-        };
+        let of = |node| pieces.of_node(Buffer::Node, node);
+        let into = of(b.problem.node());
+        let ChunkResult { result: there, sends: mut last } = across(b, algorithm, &pieces, (of, into), &all);
         if locals > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }

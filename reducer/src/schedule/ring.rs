@@ -1,13 +1,13 @@
-//! Ring: reduce-scatter and allgather around all nodes, each chunk a ring of its own.
+//! Ring: reduce-scatter and all-gather around all nodes, each chunk a ring of its own; an all-reduce does one after the other.
 //!
-//! A chunk has one piece per node. In H - 1 rounds each piece travels once around, every node reducing its own part
+//! Of an all-reduce, a chunk has one piece per node. In H - 1 rounds each piece travels once around, every node reducing its own part
 //! into it; in H - 1 more rounds the finished pieces travel around. Each node sends 2(H - 1)/H of the chunk, and
 //! every round has one contribution per element, so fragments are reduced as they arrive. (Patarasuk and Yuan,
 //! "Bandwidth optimal all-reduce algorithms for clusters of workstations", 2009.) On a device they wait in one of two slots, and
 //! are folded when all have come.
 
 use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
-use super::{Action, BufferOffset, StepId};
+use super::{Action, BufferOffset, StepId, blocks};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
@@ -84,4 +84,64 @@ fn send(
     }
     let (from, len) = (b.at(area, slice), b.bytes(slice));
     Some(b.step(chunk, Action::Send { to, round, from, len }, after))
+}
+
+/// One chunk of an all-gather: every node gives `len` bytes at `own` after `ready`, and gets each other one's at its place, which may be
+/// written after `free`. A block is passed on as soon as it has come.
+pub(super) fn all_gather(
+    b: &mut Builder,
+    chunk: Chunk,
+    (own, ready): (BufferOffset, &[StepId]),
+    (place, free): (impl Fn(u32) -> BufferOffset, &[StepId]),
+    len: usize,
+) -> ChunkResult {
+    let (me, nodes) = (b.problem.node(), b.problem.grid.nodes());
+    let (next, prev) = ((me + 1) % nodes, (me + nodes - 1) % nodes);
+    let mut outcome = ChunkResult { result: ready.to_vec(), sends: Vec::new() };
+    let (mut at, mut have) = (own, ready.to_vec());
+    for hop in 0..nodes - 1 {
+        let round = chunk.index * (nodes - 1) + hop;
+        outcome.sends.push(blocks::send(b, chunk, (next, round), at, len, &have));
+        at = place((me + nodes - 1 - hop) % nodes);
+        have = vec![blocks::receive(b, chunk, (prev, round), at, len, free)];
+        outcome.result.extend(&have);
+    }
+    outcome
+}
+
+/// One chunk of a reduce-scatter: every node has `len` bytes for each at `of` after `ready`, and gets the sum of its own in `into`. Beside the
+/// result, what is returned are the other steps that read there. The sum of a node's block begins at the one after it and goes around; each node folds its contribution into it.
+pub(super) fn reduce_scatter(
+    b: &mut Builder,
+    chunk: Chunk,
+    (of, into): (impl Fn(u32) -> BufferOffset, BufferOffset),
+    ready: &[StepId],
+    (len, room): (usize, u64),
+) -> ChunkResult {
+    let (me, nodes) = (b.problem.node(), b.problem.grid.nodes());
+    let (next, prev) = ((me + 1) % nodes, (me + nodes - 1) % nodes);
+    let mut outcome = ChunkResult::default();
+    let (mut at, mut have, mut folded) = (of(prev), ready.to_vec(), None);
+    for hop in 0..nodes - 1 {
+        let (round, number) = (chunk.index * (nodes - 1) + hop, hop as usize % 2);
+        let sent = blocks::send(b, chunk, (next, round), at, len, &have);
+        match folded.take() {
+            Some(folded) => {
+                b.slot_used(chunk, 1 - number, &[folded, sent]);
+                outcome.sends.push(folded);
+            }
+            None => outcome.sends.push(sent),
+        }
+        let (slot, free) = b.slot(chunk, number, room);
+        let came = blocks::receive(b, chunk, (prev, round), slot, len, &free);
+        let own = of((me + 2 * nodes - 2 - hop) % nodes);
+        at = if hop == nodes - 2 { into } else { slot };
+        have = b.fold(chunk, at, &[slot, own], len, &[ready, &[came]].concat());
+        folded = have.first().copied();
+        if at == into {
+            b.slot_used(chunk, number, &have);
+        }
+    }
+    outcome.result = b.finish_sum(chunk, into, len, have);
+    outcome
 }

@@ -1,4 +1,4 @@
-//! Scatter: the root's host sends each host its ranks' blocks.
+//! Scatter: the root's host sends each host its ranks' blocks, at once or by way of others.
 //!
 //! ```text
 //!   one rank a node     Input (root) --send, receive--> Data
@@ -8,41 +8,66 @@
 use super::blocks::{self, Pieces, every_chunk, others, receive, send};
 use super::builder::{Builder, Chunk};
 use super::sub::signal;
-use super::{Buffer, StepId};
+use super::{Algorithm, Buffer, BufferOffset, StepId, binomial};
 use crate::grid::Rank;
 use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
-pub(super) fn scatter(b: &mut Builder) {
+pub(super) fn scatter(b: &mut Builder, algorithm: Algorithm) {
     every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, chunk, free),
-        None => directly(b, chunk),
+        Some(free) => through_node(b, algorithm, chunk, free),
+        None => directly(b, algorithm, chunk),
     });
 }
 
-fn directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
-    let (pieces, round, root) = (Pieces::new(b, chunk), chunk.index, b.problem.root);
+/// One chunk over the nodes: the root's has each one's blocks at `of` after `ready`, each other one gets its own in `into`, which may be
+/// written after that. Returns the steps after which they are there, and those that read at the root's.
+fn across(
+    b: &mut Builder,
+    algorithm: Algorithm,
+    pieces: &Pieces,
+    (of, into): (impl Fn(u32) -> BufferOffset, BufferOffset),
+    ready: &[StepId],
+) -> (Vec<StepId>, Vec<StepId>) {
+    let (grid, node, chunk) = (b.problem.grid, b.problem.node(), pieces.chunk);
+    let (len, round, home) = (pieces.node_len(node), chunk.index, grid.node_of(b.problem.root));
+    if algorithm == Algorithm::Binomial && grid.nodes() > 1 {
+        let room = pieces.node_room(b, node);
+        return binomial::scatter(b, chunk, (of, into), ready, (0, room), len);
+    }
+    // Blocks may differ.
+    if node != home {
+        let there = match pieces.is_sent(len) {
+            true => vec![receive(b, chunk, (home, round), into, len, ready)],
+            false => ready.to_vec(),
+        };
+        return (there, Vec::new());
+    }
+    let mut sends = Vec::new();
+    for other in others(b).filter(|&other| pieces.is_sent(pieces.node_len(other))) {
+        sends.push(send(b, chunk, (other, round), of(other), pieces.node_len(other), ready));
+    }
+    (ready.to_vec(), sends)
+}
+
+fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+    let (pieces, root) = (Pieces::new(b, chunk), b.problem.root);
     let place = pieces.alone(Buffer::Data);
+    let of = |node| pieces.of(Buffer::Input, Rank(node));
+    across(b, algorithm, &pieces, (of, place), &[]);
     if b.problem.rank == root {
-        for node in others(b) {
-            let (from, len) = (pieces.of(Buffer::Input, Rank(node)), pieces.len(Rank(node)));
-            if pieces.is_sent(len) {
-                send(b, chunk, (node, round), from, len, &[]);
-            }
-        }
-        pieces.keep(b, pieces.of(Buffer::Input, root), place);
-    } else if pieces.is_sent(pieces.len(b.problem.rank)) {
-        receive(b, chunk, (root.0, round), place, pieces.len(b.problem.rank), &[]);
+        pieces.keep(b, of(root.0), place);
     }
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
+fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, root) = (b.problem.grid, b.problem.rank, b.problem.root);
-    let (pieces, round, node) = (Pieces::new(b, chunk), chunk.index, b.problem.node());
+    let (pieces, node) = (Pieces::new(b, chunk), b.problem.node());
     let (home, leader) = (grid.node_of(root), b.problem.local() == 0);
     let mut last = Vec::new();
     let there;
+    let (of, into) = (|node| pieces.of_node(Buffer::Node, node), pieces.of_node(Buffer::Node, node));
     // The own block goes from tensor to tensor, where the CPU can.
     let kept = me == root && !b.problem.access.is_device();
     if me == root {
@@ -57,11 +82,7 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
     } else if node == home {
         there = blocks::wait(b, chunk, (grid.local_of(root), LaneFlag::Reduced), &[free]);
     } else if leader {
-        let (into, len) = (pieces.of_node(Buffer::Node, node), pieces.node_len(node));
-        there = match pieces.is_sent(len) {
-            true => vec![receive(b, chunk, (home, round), into, len, &[free])],
-            false => vec![free],
-        };
+        there = across(b, algorithm, &pieces, (of, into), &[free]).0;
         if grid.per_node() > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }
@@ -69,12 +90,7 @@ fn through_node(b: &mut Builder, chunk: Chunk, free: StepId) -> Vec<StepId> {
         there = blocks::wait(b, chunk, (0, LaneFlag::Final), &[free]);
     }
     if leader && node == home {
-        for other in others(b) {
-            let (from, len) = (pieces.of_node(Buffer::Node, other), pieces.node_len(other));
-            if pieces.is_sent(len) {
-                last.push(send(b, chunk, (other, round), from, len, &there));
-            }
-        }
+        last.extend(across(b, algorithm, &pieces, (of, into), &there).1);
     }
     let place = pieces.alone(Buffer::Data);
     if kept {

@@ -12,7 +12,10 @@
 //! grid works on the tensor itself, as it does on a host's.
 
 use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
-use super::{Action, Algorithm, Buffer, BufferOffset, StepId, direct, hierarchical, ring};
+use super::{
+    Action, Algorithm, Buffer, BufferOffset, StepId, bruck, direct, dissemination, double_tree,
+    halving_doubling, hierarchical, recursive_doubling, ring,
+};
 use crate::dtype::ReduceOp;
 use crate::header::Collective;
 use crate::transport::LaneFlag;
@@ -38,8 +41,8 @@ pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
         let free = wait_free(b, chunk, &consumed);
         consumed.push(match (algorithm, one_node) {
             _ if alone => through_lane(b, algorithm, chunk, free),
-            (Algorithm::Direct, true) => direct_one_node(b, chunk, free),
-            (Algorithm::Direct, false) => direct_nodes(b, chunk, free),
+            (small, true) if small.is_for_small() => direct_one_node(b, chunk, free),
+            (small, false) if small.is_for_small() => direct_nodes(b, small, chunk, free),
             (_, true) => sliced_one_node(b, chunk, free),
             (_, false) => sliced_nodes(b, algorithm, chunk, free),
         });
@@ -66,7 +69,15 @@ pub(super) fn up(
     match algorithm {
         Algorithm::Direct => direct::up(b, chunk, area, ready),
         Algorithm::Ring => ring::up(b, chunk, area, ready),
-        Algorithm::Hierarchical => hierarchical::up(b, chunk, area, ready),
+        Algorithm::RecursiveDoubling => recursive_doubling::up(b, chunk, area, ready),
+        Algorithm::HalvingDoubling => halving_doubling::up(b, chunk, area, ready),
+        Algorithm::DoubleTree => double_tree::up(b, chunk, area, ready),
+        Algorithm::Bruck => bruck::up(b, chunk, area, ready),
+        Algorithm::Dissemination => dissemination::up(b, chunk, ready),
+        // The others serve other collectives.
+        Algorithm::Hierarchical | Algorithm::Binomial | Algorithm::Chain | Algorithm::Pairwise => {
+            hierarchical::up(b, chunk, area, ready)
+        }
     }
 }
 
@@ -128,7 +139,7 @@ fn direct_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
 }
 
 /// Everyone but the leader stages all; the leader folds.
-fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
+fn direct_nodes(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> StepId {
     if b.problem.local() != 0 {
         let copied = stage(b, chunk, chunk.slice, &[free]);
         let staged = signal(b, chunk, LaneFlag::Staged, &copied);
@@ -140,7 +151,7 @@ fn direct_nodes(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     let sources = contributions(b, chunk, chunk.slice);
     let into = b.at(area, chunk.slice);
     let folded = b.fold(chunk, into, &sources, len, &[all]);
-    let outcome = up(b, Algorithm::Direct, chunk, area, &folded);
+    let outcome = up(b, algorithm, chunk, area, &folded);
     give_result(b, chunk, outcome)
 }
 

@@ -64,8 +64,10 @@ fn every_collective_is_right_for_1_to_17_ranks() {
             if !reduces && grid.leaf_size() > 1 {
                 continue; // Leaf groups matter to the order of folds only.
             }
-            let algorithms = if reduces && collective != Collective::ReduceScatter { 2 } else { 1 };
-            for algorithm in [Algorithm::Hierarchical, Algorithm::Direct].into_iter().take(algorithms) {
+            for algorithm in serving(collective) {
+                if grid.leaf_size() > 1 && !folds_by_leaves(algorithm) {
+                    continue;
+                }
                 // In a lane there is room for a few elements of each block: 40 are several chunks.
                 let large = if collective.is_blocked() { 40 } else { 1000 };
                 for count in [0, 1, 7, large] {
@@ -120,7 +122,9 @@ fn every_root_is_right() {
             let grid = grid.unwrap();
             for root in (0..grid.ranks()).map(Rank) {
                 let mut in_place = |_| (Access::Host, Placement::InPlace);
-                proves(shape(collective, 70), Algorithm::Hierarchical, grid, root, &mut in_place);
+                for algorithm in serving(collective) {
+                    proves(shape(collective, 70), algorithm, grid, root, &mut in_place);
+                }
             }
         }
     }

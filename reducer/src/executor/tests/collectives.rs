@@ -129,7 +129,9 @@ pub(super) fn numbers(bytes: &[u8]) -> Vec<i64> {
 /// Returns how many operations ran on what ranks gave where it lies.
 fn run_seed(seed: u64) -> u64 {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let (nodes, per_node) = (rng.random_range(1..=4), rng.random_range(1..=3));
+    // On one node inputs may be read where they lie.
+    let nodes = if rng.random_ratio(2, 5) { 1 } else { rng.random_range(2..=7) };
+    let per_node = rng.random_range(1..=3);
     let grid = Grid::new(nodes * per_node, per_node, rng.random_range(1..=3)).unwrap();
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
@@ -145,7 +147,8 @@ fn run_seed(seed: u64) -> u64 {
         let op = if collective.is_scan() && op == ReduceOp::Avg { ReduceOp::Sum } else { op };
         let shape = Shape { collective, dtype: DType::I64, op, count };
         let (root, priority) = (Rank(rng.random_range(0..grid.ranks())), rng.random_range(0..3));
-        let algorithm = Algorithm::ALL[rng.random_range(0..3)];
+        let serving: Vec<_> = Algorithm::ALL.into_iter().filter(|one| one.applies_to(collective)).collect();
+        let algorithm = serving[rng.random_range(0..serving.len())];
         let in_shared = [0.0, 0.9, 1.0][rng.random_range(0..3)];
         let on_devices = [0.0, 0.0, 0.5, 1.0][rng.random_range(0..4)];
         let counts = collective.has_counts().then(|| counts(&mut rng, collective, grid.ranks()));
@@ -213,5 +216,5 @@ fn collectives_of_every_kind_meet_their_definition() {
     let one = std::env::var("SHOUTER_SEED").ok().and_then(|seed| seed.parse().ok());
     let seeds = one.map_or(0..600, |seed: u64| seed..seed + 1);
     let in_place: u64 = seeds.map(run_seed).sum();
-    assert!(one.is_some() || in_place > 100, "hardly any read inputs where they lie");
+    assert!(one.is_some() || in_place > 100, "hardly any read inputs where they lie: {in_place}");
 }

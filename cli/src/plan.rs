@@ -1,0 +1,239 @@
+//! `shouter plan`: what the cost model predicts, for a group of any size and without starting one; and the measurement of its figures.
+
+mod compare;
+mod fit;
+mod measure;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use clap::Args;
+use shouter::channel::CELL_BYTES;
+use shouter::config::{CostTable, Environment};
+use shouter::{Collective, DType, ReduceOp};
+use shouter_reducer::cost::{self, Model, Picoseconds};
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::Shape;
+use shouter_reducer::plan::{self, Plan};
+use shouter_reducer::schedule::Problem;
+
+use crate::bench::sizes::Sizes;
+use crate::bench::{BenchError, workload};
+use crate::status::Status;
+use table::Row;
+
+/// What to predict.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Prints which algorithm serves which size of a collective, how long it is predicted to take, how long any \
+        algorithm takes at least, and what the others are predicted to take. No rank is started. The figures of the cost model are those \
+        of the file that `shouter plan --measure` has written, else figures to begin with for the transport.",
+    after_help = "Examples:\n  \
+        shouter plan --ranks 64 --hosts 8 --collective all_gather --bytes 4..1Gi\n  \
+        shouter plan --ranks 2 --hosts 2 --collective all_reduce,reduce --json\n  \
+        shouter plan --measure                        measure this machine, and keep the figures\n  \
+        shouter plan --ranks 2 --hosts 2 --collective all --bytes 4..16Mi --compare\n\n\
+        Bytes count as in `shouter bench`. SHOUTER_SCHEDULE=all_reduce:ring gives a collective of a job one algorithm for all sizes.\n\n\
+        Exit status: 0 done, 1 a measurement failed or a file cannot be read or written, 2 a wrong command line."
+)]
+pub(crate) struct PlanArgs {
+    /// How many ranks
+    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: u32,
+    /// How many hosts they fill
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    hosts: u32,
+    /// Collectives, such as all_reduce,broadcast; or all
+    #[arg(long, default_value = "all_reduce", value_name = "COLLECTIVES")]
+    collective: Collectives,
+    /// Sizes in bytes: 4..1Gi runs in powers of four; lists are separated by commas
+    #[arg(long, default_value = "4..1Gi")]
+    bytes: Sizes,
+    /// What the elements are
+    #[arg(long, default_value = "f32")]
+    dtype: DType,
+    /// How they are reduced
+    #[arg(long, default_value = "sum")]
+    op: ReduceOp,
+    /// What carries the bytes between hosts
+    #[arg(long, default_value = "rud", value_parser = ["rud", "tcp", "verbs", "kernel"])]
+    transport: String,
+    /// The file with measured figures [default: costs.toml in ~/.cache/shouter, if it is there]
+    #[arg(long, value_name = "FILE")]
+    costs: Option<PathBuf>,
+    /// Measure this machine with `shouter bench`, on one host and on two emulated ones, and write the figures to the file
+    #[arg(long, conflicts_with = "compare")]
+    measure: bool,
+    /// Run `shouter bench` for each size as well, and print what it measures and by how much the prediction is off
+    #[arg(long)]
+    compare: bool,
+    /// Fail where a prediction is more than so many times too long or too short
+    #[arg(long, value_name = "TIMES", requires = "compare", value_parser = times)]
+    within: Option<f64>,
+    /// About how long each size is measured, in seconds
+    #[arg(long, default_value_t = 0.3, value_parser = crate::bench::seconds)]
+    seconds: f64,
+    /// Print one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// A factor above 1.
+fn times(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|times| (1.0..=1000.0).contains(times));
+    number.ok_or_else(|| "a factor from 1 to 1000".into())
+}
+
+/// A list of collectives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Collectives(Vec<Collective>);
+
+impl std::str::FromStr for Collectives {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "all" {
+            return Ok(Self(Collective::ALL.into_iter().filter(|&one| cost::is_modelled(one)).collect()));
+        }
+        let one = |name: &str| {
+            let found = plan::collective(name.trim()).map_err(|why| why.to_string())?;
+            let no_model =
+                || format!("the model does not predict {found}; blocks that differ and scans have one way");
+            cost::is_modelled(found).then_some(found).ok_or_else(no_model)
+        };
+        text.split(',').map(one).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Runs it and returns the exit status.
+pub(crate) fn main(args: &PlanArgs) -> Status {
+    let outcome = if args.measure { measure::main(args) } else { predict(args) };
+    match outcome {
+        Ok(()) => Status::OK,
+        Err(error) => {
+            eprintln!("shouter plan: {error}");
+            if matches!(error, BenchError::Usage(_)) { Status::USAGE } else { Status::FAILED }
+        }
+    }
+}
+
+/// The file with the figures, if one is named or the usual place is known.
+fn costs_file(args: &PlanArgs) -> Option<PathBuf> {
+    args.costs.clone().or_else(|| CostTable::usual_path(&Environment::of_process()))
+}
+
+fn read_costs(args: &PlanArgs) -> Result<CostTable, BenchError> {
+    let named = args.costs.is_some();
+    match costs_file(args).filter(|path| named || path.exists()) {
+        Some(path) => CostTable::read(&path).map_err(|why| BenchError::Failed(why.to_string())),
+        None => Ok(CostTable::default()),
+    }
+}
+
+fn predict(args: &PlanArgs) -> Result<(), BenchError> {
+    let costs = read_costs(args)?;
+    let transport = if args.hosts > 1 { args.transport.as_str() } else { "shm" };
+    let grid = grid(args)?;
+    let plan = Plan { costs: costs.of(transport), ..Plan::default() };
+    let mut out = io::stdout().lock();
+    let mut off = Vec::new();
+    for &collective in &args.collective.0 {
+        let mut rows = rows(&plan, &grid, collective, args)?;
+        if args.compare {
+            compare::measure(&mut rows, collective, args)?;
+            off.extend(compare::beyond(&rows, args.within));
+        }
+        if args.json {
+            for row in &rows {
+                serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;
+                out.write_all(b"\n")?;
+            }
+        } else {
+            let origin = if costs.has(transport) { "measured figures" } else { "figures to begin with" };
+            let elements =
+                if collective.reduces() { format!(" of {} {}", args.dtype, args.op) } else { String::new() };
+            let hosts = if args.hosts == 1 { "1 host".into() } else { format!("{} hosts", args.hosts) };
+            writeln!(
+                out,
+                "{collective}{elements}, {} ranks on {hosts} over {transport}, {origin}",
+                args.ranks
+            )?;
+            out.write_all(table::text(&rows).as_bytes())?;
+        }
+    }
+    match off.is_empty() {
+        true => Ok(()),
+        false => Err(BenchError::Failed(format!("predictions are too far off: {}", off.join("; ")))),
+    }
+}
+
+fn grid(args: &PlanArgs) -> Result<Grid, BenchError> {
+    if args.hosts > args.ranks || !args.ranks.is_multiple_of(args.hosts) {
+        return Err(BenchError::Usage(format!(
+            "{} ranks do not fill {} hosts evenly; give a multiple of --hosts",
+            args.ranks, args.hosts
+        )));
+    }
+    Grid::new(args.ranks, args.ranks / args.hosts, Plan::default().leaf_size)
+        .map_err(|why| BenchError::Usage(why.to_string()))
+}
+
+/// The shape of an operation of so many bytes, counted as `shouter bench` does; a barrier has none.
+fn shape(collective: Collective, bytes: u64, ranks: u32, (dtype, op): (DType, ReduceOp)) -> Shape {
+    let blocks = u64::from(workload::blocks_counted(collective, ranks));
+    let count = if collective == Collective::Barrier { 0 } else { bytes / blocks / dtype.size() as u64 };
+    Shape { collective, dtype, op, count }
+}
+
+fn rows(plan: &Plan, grid: &Grid, collective: Collective, args: &PlanArgs) -> Result<Vec<Row>, BenchError> {
+    let whole = u64::from(workload::blocks_counted(collective, args.ranks)) * args.dtype.size() as u64;
+    let sizes = if collective == Collective::Barrier { &[0][..] } else { &args.bytes.0[..] };
+    let fits = |bytes: &&u64| bytes.is_multiple_of(whole);
+    let (fitting, rest): (Vec<u64>, Vec<u64>) = sizes.iter().copied().partition(|bytes| fits(&bytes));
+    if fitting.is_empty() {
+        return Err(BenchError::Usage(format!(
+            "none of --bytes is a multiple of {whole}: {collective} of {} over {} ranks needs whole elements",
+            args.dtype, args.ranks
+        )));
+    }
+    if !rest.is_empty() {
+        eprintln!(
+            "shouter plan: {collective} has whole elements in multiples of {whole} bytes; {rest:?} left out"
+        );
+    }
+    Ok(fitting.into_iter().map(|bytes| row(plan, grid, collective, bytes, args)).collect())
+}
+
+fn row(plan: &Plan, grid: &Grid, collective: Collective, bytes: u64, args: &PlanArgs) -> Row {
+    let shape = shape(collective, bytes, grid.ranks(), (args.dtype, args.op));
+    let (model, chosen) = (plan.model(), plan.algorithm(grid, &shape));
+    let algorithms: Vec<_> = cost::serving(collective)
+        .map(|algorithm| {
+            let time = model.predict(algorithm, grid, &shape).map(Picoseconds::as_micros);
+            (algorithm.name(), time.map_err(|why| why.to_string()))
+        })
+        .collect();
+    let in_cells = in_cells(&model, grid, &shape).map(Picoseconds::as_micros);
+    let of_chosen = algorithms.iter().find(|(name, _)| *name == chosen.name());
+    Row {
+        collective: plan::word(collective),
+        bytes,
+        ranks: grid.ranks(),
+        hosts: grid.nodes(),
+        algorithm: if in_cells.is_some() { "cells" } else { chosen.name() },
+        predicted_us: in_cells.or_else(|| of_chosen.and_then(|(_, time)| time.clone().ok())),
+        bound_us: model.lower_bound(grid, &shape).as_micros(),
+        algorithms,
+        measured_us: None,
+    }
+}
+
+/// The prediction for an operation that goes through cells, if this one does.
+fn in_cells(model: &Model, grid: &Grid, shape: &Shape) -> Option<Picoseconds> {
+    let published = Problem::new(*grid, Rank(0), shape, Rank(0)).published_bytes();
+    let goes = grid.nodes() == 1 && grid.per_node() > 1 && published <= CELL_BYTES as u64;
+    goes.then(|| model.in_cells(grid, shape))
+}

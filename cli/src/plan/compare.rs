@@ -1,0 +1,94 @@
+//! What `shouter bench` measures, beside what is predicted.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use shouter::Collective;
+use shouter_reducer::plan;
+use shouter_reducer::schedule::Algorithm;
+
+use super::PlanArgs;
+use super::table::Row;
+use crate::bench::report::ReportLine;
+use crate::bench::{BenchError, output_within, patience, workload};
+
+/// Measures the size of each row.
+pub(super) fn measure(rows: &mut [Row], collective: Collective, args: &PlanArgs) -> Result<(), BenchError> {
+    let sizes: Vec<u64> = rows.iter().map(|row| row.bytes).collect();
+    let job = Job {
+        ranks: args.ranks,
+        hosts: args.hosts,
+        transport: &args.transport,
+        dtype: args.dtype.name(),
+        seconds: args.seconds,
+        algorithm: None,
+        costs: args.costs.as_deref(),
+    };
+    for (bytes, us) in job.run(collective, &sizes)? {
+        rows.iter_mut().filter(|row| row.bytes == bytes).for_each(|row| row.measured_us = Some(us));
+    }
+    Ok(())
+}
+
+/// The rows whose prediction is more than so many times too long or too short, in words.
+pub(super) fn beyond(rows: &[Row], times: Option<f64>) -> Vec<String> {
+    let Some(times) = times else { return Vec::new() };
+    let far = |row: &&Row| row.ratio().is_some_and(|ratio| ratio > times || ratio < 1.0 / times);
+    let words = |row: &Row| {
+        format!("{} of {} B: {:.2} times", row.collective, row.bytes, row.ratio().unwrap_or_default())
+    };
+    rows.iter().filter(far).map(words).collect()
+}
+
+/// A job of ranks of this machine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job<'a> {
+    pub(super) ranks: u32,
+    pub(super) hosts: u32,
+    /// Between hosts.
+    pub(super) transport: &'a str,
+    pub(super) dtype: &'a str,
+    pub(super) seconds: f64,
+    /// The algorithm to use; without one, the plan's choice.
+    pub(super) algorithm: Option<Algorithm>,
+    /// The file with the figures, where one is named.
+    pub(super) costs: Option<&'a Path>,
+}
+
+impl Job<'_> {
+    /// Runs `shouter bench`; returns sizes and medians in microseconds. A barrier has size 0. Tensors are staged, as the model has it.
+    pub(super) fn run(self, collective: Collective, sizes: &[u64]) -> Result<Vec<(u64, f64)>, BenchError> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["bench", workload::name(collective), "--json"]);
+        command.args(["--ranks", &self.ranks.to_string(), "--hosts", &self.hosts.to_string()]);
+        command.args(["--seconds", &self.seconds.to_string()]).stdin(Stdio::null());
+        if let Some(algorithm) = self.algorithm {
+            let schedule = format!("{}:{}", plan::word(collective), algorithm.name());
+            command.env("SHOUTER_SCHEDULE", schedule);
+        }
+        if let Some(path) = self.costs {
+            command.env("SHOUTER_COSTS", path);
+        }
+        // Between hosts that have one rank each RUD alone is a transport, and else a part of what `auto` finds.
+        match self.transport {
+            "rud" => {}
+            other if self.hosts > 1 => drop(command.args(["--transport", other])),
+            _ => {}
+        }
+        if collective != Collective::Barrier {
+            let listed: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+            command.args(["--bytes", &listed.join(","), "--dtype", self.dtype, "--memory", "private"]);
+        }
+        let output = output_within(&mut command, patience(sizes.len().max(1), self.seconds))?;
+        if !output.status.success() {
+            return Err(BenchError::Failed(format!(
+                "shouter bench {} ended with {}",
+                workload::name(collective),
+                output.status
+            )));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<ReportLine>(line).ok());
+        Ok(lines.filter_map(|line| Some((line.bytes.unwrap_or(0), line.p50_us?))).collect())
+    }
+}

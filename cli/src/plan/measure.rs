@@ -1,0 +1,99 @@
+//! `shouter plan --measure`: the figures of the cost model, found from what `shouter bench` measures on this machine.
+//!
+//! First within one host, then between two emulated ones, with what was found for the host.
+
+use std::fs;
+
+use shouter::config::CostTable;
+use shouter::{Collective, DType, ReduceOp};
+use shouter_reducer::cost::Costs;
+use shouter_reducer::grid::Grid;
+use shouter_reducer::plan::Plan;
+use shouter_reducer::schedule::Algorithm;
+
+use super::compare::Job;
+use super::fit::{self, Point};
+use super::{PlanArgs, costs_file, read_costs, shape};
+use crate::bench::BenchError;
+
+/// A collective, the algorithm that it uses, and sizes: of each kind a few, so that every figure of the model shows in some.
+type Series = (Collective, Algorithm, &'static [u64]);
+
+const WITHIN: [Series; 5] = [
+    (Collective::AllReduce, Algorithm::Direct, &[64, 4 << 10, 16 << 10, 64 << 10]),
+    (Collective::AllReduce, Algorithm::Hierarchical, &[16 << 10, 64 << 10, 1 << 20, 4 << 20]),
+    (Collective::Broadcast, BROADCAST, &[16 << 10, 64 << 10, 1 << 20, 4 << 20]),
+    (Collective::AllGather, GATHER, &[16 << 10, 256 << 10, 1 << 20]),
+    (Collective::Reduce, Algorithm::Hierarchical, &[16 << 10, 1 << 20]),
+];
+const BETWEEN: [Series; 4] = [
+    (Collective::AllReduce, Algorithm::Direct, &[4, 4 << 10, 64 << 10]),
+    (Collective::AllReduce, Algorithm::Hierarchical, &[4 << 10, 64 << 10, 1 << 20, 4 << 20]),
+    (Collective::Broadcast, BROADCAST, &[4, 64 << 10, 1 << 20, 4 << 20]),
+    (Collective::AllGather, GATHER, &[4, 64 << 10, 1 << 20]),
+];
+const BROADCAST: Algorithm = Algorithm::Direct;
+const GATHER: Algorithm = Algorithm::Direct;
+
+pub(super) fn main(args: &PlanArgs) -> Result<(), BenchError> {
+    let path = costs_file(args).ok_or_else(|| {
+        BenchError::Usage("neither HOME nor XDG_CACHE_HOME is known; name a file with --costs".into())
+    })?;
+    let mut table = match path.exists() {
+        true => read_costs(args)?,
+        false => CostTable::default(),
+    };
+    let within = points(&WITHIN, 1, args)?;
+    let (host, off) = fit::fit(Costs::of_transport("shm"), &fit::HOST, &within);
+    table.set("shm", host);
+    report("shm", &host, off, args);
+    let between = points(&BETWEEN, 2, args)?;
+    let begin = Costs { host: host.host, ..Costs::of_transport(&args.transport) };
+    let (all, off) = fit::fit(begin, &fit::NETWORK, &between);
+    table.set(&args.transport, all);
+    report(&args.transport, &all, off, args);
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    fs::write(&path, table.text())?;
+    if !args.json {
+        println!("written to {}", path.display());
+    }
+    Ok(())
+}
+
+/// Measures two ranks, on so many hosts.
+fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, BenchError> {
+    let grid = Grid::new(2, 2 / hosts, Plan::default().leaf_size)
+        .map_err(|why| BenchError::Usage(why.to_string()))?;
+    let mut points = Vec::new();
+    for &(collective, algorithm, sizes) in what {
+        let job = Job {
+            ranks: 2,
+            hosts,
+            transport: &args.transport,
+            dtype: DType::F32.name(),
+            seconds: args.seconds,
+            algorithm: Some(algorithm),
+            costs: None,
+        };
+        for (bytes, us) in job.run(collective, sizes)? {
+            let shape = shape(collective, bytes, 2, (DType::F32, ReduceOp::Sum));
+            points.push(Point { grid, shape, algorithm, us });
+        }
+    }
+    Ok(points)
+}
+
+fn report(transport: &str, costs: &Costs, off: f64, args: &PlanArgs) {
+    if args.json {
+        let fields: serde_json::Map<_, _> =
+            costs.fields().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        println!("{}", serde_json::json!({ "transport": transport, "costs": fields, "largest_ratio": off }));
+        return;
+    }
+    println!("{transport}: predictions of what was measured are off by {off:.2}x at most");
+    for (name, value) in costs.fields() {
+        println!("  {name:<12}{value:>9}");
+    }
+}

@@ -1,0 +1,113 @@
+use super::fit::{self, Point};
+use super::*;
+use shouter_reducer::cost::Costs;
+use shouter_reducer::schedule::Algorithm;
+
+fn parsed(args: &[&str]) -> Result<PlanArgs, String> {
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        plan: PlanArgs,
+    }
+    let all = std::iter::once(&"plan").chain(args);
+    <Alone as clap::Parser>::try_parse_from(all).map(|alone| alone.plan).map_err(|why| why.to_string())
+}
+
+#[test]
+fn collectives_are_named_as_in_the_configuration() {
+    assert_eq!("all_gather".parse(), Ok(Collectives(vec![Collective::AllGather])));
+    let both = Collectives(vec![Collective::Reduce, Collective::AllReduce]);
+    assert_eq!("reduce,all-reduce".parse(), Ok(both));
+    assert_eq!("all".parse::<Collectives>().map(|all| all.0.len()), Ok(Collective::ALL.len()));
+    let refused = "allgather".parse::<Collectives>().unwrap_err();
+    assert!(refused.contains("all_gather, reduce_scatter"), "{refused}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for args in [
+        &["--ranks", "0"][..],
+        &["--ranks", "70000"],
+        &["--collective", "all_reduce,nothing"],
+        &["--bytes", "0"],
+        &["--bytes", "1Mi..4"],
+        &["--dtype", "f12"],
+        &["--transport", "pigeon"],
+        &["--measure", "--compare"],
+    ] {
+        assert!(parsed(args).is_err(), "{args:?}");
+    }
+    let uneven = grid(&parsed(&["--ranks", "7", "--hosts", "2"]).unwrap()).unwrap_err();
+    assert!(uneven.to_string().contains("7 ranks do not fill 2 hosts"), "{uneven}");
+    let none = parsed(&["--ranks", "4", "--collective", "reduce_scatter", "--bytes", "4,8"]).unwrap();
+    let four = grid(&none).unwrap();
+    let refused = rows(&Plan::default(), &four, Collective::ReduceScatter, &none).unwrap_err();
+    assert!(refused.to_string().contains("multiple of 16"), "{refused}");
+}
+
+#[test]
+fn each_size_has_its_algorithm_its_times_and_its_bound() {
+    let args = parsed(&["--ranks", "64", "--hosts", "8", "--bytes", "4..1Gi"]).unwrap();
+    let grid = grid(&args).unwrap();
+    let rows = rows(&Plan::default(), &grid, Collective::AllReduce, &args).unwrap();
+    assert_eq!(rows.len(), 15);
+    for row in &rows {
+        let predicted = row.predicted_us.unwrap();
+        assert!(row.bound_us <= predicted, "{row:?}");
+        let of_row = |name| row.algorithms.iter().find(|(known, _)| *known == name).unwrap().1.clone();
+        assert_eq!(of_row(row.algorithm), Ok(predicted));
+    }
+    assert_eq!((rows[0].algorithm, rows[14].algorithm), ("direct", "hierarchical"));
+    let text = table::text(&rows);
+    assert!(text.lines().count() == 16 && text.contains("1073741824  hierarchical"), "{text}");
+    let json: serde_json::Value = serde_json::to_value(&rows[0]).unwrap();
+    assert_eq!(json["algorithm"], "direct");
+    assert!(json["algorithms_us"]["ring"].is_f64() && json.get("measured_us").is_none(), "{json}");
+}
+
+#[test]
+fn small_operations_of_one_host_go_through_cells() {
+    let args = parsed(&["--bytes", "4Ki,8Ki"]).unwrap();
+    let rows = rows(&Plan::default(), &grid(&args).unwrap(), Collective::AllReduce, &args).unwrap();
+    assert_eq!(rows[0].algorithm, "cells");
+    assert_ne!(rows[1].algorithm, "cells");
+}
+
+#[test]
+fn predictions_that_are_too_far_off_are_named() {
+    let args = parsed(&["--bytes", "8Ki"]).unwrap();
+    let mut rows = rows(&Plan::default(), &grid(&args).unwrap(), Collective::AllReduce, &args).unwrap();
+    let predicted = rows[0].predicted_us.unwrap();
+    for (measured, far) in [(predicted, 0), (predicted * 1.9, 0), (predicted * 2.1, 1), (predicted / 2.1, 1)]
+    {
+        rows[0].measured_us = Some(measured);
+        assert_eq!(compare::beyond(&rows, Some(2.0)).len(), far, "{measured}");
+        assert!(compare::beyond(&rows, None).is_empty());
+    }
+    assert!(table::text(&rows).contains("2.10"));
+    assert!(parsed(&["--within", "2"]).is_err() && parsed(&["--compare", "--within", "0.5"]).is_err());
+}
+
+/// What the model predicts with some figures leads back to figures that predict the same.
+#[test]
+fn figures_are_found_from_what_was_measured() {
+    let mut real = Costs::of_transport("rud");
+    real.network.latency_ns = 2_500;
+    real.network.message_ns = 900;
+    real.network.core_mb_s = 3_000;
+    let grid = Grid::new(2, 1, 8).unwrap();
+    let model = Plan { costs: real, ..Plan::default() }.model();
+    let kinds = [Algorithm::Direct, Algorithm::Hierarchical];
+    let points: Vec<_> = kinds
+        .into_iter()
+        .flat_map(|algorithm| [4, 4 << 10, 64 << 10, 1 << 20].map(|bytes| (algorithm, bytes)))
+        .map(|(algorithm, bytes)| {
+            let shape = shape(Collective::AllReduce, bytes, 2, (DType::F32, ReduceOp::Sum));
+            let us = model.predict(algorithm, &grid, &shape).unwrap().as_micros();
+            Point { grid, shape, algorithm, us }
+        })
+        .collect();
+    let (found, off) = fit::fit(Costs::of_transport("rud"), &fit::NETWORK, &points);
+    assert!(off < 1.1, "{off}: {found:?}");
+    assert!(found.network.core_mb_s.abs_diff(3_000) < 300, "{found:?}");
+}

@@ -1,0 +1,131 @@
+//! The figures of the cost model, as a file keeps them: a table for each transport, which `shouter plan --measure` writes.
+//!
+//! ```toml
+//! [rud]
+//! latency_ns = 500
+//! core_mb_s = 9000
+//! ```
+//!
+//! What a table leaves out is as [`Costs::of_transport`] has it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use shouter_reducer::cost::Costs;
+
+use super::error::ConfigError;
+use super::layers::{Environment, Layers};
+use super::value;
+
+/// The largest file that is read, in bytes.
+const LARGEST_FILE: u64 = 64 << 10;
+
+/// Measured figures by the name of the transport that carries the bytes: `shm`, `rud`, `tcp`, `verbs` or `kernel`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CostTable(BTreeMap<String, Costs>);
+
+impl CostTable {
+    /// The transports that have a table, `shm` for jobs on one host.
+    pub const TRANSPORTS: [&str; 5] = ["shm", "rud", "tcp", "verbs", "kernel"];
+
+    /// The figures for a transport: measured ones, else those to begin with.
+    pub fn of(&self, transport: &str) -> Costs {
+        self.0.get(transport).copied().unwrap_or_else(|| Costs::of_transport(transport))
+    }
+
+    /// Whether the figures of a transport were measured.
+    pub fn has(&self, transport: &str) -> bool {
+        self.0.contains_key(transport)
+    }
+
+    /// Puts figures in place of those that were there.
+    pub fn set(&mut self, transport: &str, costs: Costs) {
+        self.0.insert(transport.to_owned(), costs);
+    }
+
+    /// Reads the file's text.
+    ///
+    /// # Errors
+    /// What cannot be used, in words.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let tables: BTreeMap<String, BTreeMap<String, u32>> =
+            toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let mut all = Self::default();
+        for (transport, fields) in tables {
+            if !Self::TRANSPORTS.contains(&transport.as_str()) {
+                return Err(format!(
+                    "there is no transport \"{transport}\"; use {}",
+                    Self::TRANSPORTS.join(", ")
+                ));
+            }
+            let mut costs = Costs::of_transport(&transport);
+            for (name, value) in fields {
+                let range = if name.ends_with("_ns") { Costs::NANOSECONDS } else { Costs::RATES };
+                let Some(field) = costs.field_mut(&name) else {
+                    let known = costs.fields().map(|(name, _)| name).join(", ");
+                    return Err(format!("[{transport}] has no `{name}`; use {known}"));
+                };
+                if !range.contains(&value) {
+                    return Err(format!(
+                        "[{transport}] `{name}` cannot be {value}; it is from {} to {}",
+                        range.start(),
+                        range.end()
+                    ));
+                }
+                *field = value;
+            }
+            all.set(&transport, costs);
+        }
+        Ok(all)
+    }
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unreadable`] for one that cannot be read or used.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let unreadable = |why: String| ConfigError::Unreadable { path: path.to_owned(), why };
+        let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
+        if size > LARGEST_FILE {
+            return Err(unreadable(format!("it has {size} bytes, and figures have at most {LARGEST_FILE}")));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        Self::parse(&text).map_err(unreadable)
+    }
+
+    /// The file's text.
+    pub fn text(&self) -> String {
+        let mut text = String::from("# Figures of the cost model, written by `shouter plan --measure`.\n");
+        for (transport, costs) in &self.0 {
+            text += &format!("\n[{transport}]\n");
+            text.extend(costs.fields().map(|(name, value)| format!("{name} = {value}\n")));
+        }
+        text
+    }
+
+    /// Where the figures are kept unless the key `costs` names a file: `$XDG_CACHE_HOME/shouter/costs.toml`, else below `~/.cache`.
+    /// `None` where neither is known.
+    pub fn usual_path(environment: &Environment) -> Option<PathBuf> {
+        let absolute = |name| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+        Some(base.join("shouter").join("costs.toml"))
+    }
+}
+
+/// The figures that rank 0 gives the group. A file that was asked for must be there; the usual one may be missing, or of another version.
+pub(super) fn of(layers: &Layers, environment: &Environment, rank: u32) -> Result<CostTable, ConfigError> {
+    let named = value::path(layers, "costs")?;
+    if rank != 0 {
+        return Ok(CostTable::default());
+    }
+    if let Some(path) = named {
+        return CostTable::read(&path);
+    }
+    let usual = CostTable::usual_path(environment).filter(|path| path.exists());
+    Ok(usual.map_or_else(CostTable::default, |path| {
+        CostTable::read(&path).unwrap_or_else(|error| {
+            tracing::warn!(%error, "the measured figures of the cost model are not used");
+            CostTable::default()
+        })
+    }))
+}
