@@ -179,11 +179,8 @@ fn push(group: &Group) -> Result<(), Error> {
     let count = |tensor: usize| [1, 40, 1500, 300_000][tensor % 4] + tensor;
     let at = |tensor: usize| tensor * (300_010 * 4);
     let specs: Vec<_> = (0..TENSORS)
-        .map(|tensor| TensorSpec {
-            name: format!("layer.{tensor}"),
-            dtype: DType::F32,
-            count: count(tensor) as u64,
-            op: ReduceOp::Sum,
+        .map(|tensor| {
+            TensorSpec::all_reduce(format!("layer.{tensor}"), DType::F32, count(tensor) as u64, ReduceOp::Sum)
         })
         .collect();
     let ids = group.register(&specs)?;
@@ -200,7 +197,7 @@ fn push(group: &Group) -> Result<(), Error> {
             pending.push(Some(pushed?));
         }
         for tensor in (0..TENSORS).map(|index| (index * 3 + 1) % TENSORS) {
-            group.wait(pending[tensor].take().unwrap(), None)?;
+            pending[tensor].take().unwrap().wait(None)?;
             let expected = (0..group.size()).map(|rank| value(rank, tensor)).sum::<f32>();
             let bytes = trainer.get(at(tensor), count(tensor) * 4);
             assert!(bytes == expected.to_le_bytes().repeat(count(tensor)), "tensor {tensor} of step {step}");
@@ -258,12 +255,7 @@ fn steps(group: &Group) -> Result<(), Error> {
 /// The second of two tensors waits for work in its stream that ends only after the first has been reduced.
 fn held(group: &Group) -> Result<(), Error> {
     const COUNT: usize = 1_000_000;
-    let spec = |name: &str| TensorSpec {
-        name: name.into(),
-        dtype: DType::F32,
-        count: COUNT as u64,
-        op: ReduceOp::Sum,
-    };
+    let spec = |name: &str| TensorSpec::all_reduce(name, DType::F32, COUNT as u64, ReduceOp::Sum);
     let ids = group.register(&[spec("first"), spec("second")])?;
     let (mut first, mut second) = (Trainer::new(group, COUNT * 4), Trainer::new(group, COUNT * 4));
     let ones = 1f32.to_le_bytes().repeat(COUNT);
@@ -283,13 +275,13 @@ fn held(group: &Group) -> Result<(), Error> {
     };
     let pending = [push(ids[0], &first)?, push(ids[1], &second)?];
     let [earlier, later] = pending;
-    group.wait(earlier, None)?;
+    earlier.wait(None)?;
     let sum = (group.size() as f32).to_le_bytes().repeat(COUNT);
     assert!(first.get(0, COUNT * 4) == sum);
     assert!(!second.stream.is_done().unwrap(), "the second was held up");
     // SAFETY: the allocation is aligned to a page, and alive; only the stream reads the word.
     unsafe { AtomicU32::from_ptr(word.as_ptr().as_ptr().cast()) }.store(1, Ordering::SeqCst);
-    group.wait(later, None)?;
+    later.wait(None)?;
     assert!(second.get(0, COUNT * 4) == sum);
     Ok(())
 }

@@ -29,6 +29,7 @@ use crate::runtime::Clock;
 /// | scatter | `count` for each rank, on the root, else none | `count` |
 /// | reduce-scatter | `count` for each rank | `count`, reduced over all ranks |
 /// | all-to-all | `count` for each rank | `count` from each rank |
+/// | barrier | none | none; the other fields are not looked at |
 ///
 /// Both may be the same memory: where one has a block for each rank and the other one block, that is the rank's own block of it. They
 /// may not overlap otherwise. An address of no elements is not looked at.
@@ -178,33 +179,34 @@ impl Group {
         self.typed::<T>(Collective::AllToAll, buffers, count, ReduceOp::Sum, 0)
     }
 
-    /// Runs any collective but the barrier, on memory that is given by address.
+    /// Runs any collective, on memory that is given by address.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an address that cannot be one, for input and output that overlap, for a root that is no rank, and for a
-    /// [`Barrier`](Collective::Barrier); else as [`all_reduce`](Self::all_reduce).
+    /// [`Error::Argument`] for an address that cannot be one, for input and output that overlap, and for a root that is no rank; else as [`all_reduce`](Self::all_reduce).
     ///
     /// # Safety
     /// Until it returns, the input is valid for reads of what the [table](CollectiveCall) says, and nobody else writes it; the output is
     /// valid for reads and writes, and nobody else touches it.
     #[allow(unsafe_code)]
     pub unsafe fn run_collective(&self, call: &CollectiveCall) -> Result<(), Error> {
+        // SAFETY: passed on to the caller.
+        let (problem, input, output) = unsafe { self.part(call) }?;
+        self.run_part(&problem, input, output)
+    }
+
+    /// A call's memory, and what is done with it.
+    ///
+    /// # Safety
+    /// As for [`run_collective`](Self::run_collective), until the operation has ended.
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn part(&self, call: &CollectiveCall) -> Result<(Problem, Buffer, Buffer), Error> {
         let CollectiveCall { collective, input, output, count, dtype, op, root } = *call;
-        if collective == Collective::Barrier {
-            return Err(Error::Argument("a barrier has no memory; call Group::barrier".into()));
-        }
         let shape = self.shape(collective, count, dtype, op)?;
         let problem = self.tables.problem(&shape, self.root(collective, root)?);
-        let in_blocks = |bytes: u64| bytes as usize / dtype.size();
-        let given = if collective == Collective::Broadcast { 0 } else { in_blocks(problem.input_bytes()) };
-        let buffer = |address: *mut u8, count: usize| match count {
-            0 => Ok(Buffer::empty()),
-            // SAFETY: the caller's promise; an input is only read.
-            _ => unsafe { Buffer::from_raw(address, count, dtype) },
-        };
-        let (input, output) =
-            (buffer(input.cast_mut(), given)?, buffer(output, in_blocks(problem.output_bytes()))?);
-        self.collective(problem, input, output)
+        // SAFETY: passed on to the caller.
+        let (input, output) = unsafe { addressed(&problem, input, output) }?;
+        let placement = placement(&problem, input, output)?;
+        Ok((Problem { placement, ..problem }, input, output))
     }
 
     fn typed<T: Element>(
@@ -216,10 +218,7 @@ impl Group {
         root: u32,
     ) -> Result<(), Error> {
         let shape = self.shape(collective, count, T::DTYPE, op)?;
-        self.collective(self.tables.problem(&shape, self.root(collective, root)?), input, output)
-    }
-
-    fn collective(&self, problem: Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
+        let problem = self.tables.problem(&shape, self.root(collective, root)?);
         let placement = placement(&problem, input, output)?;
         self.run_part(&Problem { placement, ..problem }, input, output)
     }
@@ -230,13 +229,8 @@ impl Group {
         self.drive.check_process()?;
         let shape = &problem.shape;
         let begin = Clock.now();
-        // What a rank publishes at most: the same on all ranks.
-        let largest = match shape.collective {
-            Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => problem.bytes(),
-            _ => problem.block_bytes(),
-        };
         let bytes = input.len().max(output.len());
-        if let Some(cells) = self.cells_for(largest as usize) {
+        if let Some(cells) = self.cells_for(largest(problem)) {
             let is_root = problem.rank == problem.root;
             let input = match shape.collective {
                 Collective::Broadcast if is_root => output,
@@ -251,22 +245,27 @@ impl Group {
             self.finished(begin, shape.collective, &self.ad_hoc, bytes);
             return Ok(());
         }
-        let mut memory = Memory { output: self.region(output), input: TensorRegion::empty() };
-        if problem.has_input() {
-            memory.input = self.region(input);
-        }
-        self.run(begin, problem, memory, None)?;
+        self.run(begin, problem, self.memory(problem, input, output), None)?;
         self.finished(begin, shape.collective, &self.ad_hoc, bytes);
         Ok(())
     }
 
-    fn shape(
+    /// The memory of an operation.
+    pub(super) fn memory(&self, problem: &Problem, input: Buffer, output: Buffer) -> Memory {
+        let input = if problem.has_input() { self.region(input) } else { TensorRegion::empty() };
+        Memory { output: self.region(output), input }
+    }
+
+    pub(super) fn shape(
         &self,
         collective: Collective,
         count: usize,
         dtype: DType,
         op: ReduceOp,
     ) -> Result<Shape, Error> {
+        if collective == Collective::Barrier {
+            return Ok(Shape { collective, dtype: DType::U8, op: ReduceOp::Sum, count: 0 });
+        }
         let blocks = if collective.is_blocked() { self.size() } else { 1 };
         let bytes = count.checked_mul(dtype.size()).and_then(|bytes| bytes.checked_mul(blocks as usize));
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) || count as u64 > MAX_COUNT {
@@ -279,7 +278,7 @@ impl Group {
         Ok(Shape { collective, dtype, op, count: count as u64 })
     }
 
-    fn root(&self, collective: Collective, root: u32) -> Result<Rank, Error> {
+    pub(super) fn root(&self, collective: Collective, root: u32) -> Result<Rank, Error> {
         if collective.has_root() && root >= self.size() {
             return Err(Error::Argument(format!(
                 "root {root} of a {collective} is no rank of this group; they are 0 to {}",
@@ -298,8 +297,39 @@ impl Group {
     }
 }
 
+/// A rank's input and output at these addresses.
+///
+/// # Safety
+/// As for [`Group::run_collective`], until the operation has ended.
+#[allow(unsafe_code)]
+pub(super) unsafe fn addressed(
+    problem: &Problem,
+    input: *const u8,
+    output: *mut u8,
+) -> Result<(Buffer, Buffer), Error> {
+    let Shape { collective, dtype, .. } = problem.shape;
+    let in_blocks = |bytes: u64| bytes as usize / dtype.size();
+    let given = if collective == Collective::Broadcast { 0 } else { in_blocks(problem.input_bytes()) };
+    let buffer = |address: *mut u8, count: usize| match count {
+        0 => Ok(Buffer::empty()),
+        // SAFETY: the caller's promise; an input is only read.
+        _ => unsafe { Buffer::from_raw(address, count, dtype) },
+    };
+    Ok((buffer(input.cast_mut(), given)?, buffer(output, in_blocks(problem.output_bytes()))?))
+}
+
+/// What a rank publishes at most in a cell, in bytes: the same on all ranks.
+#[inline]
+pub(super) fn largest(problem: &Problem) -> usize {
+    let largest = match problem.shape.collective {
+        Collective::Scatter | Collective::ReduceScatter | Collective::AllToAll => problem.bytes(),
+        _ => problem.block_bytes(),
+    };
+    largest as usize
+}
+
 /// Whether input and output are in place; they may not overlap otherwise.
-fn placement(problem: &Problem, input: Buffer, output: Buffer) -> Result<Placement, Error> {
+pub(super) fn placement(problem: &Problem, input: Buffer, output: Buffer) -> Result<Placement, Error> {
     if !problem.has_input() && problem.shape.collective != Collective::AllReduce {
         return Ok(Placement::InPlace);
     }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use shouter_reducer::executor::{OpError, OpId, Request, StartError};
+use shouter_reducer::executor::{OpError, Request, StartError};
 
 use crate::engine::Engine;
 use crate::error::Error;
@@ -89,28 +89,19 @@ impl Drive {
         self.driver.drive_until(goal, None).map_err(drive_error)?
     }
 
-    /// Starts an operation and takes its first poll, so that it is on its way when this returns.
-    pub(super) fn start(&self, request: Request) -> Result<OpId, RunError> {
-        let goal = move |engine: &mut RankEngine| {
-            let now = Clock.now();
-            match engine.start(now, request.clone()) {
-                Ok(op) => {
-                    engine.poll(now);
-                    Some(Ok(op))
-                }
-                Err(StartError::Busy { .. }) => None,
-                Err(error) => Some(Err(error.into())),
-            }
-        };
-        self.driver.drive_until(goal, None).map_err(drive_error)?
+    /// Has the engine polled, by this thread unless another one drives; does not wait.
+    pub(super) fn nudge(&self) -> Result<(), Error> {
+        self.driver.nudge().map_err(drive_error)
     }
 
-    /// Waits for the end of an operation, whose outcome no other thread takes. It is still under way unless that is its own.
-    pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<(), RunError> {
-        let goal = move |engine: &mut RankEngine| {
-            engine.take_finished(op).map(|completed| completed.result.map_err(RunError::from))
-        };
-        self.driver.drive_until(goal, until).map_err(drive_error)?
+    /// Drives until a condition holds.
+    pub(super) fn until<R: Send + 'static>(
+        &self,
+        condition: impl FnMut() -> Option<R> + Send + 'static,
+        until: Option<Instant>,
+    ) -> Result<R, Error> {
+        let mut condition = condition;
+        self.driver.drive_until(move |_| condition(), until).map_err(drive_error)
     }
 
     /// Refuses a forked child, before it waits for a lock that a thread of its parent's may have held.
@@ -209,7 +200,7 @@ fn start_shard(
     started.map_err(|why| Error::Device(why.to_string()))
 }
 
-fn drive_error(error: DriveError) -> Error {
+pub(super) fn drive_error(error: DriveError) -> Error {
     match error {
         DriveError::Timeout { waited } => Error::Timeout { after: waited },
         DriveError::Forked => Error::closed(error.to_string()),

@@ -113,7 +113,7 @@ impl Engine {
         {
             self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
         }
-        if self.executor.aborted().is_none() && self.running != 0 {
+        if self.executor.aborted().is_none() && (self.running != 0 || !self.submitted.is_empty()) {
             self.end(self.rank, AbortReason::Aborted);
         }
         if self.executor.aborted().is_none() {
@@ -129,6 +129,7 @@ impl Engine {
     pub(super) fn flood_abort(&mut self, now: Instant) {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
+        self.submitted.queue().close();
         self.fence_tensors();
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.reason, "the group has ended");
         let (rank, value) = (Some(cause.culprit), cause.reason.code().into());

@@ -12,6 +12,7 @@
 pub(crate) mod divergence;
 mod end;
 mod liveness;
+pub(crate) mod submitted;
 mod trace;
 
 use std::any::Any;
@@ -37,6 +38,7 @@ use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
 use liveness::Liveness;
+use submitted::Submitted;
 use trace::Watch;
 
 /// A peer whose last acknowledgement was lost asks again within this time.
@@ -88,6 +90,8 @@ pub struct Engine {
     liveness: Liveness,
     /// Operations started whose outcome has not been taken.
     open: Vec<Open>,
+    /// Operations to be started that nobody waits for here.
+    submitted: Submitted,
     finished: Vec<Completed>,
     started: u64,
     running: usize,
@@ -137,6 +141,7 @@ impl Engine {
             node,
             liveness: Liveness::new(first, local, per_node, dead_after, now),
             open: Vec::with_capacity(64),
+            submitted: Submitted::new(),
             finished: Vec::with_capacity(64),
             started: 0,
             running: 0,
@@ -169,7 +174,15 @@ impl Engine {
 
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
-        let mut open = Open::new(&request, self.node.as_deref());
+        self.admit(now);
+        if !self.submitted.is_empty() {
+            return Err(StartError::Busy { what: "operations" });
+        }
+        let open = Open::new(&request, self.node.as_deref());
+        self.open(now, request, open)
+    }
+
+    fn open(&mut self, now: Instant, request: Request, mut open: Open) -> Result<OpId, StartError> {
         self.executor.set_time(executor_time(now));
         let op = self.executor.start(request)?;
         open.op = op;
@@ -315,7 +328,7 @@ impl Engine {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub fn is_idle(&self) -> bool {
-        self.running == 0 && self.settling.is_none()
+        self.running == 0 && self.settling.is_none() && self.submitted.is_empty()
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
@@ -371,6 +384,7 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
+        busy |= self.admit(now);
         busy |= self.up.receive(now, &mut self.executor);
         while let Some(loss) = self.up.take_lost() {
             if self.liveness.departures_expected() {
@@ -446,6 +460,7 @@ impl Poller for Engine {
             self.settling = None;
             busy = true;
         }
+        busy |= self.report();
         self.ask_at = self.executor.waits_for_accelerator().then(|| now + ASK_EVERY);
         if busy {
             self.last_busy = now;

@@ -6,7 +6,7 @@
 //! crate that exports `shouter_*` symbols for others to link against.
 //!
 //! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
-//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`log`] what the library says meanwhile.
+//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`work`] what is started and waited for later, [`log`] what the library says meanwhile.
 
 #![deny(unsafe_code)]
 
@@ -17,7 +17,7 @@ pub mod handle;
 pub mod log;
 mod sigpipe;
 pub mod types;
-mod under_way;
+pub mod work;
 
 #[cfg(test)]
 #[allow(unsafe_code, reason = "calls what C calls")]

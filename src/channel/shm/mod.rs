@@ -24,7 +24,7 @@ pub(crate) use arena::SharedMemory;
 pub(crate) use layout::ANNOUNCEMENTS;
 pub(crate) use layout::{CELL_PAYLOAD, Shape};
 pub(crate) use segment::{Abort, Announcement, NodeSegment};
-pub(crate) use view::{pack, pack_identity, pack_small, unpack, unpack_small};
+pub(crate) use view::{pack, pack_identity, pack_small, started_before, unpack, unpack_small};
 
 #[cfg(test)]
 mod tests;

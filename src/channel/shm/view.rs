@@ -26,6 +26,7 @@ pub(crate) fn pack_identity(identity: &Identity) -> u64 {
                 | u64::from(instance)
         }
         Identity::AdHoc { root } => root.0.into(),
+        Identity::Started { root } => 1 << 62 | u64::from(root.0),
     }
 }
 
@@ -37,7 +38,8 @@ pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
     let op = ReduceOp::try_from((shape & 0xf) as u8).ok()?;
     let shape = Shape { collective, dtype, op, count: shape >> 16 };
     let identity = match identity {
-        word if word >> 63 == 0 => Identity::AdHoc { root: Rank(word as u32) },
+        word if word >> 62 == 0 => Identity::AdHoc { root: Rank(word as u32) },
+        word if word >> 62 == 1 => Identity::Started { root: Rank(word as u32) },
         word => Identity::Registered {
             generation: (word >> 52 & 0x7ff) as u32,
             tensor: (word >> 32 & 0xf_ffff) as u32,
@@ -47,14 +49,21 @@ pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
     Some(View { identity, shape })
 }
 
-/// A small operation in one word, the tag of its cells: it has few elements, so there is room for the root.
-pub(crate) fn pack_small(shape: &Shape, root: Rank) -> u64 {
-    pack(shape) | u64::from(root.0) << 32
+/// A small operation in one word, the tag of its cells: it has few elements, so there is room for the root (a host has fewer than 2^16
+/// ranks), and for the number of small operations that were started before it rather than called, as far as it fits. Ranks whose numbers
+/// differ have made different calls.
+pub(crate) fn pack_small(shape: &Shape, root: Rank, started: u64) -> u64 {
+    pack(shape) | u64::from(root.0 & 0xffff) << 32 | started << 48
+}
+
+/// The number of started operations in a tag.
+pub(crate) fn started_before(tag: u64) -> u16 {
+    (tag >> 48) as u16
 }
 
 /// The small operation that a tag stands for.
 pub(crate) fn unpack_small(tag: u64) -> Option<View> {
-    unpack(tag & u64::from(u32::MAX), tag >> 32)
+    unpack(tag & u64::from(u32::MAX), tag >> 32 & 0xffff)
 }
 
 pub(super) fn pack_divergence(divergence: &Divergence) -> [u64; DIVERGENCE] {

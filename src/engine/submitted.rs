@@ -1,0 +1,187 @@
+//! Operations that callers have handed over and do not wait for: a bounded queue into the engine, and how their ends are reported.
+//!
+//! A caller puts an operation into the queue, which neither waits nor allocates, and each poll starts what is there, in order, as far as
+//! the executor has room. Each has a [`Report`], which hears exactly once how it has ended, whatever becomes of the engine.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crossbeam::queue::ArrayQueue;
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{OpError, Request, StartError};
+
+use super::{Engine, Open};
+
+/// Operations that may wait to be started.
+const QUEUED: usize = 1024;
+
+/// Why a started operation has no result.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// It was not started.
+    Start(StartError),
+    /// It has failed.
+    Operation(OpError),
+    /// The engine is gone. Nothing refers to its memory.
+    Gone,
+}
+
+/// Who hears how an operation has ended.
+pub(crate) trait Report: Send + Sync {
+    /// It has ended, and nothing refers to its memory any more unless the error says so. Called once, by the thread that drives the
+    /// engine: it must be quick.
+    fn ended(self: Arc<Self>, result: Result<(), Failure>);
+}
+
+/// A report that is due: made when the operation ends, or when all that could end it is gone.
+pub(super) struct Due(Option<Arc<dyn Report>>);
+
+impl Due {
+    pub(super) fn report(mut self, result: Result<(), Failure>) {
+        if let Some(report) = self.0.take() {
+            report.ended(result);
+        }
+    }
+}
+
+impl Drop for Due {
+    fn drop(&mut self) {
+        if let Some(report) = self.0.take() {
+            report.ended(Err(Failure::Gone));
+        }
+    }
+}
+
+/// An operation to be started.
+struct Submission {
+    request: Request,
+    /// Small operations that this rank's calls have run before it.
+    small_before: u64,
+    due: Due,
+}
+
+/// The queue into an engine.
+pub(crate) struct Submissions {
+    queue: ArrayQueue<Submission>,
+    /// The group has ended: what is started now fails.
+    closed: AtomicBool,
+}
+
+impl Submissions {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self { queue: ArrayQueue::new(QUEUED), closed: AtomicBool::new(false) })
+    }
+
+    /// Hands an operation over; false if there is no slot for it now. `small_before` small operations came before it.
+    pub(crate) fn push(&self, request: &Request, small_before: u64, report: &Arc<dyn Report>) -> bool {
+        if self.queue.is_full() {
+            return false;
+        }
+        let due = Due(Some(report.clone()));
+        let submission = Submission { request: request.clone(), small_before, due };
+        match self.queue.push(submission) {
+            Ok(()) => true,
+            Err(mut refused) => {
+                // Another caller has taken the slot: this one reports nothing.
+                refused.due.0 = None;
+                false
+            }
+        }
+    }
+
+    /// Whether the group has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Whether nothing waits to be started.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+}
+
+/// The engine's side: the queue, and the operation at its head, if there was no room for it.
+pub(super) struct Submitted {
+    queue: Arc<Submissions>,
+    head: Option<Submission>,
+}
+
+impl Submitted {
+    pub(super) fn new() -> Self {
+        Self { queue: Submissions::new(), head: None }
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Submissions> {
+        &self.queue
+    }
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.head.is_none() && self.queue.is_empty()
+    }
+}
+
+impl Engine {
+    /// The queue of operations that are started without waiting.
+    pub(crate) fn submissions(&self) -> Arc<Submissions> {
+        self.submitted.queue().clone()
+    }
+
+    /// Starts what waits to be started, as far as there is room. Whether there was anything.
+    #[inline]
+    pub(super) fn admit(&mut self, now: Instant) -> bool {
+        !self.submitted.is_empty() && self.admit_some(now)
+    }
+
+    fn admit_some(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(next) = self.submitted.head.take().or_else(|| self.submitted.queue.queue.pop()) {
+            let mut open = Open::new(&next.request, self.node.as_deref());
+            open.small_before = Some(next.small_before);
+            match self.open(now, next.request.clone(), open) {
+                Ok(_) => {
+                    if let Some(open) = self.open.last_mut() {
+                        open.due = Some(next.due);
+                    }
+                }
+                Err(StartError::Busy { .. }) => {
+                    self.submitted.head = Some(next);
+                    break;
+                }
+                Err(why) => next.due.report(Err(Failure::Start(why))),
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Reports the ends of started operations, once outcomes are not held back.
+    #[inline]
+    pub(super) fn report(&mut self) -> bool {
+        if self.finished.is_empty() || self.settling.is_some() {
+            return false;
+        }
+        let mut any = false;
+        let mut at = 0;
+        while let Some(completed) = self.finished.get(at) {
+            let op = completed.op;
+            let open = self.open.iter().position(|open| open.op == op && open.due.is_some());
+            let Some(open) = open else {
+                at += 1;
+                continue;
+            };
+            let due = self.open.swap_remove(open).due;
+            let completed = self.finished.swap_remove(at);
+            if let Some(due) = due {
+                due.report(completed.result.map_err(Failure::Operation));
+            }
+            any = true;
+        }
+        any
+    }
+}
