@@ -7,7 +7,7 @@ use std::time::Duration;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Collective;
 
-use super::drive::RankEngine;
+use super::drive::{RankEngine, drive_error};
 use super::notify::Notifier;
 use super::stats::Tally;
 use super::table::Tables;
@@ -15,7 +15,7 @@ use crate::channel::shm::NodeSegment;
 use crate::error::Error;
 use crate::observe::flight::Flight;
 use crate::observe::{Timeline, TraceEvent};
-use crate::runtime::{Clock, Driver, Instant, fork_generation};
+use crate::runtime::{Clock, DriveError, Driver, Instant, fork_generation};
 
 /// What a group's handles need of it.
 pub(super) struct Outcomes {
@@ -38,9 +38,7 @@ impl Outcomes {
         if fork_generation() == self.forks {
             return Ok(());
         }
-        let why =
-            "this process was forked from the one that owns the network engine; initialise after the fork";
-        Err(Error::closed(why))
+        Err(drive_error(DriveError::Forked))
     }
 
     /// What drives the engine, until the group is dropped.

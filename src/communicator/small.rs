@@ -116,6 +116,10 @@ impl Cells {
 
     /// Runs an operation over all ranks of the node to its end.
     pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part, step: u64) -> Result<(), Error> {
+        // The others take what this rank publishes for all that it does after what it has announced.
+        if !group.submissions.are_all_started() {
+            group.await_started()?;
+        }
         let mut state = lock(&self.state);
         if let Some(abort) = self.segment.abort()
             && let Some(error) = self.refusal(group, abort, state.is_broken, &part.view(), step)

@@ -282,6 +282,13 @@ impl Group {
         })
     }
 
+    /// Waits until all that was handed over before has been started.
+    #[cold]
+    pub(super) fn await_started(&self) -> Result<(), Error> {
+        let submissions = self.submissions.clone();
+        self.drive.until(move || submissions.are_all_started().then_some(()), None)
+    }
+
     /// Room for an operation's end: that of an earlier one which nobody asks for any more, if there is one.
     fn spare_operation(&self, about: About) -> Arc<Operation> {
         let new = |about| Operation::new(self.outcomes.clone(), about);

@@ -4,7 +4,7 @@
 //! the executor has room. Each has a [`Report`], which hears exactly once how it has ended, whatever becomes of the engine.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 use shouter_netstack::time::Instant;
@@ -63,13 +63,19 @@ struct Submission {
 /// The queue into an engine.
 pub(crate) struct Submissions {
     queue: ArrayQueue<Submission>,
+    /// Operations handed over that the engine has neither started nor refused.
+    unstarted: AtomicUsize,
     /// The group has ended: what is started now fails.
     closed: AtomicBool,
 }
 
 impl Submissions {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { queue: ArrayQueue::new(QUEUED), closed: AtomicBool::new(false) })
+        Arc::new(Self {
+            queue: ArrayQueue::new(QUEUED),
+            unstarted: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+        })
     }
 
     /// Hands an operation over; false if there is no slot for it now. `small_before` small operations came before it.
@@ -78,15 +84,23 @@ impl Submissions {
             return false;
         }
         let due = Due(Some(report.clone()));
+        self.unstarted.fetch_add(1, Ordering::AcqRel);
         let submission = Submission { request: request.clone(), small_before, due };
         match self.queue.push(submission) {
             Ok(()) => true,
             Err(mut refused) => {
                 // Another caller has taken the slot: this one reports nothing.
                 refused.due.0 = None;
+                self.unstarted.fetch_sub(1, Ordering::AcqRel);
                 false
             }
         }
+    }
+
+    /// Whether all that was handed over has been started, so that the other ranks of the node can know of it, or refused.
+    #[inline]
+    pub(crate) fn are_all_started(&self) -> bool {
+        self.unstarted.load(Ordering::Acquire) == 0
     }
 
     /// Whether the group has ended.
@@ -155,6 +169,7 @@ impl Engine {
                 }
                 Err(why) => next.due.report(Err(Failure::Start(why))),
             }
+            self.submitted.queue.unstarted.fetch_sub(1, Ordering::AcqRel);
             any = true;
         }
         any

@@ -282,7 +282,11 @@ struct exchange {
 static void push(void *context, int tensor, float *gradient) {
     struct exchange *x = context;
     double start = now_us();
-    shouter_operation_t operation = {.size = sizeof operation, .tensor = x->id[tensor], .input = gradient, .output = gradient};
+    shouter_operation_t operation = {.size = sizeof operation,
+                                     .kind = SHOUTER_OPERATION_OF_TENSOR,
+                                     .tensor = x->id[tensor],
+                                     .input = gradient,
+                                     .output = gradient};
     if (x->gpu) {
         operation.memory = SHOUTER_MEMORY_CUDA;
         operation.stream = gpu_stream(x->gpu);

@@ -203,8 +203,8 @@
 /* Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. For all-reduces in place. */
 #define SHOUTER_MEMORY_CUDA 1
 
-/* In the place of a tensor's number: the operation is outside the tensor table. */
-#define SHOUTER_NO_TENSOR -1
+/* In the place of a collective: the next operation of a registered tensor. */
+#define SHOUTER_OPERATION_OF_TENSOR 0
 
 /* A rank's membership in a group, and all that serves it: threads, links, memory. */
 typedef struct shouter_t shouter_t;
@@ -301,12 +301,12 @@ typedef void (*shouter_log_t)(void *context, int32_t level, int32_t rank, const 
 typedef struct shouter_operation_t {
   /* sizeof(shouter_operation_t). */
   size_t size;
-  /* The number that shouter_register gave: the next operation of that tensor, and kind, count, dtype, op and root are as it was
-   * registered (the fields are not looked at). Or SHOUTER_NO_TENSOR. */
-  int64_t tensor;
   /* The collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER and
-   * ALLTOALL. */
+   * ALLTOALL. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor. */
   int32_t kind;
+  /* The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
+   * and the fields are not looked at. */
+  uint32_t tensor;
   /* SHOUTER_F32 and its like. */
   shouter_dtype_t dtype;
   /* SHOUTER_SUM and its like, where elements are reduced. */
@@ -614,8 +614,8 @@ shouter_status_t shouter_on_done(const struct shouter_work_t *work,
                                  shouter_done_t callback,
                                  void *context);
 
-/* Frees a handle; NULL is allowed and does nothing. The operation goes on, and its memory is the group's until shouter_finalize has returned, unless
- * another call has said that it has ended. */
+/* Frees a handle; NULL is allowed and does nothing. The operation goes on, and its memory is the group's until shouter_finalize has
+ * returned, unless another call has said that it has ended. */
 shouter_status_t shouter_work_free(struct shouter_work_t *work);
 
 /* A file descriptor for an event loop: `*fd` becomes readable when an operation ends that was started after the first call of this. Read

@@ -29,8 +29,8 @@ fn tensor(name: *const std::ffi::c_char, count: usize, dtype: Dtype, op: Op) -> 
 fn operation(id: u32) -> crate::work::Operation {
     crate::work::Operation {
         size: size_of::<crate::work::Operation>(),
-        tensor: id.into(),
-        kind: 0,
+        kind: SHOUTER_OPERATION_OF_TENSOR,
+        tensor: id,
         dtype: 0,
         op: 0,
         root: 0,
@@ -222,8 +222,9 @@ fn statuses_are_the_errors_codes() {
         SHOUTER_ERROR_INTERNAL,
         SHOUTER_ERROR_TIMEOUT,
         SHOUTER_ERROR_ACCELERATOR,
+        SHOUTER_ERROR_WOULD_BLOCK,
     ];
-    assert!(statuses.into_iter().eq(1..=11));
+    assert!(statuses.into_iter().eq(1..=12));
     let errors = [
         (Error::Config(String::new()), SHOUTER_ERROR_CONFIG),
         (Error::Device(String::new()), SHOUTER_ERROR_DEVICE),
@@ -701,7 +702,6 @@ fn every_kind_is_started_and_asked_from_any_thread() {
                 *output = *input;
             }
             let one = crate::work::Operation {
-                tensor: SHOUTER_NO_TENSOR,
                 kind,
                 dtype: SHOUTER_I32,
                 root: 1,

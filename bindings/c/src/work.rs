@@ -29,8 +29,8 @@ pub const SHOUTER_MEMORY_HOST: i32 = 0;
 /// Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. For all-reduces in place.
 pub const SHOUTER_MEMORY_CUDA: i32 = 1;
 
-/// In the place of a tensor's number: the operation is outside the tensor table.
-pub const SHOUTER_NO_TENSOR: i64 = -1;
+/// In the place of a collective: the next operation of a registered tensor.
+pub const SHOUTER_OPERATION_OF_TENSOR: i32 = 0;
 
 /// An operation to be started. Set all of it to zero first: later versions may add fields at the end, and zero is their default.
 #[repr(C)]
@@ -38,12 +38,12 @@ pub const SHOUTER_NO_TENSOR: i64 = -1;
 pub struct Operation {
     /// sizeof(shouter_operation_t).
     pub size: usize,
-    /// The number that shouter_register gave: the next operation of that tensor, and kind, count, dtype, op and root are as it was
-    /// registered (the fields are not looked at). Or SHOUTER_NO_TENSOR.
-    pub tensor: i64,
     /// The collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER and
-    /// ALLTOALL.
+    /// ALLTOALL. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor.
     pub kind: i32,
+    /// The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
+    /// and the fields are not looked at.
+    pub tensor: u32,
     /// SHOUTER_F32 and its like.
     pub dtype: Dtype,
     /// SHOUTER_SUM and its like, where elements are reduced.
@@ -154,9 +154,8 @@ unsafe fn start(group: &shouter::Group, operation: &Operation) -> Result<shouter
             return Err(Error::Argument(why));
         }
     };
-    if tensor != SHOUTER_NO_TENSOR {
-        let id = u32::try_from(tensor).map(TensorId);
-        let id = id.map_err(|_| Error::Argument(format!("{tensor} is no tensor's number")))?;
+    if kind == SHOUTER_OPERATION_OF_TENSOR {
+        let id = TensorId(tensor);
         // SAFETY: passed on to the caller.
         return unsafe {
             match on_gpu {
@@ -314,8 +313,8 @@ pub unsafe extern "C" fn shouter_on_done(
     })
 }
 
-/// Frees a handle; NULL is allowed and does nothing. The operation goes on, and its memory is the group's until shouter_finalize has returned, unless
-/// another call has said that it has ended.
+/// Frees a handle; NULL is allowed and does nothing. The operation goes on, and its memory is the group's until shouter_finalize has
+/// returned, unless another call has said that it has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_work_free(work: *mut Work) -> Status {
     guard(|| {
