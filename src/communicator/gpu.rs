@@ -212,7 +212,6 @@ impl Group {
     pub unsafe fn push_cuda(&self, tensor: TensorId, data: u64, stream: u64) -> Result<Work, Error> {
         self.drive.check_process()?;
         let entry = self.tables.entry(tensor)?;
-        // SAFETY: passed on to the caller.
         let Shape { collective, dtype, count, .. } = *entry.shape();
         if collective != Collective::AllReduce {
             return Err(Error::Argument(format!(
@@ -220,6 +219,7 @@ impl Group {
                 entry.name
             )));
         }
+        // SAFETY: passed on to the caller.
         let on_gpu = unsafe { self.on_gpu(data, count as usize, dtype, stream) };
         let (data, device) = on_gpu?;
         let begin = Clock.now();
