@@ -224,7 +224,7 @@ fn safe(group: &Group) -> Result<(), Error> {
                 // SAFETY: as above.
                 refused(unsafe { group.run_collective(&call) }, &name);
             }
-            let spec = TensorSpec { name: "t".into(), dtype, count: 1, op };
+            let spec = TensorSpec::all_reduce("t", dtype, 1, op);
             refused(group.register(&[spec]).map(|_| ()), &name);
         }
     }
