@@ -129,6 +129,17 @@ pub enum Error {
         /// How long it was waited for.
         after: Duration,
     },
+    /// As many operations are under way and queued as can be, and none has ended while this one waited for a slot. Nothing was started:
+    /// wait for one of those, and start again.
+    #[error(
+        "would block: as many operations are under way as can be, and none has ended within {after:?}; wait for one of them, then \
+         start again"
+    )]
+    #[non_exhaustive]
+    WouldBlock {
+        /// How long it waited for a slot.
+        after: Duration,
+    },
     /// An accelerator cannot be used, and nothing was started; or it has failed under an operation (there is a `step` then), and
     /// the group has ended.
     #[error("accelerator: {text}")]
@@ -337,7 +348,7 @@ impl Error {
         self
     }
 
-    /// A stable number for C and for exit codes: 1 to 11.
+    /// A stable number for C and for exit codes: 1 to 12.
     pub fn code(&self) -> i32 {
         match self {
             Self::Config(_) => 1,
@@ -351,6 +362,7 @@ impl Error {
             Self::Internal(_) => 9,
             Self::Timeout { .. } => 10,
             Self::Accelerator { .. } => 11,
+            Self::WouldBlock { .. } => 12,
         }
     }
 
@@ -415,7 +427,9 @@ impl Error {
     /// The time that passed.
     pub fn after(&self) -> Option<Duration> {
         match self {
-            Self::Deadline { after, .. } | Self::Timeout { after } => Some(*after),
+            Self::Deadline { after, .. } | Self::Timeout { after } | Self::WouldBlock { after } => {
+                Some(*after)
+            }
             _ => None,
         }
     }

@@ -7,7 +7,8 @@
 //! Every rank is a process. It reads its [`Config`], joins by [`init`], and calls the methods of its [`Group`] in the same order
 //! as all other ranks. [`Group::all_reduce`] reduces a slice in one call. A trainer overlaps the network with its backward
 //! pass: [`Group::register`] once, [`Group::lend`] (or [`Group::push`], in `unsafe`) as each gradient is ready, and
-//! [`Lent::wait`] (or [`Group::wait`]) before the update reads it.
+//! [`Lent::wait`] (or [`Work::wait`]) before the update reads it. [`Group::start`] starts any
+//! collective so.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -17,7 +18,7 @@
 //! // In a job of several ranks: `Config::from_env()?`.
 //! let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
 //! let group = shouter::init(config)?;
-//! let weights = TensorSpec { name: "layer.0".into(), dtype: DType::F32, count: 4, op: ReduceOp::Avg };
+//! let weights = TensorSpec::all_reduce("layer.0", DType::F32, 4, ReduceOp::Avg);
 //! let ids = group.register(&[weights])?;
 //! for step in 0..3 {
 //!     group.set_step(step);
@@ -63,6 +64,8 @@
 //! ```
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+mod allocations;
 #[doc(hidden)]
 pub mod channel;
 mod communicator;
@@ -84,8 +87,8 @@ mod wire;
 #[doc(hidden)]
 pub use communicator::leaders;
 pub use communicator::{
-    Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lent, Pending, Source, Stats, Status,
-    Tag, Tensor, TensorSpec, Transfer, Transport, UnevenCall, WaitError, init,
+    Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lending, Lent, Source, Stats, Status,
+    Tag, Tensor, TensorSpec, Transfer, Transport, UnevenCall, Work, init,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

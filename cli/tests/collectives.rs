@@ -56,11 +56,8 @@ fn push_out_of_order(group: &Group) -> Result<(), Error> {
     const TENSORS: usize = 20;
     let count = |tensor: usize| [1, 40, 1500, 30_000, 200_001][tensor % 5] + tensor;
     let specs: Vec<_> = (0..TENSORS)
-        .map(|tensor| TensorSpec {
-            name: format!("layer.{tensor}"),
-            dtype: DType::F32,
-            count: count(tensor) as u64,
-            op: ReduceOp::Sum,
+        .map(|tensor| {
+            TensorSpec::all_reduce(format!("layer.{tensor}"), DType::F32, count(tensor) as u64, ReduceOp::Sum)
         })
         .collect();
     let ids = group.register(&specs)?;
@@ -76,7 +73,7 @@ fn push_out_of_order(group: &Group) -> Result<(), Error> {
             pending.push(Some(unsafe { group.push(*id, tensor.as_mut_ptr().cast()) }?));
         }
         for index in (0..TENSORS).map(|index| (index * 7 + 3) % TENSORS) {
-            group.wait(pending[index].take().unwrap(), None)?;
+            pending[index].take().unwrap().wait(None)?;
             let expected = (0..group.size()).map(|rank| value(rank, index)).sum::<f32>();
             assert!(
                 tensors[index].iter().all(|&x| x == expected),
@@ -90,11 +87,8 @@ fn push_out_of_order(group: &Group) -> Result<(), Error> {
 /// Several threads wait at once for tensors that one of them has pushed, and take turns with calls of their own.
 fn threads(group: &Group) -> Result<(), Error> {
     const THREADS: usize = 4;
-    let spec = |thread| TensorSpec {
-        name: format!("thread.{thread}"),
-        dtype: DType::I64,
-        count: 10_000 + thread as u64,
-        op: ReduceOp::Sum,
+    let spec = |thread| {
+        TensorSpec::all_reduce(format!("thread.{thread}"), DType::I64, 10_000 + thread as u64, ReduceOp::Sum)
     };
     let ids = group.register(&(0..THREADS).map(spec).collect::<Vec<_>>())?;
     let expected: i64 = (1..=i64::from(group.size())).sum();
@@ -112,7 +106,7 @@ fn threads(group: &Group) -> Result<(), Error> {
                 }
                 gate.wait();
             }
-            group.wait(pending.unwrap()?, None)?;
+            pending.unwrap()?.wait(None)?;
             assert!(data.iter().all(|&x| x == expected));
             gate.wait();
             for turn in 0..THREADS {
@@ -175,7 +169,7 @@ fn every_path(group: &Group) -> Result<(), Error> {
         let common: Vec<u8> = (0..COMMON).flat_map(|_| number()).collect();
         let mut results = Vec::new();
         for count in counts {
-            let spec = TensorSpec { name: format!("{dtype}.{op}.{count}"), dtype, count: count as u64, op };
+            let spec = TensorSpec::all_reduce(format!("{dtype}.{op}.{count}"), dtype, count as u64, op);
             let id = group.register(&[spec])?[0];
             for (pushed, shared) in [(false, false), (true, false), (false, true), (true, true)] {
                 let mut own = vec![0u8; count * size];
@@ -188,7 +182,7 @@ fn every_path(group: &Group) -> Result<(), Error> {
                 if pushed {
                     // SAFETY: the tensor is touched again only after `wait` has returned.
                     let pending = unsafe { group.push(id, data.as_mut_ptr()) }?;
-                    group.wait(pending, None)?;
+                    pending.wait(None)?;
                 } else {
                     reduce(group, data, dtype, op)?;
                 }

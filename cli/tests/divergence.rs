@@ -40,12 +40,7 @@ fn rank_body() {
 
 fn play(group: Group) -> Result<(), Error> {
     let count: usize = parameter("COUNT").unwrap().parse().unwrap();
-    let spec = |name: &str| TensorSpec {
-        name: name.into(),
-        dtype: DType::F32,
-        count: count as u64,
-        op: ReduceOp::Sum,
-    };
+    let spec = |name: &str| TensorSpec::all_reduce(name, DType::F32, count as u64, ReduceOp::Sum);
     // Two generations, so that a tensor has a namesake.
     let mut ids = group.register(&[spec("left"), spec("right")])?;
     ids.extend(group.register(&[spec("left")])?);
@@ -84,7 +79,7 @@ fn play(group: Group) -> Result<(), Error> {
             Item::Push(tensor) => {
                 // SAFETY: the tensor is touched again only after `wait` has returned.
                 let pending = unsafe { group.push(ids[tensor], data.as_mut_ptr().cast()) }?;
-                group.wait(pending, None)?;
+                pending.wait(None)?;
             }
             Item::Reduce(dtype, op, count) => {
                 // SAFETY: the elements are those of a slice that this call alone uses.

@@ -500,11 +500,8 @@ fn join() -> Result<Group, Error> {
 /// Sums of two tensors, over and over, with the stage in between.
 fn steps(group: Group) -> Result<(), Error> {
     reach("register")?;
-    let specs = COUNTS.map(|count| TensorSpec {
-        name: format!("layer.{count}"),
-        dtype: DType::F32,
-        count: count as u64,
-        op: ReduceOp::Sum,
+    let specs = COUNTS.map(|count| {
+        TensorSpec::all_reduce(format!("layer.{count}"), DType::F32, count as u64, ReduceOp::Sum)
     });
     let ids = group.register(&specs)?;
     let mut tensors = COUNTS.map(|count| vec![0f32; count]);
@@ -524,7 +521,7 @@ fn steps(group: Group) -> Result<(), Error> {
         if step == 3 {
             reach("wait")?;
         }
-        pending.into_iter().try_for_each(|pending| group.wait(pending, None))?;
+        pending.into_iter().try_for_each(|pending| pending.wait(None))?;
         if tensors.iter().flatten().any(|&x| x != sum) {
             tell("wrong sums");
         }

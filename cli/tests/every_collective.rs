@@ -236,7 +236,7 @@ fn safe(group: &Group) -> Result<(), Error> {
                     &name,
                 );
             }
-            let spec = TensorSpec { name: "t".into(), dtype, count: 1, op };
+            let spec = TensorSpec::all_reduce("t", dtype, 1, op);
             refused(group.register(&[spec]).map(|_| ()), &name);
         }
     }

@@ -100,7 +100,7 @@ fn odd_one() -> bool {
 }
 
 fn spec(name: &str, dtype: DType, count: u64, op: ReduceOp) -> TensorSpec {
-    TensorSpec { name: name.into(), dtype, count, op }
+    TensorSpec::all_reduce(name, dtype, count, op)
 }
 
 /// Steps with tensors of 4 B to 4 MiB until a rank fails; reports when a few are done.
@@ -136,7 +136,7 @@ fn steps(group: &Group) -> Result<(), Error> {
             // SAFETY: the tensor is touched again only after `wait` has returned; after an error the process ends.
             pending.push(unsafe { group.push(*id, tensor.as_mut_ptr().cast()) }?);
         }
-        pending.into_iter().rev().try_for_each(|pending| group.wait(pending, None))?;
+        pending.into_iter().rev().try_for_each(|pending| pending.wait(None))?;
         group.all_reduce(&mut small, ReduceOp::Max)?;
         group.all_reduce(&mut middle, ReduceOp::Max)?;
     }
@@ -158,7 +158,7 @@ fn late(group: &Group) -> Result<(), Error> {
     if odd_one() {
         std::thread::sleep(Duration::from_secs(3));
     }
-    group.wait(pending, None)?;
+    pending.wait(None)?;
     assert!(tensor.iter().all(|&x| x == size * size));
     Ok(())
 }
@@ -202,7 +202,7 @@ fn register(group: &Group) -> Result<(), Error> {
     let mut tensor = vec![1f32; 4096];
     // SAFETY: the tensor is touched again only after `wait` has returned.
     let pending = unsafe { group.push(ids[0], tensor.as_mut_ptr().cast()) }?;
-    group.wait(pending, None)?;
+    pending.wait(None)?;
     assert!(tensor.iter().all(|&x| x == group.size() as f32));
     Ok(())
 }
@@ -246,7 +246,7 @@ fn aside(group: &Group) -> Result<(), Error> {
             let mut tensor = vec![1f32; 50_000];
             // SAFETY: the tensor is touched again only after `wait` has returned.
             let pending = unsafe { group.push(id, tensor.as_mut_ptr().cast()) }?;
-            group.wait(pending, Some(Duration::from_secs(20)))?;
+            pending.wait(Some(Duration::from_secs(20)))?;
             assert!(tensor.iter().all(|&x| x == group.size() as f32));
         }
         tell("pushed");
@@ -275,7 +275,7 @@ fn diverge(group: &Group) -> Result<(), Error> {
             // SAFETY: the tensor is touched again only after `wait` has returned.
             let pending =
                 unsafe { group.push(ids[usize::from(which == "right")], tensor.as_mut_ptr().cast()) }?;
-            group.wait(pending, None)?;
+            pending.wait(None)?;
         }
         count => floats(count.parse().unwrap())?,
     }
@@ -307,11 +307,11 @@ fn ahead(group: &Group) -> Result<(), Error> {
         // SAFETY: the tensor is touched again only after `wait` has returned; after an error the process ends.
         let push = unsafe { group.push(*id, tensor.as_mut_ptr().cast()) }?;
         match odd_one() {
-            true => group.wait(push, None)?,
+            true => push.wait(None)?,
             false => pending.push(push),
         }
     }
-    pending.into_iter().try_for_each(|push| group.wait(push, None))?;
+    pending.into_iter().try_for_each(|push| push.wait(None))?;
     let sum: f32 = (1..=group.size()).map(|rank| rank as f32).sum();
     assert!(tensors.iter().flatten().all(|&x| x == sum));
     tell(format_args!("sent {}", group.stats().bytes_sent));

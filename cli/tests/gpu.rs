@@ -185,10 +185,11 @@ fn collectives(group: &Group) -> Result<(), Error> {
     let mut trainer = on_gpu(group).then(|| Trainer::new(group, 2 * ranks * counts[4] * 4 + 128));
     // Each rank as it likes.
     let mut rng = SmallRng::seed_from_u64(rank.into());
-    let mut root = 0;
+    let (mut root, mut started) = (0, false);
     for count in counts {
         let with_memory = |&one: &Collective| one != Barrier && !one.has_counts();
         for collective in Collective::ALL.into_iter().filter(with_memory) {
+            started = !started;
             root = (root + 1) % group.size();
             let (block, is_root) = (count * 4, root == rank);
             let all = block * ranks;
@@ -232,8 +233,11 @@ fn collectives(group: &Group) -> Result<(), Error> {
                 let mut result = vec![GUARD; output];
                 result[..begun.len()].copy_from_slice(begun);
                 let host = CollectiveCall { output: result.as_mut_ptr(), ..host };
-                // SAFETY: as above.
-                unsafe { group.run_collective(&host) }?;
+                // SAFETY: as above, until the wait.
+                match started {
+                    true => unsafe { group.start(&host) }?.wait(None)?,
+                    false => unsafe { group.run_collective(&host) }?,
+                }
                 assert!(result == expected, "{what}");
                 continue;
             };
@@ -244,8 +248,11 @@ fn collectives(group: &Group) -> Result<(), Error> {
             trainer.put(from, &given[..input]);
             trainer.put(into, begun);
             let call = call(trainer.address(from) as usize, trainer.address(into) as usize);
-            // SAFETY: inside of the device's memory, which the stream alone has touched.
-            unsafe { group.run_collective_cuda(&call, trainer.stream.as_raw()) }?;
+            // SAFETY: inside of the device's memory, which the stream alone has touched, until the wait.
+            match started {
+                true => unsafe { group.start_collective_cuda(&call, trainer.stream.as_raw()) }?.wait(None)?,
+                false => unsafe { group.run_collective_cuda(&call, trainer.stream.as_raw()) }?,
+            }
             let found = trainer.get(0, end + 9);
             assert!(found[into..into + output] == expected, "{what}, apart: {apart}");
             assert!(found[end..].iter().all(|byte| *byte == GUARD), "{what} wrote beside its output");
@@ -272,11 +279,8 @@ fn push(group: &Group) -> Result<(), Error> {
     let count = |tensor: usize| [1, 40, 1500, 300_000][tensor % 4] + tensor;
     let at = |tensor: usize| tensor * (300_010 * 4);
     let specs: Vec<_> = (0..TENSORS)
-        .map(|tensor| TensorSpec {
-            name: format!("layer.{tensor}"),
-            dtype: DType::F32,
-            count: count(tensor) as u64,
-            op: ReduceOp::Sum,
+        .map(|tensor| {
+            TensorSpec::all_reduce(format!("layer.{tensor}"), DType::F32, count(tensor) as u64, ReduceOp::Sum)
         })
         .collect();
     let ids = group.register(&specs)?;
@@ -293,7 +297,7 @@ fn push(group: &Group) -> Result<(), Error> {
             pending.push(Some(pushed?));
         }
         for tensor in (0..TENSORS).map(|index| (index * 3 + 1) % TENSORS) {
-            group.wait(pending[tensor].take().unwrap(), None)?;
+            pending[tensor].take().unwrap().wait(None)?;
             let expected = (0..group.size()).map(|rank| value(rank, tensor)).sum::<f32>();
             let bytes = trainer.get(at(tensor), count(tensor) * 4);
             assert!(bytes == expected.to_le_bytes().repeat(count(tensor)), "tensor {tensor} of step {step}");
@@ -351,12 +355,7 @@ fn steps(group: &Group) -> Result<(), Error> {
 /// The second of two tensors waits for work in its stream that ends only after the first has been reduced.
 fn held(group: &Group) -> Result<(), Error> {
     const COUNT: usize = 1_000_000;
-    let spec = |name: &str| TensorSpec {
-        name: name.into(),
-        dtype: DType::F32,
-        count: COUNT as u64,
-        op: ReduceOp::Sum,
-    };
+    let spec = |name: &str| TensorSpec::all_reduce(name, DType::F32, COUNT as u64, ReduceOp::Sum);
     let ids = group.register(&[spec("first"), spec("second")])?;
     let (mut first, mut second) = (Trainer::new(group, COUNT * 4), Trainer::new(group, COUNT * 4));
     let ones = 1f32.to_le_bytes().repeat(COUNT);
@@ -376,13 +375,13 @@ fn held(group: &Group) -> Result<(), Error> {
     };
     let pending = [push(ids[0], &first)?, push(ids[1], &second)?];
     let [earlier, later] = pending;
-    group.wait(earlier, None)?;
+    earlier.wait(None)?;
     let sum = (group.size() as f32).to_le_bytes().repeat(COUNT);
     assert!(first.get(0, COUNT * 4) == sum);
     assert!(!second.stream.is_done().unwrap(), "the second was held up");
     // SAFETY: the allocation is aligned to a page, and alive; only the stream reads the word.
     unsafe { AtomicU32::from_ptr(word.as_ptr().as_ptr().cast()) }.store(1, Ordering::SeqCst);
-    group.wait(later, None)?;
+    later.wait(None)?;
     assert!(second.get(0, COUNT * 4) == sum);
     Ok(())
 }

@@ -106,13 +106,8 @@ fn orders(all: &Group) -> Result<(), Error> {
     let mut groups = vec![];
     for members in MEMBERS {
         let group = all.group(members)?;
-        let spec = |name: &str| TensorSpec {
-            name: name.into(),
-            dtype: DType::U64,
-            count: COUNT as u64,
-            op: ReduceOp::Sum,
-        };
-        let ids = group.register(&[spec("only")])?;
+        let spec = TensorSpec::all_reduce("only", DType::U64, COUNT as u64, ReduceOp::Sum);
+        let ids = group.register(&[spec])?;
         groups.push((group, ids[0]));
     }
     for round in 0..ORDERS.len().pow(3) {

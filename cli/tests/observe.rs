@@ -88,13 +88,13 @@ extern "C" fn count_signal(_: i32) {
 
 /// Steps with a large tensor until a rank fails.
 fn steps(group: &Group) -> Result<(), Error> {
-    let spec = TensorSpec { name: "trunk".into(), dtype: DType::F32, count: 1 << 20, op: ReduceOp::Sum };
+    let spec = TensorSpec::all_reduce("trunk", DType::F32, 1 << 20, ReduceOp::Sum);
     let ids = group.register(&[spec])?;
     let mut tensor = vec![0f32; 1 << 20];
     for step in 0.. {
         group.set_step(step);
         // SAFETY: the registered number of elements, left alone until the wait.
-        group.wait(unsafe { group.push(ids[0], tensor.as_mut_ptr().cast()) }?, None)?;
+        unsafe { group.push(ids[0], tensor.as_mut_ptr().cast()) }?.wait(None)?;
         if step == 2 {
             tell("steps");
         }
@@ -145,8 +145,7 @@ fn dump_of(error: &str) -> Option<PathBuf> {
 
 /// Some steps with two tensors, one of them large, and the timeline of them.
 fn train(group: &Group) -> Result<(), Error> {
-    let spec =
-        |name: &str, count| TensorSpec { name: name.into(), dtype: DType::F32, count, op: ReduceOp::Sum };
+    let spec = |name: &str, count| TensorSpec::all_reduce(name, DType::F32, count, ReduceOp::Sum);
     let counts = [1 << 20, 2_000];
     let ids = group.register(&[spec("trunk", counts[0]), spec("head", counts[1])])?;
     for step in 0..8 {
@@ -158,7 +157,7 @@ fn train(group: &Group) -> Result<(), Error> {
             pending.push(unsafe { group.push(*id, tensor.as_mut_ptr().cast()) }?);
         }
         for pending in pending {
-            group.wait(pending, None)?;
+            pending.wait(None)?;
         }
         assert!(tensors.iter().flatten().all(|sum| *sum == group.size() as f32));
     }

@@ -11,7 +11,7 @@
 //!  12  4 epoch     its membership version
 //!  16  8 seq       the group's operation number
 //!  24  8 tensor    generation and tensor, or the root of an ad-hoc operation
-//!  32  4 instance  uses of the tensor so far
+//!  32  4 instance  uses of the tensor so far; 1 for an ad-hoc operation that was started where a blocking call goes another way
 //!  36  4 round     the message between these two ranks within the operation
 //!  40  4 index     which fragment of the message
 //!  44  2 granule   bytes of every fragment but the last, in units of 64
@@ -143,6 +143,11 @@ pub enum Identity {
         /// for if they are what is gathered ([`Problem::tag`](crate::schedule::Problem::tag)).
         root: Rank,
     },
+    /// The same, started without waiting where a call that waits goes another way: ranks that do the one and the other diverge.
+    Started {
+        /// The root.
+        root: Rank,
+    },
 }
 
 impl fmt::Display for Identity {
@@ -152,6 +157,7 @@ impl fmt::Display for Identity {
                 write!(f, "tensor {tensor} of generation {generation}, use {instance}")
             }
             Self::AdHoc { root } => write!(f, "ad-hoc operation from {root}"),
+            Self::Started { root } => write!(f, "started ad-hoc operation from {root}"),
         }
     }
 }
@@ -279,7 +285,7 @@ impl Collective {
     }
 
     /// The collective of this number.
-    fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|collective| *collective as u8 == code)
     }
 }
@@ -373,6 +379,10 @@ impl fmt::Display for View {
                 write!(f, "{} in blocks with counts of digest {:08x}", self.shape, root.0)
             }
             Identity::AdHoc { .. } => self.shape.fmt(f),
+            Identity::Started { root } => {
+                let view = Self { identity: Identity::AdHoc { root }, ..*self };
+                write!(f, "{view}, started without waiting")
+            }
         }
     }
 }
@@ -451,6 +461,7 @@ impl Header {
                 (u64::from(generation) | u64::from(tensor) << 32, instance, 0)
             }
             Identity::AdHoc { root } => (u64::from(root.0), 0, ADHOC),
+            Identity::Started { root } => (u64::from(root.0), 1, ADHOC),
         };
         let index = if self.granule == 0 { 0 } else { self.offset / u64::from(self.granule) };
         let granule = self.granule / GRANULE_UNIT as u32;
@@ -500,7 +511,8 @@ impl Header {
         };
         let code = u16::from_le_bytes([bytes[2], bytes[3]]);
         let identity = if code & ADHOC != 0 {
-            Identity::AdHoc { root: Rank(u32_at(24)) }
+            let root = Rank(u32_at(24));
+            if u32_at(32) == 0 { Identity::AdHoc { root } } else { Identity::Started { root } }
         } else {
             Identity::Registered { generation: u32_at(24), tensor: u32_at(28), instance: u32_at(32) }
         };

@@ -9,7 +9,7 @@
 
 use crate::dtype::{DType, NoReduction, ReduceOp};
 use crate::grid::Rank;
-use crate::header::MAX_COUNT;
+use crate::header::{Collective, MAX_COUNT};
 use core::fmt;
 use sha2::{Digest, Sha256};
 use thiserror::Error;
@@ -20,22 +20,45 @@ pub const MAX_NAME: usize = 1024;
 /// The most tensors in one generation.
 pub const MAX_TENSORS: usize = 1 << 20;
 
-/// What a rank knows about a tensor before it is ever pushed.
+/// What a rank knows about a tensor, and what is done with it, before it is ever pushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// The name, for people and messages.
     pub name: String,
+    /// What is done with it.
+    pub collective: Collective,
     /// The elements' type.
     pub dtype: DType,
-    /// Elements.
+    /// Elements of the tensor, or of one rank's block.
     pub count: u64,
-    /// The reduction.
+    /// The reduction; [`ReduceOp::Sum`] where nothing is reduced.
     pub op: ReduceOp,
+    /// The root; 0 where there is none.
+    pub root: u32,
+}
+
+impl TensorSpec {
+    /// A tensor that all ranks reduce.
+    pub fn all_reduce(name: impl Into<String>, dtype: DType, count: u64, op: ReduceOp) -> Self {
+        Self { name: name.into(), collective: Collective::AllReduce, dtype, count, op, root: 0 }
+    }
 }
 
 impl fmt::Display for TensorSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\" ({} x {}, {})", self.name, self.count, self.dtype, self.op)
+        let Self { name, collective, dtype, count, op, root } = self;
+        write!(f, "\"{name}\" (")?;
+        if *collective != Collective::AllReduce {
+            write!(f, "{collective} of ")?;
+        }
+        write!(f, "{count} x {dtype}")?;
+        if collective.reduces() {
+            write!(f, ", {op}")?;
+        }
+        if collective.has_root() {
+            write!(f, ", root {root}")?;
+        }
+        f.write_str(")")
     }
 }
 
@@ -132,7 +155,9 @@ impl TensorTable {
             if spec.name.len() > MAX_NAME || spec.count > MAX_COUNT {
                 return Err(TableError::TooLarge { index });
             }
-            spec.op.check(spec.dtype).map_err(|why| TableError::NoReduction { index, why })?;
+            if spec.collective.reduces() {
+                spec.op.check(spec.dtype).map_err(|why| TableError::NoReduction { index, why })?;
+            }
             if let Some(first) = names.insert(spec.name.as_str(), index) {
                 return Err(TableError::Duplicate { name: spec.name.clone(), first, second: index });
             }
@@ -196,11 +221,12 @@ impl TensorTable {
     }
 }
 
-/// For each tensor: dtype, op, count (8), length of the name (2), name.
+/// For each tensor: collective, dtype, op, root (4), count (8), length of the name (2), name.
 fn encode(specs: &[TensorSpec]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(specs.iter().map(|s| 12 + s.name.len()).sum());
+    let mut out = Vec::with_capacity(specs.iter().map(|s| 17 + s.name.len()).sum());
     for spec in specs {
-        out.extend([u8::from(spec.dtype), u8::from(spec.op)]);
+        out.extend([spec.collective as u8, u8::from(spec.dtype), u8::from(spec.op)]);
+        out.extend(spec.root.to_le_bytes());
         out.extend(spec.count.to_le_bytes());
         out.extend((spec.name.len() as u16).to_le_bytes());
         out.extend(spec.name.as_bytes());
@@ -214,10 +240,15 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Option<TensorSpec>, TableError> {
     if rest.is_empty() {
         return Ok(None);
     }
-    let [dtype, op] = take(&mut rest)?;
+    let [collective, dtype, op] = take(&mut rest)?;
+    let collective =
+        Collective::from_code(collective).ok_or(TableError::Malformed("a collective is unknown"))?;
     let dtype = DType::try_from(dtype).map_err(|_| TableError::Malformed("an element type is unknown"))?;
     let op = ReduceOp::try_from(op).map_err(|_| TableError::Malformed("a reduction is unknown"))?;
-    op.check(dtype).map_err(|_| TableError::Malformed("an element type lacks a tensor's reduction"))?;
+    if collective.reduces() {
+        op.check(dtype).map_err(|_| TableError::Malformed("an element type lacks a tensor's reduction"))?;
+    }
+    let root = u32::from_le_bytes(take(&mut rest)?);
     let count = u64::from_le_bytes(take(&mut rest)?);
     let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
     if count > MAX_COUNT || len > MAX_NAME {
@@ -226,7 +257,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Option<TensorSpec>, TableError> {
     let (name, rest) = rest.split_at_checked(len).ok_or(TableError::Malformed("it ends within a name"))?;
     let name = core::str::from_utf8(name).map_err(|_| TableError::Malformed("a name is not UTF-8"))?;
     match rest.is_empty() {
-        true => Ok(Some(TensorSpec { name: name.to_owned(), dtype, count, op })),
+        true => Ok(Some(TensorSpec { name: name.to_owned(), collective, dtype, count, op, root })),
         false => Err(TableError::Malformed("bytes follow the tensor")),
     }
 }

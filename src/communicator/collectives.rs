@@ -31,6 +31,7 @@ use crate::runtime::{Clock, Instant};
 /// | all-to-all | `count` for each rank | `count` from each rank |
 /// | scan | `count` | `count`, reduced over the ranks up to this one |
 /// | exscan | `count` | `count`, reduced over the ranks before this one; none on rank 0, where it stays as it is |
+/// | barrier | none | none; the other fields are not looked at |
 ///
 /// Both may be the same memory: where one has a block for each rank and the other one block, that is the rank's own block of it. They
 /// may not overlap otherwise. An address of no elements is not looked at.
@@ -238,19 +239,18 @@ impl Group {
         self.typed::<T>(collective, (from_slice(input), into), count, op, 0)
     }
 
-    /// Runs any collective on memory that is given by address, but the barrier and those with a count for each rank
-    /// ([`run_uneven`](Self::run_uneven)).
+    /// Runs any collective on memory that is given by address, but those with a count for each rank ([`run_uneven`](Self::run_uneven)).
     ///
     /// # Errors
     /// [`Error::Argument`] for an address that cannot be one, for input and output that overlap, for a root that is no rank, for the average
-    /// of a scan, and for a collective that has no memory or several counts; else as [`all_reduce`](Self::all_reduce).
+    /// of a scan, and for a collective that has several counts; else as [`all_reduce`](Self::all_reduce).
     ///
     /// # Safety
     /// Until it returns, the input is valid for reads of what the [table](CollectiveCall) says, and nobody else writes it; the output is
     /// valid for reads and writes, and nobody else touches it.
     #[allow(unsafe_code)]
     pub unsafe fn run_collective(&self, call: &CollectiveCall) -> Result<(), Error> {
-        // SAFETY: passed on to the caller; an input is only read.
+        // SAFETY: passed on to the caller.
         let (problem, input, output) = unsafe { self.part(call) }?;
         self.run_part(&problem, input, output)
     }
@@ -258,26 +258,16 @@ impl Group {
     /// This rank's part of a collective, and the memory of input and output.
     ///
     /// # Safety
-    /// As for [`run_collective`](Self::run_collective), where the memory is accessed.
+    /// As for [`run_collective`](Self::run_collective), until the operation has ended.
     #[allow(unsafe_code)]
     pub(super) unsafe fn part(&self, call: &CollectiveCall) -> Result<(Problem, Buffer, Buffer), Error> {
         let CollectiveCall { collective, input, output, count, dtype, op, root } = *call;
-        if collective == Collective::Barrier {
-            return Err(Error::Argument("a barrier has no memory; call Group::barrier".into()));
-        }
-        if collective.has_counts() {
-            let text = format!("{collective} has a count for each rank; call Group::run_uneven");
-            return Err(Error::Argument(text));
-        }
-        let shape = self.shape(collective, count, dtype, op)?;
+        let shape = self.even_shape(collective, count, dtype, op)?;
         let problem = self.tables.problem(&shape, self.root(collective, root)?);
-        let in_blocks = |bytes: u64| bytes as usize / dtype.size();
-        let given = if collective == Collective::Broadcast { 0 } else { in_blocks(problem.input_bytes()) };
-        // SAFETY: the caller's promise.
-        let (input, output) = unsafe {
-            (raw(input.cast_mut(), given, dtype)?, raw(output, in_blocks(problem.output_bytes()), dtype)?)
-        };
-        Ok((Problem { placement: placement(&problem, input, output)?, ..problem }, input, output))
+        // SAFETY: passed on to the caller.
+        let (input, output) = unsafe { addressed(&problem, input, output) }?;
+        let placement = placement(&problem, input, output)?;
+        Ok((Problem { placement, ..problem }, input, output))
     }
 
     pub(super) fn typed<T: Element>(
@@ -319,20 +309,25 @@ impl Group {
             let part = Part { problem: problem.clone(), input, output };
             return cells.run(self, begin, &part, self.step.load(Ordering::Relaxed));
         }
-        let mut memory = Memory { output: self.region(output), input: TensorRegion::empty() };
-        if problem.has_input() {
-            memory.input = self.region(input);
-        }
-        self.run(begin, problem, memory, None)
+        self.run(begin, problem, self.memory(problem, input, output), None)
     }
 
-    fn shape(
+    /// The memory of an operation.
+    pub(super) fn memory(&self, problem: &Problem, input: Buffer, output: Buffer) -> Memory {
+        let input = if problem.has_input() { self.region(input) } else { TensorRegion::empty() };
+        Memory { output: self.region(output), input }
+    }
+
+    pub(super) fn shape(
         &self,
         collective: Collective,
         count: usize,
         dtype: DType,
         op: ReduceOp,
     ) -> Result<Shape, Error> {
+        if collective == Collective::Barrier {
+            return Ok(Shape { collective, dtype: DType::U8, op: ReduceOp::Sum, count: 0 });
+        }
         let blocks = if collective.is_blocked() { self.size() } else { 1 };
         let bytes = count.checked_mul(dtype.size()).and_then(|bytes| bytes.checked_mul(blocks as usize));
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) || count as u64 > MAX_COUNT {
@@ -347,6 +342,22 @@ impl Group {
             check(dtype, op)?;
         }
         Ok(Shape { collective, dtype, op, count: count as u64 })
+    }
+
+    /// The shape of a collective that has one count.
+    pub(super) fn even_shape(
+        &self,
+        collective: Collective,
+        count: usize,
+        dtype: DType,
+        op: ReduceOp,
+    ) -> Result<Shape, Error> {
+        let shape = self.shape(collective, count, dtype, op)?;
+        if collective.has_counts() {
+            let text = format!("{collective} has a count for each rank; call Group::run_uneven, which waits");
+            return Err(Error::Argument(text));
+        }
+        Ok(shape)
     }
 
     /// A scan has as many averages as ranks, each over another number of them.
@@ -392,6 +403,26 @@ pub(super) fn is_given_in_output(problem: &Problem) -> bool {
     problem.shape.collective == Collective::Broadcast && problem.rank == problem.root
 }
 
+/// A rank's input and output at these addresses.
+///
+/// # Safety
+/// As for [`Group::run_collective`], until the operation has ended.
+#[allow(unsafe_code)]
+pub(super) unsafe fn addressed(
+    problem: &Problem,
+    input: *const u8,
+    output: *mut u8,
+) -> Result<(Buffer, Buffer), Error> {
+    let Shape { collective, dtype, .. } = problem.shape;
+    let in_blocks = |bytes: u64| bytes as usize / dtype.size();
+    let given = if collective == Collective::Broadcast { 0 } else { in_blocks(problem.input_bytes()) };
+    // SAFETY: the caller's promise; an input is only read.
+    let input = unsafe { raw(input.cast_mut(), given, dtype) }?;
+    // SAFETY: the caller's promise.
+    let output = unsafe { raw(output, in_blocks(problem.output_bytes()), dtype) }?;
+    Ok((input, output))
+}
+
 /// A buffer at an address, which is not looked at for no elements.
 ///
 /// # Safety
@@ -406,7 +437,7 @@ pub(super) unsafe fn raw(address: *mut u8, count: usize, dtype: DType) -> Result
 }
 
 /// Whether input and output are in place; they may not overlap otherwise.
-fn placement(problem: &Problem, input: Buffer, output: Buffer) -> Result<Placement, Error> {
+pub(super) fn placement(problem: &Problem, input: Buffer, output: Buffer) -> Result<Placement, Error> {
     if !problem.has_input() && problem.shape.collective != Collective::AllReduce {
         return Ok(Placement::InPlace);
     }

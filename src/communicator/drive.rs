@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use shouter_reducer::executor::{AbortCause, OpError, OpId, Request, StartError};
+use shouter_reducer::executor::{AbortCause, OpError, Request, StartError};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::p2p::{PostError, Status, TransferError, TransferId};
 
@@ -101,30 +101,19 @@ impl Drive {
         self.driver.drive_until(goal, None).map_err(drive_error)?
     }
 
-    /// Starts an operation and takes its first poll, so that it is on its way when this returns.
-    pub(super) fn start(&self, request: Request) -> Result<OpId, RunError> {
-        let group = self.group;
-        let goal = move |engine: &mut RankEngine| {
-            let now = Clock.now();
-            match engine.start_in(group, now, request.clone()) {
-                Ok(op) => {
-                    engine.poll(now);
-                    Some(Ok(op))
-                }
-                Err(StartError::Busy { .. }) => None,
-                Err(error) => Some(Err(error.into())),
-            }
-        };
-        self.driver.drive_until(goal, None).map_err(drive_error)?
+    /// Has the engine polled, by this thread unless another one drives; does not wait.
+    pub(super) fn nudge(&self) -> Result<(), Error> {
+        self.driver.nudge().map_err(drive_error)
     }
 
-    /// Waits for the end of an operation, whose outcome no other thread takes. It is still under way unless that is its own.
-    pub(super) fn wait(&self, op: OpId, until: Option<Instant>) -> Result<(), RunError> {
-        let group = self.group;
-        let goal = move |engine: &mut RankEngine| {
-            engine.take_finished_in(group, op).map(|completed| completed.result.map_err(RunError::from))
-        };
-        self.driver.drive_until(goal, until).map_err(drive_error)?
+    /// Drives until a condition holds.
+    pub(super) fn until<R: Send + 'static>(
+        &self,
+        condition: impl FnMut() -> Option<R> + Send + 'static,
+        until: Option<Instant>,
+    ) -> Result<R, Error> {
+        let mut condition = condition;
+        self.driver.drive_until(move |_| condition(), until).map_err(drive_error)
     }
 
     /// Starts sends and receives, in this order, and takes their first poll.
@@ -201,6 +190,11 @@ impl Drive {
         look: impl FnOnce(&mut RankEngine) -> R + Send + 'static,
     ) -> Result<R, Error> {
         self.driver.with(look).map_err(drive_error)
+    }
+
+    /// The group whose operations these are; `None` for the group of all.
+    pub(super) fn group(&self) -> Option<GroupId> {
+        self.group
     }
 
     /// What ends with the engine.
@@ -323,7 +317,7 @@ fn start_shard(
     started.map_err(|why| Error::Device(why.to_string()))
 }
 
-fn drive_error(error: DriveError) -> Error {
+pub(super) fn drive_error(error: DriveError) -> Error {
     match error {
         DriveError::Timeout { waited } => Error::Timeout { after: waited },
         DriveError::Forked => Error::closed(error.to_string()),

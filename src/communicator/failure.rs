@@ -1,21 +1,24 @@
 //! Errors of operations: causes from the engine and the node's memory, with the tensors' names.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, OpError, StartError};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Identity, Shape, View};
 
-use super::drive::RunError;
-use super::{Entry, Group};
+use super::drive::{RankEngine, RunError};
+use super::outcomes::Outcomes;
+use super::table::Entry;
 use crate::error::{Call, Error, Reason, Views};
+use crate::runtime::Driver;
 
-impl Group {
+impl Outcomes {
     /// An error of a call as the caller gets it: with the path of the rank's last events, if the group has ended.
     #[cold]
     pub(super) fn recorded(&self, error: Error) -> Error {
         let error = self.with_job_ranks(error);
-        if !error.can_end_group() || self.drive.check_process().is_err() || !self.has_ended() {
+        if !error.can_end_group() || self.check_process().is_err() || !self.has_ended() {
             return error;
         }
         match self.flight.ended(&error.to_string()) {
@@ -26,8 +29,13 @@ impl Group {
 
     /// Whether the group has ended in error, or its engine has panicked.
     fn has_ended(&self) -> bool {
-        let by_node = self.node.as_ref().is_some_and(|node| node.abort().is_some());
-        by_node || self.drive.aborted().map_or(true, |cause| cause.is_some())
+        let node = self.node.as_ref().and_then(|node| node.upgrade());
+        let by_node = node.is_some_and(|node| node.abort().is_some());
+        let group = self.group;
+        let by_engine =
+            |driver: Arc<Driver<RankEngine>>| driver.with(move |engine| engine.aborted_in(group).is_some());
+        // Where the group was dropped nothing is to be said of its end.
+        by_node || self.driver().is_some_and(|driver| by_engine(driver).unwrap_or(true))
     }
 
     /// An operation, of a registered tensor or outside the table.

@@ -33,7 +33,7 @@ use shouter_reducer::transport::{
 
 use super::collectives::{is_given_in_output, published};
 use super::stats::lock;
-use super::{Group, Memory, Pending, element, small};
+use super::{Group, Memory, Work, element, small};
 use crate::channel::CELL_BYTES;
 use crate::config::Config;
 use crate::engine::Staging;
@@ -217,22 +217,52 @@ impl Group {
         Ok(())
     }
 
+    /// As [`start`](Self::start), for an all-reduce in place in GPU memory; see [`all_reduce_cuda`](Self::all_reduce_cuda).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`all_reduce_cuda`](Self::all_reduce_cuda).
+    ///
+    /// # Safety
+    /// Nobody else touches the elements from what `stream` held on until the operation has ended, or the group has been dropped; else
+    /// as for [`all_reduce_cuda`](Self::all_reduce_cuda).
+    pub unsafe fn start_cuda(
+        &self,
+        data: u64,
+        count: usize,
+        dtype: DType,
+        op: ReduceOp,
+        stream: u64,
+    ) -> Result<Work, Error> {
+        self.drive.check_process()?;
+        let shape = self.shape(Collective::AllReduce, count, dtype, op)?;
+        // SAFETY: passed on to the caller.
+        let (data, device) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
+        self.start_device(Clock.now(), &shape, data, device)
+    }
+
     /// As [`push`](Self::push), for a tensor in GPU memory; see [`all_reduce_cuda`](Self::all_reduce_cuda).
     ///
     /// # Errors
     /// As [`push`](Self::push) and [`all_reduce_cuda`](Self::all_reduce_cuda).
     ///
     /// # Safety
-    /// Nobody else touches the tensor from what `stream` held on until [`wait`](Self::wait) has returned for the handle, or the
+    /// Nobody else touches the tensor from what `stream` held on until the operation has ended, or the
     /// group has been dropped; else as for [`all_reduce_cuda`](Self::all_reduce_cuda).
-    pub unsafe fn push_cuda(&self, tensor: TensorId, data: u64, stream: u64) -> Result<Pending, Error> {
+    pub unsafe fn push_cuda(&self, tensor: TensorId, data: u64, stream: u64) -> Result<Work, Error> {
         self.drive.check_process()?;
         let entry = self.tables.entry(tensor)?;
+        let Shape { collective, dtype, count, .. } = *entry.shape();
+        if collective != Collective::AllReduce {
+            return Err(Error::Argument(format!(
+                "tensor \"{}\" is of a {collective}, whose memory is the host's; only all-reduces take GPU memory",
+                entry.name
+            )));
+        }
         // SAFETY: passed on to the caller.
-        let on_gpu = unsafe { self.on_gpu(data, entry.shape.count as usize, entry.shape.dtype, stream) };
+        let on_gpu = unsafe { self.on_gpu(data, count as usize, dtype, stream) };
         let (data, device) = on_gpu?;
         let begin = Clock.now();
-        self.start(begin, entry, data, device)
+        self.push_device(begin, entry, data, device)
     }
 
     /// The elements as memory of the GPU, when they are there, and how other ranks find them.
@@ -246,11 +276,7 @@ impl Group {
         dtype: DType,
         stream: u64,
     ) -> Result<(TensorRegion, Option<DeviceTensor>), Error> {
-        if self.subset.is_some() {
-            return Err(Error::accelerator(
-                "tensors on GPUs are reduced by the group of all ranks alone; copy this one to the host for a group of some ranks",
-            ));
-        }
+        self.check_gpu_group()?;
         // SAFETY: not accessed: what is asked is whether address and length can be.
         let buffer = unsafe { element::Buffer::from_raw(data as *mut u8, count, dtype) }?;
         let mut device = None;
@@ -272,6 +298,16 @@ impl Group {
             }
         }
         Ok((buffer.region(MemoryKind::Device), device))
+    }
+
+    /// Refuses tensors on GPUs in a group of some ranks.
+    fn check_gpu_group(&self) -> Result<(), Error> {
+        match self.subset {
+            None => Ok(()),
+            Some(_) => Err(Error::accelerator(
+                "tensors on GPUs are reduced by the group of all ranks alone; copy this one to the host for a group of some ranks",
+            )),
+        }
     }
 
     /// The GPU that memory lies on, which is the group's from then on, and what is known of the memory.

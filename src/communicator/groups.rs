@@ -1,18 +1,24 @@
 //! Groups of some ranks: made of a group by its members, each with its own numbers, order of operations, deadlines and end.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use crossbeam::queue::ArrayQueue;
 use shouter_reducer::grid::{Grid, Rank};
 
+use super::Group;
+use super::notify::{Notifier, StopNotifier};
+use super::outcomes::Outcomes;
 use super::stats::Tally;
 use super::table::Tables;
-use super::{Group, pending};
 use crate::engine::groups::{MakeError, Members, MembersError};
 use crate::error::Error;
 
 /// In the place of the color of a rank that is in no new group.
 const NO_COLOR: u64 = u64::MAX;
+
+/// Handles of a group that are kept for its next operations.
+const SPARE: usize = 32;
 
 /// Who is in a group of some ranks.
 pub(super) struct Subset {
@@ -158,20 +164,37 @@ impl Group {
         })?;
         let grid =
             Grid::new(members.size(), 1, job.leaf_size()).map_err(|why| Error::Internal(why.to_string()))?;
+        let tables = Arc::new(Tables::new(members.own(), grid, *self.tables.plan()));
+        let outcomes = Arc::new(Outcomes {
+            rank: members.own(),
+            group: Some(id),
+            members: Some(members.clone()),
+            deadline: self.deadline,
+            tables: tables.clone(),
+            tally: Tally::default(),
+            timeline: self.timeline.clone(),
+            flight: self.flight.clone(),
+            node: None,
+            driver: self.drive.weak(),
+            notifier: Notifier::new(),
+            forks: self.outcomes.forks,
+        });
         Ok(Group {
-            number: pending::next_group(),
             rank: members.own(),
             grid,
             job: self.job.clone(),
             drive: self.drive.of(id),
             cells: None,
             node: None,
-            tables: Tables::new(members.own(), grid, *self.tables.plan()),
+            _stop_notifier: StopNotifier(outcomes.clone()),
+            outcomes,
+            submissions: OnceLock::new(),
+            spare: ArrayQueue::new(SPARE),
+            tables,
             subset: Some(Subset { places: Places::of(&members, &job), members }),
             lineage,
             deadline: self.deadline,
             step: AtomicU64::new(self.step.load(Ordering::Relaxed)),
-            tally: Tally::default(),
             timeline: self.timeline.clone(),
             flight: self.flight.clone(),
             _on_signal: None,
@@ -200,10 +223,12 @@ impl Group {
         let blocks = all.chunks(longest).zip(lengths);
         Ok(blocks.map(|(block, len)| block[..(len as usize).min(longest)].to_vec()).collect())
     }
+}
 
+impl Outcomes {
     /// An error of this group, whose ranks have its numbers, with what those are in the job where that is not the same.
     pub(super) fn with_job_ranks(&self, error: Error) -> Error {
-        let Some(Subset { members, .. }) = &self.subset else { return error };
+        let Some(members) = &self.members else { return error };
         let named = error.rank().into_iter().chain(error.missing().iter().copied()).chain(error.in_use_by());
         let texts: Vec<String> = named
             .filter_map(|number| match members.named(Rank(number)) {

@@ -1,9 +1,10 @@
 //! How a rank becomes a member: rendezvous, shared memory with its node, sessions to the other nodes, the engine.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crossbeam::queue::ArrayQueue;
 use serde::{Deserialize, Serialize};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
@@ -14,12 +15,14 @@ use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::NodeMemory;
 
 use super::drive::Drive;
+use super::notify::{Notifier, StopNotifier};
+use super::outcomes::Outcomes;
 use super::selection::{self, LocalCapabilities, Prepared};
 use super::small::Cells;
 use super::stats::Tally;
 use super::table::Tables;
 use super::transport::Transport;
-use super::{Group, Job, pending};
+use super::{Group, Job};
 use crate::channel::shm::pass::{self, PassError};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape};
 use crate::channel::up::UpChannels;
@@ -33,7 +36,7 @@ use crate::log;
 use crate::observe::Timeline;
 use crate::observe::flight::{DumpTarget, Flight};
 use crate::observe::signal::OnSignal;
-use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller};
+use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller, fork_generation};
 use crate::wire;
 
 /// Operations that a timeline keeps, and events of the engine: the last ones.
@@ -41,6 +44,9 @@ const TIMELINE_EVENTS: usize = 1 << 16;
 
 /// Operations that a rank may have under way; the node segment keeps as many announcements, twice.
 const MAX_OPERATIONS: usize = ANNOUNCEMENTS / 2;
+
+/// Handles that are kept for the next operations.
+const SPARE: usize = MAX_OPERATIONS;
 
 /// The most that a rank's shared tensors may take: addresses, of which only what is used becomes memory. Where address space
 /// is limited (RLIMIT_AS) they get less.
@@ -118,6 +124,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
     engine.record(shard, timeline.clone());
     let options = DriverOptions { idle, ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
+    let submissions = engine.submissions();
     let drive = Drive::new(engine, options, dedicated)?;
     if let Some(control) = &mut control {
         // No rank goes on before all are connected. Until then the helper answers ranks that still connect.
@@ -140,20 +147,37 @@ pub fn init(config: Config) -> Result<Group, Error> {
         transport = transport.channels,
         "the group has come together"
     );
+    let tables = Arc::new(Tables::new(rank, grid, plan));
+    let outcomes = Arc::new(Outcomes {
+        rank,
+        group: None,
+        members: None,
+        deadline: config.deadline,
+        tables: tables.clone(),
+        tally: Tally::default(),
+        timeline: timeline.clone(),
+        flight: flight.clone(),
+        node: shared.as_ref().map(Arc::downgrade),
+        driver: drive.weak(),
+        notifier: Notifier::new(),
+        forks: fork_generation(),
+    });
     Ok(Group {
-        number: pending::next_group(),
         rank,
         grid,
         job: Arc::new(Job { grid, control, drive: drive.clone() }),
         subset: None,
         lineage: Lineage::ALL,
         drive,
+        _stop_notifier: StopNotifier(outcomes.clone()),
+        outcomes,
+        submissions: OnceLock::from(submissions),
+        spare: ArrayQueue::new(SPARE),
         cells,
         node: shared,
-        tables: Tables::new(rank, grid, plan),
+        tables,
         deadline: config.deadline,
         step: AtomicU64::new(0),
-        tally: Tally::default(),
         timeline,
         flight,
         _on_signal: on_signal,

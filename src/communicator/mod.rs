@@ -13,23 +13,27 @@ mod gpu;
 mod groups;
 mod init;
 mod lent;
+mod notify;
+mod outcomes;
 mod p2p;
-mod pending;
 mod registered;
 mod schedules;
 mod selection;
 mod small;
+mod start;
 mod stats;
 mod table;
 mod tensor;
 mod transport;
 mod uneven;
+mod work;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crossbeam::queue::ArrayQueue;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{AbortCause, Request};
 use shouter_reducer::grid::{Grid, Rank};
@@ -42,28 +46,31 @@ use crate::channel::CELL_BYTES;
 use crate::channel::shm::NodeSegment;
 use crate::engine::executor_time;
 use crate::engine::groups::Lineage;
+use crate::engine::submitted::Submissions;
 use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
+use crate::observe::Timeline;
 use crate::observe::flight::Flight;
 use crate::observe::signal::OnSignal;
-use crate::observe::{Timeline, TraceEvent};
 use crate::runtime::{Clock, Instant};
 pub use collectives::CollectiveCall;
-use drive::{Drive, RunError};
+use drive::Drive;
 pub use element::{Bool, Element};
 use groups::Subset;
 pub use init::{init, leaders};
-pub use lent::{Lend, LendError, Lent};
+pub use lent::{Lend, LendError, Lending, Lent};
+use notify::StopNotifier;
+use outcomes::Outcomes;
 pub use p2p::{Exchange, Source, Status, Tag, Transfer};
-pub use pending::{Pending, WaitError};
 use small::Cells;
 pub use stats::Stats;
-use stats::Tally;
 pub use table::TensorSpec;
-use table::{Entry, TableExchange, Tables};
+use table::{TableExchange, Tables};
 pub use tensor::Tensor;
 pub use transport::Transport;
 pub use uneven::UnevenCall;
+use work::Operation as Started;
+pub use work::Work;
 
 /// One rank's membership in a group, and all that serves it: threads, links, shared memory.
 ///
@@ -82,8 +89,6 @@ pub use uneven::UnevenCall;
 /// # }
 /// ```
 pub struct Group {
-    /// No other group of this process has it.
-    number: u64,
     rank: Rank,
     grid: Grid,
     /// What all groups of this process keep. Dropped before the engine, which the control connections notify.
@@ -92,13 +97,19 @@ pub struct Group {
     subset: Option<Subset>,
     lineage: Lineage,
     drive: Drive,
+    /// After the engine, which reports the ends of all operations.
+    _stop_notifier: StopNotifier,
+    outcomes: Arc<Outcomes>,
+    /// The queue of what is started; a group of some ranks gets one with the first start.
+    submissions: OnceLock<Arc<Submissions>>,
+    /// For the ends of started operations: those that only this list refers to are free.
+    spare: ArrayQueue<Arc<Started>>,
     cells: Option<Cells>,
     /// The memory shared with the host's other ranks.
     node: Option<Arc<NodeSegment>>,
-    tables: Tables,
+    tables: Arc<Tables>,
     deadline: Duration,
     step: AtomicU64,
-    tally: Tally,
     timeline: Option<Arc<Timeline>>,
     flight: Arc<Flight>,
     /// Writes dumps when a signal comes, where the configuration names one.
@@ -240,7 +251,7 @@ impl Group {
         }
     }
 
-    /// Agrees with all ranks on the tensors that each step reduces, and gives each a number.
+    /// Agrees with all ranks on the tensors that each step reduces, gathers or moves otherwise, and gives each a number.
     ///
     /// Every rank calls it with the same tensors in the same order. The order is the priority: tensors that are needed
     /// first come first. Registering again (a framework has changed its buckets) is a new generation of the table.
@@ -259,7 +270,7 @@ impl Group {
     ///
     /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
     /// # let group = shouter::init(config)?;
-    /// let spec = |name: &str, count| TensorSpec { name: name.into(), dtype: DType::F32, count, op: ReduceOp::Avg };
+    /// let spec = |name: &str, count| TensorSpec::all_reduce(name, DType::F32, count, ReduceOp::Avg);
     /// let ids = group.register(&[spec("embedding", 50_000), spec("head", 1_000)])?;
     /// assert_eq!(ids.len(), 2);
     /// # Ok(())
@@ -268,112 +279,27 @@ impl Group {
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
         self.drive.check_process()?;
         let step = self.step.load(Ordering::Relaxed);
+        let tensors = tensors.iter().map(|spec| self.checked(spec)).collect::<Result<Vec<_>, _>>()?;
         let gather = |bytes: &[u8]| self.gather_bytes(bytes);
         let exchange = match &self.subset {
             Some(_) => Some(TableExchange::Members(&gather)),
             None => self.job.control.as_ref().map(TableExchange::Control),
         };
-        let registered = self.tables.register(tensors, exchange, self.deadline, step);
-        registered.map_err(|error| self.recorded(error))
+        let registered = self.tables.register(&tensors, exchange, self.deadline, step);
+        registered.map_err(|error| self.outcomes.recorded(error))
     }
 
-    /// Starts to reduce a registered tensor at `data`, an address that is aligned to its elements, in place; returns at once.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for an unknown tensor or an address that cannot be one; [`Error::Closed`] after the group has failed.
-    ///
-    /// # Safety
-    /// `data` is valid for reads and writes of the tensor's elements, which nobody else touches until
-    /// [`wait`](Self::wait) has returned for the handle, or the group has been dropped.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use shouter::config::{Builder, Environment};
-    /// # use shouter::{DType, ReduceOp, TensorSpec};
-    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
-    /// # let group = shouter::init(config)?;
-    /// # let tensor = TensorSpec { name: "head".into(), dtype: DType::F32, count: 2, op: ReduceOp::Sum };
-    /// # let ids = group.register(&[tensor])?;
-    /// let mut gradient = [1f32, 2.0];
-    /// // SAFETY: as many elements as were registered, which nothing else touches before `wait` has returned.
-    /// let pending = unsafe { group.push(ids[0], gradient.as_mut_ptr().cast()) }?;
-    /// group.wait(pending, None)?;
-    /// assert_eq!(gradient, [1.0, 2.0]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[allow(unsafe_code)]
-    pub unsafe fn push(&self, tensor: TensorId, data: *mut u8) -> Result<Pending, Error> {
-        self.drive.check_process()?;
-        let begin = Clock.now();
-        let entry = self.tables.entry(tensor)?;
-        // SAFETY: the caller's promise.
-        let data = unsafe { element::Buffer::from_raw(data, entry.shape.count as usize, entry.shape.dtype) }?;
-        self.start(begin, entry, self.region(data), None)
-    }
-
-    /// Starts the next operation of a registered tensor.
-    fn start(
-        &self,
-        begin: Instant,
-        entry: Arc<Entry>,
-        data: TensorRegion,
-        device: Option<DeviceTensor>,
-    ) -> Result<Pending, Error> {
-        let schedule = match data.kind() {
-            MemoryKind::Device => self.tables.schedule_for(&entry.shape, self.access(&data))?,
-            _ => entry.schedule.clone(),
+    /// A tensor to be registered, with nothing in it that its collective does not know.
+    fn checked(&self, spec: &TensorSpec) -> Result<TensorSpec, Error> {
+        let TensorSpec { name, collective, dtype, count, op, root } = spec;
+        let shape = self.even_shape(*collective, usize::try_from(*count).unwrap_or(usize::MAX), *dtype, *op);
+        let named = |error| match error {
+            Error::Argument(why) => Error::Argument(format!("tensor \"{name}\": {why}")),
+            other => other,
         };
-        let step = self.step.load(Ordering::Relaxed);
-        let request = Request {
-            identity: entry.next_use(),
-            shape: entry.shape,
-            data,
-            input: TensorRegion::empty(),
-            schedule,
-            priority: entry.tensor,
-            deadline: executor_time(begin + self.deadline),
-            name: entry.name.clone(),
-            step,
-            device,
-        };
-        let op = self
-            .drive
-            .start(request)
-            .map_err(|why| self.recorded(self.run_error(why, &entry.shape, Some(&entry), step)))?;
-        Ok(Pending { group: self.number, op, begin, entry })
-    }
-
-    /// Waits until a pushed tensor holds its result and is the caller's again.
-    ///
-    /// # Errors
-    /// [`WaitError`]: what went wrong, and the operation where it is still under way, as after [`Error::Timeout`], when `timeout`
-    /// passes first. Every other end of the operation, [`Error::Deadline`] among them, gives the buffer back.
-    /// [`Error::Argument`] for an operation of another group.
-    pub fn wait(&self, pending: Pending, timeout: Option<Duration>) -> Result<(), WaitError> {
-        if pending.group != self.number {
-            let error = Error::Argument("the operation is another group's; wait for it there".into());
-            return Err(WaitError { error, pending: Some(pending) });
-        }
-        let until = timeout.map(|timeout| Clock.now() + timeout);
-        match self.drive.wait(pending.op, until) {
-            Ok(()) => {
-                self.finished(
-                    pending.begin,
-                    pending.entry.shape.collective,
-                    &pending.entry.name,
-                    pending.entry.bytes(),
-                );
-                Ok(())
-            }
-            Err(RunError::Operation(error)) => {
-                Err(WaitError { error: self.recorded(self.op_error(error)), pending: None })
-            }
-            Err(why) => {
-                let error = self.run_error(why, &pending.entry.shape, Some(&pending.entry), 0);
-                Err(WaitError { error: self.recorded(error), pending: Some(pending) })
-            }
-        }
+        let Shape { collective, dtype, op, count } = shape.map_err(named)?;
+        let root = if collective.has_root() { self.root(collective, *root).map_err(named)?.0 } else { 0 };
+        Ok(TensorSpec { name: name.clone(), collective, dtype, count, op, root })
     }
 
     /// Zeroed memory for a tensor of `count` elements. On a host with several ranks all of them see it; elsewhere it is ordinary
@@ -418,12 +344,6 @@ impl Group {
         self.cells.as_ref().filter(|_| bytes <= CELL_BYTES)
     }
 
-    /// What may touch a tensor.
-    #[cfg(not(feature = "cuda"))]
-    fn access(&self, _: &TensorRegion) -> shouter_reducer::schedule::Access {
-        shouter_reducer::schedule::Access::Host
-    }
-
     /// The memory of an operation that has input and output in one tensor.
     fn in_place(&self, data: element::Buffer) -> Memory {
         Memory { output: self.region(data), input: TensorRegion::empty() }
@@ -452,29 +372,17 @@ impl Group {
             device,
         };
         let run = self.drive.run(request);
-        run.map_err(|why| self.recorded(self.run_error(why, &shape, None, step)))
+        run.map_err(|why| self.outcomes.recorded(self.outcomes.run_error(why, &shape, None, step)))
     }
 
     #[inline]
     fn finished(&self, begin: Instant, collective: Collective, name: &Arc<str>, bytes: usize) {
-        let end = Clock.now();
-        self.tally.finished(begin, end, bytes);
-        if let Some(timeline) = &self.timeline {
-            timeline.call(TraceEvent {
-                name: collective.name(),
-                start: begin,
-                duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
-                tensor: Some(name.clone()),
-                step: self.step.load(Ordering::Relaxed),
-                bytes: Some(bytes as u64),
-                ..TraceEvent::default()
-            });
-        }
+        self.outcomes.finished(begin, collective, name, bytes, self.step.load(Ordering::Relaxed));
     }
 
     /// What this rank has done so far, counted since it joined.
     pub fn stats(&self) -> Stats {
-        self.tally.snapshot(&self.drive)
+        self.outcomes.tally.snapshot(&self.drive)
     }
 
     /// Writes what this rank did as a trace that Perfetto opens.
@@ -526,7 +434,7 @@ impl Group {
                 step: self.step.load(Ordering::Relaxed),
             };
             let text = format!("leaving the group: {cause}");
-            return Err(self.recorded(Error::peer_failed(call, culprit.0, reason.into(), text)));
+            return Err(self.outcomes.recorded(Error::peer_failed(call, culprit.0, reason.into(), text)));
         }
         match self.subset {
             None => self.check_late(),

@@ -204,7 +204,7 @@ impl Transfer<'_> {
                 ended.map(|status| Some(status.into())).map_err(|error| self.group.transfer_error(&error))
             }
             Err(Error::Timeout { .. }) => Ok(None),
-            Err(error) => Err(self.group.recorded(error)),
+            Err(error) => Err(self.group.outcomes.recorded(error)),
         }
     }
 
@@ -372,11 +372,11 @@ impl Group {
         }
         match self.drive.probe(from, tag, Clock.now() + timeout) {
             Ok(Ok(status)) => Ok(Some(status.into())),
-            Ok(Err(cause)) => {
-                Err(self.recorded(Error::closed_by(&cause, format!("a probe was not made: {cause}"))))
-            }
+            Ok(Err(cause)) => Err(self
+                .outcomes
+                .recorded(Error::closed_by(&cause, format!("a probe was not made: {cause}")))),
             Err(Error::Timeout { .. }) => Ok(None),
-            Err(error) => Err(self.recorded(error)),
+            Err(error) => Err(self.outcomes.recorded(error)),
         }
     }
 
@@ -413,7 +413,7 @@ impl Group {
         let ended = match self.drive.exchange(posts) {
             Ok(ended) => ended,
             Err(error) => {
-                let error = self.recorded(error);
+                let error = self.outcomes.recorded(error);
                 return messages.iter().map(|_| Err(error.clone())).collect();
             }
         };
@@ -457,7 +457,7 @@ impl Group {
             PostError::Earlier(error) => self.transfer_error(&error),
             PostError::Aborted(cause) => {
                 let what = if operation == Operation::Send { "a send" } else { "a receive" };
-                self.recorded(Error::closed_by(&cause, format!("{what} was not started: {cause}")))
+                self.outcomes.recorded(Error::closed_by(&cause, format!("{what} was not started: {cause}")))
             }
             error => Error::Argument(error.to_string()),
         }
@@ -493,7 +493,7 @@ impl Group {
                 why => Error::peer_failed(call, cause.culprit.0, Reason::from(why), text),
             },
         };
-        self.recorded(error)
+        self.outcomes.recorded(error)
     }
 
     /// What became of sends that had ended, when the group is left.

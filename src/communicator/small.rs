@@ -6,6 +6,7 @@
 //! word: the latency is that of one line going from core to core.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,9 +20,10 @@ use shouter_reducer::schedule::Problem;
 
 use super::Group;
 use super::element::Buffer;
+use super::outcomes::Outcomes;
 use super::stats::lock;
-use crate::channel::shm::{Abort, NodeSegment, pack_small, unpack_small};
-use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small};
+use crate::channel::shm::{Abort, NodeSegment, Tag, pack_small, unpack_small};
+use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small, started_instead};
 use crate::engine::executor_time;
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
@@ -37,6 +39,8 @@ pub(super) struct Cells {
     segment: Arc<NodeSegment>,
     kernels: Kernels,
     idle: IdlePolicy,
+    /// Operations of their size that were started rather than called: those go by the engine.
+    started: AtomicU64,
     state: Mutex<SmallState>,
 }
 
@@ -94,7 +98,7 @@ struct Call<'a> {
     step: u64,
     part: &'a Part,
     number: u64,
-    tag: u64,
+    tag: Tag,
 }
 
 impl Cells {
@@ -105,30 +109,40 @@ impl Cells {
         recorder: Recorder,
     ) -> Self {
         let state = SmallState { number: 0, is_broken: false, recorder };
-        Self { segment, kernels, idle, state: Mutex::new(state) }
+        Self { segment, kernels, idle, started: AtomicU64::new(0), state: Mutex::new(state) }
+    }
+
+    /// Counts an operation that was started rather than called.
+    pub(super) fn count_started(&self) {
+        self.started.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Runs an operation over all ranks of the node to its end.
     pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part, step: u64) -> Result<(), Error> {
+        // The others take what this rank publishes for all that it does after what it has announced.
+        if group.submissions.get().is_some_and(|submissions| !submissions.are_all_started()) {
+            group.await_started()?;
+        }
         let mut state = lock(&self.state);
         if let Some(abort) = self.segment.abort()
             && let Some(error) = self.refusal(group, abort, state.is_broken, &part.view(), step)
         {
             let (at, seq, rank) = (executor_time(begin), state.number + 1, Some(Rank(abort.culprit)));
             state.recorder.record(Record { at, seq, rank, ..Record::of(RecordKind::Failed) });
-            return Err(group.recorded(error));
+            return Err(group.outcomes.recorded(error));
         }
         state.number += 1;
         let (at, seq, bytes) = (executor_time(begin), state.number, part.input.len() as u64);
         state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
-        let tag = pack_small(&part.problem.shape, part.problem.tag());
+        let operation = pack_small(&part.problem.shape, part.problem.tag());
+        let tag = Tag { operation, started: self.started.load(Ordering::Relaxed) };
         let result = self.exchange(&Call { group, begin, step, part, number: state.number, tag });
         state.is_broken = result.is_err();
         result.map_err(|error| {
             let rank = self.segment.abort().map(|abort| Rank(abort.culprit));
             let at = executor_time(Clock.now());
             state.recorder.record(Record { at, seq, rank, ..Record::of(RecordKind::Failed) });
-            group.recorded(error)
+            group.outcomes.recorded(error)
         })
     }
 
@@ -140,7 +154,7 @@ impl Cells {
             return None;
         }
         Some(match self.segment.verdict() {
-            Some(divergence) => group.diverged(Some(divergence), view, step),
+            Some(divergence) => group.outcomes.diverged(Some(divergence), view, step),
             None => {
                 let cause = cause(group, abort);
                 Error::closed_by(&cause, format!("{view} was not started: {cause}"))
@@ -284,12 +298,12 @@ impl Cells {
             }
         }
         if let Some(abort) = aborted {
-            return Err(Group::aborted(&cause(group, abort), &call.part.view(), step));
+            return Err(Outcomes::aborted(&cause(group, abort), &call.part.view(), step));
         }
         if waited > group.deadline {
             // Else the others would take this rank, which leaves, for the cause.
             self.segment.set_abort(local, AbortReason::Late.code() as u8);
-            return Err(group.late(Rank(local), waited, &call.part.view(), step));
+            return Err(group.outcomes.late(Rank(local), waited, &call.part.view(), step));
         }
         Ok(())
     }
@@ -304,19 +318,19 @@ impl Cells {
         loop {
             let waited = Clock.now() - begin;
             if let Some(divergence) = self.segment.verdict() {
-                return group.diverged(Some(divergence), &view, step);
+                return group.outcomes.diverged(Some(divergence), &view, step);
             }
             // Where an operation of the engine is in dispute, that finds out.
             if self.segment.dispute().is_none()
                 && (waited > VIEWS || self.have_all_published(number))
-                && let Some(divergence) = self.judge(number, view)
+                && let Some(divergence) = self.judge(group, number, view)
             {
                 self.segment.set_verdict(&divergence);
                 self.segment.set_abort(divergence.rank.0, diverged());
                 continue;
             }
             if waited > VERDICT {
-                return group.diverged(None, &view, step);
+                return group.outcomes.diverged(None, &view, step);
             }
             if let Err(error) = group.drive.poll() {
                 return error;
@@ -333,12 +347,19 @@ impl Cells {
         })
     }
 
-    /// The differing rank among those that have published small operation `number`.
-    fn judge(&self, number: u64, own: View) -> Option<Divergence> {
+    /// The differing rank among those that have published small operation `number`: it calls another one, or has started fewer of them
+    /// before, or more.
+    fn judge(&self, group: &Group, number: u64, own: View) -> Option<Divergence> {
+        let segment = &self.segment;
+        let tags: Vec<_> = (0..segment.ranks()).map(|local| segment.cell(local, number).tag()).collect();
+        let fewest = tags.iter().flatten().map(|tag| tag.started).min()?;
+        let large = group.drive.with(|engine| engine.started()).unwrap_or(0);
         let mut votes: Vec<Vote> = Vec::new();
-        for local in 0..self.segment.ranks() {
-            let tag = self.segment.cell(local, number).tag();
-            let Some(view) = tag.and_then(unpack_small) else { continue };
+        for (local, tag) in (0..).zip(tags) {
+            let Some(tag) = tag else { continue };
+            let started =
+                if tag.started == fewest { None } else { started_instead(segment, local, number, large) };
+            let Some(view) = started.or_else(|| unpack_small(tag.operation)) else { continue };
             match votes.iter_mut().find(|vote| vote.view == view) {
                 Some(vote) => vote.ranks += 1,
                 None => votes.push(Vote { view, rank: Rank(local), ranks: 1 }),

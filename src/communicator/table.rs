@@ -1,13 +1,13 @@
 //! Registered tensors and cached schedules.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Collective, Identity, Shape, View};
+use shouter_reducer::header::{Identity, Shape, View};
 use shouter_reducer::plan::{Choices, Plan};
-use shouter_reducer::schedule::{Access, Problem, Schedule};
+use shouter_reducer::schedule::{Placement, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TableError, TensorTable};
 
@@ -22,8 +22,10 @@ pub(super) struct Entry {
     generation: u32,
     pub(super) tensor: u32,
     uses: AtomicU32,
-    pub(super) shape: Shape,
-    pub(super) schedule: Arc<Schedule>,
+    /// This rank's part, in place.
+    pub(super) problem: Problem,
+    /// Its schedules in place and apart, once they were needed.
+    schedules: [OnceLock<Arc<Schedule>>; 2],
     pub(super) name: Arc<str>,
 }
 
@@ -33,21 +35,28 @@ impl Entry {
         self.identity(self.uses.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// Takes the last use back, which was not started.
+    pub(super) fn unused(&self) {
+        self.uses.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// The identity of one of the tensor's operations.
     pub(super) fn identity(&self, instance: u32) -> Identity {
         Identity::Registered { generation: self.generation, tensor: self.tensor, instance }
     }
 
-    /// The tensor's length in bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.shape.count as usize * self.shape.dtype.size()
+    /// What it does.
+    pub(super) fn shape(&self) -> &Shape {
+        &self.problem.shape
     }
 }
 
-#[derive(Default)]
-struct Registered {
-    table: TensorTable,
+/// The entries of a generation. A list of them only grows, so it is read without a lock.
+struct Generation {
+    /// The number of the first.
+    first: usize,
     entries: Vec<Arc<Entry>>,
+    next: OnceLock<Box<Generation>>,
 }
 
 /// How the ranks of a group show each other what they register.
@@ -66,9 +75,9 @@ pub(super) struct Tables {
     rank: Rank,
     grid: Grid,
     plan: Plan,
-    /// Who registers holds it throughout; the table stays free for those who push.
-    registering: Mutex<()>,
-    registered: Mutex<Registered>,
+    /// Who registers holds it throughout; the entries stay free for those who push.
+    registering: Mutex<TensorTable>,
+    registered: OnceLock<Box<Generation>>,
     /// By shape, and what may touch the tensor.
     schedules: Mutex<Schedules>,
     choices: Mutex<Choices>,
@@ -82,15 +91,10 @@ impl Tables {
             grid,
             plan,
             registering: Mutex::default(),
-            registered: Mutex::default(),
+            registered: OnceLock::new(),
             schedules: Mutex::default(),
             choices: Mutex::default(),
         }
-    }
-
-    /// This rank's schedule for an all-reduce in place, of a tensor that the CPU may touch or may not.
-    pub(super) fn schedule_for(&self, shape: &Shape, access: Access) -> Result<Arc<Schedule>, Error> {
-        self.schedule(&Problem { access, ..Problem::new(self.grid, self.rank, shape, Rank(0)) })
     }
 
     /// This rank's schedule, built once.
@@ -131,14 +135,37 @@ impl Tables {
         (params.lanes, params.chunk_bytes_on(&self.grid))
     }
 
+    /// This rank's schedule for a registered tensor whose memory lies so; without a lock, from its second use on.
+    pub(super) fn schedule_of(&self, entry: &Entry, placement: Placement) -> Result<Arc<Schedule>, Error> {
+        let kept = &entry.schedules[usize::from(placement == Placement::Separate)];
+        if let Some(schedule) = kept.get() {
+            return Ok(schedule.clone());
+        }
+        let schedule = self.schedule(&Problem { placement, ..entry.problem.clone() })?;
+        Ok(kept.get_or_init(|| schedule).clone())
+    }
+
+    fn generations(&self) -> impl Iterator<Item = &Generation> {
+        std::iter::successors(self.registered.get(), |generation| generation.next.get())
+            .map(|generation| &**generation)
+    }
+
+    /// Tensors of all generations.
+    fn registered(&self) -> usize {
+        self.generations().last().map_or(0, |last| last.first + last.entries.len())
+    }
+
     /// What is known of a tensor.
     pub(super) fn entry(&self, tensor: TensorId) -> Result<Arc<Entry>, Error> {
-        let registered = lock(&self.registered);
-        registered.entries.get(tensor.0 as usize).cloned().ok_or_else(|| {
+        let at = tensor.0 as usize;
+        let found = self
+            .generations()
+            .find_map(|generation| generation.entries.get(at.checked_sub(generation.first)?));
+        found.cloned().ok_or_else(|| {
             Error::Argument(format!(
                 "tensor {} is not registered; there are {}; register it first",
                 tensor.0,
-                registered.entries.len()
+                self.registered()
             ))
         })
     }
@@ -154,11 +181,9 @@ impl Tables {
     /// The tensor of an operation, if it is in the table.
     pub(super) fn named(&self, identity: &Identity) -> Option<Arc<NamedTensor>> {
         let Identity::Registered { generation, tensor, .. } = *identity else { return None };
-        let registered = lock(&self.registered);
-        let known = |entry: &Arc<Entry>| (entry.generation, entry.tensor) == (generation, tensor);
-        let at = registered.entries.iter().position(known)?;
-        let name = registered.entries[at].name.as_ref().to_owned();
-        Some(Arc::new(NamedTensor { id: TensorId(at as u32), name }))
+        let generation = self.generations().nth(generation as usize)?;
+        let name = generation.entries.get(tensor as usize)?.name.as_ref().to_owned();
+        Some(Arc::new(NamedTensor { id: TensorId(generation.first as u32 + tensor), name }))
     }
 
     /// Appends a generation that all ranks agree on; `exchange` reaches the others, where there are any.
@@ -169,11 +194,8 @@ impl Tables {
         deadline: Duration,
         step: u64,
     ) -> Result<Vec<TensorId>, Error> {
-        let _turn = lock(&self.registering);
-        let (mut grown, first) = {
-            let registered = lock(&self.registered);
-            (registered.table.clone(), registered.entries.len() as u32)
-        };
+        let mut table = lock(&self.registering);
+        let (mut grown, first) = (table.clone(), self.registered() as u32);
         let generation = grown.append(specs.to_vec()).map_err(argument)?;
         if let Some(exchange) = exchange {
             Agreement { table: &grown, generation, first, rank: self.rank, exchange, deadline, step }
@@ -181,25 +203,29 @@ impl Tables {
         }
         let mut entries = Vec::with_capacity(specs.len());
         for (tensor, spec) in (0u32..).zip(specs) {
-            let shape = Shape {
-                collective: Collective::AllReduce,
-                dtype: spec.dtype,
-                op: spec.op,
-                count: spec.count,
-            };
-            entries.push(Arc::new(Entry {
+            let shape =
+                Shape { collective: spec.collective, dtype: spec.dtype, op: spec.op, count: spec.count };
+            let entry = Entry {
                 generation,
                 tensor,
                 uses: AtomicU32::new(0),
-                shape,
-                schedule: self.schedule_for(&shape, Access::Host)?,
+                problem: self.problem(&shape, Rank(spec.root)),
+                schedules: Default::default(),
                 name: Arc::from(spec.name.as_str()),
-            }));
+            };
+            self.schedule_of(&entry, Placement::InPlace)?;
+            entries.push(Arc::new(entry));
         }
-        let mut registered = lock(&self.registered);
-        registered.table = grown;
-        registered.entries.extend(entries);
-        Ok((first..registered.entries.len() as u32).map(TensorId).collect())
+        let grown_by = entries.len() as u32;
+        let new = Box::new(Generation { first: first as usize, entries, next: OnceLock::new() });
+        let end = self.generations().last().map_or(&self.registered, |last| &last.next);
+        if end.set(new).is_err() {
+            return Err(Error::Internal(
+                "two generations of the tensor table were registered at once".into(),
+            ));
+        }
+        *table = grown;
+        Ok((first..first + grown_by).map(TensorId).collect())
     }
 }
 

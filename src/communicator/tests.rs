@@ -15,6 +15,11 @@ pub(super) fn ranks(size: u32) -> Vec<Group> {
 
 /// The ranks of a job on so many hosts, which are all this one and speak over sockets of the kernel.
 fn ranks_on(hosts: u32, size: u32) -> Vec<Group> {
+    ranks_with(hosts, size, "")
+}
+
+/// The same in a mode of the key `mode`.
+pub(super) fn ranks_with(hosts: u32, size: u32, mode: &str) -> Vec<Group> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let member = |rank: u32| {
         let per_host = size / hosts;
@@ -32,7 +37,12 @@ fn ranks_on(hosts: u32, size: u32) -> Vec<Group> {
             ("deadline", "20s"),
         ];
         let builder = Builder::from_environment(Environment::default());
-        keys.into_iter().fold(builder, |builder, (key, value)| builder?.set(key, value)).unwrap().build()
+        let mode = (!mode.is_empty()).then_some(("mode", mode));
+        keys.into_iter()
+            .chain(mode)
+            .fold(builder, |builder, (key, value)| builder?.set(key, value))
+            .unwrap()
+            .build()
     };
     thread::scope(|scope| {
         let joining: Vec<_> =
@@ -42,7 +52,20 @@ fn ranks_on(hosts: u32, size: u32) -> Vec<Group> {
 }
 
 fn spec(count: u64) -> TensorSpec {
-    TensorSpec { name: "gradient".into(), dtype: DType::F32, count, op: ReduceOp::Sum }
+    TensorSpec::all_reduce("gradient", DType::F32, count, ReduceOp::Sum)
+}
+
+/// An all-reduce in place.
+pub(super) fn in_place(data: &mut [f32]) -> CollectiveCall {
+    CollectiveCall {
+        collective: Collective::AllReduce,
+        input: data.as_ptr().cast(),
+        output: data.as_mut_ptr().cast(),
+        count: data.len(),
+        dtype: DType::F32,
+        op: ReduceOp::Sum,
+        root: 0,
+    }
 }
 
 /// What every rank does at once.
@@ -55,42 +78,44 @@ pub(super) fn each<R: Send>(group: &[Group], body: impl Fn(&Group) -> R + Sync) 
 }
 
 #[test]
-fn an_operation_is_waited_for_in_its_own_group() {
-    let groups = [ranks(1), ranks(1)].map(|mut group| group.remove(0));
+fn operations_of_two_groups_are_not_waited_for_at_once() {
+    let groups = [ranks(1), ranks(2), ranks(2)];
     let mut data = [[1f32; 8], [2f32; 8]];
-    let mut pushed = vec![];
-    for (group, data) in groups.iter().zip(&mut data) {
-        let id = group.register(&[spec(8)]).unwrap()[0];
-        // SAFETY: the data is touched again only after the waits.
-        pushed.push(unsafe { group.push(id, data.as_mut_ptr().cast()) }.unwrap());
-    }
-    let mut pushed = pushed.into_iter();
-    let [first, second] = [pushed.next().unwrap(), pushed.next().unwrap()];
-    assert_eq!(first.op, second.op, "the numbers alone do not tell");
-    let WaitError { error, pending } = groups[1].wait(first, None).unwrap_err();
-    assert!(matches!(error, Error::Argument(_)), "{error}");
-    groups[0].wait(pending.unwrap(), None).unwrap();
-    groups[1].wait(second, None).unwrap();
-    assert_eq!(data, [[1.0; 8], [2.0; 8]]);
+    // SAFETY: the data is touched again only after the groups have gone.
+    let works =
+        [&groups[1][0], &groups[2][0]].map(|rank| unsafe { rank.start(&in_place(&mut data[0])) }.unwrap());
+    let refused = |works: &[Work]| Work::wait_any(works, None).unwrap_err();
+    assert!(matches!(refused(&works), Error::Argument(_)));
+    assert!(matches!(refused(&[]), Error::Argument(_)));
+    // SAFETY: as above.
+    let ended = unsafe { groups[0][0].start(&in_place(&mut data[1])) }.unwrap();
+    ended.wait(None).unwrap();
+    let [first, second] = works;
+    assert_eq!(
+        Work::wait_any(&[first, second, ended], None).unwrap(),
+        2,
+        "one has ended, whichever group's it is"
+    );
+    drop(groups);
 }
 
 #[test]
-fn an_operation_comes_back_from_a_wait_that_timed_out() {
+fn an_operation_is_under_way_after_a_wait_that_timed_out() {
     let group = ranks(2);
     let ids = each(&group, |rank| rank.register(&[spec(50_000)]).unwrap()[0]);
     let mut data = vec![vec![1f32; 50_000]; 2];
     // SAFETY: the data is touched again only after the waits.
     let mut push = |rank: usize| unsafe { group[rank].push(ids[rank], data[rank].as_mut_ptr().cast()) };
-    let mut first = push(0).unwrap();
+    let first = push(0).unwrap();
     for _ in 0..3 {
-        let WaitError { error, pending } = group[0].wait(first, Some(Duration::ZERO)).unwrap_err();
+        let error = first.wait(Some(Duration::ZERO)).unwrap_err();
         assert!(matches!(error, Error::Timeout { .. }), "{error}");
-        first = pending.unwrap();
+        assert!(first.test().is_none());
     }
     let second = push(1).unwrap();
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| group[1].wait(second, None));
-        group[0].wait(first, None).unwrap();
+        let waiting = scope.spawn(|| second.wait(None));
+        first.wait(None).unwrap();
         waiting.join().unwrap().unwrap();
     });
     assert!(data.iter().flatten().all(|sum| *sum == 2.0));
@@ -113,7 +138,10 @@ fn a_forked_child_is_refused_by_every_call() {
             rank.register(&[spec(4)]).map(drop),
             // SAFETY: they are refused.
             unsafe { rank.push(ids[0], data) }.map(drop),
-            rank.wait(pending.take().unwrap(), None).map_err(Error::from),
+            pending.take().unwrap().wait(None),
+            // SAFETY: as above.
+            unsafe { rank.start(&in_place(&mut [1f32; 4])) }.map(drop),
+            rank.completion_fd().map(drop),
             rank.all_reduce(&mut [1f32], ReduceOp::Sum),
             rank.all_reduce(&mut [1f32; 50_000], ReduceOp::Sum),
             rank.barrier(),
@@ -130,8 +158,8 @@ fn a_forked_child_is_refused_by_every_call() {
     // SAFETY: the data is touched again only after the waits.
     let second = unsafe { group[1].push(ids[1], theirs.as_mut_ptr().cast()) }.unwrap();
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| group[1].wait(second, None));
-        group[0].wait(pending.unwrap(), None).unwrap();
+        let waiting = scope.spawn(|| second.wait(None));
+        pending.unwrap().wait(None).unwrap();
         waiting.join().unwrap().unwrap();
     });
     assert_eq!((&tensor[..], theirs), (&[3.0; 4][..], [3.0; 4]));
@@ -158,11 +186,11 @@ fn what_a_rank_has_done_goes_on_for_the_others_after_it_has_left() {
                 .map(|(rank, data)| unsafe { rank.push(ids[0], data.as_mut_ptr().cast()) }.unwrap())
                 .collect();
             let (left, pending) = (group.remove(leaver), pushed.remove(leaver));
-            left.wait(pending, None).unwrap();
+            pending.wait(None).unwrap();
             drop(left);
-            for (rank, pending) in group.iter().zip(pushed) {
-                let ended = rank.wait(pending, None);
-                assert!(ended.is_ok(), "{leaver} of {size} on {hosts}: {:?}", ended.map_err(Error::from));
+            for pending in pushed {
+                let ended = pending.wait(None);
+                assert!(ended.is_ok(), "{leaver} of {size} on {hosts}: {:?}", ended);
             }
             assert!(data.iter().flatten().all(|sum| *sum == size as f32));
         }
@@ -209,13 +237,13 @@ fn a_rank_that_leaves_in_the_midst_of_an_operation_is_named_by_all() {
                 pushed.push((at != late).then(|| push(rank, data).unwrap()));
             }
             drop((members.remove(leaver), pushed.remove(leaver)));
-            for ((rank, _), pending) in members.iter().zip(pushed) {
+            for pending in pushed {
                 let Some(pending) = pending else { continue };
-                assert_left(&rank.wait(pending, None).unwrap_err().error, leaver);
+                assert_left(&pending.wait(None).unwrap_err(), leaver);
             }
             // The late one too, and nobody can begin another.
             for (rank, data) in &mut members {
-                let ended = push(rank, data).and_then(|pending| Ok(rank.wait(pending, None)?));
+                let ended = push(rank, data).and_then(|pending| pending.wait(None));
                 assert_left(&ended.unwrap_err(), leaver);
             }
         }

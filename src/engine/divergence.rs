@@ -10,12 +10,13 @@ use std::time::Duration;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortReason, OpId, Request};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::View;
+use shouter_reducer::header::{Identity, View};
 use shouter_reducer::memory::MemoryKind;
 use shouter_reducer::transport::{ExportedTensor, NodeMemory};
 
 use super::Engine;
-use crate::channel::shm::{Announcement, NodeSegment, pack, pack_identity, unpack};
+use super::submitted::Due;
+use crate::channel::shm::{ANNOUNCEMENTS, Announcement, NodeSegment, pack, pack_identity, unpack};
 
 /// An operation as this rank has started it, until its outcome has been taken.
 pub(super) struct Open {
@@ -25,6 +26,10 @@ pub(super) struct Open {
     pub(super) shared: Option<(usize, usize)>,
     /// How the others open the tensor, if it lies in an accelerator's memory and they may.
     pub(super) export: Option<ExportedTensor>,
+    /// Small operations before it, if that is not what the node's memory says when it is announced.
+    pub(super) small_before: Option<u64>,
+    /// Who hears of its end; nobody where its outcome is taken.
+    pub(super) due: Option<Due>,
 }
 
 impl Open {
@@ -38,7 +43,7 @@ impl Open {
         });
         let export = given.and(request.device).and_then(|device| device.export);
         let view = View { identity: request.identity, shape: request.shape };
-        Self { op: OpId(0), view, shared, export }
+        Self { op: OpId(0), view, shared, export, small_before: None, due: None }
     }
 
     /// Announces the operation to the other ranks of the node.
@@ -53,7 +58,7 @@ impl Open {
                 (None, Some(_)) => Announcement::EXPORTED,
                 (None, None) => 0,
             },
-            small_before: node.small_started(node.local()),
+            small_before: self.small_before.unwrap_or_else(|| node.small_started(node.local())),
         };
         node.announce(announcement, self.export.as_ref());
     }
@@ -144,4 +149,15 @@ pub(crate) fn instead_of_small(node: &NodeSegment, local: u32, number: u64, larg
         return None;
     }
     unpack(theirs.shape, theirs.identity)
+}
+
+/// What local rank `local` has started, without waiting, after as many small operations as came before this rank's small operation
+/// `number`, where other ranks have not: the first that it has announced.
+pub(crate) fn started_instead(node: &NodeSegment, local: u32, number: u64, large: u64) -> Option<View> {
+    let around = large.saturating_sub(ANNOUNCEMENTS as u64) + 1..=large + ANNOUNCEMENTS as u64;
+    around.filter_map(|at| node.announcement(local, at)).find_map(|theirs| {
+        let view = unpack(theirs.shape, theirs.identity)?;
+        let is_started = matches!(view.identity, Identity::Started { .. });
+        (is_started && theirs.small_before + 1 == number).then_some(view)
+    })
 }

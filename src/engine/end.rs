@@ -114,7 +114,8 @@ impl Engine {
         {
             self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
         }
-        if self.executor.aborted().is_none() && (self.running != 0 || self.messages.are_running()) {
+        let is_busy = self.running != 0 || !self.submitted.is_empty() || self.messages.are_running();
+        if self.executor.aborted().is_none() && is_busy {
             self.end(self.rank, AbortReason::Aborted);
         }
         if self.executor.aborted().is_none() {
@@ -130,6 +131,7 @@ impl Engine {
     pub(super) fn flood_abort(&mut self, now: Instant) {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
+        self.submitted.close();
         self.fence_tensors();
         self.messages.abort(&cause);
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.reason, "the group has ended");

@@ -16,6 +16,7 @@ mod end;
 pub(crate) mod groups;
 mod liveness;
 mod messages;
+pub(crate) mod submitted;
 mod trace;
 
 use std::any::Any;
@@ -46,6 +47,7 @@ use divergence::{Ballot, Open};
 use groups::Groups;
 use liveness::Liveness;
 use messages::Messages;
+use submitted::Submitted;
 use trace::Watch;
 
 /// A peer whose last acknowledgement was lost asks again within this time.
@@ -137,6 +139,8 @@ pub struct Engine {
     liveness: Liveness,
     /// Operations started whose outcome has not been taken.
     open: Vec<Open>,
+    /// Operations to be started that nobody waits for here.
+    submitted: Submitted,
     finished: Vec<Completed>,
     started: u64,
     running: usize,
@@ -190,6 +194,7 @@ impl Engine {
             node,
             liveness: Liveness::new(first, local, per_node, dead_after, now),
             open: Vec::with_capacity(64),
+            submitted: Submitted::default(),
             finished: Vec::with_capacity(64),
             started: 0,
             running: 0,
@@ -222,7 +227,15 @@ impl Engine {
 
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
-        let mut open = Open::new(&request, self.node.as_deref());
+        self.admit(now);
+        if !self.submitted.is_empty() {
+            return Err(StartError::Busy { what: "operations" });
+        }
+        let open = Open::new(&request, self.node.as_deref());
+        self.open(now, request, open)
+    }
+
+    fn open(&mut self, now: Instant, request: Request, mut open: Open) -> Result<OpId, StartError> {
         self.executor.set_time(executor_time(now));
         let op = self.executor.start(request)?;
         open.op = op;
@@ -371,7 +384,10 @@ impl Engine {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub fn is_idle(&self) -> bool {
-        self.running == 0 && !self.messages.are_running() && self.settling.is_none()
+        self.running == 0
+            && !self.messages.are_running()
+            && self.settling.is_none()
+            && self.submitted.is_empty()
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
@@ -427,6 +443,7 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
+        busy |= self.admit(now);
         let mut inboxes =
             Inboxes { executor: &mut self.executor, messages: &mut self.messages, groups: &mut self.groups };
         busy |= self.up.receive(now, &mut inboxes);
@@ -507,6 +524,7 @@ impl Poller for Engine {
             self.settling = None;
             busy = true;
         }
+        busy |= self.report();
         self.ask_at = self.executor.waits_for_accelerator().then(|| now + ASK_EVERY);
         if busy {
             self.last_busy = now;

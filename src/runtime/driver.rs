@@ -110,6 +110,8 @@ struct Inner<P> {
     driving_thread: AtomicU64,
     /// How often the driver lock was released.
     drives: AtomicU64,
+    /// Something waits for the next poll.
+    nudged: AtomicBool,
     idle: IdlePolicy,
     forks: u32,
 }
@@ -164,6 +166,7 @@ impl<P: Poller + Send + 'static> Driver<P> {
             helper_drives: AtomicBool::new(false),
             driving_thread: AtomicU64::new(0),
             drives: AtomicU64::new(0),
+            nudged: AtomicBool::new(false),
             idle: options.idle,
             forks: sys::fork_generation(),
         });
@@ -229,6 +232,18 @@ impl<P: Poller + Send + 'static> Driver<P> {
     {
         let mut f = Some(f);
         self.drive_until(move |poller| f.take().map(|f| f(poller)), None)
+    }
+
+    /// Sees to it that the engine is polled for news that is already where it looks, in a queue: by this thread, once, if no thread drives
+    /// it, else by the one that does. Does not wait, and allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// If the engine is of no more use.
+    pub fn nudge(&self) -> Result<(), DriveError> {
+        let inner = self.inner();
+        inner.check_process()?;
+        inner.nudge()
     }
 
     /// Whether the engine is this process's.
@@ -309,10 +324,48 @@ impl<P: Poller + Send + 'static> Inner<P> {
     /// Releases the driver lock and wakes the longest waiting thread.
     #[inline]
     fn unlock(&self, locked: MutexGuard<'_, Locked<P>>) {
+        self.release(locked);
+        if self.nudged.load(Ordering::Relaxed) {
+            // Who nudged has found the lock taken. A panic of the engine is kept for those who drive next.
+            let _ = self.serve_nudge();
+        }
+    }
+
+    /// Polls for what waits for a poll, unless another thread drives.
+    fn nudge(&self) -> Result<(), DriveError> {
+        self.nudged.store(true, Ordering::Relaxed);
+        // Pairs with the read-modify-write in `release`: either we find the lock free, or who has released it sees the nudge.
+        self.drives.fetch_add(0, Ordering::AcqRel);
+        self.serve_nudge()
+    }
+
+    fn serve_nudge(&self) -> Result<(), DriveError> {
+        while self.nudged.load(Ordering::Relaxed) {
+            if self.driving_thread.load(Ordering::Relaxed) == thread_number() {
+                return Ok(());
+            }
+            let Some(mut locked) = self.try_lock() else {
+                self.wake();
+                return Ok(());
+            };
+            self.nudged.store(false, Ordering::Relaxed);
+            let polled = self.drive(
+                &mut locked,
+                &mut once(|poller: &mut P| self.poll_and_serve(poller, Clock.now())),
+                None,
+            );
+            self.release(locked);
+            polled?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn release(&self, locked: MutexGuard<'_, Locked<P>>) {
         self.driving_thread.store(0, Ordering::Relaxed);
         let dead = locked.dead.is_some();
         drop(locked);
-        // Pairs with the read-modify-write in `drive_or_wait`. Of two on one word, the later sees what came before the
+        // Pairs with the read-modify-writes in `drive_or_wait` and `nudge`. Of two on one word, the later sees what came before the
         // earlier: either we see who waits, or they see the free lock. (A fence says the same at twice the price.)
         self.drives.fetch_add(1, Ordering::AcqRel);
         if !self.waiters.is_empty() {
@@ -359,7 +412,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
             let parked = idle.wait_with(
                 activity,
                 || earlier(poller.next_deadline(), deadline),
-                |longest| self.sleeper.park(parker, longest, || self.waiters.have_fresh()),
+                |longest| self.sleeper.park(parker, longest, || self.has_news()),
             );
             if activity.is_busy() || parked {
                 fresh = true;
@@ -374,6 +427,11 @@ impl<P: Poller + Send + 'static> Inner<P> {
                 return Err(DriveError::Timeout { waited: now.saturating_since(begin) });
             }
         }
+    }
+
+    /// Whether a thread that is about to park has something to do.
+    fn has_news(&self) -> bool {
+        self.waiters.have_fresh() || self.nudged.swap(false, Ordering::Relaxed)
     }
 
     /// Polls once and checks the enqueued conditions. Busy also when one of them holds: a closure run by [`Driver::with`] may
@@ -421,7 +479,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
             if let Some(result) = ticket.take() {
                 return Ok(result);
             }
-            // Registered before looking at the driver lock; pairs with `unlock`.
+            // Registered before looking at the driver lock; pairs with `release`.
             self.drives.fetch_add(0, Ordering::AcqRel);
             if let Some(mut locked) = self.try_lock() {
                 self.waiters.refresh();
@@ -441,6 +499,11 @@ impl<P: Poller + Send + 'static> Inner<P> {
             ticket.wait(&mut idle, deadline);
         }
     }
+}
+
+/// A condition that holds once it has been asked.
+fn once<P, R>(mut act: impl FnMut(&mut P) -> R) -> impl FnMut(&mut P) -> Option<R> {
+    move |poller| Some(act(poller))
 }
 
 /// The earlier of two deadlines.

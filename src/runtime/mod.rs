@@ -164,7 +164,7 @@ impl Poller for () {
 }
 
 /// What a panic said, for an error message.
-fn panic_message(payload: &(dyn core::any::Any + Send)) -> String {
+pub(crate) fn panic_message(payload: &(dyn core::any::Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&'static str>() {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {

@@ -9,12 +9,12 @@
  *
  * The parts that matter for a trainer of your own:
  *   - shouter_register  once, before the first step: each gradient's name, type and length, in forward order (order is priority);
- *   - shouter_push      as soon as the backward pass has produced a gradient, so that it travels while the pass goes on;
+ *   - shouter_start     as soon as the backward pass has produced a gradient, so that it travels while the pass goes on;
  *   - shouter_wait      before the update reads it;
  *   - shouter_allreduce for what is not worth a table entry (here: the epoch's loss and accuracy).
  *
- * With --gpu parameters and gradients lie in the memory of an NVIDIA GPU and trainer_gpu.c computes; shouter_push_cuda and
- * shouter_allreduce_cuda take the place of the two. It ends with the same bits. Nothing of CUDA is needed to compile.
+ * With --gpu parameters and gradients lie in the memory of an NVIDIA GPU and trainer_gpu.c computes; what is started says so, and
+ * shouter_allreduce_cuda takes the place of shouter_allreduce. It ends with the same bits. Nothing of CUDA is needed to compile.
  *
  * The sums inside one process have a fixed order and no operation is contracted into a fused multiply-add, so that a
  * run can be repeated to the bit, and compared with `--single`, which computes the same global batches alone.
@@ -275,23 +275,30 @@ struct exchange {
     shouter_t *shouter; /* NULL when alone */
     struct gpu *gpu;    /* NULL where gradients lie in the host's memory */
     uint32_t id[TENSORS];
-    shouter_pending_t pending[TENSORS];
-    double blocked_us; /* in this step, inside push and wait */
+    shouter_work_t *work[TENSORS];
+    double blocked_us; /* in this step, inside start and wait */
 };
 
 static void push(void *context, int tensor, float *gradient) {
     struct exchange *x = context;
     double start = now_us();
-    if (x->gpu)
-        check(shouter_push_cuda(x->shouter, x->id[tensor], gradient, gpu_stream(x->gpu), &x->pending[tensor]), "shouter_push_cuda");
-    else
-        check(shouter_push(x->shouter, x->id[tensor], gradient, &x->pending[tensor]), "shouter_push");
+    shouter_operation_t operation = {.size = sizeof operation,
+                                     .kind = SHOUTER_OPERATION_OF_TENSOR,
+                                     .tensor = x->id[tensor],
+                                     .input = gradient,
+                                     .output = gradient};
+    if (x->gpu) {
+        operation.memory = SHOUTER_MEMORY_CUDA;
+        operation.stream = gpu_stream(x->gpu);
+    }
+    check(shouter_start(x->shouter, &operation, &x->work[tensor]), "shouter_start");
     x->blocked_us += now_us() - start;
 }
 
 static void wait_for(struct exchange *x, int tensor) {
     double start = now_us();
-    check(shouter_wait(x->shouter, x->pending[tensor], SHOUTER_DEFAULT_TIMEOUT), "shouter_wait");
+    check(shouter_wait(x->work[tensor], SHOUTER_DEFAULT_TIMEOUT), "shouter_wait");
+    shouter_work_free(x->work[tensor]);
     x->blocked_us += now_us() - start;
 }
 
@@ -301,7 +308,11 @@ static void join(struct exchange *x, int *rank, int *size) {
     *size = (int)shouter_size(x->shouter);
     shouter_tensor_t table[TENSORS];
     for (int t = 0; t < TENSORS; t++)
-        table[t] = (shouter_tensor_t){.name = TENSOR_NAME[t], .count = length(t), .dtype = SHOUTER_F32, .op = SHOUTER_SUM};
+        table[t] = (shouter_tensor_t){.name = TENSOR_NAME[t],
+                                      .kind = SHOUTER_OPERATION_ALLREDUCE,
+                                      .count = length(t),
+                                      .dtype = SHOUTER_F32,
+                                      .op = SHOUTER_SUM};
     check(shouter_register(x->shouter, table, TENSORS, x->id), "shouter_register");
 }
 

@@ -30,10 +30,12 @@ pub const SHOUTER_ERROR_DEADLINE: i32 = 7;
 pub const SHOUTER_ERROR_CLOSED: i32 = 8;
 /// A fault of this library; please report it.
 pub const SHOUTER_ERROR_INTERNAL: i32 = 9;
-/// The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet.
+/// The time-out given to shouter_wait passed: the operation is still under way, and its memory not the caller's yet.
 pub const SHOUTER_ERROR_TIMEOUT: i32 = 10;
 /// A GPU or its driver cannot be used, or has failed.
 pub const SHOUTER_ERROR_ACCELERATOR: i32 = 11;
+/// As many operations are under way as can be, and none has ended within a second; nothing was started.
+pub const SHOUTER_ERROR_WOULD_BLOCK: i32 = 12;
 
 /// A rank's process was killed or has crashed, or its host or every connection to it is gone.
 pub const SHOUTER_REASON_LOST: i32 = 1;
@@ -54,7 +56,7 @@ pub const SHOUTER_REASON_STOPPED: i32 = 8;
 /// A rank is alive, and messages to it do not arrive: the network drops packets of their size, say.
 pub const SHOUTER_REASON_UNREACHABLE: i32 = 9;
 
-/// An all-reduce, pushed or in one call.
+/// An all-reduce.
 pub const SHOUTER_OPERATION_ALLREDUCE: i32 = 1;
 /// shouter_broadcast.
 pub const SHOUTER_OPERATION_BROADCAST: i32 = 2;
@@ -120,7 +122,8 @@ pub struct ErrorInfo {
     pub tensor: i64,
     /// The trainer's step at the call, as shouter_set_step gave it; 0 before that, and if there is none.
     pub step: u64,
-    /// Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT); else 0.
+    /// Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT,
+    /// SHOUTER_ERROR_WOULD_BLOCK); else 0.
     pub after_ns: u64,
     /// The rank whose GPU may still use the tensor, whose memory must stay as it is then; -1 if there is none.
     pub in_use_by: i32,
@@ -169,7 +172,7 @@ pub(crate) fn null(what: &str) -> Error {
 }
 
 /// Keeps an error for the calling thread. A thread that is being torn down keeps none.
-fn remember(error: Error) {
+pub(crate) fn remember(error: Error) {
     let bytes: Vec<u8> = error.to_string().bytes().filter(|&b| b != 0).collect();
     let text = CString::new(bytes).unwrap_or_default();
     let _ = LAST.try_with(|last| *last.borrow_mut() = Some(Last { text, error }));
@@ -232,7 +235,7 @@ pub extern "C" fn shouter_last_error() -> *const c_char {
 /// ```c
 /// shouter_error_info_t why;
 /// why.size = sizeof why;
-/// if (shouter_wait(group, pending, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
+/// if (shouter_wait(work, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
 ///     && shouter_last_error_info(&why) == SHOUTER_OK && why.status == SHOUTER_ERROR_PEER_FAILED)
 ///     fprintf(stderr, "without rank %d from step %llu on\n", (int)why.rank, (unsigned long long)why.step);
 /// ```

@@ -24,15 +24,12 @@ use shouter::{Config, Error, Group, Tensor};
 use crate::error::{Status, guard, guard_value, null};
 use crate::sigpipe::SigpipeBlocked;
 use crate::types::Stats;
-use crate::under_way::UnderWay;
 
 /// A rank's membership in a group, and all that serves it: threads, links, memory.
 pub struct Shouter {
     pub(crate) group: Group,
     /// What shouter_alloc has given, by address.
     pub(crate) memory: Mutex<HashMap<usize, Tensor<u8>>>,
-    /// What shouter_push has started, and no shouter_wait has ended.
-    pub(crate) under_way: UnderWay,
     /// What shouter_transport says.
     transport: CString,
 }
@@ -77,7 +74,7 @@ pub(crate) unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
     let transport = CString::new(said).unwrap_or_default();
     // SAFETY: the caller's promise.
     unsafe {
-        let shouter = Shouter { group, memory: Mutex::default(), under_way: UnderWay::default(), transport };
+        let shouter = Shouter { group, memory: Mutex::default(), transport };
         out.write(Box::into_raw(Box::new(shouter)));
     }
 }
@@ -162,8 +159,8 @@ pub unsafe extern "C" fn shouter_init_list(
 /// Leaves the group together with all its other ranks, and frees everything of it. NULL is allowed and does nothing.
 ///
 /// Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
-/// Waits for this rank's operations under way, then for all ranks. Buffers pushed and not waited for hold their results after it,
-/// and may be used again.
+/// Waits for this rank's operations under way, then for all ranks. Buffers of operations that were started and not waited for hold their
+/// results after it, and may be used again. Handles stay until shouter_work_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_finalize(shouter: *mut Shouter) -> Status {
     guard(|| {

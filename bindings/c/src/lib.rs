@@ -7,7 +7,8 @@
 //!
 //! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
 //! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`uneven`] those with a count for
-//! each rank, [`groups`] those of some ranks, [`p2p`] messages between two ranks, [`log`] what the library says meanwhile.
+//! each rank, [`groups`] those of some ranks, [`work`] what is started and waited for later, [`p2p`] messages between two ranks, [`log`] what
+//! the library says meanwhile.
 
 #![deny(unsafe_code)]
 
@@ -20,8 +21,8 @@ pub mod log;
 pub mod p2p;
 mod sigpipe;
 pub mod types;
-mod under_way;
 pub mod uneven;
+pub mod work;
 
 #[cfg(test)]
 #[allow(unsafe_code, reason = "calls what C calls")]

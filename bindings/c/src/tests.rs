@@ -17,10 +17,57 @@ use crate::p2p::*;
 use crate::sigpipe::SigpipeBlocked;
 use crate::types::{self, *};
 use crate::uneven::*;
+use crate::work::*;
 
 fn last() -> String {
     // SAFETY: shouter_last_error returns a string that lives until the next call on this thread.
     unsafe { CStr::from_ptr(shouter_last_error()) }.to_str().unwrap().to_owned()
+}
+
+/// A tensor to be reduced.
+fn tensor(name: *const std::ffi::c_char, count: usize, dtype: Dtype, op: Op) -> Tensor {
+    Tensor { name, kind: SHOUTER_OPERATION_ALLREDUCE, root: 0, count, dtype, op }
+}
+
+/// The next operation of a tensor.
+fn operation(id: u32) -> crate::work::Operation {
+    crate::work::Operation {
+        size: size_of::<crate::work::Operation>(),
+        kind: SHOUTER_OPERATION_OF_TENSOR,
+        tensor: id,
+        dtype: 0,
+        op: 0,
+        root: 0,
+        input: ptr::null(),
+        output: ptr::null_mut(),
+        count: 0,
+        memory: SHOUTER_MEMORY_HOST,
+        stream: ptr::null_mut(),
+    }
+}
+
+/// Starts the operation of a tensor in place.
+unsafe fn push(
+    shouter: *const Shouter,
+    id: u32,
+    data: *mut std::ffi::c_void,
+    work: *mut *mut Work,
+) -> Status {
+    let operation = crate::work::Operation { input: data, output: data, ..operation(id) };
+    // SAFETY: the caller's promise.
+    unsafe { shouter_start(shouter, &operation, work) }
+}
+
+/// The same on a GPU.
+unsafe fn start_cuda(
+    shouter: *const Shouter,
+    id: u32,
+    data: *mut std::ffi::c_void,
+    work: *mut *mut Work,
+) -> Status {
+    let operation = crate::work::Operation { output: data, memory: SHOUTER_MEMORY_CUDA, ..operation(id) };
+    // SAFETY: the caller's promise.
+    unsafe { shouter_start(shouter, &operation, work) }
 }
 
 /// The committed header is what cbindgen makes of this source. WRITE_SHOUTER_HEADER=1 writes it.
@@ -196,8 +243,9 @@ fn statuses_are_the_errors_codes() {
         SHOUTER_ERROR_INTERNAL,
         SHOUTER_ERROR_TIMEOUT,
         SHOUTER_ERROR_ACCELERATOR,
+        SHOUTER_ERROR_WOULD_BLOCK,
     ];
-    assert!(statuses.into_iter().eq(1..=11));
+    assert!(statuses.into_iter().eq(1..=12));
     let errors = [
         (Error::Config(String::new()), SHOUTER_ERROR_CONFIG),
         (Error::Device(String::new()), SHOUTER_ERROR_DEVICE),
@@ -330,7 +378,7 @@ fn the_last_error_is_the_threads_own() {
 #[test]
 fn null_is_refused_everywhere() {
     let none = ptr::null_mut::<Shouter>();
-    let (mut pending, mut memory) = (0, ptr::null_mut());
+    let (mut work, mut memory) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: NULL is allowed everywhere; the other pointers are valid.
     unsafe {
         let refused = [
@@ -338,10 +386,13 @@ fn null_is_refused_everywhere() {
             shouter_init_list(ptr::null(), ptr::null(), 1, 1, ptr::null_mut()),
             shouter_allreduce(none, ptr::null_mut(), 1, SHOUTER_F32, SHOUTER_SUM),
             shouter_register(none, ptr::null(), 1, ptr::null_mut()),
-            shouter_push(none, 0, ptr::null_mut(), &mut pending),
             shouter_allreduce_cuda(none, ptr::null_mut(), 1, SHOUTER_F32, SHOUTER_SUM, ptr::null_mut()),
-            shouter_push_cuda(none, 0, ptr::null_mut(), ptr::null_mut(), &mut pending),
-            shouter_wait(none, 0, SHOUTER_DEFAULT_TIMEOUT),
+            shouter_start(none, &operation(0), &mut work),
+            shouter_test(ptr::null(), &mut 0),
+            shouter_wait_any(ptr::null(), 1, 0, &mut 0),
+            shouter_on_done(ptr::null(), None, ptr::null_mut()),
+            shouter_completion_fd(none, &mut 0),
+            shouter_wait(ptr::null(), SHOUTER_DEFAULT_TIMEOUT),
             shouter_barrier(none),
             shouter_send(none, ptr::null(), 0, SHOUTER_F32, 0, 0),
             shouter_recv(none, ptr::null_mut(), 0, SHOUTER_F32, 0, 0, ptr::null_mut()),
@@ -352,9 +403,9 @@ fn null_is_refused_everywhere() {
             shouter_timeline(none, c"x".as_ptr()),
             shouter_dump(none, ptr::null_mut(), 0),
             shouter_alloc(none, 1, &mut memory),
-            shouter_free(none, (&raw mut pending).cast()),
-            shouter_pin(none, (&raw mut pending).cast(), 1),
-            shouter_unpin(none, (&raw mut pending).cast()),
+            shouter_free(none, (&raw mut work).cast()),
+            shouter_pin(none, (&raw mut work).cast(), 1),
+            shouter_unpin(none, (&raw mut work).cast()),
         ];
         for (i, status) in refused.into_iter().enumerate() {
             assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "call {i}");
@@ -401,7 +452,14 @@ fn a_reduction_that_a_type_lacks_is_refused_by_name() {
         let (number, reduction) = (i32::from(u8::from(dtype)), i32::from(u8::from(op)));
         let due = if op.is_of(dtype) { SHOUTER_OK } else { SHOUTER_ERROR_ARGUMENT };
         let name = format!("there is no {op} of {dtype}");
-        let tensor = Tensor { name: c"t".as_ptr(), count: 1, dtype: number, op: reduction };
+        let tensor = Tensor {
+            name: c"t".as_ptr(),
+            count: 1,
+            dtype: number,
+            op: reduction,
+            kind: SHOUTER_OPERATION_ALLREDUCE,
+            root: 0,
+        };
         // SAFETY: a live group; the buffer has room for two elements of any type.
         let found = unsafe {
             [
@@ -425,11 +483,11 @@ fn a_group_of_one_trains() {
     let (shouter, folder) = solo("trains");
     let mut data = [1.5f32, -2.0, 4.0];
     let table = [
-        Tensor { name: c"first".as_ptr(), count: 3, dtype: SHOUTER_F32, op: SHOUTER_SUM },
-        Tensor { name: c"second".as_ptr(), count: 3, dtype: SHOUTER_F32, op: SHOUTER_AVG },
+        tensor(c"first".as_ptr(), 3, SHOUTER_F32, SHOUTER_SUM),
+        tensor(c"second".as_ptr(), 3, SHOUTER_F32, SHOUTER_AVG),
     ];
     let mut ids = [u32::MAX; 2];
-    let mut pending = [0; 2];
+    let mut pending = [ptr::null_mut(); 2];
     let mut stats = Stats::default();
     // SAFETY: a live group; every buffer has the registered length and is left alone until the wait.
     unsafe {
@@ -444,10 +502,10 @@ fn a_group_of_one_trains() {
         assert_eq!(shouter_register(shouter, table.as_ptr(), 2, ids.as_mut_ptr()), SHOUTER_OK, "{}", last());
         assert_ne!(ids[0], ids[1]);
         let mut other = data;
-        assert_eq!(shouter_push(shouter, ids[1], other.as_mut_ptr().cast(), &mut pending[1]), SHOUTER_OK);
-        assert_eq!(shouter_push(shouter, ids[0], data.as_mut_ptr().cast(), &mut pending[0]), SHOUTER_OK);
-        assert_eq!(shouter_wait(shouter, pending[0], SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
-        assert_eq!(shouter_wait(shouter, pending[1], i64::MAX), SHOUTER_OK, "{}", last());
+        assert_eq!(push(shouter, ids[1], other.as_mut_ptr().cast(), &mut pending[1]), SHOUTER_OK);
+        assert_eq!(push(shouter, ids[0], data.as_mut_ptr().cast(), &mut pending[0]), SHOUTER_OK);
+        assert_eq!(shouter_wait(pending[0], SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_wait(pending[1], i64::MAX), SHOUTER_OK, "{}", last());
         assert_eq!((data, other), ([1.5, -2.0, 4.0], [1.5, -2.0, 4.0]));
         assert_eq!(shouter_barrier(shouter), SHOUTER_OK);
         assert_eq!(shouter_stats(shouter, &mut stats), SHOUTER_OK);
@@ -488,12 +546,12 @@ fn wrong_arguments_are_refused() {
     let mut data = [0f64; 2];
     let at = data.as_mut_ptr().cast::<std::ffi::c_void>();
     let bad_name = [0xffu8, 0];
-    let tensor = |name, dtype, op| Tensor { name, count: 1, dtype, op };
+    let one = |name, dtype, op| tensor(name, 1, dtype, op);
     let (mut id, mut ids) = (0, [0]);
-    let mut pending = 0;
+    let mut pending = ptr::null_mut();
     // SAFETY: a live group; the pointers are valid or refused before use.
     unsafe {
-        let good = tensor(c"x".as_ptr(), SHOUTER_F64, SHOUTER_SUM);
+        let good = one(c"x".as_ptr(), SHOUTER_F64, SHOUTER_SUM);
         assert_eq!(shouter_register(shouter, &good, 1, &mut id), SHOUTER_OK, "{}", last());
         let mut register = |tensor: Tensor| shouter_register(shouter, &tensor, 1, ids.as_mut_ptr());
         let refused = [
@@ -502,14 +560,15 @@ fn wrong_arguments_are_refused() {
             ("fit", shouter_allreduce(shouter, at, usize::MAX, SHOUTER_F64, SHOUTER_SUM)),
             ("element type", shouter_allreduce(shouter, at, 2, 99, SHOUTER_SUM)),
             ("reduction", shouter_allreduce(shouter, at, 2, SHOUTER_F64, 99)),
-            ("NULL", register(tensor(ptr::null(), SHOUTER_F64, SHOUTER_SUM))),
-            ("UTF-8", register(tensor(bad_name.as_ptr().cast(), SHOUTER_F64, SHOUTER_SUM))),
-            ("element type", register(tensor(c"x".as_ptr(), -1, SHOUTER_SUM))),
+            ("NULL", register(one(ptr::null(), SHOUTER_F64, SHOUTER_SUM))),
+            ("UTF-8", register(one(bad_name.as_ptr().cast(), SHOUTER_F64, SHOUTER_SUM))),
+            ("element type", register(one(c"x".as_ptr(), -1, SHOUTER_SUM))),
             ("n is 0", shouter_register(shouter, ptr::null(), 0, ids.as_mut_ptr())),
-            ("tensor", shouter_push(shouter, 12345, at, &mut pending)),
-            ("aligned", shouter_push(shouter, id, at.byte_add(1), &mut pending)),
-            ("NULL", shouter_push(shouter, id, ptr::null_mut(), &mut pending)),
-            ("timeout_ms", shouter_wait(shouter, 0, -2)),
+            ("tensor", push(shouter, 12345, at, &mut pending)),
+            ("aligned", push(shouter, id, at.byte_add(1), &mut pending)),
+            ("NULL", push(shouter, id, ptr::null_mut(), &mut pending)),
+            ("NULL", shouter_wait(ptr::null(), 0)),
+            ("kind", shouter_register(shouter, &Tensor { kind: 0, ..good }, 1, ids.as_mut_ptr())),
             ("/", shouter_timeline(shouter, c"/nonexistent/folder/x".as_ptr())),
         ];
         // Each message was overwritten by the next; the statuses are what is left.
@@ -521,16 +580,13 @@ fn wrong_arguments_are_refused() {
             SHOUTER_ERROR_ARGUMENT
         );
         assert!(last().contains("aligned"), "{}", last());
-        assert_eq!(shouter_push(shouter, id, at.byte_add(1), &mut pending), SHOUTER_ERROR_ARGUMENT);
+        assert_eq!(push(shouter, id, at.byte_add(1), &mut pending), SHOUTER_ERROR_ARGUMENT);
         assert!(last().contains("aligned"), "{}", last());
-        for forged in [0, 1, u64::MAX] {
-            assert_eq!(shouter_wait(shouter, forged, 0), SHOUTER_ERROR_ARGUMENT, "it was never given");
-        }
         // What has no elements needs no address, whichever call it is.
-        let empty = Tensor { count: 0, ..tensor(c"nothing".as_ptr(), SHOUTER_F64, SHOUTER_SUM) };
+        let empty = Tensor { count: 0, ..one(c"nothing".as_ptr(), SHOUTER_F64, SHOUTER_SUM) };
         assert_eq!(shouter_register(shouter, &empty, 1, &mut id), SHOUTER_OK, "{}", last());
-        assert_eq!(shouter_push(shouter, id, ptr::null_mut(), &mut pending), SHOUTER_OK, "{}", last());
-        assert_eq!(shouter_wait(shouter, pending, -1), SHOUTER_OK, "{}", last());
+        assert_eq!(push(shouter, id, ptr::null_mut(), &mut pending), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_wait(pending, -1), SHOUTER_OK, "{}", last());
         assert_eq!(
             shouter_allreduce(shouter, ptr::null_mut(), 0, SHOUTER_F64, SHOUTER_SUM),
             SHOUTER_OK,
@@ -724,8 +780,7 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
         [call(ranks[0], 0), second.join().unwrap()]
     };
     let tables = both(|rank, number| {
-        let tensor =
-            Tensor { name: c"layer".as_ptr(), count: 8 + number, dtype: SHOUTER_F32, op: SHOUTER_SUM };
+        let tensor = tensor(c"layer".as_ptr(), 8 + number, SHOUTER_F32, SHOUTER_SUM);
         // SAFETY: a live group, and one tensor.
         assert_eq!(unsafe { shouter_register(rank.get(), &tensor, 1, &mut 0) }, SHOUTER_ERROR_MISMATCH);
         info(size_of::<ErrorInfo>()).1
@@ -735,8 +790,8 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
         assert_eq!((why.rank, why.tensor, &*in_rust(&why.tensor_name)), (1 - number as i32, 0, "layer"));
     }
     let diverged = both(|rank, number| {
-        let tensor = Tensor { name: c"layer".as_ptr(), count: COUNT, dtype: SHOUTER_F32, op: SHOUTER_SUM };
-        let (mut id, mut pending, mut data) = (0, 0, vec![1f32; COUNT]);
+        let tensor = tensor(c"layer".as_ptr(), COUNT, SHOUTER_F32, SHOUTER_SUM);
+        let (mut id, mut pending, mut data) = (0, ptr::null_mut(), vec![1f32; COUNT]);
         // SAFETY: a live group, one tensor, and data that lives until the wait.
         unsafe {
             assert_eq!(shouter_register(rank.get(), &tensor, 1, &mut id), SHOUTER_OK, "{}", last());
@@ -745,12 +800,12 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
                 assert_eq!(shouter_barrier(rank.get()), SHOUTER_ERROR_MISMATCH, "{}", last());
                 return info(size_of::<ErrorInfo>()).1;
             }
-            assert_eq!(shouter_push(rank.get(), id, data.as_mut_ptr().cast(), &mut pending), SHOUTER_OK);
-            let status = shouter_wait(rank.get(), pending, 0);
+            assert_eq!(push(rank.get(), id, data.as_mut_ptr().cast(), &mut pending), SHOUTER_OK);
+            let status = shouter_wait(pending, 0);
             if status == SHOUTER_ERROR_TIMEOUT {
                 let why = info(size_of::<ErrorInfo>()).1;
                 assert_eq!((why.status, why.rank, why.operation), (SHOUTER_ERROR_TIMEOUT, -1, 0));
-                assert_eq!(shouter_wait(rank.get(), pending, 60_000), SHOUTER_ERROR_MISMATCH, "{}", last());
+                assert_eq!(shouter_wait(pending, 60_000), SHOUTER_ERROR_MISMATCH, "{}", last());
             }
             info(size_of::<ErrorInfo>()).1
         }
@@ -767,71 +822,117 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A wait takes the operation: of two waits the other is refused at once, as is a second wait, and nobody can wait for a call that
-/// blocks in another thread.
+/// What a callback has been called with.
+static CALLED: Mutex<Vec<(usize, Status, String)>> = Mutex::new(Vec::new());
+
+unsafe extern "C" fn called(context: *mut std::ffi::c_void, status: Status) {
+    CALLED.lock().unwrap().push((context.addr(), status, last()));
+}
+
+/// Every kind is started, asked from two threads as often as they like, in another order than it was started, and reported by callback and
+/// descriptor.
 #[test]
-fn an_operation_is_waited_for_once() {
-    const COUNT: usize = 60_000;
-    let (ranks, folder) = two("handles");
-    let [first, second] = ranks;
-    let table = || Tensor { name: c"t".as_ptr(), count: COUNT, dtype: SHOUTER_F32, op: SHOUTER_SUM };
-    let register = move |rank: Shared| {
-        let mut id = 0;
-        // SAFETY: a live group, and one tensor.
-        assert_eq!(unsafe { shouter_register(rank.get(), &table(), 1, &mut id) }, SHOUTER_OK, "{}", last());
-        id
-    };
-    let reduce = move |rank: Shared| {
-        let mut data = vec![1f32; COUNT];
-        // SAFETY: a live group; the buffer is this call's.
-        let status = unsafe {
-            shouter_allreduce(rank.get(), data.as_mut_ptr().cast(), COUNT, SHOUTER_F32, SHOUTER_SUM)
-        };
-        assert!(status != SHOUTER_OK || data == vec![2.0; COUNT]);
-        status
-    };
-    // SAFETY: a live group; its buffers are left alone until the waits.
-    let wait = |rank: Shared, pending, timeout| unsafe { shouter_wait(rank.get(), pending, timeout) };
-    let agreed = std::thread::spawn(move || register(second));
-    let ids = [register(first), agreed.join().unwrap()];
-    let (mut data, mut theirs) = (vec![1f32; COUNT], vec![2f32; COUNT]);
-    let (mut pending, mut other) = (0, 0);
-    // SAFETY: as above.
-    unsafe {
-        assert_eq!(shouter_push(first.get(), ids[0], data.as_mut_ptr().cast(), &mut pending), SHOUTER_OK);
-    }
-    let blocking = std::thread::spawn(move || reduce(first));
-    let until = std::time::Instant::now() + std::time::Duration::from_millis(300);
-    while std::time::Instant::now() < until {
-        for forged in (0..16).filter(|forged| *forged != pending) {
-            assert_eq!(wait(first, forged, 0), SHOUTER_ERROR_ARGUMENT, "{forged}: {}", last());
+fn every_kind_is_started_and_asked_from_any_thread() {
+    const COUNT: usize = 3;
+    let (ranks, folder) = two("works");
+    let kinds = [
+        SHOUTER_OPERATION_ALLREDUCE,
+        SHOUTER_OPERATION_BROADCAST,
+        SHOUTER_OPERATION_BARRIER,
+        SHOUTER_OPERATION_REDUCE,
+        SHOUTER_OPERATION_ALLGATHER,
+        SHOUTER_OPERATION_REDUCE_SCATTER,
+        SHOUTER_OPERATION_GATHER,
+        SHOUTER_OPERATION_SCATTER,
+        SHOUTER_OPERATION_ALLTOALL,
+    ];
+    let body = move |rank: Shared, number: usize| {
+        let mut fd = -1;
+        // SAFETY: a live group; room for a number.
+        assert_eq!(unsafe { shouter_completion_fd(rank.get(), &mut fd) }, SHOUTER_OK, "{}", last());
+        let mine = number as i32 + 1;
+        let mut memory: Vec<_> = kinds.iter().map(|_| ([mine; 2 * COUNT], [0; 2 * COUNT])).collect();
+        let mut works = vec![];
+        for (kind, (input, output)) in kinds.into_iter().zip(&mut memory) {
+            if kind == SHOUTER_OPERATION_BROADCAST {
+                *output = *input;
+            }
+            let one = crate::work::Operation {
+                kind,
+                dtype: SHOUTER_I32,
+                root: 1,
+                input: input.as_ptr().cast(),
+                output: output.as_mut_ptr().cast(),
+                count: COUNT,
+                ..operation(0)
+            };
+            let mut work = ptr::null_mut();
+            // SAFETY: memory for two blocks, which lives until the waits.
+            assert_eq!(unsafe { shouter_start(rank.get(), &one, &mut work) }, SHOUTER_OK, "{}", last());
+            works.push(work);
         }
-        assert_eq!(wait(first, pending, 1), SHOUTER_ERROR_TIMEOUT, "{}", last());
-    }
-    let (say, said) = std::sync::mpsc::channel();
-    for _ in 0..2 {
-        let say = say.clone();
-        std::thread::spawn(move || say.send(wait(first, pending, 60_000)));
-    }
-    let patience = std::time::Duration::from_secs(20);
-    assert_eq!(said.recv_timeout(patience), Ok(SHOUTER_ERROR_ARGUMENT), "one of two is refused at once");
-    // SAFETY: as above.
-    unsafe {
-        assert_eq!(shouter_push(second.get(), ids[1], theirs.as_mut_ptr().cast(), &mut other), SHOUTER_OK);
-    }
-    let last_one = std::thread::spawn(move || reduce(second));
-    assert_eq!(said.recv_timeout(patience), Ok(SHOUTER_OK), "the other one has the outcome");
-    assert_eq!((blocking.join().unwrap(), last_one.join().unwrap()), (SHOUTER_OK, SHOUTER_OK));
-    assert_eq!(wait(second, other, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
-    for (rank, pending) in [(first, pending), (second, other)] {
-        assert_eq!(wait(rank, pending, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_ERROR_ARGUMENT, "the second time");
-        assert!(last().contains("waited for before"), "{}", last());
-    }
-    assert!(data.iter().chain(&theirs).all(|sum| *sum == 3.0));
+        let (mut ended, mut first) = (0, usize::MAX);
+        // SAFETY: live handles.
+        unsafe {
+            assert_eq!(
+                shouter_wait_any(works.as_ptr(), works.len(), 60_000, &mut first),
+                SHOUTER_OK,
+                "{}",
+                last()
+            );
+            assert_eq!(shouter_test(works[first], &mut ended), SHOUTER_OK, "{}", last());
+            assert_eq!(ended, 1);
+            let handles: Vec<_> = works.iter().map(|work| work.addr()).collect();
+            let other = std::thread::spawn(move || {
+                for handle in handles.into_iter().rev() {
+                    let work = ptr::with_exposed_provenance::<Work>(handle);
+                    assert_eq!(shouter_wait(work, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+                }
+            });
+            for work in &works {
+                work.expose_provenance();
+                assert_eq!(shouter_wait(*work, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+                assert_eq!(shouter_wait(*work, 0), SHOUTER_OK, "again");
+                assert_eq!(shouter_wait(*work, -2), SHOUTER_ERROR_ARGUMENT);
+                let context = ptr::without_provenance_mut(number + 1);
+                assert_eq!(shouter_on_done(*work, Some(called), context), SHOUTER_OK, "{}", last());
+                assert_eq!(shouter_on_done(*work, None, context), SHOUTER_ERROR_ARGUMENT);
+            }
+            other.join().unwrap();
+            let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            assert_eq!(libc::poll(&mut poll, 1, 20_000), 1, "the descriptor is readable");
+            let mut count = 0u64;
+            assert_eq!(libc::read(fd, (&raw mut count).cast(), 8), 8);
+            works.into_iter().for_each(|work| assert_eq!(shouter_work_free(work), SHOUTER_OK));
+        }
+        let outputs: Vec<_> = memory.iter().map(|(_, output)| *output).collect();
+        let one_block = |value: i32| [value, value, value, 0, 0, 0];
+        let root_only = |values| if number == 1 { values } else { [0; 2 * COUNT] };
+        let both = [1, 1, 1, 2, 2, 2];
+        let expected = [
+            one_block(3),
+            [2, 2, 2, mine, mine, mine],
+            [0; 6],
+            root_only(one_block(3)),
+            both,
+            one_block(3),
+            root_only(both),
+            one_block(2),
+            both,
+        ];
+        assert_eq!(outputs, expected);
+    };
+    let [first, second] = ranks;
+    let other = std::thread::spawn(move || body(second, 1));
+    body(first, 0);
+    other.join().unwrap();
     // SAFETY: the last call on each.
     let leave = move |rank: Shared| unsafe { shouter_finalize(rank.get()) };
     let leaving = std::thread::spawn(move || leave(second));
     assert_eq!((leave(first), leaving.join().unwrap()), (SHOUTER_OK, SHOUTER_OK));
+    let called = CALLED.lock().unwrap();
+    assert_eq!(called.len(), 2 * kinds.len(), "finalize waits for callbacks");
+    assert!(called.iter().all(|(context, status, _)| [1, 2].contains(context) && *status == SHOUTER_OK));
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -842,8 +943,8 @@ fn memory_that_is_no_gpus_is_refused() {
     let (shouter, folder) = solo("gpu");
     let mut data = [1f64, 2.0];
     let at = data.as_mut_ptr().cast::<std::ffi::c_void>();
-    let tensor = Tensor { name: c"x".as_ptr(), count: 2, dtype: SHOUTER_F64, op: SHOUTER_SUM };
-    let (mut id, mut pending) = (0, 0);
+    let tensor = tensor(c"x".as_ptr(), 2, SHOUTER_F64, SHOUTER_SUM);
+    let (mut id, mut pending) = (0, ptr::null_mut());
     let stream = ptr::null_mut();
     // SAFETY: a live group; the pointers are valid or refused before use.
     unsafe {
@@ -858,11 +959,11 @@ fn memory_that_is_no_gpus_is_refused() {
         refuse("fit", reduce(at, usize::MAX, SHOUTER_F64, SHOUTER_SUM));
         refuse("element type", reduce(at, 2, 99, SHOUTER_SUM));
         refuse("reduction", reduce(at, 2, SHOUTER_F64, 99));
-        refuse("NULL", shouter_push_cuda(shouter, id, ptr::null_mut(), stream, &mut pending));
-        refuse("NULL", shouter_push_cuda(shouter, id, at, stream, ptr::null_mut()));
+        refuse("NULL", start_cuda(shouter, id, ptr::null_mut(), &mut pending));
+        refuse("NULL", start_cuda(shouter, id, at, ptr::null_mut()));
         for push in [false, true] {
             let status = if push {
-                shouter_push_cuda(shouter, id, at, stream, &mut pending)
+                start_cuda(shouter, id, at, &mut pending)
             } else {
                 reduce(at, 2, SHOUTER_F64, SHOUTER_SUM)
             };
@@ -876,8 +977,8 @@ fn memory_that_is_no_gpus_is_refused() {
             assert!(last().contains(says), "{}", last());
         }
         assert_eq!(data, [1.0, 2.0]);
-        assert_eq!(shouter_push(shouter, id, at, &mut pending), SHOUTER_OK, "{}", last());
-        assert_eq!(shouter_wait(shouter, pending, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
+        assert_eq!(push(shouter, id, at, &mut pending), SHOUTER_OK, "{}", last());
+        assert_eq!(shouter_wait(pending, SHOUTER_DEFAULT_TIMEOUT), SHOUTER_OK, "{}", last());
         assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
     }
     std::fs::remove_dir_all(folder).unwrap();

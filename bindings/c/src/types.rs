@@ -6,7 +6,7 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use shouter::{DType, ReduceOp};
+use shouter::{Collective, DType, ReduceOp};
 
 /// Longer waits are this long: a sum of a time and a duration must not overflow.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -81,20 +81,21 @@ pub const SHOUTER_LXOR: i32 = 10;
 /// A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise.
 pub const SHOUTER_DEFAULT_TIMEOUT: i64 = -1;
 
-/// An operation under way, from shouter_push to shouter_wait. The value has no meaning of its own.
-pub type Pending = u64;
-
-/// A tensor that every rank will reduce in each step: an entry of the tensor table.
+/// A tensor that every rank will reduce, gather or move otherwise in each step: an entry of the tensor table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor {
     /// For people and for agreement: every rank registers the same names in the same order. UTF-8, copied.
     pub name: *const c_char,
-    /// Elements, the same on every rank.
+    /// What is done with it, the same on every rank: one of the kinds of shouter_operation_t.
+    pub kind: i32,
+    /// The root, the same on every rank; 0 where there is none.
+    pub root: u32,
+    /// Elements of the tensor, or of one rank's block, the same on every rank.
     pub count: usize,
     /// SHOUTER_F32 and its like, the same on every rank.
     pub dtype: Dtype,
-    /// SHOUTER_SUM and its like, the same on every rank.
+    /// SHOUTER_SUM and its like, the same on every rank; not looked at where nothing is reduced.
     pub op: Op,
 }
 
@@ -123,6 +124,22 @@ pub struct Stats {
     pub resent: u64,
     /// Datagrams dropped because their checksum was wrong; their senders sent them again.
     pub crc_dropped: u64,
+}
+
+/// The collective that a number from C stands for.
+pub(crate) fn collective(kind: i32) -> Result<Collective, shouter::Error> {
+    let known = Collective::ALL.into_iter().find(|known| shouter::Operation::from(*known) as i32 == kind);
+    known.ok_or_else(|| {
+        shouter::Error::Argument(format!(
+            "{kind} is no kind of operation; use SHOUTER_OPERATION_ALLREDUCE or another of shouter.h"
+        ))
+    })
+}
+
+/// What a library without CUDA says.
+#[cfg(not(feature = "cuda"))]
+pub(crate) fn no_cuda() -> shouter::Error {
+    shouter::Error::accelerator("this libshouter.a has no CUDA; build it with the feature cuda")
 }
 
 /// The element type that a number from C stands for.

@@ -329,7 +329,7 @@ impl fmt::Display for OpSubject {
             Identity::Registered { .. } => {
                 write!(f, "{} of \"{name}\" ({identity}; step {step}, seq {seq})", shape.collective)
             }
-            Identity::AdHoc { .. } => {
+            Identity::AdHoc { .. } | Identity::Started { .. } => {
                 let view = View { identity: *identity, shape: *shape };
                 write!(f, "{view} (step {step}, seq {seq})")
             }

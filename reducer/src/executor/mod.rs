@@ -224,7 +224,7 @@ impl Executor {
         self.deadlines.add(request.deadline);
         let tensor = match request.identity {
             Identity::Registered { tensor, .. } => Some(tensor),
-            Identity::AdHoc { .. } => None,
+            Identity::AdHoc { .. } | Identity::Started { .. } => None,
         };
         self.control.note(Record {
             tensor,

@@ -7,6 +7,7 @@ fn any_header() -> impl Strategy<Value = Header> {
             Identity::Registered { generation, tensor, instance }
         }),
         any::<u32>().prop_map(|root| Identity::AdHoc { root: Rank(root) }),
+        any::<u32>().prop_map(|root| Identity::Started { root: Rank(root) }),
     ];
     let kind = prop_oneof![
         Just(MessageKind::Data),

@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 
 fn spec(name: &str, count: u64) -> TensorSpec {
-    TensorSpec { name: name.to_owned(), dtype: DType::F32, count, op: ReduceOp::Sum }
+    TensorSpec::all_reduce(name, DType::F32, count, ReduceOp::Sum)
 }
 
 #[test]
@@ -87,9 +87,9 @@ proptest! {
     #[test]
     fn bytes_from_a_peer_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40), kind in 0u8..4, len in 0u8..40) {
         let mut bytes = bytes;
-        if bytes.len() > 12 {
-            bytes[..2].fill(kind);
-            bytes[8..12].copy_from_slice(&[0, 0, len, 0]);
+        if bytes.len() > 17 {
+            bytes[..3].fill(kind);
+            bytes[13..17].copy_from_slice(&[0, 0, len, 0]);
         }
         if let Ok(Some(spec)) = from_bytes(&bytes) {
             prop_assert_eq!(encode(&[spec]), bytes);

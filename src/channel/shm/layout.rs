@@ -1,7 +1,7 @@
 //! Where things lie in the segment; pure arithmetic, the same in every process.
 
 /// Bytes of a cache line; two are fetched together on many machines, hence flags stand 128 apart.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// Distance between words that different ranks write.
 const APART: usize = 128;
 pub(super) const PAGE: usize = 4096;

@@ -13,7 +13,9 @@ use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::transport::{ExportedTensor, LaneFlag, NodeMemory, TensorView};
 
 use super::arena::Arena;
-use super::layout::{ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, Layout, MAGIC_AT, RANKS_AT, Shape};
+use super::layout::{
+    ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, LINE, Layout, MAGIC_AT, RANKS_AT, Shape,
+};
 use super::sys::{self, Mapping, Watch};
 use super::view::{unpack, unpack_small};
 
@@ -21,7 +23,7 @@ mod end;
 pub(crate) use end::Abort;
 
 /// "shouter" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x04");
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x05");
 
 /// In the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
@@ -395,12 +397,25 @@ fn system(layout: &Layout, why: io::Error) -> SegmentError {
 /// Bytes of payload that travel in the cell's first line, beside its sequence word.
 const INLINE: usize = 40;
 
+/// Where in the first line the number of started operations lies.
+const STARTED_AT: usize = 16 + INLINE;
+const _: () = assert!(STARTED_AT + 8 <= LINE, "it lies in the same line");
+
+/// What a rank says of the small operation in a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag {
+    /// The operation, [packed](super::pack_small).
+    pub(crate) operation: u64,
+    /// Small operations that the rank had started before it rather than called. Ranks whose numbers differ have made different calls.
+    pub(crate) started: u64,
+}
+
 impl<'a> Cell<'a> {
     /// Publishes `bytes` (at most [`CELL_PAYLOAD`]) with a tag; false if they are too many. Only for this rank's own
     /// cell, and only after every rank has finished operation `number - 2`, which follows from having finished
     /// `number - 1`: nobody publishes that before it has read the one before.
     #[inline]
-    pub(crate) fn publish(&self, tag: u64, bytes: &[u8]) -> bool {
+    pub(crate) fn publish(&self, tag: Tag, bytes: &[u8]) -> bool {
         let layout = &self.segment.layout;
         let Some(at) = layout.cell(self.local, self.number) else { return false };
         let payload =
@@ -408,7 +423,8 @@ impl<'a> Cell<'a> {
         let stored =
             bytes.len() <= CELL_PAYLOAD && payload.is_some_and(|at| self.segment.mapping.store(at, bytes));
         if stored {
-            self.segment.word(Some(at + 8)).store(tag, Ordering::Relaxed);
+            self.segment.word(Some(at + 8)).store(tag.operation, Ordering::Relaxed);
+            self.segment.word(Some(at + STARTED_AT)).store(tag.started, Ordering::Relaxed);
             self.segment.word(Some(at)).store(self.number, Ordering::Release);
         }
         stored
@@ -421,11 +437,14 @@ impl<'a> Cell<'a> {
     }
 
     /// The tag alone, while the rank has published this operation and not the one after the next.
-    pub(crate) fn tag(&self) -> Option<u64> {
+    pub(crate) fn tag(&self) -> Option<Tag> {
         let at = self.segment.layout.cell(self.local, self.number)?;
         let number = || self.segment.word(Some(at)).load(Ordering::Acquire);
         let before = number();
-        let tag = self.segment.word(Some(at + 8)).load(Ordering::Acquire);
+        let tag = Tag {
+            operation: self.segment.word(Some(at + 8)).load(Ordering::Acquire),
+            started: self.segment.word(Some(at + STARTED_AT)).load(Ordering::Acquire),
+        };
         (before == self.number && number() == before).then_some(tag)
     }
 
@@ -435,13 +454,16 @@ impl<'a> Cell<'a> {
     /// The bytes are not used any more once this rank has published its next operation: from then on they may be written again.
     #[allow(unsafe_code)]
     #[inline]
-    pub(crate) unsafe fn read(&self, len: usize) -> Option<(u64, &'a [u8])> {
+    pub(crate) unsafe fn read(&self, len: usize) -> Option<(Tag, &'a [u8])> {
         let layout = &self.segment.layout;
         let at = layout.cell(self.local, self.number)?;
         if self.segment.word(Some(at)).load(Ordering::Acquire) != self.number {
             return None;
         }
-        let tag = self.segment.word(Some(at + 8)).load(Ordering::Relaxed);
+        let tag = Tag {
+            operation: self.segment.word(Some(at + 8)).load(Ordering::Relaxed),
+            started: self.segment.word(Some(at + STARTED_AT)).load(Ordering::Relaxed),
+        };
         let payload = if len <= INLINE { at + 16 } else { layout.cell_payload(self.local, self.number)? };
         // SAFETY: the sequence word says that they are published; nobody publishes the operation that writes there again before all
         // have published the one between, which this rank does not while it uses them.
@@ -475,7 +497,7 @@ impl NodeMemory for NodeSegment {
         let before = (0..self.ranks()).find_map(|local| self.announcement(local, number))?.small_before;
         let tag = self.cell(local, before + 1).tag()?;
         // The tag is newer than an announcement would be.
-        if self.has_announced(local, number) { None } else { unpack_small(tag) }
+        if self.has_announced(local, number) { None } else { unpack_small(tag.operation) }
     }
 
     fn has_started(&self, local: u32, seq: u64) -> Option<bool> {

@@ -45,7 +45,10 @@ fn get(piece: &SharedMemory, at: usize) -> u8 {
 /// What local rank 2 has published as small operation `number`.
 fn read(segment: &NodeSegment, number: u64, len: usize) -> Option<(u64, Vec<u8>)> {
     // SAFETY: nothing is published meanwhile.
-    unsafe { segment.cell(2, number).read(len) }.map(|(tag, bytes)| (tag, bytes.to_vec()))
+    unsafe { segment.cell(2, number).read(len) }.map(|(tag, bytes)| {
+        assert_eq!(tag.started, number);
+        (tag.operation, bytes.to_vec())
+    })
 }
 
 /// The byte at `at`.
@@ -97,13 +100,13 @@ fn cells_hold_what_was_published_for_one_operation() {
         [(1u64, vec![1u8; 4]), (2, vec![2; 40]), (3, vec![3; 41]), (4, vec![4; CELL_PAYLOAD])]
     {
         assert!(!ranks[0].cell(2, number).is_published() && read(&ranks[0], number, bytes.len()).is_none());
-        assert!(ranks[2].cell(2, number).publish(number * 10, &bytes));
+        assert!(ranks[2].cell(2, number).publish(Tag { operation: number * 10, started: number }, &bytes));
         for rank in &ranks {
             assert!(rank.cell(2, number).is_published());
             assert_eq!(read(rank, number, bytes.len()), Some((number * 10, bytes.clone())));
         }
     }
-    assert!(!ranks[1].cell(1, 1).publish(0, &[0; CELL_PAYLOAD + 1]));
+    assert!(!ranks[1].cell(1, 1).publish(Tag { operation: 0, started: 0 }, &[0; CELL_PAYLOAD + 1]));
 }
 
 #[test]

@@ -22,6 +22,7 @@ pub(crate) fn pack_identity(identity: &Identity) -> u64 {
                 | u64::from(instance)
         }
         Identity::AdHoc { root } => root.0.into(),
+        Identity::Started { root } => 1 << 62 | u64::from(root.0),
     }
 }
 
@@ -29,7 +30,8 @@ pub(crate) fn pack_identity(identity: &Identity) -> u64 {
 pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
     let shape = Shape::from_code(shape as u16, shape >> 16).ok()?;
     let identity = match identity {
-        word if word >> 63 == 0 => Identity::AdHoc { root: Rank(word as u32) },
+        word if word >> 62 == 0 => Identity::AdHoc { root: Rank(word as u32) },
+        word if word >> 62 == 1 => Identity::Started { root: Rank(word as u32) },
         word => Identity::Registered {
             generation: (word >> 52 & 0x7ff) as u32,
             tensor: (word >> 32 & 0xf_ffff) as u32,
@@ -39,14 +41,14 @@ pub(crate) fn unpack(shape: u64, identity: u64) -> Option<View> {
     Some(View { identity, shape })
 }
 
-/// A small operation in one word, the tag of its cells: it has few elements, so there is room for the root.
+/// A small operation in one word, for the tag of its cells: it has few elements, so there is room for the root.
 pub(crate) fn pack_small(shape: &Shape, root: Rank) -> u64 {
     pack(shape) | u64::from(root.0) << 32
 }
 
-/// The small operation that a tag stands for.
-pub(crate) fn unpack_small(tag: u64) -> Option<View> {
-    unpack(tag & u64::from(u32::MAX), tag >> 32)
+/// The small operation that a word stands for.
+pub(crate) fn unpack_small(word: u64) -> Option<View> {
+    unpack(word & u64::from(u32::MAX), word >> 32)
 }
 
 pub(super) fn pack_divergence(divergence: &Divergence) -> [u64; DIVERGENCE] {

@@ -1,6 +1,5 @@
 //! Two leaders over queue pairs that fail and damage at random: no contribution is lost or counted twice.
 
-pub(crate) mod allocations;
 mod device;
 mod hub;
 #[cfg(feature = "verbs")]
@@ -21,6 +20,7 @@ use shouter_reducer::plan::Plan;
 
 use super::fabric::Sizes;
 use super::*;
+use crate::allocations;
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::Loss;
 use crate::engine::executor_time;

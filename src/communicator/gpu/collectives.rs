@@ -1,12 +1,14 @@
 //! Collectives with input and output in GPU memory.
 
 use shouter_reducer::header::Collective;
-use shouter_reducer::memory::MemoryKind;
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::schedule::{Access, Problem};
 use shouter_reducer::transport::DeviceTensor;
 
-use crate::communicator::{CollectiveCall, Group};
+use crate::communicator::element::Buffer;
+use crate::communicator::{CollectiveCall, Group, Memory, Work};
 use crate::error::Error;
+use crate::runtime::Clock;
 
 impl Group {
     /// As [`run_collective`](Self::run_collective), for elements in GPU memory, which the CPU does not touch. They are read after what
@@ -30,21 +32,68 @@ impl Group {
             return unsafe { self.all_reduce_cuda(data, call.count, call.dtype, call.op, stream) };
         }
         self.drive.check_process()?;
+        // SAFETY: passed on to the caller.
+        let (problem, input, output, device) = unsafe { self.part_on_gpu(call, stream) }?;
+        match device {
+            // A rank without input and output needs no GPU.
+            None => self.run_part(&problem, input, output),
+            Some(_) => {
+                let memory = (input.region(MemoryKind::Device), output.region(MemoryKind::Device));
+                self.run_on_gpu(&problem, memory, device)
+            }
+        }
+    }
+
+    /// As [`start`](Self::start), for elements in GPU memory; see [`run_collective_cuda`](Self::run_collective_cuda).
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`run_collective_cuda`](Self::run_collective_cuda).
+    ///
+    /// # Safety
+    /// Nobody else writes the input, or touches the output, from what `stream` held on until the operation has ended, or the group has
+    /// been dropped; else as for [`run_collective_cuda`](Self::run_collective_cuda).
+    pub unsafe fn start_collective_cuda(&self, call: &CollectiveCall, stream: u64) -> Result<Work, Error> {
+        if call.collective == Collective::AllReduce && call.input == call.output.cast_const() {
+            let data = call.output.addr() as u64;
+            // SAFETY: passed on to the caller.
+            return unsafe { self.start_cuda(data, call.count, call.dtype, call.op, stream) };
+        }
+        self.drive.check_process()?;
+        // SAFETY: passed on to the caller.
+        let (problem, input, output, device) = unsafe { self.part_on_gpu(call, stream) }?;
+        let memory = match device {
+            None => self.memory(&problem, input, output),
+            Some(_) => Memory {
+                output: output.region(MemoryKind::Device),
+                input: if problem.has_input() {
+                    input.region(MemoryKind::Device)
+                } else {
+                    TensorRegion::empty()
+                },
+            },
+        };
+        self.start_memory(Clock.now(), problem, memory, device)
+    }
+
+    /// This rank's part of a collective, when its memory is ready; `None` without any.
+    ///
+    /// # Safety
+    /// As for [`run_collective_cuda`](Self::run_collective_cuda), where the memory is accessed.
+    unsafe fn part_on_gpu(
+        &self,
+        call: &CollectiveCall,
+        stream: u64,
+    ) -> Result<(Problem, Buffer, Buffer, Option<DeviceTensor>), Error> {
         // SAFETY: passed on to the caller; addresses are not accessed here.
         let (problem, input, output) = unsafe { self.part(call) }?;
+        self.check_gpu_group()?;
         let mut bound = None;
         for buffer in [input, output].into_iter().filter(|buffer| buffer.len() > 0) {
             bound = Some(self.gpu(buffer.as_ptr().addr() as u64, buffer.len())?.0);
         }
-        // A rank without input and output needs no GPU.
-        let Some(gpu) = bound else { return self.run_part(&problem, input, output) };
+        let Some(gpu) = bound else { return Ok((problem, input, output, None)) };
         // SAFETY: the caller's promise.
         let device = DeviceTensor { ready_event: Some(unsafe { gpu.passed(stream) }?), export: None };
-        let problem = Problem { access: Access::Copies, ..problem };
-        self.run_on_gpu(
-            &problem,
-            (input.region(MemoryKind::Device), output.region(MemoryKind::Device)),
-            Some(device),
-        )
+        Ok((Problem { access: Access::Copies, ..problem }, input, output, Some(device)))
     }
 }

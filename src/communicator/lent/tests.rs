@@ -15,12 +15,8 @@ const COUNT: usize = 50_000;
 
 /// Numbers of tensors that all ranks have registered.
 fn registered(group: &[Group], tensors: usize) -> Vec<TensorId> {
-    let spec = |index| TensorSpec {
-        name: format!("layer.{index}"),
-        dtype: DType::F32,
-        count: COUNT as u64,
-        op: ReduceOp::Sum,
-    };
+    let spec =
+        |index| TensorSpec::all_reduce(format!("layer.{index}"), DType::F32, COUNT as u64, ReduceOp::Sum);
     let specs: Vec<_> = (0..tensors).map(spec).collect();
     each(group, |rank| rank.register(&specs).unwrap()).swap_remove(0)
 }

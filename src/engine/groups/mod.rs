@@ -31,6 +31,7 @@ use shouter_reducer::header::{Header, MatchKey};
 use shouter_reducer::transport::SendToken;
 
 use super::Engine;
+use super::submitted::Submissions;
 use crate::channel::up::UpChannels;
 pub(crate) use lineage::Lineage;
 pub(crate) use members::{Members, MembersError};
@@ -314,6 +315,14 @@ impl Engine {
         match self.groups.group(id) {
             Some(group) => group.start(now, request),
             None => Err(StartError::Busy { what: "groups" }),
+        }
+    }
+
+    /// The queue of a group's operations that are started without waiting; `None` for a group that is gone.
+    pub(crate) fn submissions_in(&mut self, group: Option<GroupId>) -> Option<Arc<Submissions>> {
+        match group {
+            None => Some(self.submissions()),
+            Some(GroupId(id)) => Some(self.groups.group(id)?.submissions()),
         }
     }
 

@@ -26,6 +26,7 @@ use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannels;
 use crate::engine::divergence::{LOOK_EVERY, VERDICT, VIEWS};
 use crate::engine::end::{FLOOD, abort_header};
+use crate::engine::submitted::{Due, Failure, Submissions, Submitted};
 use crate::engine::{COMPARE_EVERY, executor_time};
 
 /// A control message that waits to be posted.
@@ -55,6 +56,10 @@ pub(super) struct Subgroup {
     waiting: VecDeque<Waiting>,
     started: u64,
     under_way: Vec<OpId>,
+    /// Operations to be started that nobody waits for here...
+    submitted: Submitted,
+    /// ...and who hears of the ends of those that were.
+    dues: Vec<(OpId, Due)>,
     finished: Vec<Completed>,
     /// A member has left.
     has_left: bool,
@@ -86,6 +91,8 @@ impl Subgroup {
             waiting: VecDeque::new(),
             started: 0,
             under_way: vec![],
+            submitted: Submitted::default(),
+            dues: vec![],
             finished: vec![],
             has_left: false,
             flooded: false,
@@ -108,8 +115,54 @@ impl Subgroup {
         &self.executor
     }
 
+    /// The queue of operations that are started without waiting.
+    pub(super) fn submissions(&mut self) -> Arc<Submissions> {
+        self.submitted.queue().clone()
+    }
+
     /// Starts an operation: the next one of this group.
     pub(super) fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
+        self.admit(now);
+        if !self.submitted.is_empty() {
+            return Err(StartError::Busy { what: "operations" });
+        }
+        self.begin(now, request)
+    }
+
+    /// Starts what waits to be started, as far as there is room. Whether there was anything.
+    fn admit(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(next) = self.submitted.next() {
+            match self.begin(now, next.request.clone()) {
+                Ok(op) => self.dues.push((op, next.due)),
+                Err(StartError::Busy { .. }) => {
+                    self.submitted.put_back(next);
+                    break;
+                }
+                Err(why) => next.due.report(Err(Failure::Start(why))),
+            }
+            self.submitted.done();
+            any = true;
+        }
+        any
+    }
+
+    /// Reports the ends of started operations, once outcomes are not held back.
+    fn report(&mut self) -> bool {
+        if self.dues.is_empty() || self.settling.is_some() {
+            return false;
+        }
+        let before = self.dues.len();
+        let Self { dues, finished, .. } = self;
+        finished.retain(|completed| {
+            let Some(at) = dues.iter().position(|(op, _)| *op == completed.op) else { return true };
+            dues.swap_remove(at).1.report(completed.result.clone().map_err(Failure::Operation));
+            false
+        });
+        self.dues.len() < before
+    }
+
+    fn begin(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
         self.executor.set_time(executor_time(now));
         if self.under_way.is_empty() {
             self.next_compare = now + COMPARE_EVERY;
@@ -131,7 +184,7 @@ impl Subgroup {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub(super) fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.settling.is_none()
+        self.under_way.is_empty() && self.settling.is_none() && self.submitted.is_empty()
     }
 
     /// Takes a message to this group.
@@ -177,6 +230,7 @@ impl Subgroup {
         !self.under_way.is_empty()
             || !self.waiting.is_empty()
             || !self.ungreeted.is_empty()
+            || !self.submitted.is_empty()
             || self.settling.is_some()
             || ended != self.flooded
             || !ended && self.executor.diverged().is_some()
@@ -187,7 +241,7 @@ impl Subgroup {
         if !self.is_active() {
             return false;
         }
-        let mut busy = self.greet(up);
+        let mut busy = self.greet(up) | self.admit(now);
         if !self.under_way.is_empty() {
             let time = executor_time(now);
             self.executor.set_time(time);
@@ -219,7 +273,7 @@ impl Subgroup {
             };
             busy |= self.settling.is_none();
         }
-        busy
+        busy | self.report()
     }
 
     /// When the next poll is needed although nothing may arrive.
@@ -298,6 +352,7 @@ impl Subgroup {
     fn flood_abort(&mut self, now: Instant) {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
+        self.submitted.close();
         let culprit = self.members.named(cause.culprit).0;
         tracing::error!(%culprit, why = %cause.reason, ranks = self.members.size(), "a group of some ranks has ended");
         let seq = self.executor.diverged().unwrap_or(0);
@@ -349,11 +404,13 @@ impl Subgroup {
         self.flooded = true;
         self.waiting.clear();
         self.settling = None;
+        self.submitted.close();
+        self.report();
     }
 
     /// This rank leaves the group: in good order where every operation has ended here, else as the member that all others name.
     pub(super) fn leave(&mut self, now: Instant) {
-        if !self.under_way.is_empty() {
+        if !self.under_way.is_empty() || !self.submitted.is_empty() {
             self.executor.abort(self.members.own(), AbortReason::Aborted);
         }
         if !self.flooded && self.executor.aborted().is_some() {
@@ -375,9 +432,9 @@ impl Subgroup {
         self.closing = Some(now + FLOOD);
     }
 
-    /// Whether nothing refers to the memory of its operations.
+    /// Whether nothing refers to the memory of its operations, and the ends of those that were started are reported.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.executor.is_at_rest()
+        self.executor.is_at_rest() && self.submitted.is_empty() && self.dues.is_empty()
     }
 
     /// Whether a member has left.

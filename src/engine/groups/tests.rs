@@ -131,5 +131,5 @@ fn a_group_of_eight_takes_less_than_64_kib() {
 
 /// Bytes that this thread holds.
 fn allocated() -> i64 {
-    crate::channel::verbs::tests::allocations::bytes()
+    crate::allocations::bytes()
 }

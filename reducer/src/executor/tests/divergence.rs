@@ -138,7 +138,7 @@ fn bytes(numbers: &[i64]) -> Vec<u8> {
 impl Item {
     fn root(&self) -> Rank {
         match self.identity {
-            Identity::AdHoc { root } => root,
+            Identity::AdHoc { root } | Identity::Started { root } => root,
             Identity::Registered { .. } => Rank(0),
         }
     }

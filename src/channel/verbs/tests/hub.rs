@@ -19,7 +19,7 @@ use super::super::fabric::{
     Export, Fabric, FabricEvent, Fault, QueuePairAddress, Reach, RegisterError, Registered, Registering,
     Remote, Sizes, Source,
 };
-use super::allocations::Pause;
+use crate::allocations::Pause;
 use crate::channel::Inbox;
 use crate::channel::sys::bytes_of;
 use crate::channel::up::{Channel, PeerLoss};

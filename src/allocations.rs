@@ -1,4 +1,4 @@
-//! What the test's own thread allocates, apart from what the fake queue pairs do.
+//! Counts what a test's own thread allocates.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Allocations of this thread so far.
-pub(super) fn count() -> u64 {
+pub(crate) fn count() -> u64 {
     COUNT.get()
 }
 
@@ -45,10 +45,10 @@ pub(crate) fn bytes() -> i64 {
 }
 
 /// While this lives, nothing is counted on its thread.
-pub(super) struct Pause;
+pub(crate) struct Pause;
 
 impl Pause {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         PAUSED.set(PAUSED.get() + 1);
         Self
     }

@@ -1,0 +1,330 @@
+//! Operations that are started and waited for later: a descriptor starts any of them, and its handle may be asked from any thread.
+//!
+//! What C promises about a `shouter_work_t *`: it came from `shouter_start` and has not been freed. Several threads may use it at once,
+//! except for `shouter_work_free`.
+#![allow(
+    unsafe_code,
+    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
+)]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the documentation is written for C; the promise is in the module's"
+)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use shouter::{CollectiveCall, Error, TensorId};
+
+use crate::error::{SHOUTER_OK, Status, guard, null, remember};
+use crate::handle::{Shouter, group};
+use crate::types::{self, Dtype, Op};
+
+/// Longer waits are this long: a sum of a time and a duration must not overflow.
+const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Memory of this host, page-locked memory included.
+pub const SHOUTER_MEMORY_HOST: i32 = 0;
+/// Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. Of registered tensors only all-reduces in place.
+pub const SHOUTER_MEMORY_CUDA: i32 = 1;
+
+/// In the place of a collective: the next operation of a registered tensor.
+pub const SHOUTER_OPERATION_OF_TENSOR: i32 = 0;
+
+/// An operation to be started. Set all of it to zero first: later versions may add fields at the end, and zero is their default.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// sizeof(shouter_operation_t).
+    pub size: usize,
+    /// The collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER,
+    /// ALLTOALL, SCAN and EXSCAN; those with a count for each rank only wait. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor.
+    pub kind: i32,
+    /// The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
+    /// and the fields are not looked at.
+    pub tensor: u32,
+    /// SHOUTER_F32 and its like.
+    pub dtype: Dtype,
+    /// SHOUTER_SUM and its like, where elements are reduced.
+    pub op: Op,
+    /// The root, where there is one.
+    pub root: u32,
+    /// The input, as the blocking function of this kind has it; may be the output. Not looked at where this rank has none.
+    pub input: *const c_void,
+    /// The output; a broadcast has its elements here on the root, too.
+    pub output: *mut c_void,
+    /// Elements of the tensor, or of one rank's block.
+    pub count: usize,
+    /// Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU is at `output`.
+    pub memory: i32,
+    /// For memory of a GPU: the stream on which the elements are produced.
+    pub stream: *mut c_void,
+}
+
+/// A handle of an operation that was started.
+pub struct Work(shouter::Work);
+
+/// What shouter_on_done calls: with its `context`, and the operation's status. shouter_last_error and shouter_last_error_info say more
+/// within the call.
+pub type DoneCallback = Option<unsafe extern "C" fn(context: *mut c_void, status: Status)>;
+
+/// Pointers of C that a callback gets back.
+struct Context(*mut c_void);
+
+// SAFETY: the caller promises that the callback may be called, with it, by another thread.
+unsafe impl Send for Context {}
+
+impl Context {
+    fn get(&self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// The handle behind a pointer from C.
+///
+/// # Safety
+/// `work` is NULL or live during `'a`.
+unsafe fn live<'a>(work: *const Work) -> Result<&'a shouter::Work, Error> {
+    // SAFETY: the caller's promise.
+    unsafe { work.as_ref() }.map(|work| &work.0).ok_or_else(|| null("the shouter_work_t"))
+}
+
+/// How long to wait: not limited, or so many milliseconds.
+fn timeout(milliseconds: i64) -> Result<Option<Duration>, Error> {
+    match milliseconds {
+        types::SHOUTER_DEFAULT_TIMEOUT => Ok(None),
+        0.. => Ok(Some(Duration::from_millis(milliseconds.unsigned_abs()).min(LONGEST_WAIT))),
+        _ => Err(Error::Argument(format!(
+            "timeout_ms is {milliseconds}; use SHOUTER_DEFAULT_TIMEOUT, or 0 or more"
+        ))),
+    }
+}
+
+/// Starts an operation and returns at once; `*work` is its handle, which shouter_work_free frees.
+///
+/// Every rank makes its calls in the same order, blocking ones among them; where all ranks are on one host, small operations that one rank
+/// starts all must start (with a rank that calls the blocking function instead, all get SHOUTER_ERROR_MISMATCH). Until the operation
+/// has ended, as shouter_test, shouter_wait, shouter_wait_any or a callback says, or shouter_finalize has returned, its memory
+/// must stay where it is, nobody may touch the output, and nobody may write the input.
+///
+/// SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
+/// has ended within a second. Nothing was started then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_start(
+    shouter: *const Shouter,
+    operation: *const Operation,
+    work: *mut *mut Work,
+) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        if operation.is_null() || work.is_null() {
+            return Err(null("operation or work"));
+        }
+        // SAFETY: not NULL; the caller promises the field, and below as many bytes as it says.
+        let size = unsafe { operation.cast::<usize>().read() };
+        if size != size_of::<Operation>() {
+            return Err(Error::Argument(format!(
+                "the size field of shouter_operation_t is {size}; this library knows {} bytes, so set it to \
+                 sizeof(shouter_operation_t), and compile with the header of this library",
+                size_of::<Operation>()
+            )));
+        }
+        // SAFETY: as above.
+        let operation = unsafe { operation.read() };
+        // SAFETY: the caller's promise about the memory.
+        let started = unsafe { start(group, &operation) }?;
+        // SAFETY: not NULL; the caller promises room for a pointer.
+        unsafe { work.write(Box::into_raw(Box::new(Work(started)))) };
+        Ok(())
+    })
+}
+
+/// # Safety
+/// As [`shouter::Group::start`] demands.
+unsafe fn start(group: &shouter::Group, operation: &Operation) -> Result<shouter::Work, Error> {
+    let Operation { tensor, kind, root, count, memory, stream, .. } = *operation;
+    let (input, output) = (operation.input.cast::<u8>(), operation.output.cast::<u8>());
+    let on_gpu = match memory {
+        SHOUTER_MEMORY_HOST => false,
+        SHOUTER_MEMORY_CUDA => true,
+        other => {
+            let why = format!("memory is {other}; use SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA");
+            return Err(Error::Argument(why));
+        }
+    };
+    if kind == SHOUTER_OPERATION_OF_TENSOR {
+        let id = TensorId(tensor);
+        // SAFETY: passed on to the caller.
+        return unsafe {
+            match on_gpu {
+                true => push_cuda(group, id, output, stream),
+                false => group.push_into(id, input, output),
+            }
+        };
+    }
+    let collective = types::collective(kind)?;
+    let (dtype, op) = match collective {
+        shouter::Collective::Barrier => (shouter::DType::U8, shouter::ReduceOp::Sum),
+        collective => {
+            let op = if collective.reduces() { types::op(operation.op)? } else { shouter::ReduceOp::Sum };
+            (types::dtype(operation.dtype)?, op)
+        }
+    };
+    let call = CollectiveCall { collective, input, output, count, dtype, op, root };
+    if on_gpu {
+        // SAFETY: passed on to the caller.
+        return unsafe { start_cuda(group, &call, stream) };
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { group.start(&call) }
+}
+
+/// # Safety
+/// As [`shouter::Group::push_cuda`] demands.
+#[cfg(feature = "cuda")]
+unsafe fn push_cuda(
+    group: &shouter::Group,
+    tensor: TensorId,
+    data: *mut u8,
+    stream: *mut c_void,
+) -> Result<shouter::Work, Error> {
+    // SAFETY: passed on to the caller.
+    unsafe { group.push_cuda(tensor, data.addr() as u64, stream.addr() as u64) }
+}
+
+/// # Safety
+/// None.
+#[cfg(not(feature = "cuda"))]
+unsafe fn push_cuda(
+    _: &shouter::Group,
+    _: TensorId,
+    _: *mut u8,
+    _: *mut c_void,
+) -> Result<shouter::Work, Error> {
+    Err(types::no_cuda())
+}
+
+/// # Safety
+/// As [`shouter::Group::start_collective_cuda`] demands.
+#[cfg(feature = "cuda")]
+unsafe fn start_cuda(
+    group: &shouter::Group,
+    call: &CollectiveCall,
+    stream: *mut c_void,
+) -> Result<shouter::Work, Error> {
+    // SAFETY: passed on to the caller.
+    unsafe { group.start_collective_cuda(call, stream.addr() as u64) }
+}
+
+/// # Safety
+/// None.
+#[cfg(not(feature = "cuda"))]
+unsafe fn start_cuda(_: &shouter::Group, _: &CollectiveCall, _: *mut c_void) -> Result<shouter::Work, Error> {
+    Err(types::no_cuda())
+}
+
+/// Whether an operation has ended: `*ended` is 1 or 0. The status is the operation's where it has ended, SHOUTER_OK where it has not.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_test(work: *const Work, ended: *mut c_int) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let work = unsafe { live(work) }?;
+        if ended.is_null() {
+            return Err(null("ended"));
+        }
+        let outcome = work.test();
+        // SAFETY: not NULL; the caller promises room for a number.
+        unsafe { ended.write(outcome.is_some().into()) };
+        outcome.unwrap_or(Ok(()))
+    })
+}
+
+/// Waits until an operation has ended, and its memory is the caller's again; the status is the operation's, each time.
+///
+/// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_wait(work: *const Work, timeout_ms: i64) -> Status {
+    // SAFETY: NULL or live, as the module demands of its callers.
+    guard(|| unsafe { live(work) }?.wait(timeout(timeout_ms)?))
+}
+
+/// Waits until one of `n` operations of one group has ended, well or not; `*index` is the first that has. SHOUTER_ERROR_TIMEOUT if none
+/// has within `timeout_ms`. shouter_test says how it has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_wait_any(
+    works: *const *mut Work,
+    n: usize,
+    timeout_ms: i64,
+    index: *mut usize,
+) -> Status {
+    guard(|| {
+        if works.is_null() || index.is_null() || n == 0 {
+            return Err(Error::Argument("works or index is NULL, or n is 0".into()));
+        }
+        // SAFETY: not NULL; the caller promises n entries, each NULL or live.
+        let works = unsafe { std::slice::from_raw_parts(works, n) };
+        // SAFETY: as above.
+        let works: Result<Vec<_>, _> = works.iter().map(|work| unsafe { live(*work) }.cloned()).collect();
+        let first = shouter::Work::wait_any(&works?, timeout(timeout_ms)?)?;
+        // SAFETY: not NULL; the caller promises room for a number.
+        unsafe { index.write(first) };
+        Ok(())
+    })
+}
+
+/// Has a helper thread of the group call `callback` once the operation has ended; soon, where it has. The callback may start operations
+/// and wait for them; others wait until it returns. shouter_finalize runs all that are due, and waits for them, so it must not be
+/// called in one. `work` may be freed before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_on_done(
+    work: *const Work,
+    callback: DoneCallback,
+    context: *mut c_void,
+) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let work = unsafe { live(work) }?;
+        let callback = callback.ok_or_else(|| null("callback"))?;
+        let context = Context(context);
+        work.on_done(move |result| {
+            let status = result.as_ref().err().map_or(SHOUTER_OK, Error::code);
+            if let Err(error) = result {
+                remember(error);
+            }
+            // SAFETY: the caller promises a function that may be called so, by this thread.
+            unsafe { callback(context.get(), status) };
+        })
+    })
+}
+
+/// Frees a handle; NULL is allowed and does nothing. The operation goes on, and its memory is the group's until shouter_finalize has
+/// returned, unless another call has said that it has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_work_free(work: *mut Work) -> Status {
+    guard(|| {
+        if !work.is_null() {
+            // SAFETY: it came from Box::into_raw in shouter_start, and the caller makes this the last use.
+            drop(unsafe { Box::from_raw(work) });
+        }
+        Ok(())
+    })
+}
+
+/// A file descriptor for an event loop: `*fd` becomes readable when an operation ends that was started after the first call of this. Read
+/// its 8 bytes then, and ask the handles. It may be readable without news. It is the group's, until shouter_finalize; do not close it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_completion_fd(shouter: *const Shouter, fd: *mut c_int) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        if fd.is_null() {
+            return Err(null("fd"));
+        }
+        let descriptor = group.completion_fd()?.as_raw_fd();
+        // SAFETY: not NULL; the caller promises room for a number.
+        unsafe { fd.write(descriptor) };
+        Ok(())
+    })
+}

@@ -1,0 +1,77 @@
+//! How operations end, for those who read it: errors with the tensors' names, counts, the timeline. It outlives the group for the
+//! sake of handles that do.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::Collective;
+
+use super::drive::{RankEngine, drive_error};
+use super::notify::Notifier;
+use super::stats::Tally;
+use super::table::Tables;
+use crate::channel::shm::NodeSegment;
+use crate::engine::groups::{GroupId, Members};
+use crate::error::Error;
+use crate::observe::flight::Flight;
+use crate::observe::{Timeline, TraceEvent};
+use crate::runtime::{Clock, DriveError, Driver, Instant, fork_generation};
+
+/// What a group's handles need of it.
+pub(super) struct Outcomes {
+    pub(super) rank: Rank,
+    /// The group in the engine, and who is in it; `None` for the group of all.
+    pub(super) group: Option<GroupId>,
+    pub(super) members: Option<Arc<Members>>,
+    pub(super) deadline: Duration,
+    pub(super) tables: Arc<Tables>,
+    pub(super) tally: Tally,
+    pub(super) timeline: Option<Arc<Timeline>>,
+    pub(super) flight: Arc<Flight>,
+    pub(super) node: Option<Weak<NodeSegment>>,
+    pub(super) driver: Weak<Driver<RankEngine>>,
+    pub(super) notifier: Arc<Notifier>,
+    /// Tells the process that joined from its forked children.
+    pub(super) forks: u32,
+}
+
+impl Outcomes {
+    /// Refuses a forked child, before it waits for a lock that a thread of its parent's may have held.
+    pub(super) fn check_process(&self) -> Result<(), Error> {
+        if fork_generation() == self.forks {
+            return Ok(());
+        }
+        Err(drive_error(DriveError::Forked))
+    }
+
+    /// What drives the engine, until the group is dropped.
+    pub(super) fn driver(&self) -> Option<Arc<Driver<RankEngine>>> {
+        self.driver.upgrade()
+    }
+
+    /// An operation has brought its result.
+    #[inline]
+    pub(super) fn finished(
+        &self,
+        begin: Instant,
+        collective: Collective,
+        name: &Arc<str>,
+        bytes: usize,
+        step: u64,
+    ) {
+        let end = Clock.now();
+        self.tally.finished(begin, end, bytes);
+        if let Some(timeline) = &self.timeline {
+            timeline.call(TraceEvent {
+                name: collective.name(),
+                start: begin,
+                duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
+                tensor: Some(name.clone()),
+                step,
+                bytes: Some(bytes as u64),
+                ..TraceEvent::default()
+            });
+        }
+    }
+}

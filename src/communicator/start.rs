@@ -1,0 +1,341 @@
+//! Starting operations without waiting for them: any collective by address, and registered tensors.
+//!
+//! What is started goes into the engine's queue ([`Submissions`](crate::engine::submitted)); from then on only its handle waits. Small
+//! collectives within a host, which go by the cells where a call waits for them, go by the engine, too: the cells are a straight line.
+//! Their identity says so, and the cells' tags count them, so ranks that start and ranks that call diverge, and hear it.
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use shouter_reducer::executor::Request;
+#[cfg(feature = "cuda")]
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::Identity;
+#[cfg(feature = "cuda")]
+use shouter_reducer::header::Shape;
+#[cfg(feature = "cuda")]
+use shouter_reducer::memory::TensorRegion;
+#[cfg(feature = "cuda")]
+use shouter_reducer::schedule::Placement;
+use shouter_reducer::schedule::{Problem, Schedule};
+use shouter_reducer::transport::DeviceTensor;
+
+use super::collectives::{addressed, placement, published};
+use super::table::Entry;
+use super::work::{About, Operation, Work};
+use super::{CollectiveCall, Group, Memory};
+use crate::engine::executor_time;
+use crate::engine::submitted::{Report, Submissions};
+use crate::error::{Error, TensorId};
+use crate::runtime::{Clock, Instant};
+
+/// How long a start waits for a slot, where as many operations are under way and queued as can be.
+const SLOT: Duration = Duration::from_secs(1);
+
+/// An operation to be started.
+struct Starting {
+    begin: Instant,
+    problem: Problem,
+    identity: Identity,
+    memory: Memory,
+    schedule: Arc<Schedule>,
+    device: Option<DeviceTensor>,
+    /// The tensor, if it is registered.
+    entry: Option<Arc<Entry>>,
+}
+
+impl Group {
+    /// Starts any collective, on memory that is given by address; returns at once. [`run_collective`](Self::run_collective) does the
+    /// same and waits.
+    ///
+    /// Every rank starts the same operations in the same order, among those that it calls. Where all ranks are on one host, what one rank
+    /// starts all must start: with a rank that calls it they diverge ([`Error::Mismatch`]) if it is small.
+    ///
+    /// # Errors
+    /// As [`run_collective`](Self::run_collective) before it waits; [`Error::WouldBlock`] where more than 1,000 operations are under
+    /// way and none ended within a second: nothing was started then.
+    ///
+    /// # Safety
+    /// Until the operation has ended, as its [`Work`] says, or the group has been dropped: the input is valid for reads of what the
+    /// [table](CollectiveCall) says, and nobody writes it; the output is valid for reads and writes, and nobody else touches it. An error
+    /// whose [`in_use_by`](Error::in_use_by) names a rank leaves the memory in use for ever.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// use shouter::{Collective, CollectiveCall, DType, ReduceOp};
+    ///
+    /// let (mine, mut all) = (7u32, vec![0u32; group.size() as usize]);
+    /// let call = CollectiveCall {
+    ///     collective: Collective::AllGather,
+    ///     input: (&raw const mine).cast(),
+    ///     output: all.as_mut_ptr().cast(),
+    ///     count: 1,
+    ///     dtype: DType::U32,
+    ///     op: ReduceOp::Sum,
+    ///     root: 0,
+    /// };
+    /// // SAFETY: as many elements as the call says, which nothing else touches before the wait.
+    /// let work = unsafe { group.start(&call) }?;
+    /// work.wait(None)?;
+    /// assert_eq!(all[group.rank() as usize], 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn start(&self, call: &CollectiveCall) -> Result<Work, Error> {
+        self.drive.check_process()?;
+        let begin = Clock.now();
+        // SAFETY: passed on to the caller.
+        let (problem, input, output) = unsafe { self.part(call) }?;
+        let memory = self.memory(&problem, input, output);
+        self.start_memory(begin, problem, memory, None)
+    }
+
+    /// Starts an operation outside the table, on memory of any kind.
+    pub(super) fn start_memory(
+        &self,
+        begin: Instant,
+        problem: Problem,
+        memory: Memory,
+        device: Option<DeviceTensor>,
+    ) -> Result<Work, Error> {
+        let is_small = self.cells_for(published(&problem)).is_some();
+        let identity = if is_small { Identity::Started { root: problem.tag() } } else { problem.identity() };
+        let schedule = self.tables.schedule(&problem)?;
+        let work =
+            self.submit(Starting { begin, problem, identity, memory, schedule, device, entry: None })?;
+        if let Some(cells) = self.cells.as_ref().filter(|_| is_small) {
+            cells.count_started();
+        }
+        Ok(work)
+    }
+
+    /// Starts an all-reduce in place on a device.
+    #[cfg(feature = "cuda")]
+    pub(super) fn start_device(
+        &self,
+        begin: Instant,
+        shape: &Shape,
+        data: TensorRegion,
+        device: Option<DeviceTensor>,
+    ) -> Result<Work, Error> {
+        let problem = Problem { access: self.access(&data), ..self.tables.problem(shape, Rank(0)) };
+        self.start_memory(begin, problem, Memory { output: data, input: TensorRegion::empty() }, device)
+    }
+
+    /// Starts the operation of a registered tensor at `data`, an address that is aligned to its elements, in place; returns at once.
+    /// The memory holds input and output, as [`CollectiveCall`] says of both in one; it may be null where this rank has neither.
+    ///
+    /// From its second start on this allocates nothing, takes no lock but the engine's, and makes no system call of its own.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for an unknown tensor or an address that cannot be one; [`Error::Closed`] after the group has failed;
+    /// [`Error::WouldBlock`] as for [`start`](Self::start).
+    ///
+    /// # Safety
+    /// As for [`start`](Self::start), with the elements that were registered.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # use shouter::{DType, ReduceOp, TensorSpec};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// # let tensor = TensorSpec::all_reduce("head", DType::F32, 2, ReduceOp::Sum);
+    /// # let ids = group.register(&[tensor])?;
+    /// let mut gradient = [1f32, 2.0];
+    /// // SAFETY: as many elements as were registered, which nothing else touches before `wait` has returned.
+    /// let work = unsafe { group.push(ids[0], gradient.as_mut_ptr().cast()) }?;
+    /// work.wait(None)?;
+    /// assert_eq!(gradient, [1.0, 2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn push(&self, tensor: TensorId, data: *mut u8) -> Result<Work, Error> {
+        self.drive.check_process()?;
+        let entry = self.tables.entry(tensor)?;
+        let (input_at, output_at) = entry.problem.in_place();
+        let (input, output) = (data.wrapping_add(input_at as usize), data.wrapping_add(output_at as usize));
+        // SAFETY: passed on to the caller.
+        unsafe { self.push_entry(entry, input, output) }
+    }
+
+    /// As [`push`](Self::push), with the input apart from the output, or in place as [`CollectiveCall`] allows it. Ranks and steps may
+    /// differ in that.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push), and [`Error::Argument`] for input and output that overlap.
+    ///
+    /// # Safety
+    /// As for [`start`](Self::start), with the elements that were registered.
+    pub unsafe fn push_into(
+        &self,
+        tensor: TensorId,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Result<Work, Error> {
+        self.drive.check_process()?;
+        let entry = self.tables.entry(tensor)?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.push_entry(entry, input, output) }
+    }
+
+    /// # Safety
+    /// As for [`push_into`](Self::push_into).
+    pub(super) unsafe fn push_entry(
+        &self,
+        entry: Arc<Entry>,
+        input: *const u8,
+        output: *mut u8,
+    ) -> Result<Work, Error> {
+        let begin = Clock.now();
+        // SAFETY: passed on to the caller.
+        let (input, output) = unsafe { addressed(&entry.problem, input, output) }?;
+        let placement = placement(&entry.problem, input, output)?;
+        let problem = Problem { placement, ..entry.problem.clone() };
+        let schedule = self.tables.schedule_of(&entry, placement)?;
+        let memory = self.memory(&problem, input, output);
+        self.push_memory(begin, entry, problem, memory, schedule, None)
+    }
+
+    /// Starts the next operation of a registered tensor.
+    fn push_memory(
+        &self,
+        begin: Instant,
+        entry: Arc<Entry>,
+        problem: Problem,
+        memory: Memory,
+        schedule: Arc<Schedule>,
+        device: Option<DeviceTensor>,
+    ) -> Result<Work, Error> {
+        let (identity, unused) = (entry.next_use(), entry.clone());
+        let starting = Starting { begin, problem, identity, memory, schedule, device, entry: Some(entry) };
+        let started = self.submit(starting);
+        if let Err(Error::WouldBlock { .. }) = &started {
+            unused.unused();
+        }
+        started
+    }
+
+    /// Starts the next operation of a registered tensor on a device.
+    #[cfg(feature = "cuda")]
+    pub(super) fn push_device(
+        &self,
+        begin: Instant,
+        entry: Arc<Entry>,
+        data: TensorRegion,
+        device: Option<DeviceTensor>,
+    ) -> Result<Work, Error> {
+        let problem =
+            Problem { access: self.access(&data), placement: Placement::InPlace, ..entry.problem.clone() };
+        let schedule = self.tables.schedule(&problem)?;
+        let memory = Memory { output: data, input: TensorRegion::empty() };
+        self.push_memory(begin, entry, problem, memory, schedule, device)
+    }
+
+    fn submit(&self, starting: Starting) -> Result<Work, Error> {
+        let Starting { begin, problem, identity, memory, schedule, device, entry } = starting;
+        let step = self.step.load(Ordering::Relaxed);
+        let name = entry.as_ref().map_or(&self.ad_hoc, |entry| &entry.name).clone();
+        let request = Request {
+            identity,
+            shape: problem.shape,
+            data: memory.output,
+            input: memory.input,
+            schedule,
+            priority: entry.as_ref().map_or(0, |entry| entry.tensor),
+            deadline: executor_time(begin + self.deadline),
+            name: name.clone(),
+            step,
+            device,
+        };
+        let bytes = request.data.len().max(request.input.len());
+        let about = About { shape: problem.shape, begin, step, bytes, name, entry };
+        let operation = self.spare_operation(about);
+        let report: Arc<dyn Report> = operation.clone();
+        let small_before = self.node.as_ref().map_or(0, |node| node.small_started(node.local()));
+        let submissions = self.submissions()?;
+        if !submissions.push(&request, small_before, &report) {
+            self.await_slot(submissions.clone(), request, small_before, report)?;
+        }
+        self.drive.nudge()?;
+        if submissions.is_closed() {
+            let ended = operation.clone();
+            self.drive.until(move || ended.has_ended().then_some(()), None)?;
+        }
+        match operation.refusal() {
+            Some(error) => Err(error),
+            None => Ok(Work(operation)),
+        }
+    }
+
+    /// The queue of what is started, made with the first start in a group of some ranks.
+    fn submissions(&self) -> Result<&Arc<Submissions>, Error> {
+        if let Some(submissions) = self.submissions.get() {
+            return Ok(submissions);
+        }
+        let group = self.drive.group();
+        let made = self.drive.with(move |engine| engine.submissions_in(group))?;
+        let made = made.ok_or_else(|| Error::Internal("the engine does not know this group".into()))?;
+        Ok(self.submissions.get_or_init(|| made))
+    }
+
+    /// Hands an operation over when there is a slot for it.
+    #[cold]
+    fn await_slot(
+        &self,
+        submissions: Arc<Submissions>,
+        request: Request,
+        small_before: u64,
+        report: Arc<dyn Report>,
+    ) -> Result<(), Error> {
+        let handed = move || submissions.push(&request, small_before, &report).then_some(());
+        self.drive.until(handed, Some(Clock.now() + SLOT)).map_err(|error| match error {
+            Error::Timeout { after } => Error::WouldBlock { after },
+            other => other,
+        })
+    }
+
+    /// Waits until all that was handed over before has been started.
+    #[cold]
+    pub(super) fn await_started(&self) -> Result<(), Error> {
+        let submissions = self.submissions()?.clone();
+        self.drive.until(move || submissions.are_all_started().then_some(()), None)
+    }
+
+    /// Room for an operation's end: that of an earlier one which nobody asks for any more, if there is one.
+    fn spare_operation(&self, about: About) -> Arc<Operation> {
+        let new = |about| Operation::new(self.outcomes.clone(), about);
+        // The oldest is the first that is free again.
+        let operation = match self.spare.pop() {
+            Some(mut spare) => match Arc::get_mut(&mut spare) {
+                Some(free) => {
+                    *free = new(about);
+                    spare
+                }
+                None => {
+                    drop(self.spare.push(spare));
+                    Arc::new(new(about))
+                }
+            },
+            None => Arc::new(new(about)),
+        };
+        // Where as many are kept already it is freed at its end.
+        drop(self.spare.push(operation.clone()));
+        operation
+    }
+
+    /// A descriptor that becomes readable when an operation ends that was started since the first call of this: for an event loop, which
+    /// reads its 8 bytes, and asks its [`Work`]s then. It may be readable without news.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if there is no descriptor or thread; [`Error::Closed`] in a forked child.
+    pub fn completion_fd(&self) -> Result<std::os::fd::BorrowedFd<'_>, Error> {
+        self.drive.check_process()?;
+        self.outcomes.notifier.eventfd()
+    }
+}

@@ -1,0 +1,298 @@
+//! Handles of operations under way.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use shouter_reducer::header::Shape;
+
+use super::drive::{RunError, drive_error};
+use super::outcomes::Outcomes;
+use super::stats::lock;
+use super::table::Entry;
+use crate::engine::submitted::{Failure, Report};
+use crate::error::Error;
+use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
+
+/// The operation has ended.
+const ENDED: u8 = 1;
+/// Somebody is to be told when it ends.
+const WATCHED: u8 = 2;
+
+/// What a handle knows of its operation.
+pub(super) struct About {
+    pub(super) shape: Shape,
+    pub(super) begin: Instant,
+    pub(super) step: u64,
+    pub(super) bytes: usize,
+    pub(super) name: Arc<str>,
+    /// The tensor, if it is registered.
+    pub(super) entry: Option<Arc<Entry>>,
+}
+
+/// Who is told of an end.
+enum Watcher {
+    Callback(Box<dyn FnOnce(Result<(), Error>) + Send>),
+    Task(Waker),
+}
+
+/// An operation, from its start until nobody asks for it any more.
+pub(super) struct Operation {
+    state: AtomicU8,
+    /// Set before it has ended, if it failed.
+    failure: OnceLock<Failure>,
+    /// The same as the caller reads it.
+    error: OnceLock<Error>,
+    watchers: Mutex<Vec<Watcher>>,
+    outcomes: Arc<Outcomes>,
+    about: About,
+}
+
+impl Operation {
+    pub(super) fn new(outcomes: Arc<Outcomes>, about: About) -> Self {
+        Self {
+            state: AtomicU8::new(0),
+            failure: OnceLock::new(),
+            error: OnceLock::new(),
+            watchers: Mutex::new(Vec::new()),
+            outcomes,
+            about,
+        }
+    }
+
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.load(Ordering::Acquire) & ENDED != 0
+    }
+
+    /// Why it was not started, if it has ended so.
+    pub(super) fn refusal(&self) -> Option<Error> {
+        let refused = self.has_ended() && matches!(self.failure.get(), Some(Failure::Start(_)));
+        if refused { self.result().err() } else { None }
+    }
+
+    /// How it has ended.
+    fn result(&self) -> Result<(), Error> {
+        let Some(failure) = self.failure.get() else { return Ok(()) };
+        Err(self.error.get_or_init(|| self.outcomes.recorded(self.describe(failure))).clone())
+    }
+
+    #[cold]
+    fn describe(&self, failure: &Failure) -> Error {
+        let About { shape, step, entry, .. } = &self.about;
+        let error = match failure {
+            Failure::Start(why) => RunError::Start(why.clone()),
+            Failure::Operation(why) => RunError::Operation(why.clone()),
+            Failure::Gone => {
+                return Error::closed(format!("{shape} was under way when its group was dropped"));
+            }
+        };
+        self.outcomes.run_error(error, shape, entry.as_deref(), *step)
+    }
+
+    /// Asks for [`tell`](Self::tell) when it has ended, which may be at once.
+    fn watch(self: &Arc<Self>) {
+        if self.state.fetch_or(WATCHED, Ordering::AcqRel) & ENDED != 0 {
+            self.outcomes.notifier.push(self.clone());
+        }
+    }
+
+    /// Tells those who wait to be told.
+    pub(super) fn tell(&self) {
+        loop {
+            let next = {
+                let mut watchers = lock(&self.watchers);
+                (!watchers.is_empty()).then(|| watchers.remove(0))
+            };
+            match next {
+                Some(Watcher::Callback(callback)) => callback(self.result()),
+                Some(Watcher::Task(waker)) => waker.wake(),
+                None => return,
+            }
+        }
+    }
+}
+
+impl Report for Operation {
+    fn ended(self: Arc<Self>, result: Result<(), Failure>) {
+        match result {
+            Ok(()) => {
+                let About { begin, shape, name, bytes, step, .. } = &self.about;
+                self.outcomes.finished(*begin, shape.collective, name, *bytes, *step);
+            }
+            // It ends once.
+            Err(failure) => drop(self.failure.set(failure)),
+        }
+        let before = self.state.fetch_or(ENDED, Ordering::AcqRel);
+        if before & WATCHED != 0 || self.outcomes.notifier.wants_all() {
+            let notifier = self.outcomes.notifier.clone();
+            notifier.push(self);
+        }
+    }
+}
+
+/// An operation under way, or ended: what [`Group::start`](super::Group::start) and [`Group::push`](super::Group::push) give.
+///
+/// Any thread may ask it, as often as it likes, also after the group was dropped; clones are the same operation. It does not own the
+/// operation's memory: dropping the last handle changes nothing, the operation goes on, and its memory is the group's until the operation
+/// has ended or the group was dropped, which waits for that. ([`Lent`](super::Lent) owns memory, and waits when it is dropped.)
+///
+/// Whoever waits drives the engine, unless a dedicated shard does (the key `mode`). Between calls of the group a helper thread looks
+/// every 0.5 ms; callbacks and futures hear of an end that much later where no shard drives.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shouter::config::{Builder, Environment};
+/// # use shouter::{DType, ReduceOp, TensorSpec};
+/// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+/// # let group = shouter::init(config)?;
+/// # let ids = group.register(&[TensorSpec::all_reduce("head", DType::F32, 2, ReduceOp::Sum)])?;
+/// let mut gradient = [1f32, 2.0];
+/// // SAFETY: as many elements as were registered, which nothing else touches before the operation has ended.
+/// let work = unsafe { group.push(ids[0], gradient.as_mut_ptr().cast()) }?;
+/// work.on_done(|result| println!("reduced: {}", result.is_ok()))?;
+/// work.wait(None)?;
+/// work.wait(None)?; // As often as one likes.
+/// assert!(matches!(work.test(), Some(Ok(()))));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "the memory is the group's until the operation has ended"]
+pub struct Work(pub(super) Arc<Operation>);
+
+impl Work {
+    /// How the operation has ended; `None` while it is under way. Takes one poll of the engine where nobody drives it.
+    pub fn test(&self) -> Option<Result<(), Error>> {
+        if self.0.has_ended() {
+            return Some(self.0.result());
+        }
+        if let Err(error) = self.0.outcomes.check_process() {
+            return Some(Err(error));
+        }
+        if let Some(Err(error)) = self.0.outcomes.driver().map(|driver| driver.nudge())
+            && error != DriveError::Reentered
+        {
+            return Some(Err(drive_error(error)));
+        }
+        self.0.has_ended().then(|| self.0.result())
+    }
+
+    /// Whether the operation has ended, well or not, as far as is known.
+    pub(super) fn has_ended(&self) -> bool {
+        self.0.has_ended()
+    }
+
+    /// Waits until the operation has ended, for `timeout` at most; without one, its deadline (the key `deadline`) ends it. Its memory is
+    /// the caller's again then.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] when `timeout` passes first: the operation is still under way. [`Error::Mismatch`], [`Error::PeerFailed`],
+    /// [`Error::Deadline`] and [`Error::Accelerator`] say how it has failed, [`Error::Closed`] that it was not started, or was under
+    /// way when the group was dropped, or that this is a forked child; the same each time.
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        Self::wait_any(std::slice::from_ref(self), timeout)?;
+        self.0.result()
+    }
+
+    /// Waits until one of several operations of a group has ended, well or not, for `timeout` at most; returns the index of the first that
+    /// has. [`test`](Self::test) says how.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for no operations, and for those of several groups; [`Error::Timeout`]; [`Error::Closed`] in a forked child.
+    pub fn wait_any(works: &[Self], timeout: Option<Duration>) -> Result<usize, Error> {
+        let begin = Clock.now();
+        if let Some(at) = works.iter().position(Self::has_ended) {
+            return Ok(at);
+        }
+        let first =
+            works.first().ok_or_else(|| Error::Argument("there is no operation to wait for".into()))?;
+        let outcomes = &first.0.outcomes;
+        outcomes.check_process()?;
+        if works.iter().any(|work| !work.0.outcomes.driver.ptr_eq(&outcomes.driver)) {
+            return Err(Error::Argument(
+                "operations of several groups; wait for those of one at a time".into(),
+            ));
+        }
+        let until = timeout.map(|timeout| begin + timeout);
+        if let Some(driver) = outcomes.driver() {
+            let waited = match works {
+                [one] => {
+                    let one = one.clone();
+                    driver.drive_until(move |_| one.has_ended().then_some(0), until)
+                }
+                _ => {
+                    let works = works.to_vec();
+                    driver.drive_until(move |_| works.iter().position(Self::has_ended), until)
+                }
+            };
+            return waited.map_err(drive_error);
+        }
+        // The group is being dropped, by another thread, which reports the end.
+        let mut idle = Backoff::new(IdlePolicy::SHARED);
+        loop {
+            if let Some(at) = works.iter().position(Self::has_ended) {
+                return Ok(at);
+            }
+            if until.is_some_and(|until| Clock.now() >= until) {
+                return Err(Error::Timeout { after: Clock.now() - begin });
+            }
+            idle.wait(Activity::Idle, until);
+        }
+    }
+
+    /// Has a helper thread of the group call `callback` with the outcome, once, when the operation has ended; soon, where it has. Callbacks
+    /// run one after the other, so they should be quick; they may start and wait for operations. Dropping the group runs those that
+    /// are due and waits for them; it ends what is under way, so none is left out.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if there is no thread; [`Error::Closed`] in a forked child.
+    pub fn on_done(&self, callback: impl FnOnce(Result<(), Error>) + Send + 'static) -> Result<(), Error> {
+        self.0.outcomes.check_process()?;
+        self.0.outcomes.notifier.start()?;
+        lock(&self.0.watchers).push(Watcher::Callback(Box::new(callback)));
+        self.0.watch();
+        Ok(())
+    }
+}
+
+/// Ready with the outcome. It needs no runtime: a helper thread of the group wakes the task.
+impl Future for Work {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(result) = self.test() {
+            return Poll::Ready(result);
+        }
+        if let Err(error) = self.0.outcomes.notifier.start() {
+            return Poll::Ready(Err(error));
+        }
+        {
+            let mut watchers = lock(&self.0.watchers);
+            let known = |watcher: &Watcher| matches!(watcher, Watcher::Task(waker) if waker.will_wake(context.waker()));
+            if !watchers.iter().any(known) {
+                watchers.push(Watcher::Task(context.waker().clone()));
+            }
+        }
+        self.0.watch();
+        if self.has_ended() { Poll::Ready(self.0.result()) } else { Poll::Pending }
+    }
+}
+
+impl std::fmt::Debug for Work {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let About { shape, name, step, .. } = &self.0.about;
+        f.debug_struct("Work")
+            .field("operation", &shape.collective)
+            .field("tensor", name)
+            .field("step", step)
+            .field("has_ended", &self.has_ended())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

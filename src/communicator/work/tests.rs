@@ -1,0 +1,181 @@
+//! With ranks that are threads of this process.
+#![allow(unsafe_code)]
+
+use std::pin::pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::mpsc::channel;
+use std::task::Wake;
+use std::thread::{self, Thread};
+
+use shouter_reducer::header::Collective;
+
+use super::super::tests::{each, in_place, ranks, ranks_with};
+use super::*;
+use crate::allocations;
+use crate::runtime::in_forked_child;
+use crate::{CollectiveCall, DType, ReduceOp, TensorSpec};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts that have been tried and waited for allocate nothing, with a driver of its own and without; a start outside the table does.
+#[test]
+fn the_second_start_of_a_registered_tensor_allocates_nothing() {
+    for mode in ["", "dedicated"] {
+        let group = ranks_with(1, 2, mode);
+        let kinds = [Collective::AllReduce, Collective::AllGather, Collective::Broadcast];
+        let spec = |collective: Collective| TensorSpec {
+            collective,
+            ..TensorSpec::all_reduce(collective.name(), DType::F32, 3000, ReduceOp::Sum)
+        };
+        let ids = each(&group, |rank| rank.register(&kinds.map(spec)).unwrap()).swap_remove(0);
+        let mut counted = vec![];
+        let mut data = vec![vec![vec![1f32; 6000]; 3]; 2];
+        for _ in 0..4 {
+            let mut works = Vec::with_capacity(6);
+            let before = allocations::count();
+            for (rank, data) in group.iter().zip(&mut data) {
+                for (id, data) in ids.iter().zip(data) {
+                    // SAFETY: room for two blocks, which is left alone until the waits.
+                    works.push(unsafe { rank.push(*id, data.as_mut_ptr().cast()) }.unwrap());
+                }
+            }
+            counted.push(allocations::count() - before);
+            works.iter().for_each(|work| work.wait(None).unwrap());
+        }
+        assert_eq!(counted[2..], [0, 0], "{mode}: {counted:?}");
+        assert!(counted[0] > 0, "the counter counts");
+    }
+}
+
+/// Wakes a thread.
+struct Unpark(Thread, AtomicBool);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.1.store(true, Ordering::Release);
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread, which polls it only when it was woken.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let wake = Arc::new(Unpark(thread::current(), AtomicBool::new(true)));
+    let waker = Waker::from(wake.clone());
+    let mut future = pin!(future);
+    loop {
+        if wake.1.swap(false, Ordering::AcqRel)
+            && let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker))
+        {
+            return output;
+        }
+        thread::park_timeout(PATIENCE);
+    }
+}
+
+#[test]
+fn a_future_is_woken_and_ready_again_and_again() {
+    for mode in ["", "dedicated"] {
+        let group = ranks_with(1, 2, mode);
+        thread::scope(|scope| {
+            for (number, rank) in group.iter().enumerate() {
+                scope.spawn(move || {
+                    for step in 0..20 {
+                        if number == step % 2 {
+                            thread::sleep(Duration::from_millis(2));
+                        }
+                        let mut data = [1f32; 8];
+                        // SAFETY: left alone until the future is ready.
+                        let work = unsafe { rank.start(&in_place(&mut data)) }.unwrap();
+                        block_on(work.clone()).unwrap();
+                        block_on(work).unwrap();
+                        assert_eq!(data, [2.0; 8]);
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn more_than_can_be_queued_would_block_and_nothing_was_started() {
+    let mut group = ranks(2);
+    let spec = TensorSpec::all_reduce("t", DType::F32, 1, ReduceOp::Sum);
+    let ids = each(&group, |rank| rank.register(std::slice::from_ref(&spec)).unwrap()[0]);
+    let other = group.pop().unwrap();
+    let rank = group.pop().unwrap();
+    let mut data = vec![1f32; 3000];
+    let mut works = vec![];
+    let refused = loop {
+        let data = &mut data[works.len()];
+        // SAFETY: left alone until the waits.
+        match unsafe { rank.push(ids[0], (&raw mut *data).cast()) } {
+            Ok(work) => works.push(work),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, Error::WouldBlock { .. }) && refused.code() == 12, "{refused}");
+    assert!(works.len() > 1000, "{}", works.len());
+    let mut theirs = vec![2f32; works.len() + 1];
+    thread::scope(|scope| {
+        let count = works.len();
+        let (other, theirs, id) = (&other, &mut theirs, ids[1]);
+        scope.spawn(move || {
+            for theirs in theirs {
+                // SAFETY: left alone until the wait.
+                unsafe { other.push(id, (&raw mut *theirs).cast()) }.unwrap().wait(None).unwrap();
+            }
+        });
+        works.iter().for_each(|work| work.wait(None).unwrap());
+        // SAFETY: as above.
+        let again = unsafe { rank.push(ids[0], (&raw mut data[count]).cast()) };
+        again.unwrap().wait(None).unwrap();
+    });
+    assert!(theirs.iter().chain(&data[..theirs.len()]).all(|sum| *sum == 3.0));
+}
+
+#[test]
+fn a_dropped_group_ends_what_is_under_way_and_runs_its_callbacks() {
+    let mut group = ranks(2);
+    let mut data = [1f32; 4];
+    // SAFETY: left alone until the group is gone.
+    let work = unsafe { group[0].start(&in_place(&mut data)) }.unwrap();
+    let (say, said) = channel();
+    let late = say.clone();
+    work.on_done(move |result| say.send(result).unwrap()).unwrap();
+    drop(group.remove(0));
+    let told = said.try_recv().expect("before the group has gone").unwrap_err();
+    let again = [
+        work.wait(None).unwrap_err(),
+        work.test().unwrap().unwrap_err(),
+        block_on(work.clone()).unwrap_err(),
+    ];
+    for error in again.into_iter().chain([told]) {
+        assert_eq!(error.rank(), Some(0), "{error}");
+        assert!(matches!(error, Error::PeerFailed { .. }), "{error:?}");
+    }
+    work.on_done(move |result| late.send(result).unwrap()).unwrap();
+    assert!(said.try_recv().expect("at once").is_err());
+}
+
+#[test]
+fn a_forked_child_is_refused_and_its_parent_goes_on() {
+    let group = ranks(2);
+    let mut data = [[1f32; 4]; 2];
+    // SAFETY: left alone until the waits.
+    let works: Vec<_> = group
+        .iter()
+        .zip(&mut data)
+        .map(|(rank, data)| unsafe { rank.start(&in_place(data)) }.unwrap())
+        .collect();
+    let status = in_forked_child(|| {
+        let mut data = [1f32; 4];
+        let under_way = CollectiveCall { collective: Collective::AllGather, ..in_place(&mut data) };
+        // SAFETY: it is refused.
+        let refused = [unsafe { group[0].start(&under_way) }.map(drop), works[0].on_done(|_| {})];
+        let all = refused.iter().all(|refused| matches!(refused, Err(Error::Closed { .. })));
+        u8::from(all)
+    });
+    assert_eq!(status, 1);
+    works.iter().for_each(|work| work.wait(Some(PATIENCE)).unwrap());
+    assert_eq!(data, [[2.0; 4]; 2]);
+}
