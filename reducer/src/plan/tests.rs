@@ -79,7 +79,7 @@ fn many_nodes_take_rounds_and_large_tensors_several_trees() {
         (C::Scan, Direct, Direct, Hierarchical),
         (C::AllGatherV, Direct, Direct, Direct),
     ] {
-        let of = |grid, bytes| {
+        let of = |grid, bytes: u64| {
             let count = if collective == C::Barrier { 0 } else { bytes / 4 };
             plan.algorithm(grid, &Shape { collective, count, ..all_reduce(4) })
         };
