@@ -50,11 +50,14 @@
 /* A fault of this library; please report it. */
 #define SHOUTER_ERROR_INTERNAL 9
 
-/* The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet. */
+/* The time-out given to shouter_wait passed: the operation is still under way, and its memory not the caller's yet. */
 #define SHOUTER_ERROR_TIMEOUT 10
 
 /* A GPU or its driver cannot be used, or has failed. */
 #define SHOUTER_ERROR_ACCELERATOR 11
+
+/* As many operations are under way as can be, and none has ended within a second; nothing was started. */
+#define SHOUTER_ERROR_WOULD_BLOCK 12
 
 /* A rank's process was killed or has crashed, or its host or every connection to it is gone. */
 #define SHOUTER_REASON_LOST 1
@@ -83,7 +86,7 @@
 /* A rank is alive, and messages to it do not arrive: the network drops packets of their size, say. */
 #define SHOUTER_REASON_UNREACHABLE 9
 
-/* An all-reduce, pushed or in one call. */
+/* An all-reduce. */
 #define SHOUTER_OPERATION_ALLREDUCE 1
 
 /* shouter_broadcast. */
@@ -137,6 +140,12 @@
 /* shouter_exscan. */
 #define SHOUTER_OPERATION_EXSCAN 18
 
+/* shouter_send, or a send of shouter_exchange. */
+#define SHOUTER_OPERATION_SEND 30
+
+/* shouter_recv, or a receive of shouter_exchange. */
+#define SHOUTER_OPERATION_RECV 31
+
 /* How many missing ranks shouter_error_info_t names. */
 #define SHOUTER_MISSING_NAMED 16
 
@@ -163,6 +172,21 @@
 
 /* The least of all. */
 #define SHOUTER_LOG_TRACE 5
+
+/* In the place of a rank that a receive or a probe names: any. */
+#define SHOUTER_ANY_RANK -1
+
+/* In the place of a tag that a receive or a probe names: any. */
+#define SHOUTER_ANY_TAG -1
+
+/* A send, which only reads its data. */
+#define SHOUTER_SEND 0
+
+/* A receive. */
+#define SHOUTER_RECV 1
+
+/* A send that ends only when a receive has taken its message: what goes wrong with that is its own error. */
+#define SHOUTER_SYNCHRONOUS_SEND 2
 
 /* IEEE 754 binary16; sums are accumulated in float32. */
 #define SHOUTER_F16 0
@@ -251,8 +275,20 @@
 /* A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise. */
 #define SHOUTER_DEFAULT_TIMEOUT -1
 
+/* Memory of this host, page-locked memory included. */
+#define SHOUTER_MEMORY_HOST 0
+
+/* Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. Of registered tensors only all-reduces in place. */
+#define SHOUTER_MEMORY_CUDA 1
+
+/* In the place of a collective: the next operation of a registered tensor. */
+#define SHOUTER_OPERATION_OF_TENSOR 0
+
 /* A rank's membership in a group, and all that serves it: threads, links, memory. */
 typedef struct shouter_t shouter_t;
+
+/* A handle of an operation that was started. */
+typedef struct shouter_work_t shouter_work_t;
 
 /* What a call returns: SHOUTER_OK, or one of the SHOUTER_ERROR_ numbers. shouter_last_error says more. */
 typedef int32_t shouter_status_t;
@@ -266,20 +302,21 @@ typedef int32_t shouter_dtype_t;
  * SHOUTER_ERROR_ARGUMENT. */
 typedef int32_t shouter_op_t;
 
-/* A tensor that every rank will reduce in each step: an entry of the tensor table. */
+/* A tensor that every rank will reduce, gather or move otherwise in each step: an entry of the tensor table. */
 typedef struct shouter_tensor_t {
   /* For people and for agreement: every rank registers the same names in the same order. UTF-8, copied. */
   const char *name;
-  /* Elements, the same on every rank. */
+  /* What is done with it, the same on every rank: one of the kinds of shouter_operation_t. */
+  int32_t kind;
+  /* The root, the same on every rank; 0 where there is none. */
+  uint32_t root;
+  /* Elements of the tensor, or of one rank's block, the same on every rank. */
   size_t count;
   /* SHOUTER_F32 and its like, the same on every rank. */
   shouter_dtype_t dtype;
-  /* SHOUTER_SUM and its like, the same on every rank. */
+  /* SHOUTER_SUM and its like, the same on every rank; not looked at where nothing is reduced. */
   shouter_op_t op;
 } shouter_tensor_t;
-
-/* An operation under way, from shouter_push to shouter_wait. The value has no meaning of its own. */
-typedef uint64_t shouter_pending_t;
 
 /* What is known of an error, for programs: see shouter_last_error_info. Later versions may add fields at the end. */
 typedef struct shouter_error_info_t {
@@ -291,13 +328,14 @@ typedef struct shouter_error_info_t {
   int32_t rank;
   /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. */
   int32_t reason;
-  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_EXSCAN; 0 if it is none of these. */
+  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_RECV; 0 if it is none of these. */
   int32_t operation;
   /* The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered. */
   int64_t tensor;
   /* The trainer's step at the call, as shouter_set_step gave it; 0 before that, and if there is none. */
   uint64_t step;
-  /* Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT); else 0. */
+  /* Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT,
+   * SHOUTER_ERROR_WOULD_BLOCK); else 0. */
   uint64_t after_ns;
   /* The rank whose GPU may still use the tensor, whose memory must stay as it is then; -1 if there is none. */
   int32_t in_use_by;
@@ -339,6 +377,70 @@ typedef struct shouter_stats_t {
 /* What takes a line of the log: `context` as it was given, one of SHOUTER_LOG_ERROR to SHOUTER_LOG_TRACE, the rank that says it
  * (-1 as long as it has none), and one line of text in UTF-8 without a line end, which is valid during the call. */
 typedef void (*shouter_log_t)(void *context, int32_t level, int32_t rank, const char *text);
+
+/* A message, as a receive or a probe finds it. */
+typedef struct shouter_message_t {
+  /* The rank that has sent it; for a send, the one that it went to. */
+  uint32_t rank;
+  /* Its tag. */
+  uint32_t tag;
+  /* Its elements. */
+  uint64_t count;
+  /* Their type: SHOUTER_F32 and its like. */
+  shouter_dtype_t dtype;
+} shouter_message_t;
+
+/* One message of shouter_exchange. */
+typedef struct shouter_exchange_t {
+  /* The elements of a send, or the room of a receive. */
+  void *data;
+  /* How many. */
+  size_t count;
+  /* Their type: SHOUTER_F32 and its like. */
+  shouter_dtype_t dtype;
+  /* What it is: SHOUTER_SEND, SHOUTER_SYNCHRONOUS_SEND or SHOUTER_RECV. */
+  int32_t kind;
+  /* The other rank. For a receive it may be SHOUTER_ANY_RANK. */
+  int64_t rank;
+  /* The tag. For a receive it may be SHOUTER_ANY_TAG. */
+  int64_t tag;
+  /* Written: how it has ended. */
+  shouter_status_t status;
+  /* Written: the message, where the status is SHOUTER_OK. */
+  struct shouter_message_t message;
+} shouter_exchange_t;
+
+/* An operation to be started. Set all of it to zero first: later versions may add fields at the end, and zero is their default. */
+typedef struct shouter_operation_t {
+  /* sizeof(shouter_operation_t). */
+  size_t size;
+  /* The collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER,
+   * ALLTOALL, SCAN and EXSCAN; those with a count for each rank only wait. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor. */
+  int32_t kind;
+  /* The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
+   * and the fields are not looked at. */
+  uint32_t tensor;
+  /* SHOUTER_F32 and its like. */
+  shouter_dtype_t dtype;
+  /* SHOUTER_SUM and its like, where elements are reduced. */
+  shouter_op_t op;
+  /* The root, where there is one. */
+  uint32_t root;
+  /* The input, as the blocking function of this kind has it; may be the output. Not looked at where this rank has none. */
+  const void *input;
+  /* The output; a broadcast has its elements here on the root, too. */
+  void *output;
+  /* Elements of the tensor, or of one rank's block. */
+  size_t count;
+  /* Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU is at `output`. */
+  int32_t memory;
+  /* For memory of a GPU: the stream on which the elements are produced. */
+  void *stream;
+} shouter_operation_t;
+
+/* What shouter_on_done calls: with its `context`, and the operation's status. shouter_last_error and shouter_last_error_info say more
+ * within the call. */
+typedef void (*shouter_done_t)(void *context, shouter_status_t status);
 
 #ifdef __cplusplus
 extern "C" {
@@ -459,45 +561,15 @@ shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
                                         shouter_op_t op,
                                         void *stream);
 
-/* Agrees with all ranks on the `n` tensors that each step reduces, and writes a number for each to `ids`. */
+/* Agrees with all ranks on the `n` tensors that each step reduces, or moves otherwise, and writes a number for each to `ids`. */
   /*  */
-/* Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
+/* Every rank calls it with the same names, kinds, roots, counts, types and operations in the same order; a rank that differs is named in
  * the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
  * Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own. */
 shouter_status_t shouter_register(const struct shouter_t *shouter,
                                   const struct shouter_tensor_t *tensors,
                                   size_t n,
                                   uint32_t *ids);
-
-/* Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for. */
-  /*  */
-/* Returns at once. `data` must be aligned to its elements; it may be NULL if the tensor has none. From now until shouter_wait has
- * returned, it must stay where it is and nobody may touch it. Every rank pushes the tensors of a step in the same order; one that
- * differs is named in the error. */
-shouter_status_t shouter_push(const struct shouter_t *shouter,
-                              uint32_t tensor,
-                              void *data,
-                              shouter_pending_t *out);
-
-/* As shouter_push, for a tensor in the memory of an NVIDIA GPU: see shouter_allreduce_cuda for `data`, `stream` and what is refused. */
-  /*  */
-/* Returns at once; what the trainer enqueues in `stream` afterwards runs while the tensor travels. The elements are read after
- * what `stream` holds at the call, and nobody else touches them until shouter_wait has returned; then the result is there for
- * any stream. `stream` may be destroyed after the call. */
-shouter_status_t shouter_push_cuda(const struct shouter_t *shouter,
-                                   uint32_t tensor,
-                                   void *data,
-                                   void *stream,
-                                   shouter_pending_t *out);
-
-/* Waits until a pushed tensor holds its result and is the caller's again. Once for each push. */
-  /*  */
-/* `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
- * way and may be waited for again; every other status ends it, and the buffer is the caller's again. SHOUTER_ERROR_ARGUMENT at once
- * where `pending` is no operation under way of this group: it was waited for before, or another thread waits for it. */
-shouter_status_t shouter_wait(const struct shouter_t *shouter,
-                              shouter_pending_t pending,
-                              int64_t timeout_ms);
 
 /* Waits until every rank has called it. */
 shouter_status_t shouter_barrier(const struct shouter_t *shouter);
@@ -514,7 +586,7 @@ const char *shouter_last_error(void);
 /* ```c
  * shouter_error_info_t why;
  * why.size = sizeof why;
- * if (shouter_wait(group, pending, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
+ * if (shouter_wait(work, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
  *     && shouter_last_error_info(&why) == SHOUTER_OK && why.status == SHOUTER_ERROR_PEER_FAILED)
  *     fprintf(stderr, "without rank %d from step %llu on\n", (int)why.rank, (unsigned long long)why.step);
  * ``` */
@@ -576,8 +648,8 @@ shouter_status_t shouter_init_list(const char *const *addresses,
 /* Leaves the group together with all its other ranks, and frees everything of it. NULL is allowed and does nothing. */
   /*  */
 /* Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
- * Waits for this rank's operations under way, then for all ranks. Buffers pushed and not waited for hold their results after it,
- * and may be used again. */
+ * Waits for this rank's operations under way, then for all ranks. Buffers of operations that were started and not waited for hold their
+ * results after it, and may be used again. Handles stay until shouter_work_free. */
 shouter_status_t shouter_finalize(struct shouter_t *shouter);
 
 /* Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address. */
@@ -662,6 +734,48 @@ shouter_status_t shouter_set_log(const char *filter,
                                  shouter_log_t log,
                                  void *context);
 
+/* Sends `count` elements at `data` to rank `to`, and returns when they may be changed. A small message may wait there for its receive
+ * then; what becomes of it later (a receive too short for it, none before the deadline) the next send to that rank says. */
+  /*  */
+/* This and the following functions: only sender and receiver take part, and collectives are not disturbed. Messages from one rank to
+ * another with one tag are received in the order in which they were sent. A rank may send to itself. A message of more than 16 KiB, or more
+ * than there is room for, stays with its sender until it is received: two ranks that send each other such ones before they receive wait
+ * for each other; shouter_exchange does not. Data must be aligned to its elements. The group goes on after SHOUTER_ERROR_ARGUMENT,
+ * SHOUTER_ERROR_MISMATCH (the receive is too short, or of another type: an error on both ranks, and the message is gone) and
+ * SHOUTER_ERROR_DEADLINE (nobody has received it, or sent it, within the group's own deadline). */
+shouter_status_t shouter_send(const struct shouter_t *shouter,
+                              const void *data,
+                              size_t count,
+                              shouter_dtype_t dtype,
+                              uint32_t to,
+                              uint32_t tag);
+
+/* Receives the first message from rank `from` (or SHOUTER_ANY_RANK) with this `tag` (or SHOUTER_ANY_TAG) into `data`, which has room for
+ * `count` elements; the message may be shorter. What it is is written to `message`, unless that is NULL. */
+shouter_status_t shouter_recv(const struct shouter_t *shouter,
+                              void *data,
+                              size_t count,
+                              shouter_dtype_t dtype,
+                              int64_t from,
+                              int64_t tag,
+                              struct shouter_message_t *message);
+
+/* Runs `n` sends and receives at once, started in this order, and returns when all have ended; each has its status written. However
+ * ranks order theirs, they cannot wait for each other for ever. Returns the first status that is not SHOUTER_OK. Nothing is started, and
+ * nothing written, where an argument of one cannot be used. */
+shouter_status_t shouter_exchange(const struct shouter_t *shouter,
+                                  struct shouter_exchange_t *exchanges,
+                                  size_t n);
+
+/* Looks for a message from rank `from` (or SHOUTER_ANY_RANK) with this `tag` (or SHOUTER_ANY_TAG) that has come, and that no receive has
+ * taken; waits for one for `timeout_ms` milliseconds at most. Writes 1 to `*found` and the message to `*message`, or 0. */
+shouter_status_t shouter_probe(const struct shouter_t *shouter,
+                               int64_t from,
+                               int64_t tag,
+                               int64_t timeout_ms,
+                               int32_t *found,
+                               struct shouter_message_t *message);
+
 /* As shouter_allgather, with `counts[r]` elements of rank `r`: `input` has this rank's, `output` those of all, one block behind the other. */
   /*  */
 /* This and the following functions: counts may be zero, and are read during the call only. One that ranks do not agree on is an error on
@@ -709,6 +823,52 @@ shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
                                    void *output,
                                    const size_t *output_counts,
                                    shouter_dtype_t dtype);
+
+/* Starts an operation and returns at once; `*work` is its handle, which shouter_work_free frees. */
+  /*  */
+/* Every rank makes its calls in the same order, blocking ones among them; where all ranks are on one host, small operations that one rank
+ * starts all must start (with a rank that calls the blocking function instead, all get SHOUTER_ERROR_MISMATCH). Until the operation
+ * has ended, as shouter_test, shouter_wait, shouter_wait_any or a callback says, or shouter_finalize has returned, its memory
+ * must stay where it is, nobody may touch the output, and nobody may write the input. */
+  /*  */
+/* SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
+ * has ended within a second. Nothing was started then. */
+shouter_status_t shouter_start(const struct shouter_t *shouter,
+                               const struct shouter_operation_t *operation,
+                               struct shouter_work_t **work);
+
+/* Whether an operation has ended: `*ended` is 1 or 0. The status is the operation's where it has ended, SHOUTER_OK where it has not. */
+shouter_status_t shouter_test(const struct shouter_work_t *work,
+                              int *ended);
+
+/* Waits until an operation has ended, and its memory is the caller's again; the status is the operation's, each time. */
+  /*  */
+/* `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under way. */
+shouter_status_t shouter_wait(const struct shouter_work_t *work,
+                              int64_t timeout_ms);
+
+/* Waits until one of `n` operations of one group has ended, well or not; `*index` is the first that has. SHOUTER_ERROR_TIMEOUT if none
+ * has within `timeout_ms`. shouter_test says how it has ended. */
+shouter_status_t shouter_wait_any(struct shouter_work_t *const *works,
+                                  size_t n,
+                                  int64_t timeout_ms,
+                                  size_t *index);
+
+/* Has a helper thread of the group call `callback` once the operation has ended; soon, where it has. The callback may start operations
+ * and wait for them; others wait until it returns. shouter_finalize runs all that are due, and waits for them, so it must not be
+ * called in one. `work` may be freed before. */
+shouter_status_t shouter_on_done(const struct shouter_work_t *work,
+                                 shouter_done_t callback,
+                                 void *context);
+
+/* Frees a handle; NULL is allowed and does nothing. The operation goes on, and its memory is the group's until shouter_finalize has
+ * returned, unless another call has said that it has ended. */
+shouter_status_t shouter_work_free(struct shouter_work_t *work);
+
+/* A file descriptor for an event loop: `*fd` becomes readable when an operation ends that was started after the first call of this. Read
+ * its 8 bytes then, and ask the handles. It may be readable without news. It is the group's, until shouter_finalize; do not close it. */
+shouter_status_t shouter_completion_fd(const struct shouter_t *shouter,
+                                       int *fd);
 
 #ifdef __cplusplus
 }  /* extern "C" */
