@@ -264,6 +264,8 @@ fn some(group: &Group) -> Result<(), Error> {
     drop(turned);
     works.iter().try_for_each(|work| work.wait(None))?;
     let last = group.duplicate()?;
+    // All have come through its own barrier.
+    group.barrier()?;
     let mut alone = [1i64];
     let call = CollectiveCall {
         collective: Collective::AllReduce,

@@ -336,11 +336,11 @@ impl Group {
                 dtype.size()
             )));
         }
-        Self::check_op(collective, op)?;
         let op = if collective.reduces() { op } else { ReduceOp::Sum };
         if collective.reduces() {
             check(dtype, op)?;
         }
+        Self::check_op(collective, op)?;
         Ok(Shape { collective, dtype, op, count: count as u64 })
     }
 

@@ -40,6 +40,11 @@ impl Lanes {
     }
 
     #[inline]
+    /// Ranks of the node.
+    pub(super) fn locals(&self) -> usize {
+        self.stage.len() / (self.count.max(1) as usize)
+    }
+
     fn lane(&self, lane_use: u64) -> usize {
         (lane_use % u64::from(self.count)) as usize
     }

@@ -43,6 +43,8 @@ impl OperationBuffers {
 
     /// The node's shared memory, for all operations from now on.
     pub(in crate::executor) fn attach(&mut self, lanes: Arc<Lanes>) {
+        // Whether an operation works in place is known when it runs, which allocates nothing.
+        self.peers.reserve(lanes.locals());
         self.lanes = Some(lanes);
     }
 
