@@ -227,14 +227,13 @@ fn safe(group: &Group) -> Result<(), Error> {
                 let (given, taken) = (&all[..], &one[..]);
                 let uneven =
                     UnevenCall { collective, input: data, output: data, given, taken, dtype, op, root: 0 };
-                // SAFETY: as above.
-                refused(
-                    match collective.has_counts() {
-                        true => unsafe { group.run_uneven(&uneven) },
-                        false => unsafe { group.run_collective(&call) },
-                    },
-                    &name,
-                );
+                let refusal = match collective.has_counts() {
+                    // SAFETY: as above.
+                    true => unsafe { group.run_uneven(&uneven) },
+                    // SAFETY: as above.
+                    false => unsafe { group.run_collective(&call) },
+                };
+                refused(refusal, &name);
             }
             let spec = TensorSpec::all_reduce("t", dtype, 1, op);
             refused(group.register(&[spec]).map(|_| ()), &name);

@@ -312,7 +312,7 @@ fn thousand(group: &Group) -> Result<(), Error> {
         // SAFETY: the data is left alone until the waits.
         works.push(unsafe { group.start(&call) }?);
     }
-    let mut left: Vec<_> = works.iter().cloned().collect();
+    let mut left: Vec<_> = works.to_vec();
     while !left.is_empty() {
         let ended = Work::wait_any(&left, Some(PATIENCE))?;
         left.swap_remove(ended).wait(None)?;

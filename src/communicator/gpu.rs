@@ -251,7 +251,7 @@ impl Group {
     pub unsafe fn push_cuda(&self, tensor: TensorId, data: u64, stream: u64) -> Result<Work, Error> {
         self.drive.check_process()?;
         let entry = self.tables.entry(tensor)?;
-        let Shape { collective, dtype, count, .. } = *entry.shape();
+        let Shape { collective, dtype, count, .. } = entry.problem.shape;
         if collective != Collective::AllReduce {
             return Err(Error::Argument(format!(
                 "tensor \"{}\" is of a {collective}, whose memory is the host's; only all-reduces take GPU memory",

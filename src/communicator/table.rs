@@ -44,11 +44,6 @@ impl Entry {
     pub(super) fn identity(&self, instance: u32) -> Identity {
         Identity::Registered { generation: self.generation, tensor: self.tensor, instance }
     }
-
-    /// What it does.
-    pub(super) fn shape(&self) -> &Shape {
-        &self.problem.shape
-    }
 }
 
 /// The entries of a generation. A list of them only grows, so it is read without a lock.
