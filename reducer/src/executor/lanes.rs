@@ -39,12 +39,12 @@ impl Lanes {
         self.result.get(self.lane(lane_use)).copied()
     }
 
-    #[inline]
     /// Ranks of the node.
     pub(super) fn locals(&self) -> usize {
         self.stage.len() / (self.count.max(1) as usize)
     }
 
+    #[inline]
     fn lane(&self, lane_use: u64) -> usize {
         (lane_use % u64::from(self.count)) as usize
     }
