@@ -235,7 +235,9 @@ fn collectives(group: &Group) -> Result<(), Error> {
                 let host = CollectiveCall { output: result.as_mut_ptr(), ..host };
                 // SAFETY: as above, until the wait.
                 match started {
+                    // SAFETY: as above; it is waited for at once.
                     true => unsafe { group.start(&host) }?.wait(None)?,
+                    // SAFETY: as above.
                     false => unsafe { group.run_collective(&host) }?,
                 }
                 assert!(result == expected, "{what}");
@@ -250,7 +252,9 @@ fn collectives(group: &Group) -> Result<(), Error> {
             let call = call(trainer.address(from) as usize, trainer.address(into) as usize);
             // SAFETY: inside of the device's memory, which the stream alone has touched, until the wait.
             match started {
+                // SAFETY: inside of the device's memory, which the stream alone has touched; it is waited for at once.
                 true => unsafe { group.start_collective_cuda(&call, trainer.stream.as_raw()) }?.wait(None)?,
+                // SAFETY: as for the start.
                 false => unsafe { group.run_collective_cuda(&call, trainer.stream.as_raw()) }?,
             }
             let found = trainer.get(0, end + 9);

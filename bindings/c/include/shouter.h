@@ -50,11 +50,14 @@
 /* A fault of this library; please report it. */
 #define SHOUTER_ERROR_INTERNAL 9
 
-/* The time-out given to shouter_wait passed: the operation is still under way, and its buffer not the caller's yet. */
+/* The time-out given to shouter_wait passed: the operation is still under way, and its memory not the caller's yet. */
 #define SHOUTER_ERROR_TIMEOUT 10
 
 /* A GPU or its driver cannot be used, or has failed. */
 #define SHOUTER_ERROR_ACCELERATOR 11
+
+/* As many operations are under way as can be, and none has ended within a second; nothing was started. */
+#define SHOUTER_ERROR_WOULD_BLOCK 12
 
 /* A rank's process was killed or has crashed, or its host or every connection to it is gone. */
 #define SHOUTER_REASON_LOST 1
@@ -83,7 +86,7 @@
 /* A rank is alive, and messages to it do not arrive: the network drops packets of their size, say. */
 #define SHOUTER_REASON_UNREACHABLE 9
 
-/* An all-reduce, pushed or in one call. */
+/* An all-reduce. */
 #define SHOUTER_OPERATION_ALLREDUCE 1
 
 /* shouter_broadcast. */
@@ -272,8 +275,20 @@
 /* A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise. */
 #define SHOUTER_DEFAULT_TIMEOUT -1
 
+/* Memory of this host, page-locked memory included. */
+#define SHOUTER_MEMORY_HOST 0
+
+/* Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. Of registered tensors only all-reduces in place. */
+#define SHOUTER_MEMORY_CUDA 1
+
+/* In the place of a collective: the next operation of a registered tensor. */
+#define SHOUTER_OPERATION_OF_TENSOR 0
+
 /* A rank's membership in a group, and all that serves it: threads, links, memory. */
 typedef struct shouter_t shouter_t;
+
+/* A handle of an operation that was started. */
+typedef struct shouter_work_t shouter_work_t;
 
 /* What a call returns: SHOUTER_OK, or one of the SHOUTER_ERROR_ numbers. shouter_last_error says more. */
 typedef int32_t shouter_status_t;
@@ -287,20 +302,21 @@ typedef int32_t shouter_dtype_t;
  * SHOUTER_ERROR_ARGUMENT. */
 typedef int32_t shouter_op_t;
 
-/* A tensor that every rank will reduce in each step: an entry of the tensor table. */
+/* A tensor that every rank will reduce, gather or move otherwise in each step: an entry of the tensor table. */
 typedef struct shouter_tensor_t {
   /* For people and for agreement: every rank registers the same names in the same order. UTF-8, copied. */
   const char *name;
-  /* Elements, the same on every rank. */
+  /* What is done with it, the same on every rank: one of the kinds of shouter_operation_t. */
+  int32_t kind;
+  /* The root, the same on every rank; 0 where there is none. */
+  uint32_t root;
+  /* Elements of the tensor, or of one rank's block, the same on every rank. */
   size_t count;
   /* SHOUTER_F32 and its like, the same on every rank. */
   shouter_dtype_t dtype;
-  /* SHOUTER_SUM and its like, the same on every rank. */
+  /* SHOUTER_SUM and its like, the same on every rank; not looked at where nothing is reduced. */
   shouter_op_t op;
 } shouter_tensor_t;
-
-/* An operation under way, from shouter_push to shouter_wait. The value has no meaning of its own. */
-typedef uint64_t shouter_pending_t;
 
 /* What is known of an error, for programs: see shouter_last_error_info. Later versions may add fields at the end. */
 typedef struct shouter_error_info_t {
@@ -318,7 +334,8 @@ typedef struct shouter_error_info_t {
   int64_t tensor;
   /* The trainer's step at the call, as shouter_set_step gave it; 0 before that, and if there is none. */
   uint64_t step;
-  /* Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT); else 0. */
+  /* Nanoseconds that the operation had (SHOUTER_ERROR_DEADLINE), or that were waited (SHOUTER_ERROR_TIMEOUT,
+   * SHOUTER_ERROR_WOULD_BLOCK); else 0. */
   uint64_t after_ns;
   /* The rank whose GPU may still use the tensor, whose memory must stay as it is then; -1 if there is none. */
   int32_t in_use_by;
@@ -392,6 +409,38 @@ typedef struct shouter_exchange_t {
   /* Written: the message, where the status is SHOUTER_OK. */
   struct shouter_message_t message;
 } shouter_exchange_t;
+
+/* An operation to be started. Set all of it to zero first: later versions may add fields at the end, and zero is their default. */
+typedef struct shouter_operation_t {
+  /* sizeof(shouter_operation_t). */
+  size_t size;
+  /* The collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER,
+   * ALLTOALL, SCAN and EXSCAN; those with a count for each rank only wait. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor. */
+  int32_t kind;
+  /* The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
+   * and the fields are not looked at. */
+  uint32_t tensor;
+  /* SHOUTER_F32 and its like. */
+  shouter_dtype_t dtype;
+  /* SHOUTER_SUM and its like, where elements are reduced. */
+  shouter_op_t op;
+  /* The root, where there is one. */
+  uint32_t root;
+  /* The input, as the blocking function of this kind has it; may be the output. Not looked at where this rank has none. */
+  const void *input;
+  /* The output; a broadcast has its elements here on the root, too. */
+  void *output;
+  /* Elements of the tensor, or of one rank's block. */
+  size_t count;
+  /* Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU is at `output`. */
+  int32_t memory;
+  /* For memory of a GPU: the stream on which the elements are produced. */
+  void *stream;
+} shouter_operation_t;
+
+/* What shouter_on_done calls: with its `context`, and the operation's status. shouter_last_error and shouter_last_error_info say more
+ * within the call. */
+typedef void (*shouter_done_t)(void *context, shouter_status_t status);
 
 #ifdef __cplusplus
 extern "C" {
@@ -512,45 +561,15 @@ shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
                                         shouter_op_t op,
                                         void *stream);
 
-/* Agrees with all ranks on the `n` tensors that each step reduces, and writes a number for each to `ids`. */
+/* Agrees with all ranks on the `n` tensors that each step reduces, or moves otherwise, and writes a number for each to `ids`. */
   /*  */
-/* Every rank calls it with the same names, counts, types and operations in the same order; a rank that differs is named in
+/* Every rank calls it with the same names, kinds, roots, counts, types and operations in the same order; a rank that differs is named in
  * the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
  * Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own. */
 shouter_status_t shouter_register(const struct shouter_t *shouter,
                                   const struct shouter_tensor_t *tensors,
                                   size_t n,
                                   uint32_t *ids);
-
-/* Starts to reduce a registered tensor, whose elements lie at `data`, in place; writes to `*out` what to wait for. */
-  /*  */
-/* Returns at once. `data` must be aligned to its elements; it may be NULL if the tensor has none. From now until shouter_wait has
- * returned, it must stay where it is and nobody may touch it. Every rank pushes the tensors of a step in the same order; one that
- * differs is named in the error. */
-shouter_status_t shouter_push(const struct shouter_t *shouter,
-                              uint32_t tensor,
-                              void *data,
-                              shouter_pending_t *out);
-
-/* As shouter_push, for a tensor in the memory of an NVIDIA GPU: see shouter_allreduce_cuda for `data`, `stream` and what is refused. */
-  /*  */
-/* Returns at once; what the trainer enqueues in `stream` afterwards runs while the tensor travels. The elements are read after
- * what `stream` holds at the call, and nobody else touches them until shouter_wait has returned; then the result is there for
- * any stream. `stream` may be destroyed after the call. */
-shouter_status_t shouter_push_cuda(const struct shouter_t *shouter,
-                                   uint32_t tensor,
-                                   void *data,
-                                   void *stream,
-                                   shouter_pending_t *out);
-
-/* Waits until a pushed tensor holds its result and is the caller's again. Once for each push. */
-  /*  */
-/* `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under
- * way and may be waited for again; every other status ends it, and the buffer is the caller's again. SHOUTER_ERROR_ARGUMENT at once
- * where `pending` is no operation under way of this group: it was waited for before, or another thread waits for it. */
-shouter_status_t shouter_wait(const struct shouter_t *shouter,
-                              shouter_pending_t pending,
-                              int64_t timeout_ms);
 
 /* Waits until every rank has called it. */
 shouter_status_t shouter_barrier(const struct shouter_t *shouter);
@@ -567,7 +586,7 @@ const char *shouter_last_error(void);
 /* ```c
  * shouter_error_info_t why;
  * why.size = sizeof why;
- * if (shouter_wait(group, pending, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
+ * if (shouter_wait(work, SHOUTER_DEFAULT_TIMEOUT) != SHOUTER_OK
  *     && shouter_last_error_info(&why) == SHOUTER_OK && why.status == SHOUTER_ERROR_PEER_FAILED)
  *     fprintf(stderr, "without rank %d from step %llu on\n", (int)why.rank, (unsigned long long)why.step);
  * ``` */
@@ -629,8 +648,8 @@ shouter_status_t shouter_init_list(const char *const *addresses,
 /* Leaves the group together with all its other ranks, and frees everything of it. NULL is allowed and does nothing. */
   /*  */
 /* Must be the last call on `shouter`, which ends also when this returns an error (a rank that is gone cannot leave in order).
- * Waits for this rank's operations under way, then for all ranks. Buffers pushed and not waited for hold their results after it,
- * and may be used again. */
+ * Waits for this rank's operations under way, then for all ranks. Buffers of operations that were started and not waited for hold their
+ * results after it, and may be used again. Handles stay until shouter_work_free. */
 shouter_status_t shouter_finalize(struct shouter_t *shouter);
 
 /* Makes `bytes` of zeroed memory for tensors, aligned to a page; `*out` is its address. */
@@ -804,6 +823,52 @@ shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
                                    void *output,
                                    const size_t *output_counts,
                                    shouter_dtype_t dtype);
+
+/* Starts an operation and returns at once; `*work` is its handle, which shouter_work_free frees. */
+  /*  */
+/* Every rank makes its calls in the same order, blocking ones among them; where all ranks are on one host, small operations that one rank
+ * starts all must start (with a rank that calls the blocking function instead, all get SHOUTER_ERROR_MISMATCH). Until the operation
+ * has ended, as shouter_test, shouter_wait, shouter_wait_any or a callback says, or shouter_finalize has returned, its memory
+ * must stay where it is, nobody may touch the output, and nobody may write the input. */
+  /*  */
+/* SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
+ * has ended within a second. Nothing was started then. */
+shouter_status_t shouter_start(const struct shouter_t *shouter,
+                               const struct shouter_operation_t *operation,
+                               struct shouter_work_t **work);
+
+/* Whether an operation has ended: `*ended` is 1 or 0. The status is the operation's where it has ended, SHOUTER_OK where it has not. */
+shouter_status_t shouter_test(const struct shouter_work_t *work,
+                              int *ended);
+
+/* Waits until an operation has ended, and its memory is the caller's again; the status is the operation's, each time. */
+  /*  */
+/* `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under way. */
+shouter_status_t shouter_wait(const struct shouter_work_t *work,
+                              int64_t timeout_ms);
+
+/* Waits until one of `n` operations of one group has ended, well or not; `*index` is the first that has. SHOUTER_ERROR_TIMEOUT if none
+ * has within `timeout_ms`. shouter_test says how it has ended. */
+shouter_status_t shouter_wait_any(struct shouter_work_t *const *works,
+                                  size_t n,
+                                  int64_t timeout_ms,
+                                  size_t *index);
+
+/* Has a helper thread of the group call `callback` once the operation has ended; soon, where it has. The callback may start operations
+ * and wait for them; others wait until it returns. shouter_finalize runs all that are due, and waits for them, so it must not be
+ * called in one. `work` may be freed before. */
+shouter_status_t shouter_on_done(const struct shouter_work_t *work,
+                                 shouter_done_t callback,
+                                 void *context);
+
+/* Frees a handle; NULL is allowed and does nothing. The operation goes on, and its memory is the group's until shouter_finalize has
+ * returned, unless another call has said that it has ended. */
+shouter_status_t shouter_work_free(struct shouter_work_t *work);
+
+/* A file descriptor for an event loop: `*fd` becomes readable when an operation ends that was started after the first call of this. Read
+ * its 8 bytes then, and ask the handles. It may be readable without news. It is the group's, until shouter_finalize; do not close it. */
+shouter_status_t shouter_completion_fd(const struct shouter_t *shouter,
+                                       int *fd);
 
 #ifdef __cplusplus
 }  /* extern "C" */

@@ -283,6 +283,7 @@ pub extern "C" fn shouter_error_name(status: Status) -> *const c_char {
         SHOUTER_ERROR_INTERNAL => c"internal",
         SHOUTER_ERROR_TIMEOUT => c"timeout",
         SHOUTER_ERROR_ACCELERATOR => c"accelerator",
+        SHOUTER_ERROR_WOULD_BLOCK => c"would block",
         _ => c"unknown",
     };
     name.as_ptr()

@@ -19,6 +19,18 @@ impl Group {
     /// the default stream. An all-reduce in place is [`all_reduce_cuda`](Self::all_reduce_cuda), where GPUs and NICs may access the tensor
     /// where it lies; everything else is staged in host memory.
     ///
+    /// ```no_run
+    /// # fn example(group: &shouter::Group, shard: *const u8, whole: *mut u8, count: usize, stream: u64) -> Result<(), shouter::Error> {
+    /// use shouter::{Collective, CollectiveCall, DType, ReduceOp};
+    ///
+    /// // All ranks' shards of a parameter, before a forward pass.
+    /// let (collective, dtype, op) = (Collective::AllGather, DType::Bf16, ReduceOp::Sum);
+    /// let call = CollectiveCall { collective, input: shard, output: whole, count, dtype, op, root: 0 };
+    /// // SAFETY: addresses of the GPU's memory, which nothing else writes meanwhile.
+    /// unsafe { group.run_collective_cuda(&call, stream) }
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`run_collective`](Self::run_collective) and [`all_reduce_cuda`](Self::all_reduce_cuda).
     ///
