@@ -6,8 +6,8 @@
 //!
 //! Which algorithm serves an operation follows from the plan, the grid and the operation alone: the one that the cost
 //! model predicts to be the fastest, unless the plan names one. So every rank finds it by itself, when it first needs it, and all find the
-//! same. Sums of floats have the same bits whatever their size, so for those only algorithms that [keep the
-//! order](Algorithm::keeps_order) are taken unasked.
+//! same. Sums of floats have the same bits whatever their size, so for those only algorithms that keep the
+//! order (`Algorithm::keeps_order`) are taken unasked.
 
 use crate::cost::{self, Costs, Model};
 use crate::grid::{Grid, Rank};

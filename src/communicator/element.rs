@@ -16,7 +16,7 @@ mod sealed {
 }
 
 /// A Rust type that is an element of a tensor: [`f16`](crate::f16), [`bf16`](crate::bf16), `f32`, `f64`,
-/// [`F8E4M3`](crate::F8E4M3), [`F8E5M2`](crate::F8E5M2), `i8` to `i64`, `u8` to `u64`, [`Complex`](crate::Complex) of `f32` and of `f64`,
+/// [`F8E4M3`], [`F8E5M2`], `i8` to `i64`, `u8` to `u64`, [`Complex`] of `f32` and of `f64`,
 /// and [`Bool`].
 ///
 /// ```

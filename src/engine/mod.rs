@@ -6,7 +6,7 @@
 //!                        '--fragments, releases-- channel::up
 //! ```
 //!
-//! That is the group of all ranks. Groups of some of them have executors of their own, over the same channels ([`groups`]).
+//! That is the group of all ranks. Groups of some of them have executors of their own, over the same channels (`groups`).
 //!
 //! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
 //! the runtime calls [`Engine::poll`] with the time.

@@ -14,7 +14,7 @@
 //!
 //! **Room.** What comes before its receive is kept, so many bytes for each peer ([`room_bytes`](MessengerConfig::room_bytes)) and no more. The
 //! sender counts what the peer may keep: small messages go out at once as long as they have room (three quarters of it); others are
-//! announced, which costs [little](peer::OVERHEAD), and sent when a receive has asked for them, straight into its memory. Where not even an announcement has
+//! announced, which costs little (`peer::OVERHEAD`), and sent when a receive has asked for them, straight into its memory. Where not even an announcement has
 //! room, sends wait. The receiver says now and then which messages receives have taken, which gives their room back.
 //!
 //! **Ends.** A send of a small message ends as soon as its elements are copied, where there is room for the copy; any other when its

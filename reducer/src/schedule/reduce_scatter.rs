@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Contributions are folded in the order of [`direct`](super::direct), so an element has the bits that it has after an all-reduce; but by a
-//! [`ring`](super::ring) in the order in which it passes the nodes.
+//! [`ring`] in the order in which it passes the nodes.
 
 use super::blocks::{self, Pieces, every_chunk, others, send, wait_all};
 use super::builder::{Builder, Chunk, ChunkResult};
