@@ -233,7 +233,6 @@ fn collectives(group: &Group) -> Result<(), Error> {
                 let mut result = vec![GUARD; output];
                 result[..begun.len()].copy_from_slice(begun);
                 let host = CollectiveCall { output: result.as_mut_ptr(), ..host };
-                // SAFETY: as above, until the wait.
                 match started {
                     // SAFETY: as above; it is waited for at once.
                     true => unsafe { group.start(&host) }?.wait(None)?,
@@ -250,7 +249,6 @@ fn collectives(group: &Group) -> Result<(), Error> {
             trainer.put(from, &given[..input]);
             trainer.put(into, begun);
             let call = call(trainer.address(from) as usize, trainer.address(into) as usize);
-            // SAFETY: inside of the device's memory, which the stream alone has touched, until the wait.
             match started {
                 // SAFETY: inside of the device's memory, which the stream alone has touched; it is waited for at once.
                 true => unsafe { group.start_collective_cuda(&call, trainer.stream.as_raw()) }?.wait(None)?,
