@@ -158,16 +158,16 @@ pub enum SendError {
     BadSocket,
 }
 
-/// An answer to [`Stack::ping`](super::Stack::ping).
+/// An ICMP echo message that was received: an answer to [`Stack::ping`](super::Stack::ping), or another host's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EchoReply {
-    /// Who answered.
+pub struct ReceivedEcho {
+    /// Who sent it.
     pub from: IpAddr,
     /// As given to the request.
     pub identifier: u16,
     /// As given to the request.
     pub sequence: u16,
-    /// Bytes of data that came back.
+    /// Bytes of data in it.
     pub len: usize,
     /// When the stack took it from the device.
     pub at: Instant,

@@ -2,7 +2,7 @@
 
 use core::net::IpAddr;
 
-use super::EchoReply;
+use super::ReceivedEcho;
 use super::counters::Counters;
 use super::destination::ethertype_of;
 use super::port::{Interface, QueueError};
@@ -17,8 +17,8 @@ use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
 use crate::wire::ip::{Ecn, IpHeader, Protocol};
 use crate::wire::{Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
-/// Echo replies that wait to be looked at.
-pub(super) const ECHO_REPLIES: usize = 64;
+/// Echo replies, and as many requests, that wait to be looked at.
+pub(super) const ECHO_QUEUE: usize = 64;
 
 /// Bytes of a header, in both versions.
 const HEADER_LEN: usize = icmpv6::HEADER_LEN;
@@ -82,25 +82,28 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 
     fn on_echo(&mut self, packet: &Inbound<'_>, echo: &Echo<'_>) {
+        let received = ReceivedEcho {
+            from: packet.source,
+            identifier: echo.identifier,
+            sequence: echo.sequence,
+            len: echo.data.len(),
+            at: self.now,
+        };
         match echo.kind {
             EchoKind::Request => {
                 self.counters.rx_echo_requests += 1;
+                if self.echo_requests.len() >= ECHO_QUEUE {
+                    self.echo_requests.pop_front();
+                }
+                self.echo_requests.push_back(received);
                 //= RFC 1122 section 3.2.2.6: an echo server; source and destination change places, data is kept.
                 //= RFC 4443 section 4.2: likewise.
                 self.answer_echo(packet, &Echo { kind: EchoKind::Reply, ..*echo });
             }
-            EchoKind::Reply if self.echo_replies.len() >= ECHO_REPLIES => {
-                self.counters.rx_echo_queue_full += 1
-            }
+            EchoKind::Reply if self.echo_replies.len() >= ECHO_QUEUE => self.counters.rx_echo_queue_full += 1,
             EchoKind::Reply => {
                 self.counters.rx_echo_replies += 1;
-                self.echo_replies.push_back(EchoReply {
-                    from: packet.source,
-                    identifier: echo.identifier,
-                    sequence: echo.sequence,
-                    len: echo.data.len(),
-                    at: self.now,
-                });
+                self.echo_replies.push_back(received);
             }
         }
     }

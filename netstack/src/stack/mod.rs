@@ -35,7 +35,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 pub use crate::ip::{ConfigError, Ipv6Config, PortConfig};
-pub use api::{EchoReply, PortId, Progress, SendError, StackConfig};
+pub use api::{PortId, Progress, ReceivedEcho, SendError, StackConfig};
 pub use counters::Counters;
 
 use crate::device::{Device, DeviceCounters, FramesOut};
@@ -71,7 +71,8 @@ pub struct Stack<D> {
     rud: rud::Endpoint,
     tcp: tcp_protocol::Endpoint,
     sockets: Sockets,
-    echo_replies: VecDeque<EchoReply>,
+    echo_replies: VecDeque<ReceivedEcho>,
+    echo_requests: VecDeque<ReceivedEcho>,
     counters: Counters,
     /// Where frames that come in pieces are put together.
     linear: Vec<u8>,
@@ -91,7 +92,8 @@ impl<D: Device> Stack<D> {
             rud: rud::Endpoint::new(config.rud.clone()),
             tcp: tcp_protocol::Endpoint::new(config.tcp.clone()),
             sockets: Sockets::new(config.rud_port, config.seed),
-            echo_replies: VecDeque::with_capacity(icmp::ECHO_REPLIES),
+            echo_replies: VecDeque::with_capacity(icmp::ECHO_QUEUE),
+            echo_requests: VecDeque::with_capacity(icmp::ECHO_QUEUE),
             counters: Counters::default(),
             linear: Vec::new(),
             reassembly: Reassembly::new(config.reassembly.clone()),
@@ -149,6 +151,7 @@ impl<D: Device> Stack<D> {
                 sockets: &mut self.sockets,
                 rss: self.config.rss.as_ref(),
                 echo_replies: &mut self.echo_replies,
+                echo_requests: &mut self.echo_requests,
                 counters: &mut self.counters,
                 linear: &mut self.linear,
                 sink,
@@ -446,8 +449,13 @@ impl<D: Device> Stack<D> {
     }
 
     /// Takes the oldest answer to a [`Stack::ping`].
-    pub fn next_echo_reply(&mut self) -> Option<EchoReply> {
+    pub fn next_echo_reply(&mut self) -> Option<ReceivedEcho> {
         self.echo_replies.pop_front()
+    }
+
+    /// Takes the oldest echo request of another host; it has been answered. The last 64 are kept.
+    pub fn next_echo_request(&mut self) -> Option<ReceivedEcho> {
+        self.echo_requests.pop_front()
     }
 
     /// Largest payload of a RUD datagram to `remote` behind a message header of `message_header` bytes.

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use std::collections::VecDeque;
 
-use super::EchoReply;
+use super::ReceivedEcho;
 use super::counters::Counters;
 use super::port::Interface;
 use crate::device::{RxChecksum, RxFrame};
@@ -62,7 +62,8 @@ pub(super) struct Receiver<'a, S> {
     pub(super) sockets: &'a mut Sockets,
     /// How flows are dealt out to shards, and which of them this is.
     pub(super) rss: Option<&'a (Rss, u16)>,
-    pub(super) echo_replies: &'a mut VecDeque<EchoReply>,
+    pub(super) echo_replies: &'a mut VecDeque<ReceivedEcho>,
+    pub(super) echo_requests: &'a mut VecDeque<ReceivedEcho>,
     pub(super) counters: &'a mut Counters,
     /// Where frames in several pieces are put together, unless they are TCP's.
     pub(super) linear: &'a mut Vec<u8>,

@@ -393,6 +393,8 @@ fn ping_is_answered_whatever_its_size() {
             (reply.from, reply.identifier, reply.sequence, reply.len),
             (B.into(), 7, sequence as u16, len)
         );
+        let request = pair.b.next_echo_request().unwrap();
+        assert_eq!((request.from, request.sequence, request.len), (A.into(), sequence as u16, len));
     }
     let error = pair.a.ping(pair.now(), B, 7, 9, &BYTES[..1473]).unwrap_err();
     assert_eq!(error, SendError::TooLong { len: 1473, limit: 1472 });

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use shouter_netstack::ip::neighbour::Resolution;
-use shouter_netstack::stack::Stack;
+use shouter_netstack::stack::{ReceivedEcho, Stack};
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Disposition, Refusal};
 use shouter_reducer::grid::Rank;
@@ -26,12 +26,17 @@ use crate::runtime::Clock;
 /// For how long the others are tried.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// For how long a peer that asks for no echo holds up the longer packets.
+const IN_STEP: Duration = Duration::from_millis(1500);
+
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Lengths of the packets that are tried before those of the full MTU, in bytes: the least MTU that can be configured, IPv6's,
 /// Ethernet's, and what jumbo frames are often cut to. They are tried one after the other, and not before the channel has heard the
-/// peer: a veth that refuses a packet as too long holds up all that an af_packet port has behind it.
+/// peer: a veth that refuses a packet as too long holds up all that an af_packet port has behind it. What the peers wait for is
+/// part of that, so no packet is tried before every peer has asked for the echo of one as long as the last that passed: the
+/// answer to it is in front of the longer packet.
 const SMALLER: [u16; 5] = [576, 1280, 1500, 4000, 8000];
 
 /// Bytes of an IPv4 and an ICMP header in front of the data of an echo request (RFC 791 section 3.1, RFC 792).
@@ -86,11 +91,18 @@ struct Probe<'a> {
     heard: bool,
     /// The longest packet that was echoed, in bytes; 0: none.
     passed: u16,
+    /// The longest packet that the peer has asked the echo of, in bytes; 0: none.
+    asked: u16,
     /// When to ask for the next echo.
     next: Instant,
 }
 
 impl Probe<'_> {
+    /// Whether an echo message is the peer's.
+    fn is_of(&self, echo: &ReceivedEcho) -> bool {
+        IpAddr::V4(self.peer.ip) == echo.from
+    }
+
     /// The packet to try next, in bytes, if there is one.
     fn wanted(&self, mtu: u16) -> Option<u16> {
         let mut all = SMALLER.into_iter().filter(|len| *len < mtu).chain([mtu]);
@@ -121,7 +133,7 @@ pub(super) fn check(
 ) -> Result<(), String> {
     let begun = Clock.now();
     let mut probes: Vec<_> =
-        peers.iter().map(|peer| Probe { peer, heard: false, passed: 0, next: begun }).collect();
+        peers.iter().map(|peer| Probe { peer, heard: false, passed: 0, asked: 0, next: begun }).collect();
     let mut next = begun;
     loop {
         let now = Clock.now();
@@ -138,7 +150,7 @@ pub(super) fn check(
             next = now + PAUSE;
             up.announce();
         }
-        ask(up.stack_mut(), now, &mut probes, mtu);
+        ask(up.stack_mut(), now, &mut probes, mtu, now.saturating_since(begun) < IN_STEP);
         any |= up.transmit(now, &mut Nothing);
         let is_complete = |probe: &Probe<'_>| probe.heard && probe.passed >= mtu;
         if probes.iter().all(is_complete) {
@@ -153,23 +165,36 @@ pub(super) fn check(
     }
 }
 
-/// Notes what has come back; true if anything has.
+/// Notes what has come back, and what the peers have asked for; true if anything has.
 fn take_echoes(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>]) -> bool {
     let mut any = false;
     while let Some(reply) = stack.next_echo_reply() {
         any = true;
-        let len = u16::try_from(reply.len + usize::from(ECHO_HEADERS)).unwrap_or(u16::MAX);
-        let longer = |probe: &&mut Probe<'_>| IpAddr::V4(probe.peer.ip) == reply.from && probe.passed < len;
-        for probe in probes.iter_mut().filter(longer) {
+        let len = packet_len(&reply);
+        for probe in probes.iter_mut().filter(|probe| probe.is_of(&reply) && probe.passed < len) {
             (probe.passed, probe.next) = (len, now);
+        }
+    }
+    while let Some(request) = stack.next_echo_request() {
+        any = true;
+        let len = packet_len(&request);
+        for probe in probes.iter_mut().filter(|probe| probe.is_of(&request) && probe.asked < len) {
+            probe.asked = len;
         }
     }
     any
 }
 
-/// Asks for echoes that are due. What finds no room is asked for next time.
-fn ask(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>], mtu: u16) {
-    for probe in probes.iter_mut().filter(|probe| probe.next <= now) {
+/// Bytes of the packet that carried an echo message.
+fn packet_len(echo: &ReceivedEcho) -> u16 {
+    u16::try_from(echo.len + usize::from(ECHO_HEADERS)).unwrap_or(u16::MAX)
+}
+
+/// Asks for echoes that are due, if `in_step` not before the peers have asked for those that came before. What finds no room is
+/// asked for next time.
+fn ask(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>], mtu: u16, in_step: bool) {
+    let limit = probes.iter().map(|probe| probe.asked).min().filter(|_| in_step).unwrap_or(u16::MAX);
+    for probe in probes.iter_mut().filter(|probe| probe.next <= now && probe.passed <= limit) {
         let Some(len) = probe.wanted(mtu) else { continue };
         probe.next = now + PAUSE;
         let data = &FILLER[..usize::from(len.saturating_sub(ECHO_HEADERS))];
