@@ -64,7 +64,7 @@ const _: () = assert!(
 pub enum MessageKind {
     /// A fragment of a message.
     Data = 1,
-    /// The receiver is ready for `len` messages from `round` on.
+    /// The receiver is ready for `len` messages from `round` on. With a `len` of 0 it only asks whether its peer runs the same.
     Credit = 2,
     /// The group ends; `round` is the culprit's rank, `len` the cause.
     Abort = 3,

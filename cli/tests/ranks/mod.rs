@@ -34,6 +34,11 @@ pub(crate) const CLOSED: i32 = ERROR + 8;
 pub(crate) const ACCELERATOR: i32 = ERROR + 11;
 /// How long any job may take on a busy machine before it counts as hanging.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+/// The signal on which a rank writes its last events: one that a process ignores until it is told otherwise.
+const DUMP_SIGNAL: &str = "URG";
+/// How long ranks that hang have for that, and how many of the events a failed test shows.
+const DUMP_LIMIT: Duration = Duration::from_secs(5);
+const SHOWN_EVENTS: usize = 60;
 
 /// What this process plays; `None` where it is no rank but the test itself.
 pub(crate) fn scenario() -> Option<String> {
@@ -98,7 +103,7 @@ pub(crate) fn job(ranks: u32, hosts: u32, scenario: &str) -> Plan {
     }
     command.args(["run", "--json", "--grace", "40", "-n", &ranks.to_string(), "--hosts", &hosts.to_string()]);
     command.env("SHOUTER_TEST_SCENARIO", scenario).env("SHOUTER_HEARTBEAT_TIMEOUT", "2s");
-    command.env("SHOUTER_DUMP_FOLDER", &dumps);
+    command.env("SHOUTER_DUMP_FOLDER", &dumps).env("SHOUTER_DUMP_SIGNAL", DUMP_SIGNAL);
     command.env("XDG_RUNTIME_DIR", &home).env("TMPDIR", &home).stdin(Stdio::null());
     Plan { command, home, dumps, ranks, after: vec![] }
 }
@@ -286,7 +291,10 @@ impl Job {
         let mut state = state_of(&self.shared);
         while !holds(&state) {
             let left = until.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero() && !state.closed, "not so (within {limit:?}): {what}\n{state}");
+            if left.is_zero() || state.closed {
+                drop(state);
+                panic!("not so (within {limit:?}): {what}\n{}", self.explain());
+            }
             state = self.shared.1.wait_timeout(state, left).unwrap().0;
         }
         state.clone()
@@ -318,8 +326,7 @@ impl Job {
             match self.launcher.try_wait().unwrap() {
                 Some(status) => break status,
                 None => {
-                    let hanging = Instant::now() > until;
-                    assert!(!hanging, "the job hangs\n{}", state_of(&self.shared));
+                    assert!(Instant::now() <= until, "the job hangs\n{}", self.explain());
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }
@@ -338,6 +345,42 @@ impl Job {
 }
 
 impl Job {
+    /// What is known of the job, and the last events of the ranks that run, which write them now.
+    fn explain(&self) -> String {
+        let state = state_of(&self.shared).clone();
+        let running = || (0u32..).zip(&state.ranks).filter(|(_, rank)| !rank.over());
+        let running: Vec<_> = running().filter_map(|(rank, state)| Some((rank, state.pid?))).collect();
+        for (_, pid) in &running {
+            kill(*pid, DUMP_SIGNAL);
+        }
+        let until = Instant::now() + DUMP_LIMIT;
+        let mut text = state.to_string();
+        for (rank, pid) in running {
+            let events = loop {
+                match self.dump_of(pid) {
+                    None if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
+                    events => break events,
+                }
+            };
+            text += &format!("the last events of rank {rank}, in us:\n{}\n", events.unwrap_or("none".into()));
+        }
+        text
+    }
+
+    /// The last events in the dump of a process, one a line, once it is complete.
+    fn dump_of(&self, pid: u32) -> Option<String> {
+        let files = std::fs::read_dir(&self.dumps).ok()?.flatten();
+        let ours = files
+            .map(|file| file.path())
+            .find(|path| path.to_string_lossy().contains(&format!("-{pid}.")))?;
+        let dump: Value = serde_json::from_slice(&std::fs::read(ours).ok()?).ok()?;
+        let events: Vec<_> =
+            dump["traceEvents"].as_array()?.iter().filter(|event| event["ph"] != "M").collect();
+        let line = |event: &&Value| format!("{} {} {}", event["ts"], event["name"], event["args"]);
+        let shown = &events[events.len().saturating_sub(SHOWN_EVENTS)..];
+        Some(shown.iter().map(line).collect::<Vec<_>>().join("\n"))
+    }
+
     /// What this job has left on the host: files in its directory, processes that it started, sockets with a name.
     fn left_behind(&self) -> Vec<String> {
         let home = self.home.to_str().unwrap();

@@ -34,9 +34,10 @@ impl Parked {
         if self.placed { Payload::Placed } else { Payload::Bytes(&self.payload) }
     }
 
-    /// Whether it is this message.
+    /// Whether it is this message. Credits from one round on differ by how many messages they grant: one that grants none only asks
+    /// what runs here (`divergence.rs`), and stands for no other.
     pub(super) fn is(&self, header: &Header) -> bool {
-        let what = |header: &Header| (header.key.seq, header.src, header.kind, header.round, header.offset);
+        let what = |h: &Header| (h.key.seq, h.src, h.kind, h.round, h.offset, h.len);
         what(&self.header) == what(header)
     }
 }

@@ -298,6 +298,24 @@ fn a_large_message_waits_for_credit_and_starves_nobody() {
 }
 
 #[test]
+fn a_credit_that_comes_after_a_question_counts() {
+    let mut group = two(|_| {});
+    let (a, b) = (filled(1000, 1), filled(1000, 2));
+    start(&mut group, 0, Algorithm::Hierarchical, &a);
+    group.poll(0);
+    let credits = group.net.packets.len();
+    // Rank 0 has waited for long. Its question reaches rank 1, which has not started the operation, before its credits do.
+    group.compare(0);
+    group.poll(0);
+    assert!(credits > 0 && group.net.packets.len() == credits + 1);
+    group.net.packets.rotate_right(1);
+    group.drain();
+    start(&mut group, 1, Algorithm::Hierarchical, &b);
+    group.drain();
+    assert_eq!((a.bytes(), b.bytes()), (filled(1000, 3).bytes(), filled(1000, 3).bytes()));
+}
+
+#[test]
 fn a_poll_visits_no_operation_that_waits_for_a_peer() {
     let mut group = two(|config| config.max_operations = 256);
     let (a, b): (Vec<_>, Vec<_>) = (0..250).map(|_| (filled(100, 1), filled(100, 2))).unzip();

@@ -262,10 +262,7 @@ fn run(seed: u64) {
         return;
     }
     // Who waits for long looks at what the others run, and asks.
-    for rank in 0..ranks {
-        let node = &group.nodes[grid.node_of(Rank(rank)) as usize];
-        group.executors[rank as usize].compare(Some(&harness::View(node, grid.local_of(Rank(rank)))));
-    }
+    (0..ranks as usize).for_each(|rank| group.compare(rank));
     group.drain();
     assert!(group.executors.iter().any(|executor| executor.diverged().is_some()), "{what}: no rank noticed");
     let verdicts = group.vote();

@@ -510,6 +510,13 @@ impl Group {
         progress.worked
     }
 
+    /// Lets a rank compare what it runs with what the others run.
+    pub(super) fn compare(&mut self, rank: usize) {
+        let id = Rank(rank as u32);
+        let node = View(&self.nodes[self.grid.node_of(id) as usize], self.grid.local_of(id));
+        self.executors[rank].compare(Some(&node));
+    }
+
     /// Delivers or acknowledges one packet.
     pub(super) fn network(&mut self) -> bool {
         if self.net.packets.is_empty() {
@@ -607,6 +614,10 @@ impl Group {
         let mut idle = 0;
         while (0..ranks).any(|rank| self.completed[rank].len() < wanted[rank]) {
             let rank = self.rng.random_range(0..ranks);
+            // Time passes: an engine lets its executor compare every so often.
+            if self.rng.random_ratio(1, 20) {
+                self.compare(rank);
+            }
             let worked = match self.rng.random_range(0..8) {
                 0 => match work[rank].front() {
                     None => false,
