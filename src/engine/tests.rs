@@ -316,3 +316,38 @@ fn who_is_late_to_look_names_the_culprit_that_others_have_named() {
     assert!(matches!(&result, Err(OpError::Aborted { cause, .. }) if cause.culprit == Rank(0)), "{result:?}");
     drop((engine, other));
 }
+
+/// A barrier in shared memory, say, is faster than what its sender says of the message.
+#[test]
+fn a_receive_does_not_take_a_message_that_its_sender_has_given_up() {
+    use shouter_reducer::p2p::{ReceiveRequest, SendRequest, TransferError};
+    let grid = Grid::new(2, 2, 1).unwrap();
+    let [mut first, mut second] = idle().map(|mut engine| {
+        let node = engine.node.clone().unwrap();
+        engine.up.reach_all(node, grid, engine.rank);
+        engine
+    });
+    let (large, small) = (Owned::new(1 << 20).unwrap(), Owned::new(16).unwrap());
+    let (begin, allowed, tag) = (Clock.now(), Duration::from_secs(1), 7);
+    let (dtype, deadline) = (DType::U8, executor_time(begin + allowed));
+    // SAFETY: nothing else accesses it, and it is dropped after the engines.
+    let data = unsafe { large.region() };
+    let request = SendRequest { to: Rank(1), tag, dtype, data, synchronous: false, deadline };
+    let sent = first.start_send(request).unwrap();
+    while second.probe(Some(Rank(0)), Some(tag)).is_none() {
+        assert!(Clock.now() - begin < LIMIT, "it is not announced");
+        first.poll(begin);
+        second.poll(begin);
+    }
+    let later = begin + 2 * allowed;
+    first.poll(later);
+    let given_up = first.take_transfer(sent).unwrap();
+    assert!(matches!(given_up, Err(TransferError::Deadline { .. })), "{given_up:?}");
+    // SAFETY: as above.
+    let into = unsafe { small.region() };
+    let request =
+        ReceiveRequest { from: Some(Rank(0)), tag: Some(tag), dtype, into, deadline: Duration::MAX };
+    let received = second.start_receive(later, request).unwrap();
+    assert_eq!(second.take_transfer(received).map(|result| result.map(drop)), None);
+    drop((first, second));
+}
