@@ -503,6 +503,8 @@ impl Error {
         {
             *operation = collective.into();
             *text = format!("{collective}: {text}").into();
+        } else if let Self::Closed { text, .. } = &mut self {
+            *text = format!("{collective}: {text}").into();
         }
         self
     }

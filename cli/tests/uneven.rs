@@ -231,8 +231,10 @@ fn die(group: &Group) -> Result<(), Error> {
     let counts: Vec<_> = (0..ranks * pairs).map(|index| 1000 * (1 + index as usize % 3)).collect();
     let case = case(group, collective, &counts, DType::F32, ReduceOp::Sum, (culprit as u32 + 1) % ranks);
     group.barrier()?;
+    // A barrier that has ended here may not have ended elsewhere: it is killed when all have said so.
+    tell("begun");
     if group.rank() as usize == culprit {
-        std::process::exit(1);
+        std::thread::sleep(ranks::LIMIT);
     }
     case.run(group, false).and_then(|()| group.barrier())
 }
@@ -336,7 +338,10 @@ fn a_rank_that_dies_is_named_by_all_others() {
         for (index, collective) in COLLECTIVES.into_iter().enumerate() {
             let culprit = index % ranks as usize;
             let job = job(ranks, hosts, "die").with("CULPRIT", culprit);
-            let state = job.with("COLLECTIVE", index).run();
+            let job = job.with("COLLECTIVE", index).start();
+            job.until("all have begun", ranks::LIMIT, |state| state.all_told("begun"));
+            job.signal(culprit as u32, "KILL");
+            let state = job.finish();
             for (rank, survivor) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
                 let error = survivor.error();
                 let named = error.contains(&format!("rank {culprit}")) && error.contains(collective.name());

@@ -284,7 +284,7 @@ impl Drive {
 fn post_all(engine: &mut RankEngine, posts: &[Post]) -> Vec<Result<TransferId, PostError>> {
     let start = |post: &Post| match post {
         Post::Send(request) => engine.start_send(*request),
-        Post::Receive(request) => engine.start_receive(*request),
+        Post::Receive(request) => engine.start_receive(Clock.now(), *request),
     };
     posts.iter().map(start).collect()
 }

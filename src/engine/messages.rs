@@ -15,6 +15,7 @@ use shouter_reducer::transport::{SendToken, Transport};
 use std::sync::Arc;
 
 use super::Engine;
+use crate::runtime::Poller;
 
 /// What a rank that has left in good order has sent arrives within this time.
 const ARRIVES: Duration = Duration::from_secs(1);
@@ -117,7 +118,15 @@ impl Engine {
     }
 
     /// Starts a receive.
-    pub(crate) fn start_receive(&mut self, request: ReceiveRequest) -> Result<TransferId, PostError> {
+    pub(crate) fn start_receive(
+        &mut self,
+        now: Instant,
+        request: ReceiveRequest,
+    ) -> Result<TransferId, PostError> {
+        // The sender may have given that message up before it did what this rank has seen of it since, such as a barrier in shared memory.
+        if self.messages.messenger.is_announced(request.from, request.tag) {
+            self.poll(now);
+        }
         self.messages.messenger.start_receive(request)
     }
 

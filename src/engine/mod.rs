@@ -469,10 +469,12 @@ impl Poller for Engine {
             busy = true;
         }
         if self.running != 0 {
-            // Nothing is begun in GPU memory of ranks that have given up, as this process may have been stopped meanwhile. Other
-            // operations end when liveness looks, which leaves time to see what the others run.
+            // Nothing is begun in GPU memory of ranks that have given up, as this process may have been stopped meanwhile, and no operation
+            // that has become late meanwhile names another culprit than they have. Other operations end when liveness looks, which
+            // leaves time to see what the others run.
             if let Some(abort) = self.node.as_ref().and_then(|node| node.abort())
-                && self.open.iter().any(|open| open.export.is_some())
+                && (self.executor.next_deadline().is_some_and(|deadline| deadline <= time)
+                    || self.open.iter().any(|open| open.export.is_some()))
             {
                 self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::ExecutorConfig;
+use shouter_reducer::executor::{ExecutorConfig, OpError};
 use shouter_reducer::grid::Grid;
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
@@ -279,4 +279,75 @@ fn who_hears_of_its_own_death_was_stopped() {
     let [mut engine, _] = idle();
     engine.lost(Clock.now(), Rank(0));
     assert_eq!(engine.aborted().map(|cause| &cause.reason), Some(&AbortReason::Stopped));
+}
+
+/// It was not scheduled when its operation became late, and another rank of the host has named the culprit meanwhile.
+#[test]
+fn who_is_late_to_look_names_the_culprit_that_others_have_named() {
+    let [mut engine, other] = idle();
+    let (plan, grid) = (Plan::default(), Grid::new(2, 2, 1).unwrap());
+    let shape =
+        Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1000 };
+    let memory = Owned::new(4000).unwrap();
+    let (begin, allowed) = (Clock.now(), Duration::from_secs(1));
+    let request = Request {
+        identity: Identity::AdHoc { root: Rank(0) },
+        shape,
+        // SAFETY: nothing else accesses it, and it is dropped after the engine.
+        data: unsafe { memory.region() },
+        input: TensorRegion::empty(),
+        schedule: Arc::new(plan.schedule_for(&Problem::new(grid, Rank(0), &shape, Rank(0))).unwrap()),
+        priority: 0,
+        deadline: executor_time(begin + allowed),
+        name: Arc::from("gradient"),
+        step: 0,
+        device: None,
+    };
+    let op = engine.start(begin, request).unwrap();
+    engine.poll(begin);
+    // By itself this rank would name the other one, which has not started it.
+    other.node.as_ref().unwrap().set_abort(0, AbortReason::Late.code() as u8);
+    engine.poll(begin + 2 * allowed);
+    assert_eq!(
+        engine.aborted().map(|cause| (cause.culprit, &cause.reason)),
+        Some((Rank(0), &AbortReason::Late))
+    );
+    let result = engine.take_finished(op).unwrap().result;
+    assert!(matches!(&result, Err(OpError::Aborted { cause, .. }) if cause.culprit == Rank(0)), "{result:?}");
+    drop((engine, other));
+}
+
+/// A barrier in shared memory, say, is faster than what its sender says of the message.
+#[test]
+fn a_receive_does_not_take_a_message_that_its_sender_has_given_up() {
+    use shouter_reducer::p2p::{ReceiveRequest, SendRequest, TransferError};
+    let grid = Grid::new(2, 2, 1).unwrap();
+    let [mut first, mut second] = idle().map(|mut engine| {
+        let node = engine.node.clone().unwrap();
+        engine.up.reach_all(node, grid, engine.rank);
+        engine
+    });
+    let (large, small) = (Owned::new(1 << 20).unwrap(), Owned::new(16).unwrap());
+    let (begin, allowed, tag) = (Clock.now(), Duration::from_secs(1), 7);
+    let (dtype, deadline) = (DType::U8, executor_time(begin + allowed));
+    // SAFETY: nothing else accesses it, and it is dropped after the engines.
+    let data = unsafe { large.region() };
+    let request = SendRequest { to: Rank(1), tag, dtype, data, synchronous: false, deadline };
+    let sent = first.start_send(request).unwrap();
+    while second.probe(Some(Rank(0)), Some(tag)).is_none() {
+        assert!(Clock.now() - begin < LIMIT, "it is not announced");
+        first.poll(begin);
+        second.poll(begin);
+    }
+    let later = begin + 2 * allowed;
+    first.poll(later);
+    let given_up = first.take_transfer(sent).unwrap();
+    assert!(matches!(given_up, Err(TransferError::Deadline { .. })), "{given_up:?}");
+    // SAFETY: as above.
+    let into = unsafe { small.region() };
+    let request =
+        ReceiveRequest { from: Some(Rank(0)), tag: Some(tag), dtype, into, deadline: Duration::MAX };
+    let received = second.start_receive(later, request).unwrap();
+    assert_eq!(second.take_transfer(received).map(|result| result.map(drop)), None);
+    drop((first, second));
 }

@@ -43,6 +43,8 @@ fn fields_are_found_whatever_the_variant() {
     let error = Error::deadline(call(), vec![1, 4], Duration::from_secs(9), "text");
     assert_eq!((error.missing(), error.after()), (&[1, 4][..], Some(Duration::from_secs(9))));
     assert_eq!(error.to_string(), "deadline: text");
+    let error = Error::closed("text").within(Collective::AllGatherV);
+    assert_eq!(error.to_string(), "the group is closed: all-gather-v: text");
     let error = Error::accelerator_under(call(), "text");
     assert_eq!((error.rank(), error.step(), error.in_use_by()), (None, Some(7), None));
 }

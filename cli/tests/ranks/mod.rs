@@ -40,6 +40,13 @@ const DUMP_SIGNAL: &str = "URG";
 const DUMP_LIMIT: Duration = Duration::from_secs(5);
 const SHOWN_EVENTS: usize = 60;
 
+/// A death that needs no heartbeat is known within half a second on an idle machine.
+const AT_ONCE: Duration = Duration::from_secs(4);
+/// How long a thread of the test sleeps to find out how busy the machine is.
+const NAP: Duration = Duration::from_millis(10);
+/// So many times a process waits for a core from what happens to a rank until the test knows another one's error.
+const HOPS: u32 = 10;
+
 /// What this process plays; `None` where it is no rank but the test itself.
 pub(crate) fn scenario() -> Option<String> {
     std::env::var("SHOUTER_TEST_SCENARIO").ok()
@@ -156,6 +163,16 @@ impl Plan {
             state_of(&seen).closed = true;
             seen.1.notify_all();
         });
+        let napper = shared.clone();
+        std::thread::spawn(move || {
+            while !state_of(&napper).closed {
+                let begun = Instant::now();
+                std::thread::sleep(NAP);
+                let late = begun.elapsed().saturating_sub(NAP);
+                let mut state = state_of(&napper);
+                state.stall = state.stall.max(late);
+            }
+        });
         Job {
             launcher,
             shared,
@@ -190,6 +207,8 @@ pub(crate) struct RankState {
     pub(crate) signal: Option<i32>,
     /// Since the job's start.
     pub(crate) ended: Option<Duration>,
+    /// When it said with which error it ends.
+    failed: Option<Duration>,
 }
 
 impl RankState {
@@ -213,12 +232,21 @@ pub(crate) struct State {
     transcript: Vec<String>,
     begun: Instant,
     closed: bool,
+    /// The longest that a thread which had slept waited for a core.
+    stall: Duration,
 }
 
 impl State {
     fn new(ranks: u32) -> Self {
         let ranks = vec![RankState::default(); ranks as usize];
-        Self { ranks, status: None, transcript: vec![], begun: Instant::now(), closed: false }
+        Self {
+            ranks,
+            status: None,
+            transcript: vec![],
+            begun: Instant::now(),
+            closed: false,
+            stall: Duration::ZERO,
+        }
     }
 
     fn note(&mut self, line: &str) {
@@ -233,6 +261,7 @@ impl State {
                 let line = event["line"].as_str().unwrap_or("");
                 if let Some((_, told)) = line.split_once(MARK) {
                     rank.told.push(told.to_owned());
+                    rank.failed = rank.failed.or(told.starts_with("error ").then(|| self.begun.elapsed()));
                 }
                 self.transcript.push(format!("{:?} [{}] {line}", self.begun.elapsed(), event["rank"]));
             }
@@ -260,6 +289,26 @@ impl State {
         (0u32..).zip(&self.ranks).filter(move |(rank, _)| *rank != one).map(|(_, state)| state)
     }
 
+    /// What the machine may add to the time in which something that takes some hops between processes is known here: it is busy with other
+    /// work for as long as that.
+    pub(crate) fn slack(&self) -> Duration {
+        HOPS * self.stall
+    }
+
+    /// When a rank said with which error it ends, or ended without one, since the job's start.
+    pub(crate) fn known(&self, rank: u32) -> Duration {
+        let rank = &self.ranks[rank as usize];
+        rank.failed.or(rank.ended).unwrap_or(Duration::MAX)
+    }
+
+    /// All ranks but `victim`, which was killed at that time, have known it without waiting for a heartbeat.
+    pub(crate) fn assert_known_at_once(&self, victim: u32, killed: Duration) {
+        for rank in (0..self.ranks.len() as u32).filter(|rank| *rank != victim) {
+            let after = self.known(rank).saturating_sub(killed);
+            assert!(after < AT_ONCE + self.slack(), "rank {rank} after {after:?}\n{self}");
+        }
+    }
+
     /// Every rank and the launcher ended with 0.
     pub(crate) fn assert_success(&self) {
         assert!(self.ranks.iter().all(|rank| rank.code == Some(0)) && self.status == Some(0), "{self}");
@@ -268,7 +317,11 @@ impl State {
 
 impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        writeln!(f, "the launcher's status: {:?}", self.status)?;
+        writeln!(
+            f,
+            "the launcher's status: {:?}; a thread has waited {:?} for a core",
+            self.status, self.stall
+        )?;
         self.transcript.iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
@@ -440,6 +493,46 @@ pub(crate) fn names_only(text: &str, rank: u32) -> bool {
     });
     let named: Vec<_> = named.filter(|digits| !digits.is_empty()).collect();
     !named.is_empty() && named.iter().all(|name| *name == rank.to_string())
+}
+
+/// Files by which the test tells the ranks of a job to go on; the job gets them as its parameter `GATES`.
+pub(crate) struct Gates(PathBuf);
+
+impl Gates {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("shouter-gates-{}-{number}", std::process::id()));
+        std::fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn open(&self, name: &str) {
+        std::fs::write(self.0.join(name), "").unwrap();
+    }
+}
+
+impl std::fmt::Display for Gates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+impl Drop for Gates {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether the test has opened a gate.
+pub(crate) fn is_open(name: &str) -> bool {
+    PathBuf::from(parameter("GATES").unwrap()).join(name).exists()
+}
+
+pub(crate) fn await_gate(name: &str) {
+    while !is_open(name) {
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// What is known, also after a failed assertion.

@@ -91,6 +91,11 @@ impl Control {
         self.now = now;
     }
 
+    /// The current poll's time.
+    pub(super) fn time(&self) -> Duration {
+        self.now
+    }
+
     /// Whether phases are reported.
     #[inline]
     pub(super) fn is_traced(&self) -> bool {

@@ -8,8 +8,15 @@ use crate::schedule::Action;
 use crate::transport::{AcceleratorError, LaneFlag, NodeMemory, TensorView};
 use core::time::Duration;
 
-/// How long an operation that missed its deadline waits for other ranks to name the culprit.
-const CULPRIT_GRACE: Duration = Duration::from_millis(500);
+/// How long an operation that missed its deadline waits for other ranks to name the culprit, at least and at most.
+const SHORTEST_GRACE: Duration = Duration::from_millis(500);
+const LONGEST_GRACE: Duration = Duration::from_secs(30);
+
+/// The same for an operation that may take so long. Ranks call an operation at different times, and each counts from its own call: who
+/// had called it when the deadline of another one passed names the culprit no later than that time after it.
+pub(super) fn grace(allowed: Duration) -> Duration {
+    allowed.clamp(SHORTEST_GRACE, LONGEST_GRACE)
+}
 
 /// The next deadline. Operations end long before theirs as a rule, so it is not looked for at every end, but only when
 /// it has passed: a search for each deadline that passes, not for each poll.
@@ -80,8 +87,7 @@ impl Executor {
         let absent: Vec<Rank> =
             missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
         let known = node.is_some_and(|node| node.has_started(grid.local_of(rank), seq).is_some());
-        let later = now.saturating_add(CULPRIT_GRACE);
-        if absent.is_empty() && known && self.ring.edit(seq, |op| op.put_off(later)) {
+        if absent.is_empty() && known && self.ring.edit(seq, |op| op.put_off(now)) {
             return true;
         }
         let missing = if absent.is_empty() { missing } else { absent };

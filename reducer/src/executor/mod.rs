@@ -236,7 +236,7 @@ impl Executor {
         let credit = bytes > self.config.eager_bytes as u64;
         let cost = if credit { 0 } else { request.schedule.cost() };
         let positions = self.control.budget.begin(cost);
-        self.ring.start(request, template, slots, (credit, positions));
+        self.ring.start(request, template, slots, (credit, positions), self.control.time());
         self.decide_private();
         Ok(OpId(seq))
     }

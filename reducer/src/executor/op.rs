@@ -11,6 +11,7 @@ pub(super) use self::steps::{FragmentState, Steps};
 use super::api::{OpSubject, Request};
 use super::background::Background;
 use super::control::Control;
+use super::deadlines;
 use super::park::Early;
 use super::trace::{Marks, Phase};
 use crate::dtype::{DType, ReduceOp};
@@ -37,8 +38,8 @@ pub(super) enum OpState {
 #[derive(Debug)]
 struct OpDeadline {
     deadline: Duration,
-    /// It has passed and was extended once, so that a rank nearer to the cause can name the culprit.
-    put_off: bool,
+    /// It is extended by so much when it has passed, once, so that a rank nearer to the cause can name the culprit.
+    grace: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -84,7 +85,7 @@ impl Op {
             schedule: None,
             undecided: false,
             priority: 0,
-            deadline: OpDeadline { deadline: Duration::MAX, put_off: false },
+            deadline: OpDeadline { deadline: Duration::MAX, grace: None },
             name: None,
             annotation: 0,
             buffers: OperationBuffers::new(),
@@ -97,7 +98,7 @@ impl Op {
         }
     }
 
-    /// Takes the request; [`choose`](Self::choose) follows. It lies between these two positions of the small operations, and counts
+    /// Takes the request at the time `now`; [`choose`](Self::choose) follows. It lies between these two positions of the small operations, and counts
     /// its steps with `steps`.
     pub(super) fn start(
         &mut self,
@@ -106,6 +107,7 @@ impl Op {
         slots: Option<Pooled>,
         (credit, positions): (bool, (u64, u64)),
         steps: Steps,
+        now: Duration,
     ) {
         let given = request.given();
         let Request { identity: _, shape: _, data, input, schedule, priority, deadline, name, step, device } =
@@ -115,7 +117,7 @@ impl Op {
         self.schedule = Some(schedule);
         self.undecided = true;
         self.priority = priority;
-        self.deadline = OpDeadline { deadline, put_off: false };
+        self.deadline = OpDeadline { deadline, grace: Some(deadlines::grace(deadline.saturating_sub(now))) };
         (self.name, self.annotation) = (Some(name), step);
         self.buffers.start((data, input, given), device.is_some_and(|device| device.export.is_some()), slots);
         self.steps = steps;
@@ -229,12 +231,10 @@ impl Op {
         self.deadline.deadline
     }
 
-    /// Gives it more time, once; whether that was the first time.
-    pub(super) fn put_off(&mut self, deadline: Duration) -> bool {
-        if self.deadline.put_off {
-            return false;
-        }
-        self.deadline = OpDeadline { deadline, put_off: true };
+    /// Gives it more time from now on, once; whether that was the first time.
+    pub(super) fn put_off(&mut self, now: Duration) -> bool {
+        let Some(grace) = self.deadline.grace.take() else { return false };
+        self.deadline.deadline = now.saturating_add(grace);
         true
     }
 

@@ -9,6 +9,7 @@ use super::lanes::Lanes;
 use super::op::{Op, OpState, Steps};
 use crate::header::Header;
 use crate::memory::Pooled;
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -125,13 +126,14 @@ impl Ring {
         template: Header,
         slots: Option<Pooled>,
         sends: (bool, (u64, u64)),
+        now: Duration,
     ) {
         let seq = self.next_seq;
         self.next_seq += 1;
         insert(&mut self.running, (request.priority, seq));
         self.undecided.push_back(seq);
         let steps = self.spare.pop().unwrap_or_default();
-        self.edit(seq, |op| op.start(request, template, slots, sends, steps));
+        self.edit(seq, |op| op.start(request, template, slots, sends, steps, now));
     }
 
     /// The first operation whose steps are not chosen.

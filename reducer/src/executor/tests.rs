@@ -485,6 +485,42 @@ fn a_deadline_names_who_is_missing() {
     assert_eq!(group.executors[0].next_deadline(), None);
 }
 
+#[test]
+fn who_called_first_waits_for_those_who_called_later_to_name_the_culprit() {
+    let mut group = Group::new(1, Grid::new(4, 2, 2).unwrap(), Faults::default(), |_| {});
+    group.nodes.iter_mut().for_each(|node| node.announces = true);
+    let buffers: Vec<_> = (0..4).map(|_| filled(10, 1)).collect();
+    let seconds = Duration::from_secs;
+    // Rank 3 is absent. Rank 1 waits for its leader, that for rank 2, and rank 2, which sees who is absent, has called last.
+    for (rank, begin) in [(1, 1), (0, 3), (2, 5)] {
+        group.executors[rank].set_time(seconds(begin));
+        let request = group.request(Rank(rank as u32), Algorithm::Hierarchical, sum(10), &buffers[rank]);
+        group.start(rank, Request { deadline: seconds(begin + 10), ..request }).unwrap();
+    }
+    group.drain();
+    for now in [11, 13, 14] {
+        group.now = seconds(now);
+        for rank in 0..3 {
+            group.poll(rank);
+        }
+    }
+    assert!(group.completed.iter().all(Vec::is_empty), "no rank knows the culprit");
+    group.now = seconds(15);
+    group.poll(2);
+    let missing = |group: &Group, rank: usize| match &group.completed[rank][..] {
+        [completed] => match &completed.result {
+            Err(OpError::Deadline { missing, .. }) => missing.clone(),
+            other => panic!("rank {rank}: {other:?}"),
+        },
+        _ => vec![],
+    };
+    assert_eq!(missing(&group, 2), [Rank(3)]);
+    // Who hears nothing of that gives up all the same.
+    group.now = seconds(21);
+    group.poll(1);
+    assert_eq!(missing(&group, 1), [Rank(0)]);
+}
+
 /// Three ranks of one node, and an operation for which the tensors of `shared` ranks are shared.
 fn on_one_node(shared: std::ops::Range<u32>) -> (Group, Vec<Buffer>, Vec<Request>) {
     let group = Group::new(1, Grid::new(3, 3, 1).unwrap(), Faults::default(), |_| {});

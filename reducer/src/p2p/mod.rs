@@ -41,7 +41,7 @@ pub use self::api::{
 };
 
 use self::desk::Desk;
-use self::peer::Receive;
+use self::peer::{Body, Receive};
 use self::peers::Peers;
 use self::sends::Sends;
 use crate::executor::{AbortCause, Disposition, Progress, Refusal};
@@ -164,6 +164,13 @@ impl Messenger {
         let (peer, seq) = self.find_waiting(from, tag)?;
         let envelope = self.peers.get(peer)?.inbound.live.get(&seq)?.envelope;
         Some(Status { peer, tag: envelope.tag, dtype: envelope.dtype, count: envelope.count })
+    }
+
+    /// Whether a receive from this rank (or any) with this tag (or any) would take a message that its sender still has.
+    pub fn is_announced(&self, from: Option<Rank>, tag: Option<u32>) -> bool {
+        let found = self.find_waiting(from, tag);
+        let incoming = found.and_then(|(peer, seq)| self.peers.get(peer)?.inbound.live.get(&seq));
+        incoming.is_some_and(|incoming| matches!(incoming.body, Body::Announced))
     }
 
     /// Ends a receive that no message has been matched with: with [`TransferError::Cancelled`]. False if it is none of those.
