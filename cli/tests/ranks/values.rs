@@ -12,6 +12,9 @@ pub(crate) const TOPOLOGIES: [(u32, u32); 3] = [(3, 1), (4, 2), (2, 2)];
 /// Elements of a tensor.
 pub(crate) const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
 
+/// After so many indices [`value`] begins again, whatever the type, the operation and the rank: a multiple of all that it takes remainders by.
+const PERIOD: usize = 19 * 5 * 4 * 3;
+
 /// Small whole numbers whose reduction over the ranks is exact in every type.
 pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: usize) -> i64 {
     let (mix, unsigned) = (index * 7 + rank as usize * 13, dtype.name().starts_with('u'));
@@ -72,9 +75,14 @@ fn element(dtype: DType, value: i64) -> Vec<u8> {
     }
 }
 
-/// `count` elements.
+/// `count` elements, which repeat as those of [`value`] do: one period is computed.
 pub(crate) fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> Vec<u8> {
-    (0..count).flat_map(|index| element(dtype, value(index))).collect()
+    let mut data: Vec<u8> = (0..count.min(PERIOD)).flat_map(|index| element(dtype, value(index))).collect();
+    let bytes = count * dtype.size();
+    while data.len() < bytes {
+        data.extend_from_within(..data.len().min(bytes - data.len()));
+    }
+    data
 }
 
 /// Every type and every reduction at every count, as `reduce` reduces them in place; `DTYPES` narrows it down.
