@@ -4,7 +4,7 @@ mod ranks;
 
 use std::time::{Duration, Instant};
 
-use ranks::{CLOSED, PEER_FAILED, job, join, parameter, play, tell};
+use ranks::{CLOSED, Gates, PEER_FAILED, await_gate, job, join, parameter, play, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
 /// Not a test of its own: what a rank runs.
@@ -284,8 +284,9 @@ fn late(all: &Group) -> Result<(), Error> {
         // The first one's deadline is what the other hears of.
         let named = error.rank().or(error.missing().first().copied());
         assert!(named == Some(1) && [6, 7].contains(&error.code()), "{error:?}");
+        tell("given up");
     } else {
-        std::thread::sleep(Duration::from_millis(1500));
+        await_gate("go");
         let error = all.group(&members).unwrap_err();
         assert_eq!(error.reason(), Some(shouter::Reason::Aborted), "{error:?}");
         assert!(error.rank() == Some(0) || error.rank() == Some(2), "{error:?}");
@@ -384,7 +385,14 @@ fn what_is_no_group_is_refused() {
 #[test]
 fn who_does_not_come_is_named_and_hears_of_it() {
     for hosts in [3, 1] {
-        job(3, hosts, "late").env("SHOUTER_DEADLINE", "1s").run().assert_success();
+        let gates = Gates::new();
+        // It comes in time for the next try.
+        let job = job(3, hosts, "late").env("SHOUTER_DEADLINE", "2s").with("GATES", &gates).start();
+        job.until("the others have given up", ranks::LIMIT, |state| {
+            state.others(1).all(|rank| rank.told.iter().any(|line| line == "given up"))
+        });
+        gates.open("go");
+        job.finish().assert_success();
     }
 }
 
