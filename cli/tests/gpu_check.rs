@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 
 const SHOUTER: &str = env!("CARGO_BIN_EXE_shouter");
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
@@ -59,11 +60,17 @@ fn simulated(folder: &Path) -> Option<PathBuf> {
     Some(sim)
 }
 
-/// `shouter bench gpu` with these libraries, and a cache of its own.
-fn bench(folder: &Path, libraries: &Path) -> Command {
+/// `shouter bench gpu` with these libraries. Tests share the kernels that the same simulated compiler made, so that they are compiled once.
+fn bench(libraries: &Path) -> Command {
+    let mut hash = Sha256::new();
+    for name in ["libnvrtc.so.12", "shim.h"] {
+        hash.update(fs::read(libraries.join(name)).unwrap_or_default());
+    }
+    let made_by: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cuda-cache-{made_by}"));
     let mut command = Command::new(SHOUTER);
     command.args(["bench", "gpu"]).env("LD_LIBRARY_PATH", libraries);
-    command.env("XDG_CACHE_HOME", folder.join("cache")).env_remove("CUDA_SIM");
+    command.env("XDG_CACHE_HOME", cache).env_remove("CUDA_SIM");
     command
 }
 
@@ -81,7 +88,7 @@ fn row<'a>(rows: &'a [Value], name: &str) -> &'a Value {
 #[test]
 fn without_a_device_every_row_is_skipped_and_nothing_fails() {
     let folder = Folder::new("none");
-    let mut command = bench(&folder.0, Path::new(""));
+    let mut command = bench(Path::new(""));
     if let Some(sim) = simulated(&folder.0) {
         command.env("LD_LIBRARY_PATH", sim).env("CUDA_SIM", "devices=0");
     }
@@ -100,8 +107,7 @@ fn without_a_device_every_row_is_skipped_and_nothing_fails() {
 fn a_simulated_device_has_the_right_bits_and_no_judged_times() {
     let folder = Folder::new("sim");
     let Some(sim) = simulated(&folder.0) else { return };
-    let output =
-        bench(&folder.0, &sim).args(SMALL).args(["--only", "bits,speed,sanitizer"]).output().unwrap();
+    let output = bench(&sim).args(SMALL).args(["--only", "bits,speed,sanitizer"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let rows = rows(&output);
     let logic = ["band", "bor", "bxor", "land", "lor", "lxor"];
@@ -120,11 +126,8 @@ fn a_simulated_device_has_the_right_bits_and_no_judged_times() {
 fn two_processes_reduce_on_one_simulated_device() {
     let folder = Folder::new("staged");
     let Some(sim) = simulated(&folder.0) else { return };
-    let output = bench(&folder.0, &sim)
-        .args(SMALL)
-        .args(["--only", "staged", "--staged-bytes", "64Ki"])
-        .output()
-        .unwrap();
+    let output =
+        bench(&sim).args(SMALL).args(["--only", "staged", "--staged-bytes", "64Ki"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     for row in rows(&output) {
         assert!(row["measured"].as_f64().unwrap() > 0.0 && row["ceiling"].as_f64().unwrap() > 0.0, "{row}");
@@ -135,8 +138,7 @@ fn two_processes_reduce_on_one_simulated_device() {
 fn four_ranks_reduce_on_one_simulated_device_in_four_processes_and_in_one() {
     let folder = Folder::new("ipc");
     let Some(sim) = simulated(&folder.0) else { return };
-    let output =
-        bench(&folder.0, &sim).args(SMALL).args(["--only", "ipc", "--ipc-bytes", "128Ki"]).output().unwrap();
+    let output = bench(&sim).args(SMALL).args(["--only", "ipc", "--ipc-bytes", "128Ki"]).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let rows = rows(&output);
     let names = ["all-reduce, 4 processes", "all-reduce, 4 ranks in one process"];
@@ -154,7 +156,7 @@ fn four_ranks_reduce_on_one_simulated_device_in_four_processes_and_in_one() {
 fn tensors_of_four_ranks_are_as_long_as_there_is_room() {
     let folder = Folder::new("room");
     let Some(sim) = simulated(&folder.0) else { return };
-    let mut command = bench(&folder.0, &sim);
+    let mut command = bench(&sim);
     command.args(SMALL).args(["--only", "ipc", "--ipc-bytes", "1Mi"]).env("CUDA_SIM", "memory_mb=4");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -170,7 +172,7 @@ fn wrong_kernels_are_found() {
     let Some(sim) = simulated(&folder.0) else { return };
     let shim = fs::read_to_string(sim.join("shim.h")).unwrap();
     fs::write(sim.join("shim.h"), shim + WRONG).unwrap();
-    let output = bench(&folder.0, &sim).args(SMALL).args(["--only", "bits", "--seed", "7"]).output().unwrap();
+    let output = bench(&sim).args(SMALL).args(["--only", "bits", "--seed", "7"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let rows = rows(&output);
     for name in FOUND {

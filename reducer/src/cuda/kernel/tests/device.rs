@@ -86,7 +86,9 @@ struct Held {
 }
 
 fn bytes_of(dtype: DType, elements: &[u64]) -> Vec<u8> {
-    elements.iter().flat_map(|e| e.to_le_bytes()[..dtype.size()].to_vec()).collect()
+    let mut bytes = Vec::with_capacity(elements.len() * dtype.size());
+    elements.iter().for_each(|element| bytes.extend_from_slice(&element.to_le_bytes()[..dtype.size()]));
+    bytes
 }
 
 /// One after the other, for a context is loaded with the kernels once.

@@ -47,7 +47,11 @@ impl Grid {
         let program = std::env::current_exe().expect("a test has a program");
         let path = program.with_file_name(format!("cuda-{key}.so"));
         if !path.exists() {
-            build(&compiler, &shim, &path);
+            // Each test is a process, and several begin at the same time: one builds, the others wait for it.
+            let _turn = cache::turn(path.parent()?, &key);
+            if !path.exists() {
+                build(&compiler, &shim, &path);
+            }
         }
         // SAFETY: the library was built from our own source, and its initialisers do nothing of note.
         Some(Self(unsafe { Library::new(&path) }.expect("the library was just built")))
@@ -72,7 +76,7 @@ impl Grid {
     }
 }
 
-/// Several tests may build at once: each under its own name, and the last to rename wins.
+/// Who waited for its turn for too long builds, too: each under its own name, and the last to rename wins.
 fn build(compiler: &OsString, shim: &Path, path: &PathBuf) {
     let own = |extension: &str| path.with_extension(format!("{}.{extension}", std::process::id()));
     let (text, library) = (own("cu"), own("so"));
