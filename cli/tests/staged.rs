@@ -87,7 +87,7 @@ fn blocks(group: &Group) -> Result<(), Error> {
         let column = Layout { count, block: 1, stride: 3 };
         let all = Layout { count: count * n as usize, block: 1, stride: 2 };
         let own: Vec<f32> =
-            (0..3 * count).map(|at| if at % 3 == 0 { given(me, at / 3) } else { ELSE }).collect();
+            (0..3 * count).map(|at| if at.is_multiple_of(3) { given(me, at / 3) } else { ELSE }).collect();
         let mut into = vec![ELSE; 2 * count * n as usize];
         group.all_gather_strided(Strided::new(&own, column)?, StridedMut::new(&mut into, all)?)?;
         let due = |at: usize| match at % 2 {
@@ -104,7 +104,7 @@ fn blocks(group: &Group) -> Result<(), Error> {
             group.broadcast_strided(&mut data[..count], root)?;
         } else {
             group.broadcast_strided(StridedMut::new(&mut data, column)?, root)?;
-            let due = |at: usize| if at % 3 == 0 { given(root, at / 3) } else { ELSE };
+            let due = |at: usize| if at.is_multiple_of(3) { given(root, at / 3) } else { ELSE };
             assert!((0..data.len()).all(|at| data[at] == due(at)), "broadcast of {count}");
         }
 
@@ -214,7 +214,7 @@ fn large(group: &Group) -> Result<(), Error> {
     for (part, elements) in given.parts().into_iter().enumerate() {
         elements.iter_mut().enumerate().for_each(|(index, x)| *x = sparse(me, part, index));
     }
-    let mut check = |what: &str, taken: &mut Sparse, due: &dyn Fn(usize, usize) -> u32| {
+    let check = |what: &str, taken: &mut Sparse, due: &dyn Fn(usize, usize) -> u32| {
         for (part, elements) in taken.parts().into_iter().enumerate() {
             let wrong = (0..elements.len()).find(|&index| elements[index] != due(part, index));
             assert_eq!(wrong, None, "{what}, part {part}");
