@@ -175,6 +175,22 @@ impl Group {
     /// As [`push`](Self::push), with the input apart from the output, or in place as [`CollectiveCall`] allows it. Ranks and steps may
     /// differ in that.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// # use shouter::{DType, ReduceOp, TensorSpec};
+    /// # let ids = group.register(&[TensorSpec::all_reduce("head", DType::F32, 2, ReduceOp::Sum)])?;
+    /// let (gradient, mut sum) = ([1f32, 2.0], [0f32; 2]);
+    /// // SAFETY: as many elements as were registered, which nothing else touches before `wait` has returned.
+    /// let work = unsafe { group.push_into(ids[0], gradient.as_ptr().cast(), sum.as_mut_ptr().cast()) }?;
+    /// work.wait(None)?;
+    /// assert_eq!(sum, [1.0, 2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`push`](Self::push), and [`Error::Argument`] for input and output that overlap.
     ///

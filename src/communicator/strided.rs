@@ -131,6 +131,26 @@ impl Group {
 
     /// As [`all_gather`](Self::all_gather), of elements in blocks: those of rank *r* are the *r*-th part of the output's.
     ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// use shouter::{Layout, Strided, StridedMut};
+    ///
+    /// let column = Layout { count: 3, block: 1, stride: 2 };
+    /// let matrix = [1f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    /// let (size, mut back) = (group.size() as usize, matrix);
+    /// let mut rows = vec![0f32; 3 * size];
+    /// group.all_gather_strided(Strided::new(&matrix, column)?, &mut rows[..])?;
+    /// group.gather_strided(Strided::new(&matrix, column)?, &mut rows[..], 0)?;
+    /// group.scatter_strided(&rows[..], StridedMut::new(&mut back, column)?, 0)?;
+    /// let mut transposed = vec![0f32; 3 * size];
+    /// group.all_to_all_strided(&rows[..], &mut transposed[..])?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather).
     pub fn all_gather_strided<'a, T: Element>(

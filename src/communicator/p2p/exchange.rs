@@ -54,6 +54,25 @@ impl<'a> Exchange<'a> {
 
     /// Sends elements in blocks to rank `to`. They are packed when the message is started, which takes as much memory again; the receive
     /// may have as many elements in other blocks, or one behind the other.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// use shouter::{Exchange, Layout, Strided, StridedMut};
+    ///
+    /// let column = Layout { count: 3, block: 1, stride: 2 };
+    /// let (matrix, mut other) = ([1f32, 2.0, 3.0, 4.0, 5.0, 6.0], [0f32; 6]);
+    /// let send = Exchange::send_strided(Strided::new(&matrix, column)?, 0, 7);
+    /// let receive = Exchange::receive_strided(StridedMut::new(&mut other, column)?, 0, 7);
+    /// for ended in group.batch(&mut [send, receive]) {
+    ///     ended?;
+    /// }
+    /// assert_eq!(other, [1.0, 0.0, 3.0, 0.0, 5.0, 0.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send_strided<T: Element>(data: impl Into<Strided<'a, T>>, to: u32, tag: u32) -> Self {
         let (address, layout) = data.into().parts();
         let blocks = Blocks { address: address.cast_mut(), layout, dtype: T::DTYPE };
