@@ -20,6 +20,7 @@
 //! | [`memory`] | regions: memory that collectives read and write |
 //! | [`dtype`], [`kernel`] | element types, and reductions over them |
 //! | [`float8`] | the 8-bit floats |
+//! | [`layout`] | elements in blocks at equal distances, packed and unpacked |
 //! | `cuda` | the same on NVIDIA GPUs, and their memory |
 #![deny(unsafe_code)]
 
@@ -34,6 +35,7 @@ pub mod float8;
 pub mod grid;
 pub mod header;
 pub mod kernel;
+pub mod layout;
 pub mod memory;
 pub mod p2p;
 pub mod plan;

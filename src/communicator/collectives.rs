@@ -13,6 +13,7 @@ use shouter_reducer::schedule::{Placement, Problem};
 
 use super::element::{Buffer, Element, check, from_slice, with_bytes};
 use super::small::Part;
+use super::staging::Staging;
 use super::{Group, Memory};
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
@@ -251,19 +252,24 @@ impl Group {
     #[allow(unsafe_code)]
     pub unsafe fn run_collective(&self, call: &CollectiveCall) -> Result<(), Error> {
         // SAFETY: passed on to the caller.
-        let (problem, input, output) = unsafe { self.part(call) }?;
-        self.run_part(&problem, input, output)
+        unsafe { self.run_staged(call, &Staging::default()) }
+    }
+
+    /// This rank's part of a collective, in place.
+    pub(super) fn problem_of(&self, call: &CollectiveCall) -> Result<Problem, Error> {
+        let CollectiveCall { collective, count, dtype, op, root, .. } = *call;
+        let shape = self.even_shape(collective, count, dtype, op)?;
+        Ok(self.tables.problem(&shape, self.root(collective, root)?))
     }
 
     /// This rank's part of a collective, and the memory of input and output.
     ///
     /// # Safety
     /// As for [`run_collective`](Self::run_collective), until the operation has ended.
+    #[cfg(feature = "cuda")]
     #[allow(unsafe_code)]
     pub(super) unsafe fn part(&self, call: &CollectiveCall) -> Result<(Problem, Buffer, Buffer), Error> {
-        let CollectiveCall { collective, input, output, count, dtype, op, root } = *call;
-        let shape = self.even_shape(collective, count, dtype, op)?;
-        let problem = self.tables.problem(&shape, self.root(collective, root)?);
+        let (problem, CollectiveCall { input, output, .. }) = (self.problem_of(call)?, *call);
         // SAFETY: passed on to the caller.
         let (input, output) = unsafe { addressed(&problem, input, output) }?;
         let placement = placement(&problem, input, output)?;

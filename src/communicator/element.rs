@@ -25,7 +25,7 @@ mod sealed {
 /// assert_eq!(<f32 as Element>::DTYPE, DType::F32);
 /// assert_eq!(<shouter::bf16 as Element>::DTYPE.size(), 2);
 /// ```
-pub trait Element: Copy + sealed::Sealed {
+pub trait Element: Copy + sealed::Sealed + 'static {
     /// Its type on the wire.
     const DTYPE: DType;
 }

@@ -10,6 +10,7 @@ use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::header::Collective;
 use shouter_reducer::schedule::Problem;
 
+use super::staging::Staging;
 use super::table::Entry;
 use super::{CollectiveCall, Element, Group, Tensor, Work};
 use crate::error::Error;
@@ -265,7 +266,9 @@ impl<G: Deref<Target = Group>, B: Lend> Lent<G, B> {
             group.check_lent(&lending, unsafe { data.assume_init_mut() }).and_then(|checked| match checked {
                 // SAFETY: as many elements as the operation takes, of that type, in buffers that nobody else refers to. They are not touched
                 // before `take`, nor freed if this value is forgotten.
-                Checked::Tensor(entry, input, output) => unsafe { group.push_entry(entry, input, output) },
+                Checked::Tensor(entry, input, output) => unsafe {
+                    group.push_entry(entry, input, output, &Staging::default())
+                },
                 // SAFETY: as above.
                 Checked::Call(call) => unsafe { group.start(&call) },
             });

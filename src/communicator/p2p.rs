@@ -3,6 +3,8 @@
 //! They are outside the order of the collectives: only sender and receiver take part, matched by rank and tag, in MPI's order. What is
 //! promised of room and order is said in [`shouter_reducer::p2p`].
 
+mod exchange;
+
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,10 +16,13 @@ use shouter_reducer::p2p::{
 };
 
 use super::Group;
-use super::element::{Buffer, Element, from_slice, with_bytes};
+use super::element::Element;
+use super::staging::{Ended, Staged};
 use crate::engine::executor_time;
 use crate::error::{Call, Error, Operation, Reason, Views};
 use crate::runtime::Clock;
+pub use exchange::Exchange;
+use exchange::Message;
 
 /// Whose messages a receive or a probe asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,86 +92,6 @@ impl From<Matched> for Status {
     }
 }
 
-/// One message of a [`Group::batch`], or to be [started](Group::start_exchange).
-#[derive(Debug)]
-pub struct Exchange<'a> {
-    message: Message,
-    buffer: std::marker::PhantomData<&'a mut [u8]>,
-}
-
-/// A send or a receive, by address.
-#[derive(Clone, Copy, Debug)]
-enum Message {
-    Send { data: Buffer, dtype: DType, to: u32, tag: u32, synchronous: bool },
-    Receive { into: Buffer, dtype: DType, from: Source, tag: Tag },
-}
-
-impl<'a> Exchange<'a> {
-    /// Sends `data` to rank `to`.
-    pub fn send<T: Element>(data: &'a [T], to: u32, tag: u32) -> Self {
-        let message = Message::Send { data: from_slice(data), dtype: T::DTYPE, to, tag, synchronous: false };
-        Self { message, buffer: std::marker::PhantomData }
-    }
-
-    /// Receives into `into`.
-    pub fn receive<T: Element>(into: &'a mut [T], from: impl Into<Source>, tag: impl Into<Tag>) -> Self {
-        let into = with_bytes(into, |into| into);
-        let message = Message::Receive { into, dtype: T::DTYPE, from: from.into(), tag: tag.into() };
-        Self { message, buffer: std::marker::PhantomData }
-    }
-
-    /// The same send, ended only when a receive has taken the message: what goes wrong with it is its own error. (A receive is as it is.)
-    #[must_use]
-    pub fn synchronous(mut self) -> Self {
-        if let Message::Send { synchronous, .. } = &mut self.message {
-            *synchronous = true;
-        }
-        self
-    }
-
-    /// As [`send`](Self::send), of `count` elements at `data`, an address that is aligned to them.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for an address that cannot be one.
-    ///
-    /// # Safety
-    /// `data` is valid for reads of `count` elements, which nobody writes for as long as it is in use.
-    #[allow(unsafe_code)]
-    pub unsafe fn send_raw(
-        data: *const u8,
-        count: usize,
-        dtype: DType,
-        to: u32,
-        tag: u32,
-    ) -> Result<Self, Error> {
-        // SAFETY: the caller's promise; it is only read.
-        let data = unsafe { Buffer::from_raw(data.cast_mut(), count, dtype) }?;
-        let message = Message::Send { data, dtype, to, tag, synchronous: false };
-        Ok(Self { message, buffer: std::marker::PhantomData })
-    }
-
-    /// As [`receive`](Self::receive), of up to `count` elements at `into`, an address that is aligned to them.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for an address that cannot be one.
-    ///
-    /// # Safety
-    /// `into` is valid for reads and writes of `count` elements, which nobody else touches for as long as it is in use.
-    #[allow(unsafe_code)]
-    pub unsafe fn receive_raw(
-        into: *mut u8,
-        count: usize,
-        dtype: DType,
-        from: impl Into<Source>,
-        tag: impl Into<Tag>,
-    ) -> Result<Self, Error> {
-        // SAFETY: the caller's promise.
-        let into = unsafe { Buffer::from_raw(into, count, dtype) }?;
-        let message = Message::Receive { into, dtype, from: from.into(), tag: tag.into() };
-        Ok(Self { message, buffer: std::marker::PhantomData })
-    }
-}
-
 /// A send or receive under way, from [`Group::start_exchange`]. One that is dropped is waited for; a receive
 /// is cancelled first.
 #[must_use = "the buffer is the group's until the transfer has been waited for"]
@@ -174,6 +99,8 @@ pub struct Transfer<'g> {
     group: &'g Group,
     id: TransferId,
     operation: Operation,
+    /// Memory of its own, where its elements lie in blocks.
+    staged: Option<Staged>,
     /// Nothing is to be waited for any more.
     has_ended: bool,
 }
@@ -201,7 +128,11 @@ impl Transfer<'_> {
         match self.group.drive.transfer(id, until) {
             Ok(ended) => {
                 self.has_ended = true;
-                ended.map(|status| Some(status.into())).map_err(|error| self.group.transfer_error(&error))
+                let ended = ended.map(Status::from).map_err(|error| self.group.transfer_error(&error));
+                if let (Some(staged), Ok(status)) = (self.staged.take(), &ended) {
+                    staged.received(status.count);
+                }
+                ended.map(Some)
             }
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(self.group.outcomes.recorded(error)),
@@ -221,13 +152,24 @@ impl Transfer<'_> {
 
 impl Drop for Transfer<'_> {
     fn drop(&mut self) {
-        if self.has_ended || self.group.drive.check_process().is_err() {
+        if self.has_ended {
+            return;
+        }
+        if self.group.drive.check_process().is_err() {
+            // A forked child has none of it.
+            if let Some(staged) = self.staged.take() {
+                staged.end(Ended::InUse);
+            }
             return;
         }
         // A receive may wait for what never comes. What has been matched ends by itself, by its deadline at the latest.
         let _ = self.cancel();
         if let Err(error) = self.wait(None) {
             tracing::debug!(%error, "a send or receive that was dropped has failed");
+        }
+        if let Some(staged) = self.staged.take() {
+            // It was not waited for to its end.
+            staged.end(Ended::InUse);
         }
     }
 }
@@ -262,7 +204,7 @@ impl Group {
     /// # }
     /// ```
     pub fn send<T: Element>(&self, data: &[T], to: u32, tag: u32) -> Result<(), Error> {
-        self.exchange(&[Exchange::send(data, to, tag).message]).remove(0).map(drop)
+        self.exchange(&[Exchange::send(data, to, tag)]).remove(0).map(drop)
     }
 
     /// Receives the first message from this rank (or any) with this tag (or any) into `into`, which may be longer than the message.
@@ -276,7 +218,7 @@ impl Group {
         from: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<Status, Error> {
-        self.exchange(&[Exchange::receive(into, from, tag).message]).remove(0)
+        self.exchange(&[Exchange::receive(into, from, tag)]).remove(0)
     }
 
     /// Sends and receives at once.
@@ -289,7 +231,7 @@ impl Group {
         (into, from): (&mut [U], impl Into<Source>),
         tag: u32,
     ) -> Result<Status, Error> {
-        let messages = [Exchange::receive(into, from, tag).message, Exchange::send(data, to, tag).message];
+        let messages = [Exchange::receive(into, from, tag), Exchange::send(data, to, tag)];
         let mut ended = self.exchange(&messages).into_iter();
         let received = ended.next().unwrap_or_else(|| Err(Error::Internal("a receive has no end".into())));
         let sent = ended.next().unwrap_or_else(|| Err(Error::Internal("a send has no end".into())));
@@ -319,8 +261,7 @@ impl Group {
     /// # }
     /// ```
     pub fn batch(&self, exchanges: &mut [Exchange<'_>]) -> Vec<Result<Status, Error>> {
-        let messages: Vec<_> = exchanges.iter().map(|exchange| exchange.message).collect();
-        self.exchange(&messages)
+        self.exchange(exchanges)
     }
 
     /// Starts a send or receive; see [`send`](Self::send) and [`receive`](Self::receive).
@@ -351,7 +292,7 @@ impl Group {
     #[allow(unsafe_code)]
     pub unsafe fn start_exchange(&self, exchange: Exchange<'_>) -> Result<Transfer<'_>, Error> {
         self.check_of_all()?;
-        self.start_transfer(exchange.message)
+        self.start_transfer(&exchange)
     }
 
     /// The first message from this rank (or any) with this tag (or any) that has come, and that no receive has taken; waits for one for
@@ -381,12 +322,22 @@ impl Group {
     }
 
     /// Starts a send or receive, and takes its first poll.
-    fn start_transfer(&self, message: Message) -> Result<Transfer<'_>, Error> {
+    fn start_transfer(&self, exchange: &Exchange<'_>) -> Result<Transfer<'_>, Error> {
         self.drive.check_process()?;
+        let (message, staged) = exchange.staged()?;
         let operation = message.operation();
-        let started = self.drive.post(vec![self.post_of(message)])?;
+        let started = match self.drive.post(vec![self.post_of(message)]) {
+            Ok(started) => started,
+            Err(error) => {
+                // Nobody knows whether it has begun.
+                if let Some(staged) = staged {
+                    staged.end(Ended::InUse);
+                }
+                return Err(error);
+            }
+        };
         match started.into_iter().next() {
-            Some(Ok(id)) => Ok(Transfer { group: self, id, operation, has_ended: false }),
+            Some(Ok(id)) => Ok(Transfer { group: self, id, operation, staged, has_ended: false }),
             Some(Err(error)) => Err(self.post_error(error, operation)),
             None => Err(Error::Internal("nothing was started".into())),
         }
@@ -405,24 +356,41 @@ impl Group {
         }
     }
 
-    fn exchange(&self, messages: &[Message]) -> Vec<Result<Status, Error>> {
+    fn exchange(&self, exchanges: &[Exchange<'_>]) -> Vec<Result<Status, Error>> {
+        let all = |error: Error| exchanges.iter().map(|_| Err(error.clone())).collect();
         if let Err(error) = self.drive.check_process().and_then(|()| self.check_of_all()) {
-            return messages.iter().map(|_| Err(error.clone())).collect();
+            return all(error);
         }
-        let posts = messages.iter().map(|message| self.post_of(*message)).collect();
+        let staged: Result<Vec<_>, _> = exchanges.iter().map(Exchange::staged).collect();
+        let staged = match staged {
+            Ok(staged) => staged,
+            Err(error) => return all(error),
+        };
+        let posts = staged.iter().map(|(message, _)| self.post_of(*message)).collect();
         let ended = match self.drive.exchange(posts) {
             Ok(ended) => ended,
             Err(error) => {
                 let error = self.outcomes.recorded(error);
-                return messages.iter().map(|_| Err(error.clone())).collect();
+                // Nobody knows which of them have begun.
+                staged
+                    .into_iter()
+                    .filter_map(|(_, staged)| staged)
+                    .for_each(|staged| staged.end(Ended::InUse));
+                return all(error);
             }
         };
-        let outcome = |(ended, message): (Outcome, &Message)| match ended {
-            Ok(Ok(status)) => Ok(status.into()),
+        let outcome = |(ended, (message, staged)): (Outcome, (Message, Option<Staged>))| match ended {
+            Ok(Ok(status)) => {
+                let status = Status::from(status);
+                if let Some(staged) = staged {
+                    staged.received(status.count);
+                }
+                Ok(status)
+            }
             Ok(Err(error)) => Err(self.transfer_error(&error)),
             Err(error) => Err(self.post_error(error, message.operation())),
         };
-        ended.into_iter().zip(messages).map(outcome).collect()
+        ended.into_iter().zip(staged).map(outcome).collect()
     }
 
     fn post_of(&self, message: Message) -> Post {
@@ -508,15 +476,6 @@ impl Group {
             );
         }
         late.map_or(Ok(()), |error| Err(self.transfer_error(&error)))
-    }
-}
-
-impl Message {
-    fn operation(&self) -> Operation {
-        match self {
-            Self::Send { .. } => Operation::Send,
-            Self::Receive { .. } => Operation::Receive,
-        }
     }
 }
 

@@ -22,7 +22,8 @@ use shouter_reducer::schedule::Placement;
 use shouter_reducer::schedule::{Problem, Schedule};
 use shouter_reducer::transport::DeviceTensor;
 
-use super::collectives::{addressed, placement, published};
+use super::collectives::published;
+use super::staging::{Staged, Staging};
 use super::table::Entry;
 use super::work::{About, Operation, Work};
 use super::{CollectiveCall, Group, Memory};
@@ -44,6 +45,8 @@ struct Starting {
     device: Option<DeviceTensor>,
     /// The tensor, if it is registered.
     entry: Option<Arc<Entry>>,
+    /// Memory of its own, if it has any.
+    staged: Option<Staged>,
 }
 
 impl Group {
@@ -87,12 +90,8 @@ impl Group {
     /// # }
     /// ```
     pub unsafe fn start(&self, call: &CollectiveCall) -> Result<Work, Error> {
-        self.drive.check_process()?;
-        let begin = Clock.now();
         // SAFETY: passed on to the caller.
-        let (problem, input, output) = unsafe { self.part(call) }?;
-        let memory = self.memory(&problem, input, output);
-        self.start_memory(begin, problem, memory, None)
+        unsafe { self.start_staged(call, &Staging::default()) }
     }
 
     /// Starts an operation outside the table, on memory of any kind.
@@ -102,12 +101,21 @@ impl Group {
         problem: Problem,
         memory: Memory,
         device: Option<DeviceTensor>,
+        staged: Option<Staged>,
     ) -> Result<Work, Error> {
         let is_small = self.cells_for(published(&problem)).is_some();
         let identity = if is_small { Identity::Started { root: problem.tag() } } else { problem.identity() };
         let schedule = self.tables.schedule(&problem)?;
-        let work =
-            self.submit(Starting { begin, problem, identity, memory, schedule, device, entry: None })?;
+        let work = self.submit(Starting {
+            begin,
+            problem,
+            identity,
+            memory,
+            schedule,
+            device,
+            entry: None,
+            staged,
+        })?;
         if let Some(cells) = self.cells.as_ref().filter(|_| is_small) {
             cells.count_started();
         }
@@ -124,7 +132,7 @@ impl Group {
         device: Option<DeviceTensor>,
     ) -> Result<Work, Error> {
         let problem = Problem { access: self.access(&data), ..self.tables.problem(shape, Rank(0)) };
-        self.start_memory(begin, problem, Memory { output: data, input: TensorRegion::empty() }, device)
+        self.start_memory(begin, problem, Memory { output: data, input: TensorRegion::empty() }, device, None)
     }
 
     /// Starts the operation of a registered tensor at `data`, an address that is aligned to its elements, in place; returns at once.
@@ -161,11 +169,27 @@ impl Group {
         let (input_at, output_at) = entry.problem.in_place();
         let (input, output) = (data.wrapping_add(input_at as usize), data.wrapping_add(output_at as usize));
         // SAFETY: passed on to the caller.
-        unsafe { self.push_entry(entry, input, output) }
+        unsafe { self.push_entry(entry, input, output, &Staging::default()) }
     }
 
     /// As [`push`](Self::push), with the input apart from the output, or in place as [`CollectiveCall`] allows it. Ranks and steps may
     /// differ in that.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// # use shouter::{DType, ReduceOp, TensorSpec};
+    /// # let ids = group.register(&[TensorSpec::all_reduce("head", DType::F32, 2, ReduceOp::Sum)])?;
+    /// let (gradient, mut sum) = ([1f32, 2.0], [0f32; 2]);
+    /// // SAFETY: as many elements as were registered, which nothing else touches before `wait` has returned.
+    /// let work = unsafe { group.push_into(ids[0], gradient.as_ptr().cast(), sum.as_mut_ptr().cast()) }?;
+    /// work.wait(None)?;
+    /// assert_eq!(sum, [1.0, 2.0]);
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     /// As [`push`](Self::push), and [`Error::Argument`] for input and output that overlap.
@@ -178,43 +202,35 @@ impl Group {
         input: *const u8,
         output: *mut u8,
     ) -> Result<Work, Error> {
-        self.drive.check_process()?;
-        let entry = self.tables.entry(tensor)?;
         // SAFETY: passed on to the caller.
-        unsafe { self.push_entry(entry, input, output) }
+        unsafe { self.push_staged(tensor, input, output, &Staging::default()) }
     }
 
     /// # Safety
-    /// As for [`push_into`](Self::push_into).
+    /// As for [`push_staged`](Self::push_staged).
     pub(super) unsafe fn push_entry(
         &self,
         entry: Arc<Entry>,
         input: *const u8,
         output: *mut u8,
+        staging: &Staging,
     ) -> Result<Work, Error> {
         let begin = Clock.now();
         // SAFETY: passed on to the caller.
-        let (input, output) = unsafe { addressed(&entry.problem, input, output) }?;
-        let placement = placement(&entry.problem, input, output)?;
-        let problem = Problem { placement, ..entry.problem.clone() };
-        let schedule = self.tables.schedule_of(&entry, placement)?;
+        let (problem, input, output, staged) =
+            unsafe { self.staged(entry.problem.clone(), (input, output), staging, Some(&entry)) }?;
+        let schedule = self.tables.schedule_of(&entry, problem.placement)?;
         let memory = self.memory(&problem, input, output);
-        self.push_memory(begin, entry, problem, memory, schedule, None)
+        let identity = entry.next_use();
+        let starting =
+            Starting { begin, problem, identity, memory, schedule, device: None, entry: None, staged };
+        self.push_next(entry, starting)
     }
 
     /// Starts the next operation of a registered tensor.
-    fn push_memory(
-        &self,
-        begin: Instant,
-        entry: Arc<Entry>,
-        problem: Problem,
-        memory: Memory,
-        schedule: Arc<Schedule>,
-        device: Option<DeviceTensor>,
-    ) -> Result<Work, Error> {
-        let (identity, unused) = (entry.next_use(), entry.clone());
-        let starting = Starting { begin, problem, identity, memory, schedule, device, entry: Some(entry) };
-        let started = self.submit(starting);
+    fn push_next(&self, entry: Arc<Entry>, starting: Starting) -> Result<Work, Error> {
+        let unused = entry.clone();
+        let started = self.submit(Starting { entry: Some(entry), ..starting });
         if let Err(Error::WouldBlock { .. }) = &started {
             unused.unused();
         }
@@ -234,11 +250,14 @@ impl Group {
             Problem { access: self.access(&data), placement: Placement::InPlace, ..entry.problem.clone() };
         let schedule = self.tables.schedule(&problem)?;
         let memory = Memory { output: data, input: TensorRegion::empty() };
-        self.push_memory(begin, entry, problem, memory, schedule, device)
+        let identity = entry.next_use();
+        let starting =
+            Starting { begin, problem, identity, memory, schedule, device, entry: None, staged: None };
+        self.push_next(entry, starting)
     }
 
     fn submit(&self, starting: Starting) -> Result<Work, Error> {
-        let Starting { begin, problem, identity, memory, schedule, device, entry } = starting;
+        let Starting { begin, problem, identity, memory, schedule, device, entry, staged } = starting;
         let step = self.step.load(Ordering::Relaxed);
         let name = entry.as_ref().map_or(&self.ad_hoc, |entry| &entry.name).clone();
         let request = Request {
@@ -255,7 +274,7 @@ impl Group {
         };
         let bytes = request.data.len().max(request.input.len());
         let about = About { shape: problem.shape, begin, step, bytes, name, entry };
-        let operation = self.spare_operation(about);
+        let operation = self.spare_operation(about, staged);
         let report: Arc<dyn Report> = operation.clone();
         let small_before = self.node.as_ref().map_or(0, |node| node.small_started(node.local()));
         let submissions = self.submissions()?;
@@ -308,8 +327,8 @@ impl Group {
     }
 
     /// Room for an operation's end: that of an earlier one which nobody asks for any more, if there is one.
-    fn spare_operation(&self, about: About) -> Arc<Operation> {
-        let new = |about| Operation::new(self.outcomes.clone(), about);
+    fn spare_operation(&self, about: About, staged: Option<Staged>) -> Arc<Operation> {
+        let new = |about| Operation::new(self.outcomes.clone(), about, staged);
         // The oldest is the first that is free again.
         let operation = match self.spare.pop() {
             Some(mut spare) => match Arc::get_mut(&mut spare) {

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use crossbeam::queue::ArrayQueue;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Identity, Shape, View};
+use shouter_reducer::memory::Owned;
 use shouter_reducer::plan::{Choices, Plan};
 use shouter_reducer::schedule::{Placement, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
@@ -27,7 +29,12 @@ pub(super) struct Entry {
     /// Its schedules in place and apart, once they were needed.
     schedules: [OnceLock<Arc<Schedule>>; 2],
     pub(super) name: Arc<str>,
+    /// Staging areas of operations that have ended.
+    staging: OnceLock<ArrayQueue<Owned>>,
 }
+
+/// Staging areas that a tensor keeps.
+const KEPT: usize = 2;
 
 impl Entry {
     /// The identity of the tensor's next operation.
@@ -38,6 +45,17 @@ impl Entry {
     /// Takes the last use back, which was not started.
     pub(super) fn unused(&self) {
         self.uses.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A staging area of so many bytes, where one is kept.
+    pub(super) fn kept(&self, bytes: usize) -> Option<Owned> {
+        self.staging.get()?.pop().filter(|kept| kept.bytes() >= bytes)
+    }
+
+    /// Keeps a staging area for the next operation.
+    pub(super) fn keep(&self, memory: Owned) {
+        // Where as many are kept already it is freed.
+        drop(self.staging.get_or_init(|| ArrayQueue::new(KEPT)).push(memory));
     }
 
     /// The identity of one of the tensor's operations.
@@ -207,6 +225,7 @@ impl Tables {
                 problem: self.problem(&shape, Rank(spec.root)),
                 schedules: Default::default(),
                 name: Arc::from(spec.name.as_str()),
+                staging: OnceLock::new(),
             };
             self.schedule_of(&entry, Placement::InPlace)?;
             entries.push(Arc::new(entry));

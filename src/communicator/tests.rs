@@ -14,7 +14,7 @@ pub(super) fn ranks(size: u32) -> Vec<Group> {
 }
 
 /// The ranks of a job on so many hosts, which are all this one and speak over sockets of the kernel.
-fn ranks_on(hosts: u32, size: u32) -> Vec<Group> {
+pub(super) fn ranks_on(hosts: u32, size: u32) -> Vec<Group> {
     ranks_with(hosts, size, "")
 }
 

@@ -17,6 +17,7 @@ use shouter_reducer::schedule::{Placement, Problem};
 use super::Group;
 use super::collectives::{placement_at, raw};
 use super::element::{Buffer, Element, check, from_slice, with_bytes};
+use super::staging::{Ended, Staging};
 use crate::error::{Call, Error, Views};
 use crate::runtime::{Clock, Instant};
 
@@ -231,18 +232,49 @@ impl Group {
     /// valid for reads and writes of as many as `taken` does, and nobody else touches it.
     #[allow(unsafe_code)]
     pub unsafe fn run_uneven(&self, call: &UnevenCall<'_>) -> Result<(), Error> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.run_uneven_staged(call, &Staging::default()) }
+    }
+
+    /// The same, with this rank's input or output staged.
+    ///
+    /// # Safety
+    /// As for [`run_uneven`](Self::run_uneven).
+    #[allow(unsafe_code)]
+    pub(super) unsafe fn run_uneven_staged(
+        &self,
+        call: &UnevenCall<'_>,
+        staging: &Staging,
+    ) -> Result<(), Error> {
         let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
         let part = Blocks { op, root, ..Blocks::new(collective, given, taken, dtype) };
         let (from, into) = (part.sum(given)?, part.sum(taken)?);
         // SAFETY: the caller's promise; an input is only read.
         let buffers = unsafe { (raw(input.cast_mut(), from, dtype)?, raw(output, into, dtype)?) };
-        self.uneven(part, buffers)
+        self.uneven_staged(&part, buffers, staging)
     }
 
-    fn uneven(&self, blocks: Blocks<'_>, (input, output): (Buffer, Buffer)) -> Result<(), Error> {
+    fn uneven(&self, blocks: Blocks<'_>, buffers: (Buffer, Buffer)) -> Result<(), Error> {
+        self.uneven_staged(&blocks, buffers, &Staging::default())
+    }
+
+    #[allow(unsafe_code)]
+    fn uneven_staged(
+        &self,
+        blocks: &Blocks<'_>,
+        (input, output): (Buffer, Buffer),
+        staging: &Staging,
+    ) -> Result<(), Error> {
         let begin = Clock.now();
-        let problem = self.uneven_problem(begin, &blocks, (input, output))?;
-        self.run_uncounted(begin, &problem, input, output)?;
+        let problem = self.uneven_problem(begin, blocks, (input, output))?;
+        let at = (input.as_ptr(), output.as_ptr().cast_mut());
+        // SAFETY: buffers are valid for the call, and as long as the counts say.
+        let (problem, input, output, staged) = unsafe { self.staged(problem, at, staging, None) }?;
+        let result = self.run_uncounted(begin, &problem, input, output);
+        if let Some(staged) = staged {
+            staged.end(Ended::of(&result));
+        }
+        result?;
         self.finished(begin, blocks.collective, &self.ad_hoc, input.len().max(output.len()));
         Ok(())
     }

@@ -7,10 +7,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use shouter_reducer::executor::OpError;
 use shouter_reducer::header::Shape;
 
 use super::drive::{RunError, drive_error};
 use super::outcomes::Outcomes;
+use super::staging::{Ended, Staged};
 use super::stats::lock;
 use super::table::Entry;
 use crate::engine::submitted::{Failure, Report};
@@ -49,10 +51,12 @@ pub(super) struct Operation {
     watchers: Mutex<Vec<Watcher>>,
     outcomes: Arc<Outcomes>,
     about: About,
+    /// Memory of its own until it has ended, if it has any.
+    staged: Option<Mutex<Option<Staged>>>,
 }
 
 impl Operation {
-    pub(super) fn new(outcomes: Arc<Outcomes>, about: About) -> Self {
+    pub(super) fn new(outcomes: Arc<Outcomes>, about: About, staged: Option<Staged>) -> Self {
         Self {
             state: AtomicU8::new(0),
             failure: OnceLock::new(),
@@ -60,6 +64,7 @@ impl Operation {
             watchers: Mutex::new(Vec::new()),
             outcomes,
             about,
+            staged: staged.map(|staged| Mutex::new(Some(staged))),
         }
     }
 
@@ -118,6 +123,13 @@ impl Operation {
 
 impl Report for Operation {
     fn ended(self: Arc<Self>, result: Result<(), Failure>) {
+        if let Some(staged) = self.staged.as_ref().and_then(|staged| lock(staged).take()) {
+            staged.end(match &result {
+                Ok(()) => Ended::Well,
+                Err(Failure::Operation(OpError::InUse { .. })) => Ended::InUse,
+                Err(_) => Ended::Badly,
+            });
+        }
         match result {
             Ok(()) => {
                 let About { begin, shape, name, bytes, step, .. } = &self.about;

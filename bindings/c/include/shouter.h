@@ -390,6 +390,17 @@ typedef struct shouter_message_t {
   shouter_dtype_t dtype;
 } shouter_message_t;
 
+/* Elements that do not lie one behind the other: `count` blocks of `block` elements each, the first elements of which are `stride`
+ * elements apart. A column of a matrix of 10 rows and 7 columns is {10, 1, 7}. What lies between the blocks is not touched. */
+typedef struct shouter_layout_t {
+  /* Blocks; 0 is allowed. */
+  size_t count;
+  /* Elements of a block, at least 1. */
+  size_t block;
+  /* Elements from the beginning of a block to that of the next, at least as many as a block has. */
+  size_t stride;
+} shouter_layout_t;
+
 /* One message of shouter_exchange. */
 typedef struct shouter_exchange_t {
   /* The elements of a send, or the room of a receive. */
@@ -404,6 +415,9 @@ typedef struct shouter_exchange_t {
   int64_t rank;
   /* The tag. For a receive it may be SHOUTER_ANY_TAG. */
   int64_t tag;
+  /* NULL, or how the `count` elements lie. What is sent is copied at first; what is received is written, the first elements of the layout
+   * if the message is shorter, when it has come, and stays as it is where it does not. */
+  const struct shouter_layout_t *layout;
   /* Written: how it has ended. */
   shouter_status_t status;
   /* Written: the message, where the status is SHOUTER_OK. */
@@ -436,6 +450,15 @@ typedef struct shouter_operation_t {
   int32_t memory;
   /* For memory of a GPU: the stream on which the elements are produced. */
   void *stream;
+  /* NULL, or a number by which each element of this rank's input is multiplied first, in a copy: for SHOUTER_SUM of floats and complex
+   * numbers in host memory. Ranks may have different ones. It is rounded to the type that sums are accumulated in, and the
+   * product to the element's type. Read during the call. */
+  const double *factor;
+  /* NULL, or how the elements of the input lie, those of all blocks in one; host memory only. They are copied during the call. */
+  const struct shouter_layout_t *input_layout;
+  /* NULL, or how those of the output lie; a broadcast's root has its elements there, too. They are written when the operation has ended
+   * well; where it fails they stay as they were. The layout itself is read during the call. */
+  const struct shouter_layout_t *output_layout;
 } shouter_operation_t;
 
 /* What shouter_on_done calls: with its `context`, and the operation's status. shouter_last_error and shouter_last_error_info say more
@@ -816,6 +839,15 @@ shouter_status_t shouter_reduce_scatterv(const struct shouter_t *shouter,
                                          shouter_dtype_t dtype,
                                          shouter_op_t op);
 
+/* The sum of shouter_reduce_scatterv, with each element of this rank's input multiplied by `factor` first, as
+ * shouter_operation_t has it. Every rank may choose between this and shouter_reduce_scatterv. */
+shouter_status_t shouter_reduce_scatterv_premul(const struct shouter_t *shouter,
+                                                const void *input,
+                                                void *output,
+                                                const size_t *counts,
+                                                shouter_dtype_t dtype,
+                                                double factor);
+
 /* As shouter_alltoall, with `input_counts[r]` elements for rank `r`, and `output_counts[r]` from it. In place, both are the same. */
 shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
                                    const void *input,
@@ -836,6 +868,14 @@ shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
 shouter_status_t shouter_start(const struct shouter_t *shouter,
                                const struct shouter_operation_t *operation,
                                struct shouter_work_t **work);
+
+/* Runs an operation on host memory and waits for it: what the blocking function of its kind does, and ranks may use either; with a factor
+ * and layouts, where the descriptor has them. Not for SHOUTER_OPERATION_OF_TENSOR. */
+  /*  */
+/* SHOUTER_ERROR_ARGUMENT: see the blocking functions; a factor of what is no sum, or of a type without factors; a layout with
+ * blocks of nothing, with blocks that overlap, that does not fit in memory, or that has another number of elements than the operation. */
+shouter_status_t shouter_run(const struct shouter_t *shouter,
+                             const struct shouter_operation_t *operation);
 
 /* Whether an operation has ended: `*ended` is 1 or 0. The status is the operation's where it has ended, SHOUTER_OK where it has not. */
 shouter_status_t shouter_test(const struct shouter_work_t *work,

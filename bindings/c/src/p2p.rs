@@ -11,13 +11,14 @@
 )]
 
 use std::ffi::c_void;
+use std::ptr;
 use std::time::Duration;
 
 use shouter::{Error, Exchange, Source, Tag};
 
 use crate::error::{Status, guard, null};
 use crate::handle::{Shouter, group};
-use crate::types::{self, Dtype};
+use crate::types::{self, Dtype, Layout};
 
 /// In the place of a rank that a receive or a probe names: any.
 pub const SHOUTER_ANY_RANK: i64 = -1;
@@ -62,6 +63,9 @@ pub struct ExchangeEntry {
     pub rank: i64,
     /// The tag. For a receive it may be SHOUTER_ANY_TAG.
     pub tag: i64,
+    /// NULL, or how the `count` elements lie. What is sent is copied at first; what is received is written, the first elements of the layout
+    /// if the message is shorter, when it has come, and stays as it is where it does not.
+    pub layout: *const Layout,
     /// Written: how it has ended.
     pub status: Status,
     /// Written: the message, where the status is SHOUTER_OK.
@@ -174,7 +178,17 @@ pub unsafe extern "C" fn shouter_probe(
 impl ExchangeEntry {
     fn of(data: *mut c_void, count: usize, dtype: Dtype) -> Self {
         let message = Message::default();
-        Self { data, count, dtype, kind: SHOUTER_SEND, rank: 0, tag: 0, status: 0, message }
+        Self {
+            data,
+            count,
+            dtype,
+            kind: SHOUTER_SEND,
+            rank: 0,
+            tag: 0,
+            layout: ptr::null(),
+            status: 0,
+            message,
+        }
     }
 }
 
@@ -193,9 +207,9 @@ unsafe fn exchange(shouter: *const Shouter, entries: &mut [ExchangeEntry]) -> Re
     // SAFETY: the caller's promise.
     let group = unsafe { group(shouter) }?;
     let mut exchanges = Vec::with_capacity(entries.len());
-    for &ExchangeEntry { data, count, dtype, kind, rank, tag, .. } in entries.iter() {
+    for &ExchangeEntry { data, count, dtype, kind, rank, tag, layout, .. } in entries.iter() {
         let dtype = types::dtype(dtype)?;
-        exchanges.push(match kind {
+        let exchange = match kind {
             SHOUTER_SEND | SHOUTER_SYNCHRONOUS_SEND => {
                 let number = |number: i64, what| {
                     u32::try_from(number)
@@ -215,6 +229,12 @@ unsafe fn exchange(shouter: *const Shouter, entries: &mut [ExchangeEntry]) -> Re
                     "receives is {other}; use 0 for a send, 1 for a receive"
                 )));
             }
+        };
+        // SAFETY: the caller's promise.
+        exchanges.push(match unsafe { types::layout(layout) }? {
+            // SAFETY: as above, of the blocks.
+            Some(layout) => unsafe { exchange.strided_raw(layout) }?,
+            None => exchange,
         });
     }
     let mut first = Ok(());

@@ -1,4 +1,5 @@
 mod groups;
+mod staged;
 
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,9 @@ fn operation(id: u32) -> crate::work::Operation {
         count: 0,
         memory: SHOUTER_MEMORY_HOST,
         stream: ptr::null_mut(),
+        factor: ptr::null(),
+        input_layout: ptr::null(),
+        output_layout: ptr::null(),
     }
 }
 
@@ -1154,6 +1158,7 @@ fn a_group_of_one_sends_to_itself() {
         dtype: SHOUTER_F32,
         rank: 0,
         tag: 9,
+        layout: ptr::null(),
         status: -1,
         message: Message::default(),
     };

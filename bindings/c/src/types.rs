@@ -99,6 +99,33 @@ pub struct Tensor {
     pub op: Op,
 }
 
+/// Elements that do not lie one behind the other: `count` blocks of `block` elements each, the first elements of which are `stride`
+/// elements apart. A column of a matrix of 10 rows and 7 columns is {10, 1, 7}. What lies between the blocks is not touched.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Blocks; 0 is allowed.
+    pub count: usize,
+    /// Elements of a block, at least 1.
+    pub block: usize,
+    /// Elements from the beginning of a block to that of the next, at least as many as a block has.
+    pub stride: usize,
+}
+
+/// The layout at an address, where there is one.
+///
+/// # Safety
+/// `layout` is NULL, or one may be read there.
+#[allow(unsafe_code, reason = "a pointer from C; its validity is the caller's promise")]
+pub(crate) unsafe fn layout(layout: *const Layout) -> Result<Option<shouter::Layout>, shouter::Error> {
+    if !layout.is_aligned() {
+        return Err(shouter::Error::Argument("the address of a shouter_layout_t is not aligned".into()));
+    }
+    // SAFETY: NULL, or aligned and the caller's promise.
+    let layout = unsafe { layout.as_ref() };
+    Ok(layout.map(|&Layout { count, block, stride }| shouter::Layout { count, block, stride }))
+}
+
 /// What this process has done since shouter_init.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -146,6 +146,38 @@ pub unsafe extern "C" fn shouter_reduce_scatterv(
     unsafe { run(shouter, Collective::ReduceScatterV, from, into, dtype, op, 0) }
 }
 
+/// The sum of shouter_reduce_scatterv, with each element of this rank's input multiplied by `factor` first, as
+/// shouter_operation_t has it. Every rank may choose between this and shouter_reduce_scatterv.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_reduce_scatterv_premul(
+    shouter: *const Shouter,
+    input: *const c_void,
+    output: *mut c_void,
+    counts: *const usize,
+    dtype: Dtype,
+    factor: f64,
+) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        let (given, taken) = (Counts::Each(counts), Counts::Mine(counts));
+        // SAFETY: the caller's promise.
+        let (given, taken) = unsafe { (given.as_slice(group, 0)?, taken.as_slice(group, 0)?) };
+        let call = UnevenCall {
+            collective: Collective::ReduceScatterV,
+            input: input.cast(),
+            output: output.cast(),
+            given,
+            taken,
+            dtype: types::dtype(dtype)?,
+            op: shouter::ReduceOp::Sum,
+            root: 0,
+        };
+        // SAFETY: checked there for NULL, alignment, length and overlap; the rest is the caller's promise.
+        unsafe { group.run_uneven_premul(&call, factor) }
+    })
+}
+
 /// As shouter_alltoall, with `input_counts[r]` elements for rank `r`, and `output_counts[r]` from it. In place, both are the same.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_alltoallv(

@@ -15,11 +15,11 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use shouter::{CollectiveCall, Error, TensorId};
+use shouter::{CollectiveCall, Error, Staging, TensorId};
 
 use crate::error::{SHOUTER_OK, Status, guard, null, remember};
 use crate::handle::{Shouter, group};
-use crate::types::{self, Dtype, Op};
+use crate::types::{self, Dtype, Layout, Op};
 
 /// Longer waits are this long: a sum of a time and a duration must not overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -60,6 +60,15 @@ pub struct Operation {
     pub memory: i32,
     /// For memory of a GPU: the stream on which the elements are produced.
     pub stream: *mut c_void,
+    /// NULL, or a number by which each element of this rank's input is multiplied first, in a copy: for SHOUTER_SUM of floats and complex
+    /// numbers in host memory. Ranks may have different ones. It is rounded to the type that sums are accumulated in, and the
+    /// product to the element's type. Read during the call.
+    pub factor: *const f64,
+    /// NULL, or how the elements of the input lie, those of all blocks in one; host memory only. They are copied during the call.
+    pub input_layout: *const Layout,
+    /// NULL, or how those of the output lie; a broadcast's root has its elements there, too. They are written when the operation has ended
+    /// well; where it fails they stay as they were. The layout itself is read during the call.
+    pub output_layout: *const Layout,
 }
 
 /// A handle of an operation that was started.
@@ -122,17 +131,8 @@ pub unsafe extern "C" fn shouter_start(
         if operation.is_null() || work.is_null() {
             return Err(null("operation or work"));
         }
-        // SAFETY: not NULL; the caller promises the field, and below as many bytes as it says.
-        let size = unsafe { operation.cast::<usize>().read() };
-        if size != size_of::<Operation>() {
-            return Err(Error::Argument(format!(
-                "the size field of shouter_operation_t is {size}; this library knows {} bytes, so set it to \
-                 sizeof(shouter_operation_t), and compile with the header of this library",
-                size_of::<Operation>()
-            )));
-        }
-        // SAFETY: as above.
-        let operation = unsafe { operation.read() };
+        // SAFETY: not NULL; the rest is the caller's promise.
+        let operation = unsafe { read(operation) }?;
         // SAFETY: the caller's promise about the memory.
         let started = unsafe { start(group, &operation) }?;
         // SAFETY: not NULL; the caller promises room for a pointer.
@@ -141,29 +141,65 @@ pub unsafe extern "C" fn shouter_start(
     })
 }
 
+/// Runs an operation on host memory and waits for it: what the blocking function of its kind does, and ranks may use either; with a factor
+/// and layouts, where the descriptor has them. Not for SHOUTER_OPERATION_OF_TENSOR.
+///
+/// SHOUTER_ERROR_ARGUMENT: see the blocking functions; a factor of what is no sum, or of a type without factors; a layout with
+/// blocks of nothing, with blocks that overlap, that does not fit in memory, or that has another number of elements than the operation.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_run(shouter: *const Shouter, operation: *const Operation) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        if operation.is_null() {
+            return Err(null("operation"));
+        }
+        // SAFETY: not NULL; the rest is the caller's promise.
+        let operation = unsafe { read(operation) }?;
+        if operation.kind == SHOUTER_OPERATION_OF_TENSOR || on_gpu(&operation)? {
+            let why = "shouter_run takes collectives on host memory; start those of registered tensors and of GPUs by shouter_start";
+            return Err(Error::Argument(why.into()));
+        }
+        let call = call(&operation)?;
+        // SAFETY: the caller's promise about the memory.
+        unsafe {
+            let staging = staging(&operation)?;
+            group.run_staged(&call, &staging)
+        }
+    })
+}
+
 /// # Safety
-/// As [`shouter::Group::start`] demands.
-unsafe fn start(group: &shouter::Group, operation: &Operation) -> Result<shouter::Work, Error> {
-    let Operation { tensor, kind, root, count, memory, stream, .. } = *operation;
-    let (input, output) = (operation.input.cast::<u8>(), operation.output.cast::<u8>());
-    let on_gpu = match memory {
-        SHOUTER_MEMORY_HOST => false,
-        SHOUTER_MEMORY_CUDA => true,
+/// `operation` is not NULL, and as many bytes may be read there as its first field says.
+unsafe fn read(operation: *const Operation) -> Result<Operation, Error> {
+    // SAFETY: the caller's promise.
+    let size = unsafe { operation.cast::<usize>().read() };
+    if size != size_of::<Operation>() {
+        return Err(Error::Argument(format!(
+            "the size field of shouter_operation_t is {size}; this library knows {} bytes, so set it to \
+             sizeof(shouter_operation_t), and compile with the header of this library",
+            size_of::<Operation>()
+        )));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { operation.read() })
+}
+
+fn on_gpu(operation: &Operation) -> Result<bool, Error> {
+    match operation.memory {
+        SHOUTER_MEMORY_HOST => Ok(false),
+        SHOUTER_MEMORY_CUDA => Ok(true),
         other => {
             let why = format!("memory is {other}; use SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA");
-            return Err(Error::Argument(why));
+            Err(Error::Argument(why))
         }
-    };
-    if kind == SHOUTER_OPERATION_OF_TENSOR {
-        let id = TensorId(tensor);
-        // SAFETY: passed on to the caller.
-        return unsafe {
-            match on_gpu {
-                true => push_cuda(group, id, output, stream),
-                false => group.push_into(id, input, output),
-            }
-        };
     }
+}
+
+/// The collective of a descriptor.
+fn call(operation: &Operation) -> Result<CollectiveCall, Error> {
+    let Operation { kind, root, count, .. } = *operation;
+    let (input, output) = (operation.input.cast::<u8>(), operation.output.cast::<u8>());
     let collective = types::collective(kind)?;
     let (dtype, op) = match collective {
         shouter::Collective::Barrier => (shouter::DType::U8, shouter::ReduceOp::Sum),
@@ -172,13 +208,56 @@ unsafe fn start(group: &shouter::Group, operation: &Operation) -> Result<shouter
             (types::dtype(operation.dtype)?, op)
         }
     };
-    let call = CollectiveCall { collective, input, output, count, dtype, op, root };
+    Ok(CollectiveCall { collective, input, output, count, dtype, op, root })
+}
+
+/// The factor and the layouts of a descriptor.
+///
+/// # Safety
+/// Each is NULL, or may be read.
+unsafe fn staging(operation: &Operation) -> Result<Staging, Error> {
+    let Operation { factor, input_layout, output_layout, .. } = *operation;
+    if !factor.is_aligned() {
+        return Err(Error::Argument("the factor's address is not aligned to a double".into()));
+    }
+    // SAFETY: NULL, or aligned and the caller's promise.
+    unsafe {
+        Ok(Staging {
+            factor: factor.as_ref().copied(),
+            input: types::layout(input_layout)?,
+            output: types::layout(output_layout)?,
+        })
+    }
+}
+
+/// # Safety
+/// As [`shouter::Group::start_staged`] demands.
+unsafe fn start(group: &shouter::Group, operation: &Operation) -> Result<shouter::Work, Error> {
+    let Operation { tensor, kind, stream, .. } = *operation;
+    // SAFETY: passed on to the caller.
+    let staging = unsafe { staging(operation) }?;
+    let on_gpu = on_gpu(operation)?;
+    if on_gpu && staging != Staging::default() {
+        let why = "memory of a GPU has no factor and no layouts; multiply, pack and unpack the elements on their stream";
+        return Err(Error::Argument(why.into()));
+    }
+    if kind == SHOUTER_OPERATION_OF_TENSOR {
+        let (id, output) = (TensorId(tensor), operation.output.cast::<u8>());
+        // SAFETY: passed on to the caller.
+        return unsafe {
+            match on_gpu {
+                true => push_cuda(group, id, output, stream),
+                false => group.push_staged(id, operation.input.cast(), output, &staging),
+            }
+        };
+    }
+    let call = call(operation)?;
     if on_gpu {
         // SAFETY: passed on to the caller.
         return unsafe { start_cuda(group, &call, stream) };
     }
     // SAFETY: passed on to the caller.
-    unsafe { group.start(&call) }
+    unsafe { group.start_staged(&call, &staging) }
 }
 
 /// # Safety

@@ -7,7 +7,7 @@
 use std::mem::MaybeUninit;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
-use super::number::{Accumulator, Element, Op, Quotient};
+use super::number::{Accumulator, Element, Op, Quotient, Scaled};
 
 /// Elements per tile: 8 KiB of accumulators at most.
 const TILE: usize = 512;
@@ -166,5 +166,27 @@ pub(super) unsafe fn divide<E: Quotient>(dst: *mut u8, count: usize, n: u32) {
     // SAFETY: the caller vouches for the memory; elements have alignment 1.
     for x in unsafe { from_raw_parts_mut(dst.cast::<E>(), count) } {
         *x = x.divide(n);
+    }
+}
+
+/// `dst[i] = src[i] * factor`.
+///
+/// # Safety
+///
+/// Both are valid for `count` elements; `dst` may be exactly `src` and does not overlap it otherwise.
+#[inline(always)]
+pub(super) unsafe fn scale<E: Scaled>(dst: *mut u8, src: *const u8, count: usize, factor: f64) {
+    // SAFETY: the caller vouches for the memory; elements have alignment 1. The first case has no other slice of it.
+    unsafe {
+        if std::ptr::addr_eq(dst, src) {
+            for x in from_raw_parts_mut(dst.cast::<E>(), count) {
+                *x = x.scale(factor);
+            }
+            return;
+        }
+        let out = from_raw_parts_mut(dst.cast::<MaybeUninit<E>>(), count);
+        for (out, x) in out.iter_mut().zip(from_raw_parts(src.cast::<E>(), count)) {
+            out.write(x.scale(factor));
+        }
     }
 }

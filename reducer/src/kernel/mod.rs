@@ -198,7 +198,48 @@ impl Kernels {
         // the CPU to have the instructions.
         unsafe { divide(dst.as_mut_ptr(), count, n.max(1)) }
     }
+
+    /// Refuses types that [`scale`](Self::scale) does not have.
+    pub fn check_factor(&self, dtype: DType) -> Result<(), NoFactor> {
+        self.table.scale(dtype).map(drop).ok_or(NoFactor(dtype))
+    }
+
+    /// `dst[i] = src[i] * factor`, of elements of `dtype` at any alignment; of two lengths the shorter counts. The factor is rounded to
+    /// the type that sums are accumulated in (f32 for floats of up to 32 bits and complex numbers of them, else f64), the
+    /// product to the element's type; complex numbers are multiplied part by part. Of a type without factors nothing is written.
+    pub fn scale(&self, dtype: DType, dst: &mut [u8], src: &[u8], factor: f64) {
+        let bytes = dst.len().min(src.len());
+        // SAFETY: both are valid for `bytes`, and apart by the rules of `&mut`.
+        unsafe { self.scale_raw(dtype, dst.as_mut_ptr(), src.as_ptr(), bytes, factor) }
+    }
+
+    /// The same in place.
+    pub fn scale_in_place(&self, dtype: DType, data: &mut [u8], factor: f64) {
+        let at = data.as_mut_ptr();
+        // SAFETY: the slice is valid for as many bytes.
+        unsafe { self.scale_raw(dtype, at, at, data.len(), factor) }
+    }
+
+    /// # Safety
+    ///
+    /// Both are valid for `bytes`; `dst` may be exactly `src` and does not overlap it otherwise.
+    unsafe fn scale_raw(&self, dtype: DType, dst: *mut u8, src: *const u8, bytes: usize, factor: f64) {
+        let Some((scale, unit)) = self.table.scale(dtype) else {
+            debug_assert!(false, "a factor of {dtype} was not refused");
+            return;
+        };
+        let _ieee = FloatEnv::ieee();
+        // SAFETY: the memory is the caller's promise; `Level::table` has found the CPU to have the instructions.
+        unsafe { scale(dst, src, units(bytes, dtype, unit), factor) }
+    }
 }
+
+/// A type whose elements no real factor multiplies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "there is no factor for {0}: floats and complex numbers have one; convert the elements, or multiply them where they are made"
+)]
+pub struct NoFactor(pub DType);
 
 /// How many of `unit` there are in the whole elements of so many bytes. All sizes are powers of two.
 #[inline]

@@ -146,6 +146,12 @@ pub(super) trait Quotient: Element {
     fn divide(self, n: u32) -> Self;
 }
 
+/// An element that can be multiplied by a real factor.
+pub(super) trait Scaled: Element {
+    /// Multiplies in the type that it is reduced in, to which the factor is rounded first; the product is rounded to the element's type.
+    fn scale(self, factor: f64) -> Self;
+}
+
 /// A number between two passes of a fold: neither rounded nor made canonical.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
@@ -224,6 +230,18 @@ elements! {
     Complex128 [[u8; 8]; 2] Complex<f64>: |[re, im]: [[u8; 8]; 2]| Complex(f64::from_ne_bytes(re), f64::from_ne_bytes(im)), |w: Complex<f64>| [canonical_f64(w.0), canonical_f64(w.1)];
     Bool [u8; 1] u8: |[b]: [u8; 1]| u8::from(b != 0), |w| [w];
 }
+
+macro_rules! scaled {
+    ($($name:ident)+) => {$(
+        impl Scaled for $name {
+            #[inline(always)]
+            fn scale(self, factor: f64) -> Self {
+                Self::narrow(self.widen() * factor as <Self as Element>::Wide)
+            }
+        }
+    )+};
+}
+scaled! { F16 Bf16 F32 F64 E4M3 E5M2 }
 
 #[inline(always)]
 fn canonical_f32(x: f32) -> [u8; 4] {

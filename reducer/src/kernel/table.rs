@@ -8,6 +8,9 @@ pub(super) type FoldFn = unsafe fn(&Fold<'_>);
 /// Divides `(dst, count, n)`; as unsafe as [`divide`](super::fold::divide), and the CPU must have the instructions.
 pub(super) type DivideFn = unsafe fn(*mut u8, usize, u32);
 
+/// Multiplies `(dst, src, count, factor)`; as unsafe as [`scale`](super::fold::scale), and the CPU must have the instructions.
+pub(super) type ScaleFn = unsafe fn(*mut u8, *const u8, usize, f64);
+
 /// What can be done with one type of numbers.
 pub(super) struct Row {
     pub(super) sum: FoldFn,
@@ -33,6 +36,10 @@ pub(super) struct Table {
     /// Of bytes.
     pub(super) bits: BitsRow,
     pub(super) truths: BitsRow,
+    /// Of the floats up to 64 bits, in the order of their numbers.
+    pub(super) scales: [ScaleFn; 4],
+    /// Of the 8-bit floats, in the order of their numbers.
+    pub(super) narrow_scales: [ScaleFn; 2],
 }
 
 /// The types of real numbers: those before the complex ones.
@@ -70,6 +77,17 @@ impl Table {
         let unit = ReduceOp::Avg.folds_as(dtype);
         Some((self.numbers.get(unit as usize)?.divide, unit))
     }
+
+    /// The same of a multiplication by a real factor.
+    pub(super) fn scale(&self, dtype: DType) -> Option<(ScaleFn, DType)> {
+        let unit = ReduceOp::Sum.folds_as(dtype);
+        let scale = match unit {
+            DType::F8E4M3 => self.narrow_scales.first(),
+            DType::F8E5M2 => self.narrow_scales.last(),
+            unit => self.scales.get(unit as usize),
+        };
+        Some((*scale?, unit))
+    }
 }
 
 /// A [`Row`] of the generic functions `$fold` and `$divide` for one element type.
@@ -96,13 +114,13 @@ macro_rules! bits_row {
 }
 pub(super) use bits_row;
 
-/// A [`Table`] of the generic functions `$fold` and `$divide`; for the types that are reduced in f32 others may be given.
+/// A [`Table`] of the generic functions `$fold`, `$divide` and `$scale`; for the types that are reduced in f32 others may be given.
 macro_rules! table {
-    ($fold:ident, $divide:ident) => {
-        table!($fold, $divide, $fold, $divide)
+    ($fold:ident, $divide:ident, $scale:ident) => {
+        table!($fold, $divide, $scale, $fold, $divide)
     };
-    ($fold:ident, $divide:ident, $fold32:ident, $divide32:ident) => {{
-        use $crate::kernel::number::{Complex64, Complex128, Prod};
+    ($fold:ident, $divide:ident, $scale:ident, $fold32:ident, $divide32:ident) => {{
+        use $crate::kernel::number::{Bf16, Complex64, Complex128, E4M3, E5M2, F16, F32, F64, Prod};
         use $crate::kernel::table::{bits_row, row};
         Table {
             numbers: [
@@ -125,6 +143,8 @@ macro_rules! table {
             product_of_complex128: $fold::<Complex128, Prod>,
             bits: bits_row!($fold, U8),
             truths: bits_row!($fold, Bool),
+            scales: [$scale::<F16>, $scale::<Bf16>, $scale::<F32>, $scale::<F64>],
+            narrow_scales: [$scale::<E4M3>, $scale::<E5M2>],
         }
     }};
 }

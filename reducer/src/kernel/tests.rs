@@ -10,6 +10,7 @@ use crate::float8::tests::{E4M3, E5M2, Format};
 
 mod complex;
 mod narrow;
+mod scale;
 
 /// The types with elements of up to 64 bits, of which each is a whole.
 pub(crate) fn scalars() -> impl Iterator<Item = DType> {

@@ -305,6 +305,11 @@ impl Owned {
         self.base
     }
 
+    /// How many bytes.
+    pub fn bytes(&self) -> usize {
+        self.len
+    }
+
     /// The memory as a region.
     ///
     /// # Safety

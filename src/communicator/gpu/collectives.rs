@@ -84,7 +84,7 @@ impl Group {
                 },
             },
         };
-        self.start_memory(Clock.now(), problem, memory, device)
+        self.start_memory(Clock.now(), problem, memory, device, None)
     }
 
     /// This rank's part of a collective, when its memory is ready; `None` without any.

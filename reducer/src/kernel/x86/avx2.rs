@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{Divide, Pair, Stored, kernels_with};
 use crate::kernel::fold::{self, Fold};
-use crate::kernel::number::{Bf16, Element, F16, F32, NAN_F32, Number, Op, Quotient};
+use crate::kernel::number::{Bf16, Element, F16, F32, NAN_F32, Number, Op, Quotient, Scaled};
 use crate::kernel::table::{Table, table};
 
 kernels_with! {

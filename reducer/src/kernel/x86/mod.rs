@@ -217,6 +217,12 @@ macro_rules! kernels_with {
         }
 
         #[target_feature(enable = $features)]
+        unsafe fn scale<E: Scaled>(dst: *mut u8, src: *const u8, count: usize, factor: f64) {
+            // SAFETY: the caller's promise is the same.
+            unsafe { fold::scale::<E>(dst, src, count, factor) }
+        }
+
+        #[target_feature(enable = $features)]
         unsafe fn fold_f32<E: Element, O: Op<Vector>>(job: &Fold<'_>)
         where
             Vector: Stored<E>,
@@ -234,7 +240,7 @@ macro_rules! kernels_with {
             unsafe { super::divide::<Vector, E>(dst, count, n) }
         }
 
-        pub(in crate::kernel) static TABLE: Table = table!(fold, divide, fold_f32, divide_f32);
+        pub(in crate::kernel) static TABLE: Table = table!(fold, divide, scale, fold_f32, divide_f32);
 
         /// A register of f32. Made only by [`load`](Stored::load), whose caller knows the CPU to have the
         /// instructions.

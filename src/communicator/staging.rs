@@ -1,0 +1,403 @@
+//! Operations on other memory than the caller's: inputs that are multiplied by a factor or packed from blocks before, outputs that are
+//! unpacked into blocks after.
+//!
+//! The staging area belongs to the operation. It has as many bytes as the input and the output that go through it, is freed when the
+//! operation has ended, and never freed where a device may still use it. A registered tensor keeps its own for the next start. Schedules,
+//! transports and other ranks see contiguous host memory like any other.
+#![allow(unsafe_code)]
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::header::Collective;
+use shouter_reducer::kernel::Kernels;
+use shouter_reducer::layout::{Layout, pack, unpack};
+use shouter_reducer::memory::Owned;
+use shouter_reducer::schedule::Problem;
+
+use super::collectives::{addressed, placement, raw};
+use super::element::Buffer;
+use super::table::Entry;
+use super::{CollectiveCall, Group, UnevenCall, Work};
+use crate::error::{Error, TensorId};
+use crate::runtime::Clock;
+
+/// What is done to the input of a collective before it, and to its output after it, in a staging area of the operation's own. Ranks may
+/// differ in it: none of it is compared, and what ranks exchange is the same number of elements of the same type.
+///
+/// It takes memory: as much again as the input where that has a factor or a layout, and as the output where that has a layout. Input and
+/// output may overlap as they like where either of them is staged. An operation that fails leaves an output with a layout as it was.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shouter::config::{Builder, Environment};
+/// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+/// # let group = shouter::init(config)?;
+/// use shouter::{Collective, CollectiveCall, DType, Layout, ReduceOp, Staging};
+///
+/// // The second column of a matrix of two columns, from rank 0 to all.
+/// let mut matrix = [1f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+/// let call = CollectiveCall {
+///     collective: Collective::Broadcast,
+///     input: std::ptr::null(),
+///     output: matrix[1..].as_mut_ptr().cast(),
+///     count: 3,
+///     dtype: DType::F32,
+///     op: ReduceOp::Sum,
+///     root: 0,
+/// };
+/// let column = Layout { count: 3, block: 1, stride: 2 };
+/// // SAFETY: the column is in the matrix.
+/// let work = unsafe { group.start_staged(&call, &Staging { output: Some(column), ..Staging::default() }) }?;
+/// work.wait(None)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Staging {
+    /// Each element of this rank's input is multiplied by it first, for sums of floats and of complex numbers. It is rounded to the type
+    /// that sums are accumulated in (f32 for floats of up to 32 bits and complex numbers of them, else f64), and the product to the
+    /// element's type; then products are summed as elements are.
+    pub factor: Option<f64>,
+    /// How the elements of the input lie, those of all blocks in one. Not looked at where this rank has no input.
+    pub input: Option<Layout>,
+    /// How those of the output lie; a broadcast's root has its elements there, too. Not looked at where this rank has no output.
+    pub output: Option<Layout>,
+}
+
+impl Staging {
+    /// Nothing but a factor.
+    pub(super) fn factor(factor: f64) -> Self {
+        Self { factor: Some(factor), ..Self::default() }
+    }
+
+    fn is_none(&self) -> bool {
+        self.factor.is_none() && self.input.is_none() && self.output.is_none()
+    }
+}
+
+/// How an operation has ended, as far as its staging area cares.
+pub(super) enum Ended {
+    Well,
+    Badly,
+    /// A device may still read or write its memory.
+    InUse,
+}
+
+impl Ended {
+    /// How a call has ended that waits.
+    pub(super) fn of<T>(result: &Result<T, Error>) -> Self {
+        match result {
+            Ok(_) => Self::Well,
+            // After a panic of the engine nobody knows.
+            Err(Error::Internal(_)) => Self::InUse,
+            Err(error) if error.in_use_by().is_some() => Self::InUse,
+            Err(_) => Self::Badly,
+        }
+    }
+}
+
+/// Where an output is to be written after the operation.
+struct Unpack {
+    layout: Layout,
+    size: usize,
+    from: Buffer,
+    into: *mut u8,
+}
+
+/// The staging area of an operation under way. One that is dropped has none under way any more: nothing is written.
+pub(super) struct Staged {
+    memory: ManuallyDrop<Owned>,
+    output: Option<Unpack>,
+    /// The tensor that keeps the memory.
+    keeper: Option<Arc<Entry>>,
+}
+
+// SAFETY: the memory belongs to the value, and so does the destination until the operation has ended, by the promise of who started it.
+unsafe impl Send for Staged {}
+// SAFETY: a reference gives nothing of it.
+unsafe impl Sync for Staged {}
+
+impl Staged {
+    /// The operation has ended.
+    pub(super) fn end(self, how: Ended) {
+        match (how, &self.output) {
+            (Ended::Well, Some(output)) => output.run(usize::MAX),
+            (Ended::InUse, _) => std::mem::forget(self),
+            _ => {}
+        }
+    }
+
+    /// A message of so many elements has been received.
+    pub(super) fn received(self, elements: u64) {
+        if let Some(output) = &self.output {
+            output.run(usize::try_from(elements).unwrap_or(usize::MAX));
+        }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        // SAFETY: taken once, here.
+        let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
+        match &self.keeper {
+            Some(keeper) => keeper.keep(memory),
+            None => drop(memory),
+        }
+    }
+}
+
+impl Unpack {
+    fn run(&self, elements: usize) {
+        let bytes = elements.saturating_mul(self.size).min(self.from.len());
+        // SAFETY: the operation has ended, so the staging area is nobody else's, and the promise of who started it covers the blocks.
+        unsafe { unpack(&self.layout, self.size, &self.from.as_slice()[..bytes], self.into) }
+    }
+}
+
+/// What goes where: the number of elements, and the memory.
+#[derive(Clone, Copy)]
+struct Side {
+    address: *mut u8,
+    count: usize,
+    layout: Option<Layout>,
+}
+
+impl Side {
+    /// The caller's memory, with what lies between its blocks.
+    ///
+    /// # Safety
+    /// As for [`Buffer::from_raw`].
+    unsafe fn buffer(&self, dtype: DType) -> Result<Buffer, Error> {
+        let mut count = self.count;
+        if let Some(layout) = self.layout.filter(|_| self.count > 0) {
+            layout.check(self.count, dtype.size()).map_err(argument)?;
+            count = layout.span().map_err(argument)?;
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { raw(self.address, count, dtype) }
+    }
+}
+
+fn argument(why: impl std::fmt::Display) -> Error {
+    Error::Argument(why.to_string())
+}
+
+/// Bytes of elements in a staging area: the next ones begin on a cache line.
+fn room(count: usize, size: usize) -> Option<usize> {
+    count.checked_mul(size)?.checked_next_multiple_of(64)
+}
+
+/// Staging areas of a message's elements, which lie at `address` in blocks.
+///
+/// # Safety
+/// `address` is valid for reads of the blocks of what is sent, or for writes of those of what is received, until the message has been.
+pub(super) unsafe fn stage_message(
+    address: *mut u8,
+    layout: Layout,
+    dtype: DType,
+    is_sent: bool,
+) -> Result<(Staged, Buffer), Error> {
+    let count = layout.elements().map_err(argument)?;
+    let memory = room(count, dtype.size()).and_then(Owned::new);
+    let memory = memory.ok_or_else(|| argument(format!("there is no memory to stage {layout}")))?;
+    // SAFETY: so many elements fit the memory, which is this operation's alone.
+    let staged = unsafe { Buffer::from_raw(memory.as_ptr().as_ptr(), count, dtype) }?;
+    let mut output = None;
+    if is_sent {
+        // SAFETY: the caller's promise.
+        unsafe { pack(&layout, dtype.size(), address, staged.as_mut_slice()) };
+    } else {
+        output = Some(Unpack { layout, size: dtype.size(), from: staged, into: address });
+    }
+    Ok((Staged { memory: ManuallyDrop::new(memory), output, keeper: None }, staged))
+}
+
+impl Group {
+    /// As [`run_collective`](Self::run_collective), with a factor or layouts.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for a factor of what is no sum, or of a type that has none; for a layout with blocks of nothing, with blocks
+    /// that overlap, that does not fit in memory, or that has another number of elements than the collective; else as
+    /// [`run_collective`](Self::run_collective).
+    ///
+    /// # Safety
+    /// As for [`run_collective`](Self::run_collective), where what a layout says is valid; what lies between its blocks is not touched.
+    pub unsafe fn run_staged(&self, call: &CollectiveCall, staging: &Staging) -> Result<(), Error> {
+        let problem = self.problem_of(call)?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.run_problem_staged(problem, (call.input, call.output), staging) }
+    }
+
+    /// As [`start`](Self::start), with a factor or layouts.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start) and [`run_staged`](Self::run_staged).
+    ///
+    /// # Safety
+    /// As for [`start`](Self::start), where what a layout says is valid; what lies between its blocks is not touched. The input may be
+    /// changed at once where it is staged.
+    pub unsafe fn start_staged(&self, call: &CollectiveCall, staging: &Staging) -> Result<Work, Error> {
+        self.drive.check_process()?;
+        let begin = Clock.now();
+        let problem = self.problem_of(call)?;
+        // SAFETY: passed on to the caller.
+        let (problem, input, output, staged) =
+            unsafe { self.staged(problem, (call.input, call.output), staging, None) }?;
+        let memory = self.memory(&problem, input, output);
+        self.start_memory(begin, problem, memory, None, staged)
+    }
+
+    /// As [`push_into`](Self::push_into), with a factor or layouts. From its second start on this allocates nothing, where no other
+    /// operation of the tensor is under way and the staging is the same.
+    ///
+    /// # Errors
+    /// As [`push_into`](Self::push_into) and [`run_staged`](Self::run_staged).
+    ///
+    /// # Safety
+    /// As for [`start_staged`](Self::start_staged), with the elements that were registered.
+    pub unsafe fn push_staged(
+        &self,
+        tensor: TensorId,
+        input: *const u8,
+        output: *mut u8,
+        staging: &Staging,
+    ) -> Result<Work, Error> {
+        self.drive.check_process()?;
+        let entry = self.tables.entry(tensor)?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.push_entry(entry, input, output, staging) }
+    }
+
+    /// As [`run_uneven`](Self::run_uneven), with this rank's input multiplied by a factor first, as [`Staging::factor`] says.
+    ///
+    /// # Errors
+    /// As [`run_uneven`](Self::run_uneven), and [`Error::Argument`] for what is no sum, or of a type without factors.
+    ///
+    /// # Safety
+    /// As for [`run_uneven`](Self::run_uneven).
+    pub unsafe fn run_uneven_premul(&self, call: &UnevenCall<'_>, factor: f64) -> Result<(), Error> {
+        Self::check_factor(call.collective, call.op, call.dtype)?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.run_uneven_staged(call, &Staging::factor(factor)) }
+    }
+
+    /// Runs this rank's part of a collective, in place as made by the tables, with its memory at these addresses.
+    ///
+    /// # Safety
+    /// As for [`run_staged`](Self::run_staged).
+    pub(super) unsafe fn run_problem_staged(
+        &self,
+        problem: Problem,
+        at: (*const u8, *mut u8),
+        staging: &Staging,
+    ) -> Result<(), Error> {
+        // SAFETY: passed on to the caller.
+        let (problem, input, output, staged) = unsafe { self.staged(problem, at, staging, None) }?;
+        let result = self.run_part(&problem, input, output);
+        if let Some(staged) = staged {
+            staged.end(Ended::of(&result));
+        }
+        result
+    }
+
+    /// The memory of input and output of this rank's part: the caller's, or staged, with the input in it.
+    ///
+    /// # Safety
+    /// As for [`run_staged`](Self::run_staged), until the operation has ended.
+    pub(super) unsafe fn staged(
+        &self,
+        problem: Problem,
+        (input, output): (*const u8, *mut u8),
+        staging: &Staging,
+        keeper: Option<&Arc<Entry>>,
+    ) -> Result<(Problem, Buffer, Buffer, Option<Staged>), Error> {
+        let Problem { shape, .. } = problem;
+        let placed = |problem: Problem, input, output| -> Result<Problem, Error> {
+            let placement = placement(&problem, input, output)?;
+            Ok(Problem { placement, ..problem })
+        };
+        if staging.is_none() {
+            // SAFETY: passed on to the caller.
+            let (input, output) = unsafe { addressed(&problem, input, output) }?;
+            return Ok((placed(problem, input, output)?, input, output, None));
+        }
+        if staging.factor.is_some() {
+            Self::check_factor(shape.collective, shape.op, shape.dtype)?;
+        }
+        let (dtype, size) = (shape.dtype, shape.dtype.size());
+        let is_broadcast = shape.collective == Collective::Broadcast;
+        let given = if is_broadcast { 0 } else { problem.input_bytes() as usize / size };
+        let from = Side { address: input.cast_mut(), count: given, layout: staging.input };
+        let into =
+            Side { address: output, count: problem.output_bytes() as usize / size, layout: staging.output };
+        // SAFETY: the caller's promise; an input is only read.
+        let (input, output) = unsafe { (from.buffer(dtype)?, into.buffer(dtype)?) };
+        let stages_input = given > 0 && (from.layout.is_some() || staging.factor.is_some());
+        let stages_output = into.count > 0 && into.layout.is_some();
+        if !stages_input && !stages_output {
+            return Ok((placed(problem, input, output)?, input, output, None));
+        }
+        let behind = if stages_input { room(given, size) } else { Some(0) };
+        let bytes = behind.zip(if stages_output { room(into.count, size) } else { Some(0) });
+        let memory = bytes.and_then(|(input, output)| input.checked_add(output)).and_then(|bytes| {
+            let kept = keeper.and_then(|keeper| keeper.kept(bytes));
+            kept.or_else(|| Owned::new(bytes))
+        });
+        let memory = memory.ok_or_else(|| argument(format!("there is no memory to stage {shape}")))?;
+        let base = memory.as_ptr().as_ptr();
+        let mut staged = Staged { memory: ManuallyDrop::new(memory), output: None, keeper: keeper.cloned() };
+        let mut buffers = (input, output);
+        if stages_input {
+            // SAFETY: so many elements fit the memory, which is this operation's alone.
+            buffers.0 = unsafe { Buffer::from_raw(base, given, dtype) }?;
+            // SAFETY: the caller's promise of the input, which is checked above.
+            unsafe { fill(buffers.0, dtype, input, &from, staging.factor) };
+        }
+        if stages_output && let Some(layout) = into.layout {
+            let at = base.wrapping_add(behind.unwrap_or(0));
+            // SAFETY: as above, behind the input.
+            buffers.1 = unsafe { Buffer::from_raw(at, into.count, dtype) }?;
+            if is_broadcast && problem.rank == problem.root {
+                // SAFETY: a root's elements are in the output. It keeps them as they are.
+                unsafe { pack(&layout, size, into.address, buffers.1.as_mut_slice()) };
+            } else {
+                staged.output = Some(Unpack { layout, size, from: buffers.1, into: into.address });
+            }
+        }
+        Ok((placed(problem, buffers.0, buffers.1)?, buffers.0, buffers.1, Some(staged)))
+    }
+
+    /// Refuses factors of what is no sum, and of types that have none.
+    fn check_factor(collective: Collective, op: ReduceOp, dtype: DType) -> Result<(), Error> {
+        if !collective.reduces() || op != ReduceOp::Sum {
+            let what =
+                if collective.reduces() { format!("{op} of {collective}") } else { collective.to_string() };
+            return Err(argument(format!("{what} has no factor; sums have one")));
+        }
+        Kernels::detect().check_factor(dtype).map_err(argument)
+    }
+}
+
+/// Writes what an input has to a staging area.
+///
+/// # Safety
+/// The input is valid for reads of its elements.
+unsafe fn fill(staged: Buffer, dtype: DType, input: Buffer, from: &Side, factor: Option<f64>) {
+    let kernels = Kernels::detect();
+    match (from.layout, factor) {
+        (None, None) => {}
+        (None, Some(factor)) => kernels.scale(dtype, staged.as_mut_slice(), input.as_slice(), factor),
+        (Some(layout), factor) => {
+            // SAFETY: the caller's promise.
+            unsafe { pack(&layout, dtype.size(), from.address, staged.as_mut_slice()) };
+            if let Some(factor) = factor {
+                kernels.scale_in_place(dtype, staged.as_mut_slice(), factor);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
