@@ -71,7 +71,8 @@ impl Drop for Due {
     }
 }
 
-/// What is handed over.
+/// What is handed over. A box would be an allocation at each start.
+#[allow(clippy::large_enum_variant)]
 enum Handed {
     /// An operation to be started, and the bucket that it is in.
     Operation { request: Request, due: Due, member: Option<Member> },
