@@ -8,6 +8,7 @@
 //! | [`table`] | the tensors that will be reduced, agreed on beforehand |
 //! | [`plan`] | what else all ranks agree on, and which algorithm serves what |
 //! | [`cost`] | how long a collective takes with an algorithm, by a model |
+//! | [`fusion`] | small tensors of the table that are reduced as one |
 //! | [`grid`] | ranks, nodes, leaf groups, roots |
 //! | [`schedule`] | collectives as data: one rank's steps and their order |
 //! | [`counts`] | elements of each block, where blocks differ |
@@ -32,6 +33,7 @@ pub mod cuda;
 pub mod dtype;
 pub mod executor;
 pub mod float8;
+pub mod fusion;
 pub mod grid;
 pub mod header;
 pub mod kernel;

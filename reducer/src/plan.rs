@@ -45,6 +45,10 @@ pub struct Plan {
     pub lane_bytes: u64,
     /// Chunks that may hold slots at the same time.
     pub depth: u32,
+    /// All-reduces of the table below this size are fused with others; 0: none.
+    pub fuse_below: u64,
+    /// What is fused has at most so many bytes in all.
+    pub fuse_bytes: u64,
     /// What steps cost.
     pub costs: Costs,
 }
@@ -60,6 +64,8 @@ impl Default for Plan {
             lanes: 4,
             lane_bytes: 256 << 10,
             depth: 4,
+            fuse_below: 0,
+            fuse_bytes: 64 << 10,
             costs: Costs::default(),
         }
     }
@@ -69,6 +75,7 @@ impl Plan {
     /// What each rank has set, by name, to be compared with other ranks': a named algorithm by its code, 0 for none.
     pub fn fields(&self) -> Vec<(String, u64)> {
         let Self { leaf_size, channel_num, eager_bytes, chunk_bytes, lanes, lane_bytes, depth, .. } = *self;
+        let Self { fuse_below, fuse_bytes, .. } = *self;
         let fields = [
             ("channel_num", channel_num.into()),
             ("leaf_size", leaf_size.into()),
@@ -77,6 +84,8 @@ impl Plan {
             ("lanes", lanes.into()),
             ("lane_bytes", lane_bytes),
             ("depth", depth.into()),
+            ("fuse_below", fuse_below),
+            ("fuse_bytes", fuse_bytes),
         ];
         let overrides = Collective::ALL.map(|collective| {
             let code = self.overrides.of(collective).map_or(0, Algorithm::code);

@@ -113,7 +113,7 @@ impl Outcomes {
         match error {
             RunError::Drive(error) => error,
             RunError::Start(error) => self.start_error(error, shape, tensor, step),
-            RunError::Operation(error) => self.op_error(error),
+            RunError::Operation(error) => self.op_error(error, tensor),
         }
     }
 
@@ -147,11 +147,12 @@ impl Outcomes {
         Error::mismatch(call, Some(cause.culprit.0), views, format!("{what}: {why}"))
     }
 
-    /// Why an operation that had been started has failed.
+    /// Why an operation that had been started has failed. Of one tensor of a bucket the text names all.
     #[cold]
-    pub(super) fn op_error(&self, error: OpError) -> Error {
+    fn op_error(&self, error: OpError, tensor: Option<&Entry>) -> Error {
         let subject = error.subject();
-        let call = self.call(&subject.shape, &subject.identity, subject.step);
+        let identity = tensor.map_or(subject.identity, |entry| entry.identity(0));
+        let call = self.call(&subject.shape, &identity, subject.step);
         let mut text = error.to_string();
         let (mut cause, mut in_use_by) = (&error, None);
         while let OpError::InUse { error, rank } = cause {

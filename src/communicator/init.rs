@@ -70,7 +70,13 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub fn init(config: Config) -> Result<Group, Error> {
     log::start_if_asked();
     log::speak_for(config.rank);
-    let mut plan = Plan { channel_num: config.channel_num, overrides: config.schedule, ..Plan::default() };
+    let mut plan = Plan {
+        channel_num: config.channel_num,
+        overrides: config.schedule,
+        fuse_below: config.fuse_below,
+        fuse_bytes: config.fuse_bytes,
+        ..Plan::default()
+    };
     let grid = grid(&config, &plan)?;
     let rank = Rank(config.rank);
     check_transport(&config, &grid)?;

@@ -239,12 +239,13 @@ impl Group {
         self.run_part(&self.tables.problem(&shape, Rank(0)), data, data)
     }
 
-    /// Waits until every rank has called it.
+    /// Waits until every rank has called it. Tensors that are held for others of their bucket (see [`Work::wait`]) go by themselves before.
     ///
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce).
     pub fn barrier(&self) -> Result<(), Error> {
         self.drive.check_process()?;
+        self.end_turn()?;
         let begin = Clock.now();
         let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let nothing = element::Buffer::empty();
@@ -261,6 +262,10 @@ impl Group {
     ///
     /// Every rank calls it with the same tensors in the same order. The order is the priority: tensors that are needed
     /// first come first. Registering again (a framework has changed its buckets) is a new generation of the table.
+    ///
+    /// All-reduces of the same type and reduction below `fuse_below` bytes are fused, in the order of the table, up to `fuse_bytes` in all:
+    /// their operation starts when the last of them is pushed. Their results are those of single ones, bit by bit. See [`Work::wait`]
+    /// for what happens where some are not pushed.
     ///
     /// In a group of some ranks it is one of the group's operations, and comes in their order.
     ///
@@ -428,6 +433,8 @@ impl Group {
     /// # Errors
     /// As [`barrier`](Self::barrier); that of a send that had ended before (see [`send`](Self::send)), where the group has ended well.
     pub fn finalize(self) -> Result<(), Error> {
+        self.drive.check_process()?;
+        self.end_turn()?;
         self.drive.finish()?;
         self.barrier()?;
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.

@@ -273,13 +273,18 @@ impl Group {
             device,
         };
         let bytes = request.data.len().max(request.input.len());
-        let about = About { shape: problem.shape, begin, step, bytes, name, entry };
+        let small_before = self.small_before();
+        let submissions = self.submissions()?;
+        let member = entry.as_ref().and_then(|entry| entry.member.clone()).filter(|_| device.is_none());
+        let turn = member.is_some().then(|| submissions.clone());
+        let about = About { shape: problem.shape, begin, step, bytes, name, entry, turn, small_before };
         let operation = self.spare_operation(about, staged);
         let report: Arc<dyn Report> = operation.clone();
-        let small_before = self.node.as_ref().map_or(0, |node| node.small_started(node.local()));
-        let submissions = self.submissions()?;
-        if !submissions.push(&request, small_before, &report) {
-            self.await_slot(submissions.clone(), request, small_before, report)?;
+        let handed = move |submissions: &Submissions| {
+            submissions.push(&request, small_before, &report, member.as_ref())
+        };
+        if !handed(submissions) {
+            self.await_slot(submissions.clone(), handed)?;
         }
         self.drive.nudge()?;
         if submissions.is_closed() {
@@ -303,20 +308,39 @@ impl Group {
         Ok(self.submissions.get_or_init(|| made))
     }
 
-    /// Hands an operation over when there is a slot for it.
+    /// Hands something over when there is a slot for it.
     #[cold]
     fn await_slot(
         &self,
         submissions: Arc<Submissions>,
-        request: Request,
-        small_before: u64,
-        report: Arc<dyn Report>,
+        hand: impl Fn(&Submissions) -> bool + Send + 'static,
     ) -> Result<(), Error> {
-        let handed = move || submissions.push(&request, small_before, &report).then_some(());
+        let handed = move || hand(&submissions).then_some(());
         self.drive.until(handed, Some(Clock.now() + SLOT)).map_err(|error| match error {
             Error::Timeout { after } => Error::WouldBlock { after },
             other => other,
         })
+    }
+
+    /// Small operations of this rank so far.
+    fn small_before(&self) -> u64 {
+        self.node.as_ref().map_or(0, |node| node.small_started(node.local()))
+    }
+
+    /// Ends the turn: what is held for others of its bucket goes by itself.
+    #[inline]
+    pub(super) fn end_turn(&self) -> Result<(), Error> {
+        match self.submissions.get() {
+            Some(submissions) if !submissions.is_turn_empty() => self.end_turn_of(submissions),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn end_turn_of(&self, submissions: &Arc<Submissions>) -> Result<(), Error> {
+        let small_before = self.small_before();
+        let end = move |submissions: &Submissions| submissions.end_turn(None, small_before);
+        if end(submissions) { Ok(()) } else { self.await_slot(submissions.clone(), end) }
     }
 
     /// Waits until all that was handed over before has been started.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
+use shouter_reducer::fusion::{self, Bucket, Member};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Identity, Shape, View};
 use shouter_reducer::memory::Owned;
@@ -31,6 +32,8 @@ pub(super) struct Entry {
     pub(super) name: Arc<str>,
     /// Staging areas of operations that have ended.
     staging: OnceLock<ArrayQueue<Owned>>,
+    /// What it is fused with.
+    pub(super) member: Option<Member>,
 }
 
 /// Staging areas that a tensor keeps.
@@ -69,6 +72,8 @@ struct Generation {
     /// The number of the first.
     first: usize,
     entries: Vec<Arc<Entry>>,
+    /// What is fused of them; their numbers follow.
+    buckets: Vec<Arc<Bucket>>,
     next: OnceLock<Box<Generation>>,
 }
 
@@ -195,8 +200,24 @@ impl Tables {
     pub(super) fn named(&self, identity: &Identity) -> Option<Arc<NamedTensor>> {
         let Identity::Registered { generation, tensor, .. } = *identity else { return None };
         let generation = self.generations().nth(generation as usize)?;
-        let name = generation.entries.get(tensor as usize)?.name.as_ref().to_owned();
+        let (tensor, name) = match (tensor as usize).checked_sub(generation.entries.len()) {
+            None => (tensor, &generation.entries.get(tensor as usize)?.name),
+            Some(number) => {
+                generation.buckets.get(number).map(|bucket| (bucket.priority(), bucket.name()))?
+            }
+        };
+        let name = name.as_ref().to_owned();
         Some(Arc::new(NamedTensor { id: TensorId(generation.first as u32 + tensor), name }))
+    }
+
+    /// The buckets of a generation.
+    fn buckets(&self, generation: u32, specs: &[TensorSpec]) -> Result<Vec<Arc<Bucket>>, Error> {
+        let layouts = (specs.len() as u32..).zip(fusion::layouts(&self.plan, specs));
+        let buckets = layouts.map(|(number, layout)| {
+            let schedule = self.schedule(&self.problem(&layout.shape, Rank(0)))?;
+            Ok(Arc::new(Bucket::new(layout, generation, number, specs, schedule)))
+        });
+        buckets.collect()
     }
 
     /// Appends a generation that all ranks agree on; `exchange` reaches the others, where there are any.
@@ -215,6 +236,13 @@ impl Tables {
                 .reach()?;
         }
         let mut entries = Vec::with_capacity(specs.len());
+        let buckets = self.buckets(generation, specs)?;
+        let mut members = vec![None; specs.len()];
+        for bucket in &buckets {
+            for (index, tensor) in bucket.layout().tensors.iter().enumerate() {
+                members[*tensor as usize] = Some(Member { bucket: bucket.clone(), index });
+            }
+        }
         for (tensor, spec) in (0u32..).zip(specs) {
             let shape =
                 Shape { collective: spec.collective, dtype: spec.dtype, op: spec.op, count: spec.count };
@@ -226,12 +254,13 @@ impl Tables {
                 schedules: Default::default(),
                 name: Arc::from(spec.name.as_str()),
                 staging: OnceLock::new(),
+                member: members[tensor as usize].take(),
             };
             self.schedule_of(&entry, Placement::InPlace)?;
             entries.push(Arc::new(entry));
         }
         let grown_by = entries.len() as u32;
-        let new = Box::new(Generation { first: first as usize, entries, next: OnceLock::new() });
+        let new = Box::new(Generation { first: first as usize, entries, buckets, next: OnceLock::new() });
         let end = self.generations().last().map_or(&self.registered, |last| &last.next);
         if end.set(new).is_err() {
             return Err(Error::Internal(

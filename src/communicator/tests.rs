@@ -20,6 +20,12 @@ pub(super) fn ranks_on(hosts: u32, size: u32) -> Vec<Group> {
 
 /// The same in a mode of the key `mode`.
 pub(super) fn ranks_with(hosts: u32, size: u32, mode: &str) -> Vec<Group> {
+    let mode = (!mode.is_empty()).then_some(("mode", mode));
+    ranks_keyed(hosts, size, mode.as_slice())
+}
+
+/// The same with more keys.
+pub(super) fn ranks_keyed(hosts: u32, size: u32, more: &[(&str, &str)]) -> Vec<Group> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let member = |rank: u32| {
         let per_host = size / hosts;
@@ -37,9 +43,8 @@ pub(super) fn ranks_with(hosts: u32, size: u32, mode: &str) -> Vec<Group> {
             ("deadline", "20s"),
         ];
         let builder = Builder::from_environment(Environment::default());
-        let mode = (!mode.is_empty()).then_some(("mode", mode));
         keys.into_iter()
-            .chain(mode)
+            .chain(more.iter().copied())
             .fold(builder, |builder, (key, value)| builder?.set(key, value))
             .unwrap()
             .build()

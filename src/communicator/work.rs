@@ -15,7 +15,7 @@ use super::outcomes::Outcomes;
 use super::staging::{Ended, Staged};
 use super::stats::lock;
 use super::table::Entry;
-use crate::engine::submitted::{Failure, Report};
+use crate::engine::submitted::{Failure, Report, Submissions};
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
 
@@ -23,6 +23,9 @@ use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
 const ENDED: u8 = 1;
 /// Somebody is to be told when it ends.
 const WATCHED: u8 = 2;
+
+/// It is not held for others of its bucket.
+const RELEASED: u8 = 4;
 
 /// What a handle knows of its operation.
 pub(super) struct About {
@@ -33,6 +36,10 @@ pub(super) struct About {
     pub(super) name: Arc<str>,
     /// The tensor, if it is registered.
     pub(super) entry: Option<Arc<Entry>>,
+    /// Where it was handed over and may be held for others of its bucket, if it is in one: a wait ends the turn there.
+    pub(super) turn: Option<Arc<Submissions>>,
+    /// Small operations before it.
+    pub(super) small_before: u64,
 }
 
 /// Who is told of an end.
@@ -98,6 +105,18 @@ impl Operation {
         self.outcomes.run_error(error, shape, entry.as_deref(), *step)
     }
 
+    /// Whether it waits for others of its bucket, as far as is known.
+    fn may_be_held(&self) -> bool {
+        self.about.turn.is_some() && self.state.load(Ordering::Acquire) & (ENDED | RELEASED) == 0
+    }
+
+    /// Ends the turn if it is held; false if there is no slot for that now.
+    fn end_turn(self: &Arc<Self>) -> bool {
+        let report: Arc<dyn Report> = self.clone();
+        let About { turn, small_before, .. } = &self.about;
+        turn.as_ref().is_none_or(|turn| turn.end_turn(Some(&report), *small_before))
+    }
+
     /// Asks for [`tell`](Self::tell) when it has ended, which may be at once.
     fn watch(self: &Arc<Self>) {
         if self.state.fetch_or(WATCHED, Ordering::AcqRel) & ENDED != 0 {
@@ -122,6 +141,10 @@ impl Operation {
 }
 
 impl Report for Operation {
+    fn released(&self) {
+        self.state.fetch_or(RELEASED, Ordering::AcqRel);
+    }
+
     fn ended(self: Arc<Self>, result: Result<(), Failure>) {
         if let Some(staged) = self.staged.as_ref().and_then(|staged| lock(staged).take()) {
             staged.end(match &result {
@@ -201,6 +224,10 @@ impl Work {
     /// Waits until the operation has ended, for `timeout` at most; without one, its deadline (the key `deadline`) ends it. Its memory is
     /// the caller's again then.
     ///
+    /// A wait for a tensor that is held for others of its bucket (the key `fuse_below`) ends the turn, for all threads and other tensors:
+    /// all that is held goes by itself. So ranks wait for those in the same order among their pushes. [`test`](Self::test), callbacks and
+    /// futures end no turn.
+    ///
     /// # Errors
     /// [`Error::Timeout`] when `timeout` passes first: the operation is still under way. [`Error::Mismatch`], [`Error::PeerFailed`],
     /// [`Error::Deadline`] and [`Error::Accelerator`] say how it has failed, [`Error::Closed`] that it was not started, or was under
@@ -217,6 +244,7 @@ impl Work {
     /// [`Error::Argument`] for no operations, and for those of several groups; [`Error::Timeout`]; [`Error::Closed`] in a forked child.
     pub fn wait_any(works: &[Self], timeout: Option<Duration>) -> Result<usize, Error> {
         let begin = Clock.now();
+        Self::end_turns(works, timeout.map(|timeout| begin + timeout))?;
         if let Some(at) = works.iter().position(Self::has_ended) {
             return Ok(at);
         }
@@ -254,6 +282,23 @@ impl Work {
             }
             idle.wait(Activity::Idle, until);
         }
+    }
+
+    /// Ends the turn where an operation is held for others of its bucket. Whether one has ended shows in none of it: ranks differ there.
+    #[inline]
+    fn end_turns(works: &[Self], until: Option<Instant>) -> Result<(), Error> {
+        works.iter().filter(|work| work.0.may_be_held()).try_for_each(|work| work.end_turn(until))
+    }
+
+    fn end_turn(&self, until: Option<Instant>) -> Result<(), Error> {
+        let operation = self.0.clone();
+        operation.outcomes.check_process()?;
+        if operation.end_turn() {
+            return Ok(());
+        }
+        // The group is being dropped where nothing drives, and the operation ends with it.
+        let Some(driver) = operation.outcomes.driver() else { return Ok(()) };
+        driver.drive_until(move |_| operation.end_turn().then_some(()), until).map_err(drive_error)
     }
 
     /// Has a helper thread of the group call `callback` with the outcome, once, when the operation has ended; soon, where it has. Callbacks

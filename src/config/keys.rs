@@ -192,6 +192,19 @@ pub const KEYS: &[KeySpec] = &[
         "which algorithm a collective uses, whatever its size; the same on all ranks (operations of up to 4 KiB on one host need none)",
     ),
     key(
+        "fuse_below",
+        "a number of bytes, from 0 to 1073741824",
+        "0: none",
+        "all-reduces of registered tensors below this size are fused: those of one type and reduction go as one message when all of them \
+         were pushed; the same on all ranks",
+    ),
+    key(
+        "fuse_bytes",
+        "a number of bytes, from 1 to 1073741824",
+        "65536",
+        "the most that is fused into one message; the same on all ranks",
+    ),
+    key(
         "costs",
         "the path of a file that `shouter plan --measure` has written",
         "~/.cache/shouter/costs.toml (or below XDG_CACHE_HOME) where it exists, else figures for the transport",

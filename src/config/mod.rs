@@ -254,6 +254,10 @@ pub struct Config {
     pub gpu_kernels: Option<PathBuf>,
     /// The algorithms that collectives use whatever the cost model says.
     pub schedule: Overrides,
+    /// Registered all-reduces below so many bytes are fused with others; 0: none.
+    pub fuse_below: u64,
+    /// The most that is fused, in bytes.
+    pub fuse_bytes: u64,
     /// The measured figures of the cost model; empty but on rank 0, whose figures all ranks use.
     pub costs: CostTable,
     /// Faults to inject.
@@ -400,6 +404,8 @@ impl Builder {
                 seed: value::integer(layers, "fault_seed", 0..=u64::MAX)?.unwrap_or(1),
             },
             schedule: value::overrides(layers, "schedule")?,
+            fuse_below: value::integer(layers, "fuse_below", 0..=1 << 30)?.unwrap_or(0),
+            fuse_bytes: value::integer(layers, "fuse_bytes", 1..=1 << 30)?.unwrap_or(64 << 10),
             costs: costs::of(layers, environment, place.rank)?,
             timeline: value::path(layers, "timeline")?,
             dump_folder: value::path(layers, "dump_folder")?,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortReason, OpId, Request};
+use shouter_reducer::fusion::Ends;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Identity, View};
 use shouter_reducer::memory::MemoryKind;
@@ -29,7 +30,7 @@ pub(super) struct Open {
     /// Small operations before it, if that is not what the node's memory says when it is announced.
     pub(super) small_before: Option<u64>,
     /// Who hears of its end; nobody where its outcome is taken.
-    pub(super) due: Option<Due>,
+    pub(super) ends: Option<Ends<Due>>,
 }
 
 impl Open {
@@ -43,7 +44,7 @@ impl Open {
         });
         let export = given.and(request.device).and_then(|device| device.export);
         let view = View { identity: request.identity, shape: request.shape };
-        Self { op: OpId(0), view, shared, export, small_before: None, due: None }
+        Self { op: OpId(0), view, shared, export, small_before: None, ends: None }
     }
 
     /// Announces the operation to the other ranks of the node.

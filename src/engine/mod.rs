@@ -543,7 +543,8 @@ impl Poller for Engine {
         let suspect = self.suspect.as_ref().map(|_| self.turned);
         let compare = (self.running != 0).then_some(self.next_compare);
         let groups = self.groups.next_deadline();
-        [executor, messages, up, node, self.settling, self.ask_at, ballot, suspect, compare, groups]
+        let held = self.submitted.next_deadline();
+        [executor, messages, up, node, self.settling, self.ask_at, ballot, suspect, compare, groups, held]
             .into_iter()
             .flatten()
             .min()

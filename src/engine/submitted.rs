@@ -3,15 +3,20 @@
 //! A caller puts an operation into the queue, which neither waits nor allocates, and each poll starts what is there, in order, as far as
 //! the executor has room. Each has a [`Report`], which hears exactly once how it has ended, whatever becomes of the engine. Each group has
 //! a queue of its own, so that one that waits for room holds up no other; those of some ranks get theirs when it is first needed.
+//!
+//! What comes out of the queue is fused here ([`Turn`]): tensors of a bucket are held until all were pushed, or the turn ends, which is
+//! an entry of the queue, too. So what is fused follows from the order of the queue alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{OpError, Request, StartError};
+use shouter_reducer::fusion::{Ends, Member, Ready, Turn};
 
-use super::{Engine, Open};
+use super::{Engine, Open, executor_time};
 
 /// Operations that may wait to be started.
 const QUEUED: usize = 1024;
@@ -29,16 +34,29 @@ pub(crate) enum Failure {
 
 /// Who hears how an operation has ended.
 pub(crate) trait Report: Send + Sync {
+    /// It starts now: it is not held for others of its bucket. Not called for what is in no bucket.
+    fn released(&self);
+
     /// It has ended, and nothing refers to its memory any more unless the error says so. Called once, by the thread that drives the
     /// engine: it must be quick.
     fn ended(self: Arc<Self>, result: Result<(), Failure>);
 }
 
 /// A report that is due: made when the operation ends, or when all that could end it is gone.
-pub(super) struct Due(Option<Arc<dyn Report>>);
+pub(crate) struct Due(Option<Arc<dyn Report>>);
 
 impl Due {
-    pub(super) fn report(mut self, result: Result<(), Failure>) {
+    fn released(&self) {
+        if let Some(report) = &self.0 {
+            report.released();
+        }
+    }
+
+    fn is_of(&self, report: &Arc<dyn Report>) -> bool {
+        self.0.as_ref().is_some_and(|due| Arc::ptr_eq(due, report))
+    }
+
+    fn report(mut self, result: Result<(), Failure>) {
         if let Some(report) = self.0.take() {
             report.ended(result);
         }
@@ -53,19 +71,36 @@ impl Drop for Due {
     }
 }
 
+/// What is handed over. A box would be an allocation at each start.
+#[allow(clippy::large_enum_variant)]
+enum Handed {
+    /// An operation to be started, and the bucket that it is in.
+    Operation { request: Request, due: Due, member: Option<Member> },
+    /// The turn ends: for all, or if this one's operation is held.
+    EndOfTurn(Option<Arc<dyn Report>>),
+}
+
+/// With how many small operations this rank's calls had run before.
+struct Entry {
+    handed: Handed,
+    small_before: u64,
+}
+
 /// An operation to be started.
 pub(super) struct Submission {
     pub(super) request: Request,
     /// Small operations that this rank's calls have run before it.
     small_before: u64,
-    pub(super) due: Due,
+    pub(super) ends: Ends<Due>,
 }
 
 /// The queue into an engine.
 pub(crate) struct Submissions {
-    queue: ArrayQueue<Submission>,
-    /// Operations handed over that the engine has neither started nor refused.
+    queue: ArrayQueue<Entry>,
+    /// Operations handed over that the engine has neither started nor refused, and does not hold for others.
     unstarted: AtomicUsize,
+    /// Those that it holds.
+    held: AtomicUsize,
     /// The group has ended: what is started now fails.
     closed: AtomicBool,
 }
@@ -75,27 +110,50 @@ impl Submissions {
         Arc::new(Self {
             queue: ArrayQueue::new(QUEUED),
             unstarted: AtomicUsize::new(0),
+            held: AtomicUsize::new(0),
             closed: AtomicBool::new(is_closed),
         })
     }
 
     /// Hands an operation over; false if there is no slot for it now. `small_before` small operations came before it.
-    pub(crate) fn push(&self, request: &Request, small_before: u64, report: &Arc<dyn Report>) -> bool {
+    pub(crate) fn push(
+        &self,
+        request: &Request,
+        small_before: u64,
+        report: &Arc<dyn Report>,
+        member: Option<&Member>,
+    ) -> bool {
         if self.queue.is_full() {
             return false;
         }
         let due = Due(Some(report.clone()));
+        let handed = Handed::Operation { request: request.clone(), due, member: member.cloned() };
+        self.hand(Entry { handed, small_before })
+    }
+
+    /// Ends the turn if the operation of this report is held then; without one, in any case. False if there is no slot now.
+    pub(crate) fn end_turn(&self, of: Option<&Arc<dyn Report>>, small_before: u64) -> bool {
+        self.hand(Entry { handed: Handed::EndOfTurn(of.cloned()), small_before })
+    }
+
+    fn hand(&self, entry: Entry) -> bool {
         self.unstarted.fetch_add(1, Ordering::AcqRel);
-        let submission = Submission { request: request.clone(), small_before, due };
-        match self.queue.push(submission) {
+        match self.queue.push(entry) {
             Ok(()) => true,
             Err(mut refused) => {
                 // Another caller has taken the slot: this one reports nothing.
-                refused.due.0 = None;
+                if let Handed::Operation { due, .. } = &mut refused.handed {
+                    due.0 = None;
+                }
                 self.unstarted.fetch_sub(1, Ordering::AcqRel);
                 false
             }
         }
+    }
+
+    /// Whether nothing is held for others of its bucket, and nothing handed over that could be.
+    pub(crate) fn is_turn_empty(&self) -> bool {
+        self.are_all_started() && self.held.load(Ordering::Acquire) == 0
     }
 
     /// Whether all that was handed over has been started, so that the other ranks of the node can know of it, or refused.
@@ -120,10 +178,14 @@ impl Submissions {
     }
 }
 
-/// The engine's side: the queue, once it is needed, and the operation at its head, if there was no room for it.
+/// The engine's side: the queue, once it is needed, what of it is held or goes next, and the operation at its head, if there was no room
+/// for it.
 #[derive(Default)]
 pub(super) struct Submitted {
     queue: Option<Arc<Submissions>>,
+    turn: Turn<Due>,
+    /// Small operations before what was last taken from the queue.
+    small_before: u64,
     head: Option<Submission>,
     is_closed: bool,
 }
@@ -135,14 +197,18 @@ impl Submitted {
         self.queue.get_or_insert_with(|| Submissions::new(is_closed))
     }
 
+    /// Whether nothing waits to be started. What is held for others of its bucket does not: those have to be pushed first.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.head.is_none() && self.queue.as_ref().is_none_or(|queue| queue.is_empty())
+        self.head.is_none()
+            && self.turn.ready() == 0
+            && self.queue.as_ref().is_none_or(|queue| queue.is_empty())
     }
 
     /// The group has ended: what is started now fails.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
+        self.turned(Turn::close);
         if let Some(queue) = &self.queue {
             queue.close();
         }
@@ -150,7 +216,77 @@ impl Submitted {
 
     /// Takes the next operation, which is then either [put back](Self::put_back) or [done with](Self::done).
     pub(super) fn next(&mut self) -> Option<Submission> {
-        self.head.take().or_else(|| self.queue.as_ref()?.queue.pop())
+        if let Some(head) = self.head.take() {
+            return Some(head);
+        }
+        loop {
+            if let Some(Ready { request, ends, .. }) = self.turn.take() {
+                ends.iter().for_each(Due::released);
+                return Some(Submission { request, small_before: self.small_before, ends });
+            }
+            let Entry { handed, small_before } = self.queue.as_ref()?.queue.pop()?;
+            self.small_before = small_before;
+            match handed {
+                Handed::Operation { request, due, member: None } => {
+                    return Some(Submission { request, small_before, ends: Ends::One(due) });
+                }
+                Handed::Operation { request, due, member: Some(member) } => {
+                    self.turned(|turn| turn.push(&member, request, due));
+                }
+                Handed::EndOfTurn(None) => self.turned(Turn::end),
+                Handed::EndOfTurn(Some(of)) => self.turned(|turn| {
+                    if turn.dues().any(|due| due.is_of(&of)) {
+                        turn.end();
+                    }
+                }),
+            }
+            self.done();
+        }
+    }
+
+    /// Changes what is held, and counts what goes.
+    fn turned(&mut self, change: impl FnOnce(&mut Turn<Due>)) {
+        let before = self.turn.ready();
+        change(&mut self.turn);
+        if let Some(queue) = &self.queue {
+            queue.held.store(self.turn.held(), Ordering::Release);
+            queue.unstarted.fetch_add(self.turn.ready() - before, Ordering::AcqRel);
+        }
+    }
+
+    /// When the deadline of something that is held passes; [`Duration::MAX`] for nothing.
+    #[inline]
+    pub(super) fn held_until(&self) -> Duration {
+        self.turn.until()
+    }
+
+    /// When a poll is due for what is held.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let until = self.turn.until();
+        (until != Duration::MAX).then(|| Instant::ZERO + until)
+    }
+
+    /// The deadline of something that is held has passed: it starts, for its error is that of an operation that is late.
+    #[cold]
+    pub(super) fn give_up(&mut self) {
+        for (bucket, missing) in self.turn.pending() {
+            tracing::warn!(
+                bucket = &**bucket.name(),
+                ?missing,
+                "tensors that are fused wait for others that were not pushed (their numbers in their generation of the table); wait for                  one of them, or call barrier, and they go by themselves"
+            );
+        }
+        self.turned(Turn::end);
+    }
+
+    /// Tells those who are to hear how an operation has ended.
+    pub(super) fn report(&mut self, ends: Ends<Due>, result: Result<(), Failure>) {
+        match ends {
+            Ends::One(due) => due.report(result),
+            Ends::All(flight) => {
+                self.turn.land(flight, result.is_ok(), |due| due.report(result.clone()));
+            }
+        }
     }
 
     /// There is no room for it now.
@@ -158,7 +294,7 @@ impl Submitted {
         self.head = Some(next);
     }
 
-    /// One that was taken has been started, or refused.
+    /// One that was taken has been started, refused, or is held.
     pub(super) fn done(&self) {
         if let Some(queue) = &self.queue {
             queue.unstarted.fetch_sub(1, Ordering::AcqRel);
@@ -175,6 +311,9 @@ impl Engine {
     /// Starts what waits to be started, as far as there is room. Whether there was anything.
     #[inline]
     pub(super) fn admit(&mut self, now: Instant) -> bool {
+        if executor_time(now) >= self.submitted.held_until() {
+            self.submitted.give_up();
+        }
         !self.submitted.is_empty() && self.admit_some(now)
     }
 
@@ -186,14 +325,14 @@ impl Engine {
             match self.open(now, next.request.clone(), open) {
                 Ok(_) => {
                     if let Some(open) = self.open.last_mut() {
-                        open.due = Some(next.due);
+                        open.ends = Some(next.ends);
                     }
                 }
                 Err(StartError::Busy { .. }) => {
                     self.submitted.put_back(next);
                     break;
                 }
-                Err(why) => next.due.report(Err(Failure::Start(why))),
+                Err(why) => self.submitted.report(next.ends, Err(Failure::Start(why))),
             }
             self.submitted.done();
             any = true;
@@ -211,15 +350,15 @@ impl Engine {
         let mut at = 0;
         while let Some(completed) = self.finished.get(at) {
             let op = completed.op;
-            let open = self.open.iter().position(|open| open.op == op && open.due.is_some());
+            let open = self.open.iter().position(|open| open.op == op && open.ends.is_some());
             let Some(open) = open else {
                 at += 1;
                 continue;
             };
-            let due = self.open.swap_remove(open).due;
+            let ends = self.open.swap_remove(open).ends;
             let completed = self.finished.swap_remove(at);
-            if let Some(due) = due {
-                due.report(completed.result.map_err(Failure::Operation));
+            if let Some(ends) = ends {
+                self.submitted.report(ends, completed.result.map_err(Failure::Operation));
             }
             any = true;
         }

@@ -6,6 +6,7 @@ mod gpu;
 mod numbers;
 mod placement;
 mod sendrecv;
+mod step;
 mod worker;
 
 use std::process::{Command, Stdio};
@@ -22,6 +23,7 @@ use placement::BUFFER_PLACEMENTS;
 pub(crate) use sendrecv::{
     SendReceiveArgs, SendReceiveWorkerArgs, main as send_receive, worker as send_receive_worker,
 };
+pub(crate) use step::{StepArgs, StepWorkerArgs, main as step, worker as step_worker};
 pub(crate) use worker::{WorkerArgs, worker};
 
 /// The largest size that is measured unless others are named.
@@ -184,9 +186,8 @@ fn measure_collective(
     measure(&Measured { name, worker: &worker, collective: Some(collective) }, job, data, sizes)
 }
 
-/// Runs our ranks with these options of the worker, then the peers.
-fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> Result<(), BenchError> {
-    let mut report = Report::new(job.json);
+/// The launcher of our ranks, up to what they are to run of this program.
+fn launcher(job: &JobArgs) -> Result<Command, BenchError> {
     let exe = std::env::current_exe()?;
     let mut command = Command::new(&exe);
     let processes = if job.threads { 1 } else { job.ranks };
@@ -200,6 +201,13 @@ fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> 
         command.args(["--cores", "none"]);
     }
     command.arg("--").arg(&exe);
+    Ok(command)
+}
+
+/// Runs our ranks with these options of the worker, then the peers.
+fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> Result<(), BenchError> {
+    let mut report = Report::new(job.json);
+    let mut command = launcher(job)?;
     command.arg("bench").args(what.worker);
     command.args(["--seconds", &job.seconds.to_string()]).args(data).stdin(Stdio::null());
     for mut line in ranks_output(&mut command, patience(sizes.len().max(1), job.seconds))? {

@@ -11,7 +11,7 @@ use super::workload;
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReportLine {
-    /// The name of a collective, `sendrecv`, `stream`, `pingpong`, `connections` or `idle`.
+    /// The name of a collective, `sendrecv`, `step`, `stream`, `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
     pub(crate) who: String,
@@ -40,6 +40,15 @@ pub(crate) struct ReportLine {
     pub(crate) dtype: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) iterations: Option<u64>,
+    /// Tensors below it were fused, in a step; 0: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) fuse_below: Option<u64>,
+    /// Whose tensors go first, in a step: those that are needed first (`need`), or those that were pushed first (`push`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) priority: Option<String>,
+    /// A whole step; its `p50_us` is the time until the first layer may start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) step_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +127,10 @@ impl ReportLine {
     }
 
     /// What distinguishes this series from others of the same size: program and transport.
-    fn series(&self) -> String {
+    pub(crate) fn series(&self) -> String {
+        if let (Some(below), Some(priority)) = (self.fuse_below, &self.priority) {
+            return format!("{}, by {priority}", if below == 0 { "single" } else { "fused" });
+        }
         match (&self.protocol, &self.transport) {
             (Some(protocol), _) => format!("{} {protocol}", self.who),
             (None, Some(transport)) if self.who == "shouter" => format!("{} {transport}", self.who),

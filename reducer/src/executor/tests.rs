@@ -1,6 +1,7 @@
 mod bits;
 mod collectives;
 mod divergence;
+mod fusion;
 mod harness;
 
 use super::*;

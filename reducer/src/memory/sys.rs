@@ -86,6 +86,15 @@ impl TensorRegion {
         Some(TensorRegion { base, len, ..*self })
     }
 
+    /// This region and the next as one; `None` unless they touch, in memory that the host's ranks share: that is one mapping, in
+    /// which an address of the one reaches the other.
+    pub(crate) fn joined(&self, next: &TensorRegion) -> Option<TensorRegion> {
+        let are_shared = self.kind == MemoryKind::Shared && next.kind == MemoryKind::Shared;
+        let touch = self.base.addr().get() + self.len == next.base.addr().get();
+        let whole = TensorRegion { len: self.len + next.len, ..*self };
+        (are_shared && touch && self.generation == next.generation).then_some(whole)
+    }
+
     /// The address of a range that lies inside the region and that the CPU can access.
     #[inline]
     fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {

@@ -9,9 +9,10 @@ use std::thread::{self, Thread};
 
 use shouter_reducer::header::Collective;
 
-use super::super::tests::{each, in_place, ranks, ranks_with};
+use super::super::tests::{each, in_place, ranks, ranks_keyed, ranks_with};
 use super::*;
 use crate::allocations;
+use crate::config::{Builder, Environment};
 use crate::runtime::in_forked_child;
 use crate::{CollectiveCall, DType, ReduceOp, TensorSpec};
 
@@ -45,6 +46,65 @@ fn the_second_start_of_a_registered_tensor_allocates_nothing() {
         assert_eq!(counted[2..], [0, 0], "{mode}: {counted:?}");
         assert!(counted[0] > 0, "the counter counts");
     }
+}
+
+/// The same of tensors that are fused, with their copies, and of waits that end a turn.
+#[test]
+fn the_second_start_of_a_bucket_allocates_nothing() {
+    for mode in ["caller", "dedicated"] {
+        let group = ranks_keyed(1, 2, &[("mode", mode), ("fuse_below", "8192")]);
+        let specs = ["a", "b", "c"].map(|name| TensorSpec::all_reduce(name, DType::F32, 300, ReduceOp::Sum));
+        let ids = each(&group, |rank| rank.register(&specs).unwrap()).swap_remove(0);
+        for pushes in [3, 2] {
+            let mut counted = vec![];
+            let mut data = vec![vec![vec![1f32; 300]; 3]; 2];
+            for step in 1..6 {
+                let mut works = Vec::with_capacity(6);
+                let before = allocations::count();
+                for (rank, data) in group.iter().zip(&mut data) {
+                    for (id, data) in ids.iter().zip(data).take(pushes) {
+                        // SAFETY: left alone until the waits.
+                        works.push(unsafe { rank.push(*id, data.as_mut_ptr().cast()) }.unwrap());
+                    }
+                }
+                counted.push(allocations::count() - before);
+                thread::scope(|scope| {
+                    let (first, second) = works.split_at(pushes);
+                    scope.spawn(|| first.iter().for_each(|work| work.wait(Some(PATIENCE)).unwrap()));
+                    second.iter().for_each(|work| work.wait(Some(PATIENCE)).unwrap());
+                });
+                let sum = (1 << step) as f32;
+                let pushed = data.iter().flat_map(|data| &data[..pushes]).flatten();
+                assert!(pushed.into_iter().all(|found| *found == sum), "{mode}, {pushes}, step {step}");
+            }
+            assert_eq!(counted[2..], [0; 3], "{mode}, {pushes}: {counted:?}");
+        }
+    }
+}
+
+#[test]
+fn ranks_that_fuse_differently_are_told_the_key() {
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let member = |rank: &str| {
+        let keys = [
+            ("size", "2"),
+            ("rank", rank),
+            ("local_size", "2"),
+            ("local_rank", rank),
+            ("addr", "127.0.0.1"),
+            ("port", &port),
+            ("key", "a secret of this test"),
+            ("fuse_below", if rank == "0" { "0" } else { "4096" }),
+        ];
+        let builder = Builder::from_environment(Environment::default());
+        keys.into_iter().fold(builder, |builder, (key, value)| builder?.set(key, value)).unwrap().build()
+    };
+    let errors = thread::scope(|scope| {
+        let member = &member;
+        let joining = ["0", "1"].map(|rank| scope.spawn(move || crate::init(member(rank).unwrap())));
+        joining.map(|rank| rank.join().unwrap().expect_err("they cannot work together").to_string())
+    });
+    assert!(errors.iter().any(|error| error.contains("fuse_below")), "{errors:?}");
 }
 
 /// Wakes a thread.

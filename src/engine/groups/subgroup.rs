@@ -15,6 +15,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
     AbortReason, Completed, Disposition, Executor, OpId, Refusal, Request, StartError,
 };
+use shouter_reducer::fusion::Ends;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, MessageKind};
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
@@ -59,7 +60,7 @@ pub(super) struct Subgroup {
     /// Operations to be started that nobody waits for here...
     submitted: Submitted,
     /// ...and who hears of the ends of those that were.
-    dues: Vec<(OpId, Due)>,
+    dues: Vec<(OpId, Ends<Due>)>,
     finished: Vec<Completed>,
     /// A member has left.
     has_left: bool,
@@ -131,15 +132,18 @@ impl Subgroup {
 
     /// Starts what waits to be started, as far as there is room. Whether there was anything.
     fn admit(&mut self, now: Instant) -> bool {
+        if executor_time(now) >= self.submitted.held_until() {
+            self.submitted.give_up();
+        }
         let mut any = false;
         while let Some(next) = self.submitted.next() {
             match self.begin(now, next.request.clone()) {
-                Ok(op) => self.dues.push((op, next.due)),
+                Ok(op) => self.dues.push((op, next.ends)),
                 Err(StartError::Busy { .. }) => {
                     self.submitted.put_back(next);
                     break;
                 }
-                Err(why) => next.due.report(Err(Failure::Start(why))),
+                Err(why) => self.submitted.report(next.ends, Err(Failure::Start(why))),
             }
             self.submitted.done();
             any = true;
@@ -153,10 +157,10 @@ impl Subgroup {
             return false;
         }
         let before = self.dues.len();
-        let Self { dues, finished, .. } = self;
+        let Self { dues, finished, submitted, .. } = self;
         finished.retain(|completed| {
             let Some(at) = dues.iter().position(|(op, _)| *op == completed.op) else { return true };
-            dues.swap_remove(at).1.report(completed.result.clone().map_err(Failure::Operation));
+            submitted.report(dues.swap_remove(at).1, completed.result.clone().map_err(Failure::Operation));
             false
         });
         self.dues.len() < before
@@ -231,6 +235,7 @@ impl Subgroup {
             || !self.waiting.is_empty()
             || !self.ungreeted.is_empty()
             || !self.submitted.is_empty()
+            || self.submitted.next_deadline().is_some()
             || self.settling.is_some()
             || ended != self.flooded
             || !ended && self.executor.diverged().is_some()
@@ -281,7 +286,8 @@ impl Subgroup {
         let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
         let compare = (!self.under_way.is_empty()).then_some(self.next_compare);
-        [executor, ballot, self.settling, self.closing, compare].into_iter().flatten().min()
+        let held = self.submitted.next_deadline();
+        [executor, ballot, self.settling, self.closing, compare, held].into_iter().flatten().min()
     }
 
     /// The executor, and its way to the members.

@@ -1,0 +1,276 @@
+//! `shouter bench step`: a trainer's step with the tensors of a model, pushed in the order of the backward pass and waited for in that of
+//! the forward pass, with and without fusion, and with priority and without.
+//!
+//! Each layer's computation is a spin for its share of the step's: two thirds of it backwards, one third forwards, by the multiplications
+//! of the layer. Priority is the order of the table: by need, the first layer comes first; by push, what is pushed first.
+
+mod resnet50;
+
+use std::io;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use shouter::{Config, DType, Group, ReduceOp, Tensor, TensorId, TensorSpec};
+
+use super::{JobArgs, check_job, launcher};
+use crate::bench::report::{Report, ReportLine, median, percentiles_us};
+use crate::bench::sizes::Sizes;
+use crate::bench::{BenchError, patience, ranks_output};
+use resnet50::Layer;
+
+/// Steps that warm up; not measured.
+const WARM_UP: usize = 3;
+/// Fewest measured steps of a pass.
+const FEWEST: usize = 5;
+/// Runs of the job for each setting of fusion, which take turns.
+const PASSES: usize = 3;
+
+/// What `shouter bench step` takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StepArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Tensors below so many bytes are fused in the second half of the figures (the key fuse_below)
+    #[arg(long, default_value = "16Ki")]
+    fuse_below: Sizes,
+    /// The most that is fused (the key fuse_bytes)
+    #[arg(long, default_value = "64Ki")]
+    fuse_bytes: Sizes,
+}
+
+/// What a step computes.
+#[derive(Args, Clone, Debug)]
+struct ModelArgs {
+    /// Whose tensors
+    #[arg(long, default_value = "resnet50", value_parser = ["resnet50"])]
+    model: String,
+    /// What the computation of a step takes, in milliseconds
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    compute_ms: u64,
+}
+
+/// The arguments of a rank; started by the bench itself under the launcher.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StepWorkerArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[arg(long)]
+    fuse_below: u64,
+    #[arg(long)]
+    seconds: f64,
+}
+
+/// Runs the job in each setting.
+pub(crate) fn main(args: &StepArgs) -> Result<(), BenchError> {
+    let StepArgs { job, model, fuse_below: Sizes(below), fuse_bytes: Sizes(bytes) } = args;
+    check_job(job)?;
+    if job.threads || !job.against.is_empty() {
+        return Err(BenchError::Usage(
+            "a step is measured between processes, of shouter alone; leave out --threads and --against"
+                .into(),
+        ));
+    }
+    let (&[below], &[bytes]) = (&below[..], &bytes[..]) else {
+        return Err(BenchError::Usage("--fuse-below and --fuse-bytes are one size each".into()));
+    };
+    let mut lines: Vec<ReportLine> = vec![];
+    for _ in 0..PASSES {
+        for fuse_below in [0, below] {
+            let (below, compute) = (fuse_below.to_string(), model.compute_ms.to_string());
+            let mut command = launcher(job)?;
+            command.env("SHOUTER_FUSE_BELOW", &below).env("SHOUTER_FUSE_BYTES", bytes.to_string());
+            command.args(["bench", "step-worker", "--model", &model.model, "--compute-ms", &compute]);
+            command.args(["--fuse-below", &below, "--seconds", &job.seconds.to_string()]);
+            lines.extend(ranks_output(command.stdin(Stdio::null()), patience(2, job.seconds))?);
+        }
+    }
+    let mut report = Report::new(job.json);
+    let mut table =
+        String::from("step (ms, medians)   until the first layer may start   p99    whole step\n");
+    while let Some(first) = lines.first().cloned() {
+        let (of, rest) = lines.into_iter().partition(|line: &ReportLine| line.series() == first.series());
+        lines = rest;
+        let line = middle(&of, first);
+        let ms = |us: Option<f64>| us.unwrap_or(0.0) / 1e3;
+        let figures = (ms(line.p50_us), ms(line.p99_us), ms(line.step_us));
+        table += &format!("{:<28}{:>24.2}{:>7.2}{:>14.2}\n", line.series(), figures.0, figures.1, figures.2);
+        report.push(line)?;
+    }
+    if !job.json {
+        print!("{table}");
+    }
+    Ok(())
+}
+
+/// The medians over the passes.
+fn middle(lines: &[ReportLine], first: ReportLine) -> ReportLine {
+    let of = |figure: fn(&ReportLine) -> Option<f64>| {
+        Some(median(&mut lines.iter().filter_map(figure).collect::<Vec<_>>()))
+    };
+    ReportLine {
+        p50_us: of(|line| line.p50_us),
+        p99_us: of(|line| line.p99_us),
+        step_us: of(|line| line.step_us),
+        passes: Some(lines.len() as u32),
+        ..first
+    }
+}
+
+/// The body of one rank.
+pub(crate) fn worker(args: &StepWorkerArgs) -> Result<(), BenchError> {
+    let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
+    if let Some(core) = config.cores.first()
+        && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
+    {
+        eprintln!("rank {} could not be pinned to core {core}", config.rank);
+    }
+    let group = shouter::init(config)?;
+    let mut trainer = Trainer::new(&group, resnet50::layers(), Duration::from_millis(args.model.compute_ms))?;
+    for order in ["push", "need"] {
+        let mut figures = trainer.measure(order == "need", args.seconds)?;
+        let (p50, p99) = percentiles_us(&mut figures.first);
+        let (step, _) = percentiles_us(&mut figures.steps);
+        let line = ReportLine {
+            bench: "step".into(),
+            who: "shouter".into(),
+            ranks: Some(group.size()),
+            hosts: Some(group.nodes()),
+            transport: Some(group.transport().channels.clone()),
+            bytes: Some(trainer.data.len() as u64 * 4),
+            iterations: Some(figures.first.len() as u64),
+            fuse_below: Some(args.fuse_below),
+            priority: Some(order.into()),
+            p50_us: Some(p50),
+            p99_us: Some(p99),
+            step_us: Some(step),
+            ..ReportLine::default()
+        };
+        if group.rank() == 0 {
+            println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
+        }
+    }
+    group.finalize()?;
+    Ok(())
+}
+
+/// Nanoseconds of each step: until the first layer may start, and in all.
+#[derive(Default)]
+struct Figures {
+    first: Vec<u64>,
+    steps: Vec<u64>,
+}
+
+/// A rank with its model.
+struct Trainer<'a> {
+    group: &'a Group,
+    layers: Vec<Layer>,
+    compute: Duration,
+    work: u64,
+    /// All tensors, one behind the other.
+    data: Tensor<f32>,
+    /// By layer: where each tensor begins, its elements, and its numbers in the tables by push and by need.
+    tensors: Vec<Vec<Place>>,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    start: usize,
+    count: usize,
+    ids: [TensorId; 2],
+}
+
+impl<'a> Trainer<'a> {
+    fn new(group: &'a Group, layers: Vec<Layer>, compute: Duration) -> Result<Self, BenchError> {
+        let spec =
+            |(name, count): &(String, u64)| TensorSpec::all_reduce(name, DType::F32, *count, ReduceOp::Sum);
+        let mut specs: Vec<TensorSpec> = layers.iter().flat_map(|layer| &layer.tensors).map(spec).collect();
+        let need = group.register(&specs)?;
+        specs.reverse();
+        let push = group.register(&specs)?;
+        let mut ids = push.into_iter().rev().zip(need).map(|(push, need)| [push, need]);
+        let mut start = 0;
+        let mut place = |&(_, count): &(String, u64)| {
+            let (count, at) = (count as usize, start);
+            start += count;
+            ids.next().map(|ids| Place { start: at, count, ids })
+        };
+        let tensors =
+            layers.iter().map(|layer| layer.tensors.iter().filter_map(&mut place).collect()).collect();
+        let work = layers.iter().map(|layer| layer.work).sum();
+        let data = group.alloc(start)?;
+        Ok(Self { group, layers, compute, work, data, tensors })
+    }
+
+    /// Steps for about so long; of each figure that of the slowest rank.
+    fn measure(&mut self, by_need: bool, seconds: f64) -> Result<Figures, BenchError> {
+        let begun = Instant::now();
+        for _ in 0..WARM_UP {
+            self.step(by_need)?;
+        }
+        let each = begun.elapsed().as_secs_f64() / WARM_UP as f64;
+        let mut wanted = [((seconds / each.max(1e-6)) as u64).max(FEWEST as u64)];
+        self.group.all_reduce(&mut wanted, ReduceOp::Min)?;
+        let mut figures = Figures::default();
+        for _ in 0..wanted[0] {
+            let (first, step) = self.step(by_need)?;
+            figures.first.push(first);
+            figures.steps.push(step);
+        }
+        self.group.all_reduce(&mut figures.first, ReduceOp::Max)?;
+        self.group.all_reduce(&mut figures.steps, ReduceOp::Max)?;
+        Ok(figures)
+    }
+
+    /// One step; both its figures.
+    #[allow(unsafe_code)]
+    fn step(&mut self, by_need: bool) -> Result<(u64, u64), BenchError> {
+        let Self { group, layers, compute, work, data, tensors } = self;
+        let mark = (group.rank() + 1) as f32;
+        for place in tensors.iter().flatten() {
+            data[place.start] = mark;
+            data[place.start + place.count - 1] = mark;
+        }
+        let share = |layer: &Layer, part: f64| compute.mul_f64(part * layer.work as f64 / *work as f64);
+        let base = data.as_mut_ptr();
+        let mut works: Vec<Vec<_>> = Vec::with_capacity(layers.len());
+        group.barrier()?;
+        let begun = Instant::now();
+        for (layer, places) in layers.iter().zip(&*tensors).rev() {
+            spin(share(layer, 2.0 / 3.0));
+            let mut pushed = Vec::with_capacity(places.len());
+            for place in places.iter().rev() {
+                // SAFETY: elements of `data`, which is left alone until all have been waited for.
+                let work =
+                    unsafe { group.push(place.ids[usize::from(by_need)], base.add(place.start).cast()) }?;
+                pushed.push(work);
+            }
+            works.push(pushed);
+        }
+        let pushed = Instant::now();
+        let mut first = None;
+        for (layer, works) in layers.iter().zip(works.iter().rev()) {
+            works.iter().try_for_each(|work| work.wait(None))?;
+            first.get_or_insert_with(|| pushed.elapsed());
+            spin(share(layer, 1.0 / 3.0));
+        }
+        let step = begun.elapsed();
+        let sum = (group.size() * (group.size() + 1) / 2) as f32;
+        for place in tensors.iter().flatten() {
+            if [data[place.start], data[place.start + place.count - 1]] != [sum; 2] {
+                return Err(BenchError::Failed(format!("tensor {} has a wrong sum", place.ids[0].0)));
+            }
+        }
+        Ok((first.unwrap_or_default().as_nanos() as u64, step.as_nanos() as u64))
+    }
+}
+
+/// Computes for so long.
+fn spin(time: Duration) {
+    let begun = Instant::now();
+    while begun.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}

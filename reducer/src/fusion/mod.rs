@@ -1,0 +1,163 @@
+//! Fusion: small tensors of the table that are reduced as one.
+//!
+//! Which tensors share a [`Bucket`] follows from the table and the plan alone ([`layouts`]): all-reduces of the same type and reduction,
+//! each smaller than `fuse_below`, in the order of the table, up to `fuse_bytes` in all; other tensors may lie between them. When a bucket
+//! goes is decided by [`Turn`], from the order of operations alone: with the last of its members that is pushed. What was pushed before is
+//! held until then. The end of a turn starts all that is held by itself, in the order in which it was pushed. So ranks that do the same in
+//! the same order start the same operations in the same order, whatever the times at which they do it.
+//!
+//! An element is folded in the order of ranks whatever the tensor around it (see [`plan`](crate::plan)), so a fused sum has the bits of one
+//! that is not. Where the plan names an algorithm that keeps another order, nothing is fused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::header::{Collective, Identity, Shape};
+use crate::plan::Plan;
+use crate::schedule::Schedule;
+use crate::table::{MAX_TENSORS, TensorSpec};
+
+mod turn;
+
+pub use turn::{Ends, Flight, Ready, Turn};
+
+/// Members that a bucket's name lists from its beginning, where it does not list all.
+const LISTED: usize = 8;
+
+/// Where the members of a bucket lie in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The type and the reduction, and the elements of all members.
+    pub shape: Shape,
+    /// Indices in their generation of the table, in its order.
+    pub tensors: Vec<u32>,
+    /// Where each begins, in bytes; then the end of the last.
+    starts: Vec<usize>,
+}
+
+impl Layout {
+    fn new(index: u32, shape: Shape) -> Self {
+        Self { shape, tensors: vec![index], starts: vec![0, bytes(&shape) as usize] }
+    }
+
+    fn add(&mut self, index: u32, shape: &Shape) {
+        self.tensors.push(index);
+        self.starts.push(self.bytes() + bytes(shape) as usize);
+        self.shape.count += shape.count;
+    }
+
+    /// Bytes of all members.
+    pub fn bytes(&self) -> usize {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// Where a member begins, and its bytes.
+    fn place(&self, member: usize) -> Option<(usize, usize)> {
+        let (start, end) = (*self.starts.get(member)?, *self.starts.get(member + 1)?);
+        Some((start, end - start))
+    }
+}
+
+fn bytes(shape: &Shape) -> u64 {
+    shape.count.saturating_mul(shape.dtype.size() as u64)
+}
+
+/// The buckets of a generation of the table: the same on every rank, for table and plan are. A tensor that finds no other is in none.
+pub fn layouts(plan: &Plan, specs: &[TensorSpec]) -> Vec<Layout> {
+    let named = plan.overrides.of(Collective::AllReduce);
+    // A bucket has a number behind those of the tensors.
+    if named.is_some_and(|algorithm| !algorithm.keeps_order()) || specs.len() > MAX_TENSORS / 2 {
+        return vec![];
+    }
+    let (mut open, mut all): (Vec<Layout>, Vec<Layout>) = (vec![], vec![]);
+    for (index, spec) in (0u32..).zip(specs) {
+        let &TensorSpec { collective, dtype, op, count, .. } = spec;
+        let shape = Shape { collective, dtype, op, count };
+        let bytes = bytes(&shape);
+        if collective != Collective::AllReduce || count == 0 || bytes >= plan.fuse_below {
+            continue;
+        }
+        let alike = |layout: &&mut Layout| (layout.shape.dtype, layout.shape.op) == (dtype, op);
+        match open.iter_mut().find(alike) {
+            Some(layout) if layout.bytes() as u64 + bytes <= plan.fuse_bytes => layout.add(index, &shape),
+            Some(layout) => all.push(std::mem::replace(layout, Layout::new(index, shape))),
+            None => open.push(Layout::new(index, shape)),
+        }
+    }
+    all.append(&mut open);
+    all.retain(|layout| layout.tensors.len() > 1);
+    all.sort_by_key(|layout| layout.tensors[0]);
+    all
+}
+
+/// Tensors of the table that are reduced as one.
+#[derive(Debug)]
+pub struct Bucket {
+    layout: Layout,
+    generation: u32,
+    /// Its number: those of the generation's tensors come before.
+    number: u32,
+    /// How often it was started as one.
+    uses: AtomicU32,
+    schedule: Arc<Schedule>,
+    name: Arc<str>,
+}
+
+/// A tensor of a bucket.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// The bucket.
+    pub bucket: Arc<Bucket>,
+    /// Which of its members it is.
+    pub index: usize,
+}
+
+impl Bucket {
+    /// The bucket of this layout among `specs`, with the schedule that reduces it in place.
+    pub fn new(
+        layout: Layout,
+        generation: u32,
+        number: u32,
+        specs: &[TensorSpec],
+        schedule: Arc<Schedule>,
+    ) -> Self {
+        let names = layout.tensors.iter().filter_map(|index| Some(specs.get(*index as usize)?.name.as_str()));
+        let name = list(&names.collect::<Vec<_>>()).into();
+        Self { layout, generation, number, uses: AtomicU32::new(0), schedule, name }
+    }
+
+    /// Where the members lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The members' names.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The most urgent member's index in the table, which is the priority of all.
+    pub fn priority(&self) -> u32 {
+        self.layout.tensors.first().copied().unwrap_or(0)
+    }
+
+    /// The identity of its next operation.
+    fn next_use(&self) -> Identity {
+        let instance = self.uses.fetch_add(1, Ordering::Relaxed);
+        Identity::Registered { generation: self.generation, tensor: self.number, instance }
+    }
+}
+
+/// Names in one line; of many, the first and the last.
+fn list(names: &[&str]) -> String {
+    match names {
+        [first @ .., last] if first.len() > 2 * LISTED => {
+            let more = first.len() - LISTED;
+            format!("{} + {more} more + {last}", first[..LISTED].join(" + "))
+        }
+        all => all.join(" + "),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! Which tensors share a bucket, and when it goes.
+
+use super::*;
+use crate::dtype::{DType, ReduceOp};
+
+fn plan(below: u64, bytes: u64) -> Plan {
+    Plan { fuse_below: below, fuse_bytes: bytes, ..Plan::default() }
+}
+
+fn spec(name: &str, dtype: DType, count: u64) -> TensorSpec {
+    TensorSpec::all_reduce(name, dtype, count, ReduceOp::Sum)
+}
+
+/// The members of each bucket.
+fn members(plan: &Plan, specs: &[TensorSpec]) -> Vec<Vec<u32>> {
+    layouts(plan, specs).into_iter().map(|layout| layout.tensors).collect()
+}
+
+#[test]
+fn buckets_follow_from_the_table_and_the_plan() {
+    let f32 = |name, count| spec(name, DType::F32, count);
+    let specs = [
+        f32("a", 10),
+        f32("large", 1000),
+        f32("b", 20),
+        spec("c", DType::F16, 8),
+        TensorSpec { collective: Collective::Broadcast, ..f32("broadcast", 4) },
+        TensorSpec { op: ReduceOp::Max, ..f32("max", 4) },
+        f32("empty", 0),
+        f32("d", 30),
+        spec("e", DType::F16, 8),
+        f32("at the limit", 64),
+    ];
+    assert_eq!(members(&plan(0, 1 << 20), &specs), Vec::<Vec<u32>>::new());
+    assert_eq!(members(&plan(256, 1 << 20), &specs), [vec![0, 2, 7], vec![3, 8]]);
+    assert_eq!(members(&plan(257, 1 << 20), &specs), [vec![0, 2, 7, 9], vec![3, 8]]);
+    // As many as fit, and none is alone.
+    assert_eq!(members(&plan(256, 120), &specs), [vec![0, 2], vec![3, 8]]);
+    assert_eq!(members(&plan(256, 119), &specs), [vec![3, 8]]);
+    let layout = &layouts(&plan(257, 1 << 20), &specs)[0];
+    assert_eq!((layout.bytes(), layout.shape.count), (4 * 124, 124));
+    assert_eq!(
+        (0..5).map(|at| layout.place(at)).collect::<Vec<_>>(),
+        [Some((0, 40)), Some((40, 80)), Some((120, 120)), Some((240, 256)), None]
+    );
+}
+
+#[test]
+fn nothing_is_fused_where_the_plan_names_an_algorithm_of_another_order() {
+    let specs = [spec("a", DType::F32, 10), spec("b", DType::F32, 10)];
+    for (algorithm, buckets) in [("ring", 0), ("recursive_doubling", 0), ("direct", 1), ("hierarchical", 1)] {
+        let overrides = format!("all_reduce:{algorithm}").parse().unwrap();
+        let plan = Plan { overrides, ..plan(256, 1 << 20) };
+        assert_eq!(members(&plan, &specs).len(), buckets, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_bucket_is_named_by_its_members() {
+    let names: Vec<String> = (0..20).map(|number| format!("t{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert_eq!(list(&names[..2]), "t0 + t1");
+    assert!(list(&names[..17]).ends_with(" + t15 + t16"));
+    assert_eq!(list(&names), "t0 + t1 + t2 + t3 + t4 + t5 + t6 + t7 + 11 more + t19");
+}

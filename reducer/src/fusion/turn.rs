@@ -1,0 +1,281 @@
+//! What is pushed between two ends of a turn, and what of it starts.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Bucket, Member};
+use crate::executor::Request;
+use crate::memory::{self, Pool, TensorRegion};
+
+/// An operation to be started, and who hears of its end.
+#[derive(Debug)]
+pub struct Ready<D> {
+    /// The operation.
+    pub request: Request,
+    /// Who hears of it.
+    pub ends: Ends<D>,
+    /// How many were pushed before; only where it goes by itself.
+    number: u64,
+}
+
+/// Who hears of an operation's end.
+#[derive(Debug)]
+pub enum Ends<D> {
+    /// That of one tensor.
+    One(D),
+    /// Those of a bucket's members.
+    All(Flight<D>),
+}
+
+impl<D> Ends<D> {
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &D> {
+        let (one, all) = match self {
+            Self::One(due) => (Some(due), None),
+            Self::All(flight) => (None, Some(flight.held.iter().flatten().map(|held| &held.due))),
+        };
+        one.into_iter().chain(all.into_iter().flatten())
+    }
+}
+
+/// A member that was pushed.
+#[derive(Debug)]
+struct Held<D> {
+    /// How many were pushed before.
+    number: u64,
+    request: Request,
+    due: D,
+}
+
+/// One use of a bucket: what was pushed of it, and the memory in which it is reduced.
+#[derive(Debug)]
+pub struct Flight<D> {
+    bucket: Arc<Bucket>,
+    held: Vec<Option<Held<D>>>,
+    /// Room for all members, made when first needed.
+    staging: Option<Pool>,
+    /// The members were copied there.
+    is_copied: bool,
+    /// It was started, and has not ended well.
+    is_under_way: bool,
+}
+
+impl<D> Flight<D> {
+    fn new(bucket: &Arc<Bucket>) -> Self {
+        let held = bucket.layout.tensors.iter().map(|_| None).collect();
+        Self { bucket: bucket.clone(), held, staging: None, is_copied: false, is_under_way: false }
+    }
+
+    fn is_complete(&self) -> bool {
+        self.held.iter().all(Option::is_some)
+    }
+
+    /// The members' memory as one, where they lie behind each other in memory that the host's ranks share.
+    fn joined(&self) -> Option<TensorRegion> {
+        let mut requests = self.held.iter().flatten().map(|held| &held.request);
+        let first = requests.next().filter(|request| request.input.is_empty())?.data;
+        requests.try_fold(first, |joined, next| joined.joined(&next.data).filter(|_| next.input.is_empty()))
+    }
+
+    /// Copies the members into the staging memory; `None` if there is none, or one has not the length that it was registered with.
+    fn gather(&mut self) -> Option<TensorRegion> {
+        let bytes = self.bucket.layout.bytes();
+        if self.staging.is_none() {
+            self.staging = Pool::new(bytes);
+        }
+        let into = self.staging.as_ref()?.whole().sub(0, bytes)?;
+        for (at, held) in self.held.iter().enumerate() {
+            let (start, len) = self.bucket.layout.place(at)?;
+            let given = held.as_ref()?.request.given();
+            (given.len() == len).then_some(())?;
+            memory::copy((into, start), (given, 0), len)?;
+        }
+        Some(into)
+    }
+
+    /// Copies the results to the members.
+    fn scatter(&self) {
+        let Some(from) = self.staging.as_ref().map(Pool::whole).filter(|_| self.is_copied) else { return };
+        for (at, held) in self.held.iter().enumerate() {
+            if let (Some((start, len)), Some(held)) = (self.bucket.layout.place(at), held) {
+                // Input and output of an all-reduce are of one length, which `gather` has compared.
+                let _ = memory::copy((held.request.data, 0), (from, start), len);
+            }
+        }
+    }
+
+    /// The operation of all members; `None` if their memory cannot be one.
+    fn request(&mut self) -> Option<Request> {
+        let joined = self.joined().filter(|joined| joined.len() == self.bucket.layout.bytes());
+        self.is_copied = joined.is_none();
+        let data = joined.or_else(|| self.gather())?;
+        self.is_under_way = true;
+        let bucket = &self.bucket;
+        let requests = || self.held.iter().flatten().map(|held| &held.request);
+        Some(Request {
+            identity: bucket.next_use(),
+            shape: bucket.layout.shape,
+            data,
+            input: TensorRegion::empty(),
+            schedule: bucket.schedule.clone(),
+            priority: bucket.priority(),
+            deadline: requests().map(|request| request.deadline).min()?,
+            name: bucket.name.clone(),
+            step: requests().map(|request| request.step).max()?,
+            device: None,
+        })
+    }
+}
+
+impl<D> Drop for Flight<D> {
+    fn drop(&mut self) {
+        // Something may still refer to the memory in which it runs: that stays for ever.
+        if let Some(staging) = self.staging.as_mut().filter(|_| self.is_under_way) {
+            staging.leak();
+        }
+    }
+}
+
+/// What was pushed and not started, of one rank in one group.
+#[derive(Debug)]
+pub struct Turn<D> {
+    /// Uses of buckets that lack members.
+    pending: Vec<Flight<D>>,
+    /// Uses that have ended, for the next.
+    spare: Vec<Flight<D>>,
+    ready: VecDeque<Ready<D>>,
+    pushed: u64,
+    held: usize,
+    /// When the first of what is held misses its deadline.
+    until: Duration,
+    /// Nothing is held any more.
+    is_closed: bool,
+}
+
+impl<D> Default for Turn<D> {
+    fn default() -> Self {
+        Self {
+            pending: vec![],
+            spare: vec![],
+            ready: VecDeque::new(),
+            pushed: 0,
+            held: 0,
+            until: Duration::MAX,
+            is_closed: false,
+        }
+    }
+}
+
+impl<D> Turn<D> {
+    /// A member of a bucket was pushed. If it was there already, this is a later turn, and what is held starts first.
+    pub fn push(&mut self, Member { bucket, index }: &Member, request: Request, due: D) {
+        let is_in = |flight: &Flight<D>| Arc::ptr_eq(&flight.bucket, bucket);
+        let is_there = |flight: &Flight<D>| flight.held.get(*index).is_none_or(Option::is_some);
+        if self.is_closed || self.pending.iter().find(|flight| is_in(flight)).is_some_and(is_there) {
+            self.end();
+        }
+        if self.is_closed {
+            return self.ready.push_back(Ready { request, ends: Ends::One(due), number: self.pushed });
+        }
+        let at = self.pending.iter().position(is_in).unwrap_or_else(|| {
+            let spare = self.spare.iter().position(is_in).map(|at| self.spare.swap_remove(at));
+            self.pending.push(spare.unwrap_or_else(|| Flight::new(bucket)));
+            self.pending.len() - 1
+        });
+        self.until = self.until.min(request.deadline);
+        self.pushed += 1;
+        self.held += 1;
+        let flight = &mut self.pending[at];
+        match flight.held.get_mut(*index) {
+            Some(place) => *place = Some(Held { number: self.pushed, request, due }),
+            None => return,
+        }
+        if flight.is_complete() {
+            let mut flight = self.pending.swap_remove(at);
+            self.held -= flight.held.len();
+            match flight.request() {
+                Some(request) => {
+                    self.ready.push_back(Ready { request, ends: Ends::All(flight), number: self.pushed })
+                }
+                None => self.separate(flight),
+            }
+            self.look_at_deadlines();
+        }
+    }
+
+    /// The turn ends: what is held starts, in the order of the pushes.
+    pub fn end(&mut self) {
+        let behind = self.ready.len();
+        while let Some(flight) = self.pending.pop() {
+            self.separate(flight);
+        }
+        self.ready.make_contiguous()[behind..].sort_unstable_by_key(|ready| ready.number);
+        self.held = 0;
+        self.until = Duration::MAX;
+    }
+
+    /// The same, and from now on nothing is held.
+    pub fn close(&mut self) {
+        self.end();
+        self.is_closed = true;
+    }
+
+    /// Takes what starts next.
+    pub fn take(&mut self) -> Option<Ready<D>> {
+        self.ready.pop_front()
+    }
+
+    /// How many operations can be taken.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// How many members are held for others.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Those who hear of what is held.
+    pub fn dues(&self) -> impl Iterator<Item = &D> {
+        self.pending.iter().flat_map(|flight| flight.held.iter().flatten()).map(|held| &held.due)
+    }
+
+    /// When the first of what is held misses its deadline.
+    pub fn until(&self) -> Duration {
+        self.until
+    }
+
+    /// Members of the buckets of which something is held: what was pushed, and what is missed.
+    pub fn pending(&self) -> impl Iterator<Item = (&Bucket, Vec<u32>)> {
+        self.pending.iter().map(|flight| {
+            let tensors = flight.bucket.layout.tensors.iter().zip(&flight.held);
+            (&*flight.bucket, tensors.filter(|(_, held)| held.is_none()).map(|(tensor, _)| *tensor).collect())
+        })
+    }
+
+    /// A bucket's operation has ended. Where it has brought its results they are copied to the members; then each of these is told.
+    pub fn land(&mut self, mut flight: Flight<D>, is_well: bool, mut tell: impl FnMut(D)) {
+        if is_well {
+            flight.scatter();
+            flight.is_under_way = false;
+        }
+        flight.held.iter_mut().filter_map(Option::take).for_each(|held| tell(held.due));
+        if is_well {
+            self.spare.push(flight);
+        }
+    }
+
+    /// Starts a bucket's members by themselves.
+    fn separate(&mut self, mut flight: Flight<D>) {
+        for Held { number, request, due } in flight.held.iter_mut().filter_map(Option::take) {
+            self.ready.push_back(Ready { request, ends: Ends::One(due), number });
+        }
+        self.spare.push(flight);
+    }
+
+    fn look_at_deadlines(&mut self) {
+        let held = self.pending.iter().flat_map(|flight| flight.held.iter().flatten());
+        self.until = held.map(|held| held.request.deadline).min().unwrap_or(Duration::MAX);
+    }
+}
