@@ -87,8 +87,8 @@ mod wire;
 #[doc(hidden)]
 pub use communicator::leaders;
 pub use communicator::{
-    Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lending, Lent, Source, Stats, Status,
-    Tag, Tensor, TensorSpec, Transfer, Transport, UnevenCall, Work, init,
+    AccessCall, Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lending, Lent, Source,
+    Stats, Status, Tag, Tensor, TensorSpec, Transfer, Transport, UnevenCall, Update, Window, Work, init,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};
@@ -97,3 +97,4 @@ pub use num_complex::Complex;
 pub use shouter_reducer::dtype::{DType, NoReduction, ReduceOp};
 pub use shouter_reducer::float8::{F8E4M3, F8E5M2};
 pub use shouter_reducer::header::Collective;
+pub use shouter_reducer::windows::Action;
