@@ -215,7 +215,7 @@ fn computing(group: &Group) -> Result<(), Error> {
             window.fetch_and_op(&[1], &mut [0], last, 0, ReduceOp::Sum)?;
             window.put(&[i], last, 1 + u64::from(group.rank() % 2))?;
         }
-        window.flush(last)?;
+        window.flush(Some(last))?;
         assert!(begin.elapsed() < Duration::from_secs(2), "took {:?}", begin.elapsed());
     }
     let memory = window.free()?;
@@ -236,7 +236,7 @@ fn wrong(group: &Group) -> Result<(), Error> {
         (window.accumulate(&[1.0], 0, 0, ReduceOp::Avg), "use sum, and divide"),
         (window.fetch_and_op(&[1.0], &mut into, 0, 0, ReduceOp::Sum), "are no memory of the host"),
         (window.compare_and_swap(0.0, 1.0, 0, 0).map(drop), "only integers and truth values"),
-        (window.flush(group.size()), "does not exist"),
+        (window.flush(Some(group.size())), "does not exist"),
     ];
     for (result, part) in errors {
         let error = result.unwrap_err();
@@ -305,7 +305,7 @@ fn dropped(group: &Group) -> Result<(), Error> {
     assert!(text.contains("of window 0 of rank 0: rank 0 says that it has freed the window"), "{text}");
     // Others' parts are there.
     window.put(&data, group.rank(), 0)?;
-    window.flush(None)?;
+    window.flush(None::<u32>)?;
     group.barrier()
 }
 
@@ -382,7 +382,7 @@ fn beside(group: &Group) -> Result<(), Error> {
                     window.accumulate(&[1], i as u32 % size, 0, ReduceOp::Sum)?;
                     window.put(&[i], (rank + 1) % size, at)?;
                 }
-                window.flush(None)
+                window.flush(None::<u32>)
             })
         };
         let threads = [accesses(1 + u64::from(rank)), accesses(1 + u64::from(rank))];

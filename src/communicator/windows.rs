@@ -76,8 +76,17 @@ pub struct AccessCall {
 /// let mut ticket = [0u64];
 /// window.fetch_and_op(&[1], &mut ticket, 0, 0, ReduceOp::Sum)?;
 /// assert!(ticket[0] < u64::from(group.size()));
+/// window.fence()?;
+/// // The first one to come sets it back.
+/// let size = u64::from(group.size());
+/// let was_first = window.compare_and_swap(size, 0, 0, 0)? == size;
+/// // Plain reads and writes, too, and additions without an answer.
+/// window.put(&[0], 0, 0)?;
+/// window.accumulate(&[5], 0, 0, ReduceOp::Max)?;
+/// window.flush(Some(0))?;
+/// window.get(&mut ticket, 0, 0)?;
 /// let memory = window.free()?;
-/// # assert_eq!(memory, [1]);
+/// # assert!(was_first && memory == [5] && ticket == [5]);
 /// # Ok(())
 /// # }
 /// ```
@@ -172,8 +181,8 @@ impl<T: Element> Window<'_, T> {
     ///
     /// # Errors
     /// How one of them has failed, as [`put`](Self::put) says; the first of each target, one at a time.
-    pub fn flush(&self, target: impl Into<Option<u32>>) -> Result<(), Error> {
-        self.group.flush_window(self.id, target.into())
+    pub fn flush(&self, target: Option<u32>) -> Result<(), Error> {
+        self.group.flush_window(self.id, target)
     }
 
     /// Waits until all accesses of all ranks have taken effect. Every rank calls it.

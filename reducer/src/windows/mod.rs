@@ -72,6 +72,8 @@ pub struct Windows {
     windows: BTreeMap<WindowId, Window>,
     next_window: u32,
     accesses: Slots<Access>,
+    /// How many of them there are of each window and target.
+    under_way: BTreeMap<(WindowId, Rank), usize>,
     answers: Slots<Answer>,
     /// Answers with fragments to post.
     answering: VecDeque<slots::Handle>,
@@ -113,6 +115,7 @@ impl Windows {
             windows: BTreeMap::new(),
             next_window: 0,
             accesses: Slots::default(),
+            under_way: BTreeMap::new(),
             answers: Slots::default(),
             answering: VecDeque::new(),
             outbound: BTreeMap::new(),
@@ -223,10 +226,8 @@ impl Windows {
 
     /// Whether all accesses of this rank to a target, or to all, have ended.
     pub fn is_flushed(&self, window: WindowId, target: Option<Rank>) -> bool {
-        let is_of = |access: &Access| {
-            access.piece.window == window && target.is_none_or(|target| target == access.target)
-        };
-        !self.accesses.iter().any(|(_, access)| is_of(access))
+        let (first, last) = target.map_or((Rank(0), Rank(u32::MAX)), |target| (target, target));
+        self.under_way.range((window, first)..=(window, last)).next().is_none()
     }
 
     /// How an access to this target (or any) of the window failed that nobody waited for; each first one of a target is told, once.

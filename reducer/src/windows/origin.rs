@@ -149,6 +149,7 @@ impl Windows {
             self.ended.push_back(AccessEnded { id, result: Ok(()) });
         }
         self.earliest = self.earliest.min(deadline);
+        *self.under_way.entry((piece.window, target)).or_default() += 1;
         let handle = self.accesses.insert(access);
         if total == 0 {
             self.end(handle);
@@ -463,6 +464,13 @@ impl Windows {
     /// Nothing refers to an access's memory: it has ended.
     pub(super) fn end(&mut self, handle: Handle) {
         let Some(mut access) = self.accesses.remove(handle) else { return };
+        let of = (access.piece.window, access.target);
+        if let Some(count) = self.under_way.get_mut(&of) {
+            *count -= 1;
+            if *count == 0 {
+                self.under_way.remove(&of);
+            }
+        }
         if let (Some(copy), Some(copies)) = (access.copy.take(), &mut self.copies) {
             copies.put(copy);
         }

@@ -263,7 +263,7 @@ impl Group {
     /// Nothing is kept any more, and every message was taken well.
     pub(super) fn assert_given_back(&self, what: &str) {
         for windows in &self.ranks {
-            assert_eq!(windows.running(), 0, "{what}");
+            assert_eq!((windows.running(), windows.under_way.len()), (0, 0), "{what}");
             assert_eq!(windows.answers.len(), 0, "{what}");
             assert!(windows.answering.is_empty() && windows.stalled.is_empty(), "{what}");
             assert!(windows.outbound.values().all(origin::Outbound::is_empty), "{what}");
