@@ -305,7 +305,7 @@ fn dropped(group: &Group) -> Result<(), Error> {
     assert!(text.contains("of window 0 of rank 0: rank 0 says that it has freed the window"), "{text}");
     // Others' parts are there.
     window.put(&data, group.rank(), 0)?;
-    window.flush(None::<u32>)?;
+    window.flush(None)?;
     group.barrier()
 }
 
@@ -382,7 +382,7 @@ fn beside(group: &Group) -> Result<(), Error> {
                     window.accumulate(&[1], i as u32 % size, 0, ReduceOp::Sum)?;
                     window.put(&[i], (rank + 1) % size, at)?;
                 }
-                window.flush(None::<u32>)
+                window.flush(None)
             })
         };
         let threads = [accesses(1 + u64::from(rank)), accesses(1 + u64::from(rank))];

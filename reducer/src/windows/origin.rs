@@ -12,7 +12,7 @@ use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, MAX_COUNT, MAX_GRANULE, MessageKind};
 use crate::memory::{self, MemoryKind, Pool, Pooled, Span, TensorRegion};
 use crate::p2p::fragments::{FragmentIs, Fragments};
-use crate::transport::{SendError, Transport};
+use crate::transport::{SendError, SendToken, Transport};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,6 +29,8 @@ pub(super) struct Access {
     into: TensorRegion,
     /// What a copy of the data lies in.
     copy: Option<Pooled>,
+    /// The caller has been told of the end, whatever the transport still refers to.
+    is_told: bool,
     pub(super) deadline: Duration,
     /// Bytes of the window.
     total: usize,
@@ -132,6 +134,7 @@ impl Windows {
             data,
             into,
             copy: None,
+            is_told: false,
             deadline,
             total,
             posted: 0,
@@ -140,11 +143,8 @@ impl Windows {
             unreleased: 0,
             failure: None,
         };
-        if waited
-            && !piece.action.answers()
-            && data.len() <= self.config.copied_bytes
-            && self.copy(&mut access)
-        {
+        let is_copied = waited && data.len() <= self.config.copied_bytes && self.copy(&mut access);
+        if is_copied && !piece.action.answers() {
             access.id = None;
             self.ended.push_back(AccessEnded { id, result: Ok(()) });
         }
@@ -292,7 +292,9 @@ impl Windows {
             let room = given.next_multiple_of(GRANULE_UNIT).max(GRANULE_UNIT);
             let header = piece.header(config, MessageKind::Access, out.next);
             let header = Header { granule: room as u32, len: given as u32, ..header };
-            match transport.send(target, &header, payload, handle.token(false)) {
+            // Nothing of the caller's memory is lent where nothing goes there.
+            let token = if given == 0 { SendToken::CONTROL } else { handle.token(false) };
+            match transport.send(target, &header, payload, token) {
                 Ok(()) => {}
                 Err(SendError::Full) => break true,
                 // The transport reports the loss to its owner, who decides what becomes of the group.
@@ -305,7 +307,7 @@ impl Windows {
             out.in_flight += cost;
             access.posted += len;
             access.requests += 1;
-            access.unreleased += 1;
+            access.unreleased += u32::from(given > 0);
             if access.posted == access.total {
                 access.is_posted = true;
                 out.queue.pop_front();
@@ -451,7 +453,15 @@ impl Windows {
         let own = self.config.rank;
         let Some(access) = self.accesses.get(handle) else { return };
         if access.failure.is_none() {
-            access.failure = Some(why(access.subject(own)));
+            let error = why(access.subject(own));
+            // What the transport may still refer to is a copy.
+            if access.copy.is_some()
+                && let Some(id) = access.id.take()
+            {
+                access.is_told = true;
+                self.ended.push_back(AccessEnded { id, result: Err(error.clone()) });
+            }
+            access.failure = Some(error);
         }
         let target = access.target;
         self.end_if_done(handle);
@@ -477,13 +487,13 @@ impl Windows {
         let result = access.failure.map_or(Ok(()), Err);
         match (access.id, result) {
             (Some(id), result) => self.ended.push_back(AccessEnded { id, result }),
-            (None, Err(error)) => {
+            (None, Err(error)) if !access.is_told => {
                 let late = &mut self.outbound.entry(access.target).or_default().late;
                 if !late.iter().any(|earlier| earlier.subject().window == access.piece.window) {
                     late.push(error);
                 }
             }
-            (None, Ok(())) => {}
+            (None, _) => {}
         }
     }
 }

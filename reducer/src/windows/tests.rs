@@ -219,23 +219,32 @@ fn a_deadline_names_the_target_and_what_comes_later_changes_nothing() {
     let put =
         group.start(0, AccessRequest { deadline, waited: false, ..access(Action::Put, 1, &large, &none) });
     let get = group.start(0, AccessRequest { deadline, ..access(Action::Get, 1, &none, &into) });
+    let (new, old) = (word(1), word(78));
+    let swap = group.start(0, AccessRequest { deadline, ..access(Action::Swap, 1, &new, &old) });
     group.poll(0);
     assert!(group.ranks[0].next_deadline().unwrap() <= deadline);
-    // The transport has given what was sent to the peer, which does not answer.
-    group.release(0);
     group.now = deadline;
     group.poll(0);
-    let error = group.result(0, get).unwrap().clone().unwrap_err().to_string();
-    assert!(
-        error.contains("get by rank 0 of 1 x u64 from element 0 of window 0 of rank 1 missed its deadline"),
-        "{error}"
-    );
+    for id in [get, swap] {
+        let error = group.result(0, id).unwrap().clone().unwrap_err().to_string();
+        assert!(
+            error.contains(" by rank 0 of 1 x u64 from element 0 of window 0 of rank 1 missed its deadline"),
+            "{error}"
+        );
+    }
+    // The transport still refers to what the others give: to a copy, and to the caller's memory.
+    assert!(group.ranks[0].running() == 2 && group.ranks[0].take_late(WindowId(0), None).is_none());
+    group.release(0);
     assert_eq!(group.ranks[0].running(), 0);
     let late = group.ranks[0].take_late(WindowId(0), None).unwrap().to_string();
     assert!(late.contains("put by rank 0 of 100 x u64") && !late.contains("seq"), "{late} {put:?}");
     group.net.cut = false;
     group.settle();
-    assert_eq!(into.words(), [77], "an answer that comes later finds no access");
+    assert_eq!(
+        (into.words(), old.words()),
+        (vec![77], vec![78]),
+        "an answer that comes later finds no access"
+    );
     assert_eq!(group.windows[1].words(), [1; 100], "and yet the put took effect");
     group.assert_given_back("deadlines");
 }
