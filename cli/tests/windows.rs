@@ -317,8 +317,9 @@ fn late(group: &Group) -> Result<(), Error> {
     if group.rank() == last {
         let pid = std::process::id().to_string();
         let resume = format!("sleep 4; kill -CONT {pid}");
-        std::process::Command::new("sh").args(["-c", &resume]).spawn().expect("a shell");
+        let mut resume = std::process::Command::new("sh").args(["-c", &resume]).spawn().expect("a shell");
         std::process::Command::new("kill").args(["-STOP", &pid]).status().expect("kill");
+        resume.wait().expect("it ends");
     } else {
         std::thread::sleep(Duration::from_millis(300));
         let mut into = [0u64];

@@ -100,7 +100,6 @@ pub unsafe extern "C" fn shouter_window_get(
 /// Starts to change the target's elements with the `count` at `data`: `op` is SHOUTER_SUM or its like, but no SHOUTER_AVG, or
 /// SHOUTER_REPLACE. They may be changed when shouter_window_flush, or shouter_window_fence, has returned.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "those of C")]
 pub unsafe extern "C" fn shouter_window_accumulate(
     shouter: *const Shouter,
     window: u32,
@@ -129,7 +128,6 @@ pub unsafe extern "C" fn shouter_window_accumulate(
 /// As shouter_window_accumulate, and writes what the elements were before to `before`; `op` may be SHOUTER_KEEP, too. Returns when that is
 /// there.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "those of C")]
 pub unsafe extern "C" fn shouter_window_fetch_and_op(
     shouter: *const Shouter,
     window: u32,
@@ -156,7 +154,6 @@ pub unsafe extern "C" fn shouter_window_fetch_and_op(
 /// Writes the element at `desired` if the target's has the bits of that at `expected`, and writes what it was before to `before`. Returns
 /// when that is there. Only integers and truth values have it.
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "those of C")]
 pub unsafe extern "C" fn shouter_window_compare_and_swap(
     shouter: *const Shouter,
     window: u32,
