@@ -260,6 +260,18 @@ pub enum Operation {
     Send = 30,
     /// A receive.
     Receive = 31,
+    /// A put to a window.
+    Put = 40,
+    /// A get from a window.
+    Get = 41,
+    /// An accumulate to a window.
+    Accumulate = 42,
+    /// A fetch-and-op on a window.
+    FetchAndOp = 43,
+    /// A compare-and-swap on a window.
+    CompareAndSwap = 44,
+    /// The making of a window.
+    Window = 45,
 }
 
 impl From<Collective> for Operation {

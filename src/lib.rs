@@ -87,8 +87,9 @@ mod wire;
 #[doc(hidden)]
 pub use communicator::leaders;
 pub use communicator::{
-    Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lending, Lent, Premul, Source, Staging,
-    Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec, Transfer, Transport, UnevenCall, Work, init,
+    AccessCall, Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lending, Lent, Premul,
+    Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec, Transfer, Transport,
+    UnevenCall, Update, Window, Work, init,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};
@@ -98,3 +99,4 @@ pub use shouter_reducer::dtype::{DType, NoReduction, ReduceOp};
 pub use shouter_reducer::float8::{F8E4M3, F8E5M2};
 pub use shouter_reducer::header::Collective;
 pub use shouter_reducer::layout::Layout;
+pub use shouter_reducer::windows::Action;

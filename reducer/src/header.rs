@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   0  1 version   'S' in the high bits, the version in the low four
-//!   1  1 kind      data, credit, abort, vote, floor, relay, relayed, member; or of a message of its own (`p2p`)
+//!   1  1 kind      data, credit, abort, vote, floor, relay, relayed, member; or of a message of its own (`p2p`), or to a window
 //!   2  2 operation reduction (4 bits), dtype (5), collective (6); the top bit is set for an ad-hoc operation
 //!   4  4 source    the sender's rank
 //!   8  4 group     the communicator, by the number that the receiver has given it; 0 for the group of all
@@ -21,6 +21,9 @@
 //!
 //! Where the kind is of a message of its own ([`MessageKind::is_p2p`]), the seq counts the messages of this pair of ranks, the tensor is
 //! the tag, the count is the message's (or the receive's), and the operation says nothing.
+//!
+//! Where it is of an access to a window ([`MessageKind::is_window`]), the seq counts the requests of this pair of ranks, the tensor is the
+//! first element, the instance the window, the count that of the elements, and the round says with the reduction what is done.
 //!
 //! The offset of a fragment is index times granule (2^48 bytes and more can be addressed). So each fragment gives
 //! the position of its neighbours, and the receiver can keep a bit per fragment in any order of arrival.
@@ -93,6 +96,14 @@ pub enum MessageKind {
     /// as many operations as `round` (the high half) and `len` say. [`MatchKey::MAKING`] is its group; its `seq` and `identity` say which
     /// group it makes.
     Member = 16,
+    /// The sender asks for something to be done in a window of the receiver's: `round` says what, the identity where.
+    Access = 17,
+    /// A fragment of what an access has asked for.
+    Answer = 18,
+    /// The sender does not do what an access asks for: `round` is the reason.
+    Denied = 19,
+    /// The sender has served the receiver's accesses before this one, and has denied `round` of them.
+    Applied = 20,
 }
 
 impl MessageKind {
@@ -102,10 +113,16 @@ impl MessageKind {
         (Self::Message as u8..=Self::Withdrawn as u8).contains(&(self as u8))
     }
 
+    /// Whether it belongs to the accesses that ranks make to each other's windows.
+    #[inline]
+    pub fn is_window(self) -> bool {
+        (Self::Access as u8..=Self::Applied as u8).contains(&(self as u8))
+    }
+
     /// Whether it may carry a payload.
     #[inline]
     fn carries_payload(self) -> bool {
-        matches!(self, Self::Data | Self::Message)
+        matches!(self, Self::Data | Self::Message | Self::Access | Self::Answer)
     }
 }
 
@@ -507,6 +524,10 @@ impl Header {
             14 => MessageKind::Relay,
             15 => MessageKind::Relayed,
             16 => MessageKind::Member,
+            17 => MessageKind::Access,
+            18 => MessageKind::Answer,
+            19 => MessageKind::Denied,
+            20 => MessageKind::Applied,
             other => return Err(HeaderError::Kind(other)),
         };
         let code = u16::from_le_bytes([bytes[2], bytes[3]]);

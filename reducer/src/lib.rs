@@ -15,6 +15,7 @@
 //! |  `check` | proves that the schedules of all ranks fit together |
 //! | [`executor`] | runs schedules, fragment by fragment |
 //! | [`p2p`] | messages from one rank to another, matched by sender and tag |
+//! | [`windows`] | memory of each rank that the others access |
 //! | [`recorder`] | the last events of a shard, kept for when its group fails |
 //! | [`header`] | the header of every message |
 //! | [`transport`] | the interfaces to the network, the node's shared memory and accelerators |
@@ -46,3 +47,4 @@ pub mod schedule;
 pub mod solo;
 pub mod table;
 pub mod transport;
+pub mod windows;

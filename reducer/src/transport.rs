@@ -30,10 +30,19 @@ impl SendToken {
     /// The class of the tokens of messages of their own (`p2p`): the high four of the low 32 bits, where a collective's token has its step.
     pub(crate) const P2P: u64 = 8 << 28;
 
+    /// The same of accesses to windows, and of answers to them.
+    pub(crate) const WINDOW: u64 = 9 << 28;
+
     /// Whether it is of a message that a rank sends of itself, outside any collective.
     #[inline]
     pub fn is_p2p(self) -> bool {
         self.0 & 15 << 28 == Self::P2P
+    }
+
+    /// Whether it is of an access to a window, or of the answer to one.
+    #[inline]
+    pub fn is_window(self) -> bool {
+        self.0 & 15 << 28 == Self::WINDOW
     }
 
     /// Owners are numbered below this.

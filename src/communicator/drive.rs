@@ -7,6 +7,7 @@ use std::time::Duration;
 use shouter_reducer::executor::{AbortCause, OpError, Request, StartError};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::p2p::{PostError, Status, TransferError, TransferId};
+use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, WindowId};
 
 use super::p2p::{Outcome, Post};
 use crate::engine::Engine;
@@ -36,6 +37,9 @@ pub(super) struct Drive {
     /// The group whose operations these are; `None` for the group of all.
     group: Option<GroupId>,
 }
+
+/// How an access or a flush has ended, or why it was not started.
+pub(super) type Accessed = Result<Result<(), AccessError>, AccessRefused>;
 
 /// Why an operation brought no result.
 pub(super) enum RunError {
@@ -157,6 +161,32 @@ impl Drive {
         until: Option<Instant>,
     ) -> Result<Result<Status, TransferError>, Error> {
         self.driver.drive_until(move |engine| engine.take_transfer(id), until).map_err(drive_error)
+    }
+
+    /// Starts an access to a window, where there is room for one more, and waits for its end where it is waited for.
+    pub(super) fn access(&self, request: AccessRequest) -> Result<Accessed, Error> {
+        let mut started = None;
+        let goal = move |engine: &mut RankEngine| {
+            let id = match started {
+                Some(id) => id,
+                None => match engine.start_access(request) {
+                    Ok(id) => {
+                        engine.poll(Clock.now());
+                        *started.insert(id)
+                    }
+                    Err(AccessRefused::Busy { .. }) => return None,
+                    Err(error) => return Some(Err(error)),
+                },
+            };
+            if request.waited { engine.take_access(id).map(Ok) } else { Some(Ok(Ok(()))) }
+        };
+        self.driver.drive_until(goal, None).map_err(drive_error)
+    }
+
+    /// Waits until all accesses of a window to a target, or to all, have ended.
+    pub(super) fn flush(&self, window: WindowId, target: Option<Rank>) -> Result<Accessed, Error> {
+        let goal = move |engine: &mut RankEngine| engine.take_flush(window, target);
+        self.driver.drive_until(goal, None).map_err(drive_error)
     }
 
     /// Waits for a message that a receive could take, or the end of the group.

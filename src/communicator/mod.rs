@@ -29,6 +29,7 @@ mod table;
 mod tensor;
 mod transport;
 mod uneven;
+mod windows;
 mod work;
 
 use std::path::{Path, PathBuf};
@@ -75,6 +76,7 @@ use table::{TableExchange, Tables};
 pub use tensor::Tensor;
 pub use transport::Transport;
 pub use uneven::UnevenCall;
+pub use windows::{AccessCall, Update, Window};
 use work::Operation as Started;
 pub use work::Work;
 

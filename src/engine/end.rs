@@ -85,6 +85,7 @@ impl Engine {
     /// ends the group.
     pub fn left(&mut self, departure: Departure) {
         self.messages.left(Rank(departure.rank));
+        self.windows.left(Rank(departure.rank));
         self.left.push(departure);
     }
 
@@ -114,7 +115,10 @@ impl Engine {
         {
             self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
         }
-        let is_busy = self.running != 0 || !self.submitted.is_empty() || self.messages.are_running();
+        let is_busy = self.running != 0
+            || !self.submitted.is_empty()
+            || self.messages.are_running()
+            || self.windows.are_running();
         if self.executor.aborted().is_none() && is_busy {
             self.end(self.rank, AbortReason::Aborted);
         }
@@ -134,6 +138,7 @@ impl Engine {
         self.submitted.close();
         self.fence_tensors();
         self.messages.abort(&cause);
+        self.windows.abort(&cause);
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.reason, "the group has ended");
         let (rank, value) = (Some(cause.culprit), cause.reason.code().into());
         self.executor.note(Record { rank, value, ..Record::of(RecordKind::AbortSent) });
@@ -146,14 +151,19 @@ impl Engine {
         self.up.fence();
         self.up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
         // Ahead of the wait for copies.
-        let mut inboxes =
-            Inboxes { executor: &mut self.executor, messages: &mut self.messages, groups: &mut self.groups };
+        let mut inboxes = Inboxes {
+            executor: &mut self.executor,
+            messages: &mut self.messages,
+            windows: &mut self.windows,
+            groups: &mut self.groups,
+        };
         self.up.transmit(now, &mut inboxes);
         // Their outcomes say whether the copies have ended.
         self.gather();
         let waited = self.quiesce();
         self.executor.fenced();
         self.messages.fenced();
+        self.windows.fenced();
         self.groups.end_with_all(&cause);
         let others = !self.up.is_empty() || self.notice.is_some();
         self.settling = others.then(|| now + waited + FLOOD);

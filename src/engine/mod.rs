@@ -18,6 +18,7 @@ mod liveness;
 mod messages;
 pub(crate) mod submitted;
 mod trace;
+mod windows;
 
 use std::any::Any;
 use std::sync::Arc;
@@ -49,6 +50,7 @@ use liveness::Liveness;
 use messages::Messages;
 use submitted::Submitted;
 use trace::Watch;
+use windows::Windows;
 
 /// A peer whose last acknowledgement was lost asks again within this time.
 const QUIET: Duration = Duration::from_millis(10);
@@ -93,10 +95,11 @@ pub struct Staging {
     pub memory: Box<dyn Any + Send>,
 }
 
-/// Where the channels hand what they receive: to the messages, or to the executor of the group that it belongs to.
+/// Where the channels hand what they receive: to the messages, to the windows, or to the executor of the group that it belongs to.
 struct Inboxes<'a> {
     executor: &'a mut Executor,
     messages: &'a mut Messages,
+    windows: &'a mut Windows,
     groups: &'a mut Groups,
 }
 
@@ -105,6 +108,7 @@ impl Inbox for Inboxes<'_> {
     fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         match header.key.group {
             _ if header.kind.is_p2p() => self.messages.on_message(header, payload),
+            _ if header.kind.is_window() => self.windows.on_message(header, payload),
             0 => self.executor.on_fragment(header, payload),
             _ => self.groups.fragment(header, payload),
         }
@@ -125,6 +129,7 @@ impl Inbox for Inboxes<'_> {
         match token.owner() {
             _ if token == SendToken::CONTROL => {}
             0 if token.is_p2p() => self.messages.on_released(token),
+            0 if token.is_window() => self.windows.on_released(token),
             0 => self.executor.on_released(token),
             _ => self.groups.released(token),
         }
@@ -163,6 +168,7 @@ pub struct Engine {
     /// ...and the slots after the channels that send from them and the device that has page-locked them.
     executor: Executor,
     messages: Messages,
+    windows: Windows,
     groups: Groups,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
@@ -188,6 +194,7 @@ impl Engine {
         Self {
             executor,
             messages: Messages::new(rank, ranks),
+            windows: Windows::new(rank, ranks),
             groups: Groups::new(),
             rank,
             up,
@@ -264,7 +271,7 @@ impl Engine {
 
     /// Whether everything that was sent is acknowledged and nothing has happened for a while.
     pub fn is_quiet(&self, now: Instant) -> bool {
-        let is_sent = self.up.is_drained() && !self.messages.has_work();
+        let is_sent = self.up.is_drained() && !self.messages.has_work() && !self.windows.has_work();
         self.groups.is_empty() && (self.up.is_empty() || is_sent && now - self.last_busy > QUIET)
     }
 
@@ -386,6 +393,7 @@ impl Engine {
     pub fn is_idle(&self) -> bool {
         self.running == 0
             && !self.messages.are_running()
+            && !self.windows.are_running()
             && self.settling.is_none()
             && self.submitted.is_empty()
     }
@@ -444,8 +452,12 @@ impl Poller for Engine {
             self.end(culprit, why);
         }
         busy |= self.admit(now);
-        let mut inboxes =
-            Inboxes { executor: &mut self.executor, messages: &mut self.messages, groups: &mut self.groups };
+        let mut inboxes = Inboxes {
+            executor: &mut self.executor,
+            messages: &mut self.messages,
+            windows: &mut self.windows,
+            groups: &mut self.groups,
+        };
         busy |= self.up.receive(now, &mut inboxes);
         while let Some(loss) = self.up.take_lost() {
             if self.liveness.departures_expected() {
@@ -454,7 +466,8 @@ impl Poller for Engine {
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
             self.watch.lost(now, loss.rank, &mut self.executor);
             let has_left = self.left.iter().any(|departure| departure.rank == loss.rank.0);
-            if has_left && self.running == 0 && !self.messages.are_running() {
+            let waits = self.running != 0 || self.messages.are_running() || self.windows.are_running();
+            if has_left && !waits {
                 continue;
             }
             // A rank that has lost its own port blames itself: the peer works.
@@ -491,11 +504,16 @@ impl Poller for Engine {
             .worked;
         }
         busy |= self.messages.poll(time, &mut self.up);
+        busy |= self.windows.poll(time, &mut self.up);
         if !self.groups.is_empty() {
             busy |= self.groups.poll(now, &mut self.up);
         }
-        let mut inboxes =
-            Inboxes { executor: &mut self.executor, messages: &mut self.messages, groups: &mut self.groups };
+        let mut inboxes = Inboxes {
+            executor: &mut self.executor,
+            messages: &mut self.messages,
+            windows: &mut self.windows,
+            groups: &mut self.groups,
+        };
         busy |= self.up.transmit(now, &mut inboxes);
         self.watch.look(now, &self.up, &mut self.executor);
         busy |= self.gather();
@@ -511,6 +529,7 @@ impl Poller for Engine {
         if !self.left.is_empty() {
             self.look_for_deserted();
             self.look_for_deserters(now);
+            self.look_for_absent_targets(now);
         }
         if let Some(seq) = self.liveness.dispute() {
             self.executor.diverge(seq, self.rank);
@@ -537,6 +556,7 @@ impl Poller for Engine {
     fn next_deadline(&self) -> Option<Instant> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
         let messages = self.messages.next_deadline().map(|deadline| Instant::ZERO + deadline);
+        let windows = self.windows.next_deadline().map(|deadline| Instant::ZERO + deadline);
         let up = self.up.next_deadline();
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
@@ -544,10 +564,23 @@ impl Poller for Engine {
         let compare = (self.running != 0).then_some(self.next_compare);
         let groups = self.groups.next_deadline();
         let held = self.submitted.next_deadline();
-        [executor, messages, up, node, self.settling, self.ask_at, ballot, suspect, compare, groups, held]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            executor,
+            messages,
+            windows,
+            up,
+            node,
+            self.settling,
+            self.ask_at,
+            ballot,
+            suspect,
+            compare,
+            groups,
+            held,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 }
 

@@ -146,6 +146,24 @@
 /* shouter_recv, or a receive of shouter_exchange. */
 #define SHOUTER_OPERATION_RECV 31
 
+/* shouter_window_put. */
+#define SHOUTER_OPERATION_PUT 40
+
+/* shouter_window_get. */
+#define SHOUTER_OPERATION_GET 41
+
+/* shouter_window_accumulate. */
+#define SHOUTER_OPERATION_ACCUMULATE 42
+
+/* shouter_window_fetch_and_op. */
+#define SHOUTER_OPERATION_FETCH_AND_OP 43
+
+/* shouter_window_compare_and_swap. */
+#define SHOUTER_OPERATION_COMPARE_AND_SWAP 44
+
+/* shouter_window_create. */
+#define SHOUTER_OPERATION_WINDOW 45
+
 /* How many missing ranks shouter_error_info_t names. */
 #define SHOUTER_MISSING_NAMED 16
 
@@ -275,6 +293,12 @@
 /* A timeout in milliseconds that stands for the group's own deadline: 30 minutes, unless SHOUTER_DEADLINE says otherwise. */
 #define SHOUTER_DEFAULT_TIMEOUT -1
 
+/* In the place of a reduction of shouter_window_accumulate or shouter_window_fetch_and_op: writes the elements. */
+#define SHOUTER_REPLACE 32
+
+/* The same: changes nothing, so that shouter_window_fetch_and_op reads. `data` is not looked at. */
+#define SHOUTER_KEEP 33
+
 /* Memory of this host, page-locked memory included. */
 #define SHOUTER_MEMORY_HOST 0
 
@@ -328,7 +352,7 @@ typedef struct shouter_error_info_t {
   int32_t rank;
   /* What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none. */
   int32_t reason;
-  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_RECV; 0 if it is none of these. */
+  /* The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_WINDOW; 0 if it is none of these. */
   int32_t operation;
   /* The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered. */
   int64_t tensor;
@@ -855,6 +879,87 @@ shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
                                    void *output,
                                    const size_t *output_counts,
                                    shouter_dtype_t dtype);
+
+/* Makes a window of `count` elements at `memory` of each rank, which all ranks may access from then on; `*window` is its number. Every rank
+ * calls it, as it would a collective, with one dtype and as many elements as it likes. The memory must be aligned to its elements and
+ * stay where it is until shouter_window_free or shouter_finalize has returned; meanwhile this process may touch what no access is under
+ * way to: after shouter_window_fence, say. */
+  /*  */
+/* This and the following functions: windows are of the group of shouter_init. An access names the rank `target` and the first element
+ * `offset` of its part. Those of one rank to one target take effect in the order in which they were made, reads among them; each element is
+ * accessed atomically. A target serves them whenever its group is driven: all the time with mode=dedicated, else within calls, and by a
+ * helper thread every 0.5 to 5 ms. The group goes on after SHOUTER_ERROR_ARGUMENT (no such window or rank, a range that is not within the
+ * target's part, another dtype than the window's), SHOUTER_ERROR_MISMATCH (the target has freed the window, or ranks make different ones)
+ * and SHOUTER_ERROR_DEADLINE (the target has not served it within the group's own deadline). */
+shouter_status_t shouter_window_create(const struct shouter_t *shouter,
+                                       void *memory,
+                                       size_t count,
+                                       shouter_dtype_t dtype,
+                                       uint32_t *window);
+
+/* Starts to write `count` elements at `data`, which may be changed when shouter_window_flush, or shouter_window_fence, has returned. */
+shouter_status_t shouter_window_put(const struct shouter_t *shouter,
+                                    uint32_t window,
+                                    const void *data,
+                                    size_t count,
+                                    shouter_dtype_t dtype,
+                                    uint32_t target,
+                                    uint64_t offset);
+
+/* Starts to read `count` elements to `into`, where they are when shouter_window_flush, or shouter_window_fence, has returned. */
+shouter_status_t shouter_window_get(const struct shouter_t *shouter,
+                                    uint32_t window,
+                                    void *into,
+                                    size_t count,
+                                    shouter_dtype_t dtype,
+                                    uint32_t target,
+                                    uint64_t offset);
+
+/* Starts to change the target's elements with the `count` at `data`: `op` is SHOUTER_SUM or its like, but no SHOUTER_AVG, or
+ * SHOUTER_REPLACE. They may be changed when shouter_window_flush, or shouter_window_fence, has returned. */
+shouter_status_t shouter_window_accumulate(const struct shouter_t *shouter,
+                                           uint32_t window,
+                                           const void *data,
+                                           size_t count,
+                                           shouter_dtype_t dtype,
+                                           shouter_op_t op,
+                                           uint32_t target,
+                                           uint64_t offset);
+
+/* As shouter_window_accumulate, and writes what the elements were before to `before`; `op` may be SHOUTER_KEEP, too. Returns when that is
+ * there. */
+shouter_status_t shouter_window_fetch_and_op(const struct shouter_t *shouter,
+                                             uint32_t window,
+                                             const void *data,
+                                             void *before,
+                                             size_t count,
+                                             shouter_dtype_t dtype,
+                                             shouter_op_t op,
+                                             uint32_t target,
+                                             uint64_t offset);
+
+/* Writes the element at `desired` if the target's has the bits of that at `expected`, and writes what it was before to `before`. Returns
+ * when that is there. Only integers and truth values have it. */
+shouter_status_t shouter_window_compare_and_swap(const struct shouter_t *shouter,
+                                                 uint32_t window,
+                                                 const void *expected,
+                                                 const void *desired,
+                                                 void *before,
+                                                 shouter_dtype_t dtype,
+                                                 uint32_t target,
+                                                 uint64_t offset);
+
+/* Waits until all accesses of this rank to the part of rank `target`, or with SHOUTER_ANY_RANK to those of all, have taken effect there. The
+ * status is that of one that has failed, the first of its target; the next flush says another's. */
+shouter_status_t shouter_window_flush(const struct shouter_t *shouter,
+                                      uint32_t window,
+                                      int64_t target);
+
+/* Waits until all accesses of all ranks have taken effect. Every rank calls it. */
+shouter_status_t shouter_window_fence(const struct shouter_t *shouter, uint32_t window);
+
+/* Ends a window, together with all ranks, when all accesses have taken effect; the memory is the caller's again. */
+shouter_status_t shouter_window_free(const struct shouter_t *shouter, uint32_t window);
 
 /* Starts an operation and returns at once; `*work` is its handle, which shouter_work_free frees. */
   /*  */

@@ -96,6 +96,18 @@ pub const SHOUTER_OPERATION_EXSCAN: i32 = 18;
 pub const SHOUTER_OPERATION_SEND: i32 = 30;
 /// shouter_recv, or a receive of shouter_exchange.
 pub const SHOUTER_OPERATION_RECV: i32 = 31;
+/// shouter_window_put.
+pub const SHOUTER_OPERATION_PUT: i32 = 40;
+/// shouter_window_get.
+pub const SHOUTER_OPERATION_GET: i32 = 41;
+/// shouter_window_accumulate.
+pub const SHOUTER_OPERATION_ACCUMULATE: i32 = 42;
+/// shouter_window_fetch_and_op.
+pub const SHOUTER_OPERATION_FETCH_AND_OP: i32 = 43;
+/// shouter_window_compare_and_swap.
+pub const SHOUTER_OPERATION_COMPARE_AND_SWAP: i32 = 44;
+/// shouter_window_create.
+pub const SHOUTER_OPERATION_WINDOW: i32 = 45;
 
 /// How many missing ranks shouter_error_info_t names.
 pub const SHOUTER_MISSING_NAMED: usize = 16;
@@ -116,7 +128,7 @@ pub struct ErrorInfo {
     pub rank: i32,
     /// What happened to it: one of SHOUTER_REASON_LOST to SHOUTER_REASON_UNREACHABLE; 0 if there is none.
     pub reason: i32,
-    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_RECV; 0 if it is none of these.
+    /// The call: one of SHOUTER_OPERATION_ALLREDUCE to SHOUTER_OPERATION_WINDOW; 0 if it is none of these.
     pub operation: i32,
     /// The tensor, as shouter_register has numbered it; -1 if there is none, or it is not registered.
     pub tensor: i64,

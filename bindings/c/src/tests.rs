@@ -1,5 +1,6 @@
 mod groups;
 mod staged;
+mod windows;
 
 use std::ffi::{CStr, CString};
 use std::path::{Path, PathBuf};
@@ -307,6 +308,12 @@ fn reasons_and_operations_are_the_librarys() {
         (Operation::ExScan, SHOUTER_OPERATION_EXSCAN),
         (Operation::Send, SHOUTER_OPERATION_SEND),
         (Operation::Receive, SHOUTER_OPERATION_RECV),
+        (Operation::Put, SHOUTER_OPERATION_PUT),
+        (Operation::Get, SHOUTER_OPERATION_GET),
+        (Operation::Accumulate, SHOUTER_OPERATION_ACCUMULATE),
+        (Operation::FetchAndOp, SHOUTER_OPERATION_FETCH_AND_OP),
+        (Operation::CompareAndSwap, SHOUTER_OPERATION_COMPARE_AND_SWAP),
+        (Operation::Window, SHOUTER_OPERATION_WINDOW),
     ];
     assert!(operations.iter().all(|(operation, number)| *operation as i32 == *number));
 }

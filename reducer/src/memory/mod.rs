@@ -9,7 +9,7 @@
 mod sys;
 
 pub(crate) use self::sys::{
-    Addresses, Pool, Pooled, RegionOffset, accumulate, copy, finish_avg, fold, write,
+    Addresses, Pool, Pooled, RegionOffset, accumulate, copy, finish_avg, fold, read, write,
 };
 pub use self::sys::{Owned, Span, TensorRegion};
 

@@ -199,6 +199,15 @@ pub(crate) fn write(into: RegionOffset, bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
+/// Copies bytes out of a region; `None` if there are not so many.
+#[inline]
+pub(crate) fn read(from: RegionOffset, bytes: &mut [u8]) -> Option<()> {
+    let src = from.0.host_at(from.1, bytes.len())?;
+    // SAFETY: as for `copy`.
+    unsafe { core::ptr::copy(src, bytes.as_mut_ptr(), bytes.len()) };
+    Some(())
+}
+
 /// `dst = dst op bytes`, element by element; `None` if the bytes do not fit.
 #[inline]
 pub(crate) fn accumulate(
@@ -394,6 +403,12 @@ impl Pool {
             PoolMemory::Later(bytes) => bytes,
             _ => self.whole().len(),
         }
+    }
+
+    /// Whether every piece has come back.
+    #[cfg(test)]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.free.iter().map(|(_, len)| len).sum::<usize>() == self.capacity()
     }
 
     /// Has nothing to give from now on; memory of its own is never freed.

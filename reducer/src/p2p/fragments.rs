@@ -4,7 +4,7 @@ use crate::header::Header;
 
 /// A bit for each fragment.
 #[derive(Debug, Default)]
-pub(super) struct Fragments {
+pub(crate) struct Fragments {
     /// Bytes of each but the last; 0 before the first has come.
     granule: u32,
     /// Fragments that have come.
@@ -14,7 +14,7 @@ pub(super) struct Fragments {
 
 /// What a fragment is to its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FragmentIs {
+pub(crate) enum FragmentIs {
     New,
     Repeated,
     Malformed,
@@ -22,7 +22,7 @@ pub(super) enum FragmentIs {
 
 impl Fragments {
     /// Notes a fragment of a message of `total` bytes.
-    pub(super) fn note(&mut self, header: &Header, payload: &[u8], total: usize) -> FragmentIs {
+    pub(crate) fn note(&mut self, header: &Header, payload: &[u8], total: usize) -> FragmentIs {
         let (granule, total) = (u64::from(header.granule), total as u64);
         let differs = self.granule != 0 && self.granule != header.granule;
         let rest = total.checked_sub(header.offset).filter(|rest| *rest > 0 || total == 0);
@@ -45,7 +45,7 @@ impl Fragments {
     }
 
     /// Whether all of a message of `total` bytes have come.
-    pub(super) fn are_complete(&self, total: usize) -> bool {
+    pub(crate) fn are_complete(&self, total: usize) -> bool {
         self.granule != 0 && self.came == (total as u64).div_ceil(self.granule.into()).max(1)
     }
 }

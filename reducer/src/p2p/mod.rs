@@ -27,7 +27,7 @@
 mod api;
 mod deadlines;
 mod desk;
-mod fragments;
+pub(crate) mod fragments;
 mod peer;
 mod peers;
 mod receive;

@@ -1,0 +1,521 @@
+//! Windows between real processes: on one host, on several, over every transport.
+
+#![allow(unsafe_code)]
+
+mod ranks;
+
+use std::time::{Duration, Instant};
+
+use ranks::{CLOSED, PEER_FAILED, job, join, names_only, parameter, play, run_all, tell};
+use shouter::{AccessCall, Action, DType, Error, Group, ReduceOp, Update};
+
+/// Not a test of its own: what a rank runs.
+#[test]
+fn rank_body() {
+    let plays: &[(&str, ranks::Play)] = &[
+        ("exchange", exchange),
+        ("tickets", tickets),
+        ("updates", updates),
+        ("started", started),
+        ("computing", computing),
+        ("wrong", wrong),
+        ("differ", differ),
+        ("dropped", dropped),
+        ("late", late),
+        ("die", die),
+        ("beside", beside),
+    ];
+    if ranks::scenario().as_deref() == Some("leave") {
+        ranks::end(join().and_then(|group| leave(&group)));
+    }
+    play(plays, join);
+}
+
+/// What rank `from` writes to rank `to`.
+fn element(from: u32, to: u32, index: usize) -> u64 {
+    u64::from(from.wrapping_mul(0x9e37_79b9) ^ to << 8) << 20 ^ index as u64
+}
+
+/// Elements of each rank's part that belong to one origin.
+const OWN: usize = 40_000;
+
+/// Every rank writes to every rank, also to itself, and reads it back from there; parts have different lengths.
+fn exchange(group: &Group) -> Result<(), Error> {
+    let (rank, size) = (group.rank(), group.size());
+    let len = OWN * size as usize + 10 * rank as usize;
+    let window = group.window(vec![7u64; len])?;
+    for (round, count) in [1, 5, 1000, OWN].into_iter().enumerate() {
+        let at = u64::from(rank) * OWN as u64;
+        let row = |to: u32| (0..count).map(|i| element(rank, to, i + round)).collect::<Vec<_>>();
+        for to in 0..size {
+            window.put(&row(to), to, at)?;
+        }
+        for to in (0..size).rev() {
+            let mut into = vec![0u64; count];
+            window.get(&mut into, to, at)?;
+            assert!(into == row(to), "a rank reads what it has written, round {round}");
+        }
+        window.put(&[], 0, at)?;
+        window.fence()?;
+        let mut own = vec![0u64; len];
+        window.get(&mut own, rank, 0)?;
+        for (from, part) in (0..size).zip(own.chunks(OWN)) {
+            assert!(
+                (0..count).all(|i| part[i] == element(from, rank, i + round)),
+                "round {round} from {from}"
+            );
+        }
+        window.fence()?;
+    }
+    // The last elements of the longest part.
+    let last = size - 1;
+    let end = (OWN * size as usize + 10 * last as usize) as u64;
+    let mut into = [0u64; 2];
+    window.get(&mut into, last, end - 2)?;
+    assert_eq!(into, if size == 1 { [element(0, 0, OWN + 1), element(0, 0, OWN + 2)] } else { [7, 7] });
+    let memory = window.free()?;
+    assert_eq!((memory.len(), memory[0]), (len, element(0, rank, 3)));
+    Ok(())
+}
+
+/// All ranks take tickets of one counter: each is given once, and a rank's grow.
+fn tickets(group: &Group) -> Result<(), Error> {
+    const EACH: usize = 200;
+    let window = group.window(vec![0u64; 2])?;
+    let home = group.size() / 2;
+    let mut mine = vec![];
+    for _ in 0..EACH {
+        let mut ticket = [0u64];
+        window.fetch_and_op(&[1], &mut ticket, home, 0, ReduceOp::Sum)?;
+        mine.push(ticket[0]);
+        // The other element grows by comparing and swapping.
+        let mut expected = 0;
+        loop {
+            let before = window.compare_and_swap(expected, expected + 1, home, 1)?;
+            if before == expected {
+                break;
+            }
+            expected = before;
+        }
+    }
+    assert!(mine.is_sorted(), "accesses take effect in the rank's order");
+    let mut all = vec![0u64; EACH * group.size() as usize];
+    group.all_gather(&mine, &mut all)?;
+    all.sort_unstable();
+    assert!(all == (0..all.len() as u64).collect::<Vec<_>>(), "each ticket is given once");
+    let memory = window.free()?;
+    let sum = if group.rank() == home { all.len() as u64 } else { 0 };
+    assert_eq!(memory, [sum, sum]);
+    Ok(())
+}
+
+/// Accumulates of all ranks to all, and each kind of update.
+fn updates(group: &Group) -> Result<(), Error> {
+    let (rank, size) = (group.rank(), group.size());
+    let (right, count) = ((rank + 1) % size, 20_000);
+    let window = group.window(vec![1f32; count])?;
+    for _ in 0..3 {
+        for to in 0..size {
+            window.accumulate(&vec![2f32; count], to, 0, ReduceOp::Sum)?;
+        }
+    }
+    window.fence()?;
+    let mut sum = vec![0f32; count];
+    window.get(&mut sum, right, 0)?;
+    assert!(sum.iter().all(|element| *element == 1.0 + 6.0 * size as f32));
+    window.fence()?;
+    let mut before = [0f32; 3];
+    window.accumulate(&[5.0, -5.0, 9.0], right, 7, Update::Replace)?;
+    for (update, given, expected) in [
+        (Update::Keep, [0.0; 3], [5.0, -5.0, 9.0]),
+        (ReduceOp::Prod.into(), [2.0; 3], [5.0, -5.0, 9.0]),
+        (ReduceOp::Min.into(), [0.0; 3], [10.0, -10.0, 18.0]),
+        (ReduceOp::Max.into(), [-1.0, -1.0, 4.0], [0.0, -10.0, 0.0]),
+        (Update::Replace, [1.0; 3], [0.0, -1.0, 4.0]),
+        (Update::Keep, [9.0; 3], [1.0; 3]),
+    ] {
+        window.fetch_and_op(&given, &mut before, right, 7, update)?;
+        assert_eq!(before, expected, "{update:?}");
+    }
+    window.fence()?;
+    let bits = group.window(vec![0b1100u8])?;
+    let mut old = [0u8];
+    for (op, given, now) in
+        [(ReduceOp::Bor, 0b0011, 0b1111), (ReduceOp::Band, 0b0110, 0b0110), (ReduceOp::Bxor, 0b0101, 0b0011)]
+    {
+        bits.accumulate(&[given], right, 0, op)?;
+        bits.fetch_and_op(&[], &mut [], right, 0, op)?;
+        bits.get(&mut old, right, 0)?;
+        assert_eq!(old, [now], "{op}");
+    }
+    bits.free()?;
+    window.free().map(drop)
+}
+
+/// Started accesses, flushed to one target and to all.
+fn started(group: &Group) -> Result<(), Error> {
+    let size = group.size();
+    let mut memory = vec![0u32; 1000 * size as usize];
+    let data: Vec<u32> = (0..1000).map(|i| i + group.rank()).collect();
+    let mut into = vec![vec![0u32; 1000]; size as usize];
+    // SAFETY: nothing else touches the memory before the window is closed, nor the buffers before the flush.
+    unsafe {
+        let window = group.open_window(memory.as_mut_ptr().cast(), memory.len(), DType::U32)?;
+        let call = |action, target: u32, data: *const u32, into: *mut u32| AccessCall {
+            window,
+            action,
+            target,
+            offset: u64::from(group.rank()) * 1000,
+            count: 1000,
+            dtype: DType::U32,
+            data: data.cast(),
+            into: into.cast(),
+        };
+        let nowhere = std::ptr::null_mut();
+        for (to, into) in (0..size).zip(&mut into) {
+            group.start_window_access(&call(Action::Put, to, data.as_ptr(), nowhere))?;
+            group.start_window_access(&call(
+                Action::Accumulate(ReduceOp::Sum),
+                to,
+                data.as_ptr(),
+                nowhere,
+            ))?;
+            group.start_window_access(&call(Action::Get, to, nowhere, into.as_mut_ptr()))?;
+        }
+        group.flush_window(window, Some(0))?;
+        assert!(into[0].iter().zip(&data).all(|(got, given)| *got == 2 * given));
+        group.flush_window(window, None)?;
+        assert!(into.iter().flatten().zip(data.iter().cycle()).all(|(got, given)| *got == 2 * given));
+        group.close_window(window)?;
+        for closed in [
+            group.close_window(window),
+            group.flush_window(window, None),
+            group.fence_window(window),
+            group.window_access(&call(Action::Put, 0, data.as_ptr(), nowhere)),
+        ] {
+            let error = closed.unwrap_err().to_string();
+            assert!(error.contains(&format!("window {window} does not exist, or has been freed")), "{error}");
+        }
+    }
+    Ok(())
+}
+
+/// The last rank computes; the others' accesses to it end meanwhile.
+fn computing(group: &Group) -> Result<(), Error> {
+    let last = group.size() - 1;
+    let window = group.window(vec![0u64; 4])?;
+    group.barrier()?;
+    let begin = Instant::now();
+    if group.rank() == last {
+        while begin.elapsed() < Duration::from_secs(3) {
+            std::hint::spin_loop();
+        }
+    } else {
+        for i in 0..10u64 {
+            window.fetch_and_op(&[1], &mut [0], last, 0, ReduceOp::Sum)?;
+            window.put(&[i], last, 1 + u64::from(group.rank() % 2))?;
+        }
+        window.flush(Some(last))?;
+        assert!(begin.elapsed() < Duration::from_secs(2), "took {:?}", begin.elapsed());
+    }
+    let memory = window.free()?;
+    assert!(group.rank() != last || memory[0] == 10 * u64::from(last), "{memory:?}");
+    Ok(())
+}
+
+/// What cannot be asked for is refused where it is asked, and the group goes on.
+fn wrong(group: &Group) -> Result<(), Error> {
+    let window = group.window(vec![0f32; 10 + group.rank() as usize])?;
+    let mut into = [0f32; 11];
+    let errors = [
+        (window.put(&[1.0], group.size(), 0), "does not exist"),
+        (window.get(&mut into, 0, 0), "rank 0: that rank's part has 10 elements"),
+        (window.put(&[1.0], 0, 10), "of 1 x f32 from element 10 of window 0 of rank 0"),
+        (window.put(&[1.0], 0, u64::MAX), "that rank's part has 10 elements"),
+        (window.accumulate(&[1.0], 0, 0, ReduceOp::Band), "there is no band of f32"),
+        (window.accumulate(&[1.0], 0, 0, ReduceOp::Avg), "use sum, and divide"),
+        (window.fetch_and_op(&[1.0], &mut into, 0, 0, ReduceOp::Sum), "are no memory of the host"),
+        (window.compare_and_swap(0.0, 1.0, 0, 0).map(drop), "only integers and truth values"),
+        (window.flush(Some(group.size())), "does not exist"),
+    ];
+    for (result, part) in errors {
+        let error = result.unwrap_err();
+        assert!(matches!(error, Error::Argument(_)) && error.to_string().contains(part), "{error}");
+    }
+    let call = AccessCall {
+        window: 0,
+        action: Action::Get,
+        target: 0,
+        offset: 0,
+        count: 1,
+        dtype: DType::I32,
+        data: std::ptr::null(),
+        into: into.as_mut_ptr().cast(),
+    };
+    // SAFETY: both are refused before the memory is used.
+    let refused = unsafe {
+        [
+            group.window_access(&call),
+            group.window_access(&AccessCall { into: std::ptr::null_mut(), ..call }),
+            group.open_window(into.as_mut_ptr().cast::<u8>().wrapping_add(1), 1, DType::F32).map(drop),
+        ]
+    };
+    for (error, part) in
+        refused.into_iter().zip(["the window has elements of f32", "NULL", "no multiple of 4"])
+    {
+        let error = error.unwrap_err();
+        assert!(matches!(error, Error::Argument(_)) && error.to_string().contains(part), "{error}");
+    }
+    let members = group.duplicate()?;
+    assert!(matches!(members.window(vec![0u8]), Err(Error::Argument(_))));
+    members.finalize()?;
+    window.get(&mut into, group.size() - 1, u64::from(group.size()) - 2)?;
+    window.free().map(drop)
+}
+
+/// A rank makes a window of another type.
+fn differ(group: &Group) -> Result<(), Error> {
+    let made = match group.rank() {
+        1 => group.window(vec![0u32; 4]).map(drop),
+        _ => group.window(vec![0f64; 2]).map(drop),
+    };
+    let error = made.unwrap_err();
+    let other = u32::from(group.rank() != 1);
+    assert!(matches!(&error, Error::Mismatch { rank: Some(rank), .. } if *rank == other), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("elements of f64") && text.contains("elements of u32"), "{text}");
+    // The group lives on, and windows go on with the same numbers.
+    let window = group.window(vec![0u8; 1])?;
+    window.put(&[1], 0, 0)?;
+    window.free().map(drop)
+}
+
+/// Rank 0 drops its part while others use it.
+fn dropped(group: &Group) -> Result<(), Error> {
+    let window = group.window(vec![0u64; 100_000])?;
+    group.barrier()?;
+    if group.rank() == 0 {
+        drop(window);
+        return group.barrier();
+    }
+    let data = vec![1u64; 100_000];
+    let error = (0..10_000).find_map(|_| window.put(&data, 0, 0).err()).expect("the part is gone");
+    let text = error.to_string();
+    assert!(matches!(error, Error::Mismatch { rank: Some(0), .. }), "{text}");
+    assert!(text.contains("of window 0 of rank 0: rank 0 says that it has freed the window"), "{text}");
+    // Others' parts are there.
+    window.put(&data, group.rank(), 0)?;
+    window.flush(None)?;
+    group.barrier()
+}
+
+/// The last rank is stopped for longer than the deadline of an access to it.
+fn late(group: &Group) -> Result<(), Error> {
+    let last = group.size() - 1;
+    let window = group.window(vec![0u64; 4])?;
+    group.barrier()?;
+    if group.rank() == last {
+        let pid = std::process::id().to_string();
+        let resume = format!("sleep 4; kill -CONT {pid}");
+        let mut resume = std::process::Command::new("sh").args(["-c", &resume]).spawn().expect("a shell");
+        std::process::Command::new("kill").args(["-STOP", &pid]).status().expect("kill");
+        resume.wait().expect("it ends");
+    } else {
+        std::thread::sleep(Duration::from_millis(300));
+        let mut into = [0u64];
+        let error = window.get(&mut into, last, 0).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(&error, Error::Deadline { missing, .. } if *missing == [last]), "{text}");
+        assert!(text.contains(&format!("get by rank {} of 1 x u64", group.rank())), "{text}");
+        // The barrier of `free` has the same deadline.
+        std::thread::sleep(Duration::from_secs(2));
+    }
+    // The group lives on.
+    let mut into = [0u64];
+    window.get(&mut into, last, 0)?;
+    window.free().map(drop)
+}
+
+/// The last rank dies while all others access its part.
+fn die(group: &Group) -> Result<(), Error> {
+    let last = group.size() - 1;
+    let window = group.window(vec![0u64; 100_000])?;
+    group.barrier()?;
+    if group.rank() == last {
+        tell("dying");
+        std::thread::sleep(Duration::from_millis(200));
+        std::process::abort();
+    }
+    let data = vec![1u64; 100_000];
+    loop {
+        match parameter("CALL").as_deref() {
+            Some("get") => window.get(&mut vec![0; 1000], last, 0)?,
+            Some("fetch") => window.fetch_and_op(&[1], &mut [0], last, 0, ReduceOp::Sum)?,
+            _ => window.put(&data, last, 0)?,
+        }
+    }
+}
+
+/// The last rank leaves in good order; an access to it ends the group.
+fn leave(group: &Group) -> Result<(), Error> {
+    let last = group.size() - 1;
+    let window = group.window(vec![5u64])?;
+    group.barrier()?;
+    if group.rank() == last {
+        std::mem::forget(window);
+        return Ok(());
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    loop {
+        window.fetch_and_op(&[1], &mut [0], last, 0, ReduceOp::Sum)?;
+    }
+}
+
+/// Accesses beside collectives and messages, from several threads.
+fn beside(group: &Group) -> Result<(), Error> {
+    let (rank, size) = (group.rank(), group.size());
+    let window = group.window(vec![0u64; 1 + size as usize])?;
+    std::thread::scope(|scope| {
+        let accesses = |at: u64| {
+            let window = &window;
+            scope.spawn(move || {
+                for i in 0..100u64 {
+                    window.accumulate(&[1], i as u32 % size, 0, ReduceOp::Sum)?;
+                    window.put(&[i], (rank + 1) % size, at)?;
+                }
+                window.flush(None)
+            })
+        };
+        let threads = [accesses(1 + u64::from(rank)), accesses(1 + u64::from(rank))];
+        for round in 0..100 {
+            let mut data = vec![round as f32; 5_000];
+            group.all_reduce(&mut data, ReduceOp::Sum)?;
+            assert_eq!(data[4_999], (round * size) as f32);
+            let mut into = [0u32];
+            group.send_receive((&[rank], (rank + 1) % size), (&mut into, (rank + size - 1) % size), 1)?;
+        }
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })?;
+    let memory = window.free()?;
+    let mut sum = [memory[0]];
+    group.all_reduce(&mut sum, ReduceOp::Sum)?;
+    assert_eq!(sum[0], 200 * u64::from(size));
+    Ok(())
+}
+
+/// Ranks, hosts and transport.
+const PLACES: [(u32, u32, &str); 7] = [
+    (1, 1, "auto"),
+    (2, 1, "auto"),
+    (3, 1, "auto"),
+    (2, 2, "kernel"),
+    (2, 2, "rud"),
+    (4, 2, "tcp"),
+    (6, 3, "auto"),
+];
+
+/// Without DPDK hosts have the kernel's sockets alone.
+fn over(plan: ranks::Plan, hosts: u32, transport: &str) -> ranks::Plan {
+    let has_ports = cfg!(feature = "dpdk") || hosts == 1;
+    plan.env("SHOUTER_TRANSPORT", if has_ports { transport } else { "kernel" })
+}
+
+/// A job over whatever there is.
+fn usual(ranks: u32, hosts: u32, scenario: &str) -> ranks::Plan {
+    over(job(ranks, hosts, scenario), hosts, "auto")
+}
+
+fn everywhere(scenario: &str) {
+    for (ranks, hosts, transport) in PLACES {
+        let state = over(job(ranks, hosts, scenario), hosts, transport).run();
+        assert!(
+            state.status == Some(0),
+            "{scenario} of {ranks} ranks on {hosts} hosts over {transport}\n{state}"
+        );
+    }
+}
+
+#[test]
+fn what_is_put_is_there_for_all_after_a_fence() {
+    everywhere("exchange");
+}
+
+#[test]
+fn each_ticket_of_a_counter_is_given_once() {
+    everywhere("tickets");
+}
+
+#[test]
+fn updates_reduce_replace_and_keep() {
+    everywhere("updates");
+}
+
+#[test]
+fn started_accesses_end_with_a_flush_and_a_freed_window_is_gone() {
+    run_all([usual(1, 1, "started"), usual(3, 1, "started"), usual(4, 2, "started")])
+        .iter()
+        .for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn a_target_that_computes_serves_in_every_mode() {
+    let plan = |ranks, hosts, mode| usual(ranks, hosts, "computing").env("SHOUTER_MODE", mode);
+    for plan in [plan(2, 1, "caller"), plan(3, 1, "dedicated"), plan(2, 2, "caller"), plan(2, 2, "dedicated")]
+    {
+        plan.run().assert_success();
+    }
+}
+
+#[test]
+fn windows_collectives_and_messages_do_not_disturb_each_other() {
+    run_all([usual(2, 1, "beside"), usual(4, 2, "beside")]).iter().for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn wrong_accesses_are_refused_and_the_group_goes_on() {
+    let plans = [("wrong", 2, 1), ("wrong", 4, 2), ("differ", 3, 1), ("dropped", 3, 1), ("dropped", 2, 2)];
+    run_all(plans.map(|(scenario, ranks, hosts)| usual(ranks, hosts, scenario)))
+        .iter()
+        .for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn a_deadline_names_the_target_and_the_group_goes_on() {
+    let plan = |ranks, hosts| {
+        let plan = usual(ranks, hosts, "late").env("SHOUTER_DEADLINE", "2s");
+        plan.env("SHOUTER_HEARTBEAT_TIMEOUT", "30s")
+    };
+    run_all([plan(2, 1), plan(2, 2)]).iter().for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn a_target_that_dies_is_named_by_every_access() {
+    let plan = |ranks, hosts, call| usual(ranks, hosts, "die").with("CALL", call);
+    let states = run_all([plan(3, 1, "put"), plan(3, 1, "get"), plan(3, 3, "fetch"), plan(4, 2, "put")]);
+    for state in &states {
+        let last = state.ranks.len() as u32 - 1;
+        for rank in state.others(last) {
+            let failed = matches!(rank.code, Some(PEER_FAILED | CLOSED));
+            assert!(failed && names_dead(rank.error(), last), "{state}");
+        }
+    }
+}
+
+/// Whether an error names an access, and says that this rank is dead.
+fn names_dead(text: &str, rank: u32) -> bool {
+    let parts = text.split_once(" was given up: ").or_else(|| text.split_once(" was not started: "));
+    let (access, cause) = parts.unwrap_or_default();
+    let named = ["put", "get", "fetch-and-sum"].iter().any(|name| access.contains(name));
+    named && names_only(cause.split(';').next().unwrap_or(""), rank)
+}
+
+#[test]
+fn a_target_that_has_left_is_not_waited_for() {
+    for state in run_all([usual(3, 1, "leave"), usual(2, 2, "leave")]) {
+        let last = state.ranks.len() as u32 - 1;
+        for rank in state.others(last) {
+            assert!(matches!(rank.code, Some(PEER_FAILED | CLOSED)), "{state}");
+            assert!(rank.ended < Some(Duration::from_secs(20)), "{state}");
+        }
+    }
+}

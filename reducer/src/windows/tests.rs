@@ -1,0 +1,299 @@
+mod fuzz;
+mod harness;
+mod random;
+
+use super::*;
+use crate::dtype::ReduceOp;
+use crate::executor::AbortReason;
+use crate::memory;
+use harness::{Buffer, Faults, Group, access, word, words};
+
+fn quiet(ranks: u32, elements: u64) -> Group {
+    Group::new(1, ranks, elements, Faults { in_order: true, ..Faults::default() }, |_| {})
+}
+
+#[test]
+fn a_put_is_read_back_from_another_rank_and_from_this_one() {
+    for target in [0, 1] {
+        let mut group = quiet(2, 100_000);
+        let given: Vec<u64> = (0..90_000).collect();
+        let (data, into) = (words(&given), words(&vec![0; 90_000]));
+        let put = group
+            .start(0, AccessRequest { offset: 7, ..access(Action::Put, target, &data, &Buffer::none()) });
+        let get = group
+            .start(0, AccessRequest { offset: 7, ..access(Action::Get, target, &Buffer::none(), &into) });
+        group.settle();
+        assert_eq!(group.result(0, put), Some(&Ok(())));
+        assert_eq!(group.result(0, get), Some(&Ok(())));
+        assert!(into.words() == given, "a get sees the put that was started before it");
+        assert!(group.windows[target as usize].words()[7..90_007] == given);
+        group.assert_given_back("put and get");
+    }
+}
+
+#[test]
+fn a_small_put_ends_at_once_and_a_flush_says_when_it_has_taken_effect() {
+    let mut group = quiet(2, 10);
+    let data = word(5);
+    let put = group.start(0, access(Action::Put, 1, &data, &Buffer::none()));
+    group.poll(0);
+    assert_eq!(group.result(0, put), Some(&Ok(())));
+    assert!(
+        !group.ranks[0].is_flushed(WindowId(0), None)
+            && !group.ranks[0].is_flushed(WindowId(0), Some(Rank(1)))
+    );
+    assert!(
+        group.ranks[0].is_flushed(WindowId(0), Some(Rank(0))) && group.ranks[0].is_flushed(WindowId(1), None)
+    );
+    memory::write((data.region, 0), &[0; 8]).unwrap();
+    group.settle();
+    assert!(group.ranks[0].is_flushed(WindowId(0), None));
+    assert_eq!(group.windows[1].words()[0], 5, "the copy is what was there at the start");
+}
+
+#[test]
+fn each_action_does_what_it_says() {
+    for target in [0, 1] {
+        let mut group = quiet(2, 4);
+        let mut now = 10u64;
+        memory::write((group.windows[target as usize].region, 8), &now.to_le_bytes()).unwrap();
+        let sum = |now: u64, given: u64| now + given;
+        let cases: [(Action, u64, fn(u64, u64) -> u64); 8] = [
+            (Action::FetchAndOp(ReduceOp::Sum), 5, sum),
+            (Action::FetchAndOp(ReduceOp::Min), 7, u64::min),
+            (Action::FetchAndOp(ReduceOp::Max), 21, u64::max),
+            (Action::FetchAndOp(ReduceOp::Prod), 2, |now, given| now * given),
+            (Action::FetchAndOp(ReduceOp::Band), 14, |now, given| now & given),
+            (Action::FetchAndOp(ReduceOp::Bor), 3, |now, given| now | given),
+            (Action::FetchAndOp(ReduceOp::Bxor), 6, |now, given| now ^ given),
+            (Action::Swap, 99, |_, given| given),
+        ];
+        for (action, given, expected) in cases {
+            let (data, into) = (word(given), word(0));
+            let id = group.start(0, AccessRequest { offset: 1, ..access(action, target, &data, &into) });
+            group.settle();
+            assert_eq!(group.result(0, id), Some(&Ok(())), "{action}");
+            assert_eq!(into.words(), [now], "{action}: what was there before");
+            now = expected(now, given);
+            assert_eq!(group.windows[target as usize].words(), [0, now, 0, 0], "{action}");
+        }
+        for (expected, new) in [(98, 1), (99, 2), (2, 3)] {
+            let (data, into) = (words(&[expected, new]), word(0));
+            let id = group.start(
+                0,
+                AccessRequest { offset: 1, ..access(Action::CompareAndSwap, target, &data, &into) },
+            );
+            group.settle();
+            assert_eq!((group.result(0, id), into.words()), (Some(&Ok(())), vec![now]));
+            now = if now == expected { new } else { now };
+            assert_eq!(group.windows[target as usize].words(), [0, now, 0, 0]);
+        }
+        group.assert_given_back("actions");
+    }
+}
+
+#[test]
+fn wrong_arguments_start_nothing() {
+    let mut group = quiet(2, 10);
+    let (one, two, none) = (word(1), words(&[1, 2]), Buffer::none());
+    let put = access(Action::Put, 1, &one, &none);
+    let mut refused = |request: AccessRequest| group.ranks[0].start(request).unwrap_err();
+    assert!(matches!(
+        refused(AccessRequest { target: Rank(2), ..put }),
+        AccessRefused::Rank { ranks: 2, .. }
+    ));
+    assert!(matches!(refused(AccessRequest { window: WindowId(9), ..put }), AccessRefused::Window { .. }));
+    for offset in [10, u64::MAX] {
+        let error = refused(AccessRequest { offset, ..put });
+        assert!(matches!(error, AccessRefused::Range { len: 10, .. }), "{error}");
+        assert!(
+            error
+                .to_string()
+                .contains(&format!("put by rank 0 of 1 x u64 from element {offset} of window 0 of rank 1"))
+        );
+    }
+    assert!(matches!(refused(AccessRequest { dtype: DType::I64, ..put }), AccessRefused::Type { .. }));
+    let lor = access(Action::Accumulate(ReduceOp::Lor), 1, &one, &none);
+    assert!(matches!(refused(lor), AccessRefused::Reduction(_)));
+    let avg = access(Action::FetchAndOp(ReduceOp::Avg), 1, &one, &one);
+    assert!(matches!(refused(avg), AccessRefused::Operation { .. }));
+    for (action, data, into) in [
+        (Action::Put, &one, &one),
+        (Action::Get, &one, &one),
+        (Action::Swap, &one, &two),
+        (Action::CompareAndSwap, &one, &one),
+        (Action::CompareAndSwap, &two, &two),
+    ] {
+        let error = refused(access(action, 1, data, into));
+        assert!(matches!(error, AccessRefused::Memory { .. }), "{action}: {error}");
+    }
+    let seven = TensorRegion::sub(&one.region, 0, 7).unwrap();
+    assert!(matches!(refused(AccessRequest { data: seven, ..put }), AccessRefused::Memory { .. }));
+    let shifted = two.region.sub(4, 8).unwrap();
+    assert!(matches!(group.ranks[0].open(shifted, DType::U64), Err(WindowRefused::Memory { .. })));
+    assert!(matches!(group.ranks[0].open(seven, DType::U64), Err(WindowRefused::Memory { .. })));
+    // A float has several zeroes.
+    let id = group.ranks[0].open(one.region, DType::F64).unwrap();
+    group.ranks[0].set_lengths(id, [1, 1].into());
+    let swap =
+        AccessRequest { window: id, dtype: DType::F64, ..access(Action::CompareAndSwap, 0, &two, &one) };
+    assert!(matches!(group.ranks[0].start(swap), Err(AccessRefused::Operation { .. })));
+    let mut group = Group::new(1, 2, 10, Faults::default(), |config| config.max_accesses = 1);
+    group.start(0, put);
+    assert!(matches!(group.ranks[0].start(put), Err(AccessRefused::Busy { max: 1 })));
+    group.settle();
+    group.assert_given_back("wrong arguments");
+}
+
+/// The target checks all again: its window may be another one than the origin was told.
+#[test]
+fn the_target_denies_what_does_not_fit_its_own_window() {
+    let (data, none) = (words(&[1, 2]), Buffer::none());
+    let changes: [(fn(&mut Group), Denial); 3] = [
+        (|group| assert!(group.ranks[1].close(WindowId(0))), Denial::Window),
+        (|group| group.reopen(1, 1, DType::U64), Denial::Range),
+        (|group| group.reopen(1, 16, DType::I64), Denial::Type),
+    ];
+    for (change, why) in changes {
+        for (action, into) in [(Action::Put, &none), (Action::Swap, &data)] {
+            let mut group = quiet(3, 16);
+            change(&mut group);
+            let small = group.start(0, access(action, 1, &data, into));
+            let large = words(&vec![3; 8]);
+            let waits = AccessRequest { waited: false, ..access(Action::Put, 1, &large, &none) };
+            group.start(0, waits);
+            group.settle();
+            let error = match group.result(0, small) {
+                Some(Err(error)) => error.clone(),
+                // It was copied: whoever flushes hears of it.
+                _ => group.ranks[0].take_late(WindowId(0), Some(Rank(1))).unwrap(),
+            };
+            assert!(matches!(&error, AccessError::Denied { why: is, .. } if *is == why), "{error}");
+            assert!(error.to_string().contains("of window 0 of rank 1: rank 1 says"), "{error}");
+            assert!(group.ranks[0].is_flushed(WindowId(0), None));
+            let _ = group.ranks[0].take_late(WindowId(0), None);
+            // Others go on.
+            let other = group.start(0, access(Action::Put, 2, &data, &none));
+            group.settle();
+            assert_eq!(group.result(0, other), Some(&Ok(())));
+            assert_eq!(group.windows[2].words()[..2], [1, 2]);
+            group.assert_given_back("denials");
+        }
+    }
+}
+
+#[test]
+fn no_put_is_taken_for_done_before_its_denial_has_come() {
+    // The count of what was applied overtakes the denial.
+    for seed in 0..200 {
+        let mut group = Group::new(
+            seed,
+            2,
+            16,
+            Faults { duplicate: 20, full: 20, refuse: 10, in_order: false },
+            |config| {
+                config.copied_bytes = 0;
+            },
+        );
+        group.reopen(1, 1, DType::U64);
+        let (one, two, none) = (word(1), words(&[2, 3]), Buffer::none());
+        let good = group.start(0, access(Action::Put, 1, &one, &none));
+        let bad = group.start(0, access(Action::Put, 1, &two, &none));
+        let last = group.start(0, access(Action::Put, 1, &one, &none));
+        group.settle();
+        assert_eq!((group.result(0, good), group.result(0, last)), (Some(&Ok(())), Some(&Ok(()))));
+        assert!(
+            matches!(group.result(0, bad), Some(Err(AccessError::Denied { why: Denial::Range, .. }))),
+            "seed {seed}"
+        );
+        group.assert_given_back("a denial that is overtaken");
+    }
+}
+
+#[test]
+fn a_deadline_names_the_target_and_what_comes_later_changes_nothing() {
+    let mut group = quiet(2, 100);
+    let (large, into, none) = (words(&vec![1; 100]), word(77), Buffer::none());
+    let deadline = Duration::from_secs(3);
+    group.net.cut = true;
+    let put =
+        group.start(0, AccessRequest { deadline, waited: false, ..access(Action::Put, 1, &large, &none) });
+    let get = group.start(0, AccessRequest { deadline, ..access(Action::Get, 1, &none, &into) });
+    let (new, old) = (word(1), word(78));
+    let swap = group.start(0, AccessRequest { deadline, ..access(Action::Swap, 1, &new, &old) });
+    group.poll(0);
+    assert!(group.ranks[0].next_deadline().unwrap() <= deadline);
+    group.now = deadline;
+    group.poll(0);
+    for id in [get, swap] {
+        let error = group.result(0, id).unwrap().clone().unwrap_err().to_string();
+        assert!(
+            error.contains(" by rank 0 of 1 x u64 from element 0 of window 0 of rank 1 missed its deadline"),
+            "{error}"
+        );
+    }
+    // The transport still refers to what the others give: to a copy, and to the caller's memory.
+    assert!(group.ranks[0].running() == 2 && group.ranks[0].take_late(WindowId(0), None).is_none());
+    group.release(0);
+    assert_eq!(group.ranks[0].running(), 0);
+    let late = group.ranks[0].take_late(WindowId(0), None).unwrap().to_string();
+    assert!(late.contains("put by rank 0 of 100 x u64") && !late.contains("seq"), "{late} {put:?}");
+    group.net.cut = false;
+    group.settle();
+    assert_eq!(
+        (into.words(), old.words()),
+        (vec![77], vec![78]),
+        "an answer that comes later finds no access"
+    );
+    assert_eq!(group.windows[1].words(), [1; 100], "and yet the put took effect");
+    group.assert_given_back("deadlines");
+}
+
+#[test]
+fn the_end_of_the_group_ends_all_by_name() {
+    let mut group = quiet(3, 100);
+    let (large, into, none) = (words(&vec![1; 100]), word(0), Buffer::none());
+    group.net.cut = true;
+    let ids = [
+        group.start(0, access(Action::Swap, 1, &large, &words(&vec![0; 100]))),
+        group.start(0, access(Action::Get, 2, &none, &into)),
+    ];
+    group.poll(0);
+    assert_eq!(group.ranks[0].deserter(|rank| rank == Rank(2)), Some(Rank(2)));
+    let cause = Arc::new(AbortCause { culprit: Rank(1), reason: AbortReason::Failed, seen: None });
+    group.ranks[0].abort(&cause);
+    group.ranks[0].fenced();
+    group.poll(0);
+    for id in ids {
+        let error = group.result(0, id).unwrap().clone().unwrap_err();
+        assert!(error.to_string().contains("was given up: rank 1: the process is dead"), "{error}");
+    }
+    assert_eq!(group.ranks[0].running(), 0);
+    assert!(matches!(
+        group.ranks[0].start(access(Action::Get, 1, &none, &into)),
+        Err(AccessRefused::Aborted(_))
+    ));
+    assert!(matches!(group.ranks[0].open(into.region, DType::U64), Err(WindowRefused::Aborted(_))));
+    assert!(!group.ranks[0].has_work());
+}
+
+#[test]
+fn what_is_in_flight_and_held_is_bounded() {
+    let mut group = Group::new(3, 2, 10_000, Faults::default(), |config| {
+        (config.in_flight_bytes, config.answer_bytes) = (8 << 10, 8 << 10);
+    });
+    let (data, none) = (words(&vec![1; 10_000]), Buffer::none());
+    let into: Vec<_> = (0..4).map(|_| words(&vec![0; 10_000])).collect();
+    group.start(0, access(Action::Put, 1, &data, &none));
+    let gets: Vec<_> = into.iter().map(|into| group.start(0, access(Action::Get, 1, &none, into))).collect();
+    group.poll(0);
+    assert!(
+        group.net.posted_bytes() <= 8 << 10 && group.net.posted_bytes() > 2 << 10,
+        "{}",
+        group.net.posted_bytes()
+    );
+    group.settle();
+    assert!(gets.iter().all(|get| group.result(0, *get) == Some(&Ok(()))));
+    assert!(into.iter().all(|into| into.words() == data.words()));
+    group.assert_given_back("bounds");
+}

@@ -1,0 +1,466 @@
+//! Windows: memory of each rank that the others read and write without its taking part.
+//!
+//! What is promised of order, atomicity and progress is said in [`shouter_reducer::windows`] and docs/windows.md.
+#![allow(unsafe_code)]
+
+use std::fmt::Display;
+use std::sync::atomic::Ordering;
+
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::executor::AbortReason;
+use shouter_reducer::grid::Rank;
+use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, Action, WindowId, WindowRefused};
+
+use super::Group;
+use super::drive::Accessed;
+use super::element::{Buffer, Element, from_slice, with_bytes};
+use crate::engine::executor_time;
+use crate::error::{Call, Error, Operation, Reason, Views};
+use crate::runtime::Clock;
+
+/// How an access changes the target's elements with those that it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// Reduces them into those; every reduction that the type has but `avg`.
+    Reduce(ReduceOp),
+    /// Writes them.
+    Replace,
+    /// Changes nothing.
+    Keep,
+}
+
+impl From<ReduceOp> for Update {
+    fn from(op: ReduceOp) -> Self {
+        Self::Reduce(op)
+    }
+}
+
+/// An access to a window by addresses: what [`Group::window_access`] and [`Group::start_window_access`] make.
+#[derive(Clone, Copy, Debug)]
+pub struct AccessCall {
+    /// The window's number, as [`Group::open_window`] gave it.
+    pub window: u32,
+    /// What is done.
+    pub action: Action,
+    /// The rank whose memory it is; it may be this one.
+    pub target: u32,
+    /// The first element there.
+    pub offset: u64,
+    /// Elements.
+    pub count: usize,
+    /// Their type: the window's.
+    pub dtype: DType,
+    /// What goes there: `count` elements; two for a compare-and-swap, the expected one and the new one. Not looked at for a get.
+    pub data: *const u8,
+    /// Where goes what comes back: `count` elements. Not looked at for a put or an accumulate.
+    pub into: *mut u8,
+}
+
+/// Memory of every rank of a group that all of them access, from [`Group::window`]. It owns this rank's part.
+///
+/// Accesses of one rank to one target take effect in the order in which they were made, reads among them, and each element is accessed
+/// atomically. A call returns when its memory may be changed: a put or an accumulate that was copied may take effect later, and
+/// [`flush`](Self::flush) waits for that.
+///
+/// A window that is dropped and not [freed](Self::free) takes this rank's memory out of it: accesses of others that come then fail.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shouter::config::{Builder, Environment};
+/// use shouter::ReduceOp;
+///
+/// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+/// # let group = shouter::init(config)?;
+/// // Rank 0 has a counter; every rank takes a ticket.
+/// let window = group.window(if group.rank() == 0 { vec![0u64] } else { vec![] })?;
+/// let mut ticket = [0u64];
+/// window.fetch_and_op(&[1], &mut ticket, 0, 0, ReduceOp::Sum)?;
+/// assert!(ticket[0] < u64::from(group.size()));
+/// window.fence()?;
+/// // The first one to come sets it back.
+/// let size = u64::from(group.size());
+/// let was_first = window.compare_and_swap(size, 0, 0, 0)? == size;
+/// // Plain reads and writes, too, and additions without an answer.
+/// window.put(&[0], 0, 0)?;
+/// window.accumulate(&[5], 0, 0, ReduceOp::Max)?;
+/// window.flush(Some(0))?;
+/// window.get(&mut ticket, 0, 0)?;
+/// let memory = window.free()?;
+/// # assert!(was_first && memory == [5] && ticket == [5]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Window<'g, T: Element> {
+    group: &'g Group,
+    id: u32,
+    memory: Vec<T>,
+    is_closed: bool,
+}
+
+impl<T: Element> std::fmt::Debug for Window<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Window")
+            .field("id", &self.id)
+            .field("len", &self.memory.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Element> Window<'_, T> {
+    /// Writes `data` to the elements from `offset` on of rank `target`'s part.
+    ///
+    /// # Errors
+    /// The group goes on after [`Error::Argument`] (no such rank, a range that is not within its part), [`Error::Mismatch`] (the target has
+    /// freed its part, or has another than it has said) and [`Error::Deadline`] (the target did not serve it within the key `deadline`; it may
+    /// take effect later). [`Error::PeerFailed`] and [`Error::Closed`] where it has ended. Where the access was copied, all but the first and
+    /// the last are errors of the next [`flush`](Self::flush).
+    pub fn put(&self, data: &[T], target: u32, offset: u64) -> Result<(), Error> {
+        self.run(Action::Put, (from_slice(data), Buffer::empty()), target, offset)
+    }
+
+    /// Reads the elements from `offset` on of rank `target`'s part.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub fn get(&self, into: &mut [T], target: u32, offset: u64) -> Result<(), Error> {
+        self.run(Action::Get, (Buffer::empty(), with_bytes(into, |into| into)), target, offset)
+    }
+
+    /// Changes the elements from `offset` on of rank `target`'s part with those of `data`.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); [`Error::Argument`] for an average, and for a reduction that the type does not have.
+    pub fn accumulate(
+        &self,
+        data: &[T],
+        target: u32,
+        offset: u64,
+        update: impl Into<Update>,
+    ) -> Result<(), Error> {
+        let action = match update.into() {
+            Update::Reduce(op) => Action::Accumulate(op),
+            Update::Replace => Action::Put,
+            Update::Keep => return self.get(&mut data.to_vec(), target, offset),
+        };
+        self.run(action, (from_slice(data), Buffer::empty()), target, offset)
+    }
+
+    /// The same, and reads what the elements were before to `before`, which is as long. The data of [`Update::Keep`] is not looked at.
+    ///
+    /// # Errors
+    /// As [`accumulate`](Self::accumulate); [`Error::Argument`] for slices of different lengths.
+    pub fn fetch_and_op(
+        &self,
+        data: &[T],
+        before: &mut [T],
+        target: u32,
+        offset: u64,
+        update: impl Into<Update>,
+    ) -> Result<(), Error> {
+        let action = match update.into() {
+            Update::Reduce(op) => Action::FetchAndOp(op),
+            Update::Replace => Action::Swap,
+            Update::Keep => return self.get(before, target, offset),
+        };
+        self.run(action, (from_slice(data), with_bytes(before, |before| before)), target, offset)
+    }
+
+    /// Writes `new` to an element of rank `target`'s part if it has the bits of `expected`; returns what it was before. Only integers and
+    /// truth values have it.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put); [`Error::Argument`] for floats and complex numbers.
+    pub fn compare_and_swap(&self, expected: T, new: T, target: u32, offset: u64) -> Result<T, Error> {
+        let (data, mut before) = ([expected, new], [expected]);
+        let into = with_bytes(&mut before, |before| before);
+        self.run(Action::CompareAndSwap, (from_slice(&data), into), target, offset)?;
+        Ok(before[0])
+    }
+
+    /// Waits until all accesses of this rank to rank `target`'s part have taken effect there, or to those of all ranks.
+    ///
+    /// # Errors
+    /// How one of them has failed, as [`put`](Self::put) says; the first of each target, one at a time.
+    pub fn flush(&self, target: Option<u32>) -> Result<(), Error> {
+        self.group.flush_window(self.id, target)
+    }
+
+    /// Waits until all accesses of all ranks have taken effect. Every rank calls it.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush) and [`Group::barrier`].
+    pub fn fence(&self) -> Result<(), Error> {
+        self.group.fence_window(self.id)
+    }
+
+    /// Ends the window, together with all ranks, when all accesses have taken effect; this rank's memory is its own again.
+    ///
+    /// # Errors
+    /// As [`fence`](Self::fence); the window is gone then, and its memory, too.
+    pub fn free(mut self) -> Result<Vec<T>, Error> {
+        let freed = self.group.close_window(self.id);
+        self.is_closed = true;
+        freed.map(|()| std::mem::take(&mut self.memory))
+    }
+
+    fn run(
+        &self,
+        action: Action,
+        (data, into): (Buffer, Buffer),
+        target: u32,
+        offset: u64,
+    ) -> Result<(), Error> {
+        let request = self.group.access_of(self.id, action, (target, offset), T::DTYPE, (data, into), true);
+        self.group.run_access(request)
+    }
+}
+
+impl<T: Element> Drop for Window<'_, T> {
+    fn drop(&mut self) {
+        if !self.is_closed && self.group.drop_window(self.id).is_err() {
+            // The engine may still serve it.
+            std::mem::forget(std::mem::take(&mut self.memory));
+        }
+    }
+}
+
+impl Group {
+    /// Makes a window: each rank gives memory, as much as it likes, for all to access. Every rank calls it, as it would a collective, with
+    /// elements of one type. Windows are of the group of all ranks.
+    ///
+    /// A rank serves the accesses of others whenever its engine is driven: all the time with `mode = "dedicated"`, else while it calls the
+    /// group, and by the helper thread every 0.5 ms to 5 ms between.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if a rank gives elements of another type, or the ranks' windows are not in the same order; else as
+    /// [`all_gather`](Self::all_gather).
+    pub fn window<T: Element>(&self, mut memory: Vec<T>) -> Result<Window<'_, T>, Error> {
+        let part = with_bytes(&mut memory, |part| part);
+        let id = self.make_window(part, T::DTYPE)?;
+        Ok(Window { group: self, id, memory, is_closed: false })
+    }
+
+    /// As [`window`](Self::window), with `count` elements at `memory`, an address that is aligned to them. Returns the window's number.
+    ///
+    /// # Errors
+    /// As [`window`](Self::window), and [`Error::Argument`] for an address that cannot be one.
+    ///
+    /// # Safety
+    /// Until [`close_window`](Self::close_window) has returned, or the group has been dropped: `memory` is valid for reads and writes of
+    /// `count` elements, and this process touches them otherwise only where no access to them is under way.
+    pub unsafe fn open_window(&self, memory: *mut u8, count: usize, dtype: DType) -> Result<u32, Error> {
+        // SAFETY: the caller's promise.
+        let part = unsafe { Buffer::from_raw(memory, count, dtype) }?;
+        self.make_window(part, dtype)
+    }
+
+    /// Makes an access, and waits until it has ended.
+    ///
+    /// # Errors
+    /// As [`Window::put`].
+    ///
+    /// # Safety
+    /// The memory is valid for what the call says, and nobody else touches it during the call.
+    pub unsafe fn window_access(&self, call: &AccessCall) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        let request = unsafe { self.access_at(call, true) }?;
+        self.run_access(request)
+    }
+
+    /// Starts an access, and returns at once. A [flush](Self::flush_window) says how it has ended.
+    ///
+    /// # Errors
+    /// Those of [`Window::put`] that are found at once.
+    ///
+    /// # Safety
+    /// Until a flush of the window to this target has returned, or the group has been dropped: `data` is valid for reads of what the call
+    /// says, and nobody writes it; `into` is valid for reads and writes, and nobody else touches it.
+    pub unsafe fn start_window_access(&self, call: &AccessCall) -> Result<(), Error> {
+        // SAFETY: the caller's promise.
+        let request = unsafe { self.access_at(call, false) }?;
+        self.run_access(request)
+    }
+
+    /// See [`Window::flush`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn flush_window(&self, window: u32, target: Option<u32>) -> Result<(), Error> {
+        self.check_windows()?;
+        if let Some(rank) = target.filter(|rank| *rank >= self.size()) {
+            return Err(Error::Argument(format!("rank {rank} does not exist in a group of {}", self.size())));
+        }
+        self.accessed(self.drive.flush(WindowId(window), target.map(Rank)), &"a flush")
+    }
+
+    /// See [`Window::fence`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fence_window(&self, window: u32) -> Result<(), Error> {
+        let flushed = self.flush_window(window, None);
+        if let Err(Error::Argument(_)) = flushed {
+            return flushed;
+        }
+        // The others wait for this rank, whatever has become of its own accesses.
+        self.barrier()?;
+        flushed
+    }
+
+    /// See [`Window::free`]. The memory is the caller's again, whatever this returns, but for [`Error::Closed`] in a forked child.
+    ///
+    /// # Errors
+    /// As there; [`Error::Argument`] for a window that does not exist, or was freed.
+    pub fn close_window(&self, window: u32) -> Result<(), Error> {
+        let fenced = self.fence_window(window);
+        if let Err(Error::Argument(_)) = fenced {
+            return fenced;
+        }
+        self.drop_window(window)?;
+        fenced
+    }
+
+    /// Takes this rank's memory out of a window.
+    fn drop_window(&self, window: u32) -> Result<(), Error> {
+        self.drive.with(move |engine| engine.close_window(WindowId(window)))
+    }
+
+    fn check_windows(&self) -> Result<(), Error> {
+        self.drive.check_process()?;
+        match self.subset {
+            None => Ok(()),
+            Some(_) => {
+                Err(Error::Argument("windows are of the group of all ranks; make one by that group".into()))
+            }
+        }
+    }
+
+    fn make_window(&self, part: Buffer, dtype: DType) -> Result<u32, Error> {
+        self.check_windows()?;
+        let (memory, len) = (self.region(part), (part.len() / dtype.size()) as u64);
+        let opened = self.drive.with(move |engine| engine.open_window(memory, dtype))?;
+        let WindowId(id) = opened.map_err(|error| match error {
+            WindowRefused::Aborted(cause) => {
+                self.outcomes.recorded(Error::closed_by(&cause, format!("a window was not made: {cause}")))
+            }
+            error => Error::Argument(error.to_string()),
+        })?;
+        let made = self.agree_on_window(id, len, dtype);
+        if made.is_err() {
+            self.drop_window(id)?;
+        }
+        made.map(|()| id)
+    }
+
+    /// Tells all ranks what this one's part is, and hears what theirs are.
+    fn agree_on_window(&self, id: u32, len: u64, dtype: DType) -> Result<(), Error> {
+        let own = [u64::from(id), u64::from(u8::from(dtype)), len];
+        let mut all = vec![0; own.len() * self.size() as usize];
+        self.all_gather(&own, &mut all).map_err(|error| error.with_more("; a window was being made"))?;
+        let parts = || all.chunks_exact(own.len());
+        if let Some((rank, theirs)) = (0u32..).zip(parts()).find(|(_, theirs)| theirs[..2] != own[..2]) {
+            let view = |part: &[u64]| {
+                let name = u8::try_from(part[1]).ok().and_then(|number| DType::try_from(number).ok());
+                let name = name.map_or("an unknown type", DType::name);
+                format!("window {} with elements of {name}", part[0])
+            };
+            let (ours, theirs) = (view(&own), view(theirs));
+            let text = format!(
+                "rank {} makes {ours}, and rank {rank} makes {theirs}; make windows of one type, in the same order, on all ranks",
+                self.rank()
+            );
+            let views = Views { ours: Some(ours.into()), theirs: Some(theirs.into()) };
+            return Err(Error::mismatch(self.access_call(Operation::Window), Some(rank), views, text));
+        }
+        let lengths: Box<[u64]> = parts().map(|part| part[2]).collect();
+        self.drive.with(move |engine| engine.set_window_lengths(WindowId(id), lengths))
+    }
+
+    /// # Safety
+    /// As for [`window_access`](Self::window_access), or [`start_window_access`](Self::start_window_access) where it is not waited for.
+    unsafe fn access_at(&self, call: &AccessCall, waited: bool) -> Result<AccessRequest, Error> {
+        let &AccessCall { window, action, target, offset, count, dtype, data, into } = call;
+        let (given, taken) = match action {
+            Action::Get => (0, count),
+            Action::Put | Action::Accumulate(_) => (count, 0),
+            Action::CompareAndSwap => (count.saturating_mul(2), count),
+            _ => (count, count),
+        };
+        let at = |address: *mut u8, count: usize| match count {
+            0 => Ok(Buffer::empty()),
+            // SAFETY: the caller's promise; what is given is only read.
+            _ => unsafe { Buffer::from_raw(address, count, dtype) },
+        };
+        let buffers = (at(data.cast_mut(), given)?, at(into, taken)?);
+        Ok(self.access_of(window, action, (target, offset), dtype, buffers, waited))
+    }
+
+    fn access_of(
+        &self,
+        window: u32,
+        action: Action,
+        (target, offset): (u32, u64),
+        dtype: DType,
+        (data, into): (Buffer, Buffer),
+        waited: bool,
+    ) -> AccessRequest {
+        AccessRequest {
+            window: WindowId(window),
+            action,
+            target: Rank(target),
+            offset,
+            dtype,
+            data: self.region(data),
+            into: self.region(into),
+            deadline: executor_time(Clock.now() + self.deadline),
+            waited,
+        }
+    }
+
+    fn run_access(&self, request: AccessRequest) -> Result<(), Error> {
+        self.check_windows()?;
+        self.accessed(self.drive.access(request), &request.action)
+    }
+
+    /// The outcome of an access or a flush, for the caller.
+    fn accessed(&self, outcome: Result<Accessed, Error>, what: &dyn Display) -> Result<(), Error> {
+        match outcome.map_err(|error| self.outcomes.recorded(error))? {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(self.access_error(&error)),
+            Err(AccessRefused::Aborted(cause)) => {
+                let text = format!("{what} was not started: {cause}");
+                Err(self.outcomes.recorded(Error::closed_by(&cause, text)))
+            }
+            Err(error) => Err(Error::Argument(error.to_string())),
+        }
+    }
+
+    fn access_call(&self, operation: Operation) -> Call {
+        Call { operation, tensor: None, step: self.step.load(Ordering::Relaxed) }
+    }
+
+    /// Why an access has failed.
+    #[cold]
+    fn access_error(&self, error: &AccessError) -> Error {
+        let (subject, text) = (error.subject(), error.to_string());
+        let target = subject.target.0;
+        let call = self.access_call(match subject.action {
+            Action::Put => Operation::Put,
+            Action::Get => Operation::Get,
+            Action::Accumulate(_) => Operation::Accumulate,
+            Action::FetchAndOp(_) | Action::Swap => Operation::FetchAndOp,
+            Action::CompareAndSwap => Operation::CompareAndSwap,
+        });
+        let error = match error {
+            AccessError::Denied { .. } => Error::mismatch(call, Some(target), Views::default(), text),
+            AccessError::Deadline { .. } => Error::deadline(call, vec![target], self.deadline, text),
+            AccessError::Aborted { cause, .. } => match &cause.reason {
+                AbortReason::Diverged(_) => {
+                    Error::mismatch(call, Some(cause.culprit.0), Views::default(), text)
+                }
+                why => Error::peer_failed(call, cause.culprit.0, Reason::from(why), text),
+            },
+        };
+        self.outcomes.recorded(error)
+    }
+}
