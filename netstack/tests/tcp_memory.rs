@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use held::held;
 
+use shouter_netstack::rud;
 use shouter_netstack::sim::tcp::Outlet;
 use shouter_netstack::sim::{Link, LinkConfig};
 use shouter_netstack::tcp::{Config, ConnectionId, Endpoint, Path, StateName, TcpEvent};
@@ -111,4 +112,37 @@ fn a_hundred_thousand_idle_connections_cost_a_kibibyte_each() {
         server.close(now, id);
     }
     assert_eq!((client.connections(), server.connections()), (0, 0));
+}
+
+/// A leader has a session to every other one, whether or not it has messages for it.
+#[test]
+fn a_thousand_rud_sessions_without_messages_cost_sixteen_kibibytes_each() {
+    const COUNT: u16 = 1023;
+    let now = Instant::from_nanos(1_000_000_000);
+    let before = held();
+    let mut endpoint =
+        rud::Endpoint::new(rud::Config { max_sessions: COUNT.into(), ..rud::Config::default() });
+    let session = |peer: u16| rud::SessionParams {
+        local_tag: u64::from(peer) + 1,
+        remote_tag: 1 << 32 | (u64::from(peer) + 1),
+        remote_ip: [10, 1, (peer >> 8) as u8, peer as u8].into(),
+        local_ip: [10, 0, 0, 1].into(),
+        remote_port: 4791,
+        local_port: 50_000,
+        paths: 4,
+        max_payload: 1408,
+    };
+    let sessions: Vec<_> = (0..COUNT).map(|peer| endpoint.open(now, session(peer)).unwrap()).collect();
+    let idle = (held() - before) / COUNT as isize;
+    assert!(idle <= 16 << 10, "{idle} bytes a session");
+    // The first message makes room for a window, and it is room for messages of one session.
+    let room = endpoint.capacity(sessions[3]);
+    assert_eq!(room, rud::Config::default().window_packets as usize);
+    for _ in 0..room {
+        endpoint.send(sessions[3], b"header", None, rud::MessageToken(1)).unwrap();
+    }
+    assert_eq!(endpoint.capacity(sessions[3]), 0);
+    assert!(endpoint.send(sessions[3], b"header", None, rud::MessageToken(1)).is_err());
+    let used = held() - before - idle * COUNT as isize;
+    assert!((64 << 10..1 << 20).contains(&used), "{used} bytes for a window of messages");
 }

@@ -241,10 +241,11 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
-    /// The index of the peer of a session.
+    /// The index of the peer of a session: sessions were opened in the order of peers, and none is closed.
     #[inline]
     fn index(&self, session: SessionId) -> Option<usize> {
-        self.peers.iter().position(|(_, peer)| peer.session == session)
+        let index = session.index();
+        self.peers.get(index).filter(|peer| peer.session == session).map(|_| index)
     }
 }
 

@@ -30,7 +30,7 @@ use crate::config::{Config, Idle, Mode, TransportChoice};
 use crate::engine::groups::Lineage;
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
-use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster};
+use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster, Traffic};
 use crate::group::watch::{Control, MemberEvent};
 use crate::log;
 use crate::observe::Timeline;
@@ -137,6 +137,8 @@ pub fn init(config: Config) -> Result<Group, Error> {
         let own = Connected { unreached, plan: plan.digest() };
         let all = control.all_gather("connected", &wire::encode(&own), config.rendezvous_deadline)?;
         own.compare(&all)?;
+        let Traffic { sent, received } = control.traffic();
+        tracing::debug!(sent, received, "bytes over the control connections until all were connected");
     }
     let control = control.map(|link| listen(link, &drive)).transpose()?;
     let now = Clock.now();
@@ -332,7 +334,9 @@ fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
     let local = LocalCapabilities::of(config, leads)?;
     let mut hello = Hello::of(config);
     hello.plan = plan.fields();
-    hello.blob = local.to_bytes();
+    if leads {
+        hello.blob = local.to_bytes();
+    }
     let meeting = RendezvousConfig::of(config)?;
     let (roster, control) = rendezvous::join(&meeting, hello)?;
     Ok(Joined { roster, control, local })

@@ -3,6 +3,7 @@
 //! Failures that do not come from an authenticated rank 0 (no listener yet, a broken connection, no answer, an unknown name, another
 //! program on the port) are retried until the deadline. An error that rank 0 sends is returned at once.
 
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -16,8 +17,9 @@ use super::message::{MAX_MESSAGE, Message};
 use super::rendezvous::{RendezvousConfig, addresses};
 use super::roster::Roster;
 use super::server::SILENCE;
-use super::sys;
+use super::{relay, sys};
 use crate::key::random;
+use crate::wire;
 
 /// How long one attempt to connect and to authenticate may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -27,13 +29,22 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Why an attempt failed.
-enum Setback {
+pub(super) enum Setback {
     /// It may work the next time.
     Retry(String),
     /// So may this, which says more than that rank 0 was not reached.
     Met(JoinError),
     /// It will not.
     Give(JoinError),
+}
+
+impl fmt::Display for Setback {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Retry(why) => f.write_str(why),
+            Self::Met(error) | Self::Give(error) => error.fmt(f),
+        }
+    }
 }
 
 /// Joins, and returns the roster and the connection to rank 0.
@@ -92,8 +103,12 @@ fn attempt(
     let (stream, address) = connect(config, until)?;
     let framer = prove(config, hello.rank, &stream, address, until)?;
     let retry = |error: io::Error| Setback::Retry(error.to_string());
+    let (listener, relay) = relay::listen(hello.rank, hello.size, &stream).unzip();
     let mut server = Trusted::new(Conn::new(stream, address).map_err(retry)?, framer);
-    server.queue(&Message::Hello(hello.clone()));
+    let mut said = hello.clone();
+    said.relay = relay;
+    server.queue(&Message::Hello(said));
+    let mut others = 0;
     *waiting_for = None;
     let mut heard = Instant::now();
     loop {
@@ -101,12 +116,30 @@ fn attempt(
         let end = server.read(MAX_MESSAGE).map_err(retry)?;
         let meaningless = || Setback::Retry("rank 0 sent something without meaning".into());
         while let Some(message) = server.next(MAX_MESSAGE).map_err(|_| meaningless())? {
+            let message = match message {
+                Message::RosterAt { from, digest } => match relay::fetch(config, hello.rank, from, &digest) {
+                    Ok(roster) => roster,
+                    Err(why) => {
+                        tracing::warn!(address = %from, why, "no roster from there; asking rank 0 for it");
+                        server.queue(&Message::Resend);
+                        heard = Instant::now();
+                        continue;
+                    }
+                },
+                message => message,
+            };
             match message {
+                Message::Relay { others: told } => others = told,
                 Message::Waiting(missing) => {
                     *waiting_for = Some(missing);
                     heard = Instant::now();
                 }
                 Message::Roster { epoch, nonce, members } if members.len() == hello.size as usize => {
+                    if let (Some(listener), 1..) = (&listener, others) {
+                        let members = members.clone();
+                        let encoded = wire::encode(&Message::Roster { epoch, nonce, members });
+                        relay::serve(config, listener, &encoded, others);
+                    }
                     let roster = Roster::received(epoch, &nonce, members, &config.job, &config.key);
                     return Ok((roster, server));
                 }
@@ -150,7 +183,7 @@ fn connect(config: &RendezvousConfig, until: Instant) -> Result<(TcpStream, Sock
 }
 
 /// The handshake, with the time of one attempt.
-fn prove(
+pub(super) fn prove(
     config: &RendezvousConfig,
     rank: u32,
     stream: &TcpStream,

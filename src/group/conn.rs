@@ -25,6 +25,22 @@ pub(super) struct Conn {
     pub(super) inbox: Vec<u8>,
     outbox: Vec<u8>,
     written: usize,
+    traffic: Traffic,
+}
+
+/// Bytes that connections have carried.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// From this rank.
+    pub sent: u64,
+    /// To this rank.
+    pub received: u64,
+}
+
+impl std::iter::Sum for Traffic {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |a, b| Self { sent: a.sent + b.sent, received: a.received + b.received })
+    }
 }
 
 /// Whether the peer may still send.
@@ -40,7 +56,14 @@ impl Conn {
         stream.set_nodelay(true)?;
         let probes = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE);
         SockRef::from(&stream).set_tcp_keepalive(&probes)?;
-        Ok(Self { stream, peer, inbox: Vec::new(), outbox: Vec::new(), written: 0 })
+        Ok(Self {
+            stream,
+            peer,
+            inbox: Vec::new(),
+            outbox: Vec::new(),
+            written: 0,
+            traffic: Traffic::default(),
+        })
     }
 
     pub(super) fn peer(&self) -> SocketAddr {
@@ -55,6 +78,10 @@ impl Conn {
         self.written < self.outbox.len()
     }
 
+    pub(super) fn traffic(&self) -> Traffic {
+        self.traffic
+    }
+
     /// Reads what is there, as long as the inbox holds less than `limit` bytes. The buffer grows with the received bytes, not with
     /// the announced length.
     pub(super) fn read(&mut self, limit: usize) -> io::Result<ReadStatus> {
@@ -66,6 +93,7 @@ impl Conn {
                 Ok(0) => return Ok(ReadStatus::Closed),
                 Ok(read) => {
                     self.inbox.extend_from_slice(&chunk[..read]);
+                    self.traffic.received += read as u64;
                     budget -= read;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -98,7 +126,10 @@ impl Conn {
         while self.has_output() {
             match self.stream.write(&self.outbox[self.written..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(written) => self.written += written,
+                Ok(written) => {
+                    self.written += written;
+                    self.traffic.sent += written as u64;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),

@@ -37,6 +37,8 @@ pub struct Hello {
     /// What the channels of this rank want the others to know, such as addresses; opaque here.
     #[serde(with = "serde_bytes")]
     pub blob: Vec<u8>,
+    /// The TCP port on which this rank would pass the roster on.
+    pub relay: Option<u16>,
     machine: [u8; TAG_LEN],
 }
 
@@ -52,6 +54,7 @@ impl Hello {
             plan: Vec::new(),
             table: Vec::new(),
             blob: Vec::new(),
+            relay: None,
             machine: machine_tag(),
         }
     }

@@ -1,4 +1,5 @@
-//! Exchanges between all ranks (all-gather): each rank contributes bytes and receives those of all.
+//! Exchanges between all ranks: each contributes bytes and receives those of all ([`ControlLink::all_gather`]), or what the
+//! others have for it ([`ControlLink::transpose`]).
 //!
 //! The connections are those of the join. Rank 0 collects the parts of a round and hands all of them out, equal ones once. A
 //! round has a number and a tag, so that a rank which makes another call than the others is detected and named. While it
@@ -7,25 +8,25 @@
 //! After set-up a thread of its own listens to the connections between the exchanges (`watch`).
 
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::conn::Trusted;
-use super::error::{ExchangeError, Missing};
+use super::conn::{Traffic, Trusted};
+use super::error::ExchangeError;
+use super::matrix;
 use super::member_conn::{ConnState, MemberConn};
-use super::message::{Departure, MAX_MESSAGE, Message, Run};
-use super::server::SILENCE;
+use super::message::{Departure, MAX_MESSAGE, Message};
 use super::sys;
 use super::watch::Waker;
-use crate::wire::{self, Malformed};
+use crate::wire;
+use round::{Reply, Round, expand, follow, lead, lead_transposed};
 
-/// How often rank 0 sends the list of missing ranks to the waiting ones.
-const PROGRESS: Duration = Duration::from_millis(500);
+mod round;
+
 /// How long a last message may take to leave.
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 /// The most that one rank may give to an exchange, in bytes.
 pub const MAX_PART: usize = 16 * 1024 * 1024;
-/// The most that all ranks may give together, in bytes; what surrounds it has room beside it.
-const MAX_RESULT: usize = MAX_MESSAGE - (1 << 20);
 /// What surrounds a rank's part on the wire, in bytes, beyond its tag.
 const PART_OVERHEAD: usize = 64;
 /// The longest tag, in bytes.
@@ -68,66 +69,6 @@ impl std::fmt::Debug for ControlLink {
     }
 }
 
-/// The parameters of one round.
-struct Round<'a> {
-    number: u64,
-    tag: &'a str,
-    waker: Option<&'a Waker>,
-    begun: Instant,
-    until: Instant,
-}
-
-impl Round<'_> {
-    fn missing(&self, missing: Missing) -> ExchangeError {
-        ExchangeError::Missing { tag: self.tag.into(), missing, waited: self.until - self.begun }
-    }
-
-    fn left(&self, rank: u32, why: impl Into<String>) -> ExchangeError {
-        ExchangeError::Left { tag: self.tag.into(), rank, why: why.into() }
-    }
-
-    fn malformed(&self, rank: u32) -> ExchangeError {
-        ExchangeError::Malformed { tag: self.tag.into(), rank }
-    }
-
-    fn system(&self, error: std::io::Error) -> ExchangeError {
-        ExchangeError::System { tag: self.tag.into(), why: error.to_string() }
-    }
-
-    /// Whether the group has ended meanwhile.
-    fn check(&self) -> Result<(), ExchangeError> {
-        match self.waker.and_then(Waker::ended) {
-            Some(ending) => Err(ExchangeError::Ended { tag: self.tag.into(), ending }),
-            None => Ok(()),
-        }
-    }
-
-    /// A connection on which nothing of this round can come any more, nor from the ranks behind it.
-    fn check_conn(&self, rank: u32, conn: &MemberConn) -> Result<(), ExchangeError> {
-        match conn.state() {
-            _ if conn.lost().is_some() => {
-                Err(self.left(conn.lost().unwrap_or(rank), "its process has ended"))
-            }
-            ConnState::Open => Ok(()),
-            ConnState::Left => Err(self.left(rank, "it has left the group")),
-            ConnState::Gone => Err(self.left(rank, "its connection closed")),
-            ConnState::Broken(why) => Err(self.left(rank, why)),
-        }
-    }
-
-    fn wait<'b>(
-        &'b self,
-        conns: impl Iterator<Item = &'b MemberConn>,
-        until: Instant,
-    ) -> Result<(), ExchangeError> {
-        wait(conns, self.waker, until).map_err(|error| self.system(error))
-    }
-
-    fn shown(&self) -> String {
-        format!("{} (exchange {})", self.tag, self.number)
-    }
-}
-
 impl ControlLink {
     fn new(role: Role) -> Self {
         Self { role, round: 0, failed: None, waker: None, announced: None }
@@ -137,10 +78,21 @@ impl ControlLink {
         Self::new(Role::Alone)
     }
 
-    pub(super) fn leader(members: Vec<Option<Trusted>>) -> Self {
-        let members = (0..).zip(members);
-        let conns = members.map(|(rank, member)| member.map(|trusted| MemberConn::new(rank, trusted)));
-        Self::new(Role::Leader(conns.collect()))
+    /// Of rank 0. Members in `resend` may ask for this encoded roster.
+    pub(super) fn leader(members: Vec<Option<Trusted>>, (roster, resend): (Arc<[u8]>, &[u32])) -> Self {
+        let conn = |(rank, trusted): (u32, Option<Trusted>)| {
+            let mut conn = MemberConn::new(rank, trusted?);
+            if resend.contains(&rank) {
+                conn.keep_roster(roster.clone());
+            }
+            Some(conn)
+        };
+        Self::new(Role::Leader((0..).zip(members).map(conn).collect()))
+    }
+
+    /// What the connections have carried since they were opened.
+    pub fn traffic(&self) -> Traffic {
+        self.conns().map(|(_, conn)| conn.traffic()).sum()
     }
 
     pub(super) fn member(rank: u32, size: u32, server: Trusted) -> Self {
@@ -159,6 +111,45 @@ impl ControlLink {
         bytes: &[u8],
         deadline: Duration,
     ) -> Result<Vec<Vec<u8>>, ExchangeError> {
+        self.exchange(tag, bytes, deadline, |role, round| match role {
+            Role::Alone => Ok(vec![bytes.to_vec()]),
+            Role::Leader(members) => lead(members, round, bytes),
+            Role::Member { rank, size, server } => match follow(server, *rank, round, bytes)? {
+                Reply::Parts(runs) => expand(runs, *size as usize).map_err(|_| round.malformed(0)),
+                Reply::Column(_) => Err(round.malformed(0)),
+            },
+        })
+    }
+
+    /// Contributes a byte for each rank that takes part, in their order, and returns the bytes that those have for this one. A
+    /// rank takes part if its row is not empty; all rows are as long as there are such ranks. Else as
+    /// [`all_gather`](Self::all_gather), but no rank gets more than its own column, and neighbours that are equal cross the
+    /// network once.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn transpose(&mut self, tag: &str, row: &[u8], deadline: Duration) -> Result<Vec<u8>, ExchangeError> {
+        let bytes = wire::encode(&matrix::to_line(row));
+        self.exchange(tag, &bytes, deadline, |role, round| match role {
+            Role::Alone => Ok(row.to_vec()),
+            Role::Leader(members) => lead_transposed(members, round, &bytes),
+            Role::Member { rank, size, server } => match follow(server, *rank, round, &bytes)? {
+                Reply::Column(line) => {
+                    matrix::from_line(&line, *size as usize).map_err(|_| round.malformed(0))
+                }
+                Reply::Parts(_) => Err(round.malformed(0)),
+            },
+        })
+    }
+
+    /// A round, in which this rank contributes `bytes`.
+    fn exchange<T>(
+        &mut self,
+        tag: &str,
+        bytes: &[u8],
+        deadline: Duration,
+        act: impl FnOnce(&mut Role, &Round<'_>) -> Result<T, ExchangeError>,
+    ) -> Result<T, ExchangeError> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
@@ -171,11 +162,7 @@ impl ControlLink {
         let waker = self.waker.as_ref();
         let round = Round { number: self.round, tag, waker, begun, until: begun + deadline };
         self.round += 1;
-        let result = match &mut self.role {
-            Role::Alone => Ok(vec![bytes.to_vec()]),
-            Role::Leader(members) => lead(members, &round, bytes),
-            Role::Member { rank, size, server } => follow(server, *rank, *size, &round, bytes),
-        };
+        let result = act(&mut self.role, &round);
         result.inspect_err(|error| self.fail(error))
     }
 
@@ -337,102 +324,6 @@ fn wait<'a>(
     Ok(())
 }
 
-/// Rank 0's side of a round.
-fn lead(
-    members: &mut [Option<MemberConn>],
-    round: &Round<'_>,
-    ours: &[u8],
-) -> Result<Vec<Vec<u8>>, ExchangeError> {
-    let mut parts: Vec<Option<Vec<u8>>> = members.iter().map(|_| None).collect();
-    parts[0] = Some(ours.to_vec());
-    let mut next_progress = round.begun + PROGRESS;
-    loop {
-        for (rank, (member, part)) in members.iter_mut().zip(&mut parts).enumerate().skip(1) {
-            collect(rank as u32, member, part, round)?;
-        }
-        let missing = Missing::of((0..).zip(&parts).filter(|(_, part)| part.is_none()).map(|(rank, _)| rank));
-        if missing.total == 0 {
-            break;
-        }
-        round.check()?;
-        let now = Instant::now();
-        if now >= round.until {
-            return Err(round.missing(missing));
-        }
-        if now >= next_progress {
-            next_progress = now + PROGRESS;
-            let message = wire::encode(&Message::Waiting(missing));
-            for (member, _) in members.iter_mut().zip(&parts).filter(|(_, part)| part.is_some()) {
-                if let Some(member) = member.as_mut().filter(|member| !member.has_output()) {
-                    member.queue(&message);
-                }
-            }
-        }
-        round.wait(members.iter().flatten(), round.until.min(next_progress))?;
-    }
-    let parts: Vec<Vec<u8>> = parts.into_iter().flatten().collect();
-    let len = parts.iter().map(Vec::len).sum();
-    if len > MAX_RESULT {
-        return Err(ExchangeError::TooLarge { tag: round.tag.into(), len, limit: MAX_RESULT });
-    }
-    let message = Message::Parts { number: round.number, tag: round.tag.into(), runs: runs(&parts) };
-    let message = wire::encode(&message);
-    for member in members.iter_mut().flatten() {
-        member.queue(&message);
-    }
-    hand_out(members, round)?;
-    Ok(parts)
-}
-
-/// Reads what a member has sent; its part of this round goes to `part`.
-fn collect(
-    rank: u32,
-    member: &mut Option<MemberConn>,
-    part: &mut Option<Vec<u8>>,
-    round: &Round<'_>,
-) -> Result<(), ExchangeError> {
-    let Some(conn) = member else { return Err(round.left(rank, "earlier")) };
-    conn.pump(FROM_MEMBER);
-    if part.is_none() {
-        match conn.next_message() {
-            None => {}
-            Some(Message::Part { number, tag, bytes }) if (number, &*tag) == (round.number, round.tag) => {
-                *part = Some(bytes);
-            }
-            Some(Message::Part { number, tag, .. }) => {
-                let found = format!("{tag} (exchange {number})");
-                return Err(ExchangeError::Mismatch { rank, expected: round.shown(), found });
-            }
-            Some(Message::Failed(error)) => return Err(error),
-            Some(_) => return Err(round.malformed(rank)),
-        }
-    }
-    round.check_conn(rank, conn)
-}
-
-/// Writes the result to every member. A member that broke off is named; one that reads too slowly is missing.
-fn hand_out(members: &mut [Option<MemberConn>], round: &Round<'_>) -> Result<(), ExchangeError> {
-    let until = round.until.max(Instant::now() + FAREWELL);
-    loop {
-        for (rank, conn) in (0..).zip(members.iter_mut()) {
-            if let Some(conn) = conn {
-                conn.flush();
-                round.check_conn(rank, conn)?;
-            }
-        }
-        let slow = |member: &Option<MemberConn>| member.as_ref().is_some_and(MemberConn::has_output);
-        let missing = Missing::of((0..).zip(members.iter()).filter(|(_, m)| slow(m)).map(|(rank, _)| rank));
-        if missing.total == 0 {
-            return Ok(());
-        }
-        round.check()?;
-        if Instant::now() >= until {
-            return Err(round.missing(missing));
-        }
-        round.wait(members.iter().flatten().filter(|conn| conn.has_output()), until)?;
-    }
-}
-
 /// Sends a message to every member, as far as its connection takes it.
 fn tell_all(members: &mut [Option<MemberConn>], message: &Message) {
     let message = wire::encode(message);
@@ -455,49 +346,6 @@ fn tell_all(members: &mut [Option<MemberConn>], message: &Message) {
     }
 }
 
-/// The side of every other rank.
-fn follow(
-    server: &mut MemberConn,
-    rank: u32,
-    size: u32,
-    round: &Round<'_>,
-    ours: &[u8],
-) -> Result<Vec<Vec<u8>>, ExchangeError> {
-    let part = Message::Part { number: round.number, tag: round.tag.into(), bytes: ours.to_vec() };
-    server.queue(&wire::encode(&part));
-    let mut missing = Missing::of(std::iter::once(0));
-    let mut until = round.until;
-    loop {
-        server.pump(MAX_MESSAGE);
-        while let Some(message) = server.next_message() {
-            match message {
-                // One that was on its way when rank 0 handed out an earlier result says nothing about this round, and
-                // cannot come: rank 0's messages are in order.
-                Message::Waiting(absent) => {
-                    missing = absent;
-                    until = round.until.max(Instant::now() + SILENCE);
-                }
-                Message::Failed(error) => return Err(error),
-                Message::Parts { number, tag, runs } if (number, &*tag) == (round.number, round.tag) => {
-                    return expand(runs, size as usize).map_err(|_| round.malformed(0));
-                }
-                Message::Parts { number, tag, .. } => {
-                    let expected = format!("{tag} (exchange {number})");
-                    return Err(ExchangeError::Mismatch { rank, expected, found: round.shown() });
-                }
-                _ => return Err(round.malformed(0)),
-            }
-        }
-        // Only now: a reason that rank 0 sent before it closed has been read.
-        round.check_conn(0, server)?;
-        round.check()?;
-        if Instant::now() >= until {
-            return Err(round.missing(missing));
-        }
-        round.wait(std::iter::once(&*server), until)?;
-    }
-}
-
 /// As much of a tag as is sent.
 fn shortened(tag: &str) -> &str {
     let mut end = tag.len().min(MAX_TAG);
@@ -505,27 +353,6 @@ fn shortened(tag: &str) -> &str {
         end -= 1;
     }
     &tag[..end]
-}
-
-/// The parts in the order of ranks, those that are equal and follow one another once.
-fn runs(parts: &[Vec<u8>]) -> Vec<Run> {
-    let equal = parts.chunk_by(|a, b| a == b);
-    equal.map(|equal| Run { ranks: equal.len() as u32, part: equal[0].clone() }).collect()
-}
-
-/// The parts of all `size` ranks.
-fn expand(runs: Vec<Run>, size: usize) -> Result<Vec<Vec<u8>>, Malformed> {
-    let (mut parts, mut len) = (Vec::new(), 0usize);
-    for Run { ranks, part } in runs {
-        let ranks = ranks as usize;
-        // Equal parts take no bytes of the message, and much memory here.
-        len = len.saturating_add(ranks.saturating_mul(part.len()));
-        if ranks > size - parts.len() || len > MAX_RESULT {
-            return Err(Malformed);
-        }
-        parts.resize(parts.len() + ranks, part);
-    }
-    if parts.len() == size { Ok(parts) } else { Err(Malformed) }
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use super::conn::{ReadStatus, Trusted};
+use super::conn::{ReadStatus, Traffic, Trusted};
 use super::error::ExchangeError;
 use super::message::{Departure, Message};
 
@@ -35,6 +36,8 @@ pub(super) struct MemberConn {
     left: Vec<Departure>,
     /// The other side has closed and reads nothing any more.
     write_closed: bool,
+    /// What the rank gets if it asks for the roster; once.
+    roster: Option<Arc<[u8]>>,
 }
 
 impl MemberConn {
@@ -48,7 +51,17 @@ impl MemberConn {
             lost: None,
             left: vec![],
             write_closed: false,
+            roster: None,
         }
+    }
+
+    /// The encoded roster, for a rank that was sent to another one for it.
+    pub(super) fn keep_roster(&mut self, roster: Arc<[u8]>) {
+        self.roster = Some(roster);
+    }
+
+    pub(super) fn traffic(&self) -> Traffic {
+        self.trusted.conn.traffic()
     }
 
     pub(super) fn state(&self) -> &ConnState {
@@ -128,6 +141,11 @@ impl MemberConn {
                 }
                 Ok(Some(Message::Left(departure))) => self.left.push(departure),
                 Ok(Some(Message::Lost(rank))) => self.lost = Some(rank),
+                Ok(Some(Message::Resend)) if self.roster.is_some() => {
+                    if let Some(roster) = self.roster.take() {
+                        self.trusted.queue_encoded(&roster);
+                    }
+                }
                 Ok(Some(message)) if self.messages.len() < AHEAD => self.messages.push_back(message),
                 Ok(Some(_)) | Err(_) => {
                     self.state = ConnState::Broken("it sent something without meaning".into());

@@ -1,9 +1,12 @@
 //! The messages on the control connections, from the end of the handshake on.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 use super::error::{ExchangeError, Missing, Refusal};
 use super::hello::Hello;
+use super::matrix::Line;
 use super::roster::Member;
 use crate::key::TAG_LEN;
 use crate::wire;
@@ -53,6 +56,19 @@ pub(super) enum Message {
     Leave(Option<u64>),
     /// Rank 0 passes on that another rank leaves.
     Left(Departure),
+    /// Rank 0 asks the rank to pass the roster on, to so many others. Comes before the roster.
+    Relay { others: u32 },
+    /// Rank 0 says where the rank gets the roster, and its [digest](super::relay::digest).
+    RosterAt { from: SocketAddr, digest: [u8; TAG_LEN] },
+    /// The roster is not to be had there: rank 0 sends it itself.
+    Resend,
+    /// What the ranks that take part in an exchange have for the receiver of this.
+    Column {
+        number: u64,
+        tag: String,
+        #[serde(deserialize_with = "wire::at_most::<MAX_RANKS, _, _>")]
+        line: Line,
+    },
 }
 
 /// A rank has left in good order.

@@ -6,6 +6,8 @@
 //!   rank 3 ──┘
 //! ```
 //!
+//! What all get from rank 0 and grows with the job, the roster, goes down a tree of ranks ([`relay`]); rank 0 itself sends its digest.
+//!
 //! No gradient crosses the star. It serves set-up, what must be agreed on later, and the report that a rank's process has
 //! ended. It is authenticated and not encrypted: an observer of the
 //! network sees addresses and the names of tensors, but can neither take part nor change a byte unnoticed, and the
@@ -19,9 +21,12 @@ mod handshake;
 pub mod hello;
 pub mod link;
 mod listen;
+mod matrix;
 mod member_conn;
 mod message;
+mod proving;
 mod rejections;
+mod relay;
 pub mod rendezvous;
 pub mod roster;
 mod server;

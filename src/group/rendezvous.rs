@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use super::conn::Traffic;
 pub use super::error::{ExchangeError, JoinError, Missing, Refusal};
 pub use super::hello::{Hello, MAX_HELLO};
 pub use super::link::ControlLink;
@@ -133,8 +134,8 @@ pub fn join(config: &RendezvousConfig, hello: Hello) -> Result<(Roster, ControlL
         return Ok((roster, ControlLink::alone()));
     }
     if rank == 0 {
-        let (roster, members) = server::join(config, hello)?;
-        return Ok((roster, ControlLink::leader(members)));
+        let server::Gathered { roster, members, encoded, resend } = server::join(config, hello)?;
+        return Ok((roster, ControlLink::leader(members, (encoded, &resend))));
     }
     let (roster, server) = client::join(config, &hello)?;
     Ok((roster, ControlLink::member(rank, size, server)))

@@ -9,17 +9,20 @@
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use super::conn::{Conn, ReadStatus, Trusted};
 use super::error::{JoinError, Missing, Refusal};
 use super::frame::FrameError;
-use super::handshake::{Answer, HandshakeError, Listener as Handshake, VERSION};
+use super::handshake::{Listener as Handshake, VERSION};
 use super::hello::{Hello, MAX_HELLO};
 use super::listen::listen;
 use super::message::{MAX_MESSAGE, Message};
+use super::proving::{self, Proving};
 use super::rejections::Rejections;
+use super::relay;
 use super::rendezvous::RendezvousConfig;
 use super::roster::Roster;
 use super::sys;
@@ -99,11 +102,19 @@ struct Server<'a> {
     slots: usize,
 }
 
-/// Waits for every other rank and returns the roster and their connections by rank (rank 0's own place is empty).
-pub(super) fn join(
-    config: &RendezvousConfig,
-    ours: Hello,
-) -> Result<(Roster, Vec<Option<Trusted>>), JoinError> {
+/// What rank 0 has when all ranks have arrived.
+pub(super) struct Gathered {
+    pub(super) roster: Roster,
+    /// The connections by rank; rank 0's own place is empty.
+    pub(super) members: Vec<Option<Trusted>>,
+    /// The roster as it was sent.
+    pub(super) encoded: Arc<[u8]>,
+    /// The ranks that were sent to others for it, and may come back.
+    pub(super) resend: Vec<u32>,
+}
+
+/// Waits for every other rank, and sends all of them the roster.
+pub(super) fn join(config: &RendezvousConfig, ours: Hello) -> Result<Gathered, JoinError> {
     let listener = listen(config)?;
     let slots = slots(ours.size);
     let members = (0..ours.size).map(|_| None).collect();
@@ -289,56 +300,25 @@ impl Server<'_> {
                     };
                 }
                 Stage::Unproved(mut handshake) => {
-                    let wanted = handshake.wanted();
-                    let Ok(end) = pending.conn.read(wanted) else {
-                        return PendingOutcome::Rejected("it broke off before proving itself");
-                    };
-                    if !handshake.plausible(&pending.conn.inbox) {
-                        return PendingOutcome::Rejected("it speaks another protocol");
-                    }
-                    if pending.conn.inbox.len() < wanted {
-                        if end == ReadStatus::Closed {
-                            return PendingOutcome::Rejected("it broke off before proving itself");
-                        }
-                        pending.stage = Stage::Unproved(handshake);
-                        return PendingOutcome::Stay(pending);
-                    }
-                    let bytes = mem::take(&mut pending.conn.inbox);
-                    match handshake.step(&self.config.key, &self.config.job, &bytes) {
-                        Ok(Answer::Send(opening)) => {
-                            pending.conn.queue(&opening);
+                    let address = pending.conn.peer();
+                    let peer = match proving::advance(&mut pending.conn, &mut handshake, self.config) {
+                        Proving::Waits => {
                             pending.stage = Stage::Unproved(handshake);
+                            return PendingOutcome::Stay(pending);
                         }
-                        Ok(Answer::Refuse(verdict)) => {
-                            pending.conn.queue(&verdict);
-                            // One attempt: what does not fit into the socket's buffer does not reach it.
-                            let _ = pending.conn.flush();
-                            return PendingOutcome::Rejected("it has another key");
-                        }
-                        Ok(Answer::Welcome(verdict, peer)) => {
-                            pending.conn.queue(&verdict);
-                            let address = pending.conn.peer();
-                            if !peer.same_job {
-                                let refusal = Refusal::AnotherJob { job: self.config.job.clone() };
-                                return PendingOutcome::Refused(
-                                    Trusted::new(pending.conn, peer.framer),
-                                    refusal,
-                                );
-                            }
-                            if peer.version != VERSION {
-                                let refusal =
-                                    Refusal::Version { address, theirs: peer.version, ours: VERSION };
-                                return PendingOutcome::Refused(
-                                    Trusted::new(pending.conn, peer.framer),
-                                    refusal,
-                                );
-                            }
+                        Proving::Broken => return PendingOutcome::Drop,
+                        Proving::Rejected(why) => return PendingOutcome::Rejected(why),
+                        Proving::Proved(peer) => peer,
+                    };
+                    let refusal = match peer.version {
+                        _ if !peer.same_job => Refusal::AnotherJob { job: self.config.job.clone() },
+                        VERSION => {
                             pending.stage = Stage::Proved(Box::new(peer.framer));
+                            continue;
                         }
-                        Err(HandshakeError::OtherProtocol | HandshakeError::WrongKey) => {
-                            return PendingOutcome::Rejected("it speaks another protocol");
-                        }
-                    }
+                        theirs => Refusal::Version { address, theirs, ours: VERSION },
+                    };
+                    return PendingOutcome::Refused(Trusted::new(pending.conn, peer.framer), refusal);
                 }
                 Stage::Proved(framer) => {
                     let mut trusted = Trusted::new(pending.conn, *framer);
@@ -460,7 +440,7 @@ impl Server<'_> {
     }
 
     /// All ranks have arrived: builds the roster and sends it out.
-    fn finish(mut self) -> Result<(Roster, Vec<Option<Trusted>>), JoinError> {
+    fn finish(mut self) -> Result<Gathered, JoinError> {
         let nonce = random().map_err(JoinError::Randomness)?;
         let hellos: Vec<Hello> = std::iter::once(self.ours.clone())
             .chain(self.members.iter().flatten().map(|(_, hello)| hello.clone()))
@@ -473,16 +453,42 @@ impl Server<'_> {
         if message.len() > MAX_MESSAGE {
             return Err(self.fail(Refusal::TooLarge { len: message.len(), limit: MAX_MESSAGE }));
         }
-        for (trusted, _) in self.members.iter_mut().flatten() {
-            trusted.queue_encoded(&message);
-        }
+        let resend = self.send_out(&message);
         // A member whose connection breaks here is found by the first exchange, which names it.
         self.flush(Instant::now() + self.config.deadline.min(HANDSHAKE));
         if self.rejections.summary() != "" {
             tracing::info!("the ranks are complete{}", self.rejections.summary());
         }
         let members = self.members.into_iter().map(|member| member.map(|(trusted, _)| trusted)).collect();
-        Ok((roster, members))
+        Ok(Gathered { roster, members, encoded: message.into(), resend })
+    }
+
+    /// Queues the encoded roster for those that get it from rank 0, and for others where they get it, whom it returns.
+    fn send_out(&mut self, roster: &[u8]) -> Vec<u32> {
+        let (size, digest) = (self.ours.size, relay::digest(roster));
+        let address = |rank: u32| self.members.get(rank as usize)?.as_ref().map(|(m, _)| m.conn.peer().ip());
+        let source = |rank: u32| {
+            let above = relay::above(rank)?;
+            let (_, hello) = self.members.get(above as usize)?.as_ref()?;
+            let (ip, port) = (address(above)?, hello.relay?);
+            // What rank 0 sees of a rank beside it may mean another host to the others.
+            let leads = !ip.is_loopback() || address(rank)?.is_loopback();
+            leads.then(|| SocketAddr::new(ip, port))
+        };
+        let sources: Vec<_> = (0..size).map(source).collect();
+        let sent_on = |rank: &u32| sources.get(*rank as usize).is_some_and(Option::is_some);
+        for (rank, member) in (0..).zip(&mut self.members) {
+            let Some((trusted, _)) = member else { continue };
+            let others = relay::below(rank, size).filter(sent_on).count() as u32;
+            if others > 0 {
+                trusted.queue(&Message::Relay { others });
+            }
+            match sources.get(rank as usize).copied().flatten() {
+                Some(from) => trusted.queue(&Message::RosterAt { from, digest }),
+                None => trusted.queue_encoded(roster),
+            }
+        }
+        (0..size).filter(sent_on).collect()
     }
 
     /// Sends the reason why the job cannot go on to every member, and to late ranks.

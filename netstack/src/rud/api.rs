@@ -108,7 +108,9 @@ impl SessionId {
         Self(u32::from(generation) << 16 | u32::from(index))
     }
 
-    pub(super) fn index(self) -> usize {
+    /// Its slot. An endpoint that has closed no session has numbered them from 0, in the order in which they were opened.
+    #[inline]
+    pub fn index(self) -> usize {
         (self.0 & 0xffff) as usize
     }
 }

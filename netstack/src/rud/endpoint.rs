@@ -24,6 +24,8 @@ struct Entry {
     generation: u16,
     /// Whether the index is in `ready`.
     ready: bool,
+    /// The session's deadline is not earlier. Kept beside the others, so that timers touch the sessions that are due and no other.
+    due: u64,
     session: Option<Box<Session>>,
 }
 
@@ -46,6 +48,8 @@ pub struct Endpoint {
     frames_out: FramesOut,
     /// The last: enough for a clue, and no work for whoever is flooded with such datagrams.
     stranger: Option<Stranger>,
+    /// The sessions have not heard of it.
+    stranger_is_new: bool,
     counters: EndpointCounters,
 }
 
@@ -62,6 +66,7 @@ impl Endpoint {
             earliest: NEVER,
             frames_out: FramesOut::None,
             stranger: None,
+            stranger_is_new: false,
             counters: EndpointCounters::default(),
             config,
         }
@@ -98,7 +103,8 @@ impl Endpoint {
         let id = SessionId::new(index, entry.generation);
         let mut session = Session::new(now, id, &self.config, &params);
         session.set_frames_out(self.frames_out);
-        self.earliest = self.earliest.min(session.deadline());
+        entry.due = session.deadline();
+        self.earliest = self.earliest.min(entry.due);
         entry.session = Some(Box::new(session));
         self.tags.insert(params.local_tag, index);
         self.peers.add(params.remote_ip);
@@ -255,6 +261,7 @@ impl Endpoint {
         let Some(index) = self.tags.get(header.tag) else {
             self.counters.unknown_session += 1;
             self.stranger = Some(Stranger { from: meta.src_ip, at: now });
+            self.stranger_is_new = true;
             return;
         };
         let entry = &mut self.entries[index as usize];
@@ -264,7 +271,8 @@ impl Endpoint {
             Accepted::WrongAddress => self.counters.wrong_address += 1,
             Accepted::Damaged => self.counters.crc_dropped += 1,
         }
-        self.earliest = self.earliest.min(session.near_deadline());
+        entry.due = entry.due.min(session.near_deadline());
+        self.earliest = self.earliest.min(entry.due);
         if !entry.ready && session.wants_transmit(now) {
             Self::make_ready(&mut self.ready, entry, index);
         }
@@ -291,7 +299,8 @@ impl Endpoint {
             let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
                     let outcome = session.transmit(now, QUANTUM, emit);
-                    self.earliest = self.earliest.min(session.deadline());
+                    entry.due = session.deadline();
+                    self.earliest = self.earliest.min(entry.due);
                     outcome
                 }
                 None => TransmitOutcome::Done,
@@ -319,14 +328,17 @@ impl Endpoint {
             return;
         }
         self.earliest = NEVER;
+        let all = core::mem::take(&mut self.stranger_is_new);
         for (index, entry) in self.entries.iter_mut().enumerate() {
-            let Some(session) = entry.session.as_deref_mut() else { continue };
-            session.on_timeout(now, self.stranger, sink);
-            if session.wants_transmit(now) {
-                Self::make_ready(&mut self.ready, entry, index as u16);
+            if let Some(session) = entry.session.as_deref_mut().filter(|_| all || entry.due <= now) {
+                session.on_timeout(now, self.stranger, sink);
+                entry.due = session.deadline();
+                if session.wants_transmit(now) {
+                    Self::make_ready(&mut self.ready, entry, index as u16);
+                }
             }
-            if let Some(session) = entry.session.as_deref() {
-                self.earliest = self.earliest.min(session.deadline());
+            if entry.session.is_some() {
+                self.earliest = self.earliest.min(entry.due);
             }
         }
     }

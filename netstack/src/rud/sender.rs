@@ -120,7 +120,10 @@ pub(super) struct AckContext {
 #[derive(Debug)]
 pub(super) struct Sender {
     slots: Slots,
+    /// As many as there are slots, once there is one to send; never moved then.
     messages: Box<[Message]>,
+    /// Slots.
+    count: u32,
     sequence: Sequence,
     /// In the order of their time.
     retries: VecDeque<Retry>,
@@ -134,7 +137,8 @@ impl Sender {
     pub(super) fn new(first: Psn, config: &Config) -> Self {
         Self {
             slots: Slots::new(config.window_packets),
-            messages: vec![Message::NONE; config.window_packets as usize].into_boxed_slice(),
+            messages: Box::default(),
+            count: config.window_packets,
             sequence: Sequence::new(first),
             retries: VecDeque::new(),
             refusal_backoff: nanos(config.refusal_backoff),
@@ -228,8 +232,16 @@ impl Sender {
     ) -> bool {
         let bytes = payload.map_or(0, |extent| extent.len() as u16);
         let Some(at) = self.slots.queue(token, bytes) else { return false };
+        if self.messages.is_empty() {
+            self.allocate();
+        }
         self.messages[at].renew(len, write, payload);
         true
+    }
+
+    #[cold]
+    fn allocate(&mut self) {
+        self.messages = vec![Message::NONE; self.count as usize].into_boxed_slice();
     }
 
     /// The message queued last asks for its acknowledgement at once, if it has not been sent yet.

@@ -1,7 +1,10 @@
 use std::thread;
 
+use super::round::runs;
 use super::*;
+use crate::group::message::Run;
 use crate::group::tests::{Job, SOON};
+use crate::wire::Malformed;
 
 fn links(size: u32) -> Vec<ControlLink> {
     Job::new(size).links()
@@ -44,6 +47,19 @@ fn everybody_gets_the_bytes_of_all() {
             assert_eq!(*part, vec![rank as u8; (rank * 1000 + round) % 3001]);
         }
     }
+}
+
+#[test]
+fn everybody_gets_the_column_of_the_ranks_that_take_part() {
+    // Rank 2 takes no part.
+    let rows: [&[u8]; 4] = [&[1, 2, 3], &[4, 5, 6], &[], &[7, 8, 9]];
+    let (results, links) = on_all(links(4), |rank, link| link.transpose("ways", rows[rank as usize], SOON));
+    assert_eq!(results, [Ok(vec![1, 4, 7]), Ok(vec![2, 5, 8]), Ok(vec![]), Ok(vec![3, 6, 9])]);
+    // All hear of a row that is too short.
+    let (results, _) =
+        on_all(links, |rank, link| link.transpose("ways", if rank == 2 { &[] } else { &[1, 2] }, SOON));
+    assert!(results.iter().all(|result| matches!(result, Err(ExchangeError::Malformed { rank: 0, .. }))));
+    assert_eq!(ControlLink::alone().transpose("ways", &[7], SOON), Ok(vec![7]));
 }
 
 #[test]

@@ -430,3 +430,27 @@ fn a_hello_that_is_too_large_is_not_sent() {
     let error = join(&job.config, Hello::new(2, 2, 0, 1)).unwrap_err();
     assert_eq!(error, JoinError::NoSuchRank { rank: 2, size: 2 });
 }
+
+/// Rank 17 of 18 gets the roster from rank 1, whose port does not answer; so it asks rank 0.
+#[test]
+fn a_rank_that_finds_no_roster_where_it_should_gets_it_from_rank_0() {
+    let job = Job::new(18);
+    let zero = job.join(0);
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    let mut one = by_hand(&job, VERSION);
+    let mut hello = job.hello(1);
+    hello.relay = Some(closed);
+    one.queue(&Message::Hello(hello));
+    one.conn.flush().unwrap();
+    let others: Vec<_> = (2..18).map(|rank| job.join(rank)).collect();
+    let (zero, mut link) = zero.join().unwrap().unwrap();
+    let until = Instant::now() + SOON;
+    while !others.iter().all(thread::JoinHandle::is_finished) {
+        link.check("the roster").unwrap();
+        assert!(Instant::now() < until, "a rank has no roster");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(others.into_iter().all(|rank| roster(rank) == zero));
+    let told = std::iter::repeat_with(|| next(&mut one)).find(|told| !matches!(told, Message::Waiting(_)));
+    assert_eq!(told, Some(Message::Relay { others: 1 }));
+}

@@ -54,9 +54,11 @@ pub(super) struct Transmission {
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
 ///
 /// `sent` is in order of transmission, and `flight_bytes` the sum of its `bytes`. The free slots are a stack: those in use stay
-/// few and in cache.
+/// few and in cache. Their memory is allocated when the first is taken: a leader has a session to every other one, and messages for
+/// few of them.
 #[derive(Debug)]
 pub(super) struct Slots {
+    count: u32,
     all: Box<[Slot]>,
     free: List,
     queued: List,
@@ -70,6 +72,17 @@ pub(super) struct Slots {
 impl Slots {
     /// So many free slots; no endpoint has 65,535.
     pub(super) fn new(count: u32) -> Self {
+        let free = List { len: count, ..EMPTY };
+        let all = Box::default();
+        Self { count, all, free, queued: EMPTY, sent: EMPTY, lost: EMPTY, flight_bytes: 0, serial: 1 }
+    }
+
+    /// Allocates the slots; the first free one, if there was none before.
+    #[cold]
+    fn allocate(&mut self) -> Option<u16> {
+        if !self.all.is_empty() {
+            return None;
+        }
         let slot = Slot {
             sent_at: 0,
             token: MessageToken(0),
@@ -81,12 +94,12 @@ impl Slots {
             tries: 0,
             state: SlotState::Free,
         };
-        let mut all = vec![slot; count as usize].into_boxed_slice();
-        let mut free = EMPTY;
-        for at in 0..all.len() {
-            append(&mut all, &mut free, at);
+        self.all = vec![slot; self.count as usize].into_boxed_slice();
+        self.free = EMPTY;
+        for at in 0..self.all.len() {
+            append(&mut self.all, &mut self.free, at);
         }
-        Self { all, free, queued: EMPTY, sent: EMPTY, lost: EMPTY, flight_bytes: 0, serial: 1 }
+        (self.free.len != 0).then_some(self.free.head)
     }
 
     /// Free slots.
@@ -97,7 +110,7 @@ impl Slots {
 
     /// Whether all are free.
     pub(super) fn are_free(&self) -> bool {
-        self.free.len as usize == self.all.len()
+        self.free.len == self.count
     }
 
     /// Queued messages.
@@ -163,10 +176,8 @@ impl Slots {
     /// Queues a message with so many bytes of payload in a free slot.
     #[inline]
     pub(super) fn queue(&mut self, token: MessageToken, bytes: u16) -> Option<usize> {
-        let at = self.free.head as usize;
-        if self.free.len == 0 {
-            return None;
-        }
+        let first = if self.free.head == NIL { self.allocate()? } else { self.free.head };
+        let at = usize::from(first);
         unlink(&mut self.all, &mut self.free, at);
         let slot = &mut self.all[at];
         slot.token = token;
