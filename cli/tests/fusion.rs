@@ -70,10 +70,10 @@ fn steps(group: &Group) -> Result<(), Error> {
         let base = data.as_mut_ptr();
         let mut apart: Vec<(usize, Vec<f32>)> = vec![];
         for at in (0..COUNTS.len()).rev() {
-            if step % 5 == 3 && common() % 3 == 0 {
+            if step % 5 == 3 && common().is_multiple_of(3) {
                 continue;
             }
-            if own() % 4 == 0 {
+            if own().is_multiple_of(4) {
                 std::thread::sleep(Duration::from_micros(own() % 3000));
             }
             // SAFETY: elements of `data`, each pushed once, which are left alone until the waits.
