@@ -20,7 +20,7 @@ pub struct Premul<'g> {
 impl Group {
     /// Sums in which this rank's contribution is multiplied by `factor` first; each rank gives its own, or none.
     ///
-    /// [`Staging::factor`] says how products are rounded. The contribution is copied: that takes as much memory again.
+    /// [`Staging::factor`](field@Staging::factor) says how products are rounded. The contribution is copied: that takes as much memory again.
     /// To start such sums without waiting there are [`start_staged`](Self::start_staged) and [`push_staged`](Self::push_staged).
     ///
     /// ```

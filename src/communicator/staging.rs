@@ -270,7 +270,7 @@ impl Group {
         unsafe { self.push_entry(entry, input, output, staging) }
     }
 
-    /// As [`run_uneven`](Self::run_uneven), with this rank's input multiplied by a factor first, as [`Staging::factor`] says.
+    /// As [`run_uneven`](Self::run_uneven), with this rank's input multiplied by a factor first, as [`Staging::factor`](field@Staging::factor) says.
     ///
     /// # Errors
     /// As [`run_uneven`](Self::run_uneven), and [`Error::Argument`] for what is no sum, or of a type without factors.

@@ -6,7 +6,7 @@
 //!   rank 3 ──┘
 //! ```
 //!
-//! What all get from rank 0 and grows with the job, the roster, goes down a tree of ranks ([`relay`]); rank 0 itself sends its digest.
+//! What all get from rank 0 and grows with the job, the roster, goes down a tree of ranks (`relay.rs`); rank 0 itself sends its digest.
 //!
 //! No gradient crosses the star. It serves set-up, what must be agreed on later, and the report that a rank's process has
 //! ended. It is authenticated and not encrypted: an observer of the
