@@ -58,7 +58,8 @@ fn each_action_does_what_it_says() {
         let mut now = 10u64;
         memory::write((group.windows[target as usize].region, 8), &now.to_le_bytes()).unwrap();
         let sum = |now: u64, given: u64| now + given;
-        let cases: [(Action, u64, fn(u64, u64) -> u64); 8] = [
+        type Effect = fn(u64, u64) -> u64;
+        let cases: [(Action, u64, Effect); 8] = [
             (Action::FetchAndOp(ReduceOp::Sum), 5, sum),
             (Action::FetchAndOp(ReduceOp::Min), 7, u64::min),
             (Action::FetchAndOp(ReduceOp::Max), 21, u64::max),
@@ -149,7 +150,8 @@ fn wrong_arguments_start_nothing() {
 #[test]
 fn the_target_denies_what_does_not_fit_its_own_window() {
     let (data, none) = (words(&[1, 2]), Buffer::none());
-    let changes: [(fn(&mut Group), Denial); 3] = [
+    type Change = fn(&mut Group);
+    let changes: [(Change, Denial); 3] = [
         (|group| assert!(group.ranks[1].close(WindowId(0))), Denial::Window),
         (|group| group.reopen(1, 1, DType::U64), Denial::Range),
         (|group| group.reopen(1, 16, DType::I64), Denial::Type),
@@ -159,7 +161,7 @@ fn the_target_denies_what_does_not_fit_its_own_window() {
             let mut group = quiet(3, 16);
             change(&mut group);
             let small = group.start(0, access(action, 1, &data, into));
-            let large = words(&vec![3; 8]);
+            let large = words(&[3; 8]);
             let waits = AccessRequest { waited: false, ..access(Action::Put, 1, &large, &none) };
             group.start(0, waits);
             group.settle();
