@@ -88,8 +88,8 @@ impl<P> Peers<P> {
     }
 
     /// The peers that are not lost.
-    pub(super) fn all_present(&self) -> impl Iterator<Item = &P> {
-        self.all.iter().filter(|entry| !entry.is_lost).map(|entry| &entry.state)
+    pub(super) fn all_present(&self) -> impl Iterator<Item = (Rank, &P)> {
+        self.all.iter().filter(|entry| !entry.is_lost).map(|entry| (entry.rank, &entry.state))
     }
 
     /// The peers that are not lost, with their indices.

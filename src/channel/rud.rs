@@ -170,9 +170,12 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
         self.stack.drop_waiting();
     }
 
-    fn is_drained(&self) -> bool {
-        self.pending_control.is_empty()
-            && self.peers.iter().all(|(_, peer)| self.stack.rud().is_idle(peer.session))
+    fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
+        let is_pending = |rank| self.pending_control.iter().any(|(to, _)| *to == rank);
+        self.peers
+            .all_present()
+            .filter(|(rank, _)| awaited(*rank))
+            .all(|(rank, peer)| !is_pending(rank) && self.stack.rud().is_idle(peer.session))
     }
 
     fn resent(&self) -> u64 {

@@ -153,8 +153,13 @@ pub trait Channel: Transport + Any {
     /// Announces a graceful close to the peers, where they would take the end of its connections for a failure.
     fn depart(&mut self) {}
 
-    /// Whether everything that was sent has been acknowledged.
-    fn is_drained(&self) -> bool;
+    /// Whether everything that was sent has been acknowledged, by the peers that are not lost.
+    fn is_drained(&self) -> bool {
+        self.is_drained_to(&|_| true)
+    }
+
+    /// The same for those peers only that are `awaited`.
+    fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool;
 
     /// What keeps the memory that the channel's device accesses directly; `None` if the channel copies all payloads.
     fn registry(&mut self) -> Option<&mut dyn Registry> {
@@ -342,9 +347,14 @@ impl UpChannels {
         self.channels.iter_mut().for_each(|channel| channel.depart());
     }
 
-    /// Whether everything that was sent has been acknowledged.
+    /// Whether everything that was sent has been acknowledged, by the peers that are not lost.
     pub fn is_drained(&self) -> bool {
-        self.channels.iter().all(|channel| channel.is_drained())
+        self.is_drained_to(&|_| true)
+    }
+
+    /// The same for those peers only that are `awaited`; see [`Channel::is_drained_to`].
+    pub fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
+        self.channels.iter().all(|channel| channel.is_drained_to(awaited))
             && self.local.as_ref().is_none_or(|local| local.is_drained())
     }
 

@@ -22,10 +22,7 @@ use crate::runtime::{
 /// The engine of a rank over whatever ports it has.
 pub(super) type RankEngine = Engine;
 
-/// How long a leaving rank answers peers that have not yet heard that it is done.
-const LINGER: Duration = Duration::from_millis(200);
-
-/// Interval of the checks whether a leaving rank is quiet.
+/// Interval of the checks whether a leaving rank may go.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// An engine and its drivers, for one of the groups of this process.
@@ -289,19 +286,13 @@ impl Drive {
         }
     }
 
-    /// Answers peers for a short time: until everything sent is acknowledged and the engine has been quiet.
+    /// Goes on until the engine may go: see [`Engine::depart`].
     fn depart(&self) {
-        let until = Clock.now() + LINGER;
         loop {
             // A condition is checked only when something happens, so a quiet engine needs a new one.
-            let quiet = self.driver.with(|engine| {
-                engine.depart();
-                engine.is_quiet(Clock.now())
-            });
-            match quiet {
+            match self.driver.with(|engine| engine.depart(Clock.now())) {
                 Ok(true) => return,
-                Ok(false) if Clock.now() < until => {}
-                Ok(false) => return tracing::debug!("left before the peers had confirmed everything"),
+                Ok(false) => {}
                 Err(error) => return tracing::debug!(%error, "left without an abort message to the peers"),
             }
             // It always runs out; what else may be wrong is said above.

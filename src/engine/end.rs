@@ -20,6 +20,20 @@ pub(super) const COPIES_END: Duration = Duration::from_secs(2);
 /// How long operations wait for the acknowledgement of the abort message before they return; the process may exit then.
 pub(super) const FLOOD: Duration = Duration::from_millis(200);
 
+/// A peer whose last acknowledgement was lost asks again within this time.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// How long a leaving rank answers peers that go on, once they have acknowledged all that it sent.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// A rank that leaves in good order.
+#[derive(Clone, Copy)]
+pub(super) struct Leaving {
+    begun: Instant,
+    /// When the peers had acknowledged everything for the first time.
+    drained: Option<Instant>,
+}
+
 impl Engine {
     /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
     /// returns for how long.
@@ -87,6 +101,44 @@ impl Engine {
         self.messages.left(Rank(departure.rank));
         self.windows.left(Rank(departure.rank));
         self.left.push(departure);
+    }
+
+    /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error. Returns whether it may
+    /// go: nobody needs it any more where all others have left, too. Else every peer that has neither left nor been lost has
+    /// acknowledged what this rank sent, which the heartbeat time-out bounds, and none asks for an acknowledgement again.
+    pub fn depart(&mut self, now: Instant) -> bool {
+        if self.leaving.is_none() {
+            self.liveness.expect_departures();
+            if let Some(node) = &self.node {
+                node.leave();
+            }
+            self.up.depart();
+        }
+        let leaving = self.leaving.get_or_insert(Leaving { begun: now, drained: None });
+        let begun = leaving.begun;
+        if self.up.is_empty() && self.groups.is_empty() || self.left.len() as u64 >= u64::from(self.others) {
+            return true;
+        }
+        if now.saturating_since(begun) >= self.dead_after {
+            tracing::debug!("left before the peers had acknowledged everything");
+            return true;
+        }
+        if !self.is_acknowledged() {
+            return false;
+        }
+        let drained = self.leaving.as_mut().map_or(now, |leaving| *leaving.drained.get_or_insert(now));
+        let has_work = self.messages.has_work() || self.windows.has_work() || !self.groups.is_empty();
+        !has_work && now.saturating_since(self.last_busy) > QUIET || now.saturating_since(drained) >= LINGER
+    }
+
+    /// Whether the peers have acknowledged all that was sent, but for those that have left or are lost.
+    fn is_acknowledged(&self) -> bool {
+        self.up.is_drained_to(&|rank| !self.left.iter().any(|departure| departure.rank == rank.0))
+    }
+
+    /// Whether the other ranks know that the group has ended, as far as this rank can tell.
+    pub(super) fn abort_is_acknowledged(&self) -> bool {
+        self.is_acknowledged() && self.notice.as_ref().is_none_or(Notice::peers_notified)
     }
 
     /// Ends the group when nothing is left under way but operations in which a rank that has left takes no part.

@@ -79,13 +79,16 @@ impl Liveness {
         if self.departing {
             return None;
         }
+        // A rank without an engine still joins: it tests its paths to other hosts, say. How long that may last, the join bounds.
+        let is_silent =
+            |(beats, at): (u64, Instant)| beats != 0 && now.saturating_since(at) > self.dead_after;
         for (local, seen) in (0u32..).zip(&mut self.seen) {
             let beats = node.heartbeat(local);
             if beats != seen.0 || paused {
                 *seen = (beats, now);
             } else if local != self.local
                 && !node.has_left(local)
-                && (now.saturating_since(seen.1) > self.dead_after || node.is_gone(local))
+                && (is_silent(*seen) || node.is_gone(local))
             {
                 return Some((Rank(self.first.0 + local), AbortReason::Failed));
             }

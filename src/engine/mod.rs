@@ -45,15 +45,13 @@ use crate::group::watch::{Departure, Notice};
 use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use divergence::{Ballot, Open};
+use end::Leaving;
 use groups::Groups;
 use liveness::Liveness;
 use messages::Messages;
 use submitted::Submitted;
 use trace::Watch;
 use windows::Windows;
-
-/// A peer whose last acknowledgement was lost asks again within this time.
-const QUIET: Duration = Duration::from_millis(10);
 
 /// Between two looks at what other ranks run, while an operation is under way.
 pub(crate) const COMPARE_EVERY: Duration = Duration::from_millis(50);
@@ -179,6 +177,10 @@ pub struct Engine {
     seen: Option<(Rank, Box<str>)>,
     /// The ranks that have left in good order.
     left: Vec<Departure>,
+    /// Ranks of the group beside this one.
+    others: u32,
+    /// Once this rank leaves.
+    leaving: Option<Leaving>,
     /// When an accelerator is asked again whether it is done.
     ask_at: Option<Instant>,
     /// Reports the counters of the channel to other nodes to the timeline and the flight recorder.
@@ -191,6 +193,8 @@ impl Engine {
         let Parts { executor, rank, ranks, per_node, up, node, dead_after } = parts;
         let local = rank.0 % per_node.max(1);
         let first = Rank(rank.0 - local);
+        // From here on the others of the node may count this rank's silence.
+        node.iter().for_each(|node| node.beat(local));
         Self {
             executor,
             messages: Messages::new(rank, ranks),
@@ -219,6 +223,8 @@ impl Engine {
             suspect: None,
             seen: None,
             left: vec![],
+            others: ranks.saturating_sub(1),
+            leaving: None,
             ask_at: None,
             watch: Watch::new(now),
         }
@@ -267,12 +273,6 @@ impl Engine {
         let at = self.finished.iter().position(|completed| completed.op == op)?;
         self.open.retain(|open| open.op != op);
         Some(self.finished.swap_remove(at))
-    }
-
-    /// Whether everything that was sent is acknowledged and nothing has happened for a while.
-    pub fn is_quiet(&self, now: Instant) -> bool {
-        let is_sent = self.up.is_drained() && !self.messages.has_work() && !self.windows.has_work();
-        self.groups.is_empty() && (self.up.is_empty() || is_sent && now - self.last_busy > QUIET)
     }
 
     /// Why the group ended, if it did.
@@ -398,17 +398,6 @@ impl Engine {
             && self.submitted.is_empty()
     }
 
-    /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error.
-    pub fn depart(&mut self) {
-        if !self.liveness.departures_expected() {
-            self.liveness.expect_departures();
-            if let Some(node) = &self.node {
-                node.leave();
-            }
-            self.up.depart();
-        }
-    }
-
     /// Operations started so far.
     pub(crate) fn started(&self) -> u64 {
         self.started
@@ -420,11 +409,6 @@ impl Engine {
         for (offset, len) in self.open.iter().filter_map(|open| open.shared) {
             node.fence(offset, len);
         }
-    }
-
-    /// Whether the other ranks know that the group has ended, as far as this rank can tell.
-    fn abort_is_acknowledged(&self) -> bool {
-        self.up.is_drained() && self.notice.as_ref().is_none_or(Notice::peers_notified)
     }
 
     /// Takes the operations that have ended from the executor; whether there was one.

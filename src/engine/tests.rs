@@ -2,6 +2,7 @@
 //! rank's accelerator may touch it, or the error says so.
 #![allow(unsafe_code)]
 
+mod leaving;
 mod losses;
 
 use std::sync::Arc;
@@ -83,32 +84,38 @@ struct Member {
     memory: Owned,
 }
 
-/// Two ranks of one node.
-fn engines(plan: &Plan, grid: Grid) -> [Engine; 2] {
+/// The memory of two ranks of one node.
+fn segments(plan: &Plan, grid: Grid) -> [NodeSegment; 2] {
     let params = plan.params();
     let lane_bytes = params.chunk_bytes_on(&grid);
     let shape = NodeShape { ranks: 2, lanes: params.lanes, lane_bytes, arena_bytes: 0 };
     let first = NodeSegment::create(shape).unwrap();
     let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
-    let mut local = 0;
-    [first, second].map(|node| {
-        let rank = Rank(local);
-        local += 1;
-        let config = ExecutorConfig::new(rank, grid, Kernels::detect());
-        // SAFETY: it goes into an engine, which drops it last and keeps the node's memory.
-        let mut executor = unsafe { Executor::new(config) }.unwrap();
-        executor.attach_node(&node).unwrap();
-        let parts = Parts {
-            executor,
-            rank,
-            ranks: 2,
-            per_node: 2,
-            up: UpChannels::default(),
-            node: Some(Arc::new(node)),
-            dead_after: DEAD_AFTER,
-        };
-        Engine::new(parts, Clock.now())
-    })
+    [first, second]
+}
+
+/// The rank whose memory this is.
+fn engine(node: NodeSegment, grid: Grid, now: Instant) -> Engine {
+    let rank = Rank(node.local());
+    let config = ExecutorConfig::new(rank, grid, Kernels::detect());
+    // SAFETY: it goes into an engine, which drops it last and keeps the node's memory.
+    let mut executor = unsafe { Executor::new(config) }.unwrap();
+    executor.attach_node(&node).unwrap();
+    let parts = Parts {
+        executor,
+        rank,
+        ranks: 2,
+        per_node: 2,
+        up: UpChannels::default(),
+        node: Some(Arc::new(node)),
+        dead_after: DEAD_AFTER,
+    };
+    Engine::new(parts, now)
+}
+
+/// Two ranks of one node.
+fn engines(plan: &Plan, grid: Grid) -> [Engine; 2] {
+    segments(plan, grid).map(|node| engine(node, grid, Clock.now()))
 }
 
 /// Two ranks of one node, with one operation that neither has ended, as its folds are under way on both.
@@ -187,8 +194,8 @@ fn who_is_dropped_in_mid_operation_ends_it_for_the_others_first() {
 #[test]
 fn who_has_left_may_have_left_folds_behind() {
     let [mut first, mut second] = pair();
-    first.engine.depart();
-    second.engine.depart();
+    first.engine.depart(Clock.now());
+    second.engine.depart(Clock.now());
     let dropped = drop_beside(second, &first.accelerator);
     let other = first.accelerator.clone();
     // The first is dropped, too, and waits for its own folds.
@@ -272,6 +279,30 @@ fn a_rank_that_was_stopped_for_too_long_blames_itself() {
     assert_eq!(after(2 * DEAD_AFTER, 5), (Rank(1), AbortReason::Stopped));
     // Long afterwards the others are lost for reasons of their own.
     assert_eq!(after(2 * DEAD_AFTER, 20), (Rank(0), AbortReason::Failed));
+}
+
+#[test]
+fn who_still_joins_is_not_silent() {
+    let grid = Grid::new(2, 2, 1).unwrap();
+    let [first, second] = segments(&Plan::default(), grid);
+    let mut now = Clock.now();
+    let mut first = engine(first, grid, now);
+    // In short steps: this rank itself was not stopped.
+    let mut wait = |first: &mut Engine| {
+        for _ in 0..12 {
+            now = now + DEAD_AFTER / 4;
+            first.poll(now);
+            first.poll(now);
+        }
+        now
+    };
+    // The other one tests its paths, say, and has no engine yet.
+    let now = wait(&mut first);
+    assert_eq!(first.aborted(), None);
+    let _second = engine(second, grid, now);
+    wait(&mut first);
+    let cause = first.aborted().unwrap();
+    assert_eq!((cause.culprit, &cause.reason), (Rank(1), &AbortReason::Failed));
 }
 
 #[test]

@@ -197,7 +197,6 @@ impl NodeSegment {
         let namespace = self.layout.life(self.local).map(|at| at + 16);
         self.word(namespace).store(pid_namespace(), Ordering::Release);
         self.word(at).store(std::process::id().into(), Ordering::Release);
-        self.beat(self.local);
     }
 
     /// One more heartbeat of a local rank: this one's.
@@ -216,7 +215,7 @@ impl NodeSegment {
         self.word(self.layout.life(local)).load(Ordering::Acquire) >= LEFT
     }
 
-    /// Heartbeats of a local rank so far.
+    /// Heartbeats of a local rank so far: none until it has an engine.
     pub(crate) fn heartbeat(&self, local: u32) -> u64 {
         self.word(self.layout.life(local)).load(Ordering::Relaxed)
     }

@@ -294,14 +294,15 @@ impl<S: Streams> Channel for StreamChannel<S> {
         self.share(self.now);
     }
 
-    fn is_drained(&self) -> bool {
+    fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
         let acknowledged = |connection: &Connection<S::Id>| {
             let info = connection.id().and_then(|id| self.live.streams().info(id));
             !connection.is_stuck() && info.is_none_or(|info| info.unacknowledged == 0)
         };
         self.peers
             .all_present()
-            .all(|peer| peer.outbox.is_empty() && peer.connections.iter().all(acknowledged))
+            .filter(|(rank, _)| awaited(*rank))
+            .all(|(_, peer)| peer.outbox.is_empty() && peer.connections.iter().all(acknowledged))
     }
 
     fn resent(&self) -> u64 {

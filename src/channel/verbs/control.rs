@@ -114,9 +114,9 @@ impl<C: Control> ControlPath<C> {
         self.control.is_connected(rank)
     }
 
-    /// Whether all control messages have been acknowledged.
-    pub(super) fn is_drained(&self) -> bool {
-        self.control.is_drained()
+    /// Whether all control messages to the peers that are `awaited` have been acknowledged.
+    pub(super) fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
+        self.control.is_drained_to(awaited)
     }
 
     /// A peer whose connection was lost since the last call.

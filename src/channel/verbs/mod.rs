@@ -312,11 +312,18 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         self.control.depart();
     }
 
-    fn is_drained(&self) -> bool {
-        self.control.is_drained()
+    fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
+        let is_drained = |index: usize| {
+            let connections = self.connections.of_peer(index);
+            let mut connections = self.connections.iter().skip(connections.start).take(connections.len());
+            self.peers.get(index).is_none_or(|peer| peer.retries.is_empty())
+                && connections.all(|connection| connection.sender.in_flight() == 0)
+        };
+        let is_awaited =
+            |index: &usize| !self.peers.is_lost(*index) && self.peers.rank(*index).is_some_and(awaited);
+        self.control.is_drained_to(awaited)
             && self.device_is_drained()
-            && self.peers.all_present().all(|peer| peer.retries.is_empty())
-            && self.connections.iter().all(|connection| connection.sender.in_flight() == 0)
+            && self.peers.indices().filter(is_awaited).all(is_drained)
     }
 
     fn registry(&mut self) -> Option<&mut dyn Registry> {

@@ -40,7 +40,7 @@ impl Channel for Losing {
     }
     fn broadcast(&mut self, _: &Header) {}
     fn fence(&mut self) {}
-    fn is_drained(&self) -> bool {
+    fn is_drained_to(&self, _: &dyn Fn(Rank) -> bool) -> bool {
         true
     }
     fn resent(&self) -> u64 {

@@ -405,7 +405,7 @@ impl Channel for Wire {
 
     fn fence(&mut self) {}
 
-    fn is_drained(&self) -> bool {
+    fn is_drained_to(&self, _: &dyn Fn(Rank) -> bool) -> bool {
         true
     }
 
