@@ -10,11 +10,16 @@ use crate::time::Instant;
 //= connection, not so long that dead connections gather.
 const PEER_TIMEOUT: core::ops::RangeInclusive<u64> = 100..=3600;
 
+/// Before a connection ends, the peer has this part of the user timeout to answer while this host looks.
+const SUSPECTED: u32 = 8;
+
 /// What is known about the peer's silence. A probe is due, or has been sent, only since the peer was heard last.
 #[derive(Debug)]
 pub(super) struct Idle {
     last_heard: Instant,
-    probed: Instant,
+    /// When a keep-alive probe left last, or it was noticed that an acknowledgement was nearly too late. Nothing is owed while probes
+    /// leave, and none leave while something is owed.
+    noticed: Instant,
     /// Probes without an answer.
     probes: u8,
     /// A probe is to leave.
@@ -27,7 +32,7 @@ pub(super) struct Idle {
 
 impl Idle {
     pub(super) fn new(now: Instant) -> Self {
-        Self { last_heard: now, probed: now, probes: 0, due: false, unreachable: false, peer_timeout: 0 }
+        Self { last_heard: now, noticed: now, probes: 0, due: false, unreachable: false, peer_timeout: 0 }
     }
 
     /// A segment of the peer was believed.
@@ -51,7 +56,7 @@ impl Idle {
 
     /// A probe left.
     pub(super) fn on_probe_sent(&mut self, now: Instant) {
-        self.probed = now;
+        self.noticed = now;
         self.probes = self.probes.saturating_add(1);
         self.due = false;
     }
@@ -107,10 +112,18 @@ impl Connection {
         self.options.user_timeout.or((theirs > 0).then(|| Duration::from_secs(u64::from(theirs))))
     }
 
+    /// When the user timeout is looked at: shortly before its end, and at its end. A connection ends an eighth of the time-out after
+    /// the first look at the earliest, so a pause of this host is not taken for the peer's: what has come meanwhile is read, and
+    /// what was lost is sent again.
     #[inline]
     fn user_timeout_deadline(&self) -> Option<Instant> {
         let timeout = self.user_timeout()?;
-        Some(self.sender.stalled_since()? + timeout)
+        let stalled_since = self.sender.stalled_since()?;
+        let end = stalled_since + timeout;
+        Some(match self.idle.noticed {
+            at if at > stalled_since => end.max(at + timeout / SUSPECTED),
+            _ => stalled_since + (timeout - timeout / SUSPECTED),
+        })
     }
 
     //= RFC 9293 section 3.8.4, MUST-24 to MUST-29: only if asked for, only when nothing is in flight, and silence is
@@ -123,7 +136,7 @@ impl Connection {
         }
         Some(match self.idle.probes {
             0 => self.idle.last_heard + keep_alive.idle,
-            _ => self.idle.probed + keep_alive.interval,
+            _ => self.idle.noticed + keep_alive.interval,
         })
     }
 
@@ -152,8 +165,13 @@ impl Connection {
         let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         self.receiver.on_timer(now);
         //= RFC 9293 section 3.10.8; section 3.8.3, MUST-21: the user timeout ends the connection in any state.
-        if due(self.user_timeout_deadline()) {
-            return self.time_out(now, cx);
+        if due(self.user_timeout_deadline())
+            && let Some(stalled_since) = self.sender.stalled_since()
+        {
+            if self.idle.noticed > stalled_since {
+                return self.time_out(now, cx);
+            }
+            self.idle.noticed = now;
         }
         //= RFC 9293 section 3.8.3, MUST-20: retransmissions end the connection after a while.
         if let TimerOut::GiveUp = self.sender.on_timer(now) {

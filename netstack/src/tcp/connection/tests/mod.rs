@@ -2,6 +2,7 @@
 
 mod data;
 mod expected;
+mod idle;
 
 use core::time::Duration;
 use std::collections::VecDeque;
