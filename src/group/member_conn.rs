@@ -36,7 +36,7 @@ pub(super) struct MemberConn {
     left: Vec<Departure>,
     /// The other side has closed and reads nothing any more.
     write_closed: bool,
-    /// What the rank gets if it asks for the roster; once.
+    /// What the rank gets if it asks for the roster; once, and before its first exchange.
     roster: Option<Arc<[u8]>>,
 }
 
@@ -146,7 +146,13 @@ impl MemberConn {
                         self.trusted.queue_encoded(&roster);
                     }
                 }
-                Ok(Some(message)) if self.messages.len() < AHEAD => self.messages.push_back(message),
+                Ok(Some(message)) if self.messages.len() < AHEAD => {
+                    // A rank that takes part in an exchange has it.
+                    if let Message::Part { .. } = message {
+                        self.roster = None;
+                    }
+                    self.messages.push_back(message);
+                }
                 Ok(Some(_)) | Err(_) => {
                     self.state = ConnState::Broken("it sent something without meaning".into());
                     return;
