@@ -16,12 +16,13 @@ use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    let plays: [(&str, Play); 5] = [
+    let plays: [(&str, Play); 6] = [
         ("matrix", matrix),
         ("push", push_out_of_order),
         ("threads", threads),
         ("bits", random_bits),
         ("paths", every_path),
+        ("count", count),
     ];
     play(&plays, join);
 }
@@ -30,6 +31,14 @@ fn rank_body() {
 fn reduce(group: &Group, data: &mut [u8], dtype: DType, op: ReduceOp) -> Result<(), Error> {
     // SAFETY: the elements are those of a slice that this call alone uses.
     unsafe { group.all_reduce_raw(data.as_mut_ptr(), data.len() / dtype.size(), dtype, op) }
+}
+
+/// Every rank counts all.
+fn count(group: &Group) -> Result<(), Error> {
+    let mut ranks = [1u8];
+    reduce(group, &mut ranks, DType::U8, ReduceOp::Sum)?;
+    assert_eq!(u32::from(ranks[0]), group.size());
+    Ok(())
 }
 
 /// `SHARED` is the number of ranks whose tensors lie in memory that the host's ranks share.
@@ -247,6 +256,12 @@ fn a_dedicated_thread_drives_as_well() {
 fn eight_ranks_on_two_hosts_make_progress() {
     job(8, 2, "push").run().assert_success();
     job(8, 2, "matrix").with("DTYPES", "bf16 i8").run().assert_success();
+}
+
+/// From rank 17 on, ranks get the list of members from another rank than 0.
+#[test]
+fn twenty_processes_join() {
+    job(20, 20, "count").args(&["--transport", "kernel"]).run().assert_success();
 }
 
 #[test]

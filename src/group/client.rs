@@ -1,15 +1,17 @@
 //! The rendezvous client, on every rank but 0: connect to rank 0, authenticate, send the hello, wait for the roster.
 //!
 //! Failures that do not come from an authenticated rank 0 (no listener yet, a broken connection, no answer, an unknown name, another
-//! program on the port) are retried until the deadline. An error that rank 0 sends is returned at once.
+//! program on the port) are retried until the deadline. An error that rank 0 sends is returned at once. Once rank 0 has said that
+//! all ranks are there, it takes nobody in any more, and nothing is retried.
 
+use std::cell::Cell;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::conn::{Conn, ReadStatus, Trusted};
-use super::error::{JoinError, Missing, Refusal};
+use super::error::{ExchangeError, JoinError, Missing, Refusal};
 use super::frame::Framer;
 use super::handshake::{Connector, HandshakeError, OPENING_LEN, VERDICT_LEN, VERSION};
 use super::hello::Hello;
@@ -27,6 +29,9 @@ const ATTEMPT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// ...to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// What a rank waits for, in errors.
+const ROSTER: &str = "the roster";
 
 /// Why an attempt failed.
 pub(super) enum Setback {
@@ -111,21 +116,29 @@ fn attempt(
     let mut others = 0;
     *waiting_for = None;
     let mut heard = Instant::now();
+    // When the ranks were complete, where this one does not get the roster from rank 0.
+    let complete = Cell::new(None);
     loop {
         let flushed = server.conn.flush();
-        let end = server.read(MAX_MESSAGE).map_err(retry)?;
-        let meaningless = || Setback::Retry("rank 0 sent something without meaning".into());
+        let end = server.read(MAX_MESSAGE);
+        let broken = |why: String| if complete.get().is_some() { left(0, why) } else { Setback::Retry(why) };
+        let meaningless = || broken("it sent something without meaning".into());
         while let Some(message) = server.next(MAX_MESSAGE).map_err(|_| meaningless())? {
             let message = match message {
-                Message::RosterAt { from, digest } => match relay::fetch(config, hello.rank, from, &digest) {
-                    Ok(roster) => roster,
-                    Err(why) => {
-                        tracing::warn!(address = %from, why, "no roster from there; asking rank 0 for it");
-                        server.queue(&Message::Resend);
-                        heard = Instant::now();
-                        continue;
+                Message::RosterAt { from, digest } => {
+                    let now = Instant::now();
+                    complete.set(Some(now));
+                    *waiting_for = None;
+                    match relay::fetch(config, hello.rank, from, &digest, relay::patience(now, until)) {
+                        Ok(roster) => roster,
+                        Err(why) => {
+                            tracing::warn!(address = %from, why, "no roster from there; asking rank 0 for it");
+                            server.queue(&Message::Resend);
+                            heard = Instant::now();
+                            continue;
+                        }
                     }
-                },
+                }
                 message => message,
             };
             match message {
@@ -138,27 +151,42 @@ fn attempt(
                     if let (Some(listener), 1..) = (&listener, others) {
                         let members = members.clone();
                         let encoded = wire::encode(&Message::Roster { epoch, nonce, members });
-                        relay::serve(config, listener, &encoded, others);
+                        // Those below began to ask when this rank did.
+                        let since = complete.get().unwrap_or_else(Instant::now);
+                        relay::serve(config, listener, &encoded, others, relay::patience(since, until));
                     }
                     let roster = Roster::received(epoch, &nonce, members, &config.job, &config.key);
                     return Ok((roster, server));
                 }
                 Message::Refused(refusal) => return Err(Setback::Give(JoinError::Refused(refusal))),
+                // Rank 0 has gone on to the first exchange.
+                Message::Failed(error) if complete.get().is_some() => {
+                    return Err(Setback::Give(JoinError::SetUp(error)));
+                }
+                Message::Lost(rank) if complete.get().is_some() => {
+                    return Err(left(rank, "its process has ended".into()));
+                }
                 _ => return Err(meaningless()),
             }
         }
         // Only now: a reason that rank 0 gave before it closed has been read.
-        flushed.map_err(retry)?;
-        if end == ReadStatus::Closed {
+        flushed.map_err(|error| broken(error.to_string()))?;
+        if end.map_err(|error| broken(error.to_string()))? == ReadStatus::Closed {
             *waiting_for = None;
-            return Err(Setback::Retry("rank 0 closed the connection before all ranks were there".into()));
+            return Err(broken("it closed the connection before this rank had the roster".into()));
         }
         let until = until.max(heard + SILENCE);
         if Instant::now() >= until {
-            return Err(Setback::Retry("it was reached, and not all ranks came".into()));
+            return Err(broken("it was reached, and sent no roster in time".into()));
         }
-        sys::wait(&[(server.conn.fd(), server.conn.has_output())], until).map_err(retry)?;
+        sys::wait(&[(server.conn.fd(), server.conn.has_output())], until)
+            .map_err(|error| broken(error.to_string()))?;
     }
+}
+
+/// A rank that was there when all had come, and is not any more.
+fn left(rank: u32, why: String) -> Setback {
+    Setback::Give(JoinError::SetUp(ExchangeError::Left { tag: ROSTER.into(), rank, why }))
 }
 
 /// Connects to the first address of the host that answers.

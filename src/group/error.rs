@@ -297,6 +297,9 @@ pub enum JoinError {
     /// Rank 0 reports why the job, or this rank, cannot go on.
     #[error("{0}")]
     Refused(Refusal),
+    /// The set-up failed when all ranks had arrived, before this one had the roster.
+    #[error(transparent)]
+    SetUp(ExchangeError),
     /// The system has no randomness.
     #[error(transparent)]
     Randomness(KeyError),
@@ -314,6 +317,7 @@ impl From<JoinError> for crate::error::Error {
     fn from(error: JoinError) -> Self {
         let (rank, missing) = match &error {
             JoinError::Refused(refusal) => (refusal.rank(), refusal.missing()),
+            JoinError::SetUp(error) => (error.rank(), error.missing()),
             _ => (None, vec![]),
         };
         Self::Join { rank, missing, text: error.to_string().into() }

@@ -36,7 +36,9 @@ pub(super) struct MemberConn {
     left: Vec<Departure>,
     /// The other side has closed and reads nothing any more.
     write_closed: bool,
-    /// What the rank gets if it asks for the roster; once.
+    /// A write was told that the connection was reset. The system says so once; a read then ends as if the other side had closed it.
+    reset: Option<String>,
+    /// What the rank gets if it asks for the roster; once, and before its first exchange.
     roster: Option<Arc<[u8]>>,
 }
 
@@ -51,6 +53,7 @@ impl MemberConn {
             lost: None,
             left: vec![],
             write_closed: false,
+            reset: None,
             roster: None,
         }
     }
@@ -119,6 +122,10 @@ impl MemberConn {
             Ok(()) => {}
             // What it sent before is still to be read, and tells how it ended.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.write_closed = true,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                self.write_closed = true;
+                self.reset = Some(error.to_string());
+            }
             Err(error) => self.state = ConnState::Broken(error.to_string()),
         }
     }
@@ -146,7 +153,13 @@ impl MemberConn {
                         self.trusted.queue_encoded(&roster);
                     }
                 }
-                Ok(Some(message)) if self.messages.len() < AHEAD => self.messages.push_back(message),
+                Ok(Some(message)) if self.messages.len() < AHEAD => {
+                    // A rank that takes part in an exchange has it.
+                    if let Message::Part { .. } = message {
+                        self.roster = None;
+                    }
+                    self.messages.push_back(message);
+                }
                 Ok(Some(_)) | Err(_) => {
                     self.state = ConnState::Broken("it sent something without meaning".into());
                     return;
@@ -155,7 +168,9 @@ impl MemberConn {
         }
         match end {
             Ok(ReadStatus::Open) => {}
-            Ok(ReadStatus::Closed) => self.state = ConnState::Gone,
+            Ok(ReadStatus::Closed) => {
+                self.state = self.reset.take().map_or(ConnState::Gone, ConnState::Broken)
+            }
             Err(error) => self.state = ConnState::Broken(error.to_string()),
         }
     }

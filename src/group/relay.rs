@@ -24,6 +24,7 @@ use super::message::{MAX_MESSAGE, Message};
 use super::proving::{self, Proving};
 use super::rejections::Rejections;
 use super::rendezvous::RendezvousConfig;
+use super::server::SILENCE;
 use super::sys;
 use crate::key::{TAG_LEN, random};
 use crate::wire;
@@ -33,6 +34,11 @@ const FANOUT: u32 = 16;
 
 /// How long a rank waits for the one above it, and for those below.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Until when a rank waits that was told at `since` and has `until` for the join. It may go beyond that as far as any wait for rank 0.
+pub(super) fn patience(since: Instant, until: Instant) -> Instant {
+    (since + PATIENCE).min(until.max(since + SILENCE))
+}
 
 /// Connections that may be open at a rank at once.
 const SLOTS: usize = 4 * FANOUT as usize;
@@ -73,10 +79,11 @@ pub(super) fn fetch(
     rank: u32,
     from: SocketAddr,
     expected: &[u8; TAG_LEN],
+    until: Instant,
 ) -> Result<Message, String> {
-    let until = Instant::now() + PATIENCE;
     let broken = |error: io::Error| error.to_string();
-    let stream = TcpStream::connect_timeout(&from, PATIENCE).map_err(broken)?;
+    let left = until.saturating_duration_since(Instant::now());
+    let stream = TcpStream::connect_timeout(&from, left).map_err(broken)?;
     let framer = prove(config, rank, &stream, from, until).map_err(|setback| setback.to_string())?;
     let mut above = Trusted::new(Conn::new(stream, from).map_err(broken)?, framer);
     loop {
@@ -91,7 +98,7 @@ pub(super) fn fetch(
             return Err("it closed the connection".into());
         }
         if Instant::now() >= until {
-            return Err(format!("nothing came within {} s", PATIENCE.as_secs()));
+            return Err("no roster came in time".into());
         }
         sys::wait(&[(above.conn.fd(), false)], until).map_err(broken)?;
     }
@@ -112,9 +119,14 @@ enum Outcome {
     Rejected(&'static str),
 }
 
-/// Passes the encoded roster on to `others` ranks, for a few seconds at most: who has not come by then asks rank 0.
-pub(super) fn serve(config: &RendezvousConfig, listener: &TcpListener, roster: &[u8], others: u32) {
-    let until = Instant::now() + PATIENCE;
+/// Passes the encoded roster on to `others` ranks, until `until`: who has not come by then asks rank 0.
+pub(super) fn serve(
+    config: &RendezvousConfig,
+    listener: &TcpListener,
+    roster: &[u8],
+    others: u32,
+    until: Instant,
+) {
     let (mut left, mut candidates) = (others, Vec::<Candidate>::new());
     let mut rejections = Rejections::default();
     while left > 0 && Instant::now() < until {
@@ -137,7 +149,9 @@ pub(super) fn serve(config: &RendezvousConfig, listener: &TcpListener, roster: &
             .collect();
         while acceptable && let Ok((stream, peer)) = listener.accept() {
             if candidates.len() == SLOTS {
-                let oldest = candidates.remove(0);
+                // Those that have proved themselves read the roster; strangers must not interrupt them.
+                let unproven = candidates.iter().position(|one| one.handshake.is_some());
+                let oldest = candidates.remove(unproven.unwrap_or(0));
                 rejections.refuse(oldest.conn.peer(), "too many connections wait at once");
             }
             let (Ok(conn), Ok(nonce)) = (Conn::new(stream, peer), random()) else { continue };

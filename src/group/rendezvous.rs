@@ -123,7 +123,10 @@ pub fn join(config: &RendezvousConfig, hello: Hello) -> Result<(Roster, ControlL
     if rank >= size {
         return Err(JoinError::NoSuchRank { rank, size });
     }
-    let len = wire::encode(&Message::Hello(hello.clone())).len();
+    // The port to pass the roster on is not known yet.
+    let mut largest = hello.clone();
+    largest.relay = Some(u16::MAX);
+    let len = wire::encode(&Message::Hello(largest)).len();
     if len > MAX_HELLO {
         return Err(JoinError::HelloTooLarge { len, limit: MAX_HELLO });
     }

@@ -193,3 +193,24 @@ fn equal_parts_are_handed_out_once_and_never_to_more_ranks_than_there_are() {
         assert_eq!(expand(vec![Run { ranks, part: vec![0; len] }], 3), Err(Malformed));
     }
 }
+
+/// A rank that leaves reads nothing any more; what others still send it resets the connection, behind its leave message.
+#[test]
+fn who_has_left_is_not_broken_by_a_message_to_it() {
+    for says in [true, false] {
+        let mut links = links(2);
+        let mut one = links.pop().unwrap();
+        let zero = &mut links[0];
+        // Not read, so the connection is reset when it closes.
+        zero.tell_lost(1);
+        if says {
+            one.leave(Some(3));
+        }
+        drop(one);
+        zero.leave(None);
+        zero.pump();
+        let left = if says { vec![Departure { rank: 1, started: 3 }] } else { vec![] };
+        assert_eq!(zero.take_left(), left);
+        assert_eq!((zero.broken().count(), zero.lost()), (usize::from(!says), None));
+    }
+}

@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::thread;
 
@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::*;
 use crate::group::conn::Traffic;
-use crate::group::tests::{Job, roster};
+use crate::group::tests::{Job, SOON, roster};
 use crate::key::Key;
 
 #[test]
@@ -86,7 +86,7 @@ fn strangers_do_not_keep_the_roster_from_those_it_is_for() {
     let expected = digest(&encoded);
     let begun = Instant::now();
     let config = job.config.clone();
-    let server = thread::spawn(move || serve(&config, &listener, &encoded, 3));
+    let server = thread::spawn(move || serve(&config, &listener, &encoded, 3, begun + PATIENCE));
     let mut silent: Vec<_> = (0..2 * SLOTS).map(|_| TcpStream::connect(at).unwrap()).collect();
     for stranger in silent.iter_mut().step_by(2) {
         // It may have been closed for the next one.
@@ -94,18 +94,52 @@ fn strangers_do_not_keep_the_roster_from_those_it_is_for() {
     }
     let mut others = job.config.clone();
     others.key = Key::from_secret([8; 32]);
-    assert!(fetch(&others, 1, at, &expected).unwrap_err().contains("key"));
+    assert!(fetch(&others, 1, at, &expected, begun + PATIENCE).unwrap_err().contains("key"));
     others = job.config.clone();
     others.job = "another".into();
-    assert!(fetch(&others, 1, at, &expected).is_err());
+    assert!(fetch(&others, 1, at, &expected, begun + PATIENCE).is_err());
     // Whoever passes on something else is found out.
-    let told = fetch(&job.config, 1, at, &[0; 32]).unwrap_err();
+    let told = fetch(&job.config, 1, at, &[0; 32], begun + PATIENCE).unwrap_err();
     assert!(told.contains("another roster"), "{told}");
     for rank in [2, 3] {
-        assert_eq!(fetch(&job.config, rank, at, &expected), Ok(message.clone()));
+        assert_eq!(fetch(&job.config, rank, at, &expected, begun + PATIENCE), Ok(message.clone()));
     }
     server.join().unwrap();
     assert!(begun.elapsed() < PATIENCE, "it waited for more than it was told of");
+}
+
+/// A stranger can open connections faster than a rank reads a large roster.
+#[test]
+fn strangers_do_not_interrupt_a_rank_that_reads_the_roster() {
+    let job = Job::new(2);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let at = listener.local_addr().unwrap();
+    // More than the sockets buffer.
+    let message = Message::Part { number: 0, tag: String::new(), bytes: vec![7; 32 << 20] };
+    let encoded = wire::encode(&message);
+    let until = Instant::now() + SOON;
+    let config = job.config.clone();
+    let server = thread::spawn(move || serve(&config, &listener, &encoded, 1, until));
+    let stream = TcpStream::connect(at).unwrap();
+    let framer = prove(&job.config, 1, &stream, at, until).unwrap_or_else(|why| panic!("{why}"));
+    let mut strangers: Vec<_> = (0..=SLOTS).map(|_| TcpStream::connect(at).unwrap()).collect();
+    // The first of them is closed for a later one; whom that would interrupt is closed by then.
+    strangers[0].set_read_timeout(Some(SOON)).unwrap();
+    assert_eq!(strangers[0].read(&mut [0]).unwrap(), 0);
+    let mut above = Trusted::new(Conn::new(stream, at).unwrap(), framer);
+    let read = loop {
+        let end = above.read(MAX_MESSAGE).unwrap();
+        if let Some(read) = above.next(MAX_MESSAGE).unwrap() {
+            break read;
+        }
+        assert!(end == ReadStatus::Open && Instant::now() < until, "it was interrupted");
+        sys::wait(&[(above.conn.fd(), false)], until).unwrap();
+    };
+    assert!(read == message);
+    drop(above);
+    server.join().unwrap();
+    assert!(Instant::now() < until, "the rank was not counted");
 }
 
 #[test]

@@ -353,8 +353,24 @@ fn another_version_that_holds_the_key_ends_the_job_for_all() {
     let job = Job::new(2);
     let zero = job.join(0);
     let Message::Refused(told) = next(&mut by_hand(&job, VERSION + 1)) else { panic!("not refused") };
-    assert!(matches!(told, Refusal::Version { theirs: 3, ours: 2, .. }), "{told}");
+    assert!(matches!(told, Refusal::Version { theirs: 4, ours: 3, .. }), "{told}");
     assert_eq!(refusal(zero), told);
+}
+
+/// Rank 0 by hand, with a given version: its connection to the first rank that comes.
+fn rank_0_by_hand(job: &Job, version: u32) -> Trusted {
+    let (mut stream, peer) = job.config.listener.as_ref().unwrap().accept().unwrap();
+    let mut handshake = Listener::new(version, [1; 32]);
+    let (mut opening, mut proof) = ([0; OPENING_LEN], [0; PROOF_LEN]);
+    stream.read_exact(&mut opening).unwrap();
+    let Ok(Answer::Send(ours)) = handshake.step(&job.config.key, "test", &opening) else { panic!() };
+    stream.write_all(&ours).unwrap();
+    stream.read_exact(&mut proof).unwrap();
+    let Ok(Answer::Welcome(verdict, told)) = handshake.step(&job.config.key, "test", &proof) else {
+        panic!()
+    };
+    stream.write_all(&verdict).unwrap();
+    Trusted::new(Conn::new(stream, peer).unwrap(), told.framer)
 }
 
 /// What rank 0 sends after the handshake has no meaning for this rank then.
@@ -362,20 +378,12 @@ fn another_version_that_holds_the_key_ends_the_job_for_all() {
 fn a_rank_sees_by_the_handshake_alone_that_rank_0_has_another_version() {
     let job = Job::new(2);
     let one = job.join(1);
-    let mut stream = job.config.listener.as_ref().unwrap().accept().unwrap().0;
-    let mut handshake = Listener::new(VERSION + 1, [1; 32]);
-    let (mut opening, mut proof) = ([0; OPENING_LEN], [0; PROOF_LEN]);
-    stream.read_exact(&mut opening).unwrap();
-    let Ok(Answer::Send(ours)) = handshake.step(&job.config.key, "test", &opening) else { panic!() };
-    stream.write_all(&ours).unwrap();
-    stream.read_exact(&mut proof).unwrap();
-    let Ok(Answer::Welcome(verdict, _)) = handshake.step(&job.config.key, "test", &proof) else { panic!() };
-    stream.write_all(&verdict).unwrap();
+    let _rank_0 = rank_0_by_hand(&job, VERSION + 1);
     let told = refusal(one);
-    assert!(matches!(told, Refusal::Version { theirs: 2, ours: 3, .. }), "{told}");
+    assert!(matches!(told, Refusal::Version { theirs: 3, ours: 4, .. }), "{told}");
     let text = told.to_string();
     assert!(
-        text.contains("speaks version 2 of the rendezvous and rank 0 speaks 3; install the same release"),
+        text.contains("speaks version 3 of the rendezvous and rank 0 speaks 4; install the same release"),
         "{text}"
     );
 }
@@ -453,4 +461,90 @@ fn a_rank_that_finds_no_roster_where_it_should_gets_it_from_rank_0() {
     assert!(others.into_iter().all(|rank| roster(rank) == zero));
     let told = std::iter::repeat_with(|| next(&mut one)).find(|told| !matches!(told, Message::Waiting(_)));
     assert_eq!(told, Some(Message::Relay { others: 1 }));
+}
+
+/// Rank 17 asks rank 0 for the roster when rank 0 is in the first exchange already, and learns of its end what the others do.
+#[test]
+fn a_rank_without_the_roster_learns_why_the_set_up_failed() {
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
+    let gave_up = ExchangeError::GaveUp { rank: 3, why: "no device".into() };
+    let left = |rank, why: &str| ExchangeError::Left { tag: "the roster".into(), rank, why: why.into() };
+    for (last, expected) in [
+        (Some(Message::Failed(gave_up.clone())), gave_up),
+        (Some(Message::Lost(5)), left(5, "its process has ended")),
+        (None, left(0, "it closed the connection before this rank had the roster")),
+    ] {
+        let job = Job::new(18);
+        let rank = job.join(17);
+        let mut zero = rank_0_by_hand(&job, VERSION);
+        assert!(matches!(next(&mut zero), Message::Hello(_)));
+        zero.queue(&Message::RosterAt { from: closed, digest: [0; 32] });
+        zero.conn.flush().unwrap();
+        assert_eq!(next(&mut zero), Message::Resend);
+        if let Some(last) = &last {
+            zero.queue(last);
+            zero.conn.flush().unwrap();
+        }
+        drop(zero);
+        // Whoever dials again here meets nobody.
+        assert_eq!(rank.join().unwrap().unwrap_err(), JoinError::SetUp(expected));
+    }
+}
+
+/// The port of the rank above lets nobody in. The time for that is the join's, and ranks below have given up at the same time.
+#[test]
+fn the_way_down_the_tree_takes_no_longer_than_the_join_may() {
+    let job = Job::new(300).within(Duration::from_secs(1));
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let rank = job.join(17);
+    let mut zero = rank_0_by_hand(&job, VERSION);
+    let Message::Hello(Hello { relay: Some(_), .. }) = next(&mut zero) else { panic!("it has no port") };
+    zero.queue(&Message::Relay { others: 16 });
+    zero.queue(&Message::RosterAt { from: silent.local_addr().unwrap(), digest: [0; 32] });
+    zero.conn.flush().unwrap();
+    let begun = Instant::now();
+    assert_eq!(next(&mut zero), Message::Resend);
+    assert!(begun.elapsed() < Duration::from_secs(4), "it waited for {:?}", begun.elapsed());
+    let member =
+        |rank| Member { rank, local_rank: rank, local_size: 300, node: 0, table: vec![], blob: vec![] };
+    zero.queue(&Message::Roster { epoch: 1, nonce: [0; 32], members: (0..300).map(member).collect() });
+    zero.conn.flush().unwrap();
+    let begun = Instant::now();
+    assert_eq!(roster(rank).members.len(), 300);
+    assert!(begun.elapsed() < Duration::from_secs(1), "it waited for ranks below for {:?}", begun.elapsed());
+}
+
+#[test]
+fn a_hello_at_the_limit_is_taken_with_its_port() {
+    let job = Job::new(18).within(Duration::from_secs(10));
+    let len = |hello: &Hello| wire::encode(&Message::Hello(hello.clone())).len();
+    let mut hello = job.hello(1);
+    hello.relay = Some(u16::MAX);
+    hello.table = vec![0; MAX_HELLO - 1000];
+    hello.table.resize(MAX_HELLO - 1000 + MAX_HELLO - len(&hello), 0);
+    assert_eq!(len(&hello), MAX_HELLO);
+    hello.relay = None;
+    let mut larger = hello.clone();
+    larger.table.push(0);
+    assert!(len(&larger) <= MAX_HELLO, "without its port it is small enough");
+    let error = join(&job.config, larger).unwrap_err();
+    assert!(matches!(error, JoinError::HelloTooLarge { limit: MAX_HELLO, .. }), "{error}");
+    let others: Vec<_> = (0..18).filter(|rank| *rank != 1).map(|rank| job.join(rank)).collect();
+    let one = roster(job.join_as(hello, |_| {}));
+    assert!(others.into_iter().all(|rank| roster(rank) == one));
+}
+
+#[test]
+fn rank_0_keeps_the_encoded_roster_until_the_first_exchange() {
+    let job = Job::new(2);
+    let one = job.join(1);
+    let server::Gathered { members, encoded, .. } = server::join(&job.config, job.hello(0)).unwrap();
+    let kept = Arc::downgrade(&encoded);
+    let mut zero = ControlLink::leader(members, (encoded, &[1]));
+    assert!(kept.upgrade().is_some());
+    let (_, mut one) = one.join().unwrap().unwrap();
+    let other = thread::spawn(move || one.barrier("ways", SOON));
+    zero.barrier("ways", SOON).unwrap();
+    other.join().unwrap().unwrap();
+    assert!(kept.upgrade().is_none());
 }
