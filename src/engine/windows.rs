@@ -138,6 +138,11 @@ impl Engine {
         self.windows.machine.close(window);
     }
 
+    /// The same of all windows.
+    pub(crate) fn close_windows(&mut self) {
+        self.windows.machine.close_all();
+    }
+
     /// Starts an access.
     pub(crate) fn start_access(&mut self, request: AccessRequest) -> Result<AccessId, AccessRefused> {
         self.windows.machine.start(request)

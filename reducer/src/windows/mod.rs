@@ -173,6 +173,11 @@ impl Windows {
         self.windows.remove(&window).is_some()
     }
 
+    /// Closes this rank's part of all windows.
+    pub fn close_all(&mut self) {
+        self.windows.clear();
+    }
+
     /// Takes a message of any kind of [`MessageKind::is_window`]. The payload is only borrowed.
     pub fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         if header.key.group != self.config.group {
