@@ -249,17 +249,25 @@ impl Drive {
         self.with(move |engine| engine.aborted_in(group).cloned())
     }
 
-    /// Gives the memory of this group's operations back to the trainer. Where some are under way, the group ends, and all others name this
-    /// rank. The process stays in the job.
+    /// Gives the memory of this group's operations and windows back to the trainer. Where operations are under way, the group ends, and all
+    /// others name this rank. The process stays in the job.
     pub(super) fn abandon(&self) {
         if self.check_process().is_err() {
             return;
         }
         let left = match self.group {
-            None => self.with(|engine| engine.withdraw(Clock.now())).and_then(|started| match started {
-                Some(_) => Ok(()),
-                None => self.finish(),
-            }),
+            None => {
+                let withdrawn = self.with(|engine| {
+                    let started = engine.withdraw(Clock.now());
+                    // Their memory is the trainer's again, and the engine goes on for other groups.
+                    engine.close_windows();
+                    started
+                });
+                withdrawn.and_then(|started| match started {
+                    Some(_) => Ok(()),
+                    None => self.finish(),
+                })
+            }
             Some(id) => self.with(move |engine| engine.leave_group(id, Clock.now())).and_then(|()| {
                 let at_rest = move |engine: &mut RankEngine| engine.is_group_at_rest(id).then_some(());
                 self.driver.drive_until(at_rest, None).map_err(drive_error)

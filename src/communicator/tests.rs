@@ -268,6 +268,41 @@ fn assert_left(error: &Error, leaver: usize) {
 }
 
 #[test]
+fn windows_of_a_group_that_was_dropped_are_closed_though_another_group_goes_on() {
+    use shouter_reducer::windows::Action;
+    let put = |rank: &Group, window: u32, given: u64| {
+        let (action, data, into) = (Action::Put, (&raw const given).cast(), std::ptr::null_mut());
+        let call =
+            AccessCall { window, action, target: 0, offset: 0, count: 1, dtype: DType::U64, data, into };
+        // SAFETY: the data is there during the call.
+        unsafe { rank.window_access(&call) }.and_then(|()| rank.flush_window(window, None))
+    };
+    for hosts in [1, 2] {
+        let mut memory = [[0u64; 4]; 2];
+        let parts = memory.each_mut().map(|part| part.as_mut_ptr() as usize);
+        let mut group = ranks_on(hosts, 2);
+        let made = each(&group, |rank| {
+            let part = parts[rank.rank() as usize] as *mut u8;
+            // SAFETY: the memory goes after the groups, and is looked at where no access is under way.
+            let window = unsafe { rank.open_window(part, 4, DType::U64) }.unwrap();
+            (window, rank.split(Some(0), 0).unwrap().unwrap())
+        });
+        let window = made[0].0;
+        put(&group[1], window, 7).unwrap();
+        drop(group.remove(0));
+        let late = put(&group[0], window, 8);
+        assert!(matches!(late, Err(Error::Mismatch { .. })), "{late:?}");
+        // SAFETY: it was given back.
+        assert_eq!(unsafe { *(parts[0] as *const u64) }, 7);
+        thread::scope(|scope| {
+            let waiting = made.iter().map(|(_, sub)| scope.spawn(|| sub.barrier()));
+            waiting.collect::<Vec<_>>().into_iter().for_each(|done| done.join().unwrap().unwrap());
+        });
+        drop((made, group));
+    }
+}
+
+#[test]
 fn finalize_waits_for_what_was_pushed() {
     for (hosts, size) in JOBS {
         let group = ranks_on(hosts, size);

@@ -73,6 +73,12 @@ impl Messages {
         self.messenger.running() != 0
     }
 
+    /// Whether a send or receive waits for one of these ranks.
+    #[cold]
+    pub(super) fn wait_for(&self, ranks: impl Fn(Rank) -> bool) -> bool {
+        self.messenger.deserter(ranks).is_some()
+    }
+
     /// Whether there is something to post.
     pub(super) fn has_work(&self) -> bool {
         self.messenger.has_work()

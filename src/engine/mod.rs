@@ -137,6 +137,7 @@ impl Inbox for Inboxes<'_> {
 /// Everything that one rank drives.
 pub struct Engine {
     rank: Rank,
+    per_node: u32,
     up: UpChannels,
     node: Option<Arc<NodeSegment>>,
     liveness: Liveness,
@@ -201,6 +202,7 @@ impl Engine {
             windows: Windows::new(rank, ranks),
             groups: Groups::new(),
             rank,
+            per_node: per_node.max(1),
             up,
             node,
             liveness: Liveness::new(first, local, per_node, dead_after, now),
@@ -450,8 +452,13 @@ impl Poller for Engine {
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
             self.watch.lost(now, loss.rank, &mut self.executor);
             let has_left = self.left.iter().any(|departure| departure.rank == loss.rank.0);
-            let waits = self.running != 0 || self.messages.are_running() || self.windows.are_running();
-            if has_left && !waits {
+            // What goes by other ways goes on.
+            let (per_node, own, lost) = (self.per_node, self.rank, loss.rank);
+            let host = |rank: Rank| rank.0 / per_node;
+            let is_behind = |rank| rank == lost || host(rank) == host(lost) && host(lost) != host(own);
+            let waits =
+                || self.running != 0 || self.messages.wait_for(is_behind) || self.windows.wait_for(is_behind);
+            if has_left && !waits() {
                 continue;
             }
             // A rank that has lost its own port blames itself: the peer works.

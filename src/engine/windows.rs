@@ -74,6 +74,12 @@ impl Windows {
         self.machine.running() != 0
     }
 
+    /// Whether an access waits for one of these ranks.
+    #[cold]
+    pub(super) fn wait_for(&self, ranks: impl Fn(Rank) -> bool) -> bool {
+        self.machine.deserter(ranks).is_some()
+    }
+
     /// Whether there is something to post.
     pub(super) fn has_work(&self) -> bool {
         self.machine.has_work()
@@ -130,6 +136,11 @@ impl Engine {
     /// Nothing touches this rank's part of a window from now on.
     pub(crate) fn close_window(&mut self, window: WindowId) {
         self.windows.machine.close(window);
+    }
+
+    /// The same of all windows.
+    pub(crate) fn close_windows(&mut self) {
+        self.windows.machine.close_all();
     }
 
     /// Starts an access.

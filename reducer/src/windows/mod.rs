@@ -173,6 +173,11 @@ impl Windows {
         self.windows.remove(&window).is_some()
     }
 
+    /// Closes this rank's part of all windows.
+    pub fn close_all(&mut self) {
+        self.windows.clear();
+    }
+
     /// Takes a message of any kind of [`MessageKind::is_window`]. The payload is only borrowed.
     pub fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         if header.key.group != self.config.group {
@@ -211,10 +216,15 @@ impl Windows {
 
     /// Nothing refers any more to a fragment that was posted with this token.
     pub fn on_released(&mut self, token: SendToken) {
-        match slots::Handle::of(token) {
-            Some((handle, true)) => self.answer_released(handle),
-            Some((handle, false)) => self.request_released(handle),
-            None => {}
+        if !token.is_window() {
+            return;
+        }
+        if slots::is_answer(token) {
+            if let Some(handle) = self.answers.handle_of(token) {
+                self.answer_released(handle);
+            }
+        } else if let Some(handle) = self.accesses.handle_of(token) {
+            self.request_released(handle);
         }
     }
 

@@ -52,6 +52,8 @@ struct Record {
     cost: usize,
     /// The answer: where it goes in the access's memory, how long it is, and what has come of it.
     answer: Option<(usize, usize, Fragments)>,
+    /// Its denial has come. It ends when the target has counted that, so denials are bounded as requests are.
+    is_denied: bool,
 }
 
 /// What a rank keeps for each target.
@@ -69,7 +71,7 @@ pub(super) struct Outbound {
     applied: u64,
     /// ...and has denied so many of them.
     denied_there: u32,
-    /// Denials that have come.
+    /// Denials of requests that have ended.
     denied_here: u32,
     /// How accesses failed that nobody waited for: the first one of each window.
     late: Vec<AccessError>,
@@ -302,7 +304,7 @@ impl Windows {
             }
             worked = true;
             let answer = action.answers().then(|| (access.posted, len, Fragments::default()));
-            out.records.push_back(Record { seq: out.next, access: handle, cost, answer });
+            out.records.push_back(Record { seq: out.next, access: handle, cost, answer, is_denied: false });
             out.next += 1;
             out.in_flight += cost;
             access.posted += len;
@@ -356,6 +358,9 @@ impl Windows {
         let Some(at) = out.index_of(header.key.seq) else { return self.repeated() };
         let record = &mut out.records[at];
         let handle = record.access;
+        if record.is_denied {
+            return self.malformed();
+        }
         let Some((place, len, fragments)) = &mut record.answer else { return self.malformed() };
         match fragments.note(header, payload, *len) {
             FragmentIs::Malformed => return self.malformed(),
@@ -382,11 +387,13 @@ impl Windows {
             return self.malformed();
         };
         let Some(at) = out.index_of(header.key.seq) else { return self.repeated() };
-        out.denied_here = out.denied_here.wrapping_add(1);
-        if let Some(record) = out.settle(at) {
-            self.fail(record.access, |subject| AccessError::Denied { subject, why });
-            self.request_ended(record.access);
+        let record = &mut out.records[at];
+        if record.is_denied {
+            return self.repeated();
         }
+        record.is_denied = true;
+        let handle = record.access;
+        self.fail(handle, |subject| AccessError::Denied { subject, why });
         self.settle_applied(target);
         Disposition::Consumed
     }
@@ -409,10 +416,14 @@ impl Windows {
     fn settle_applied(&mut self, target: Rank) {
         let Some(out) = self.outbound.get_mut(&target) else { return };
         let mut done = vec![];
-        if out.denied_here == out.denied_there {
+        // Denials of later requests may be here already, and the target has not counted them.
+        let applied = out.records.partition_point(|record| record.seq < out.applied);
+        let denied = out.records.range(..applied).filter(|record| record.is_denied).count() as u32;
+        if out.denied_here.wrapping_add(denied) == out.denied_there {
+            out.denied_here = out.denied_there;
             let mut at = 0;
             while let Some(record) = out.records.get(at).filter(|record| record.seq < out.applied) {
-                if record.answer.is_some() {
+                if record.answer.is_some() && !record.is_denied {
                     at += 1;
                 } else if let Some(record) = out.settle(at) {
                     done.push(record.access);

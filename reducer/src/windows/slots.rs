@@ -2,8 +2,8 @@
 
 use crate::transport::SendToken;
 
-/// Uses of a place that its handles tell apart.
-const USES: u32 = 1 << 20;
+/// Uses of a place that tokens tell apart. What a token refers to keeps its place, so the transport gives back no older one.
+const USES: u64 = 1 << 20;
 
 /// Tells answers from accesses in a token.
 const ANSWER: u64 = 1 << 27;
@@ -11,33 +11,30 @@ const ANSWER: u64 = 1 << 27;
 /// Most places, of each kind.
 pub(super) const PLACES: usize = 1 << 27;
 
-/// A place, and which use of it.
+/// A place, and which use of it: no two are the same, for requests outlive their accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Handle {
     index: u32,
-    uses: u32,
+    uses: u64,
+}
+
+/// Whether a token of windows is of an answer.
+pub(super) fn is_answer(token: SendToken) -> bool {
+    token.0 & ANSWER != 0
 }
 
 impl Handle {
     /// The token of what an access sends, or of an answer.
     pub(super) fn token(self, answers: bool) -> SendToken {
         let kind = if answers { ANSWER } else { 0 };
-        SendToken(u64::from(self.uses) << 32 | SendToken::WINDOW | kind | u64::from(self.index))
-    }
-
-    /// What a token stands for, and whether that is an answer; `None` for tokens of others.
-    pub(super) fn of(token: SendToken) -> Option<(Self, bool)> {
-        let SendToken(bits) = token;
-        let index = (bits & (ANSWER - 1)) as u32;
-        let handle = Self { index, uses: (bits >> 32) as u32 % USES };
-        token.is_window().then_some((handle, bits & ANSWER != 0))
+        SendToken(self.uses % USES << 32 | SendToken::WINDOW | kind | u64::from(self.index))
     }
 }
 
 /// Values by handle.
 #[derive(Debug)]
 pub(super) struct Slots<T> {
-    places: Vec<(u32, Option<T>)>,
+    places: Vec<(u64, Option<T>)>,
     free: Vec<u32>,
 }
 
@@ -59,6 +56,13 @@ impl<T> Slots<T> {
         Handle { index, uses: place.0 }
     }
 
+    /// What a token of this kind stands for, if it is still there.
+    pub(super) fn handle_of(&self, SendToken(bits): SendToken) -> Option<Handle> {
+        let index = (bits & (ANSWER - 1)) as u32;
+        let (uses, _) = self.places.get(index as usize)?;
+        (uses % USES == (bits >> 32) % USES).then_some(Handle { index, uses: *uses })
+    }
+
     /// One that is still there.
     #[inline]
     pub(super) fn get(&mut self, handle: Handle) -> Option<&mut T> {
@@ -70,7 +74,7 @@ impl<T> Slots<T> {
     pub(super) fn remove(&mut self, handle: Handle) -> Option<T> {
         self.get(handle)?;
         let place = &mut self.places[handle.index as usize];
-        place.0 = (place.0 + 1) % USES;
+        place.0 += 1;
         self.free.push(handle.index);
         place.1.take()
     }
@@ -84,5 +88,25 @@ impl<T> Slots<T> {
     pub(super) fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
         let places = (0u32..).zip(&self.places);
         places.filter_map(|(index, (uses, value))| Some((Handle { index, uses: *uses }, value.as_ref()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_is_never_that_of_a_later_use() {
+        let mut slots = Slots::default();
+        let first = slots.insert(0);
+        slots.remove(first);
+        for use_of in 1..USES {
+            let later = slots.insert(use_of);
+            slots.remove(later);
+        }
+        let last = slots.insert(USES);
+        assert_eq!((first.index, first.token(false)), (last.index, last.token(false)));
+        assert_eq!(slots.handle_of(first.token(false)), Some(last));
+        assert_eq!(slots.get(first), None);
     }
 }

@@ -30,6 +30,10 @@ pub(super) struct Inbound {
     held_bytes: usize,
     /// Requests that were denied.
     denied: u32,
+    /// Denials that were not posted.
+    unsent: usize,
+    /// Bytes of answers that were not released.
+    answering: usize,
     is_telling: bool,
     is_stalled: bool,
 }
@@ -37,7 +41,7 @@ pub(super) struct Inbound {
 impl Inbound {
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.held.is_empty() && self.held_bytes == 0 && !self.is_stalled
+        self.held.is_empty() && [self.held_bytes, self.unsent, self.answering] == [0; 3] && !self.is_stalled
     }
 }
 
@@ -52,6 +56,8 @@ pub(super) struct Answer {
     granule: usize,
     /// Fragments that the transport has not released.
     unreleased: u32,
+    /// The rank that it is for is gone.
+    is_lost: bool,
 }
 
 impl Windows {
@@ -117,6 +123,14 @@ impl Windows {
     /// Serves a request whose turn has come; false if there is no room for the answer.
     fn serve(&mut self, from: Rank, seq: u64, piece: &Piece, payload: &[u8]) -> bool {
         let len = piece.bytes().unwrap_or(0);
+        let share = self.answer_share();
+        let inbound = self.inbound.entry(from).or_default();
+        // An origin that keeps to the bounds has no more requests whose denials it has not taken.
+        let has_share = !piece.action.answers() || inbound.answering + len <= share;
+        if inbound.unsent >= REQUESTS || !has_share {
+            self.stall(from);
+            return false;
+        }
         let mut room = None;
         if piece.action.answers() {
             let answers = &mut self.answer_room;
@@ -138,6 +152,7 @@ impl Windows {
             Ok(()) => self.counters.served += 1,
             Err(why) => {
                 inbound.denied = inbound.denied.wrapping_add(1);
+                inbound.unsent += 1;
                 self.counters.denied += 1;
                 let header = piece.header(&self.config, MessageKind::Denied, seq);
                 self.denials.push_back((from, Header { round: why as u32, ..header }));
@@ -148,8 +163,18 @@ impl Windows {
         }
         match room {
             Some(room) => {
+                inbound.answering += len;
                 let header = piece.header(&self.config, MessageKind::Answer, seq);
-                let answer = Answer { to: from, header, room, len, sent: 0, granule: 0, unreleased: 0 };
+                let answer = Answer {
+                    to: from,
+                    header,
+                    room,
+                    len,
+                    sent: 0,
+                    granule: 0,
+                    unreleased: 0,
+                    is_lost: false,
+                };
                 let handle = self.answers.insert(answer);
                 self.answering.push_back(handle);
             }
@@ -204,6 +229,12 @@ impl Windows {
         done.ok_or(Denial::Range)
     }
 
+    /// Bytes of answers to one origin at once: its part of the room, and always as much as it may ask for.
+    fn answer_share(&self) -> usize {
+        let others = self.config.ranks.saturating_sub(1).max(1) as usize;
+        (self.config.answer_bytes / others).max(self.config.in_flight_bytes)
+    }
+
     fn stall(&mut self, from: Rank) {
         let inbound = self.inbound.entry(from).or_default();
         if !inbound.is_stalled {
@@ -212,7 +243,7 @@ impl Windows {
         }
     }
 
-    /// Goes on where answers had no room; whether there was anything.
+    /// Goes on where answers or denials had no room; whether there was anything.
     pub(super) fn resume(&mut self) -> bool {
         if !std::mem::take(&mut self.may_resume) || self.stalled.is_empty() {
             return false;
@@ -237,15 +268,19 @@ impl Windows {
     /// Tells origins what was applied and what was denied, as far as there is room; whether anything was posted.
     pub(super) fn tell<T: Transport>(&mut self, transport: &mut T) -> bool {
         let mut worked = false;
-        for _ in 0..self.denials.len() {
-            let Some((to, header)) = self.denials.pop_front() else { break };
-            match transport.send(to, &header, Span::empty(), SendToken::CONTROL) {
-                Ok(()) => worked = true,
-                Err(SendError::Full) => self.denials.push_back((to, header)),
-                Err(SendError::PeerFailed) => {}
+        let Self { config, inbound, telling, denials, may_resume, .. } = self;
+        denials.retain(|(to, header)| {
+            let posted = transport.send(*to, header, Span::empty(), SendToken::CONTROL);
+            worked |= posted.is_ok();
+            if posted == Err(SendError::Full) {
+                return true;
             }
-        }
-        let Self { config, inbound, telling, .. } = self;
+            if let Some(inbound) = inbound.get_mut(to) {
+                inbound.unsent = inbound.unsent.saturating_sub(1);
+                *may_resume |= inbound.is_stalled;
+            }
+            false
+        });
         telling.retain(|&to| {
             let Some(inbound) = inbound.get_mut(&to) else { return false };
             let nothing = Piece {
@@ -267,7 +302,7 @@ impl Windows {
 
     /// Posts answers that find room; whether one was posted.
     pub(super) fn post_answers<T: Transport>(&mut self, transport: &mut T) -> bool {
-        let (mut worked, mut full) = (false, None);
+        let (mut worked, mut full, mut lost) = (false, None, vec![]);
         for _ in 0..self.answering.len() {
             let Some(handle) = self.answering.pop_front() else { break };
             let Some(answer) = self.answers.get(handle) else { continue };
@@ -290,15 +325,24 @@ impl Windows {
                         answer.sent += len;
                         answer.unreleased += 1;
                     }
-                    Err(_) => {
+                    Err(SendError::Full) => {
                         full = Some(answer.to);
+                        break;
+                    }
+                    // Nobody takes the rest.
+                    Err(SendError::PeerFailed) => {
+                        answer.is_lost = true;
+                        lost.push(handle);
                         break;
                     }
                 }
             }
-            if answer.sent < answer.len {
+            if answer.sent < answer.len && !answer.is_lost {
                 self.answering.push_back(handle);
             }
+        }
+        for handle in lost {
+            self.end_answer(handle);
         }
         worked
     }
@@ -307,10 +351,20 @@ impl Windows {
     pub(super) fn answer_released(&mut self, handle: Handle) {
         let Some(answer) = self.answers.get(handle) else { return };
         answer.unreleased = answer.unreleased.saturating_sub(1);
-        if answer.unreleased > 0 || answer.sent < answer.len {
+        self.end_answer(handle);
+    }
+
+    /// Gives the room of an answer back, if all of it was sent, or nobody takes the rest, and nothing refers to it.
+    fn end_answer(&mut self, handle: Handle) {
+        let is_over =
+            |answer: &mut Answer| answer.unreleased == 0 && (answer.is_lost || answer.sent == answer.len);
+        if !self.answers.get(handle).is_some_and(is_over) {
             return;
         }
         if let (Some(answer), Some(room)) = (self.answers.remove(handle), &mut self.answer_room) {
+            if let Some(inbound) = self.inbound.get_mut(&answer.to) {
+                inbound.answering = inbound.answering.saturating_sub(answer.len);
+            }
             room.put(answer.room);
             self.may_resume = true;
         }

@@ -212,6 +212,127 @@ fn no_put_is_taken_for_done_before_its_denial_has_come() {
     }
 }
 
+/// A message of a rank about one element, whatever that rank does itself.
+fn say(
+    group: &mut Group,
+    from: u32,
+    to: u32,
+    kind: MessageKind,
+    number: (u64, u32),
+    len: usize,
+) -> Disposition {
+    let (seq, round) = number;
+    let (window, dtype) = (WindowId(0), DType::U64);
+    let piece = wire::Piece { window, action: Action::Put, dtype, offset: 0, count: (len / 8).max(1) as u64 };
+    let header = piece.header(&WindowsConfig::new(Rank(from), 3), kind, seq);
+    let given = if kind == MessageKind::Access && round == 0 { vec![1; len] } else { vec![] };
+    let header = Header { round, granule: 64 * 1024, len: given.len() as u32, ..header };
+    group.ranks[to as usize].on_message(&header, &given)
+}
+
+#[test]
+fn a_denial_of_a_later_request_does_not_stand_for_one_that_is_delayed() {
+    let mut group = Group::new(1, 2, 16, Faults::default(), |config| config.copied_bytes = 0);
+    group.net.cut = true;
+    let (data, none) = (word(1), Buffer::none());
+    let puts: Vec<_> = (0..20).map(|_| group.start(0, access(Action::Put, 1, &data, &none))).collect();
+    group.poll(0);
+    group.release(0);
+    let hear = |group: &mut Group, kind, seq, round| {
+        assert_eq!(say(group, 1, 0, kind, (seq, round), 0), Disposition::Consumed);
+        group.poll(0);
+    };
+    let denied = Denial::Window as u32;
+    for seq in (0..10).filter(|seq| *seq != 5) {
+        hear(&mut group, MessageKind::Denied, seq, denied);
+    }
+    hear(&mut group, MessageKind::Applied, 10, 10);
+    hear(&mut group, MessageKind::Denied, 10, denied);
+    hear(&mut group, MessageKind::Denied, 10, denied);
+    assert_eq!(group.result(0, puts[5]), None, "its denial has not come");
+    for seq in 11..20 {
+        hear(&mut group, MessageKind::Denied, seq, denied);
+    }
+    hear(&mut group, MessageKind::Applied, 20, 20);
+    assert_eq!(group.result(0, puts[5]), None, "its denial has not come");
+    hear(&mut group, MessageKind::Denied, 5, denied);
+    for put in puts {
+        let result = group.result(0, put);
+        assert!(matches!(result, Some(Err(AccessError::Denied { .. }))), "{put:?}: {result:?}");
+    }
+    group.assert_given_back("a denial that is delayed");
+}
+
+#[test]
+fn what_is_kept_of_denials_is_bounded() {
+    let mut group = quiet(2, 16);
+    assert!(group.ranks[1].close(WindowId(0)));
+    (group.net.cut, group.net.full_to) = (true, Some(Rank(0)));
+    for seq in 0..4 * REQUESTS as u64 {
+        say(&mut group, 0, 1, MessageKind::Access, (seq, 0), 8);
+        group.poll(1);
+    }
+    assert_eq!(group.ranks[1].denials.len(), REQUESTS, "rank 0 takes none");
+    assert!(!group.ranks[1].may_resume);
+    group.net.full_to = None;
+    while group.ranks[1].has_work() {
+        group.poll(1);
+    }
+    assert_eq!(group.ranks[1].counters().denied, 2 * REQUESTS as u64 + 1, "those that were held");
+    assert!(group.ranks[1].denials.is_empty() && group.ranks[1].inbound[&Rank(0)].is_empty());
+}
+
+#[test]
+fn an_origin_that_takes_no_answers_leaves_room_for_others() {
+    let mut group = Group::new(1, 3, 1024, Faults { in_order: true, ..Faults::default() }, |config| {
+        (config.in_flight_bytes, config.answer_bytes) = (8 << 10, 16 << 10);
+    });
+    group.net.full_to = Some(Rank(0));
+    for seq in 0..16 {
+        assert_eq!(say(&mut group, 0, 1, MessageKind::Access, (seq, 1), 1 << 10), Disposition::Consumed);
+    }
+    assert_eq!(group.ranks[1].counters().served, 8);
+    let (none, into) = (Buffer::none(), words(&[9; 1024]));
+    let get = group.start(2, access(Action::Get, 1, &none, &into));
+    for _ in 0..1000 {
+        for rank in [1, 2] {
+            group.poll(rank);
+        }
+        while group.network() {}
+    }
+    assert_eq!((group.result(2, get), into.words()), (Some(&Ok(())), vec![0; 1024]));
+    // It takes them now. It has not asked for them, as the test has.
+    group.net.full_to = None;
+    while group.ranks[1].has_work() {
+        group.poll(1);
+        while group.network() {}
+    }
+    assert_eq!(group.ranks[1].counters().served, 16 + (1024u64 * 8).div_ceil(192));
+    assert!(group.ranks[1].answer_room.as_ref().is_some_and(Pool::is_whole));
+}
+
+#[test]
+fn answers_to_a_rank_that_is_gone_keep_no_room() {
+    for seed in 0..50 {
+        let faults = Faults { full: 50, in_order: true, ..Faults::default() };
+        let mut group = Group::new(seed, 2, 1000, faults, |_| {});
+        let (none, into) = (Buffer::none(), words(&[0; 1000]));
+        group.start(0, access(Action::Get, 1, &none, &into));
+        for _ in 0..20 {
+            group.poll(0);
+        }
+        while group.network() {}
+        group.poll(1);
+        group.net.gone = Some(Rank(0));
+        group.poll(1);
+        assert!(group.ranks[1].counters().served > 0 && !group.ranks[1].has_work(), "seed {seed}");
+        group.release(1);
+        assert_eq!(group.ranks[1].answers.len(), 0, "seed {seed}");
+        assert!(group.ranks[1].answer_room.as_ref().is_some_and(Pool::is_whole), "seed {seed}");
+        assert!(group.ranks[1].inbound[&Rank(0)].is_empty(), "seed {seed}");
+    }
+}
+
 #[test]
 fn a_deadline_names_the_target_and_what_comes_later_changes_nothing() {
     let mut group = quiet(2, 100);

@@ -126,3 +126,66 @@ fn who_was_stopped_tells_nothing_of_the_others() {
     let cause = engine.aborted().unwrap();
     assert_eq!((cause.culprit, &cause.reason, &cause.seen), (Rank(1), &AbortReason::Stopped, &None));
 }
+
+/// Rank 1 has left, and its connection goes. What other ranks are waited for goes on.
+#[test]
+fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
+    use shouter_reducer::p2p::SendRequest;
+    use shouter_reducer::windows::{AccessRequest, Action};
+    // Ranks, of which so many are on each host; which one is waited for, and whether that ends the group.
+    for (ranks, per_node, target, ends) in [
+        (3, 1, 2, false),
+        (3, 1, 1, true),
+        (6, 2, 4, false),
+        (6, 2, 2, true),
+        (6, 2, 3, true),
+        (6, 2, 1, false),
+    ] {
+        let lost = Rank(per_node);
+        for is_message in [false, true] {
+            let memory = Owned::new(64).unwrap();
+            let grid = Grid::new(ranks, per_node, 1).unwrap();
+            let config = ExecutorConfig::new(Rank(0), grid, Kernels::detect());
+            // SAFETY: it goes into an engine, which drops it last.
+            let executor = unsafe { Executor::new(config) }.unwrap();
+            let up = Losing(vec![PeerLoss { rank: lost, why: SILENT }]).into();
+            let now = Clock.now();
+            let rank = Rank(0);
+            let mut engine = Engine::new(
+                Parts { executor, rank, ranks, per_node, up, node: None, dead_after: DEAD_AFTER },
+                now,
+            );
+            // SAFETY: nothing else accesses it, and it is dropped after the engine.
+            let data = unsafe { memory.region() };
+            let (dtype, deadline) = (DType::U8, executor_time(now + LIMIT));
+            if is_message {
+                let to = Rank(target);
+                engine
+                    .start_send(SendRequest { to, tag: 1, dtype, data, synchronous: true, deadline })
+                    .unwrap();
+            } else {
+                let window = engine.open_window(data, dtype).unwrap();
+                engine.set_window_lengths(window, vec![64; ranks as usize].into());
+                let (target, action, into) = (Rank(target), Action::Put, TensorRegion::empty());
+                let request = AccessRequest {
+                    window,
+                    action,
+                    target,
+                    offset: 0,
+                    dtype,
+                    data,
+                    into,
+                    deadline,
+                    waited: true,
+                };
+                engine.start_access(request).unwrap();
+            }
+            engine.left(Departure { rank: lost.0, started: 0 });
+            engine.poll(now);
+            engine.poll(now);
+            let culprit = engine.aborted().map(|cause| cause.culprit);
+            assert_eq!(culprit, ends.then_some(lost), "{target} of {ranks}, message {is_message}");
+            drop(engine);
+        }
+    }
+}

@@ -87,6 +87,10 @@ pub(super) struct Net {
     pub(super) fragment: [usize; 2],
     /// Nothing is delivered.
     pub(super) cut: bool,
+    /// There is no room for messages to it.
+    pub(super) full_to: Option<Rank>,
+    /// It is lost.
+    pub(super) gone: Option<Rank>,
     rng: SmallRng,
 }
 
@@ -107,7 +111,10 @@ impl Transport for Port<'_> {
         assert!(header.kind.is_window() && (token.is_window() || token == SendToken::CONTROL));
         assert_ne!(to, self.1, "what a rank does to itself needs no transport");
         assert!(payload.len() <= self.max_fragment(to) && payload.len() == header.len as usize);
-        if self.0.rng.random_range(0..100) < self.0.faults.full {
+        if self.0.gone == Some(to) {
+            return Err(SendError::PeerFailed);
+        }
+        if self.0.full_to == Some(to) || self.0.rng.random_range(0..100) < self.0.faults.full {
             return Err(SendError::Full);
         }
         let mut bytes = [0; HEADER_BYTES];
@@ -150,7 +157,15 @@ impl Group {
             windows
         };
         let rng = || SmallRng::seed_from_u64(seed);
-        let net = Net { packets: vec![], faults, fragment: [128, 192], cut: false, rng: rng() };
+        let net = Net {
+            packets: vec![],
+            faults,
+            fragment: [128, 192],
+            cut: false,
+            full_to: None,
+            gone: None,
+            rng: rng(),
+        };
         Self {
             ranks: (0..ranks).map(windows).collect(),
             windows: buffers,

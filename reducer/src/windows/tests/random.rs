@@ -218,3 +218,64 @@ fn thousands_of_seeds_give_each_count_once_in_each_ranks_order() {
         None => (0..1500).for_each(run_shared_seed),
     }
 }
+
+/// Puts and swaps of several origins to a rank whose window is shorter than they were told, and is freed in between.
+fn run_denied_seed(seed: u64) {
+    const ELEMENTS: u64 = 64;
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let ranks = rng.random_range(2..=4u32);
+    let mut group = group(seed, &mut rng, ELEMENTS, ranks);
+    let what = format!("seed {seed}");
+    let len = rng.random_range(1..=ELEMENTS);
+    group.reopen(0, len as usize, DType::U64);
+    let freed_at = rng.random_range(0..2 * ELEMENTS);
+    let mut started = vec![];
+    for number in 0..ELEMENTS {
+        if number == freed_at {
+            assert!(group.ranks[0].close(WindowId(0)));
+        }
+        let rank = rng.random_range(1..ranks);
+        let action = [Action::Put, Action::Accumulate(ReduceOp::Sum), Action::Swap][rng.random_range(0..3)];
+        // Each has an element of its own.
+        let offset = number * 37 % ELEMENTS;
+        let (data, into) = (word(number + 1), if action.answers() { word(9) } else { Buffer::none() });
+        let id = group.start(rank, AccessRequest { offset, ..access(action, 0, &data, &into) });
+        started.push((rank, id, offset, data, into));
+        go_on(&mut group);
+    }
+    group.settle();
+    let window = group.windows[0].words();
+    let mut freed = vec![false; ranks as usize];
+    let mut late = vec![false; ranks as usize];
+    for (rank, id, offset, data, _into) in &started {
+        let is_there = window[*offset as usize] == data.words()[0];
+        let is_freed = &mut freed[*rank as usize];
+        match group.result(*rank, *id) {
+            Some(Ok(())) if is_there => assert!(!*is_freed, "{what}: {id:?} of rank {rank} came behind"),
+            Some(Err(AccessError::Denied { why, .. })) => {
+                assert!(
+                    !is_there && (*offset >= len || *why == Denial::Window),
+                    "{what}: {id:?} of rank {rank}"
+                );
+                *is_freed |= *why == Denial::Window;
+            }
+            // It was copied, and ended at once.
+            Some(Ok(())) => late[*rank as usize] = true,
+            other => panic!("{what}: {id:?} of rank {rank}: {other:?}"),
+        }
+    }
+    for (rank, late) in (0..).zip(late) {
+        assert!(group.ranks[rank].is_flushed(WindowId(0), None), "{what}: rank {rank}");
+        let error = group.ranks[rank].take_late(WindowId(0), None);
+        assert!(!late || error.is_some(), "{what}: rank {rank}");
+    }
+    group.assert_given_back(&what);
+}
+
+#[test]
+fn thousands_of_seeds_tell_denied_accesses_from_others() {
+    match seed_of_environment() {
+        Some(seed) => run_denied_seed(seed),
+        None => (0..1500).for_each(run_denied_seed),
+    }
+}
