@@ -27,7 +27,7 @@ impl Handle {
     /// The token of what an access sends, or of an answer.
     pub(super) fn token(self, answers: bool) -> SendToken {
         let kind = if answers { ANSWER } else { 0 };
-        SendToken(self.uses % USES << 32 | SendToken::WINDOW | kind | u64::from(self.index))
+        SendToken((self.uses % USES) << 32 | SendToken::WINDOW | kind | u64::from(self.index))
     }
 }
 
