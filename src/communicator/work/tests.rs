@@ -240,8 +240,8 @@ fn what_is_held_when_its_group_is_dropped_is_never_started() {
     let all = each(&group, |rank| rank.register(&specs).unwrap()[0]).swap_remove(0);
     let half = each(&halves, |rank| rank.register(&specs).unwrap()[0]).swap_remove(0);
     let mut data = [[1f32; 4]; 2];
-    // SAFETY: left alone until the groups are gone.
     let push = |group: &crate::Group, id, data: &mut [f32]| {
+        // SAFETY: left alone until the groups are gone.
         unsafe { group.push(id, data.as_mut_ptr().cast()) }.unwrap()
     };
     let held = push(&group[0], all, &mut data[0]);
