@@ -98,14 +98,15 @@ pub enum Error {
         /// The text.
         text: Box<str>,
     },
-    /// An operation's own deadline passed (the key `deadline`), which ends the operation and the group.
+    /// An operation's own deadline passed (the key `deadline`), which ends the operation and the group. That of a tensor which was held for
+    /// others of its bucket (the key `fuse_below`) ends neither the group nor anything else: nothing of it was started.
     ///
     /// The content of the buffers under way is undefined. They are free unless `in_use_by` says otherwise.
     #[error("deadline: {text}")]
     #[non_exhaustive]
     Deadline {
-        /// The ranks that the operation waited for, in order; none where its own sends were not acknowledged, or a GPU's copy did
-        /// not end.
+        /// The ranks that the operation waited for, in order; none where its own sends were not acknowledged, a GPU's copy did not end,
+        /// or it was held for tensors that this rank has not pushed.
         missing: Vec<u32>,
         /// The call.
         operation: Operation,

@@ -19,8 +19,14 @@ const PATIENCE: Duration = Duration::from_secs(50);
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    let plays: &[(&str, ranks::Play)] =
-        &[("steps", steps), ("die", die), ("diverge", diverge), ("poll", poll), ("finalize", finalize)];
+    let plays: &[(&str, ranks::Play)] = &[
+        ("steps", steps),
+        ("die", die),
+        ("diverge", diverge),
+        ("poll", poll),
+        ("between", between),
+        ("finalize", finalize),
+    ];
     play(plays, join);
 }
 
@@ -171,7 +177,7 @@ fn diverge(group: &Group) -> Result<(), Error> {
     works.iter().try_for_each(|work| work.wait(None))
 }
 
-/// A part of a bucket, and nobody waits: it goes when its deadline passes.
+/// A part of a bucket, and nobody waits: it fails when its deadline passes.
 fn poll(group: &Group) -> Result<(), Error> {
     let ids = register(group, ReduceOp::Sum)?;
     let mut data = vec![1f32; COUNTS[1]];
@@ -189,6 +195,23 @@ fn poll(group: &Group) -> Result<(), Error> {
     assert!(begun.elapsed() > Duration::from_millis(1500), "{:?}", begun.elapsed());
     tell("over");
     ended
+}
+
+/// A small operation between a push and its wait, to which the last rank comes late.
+fn between(group: &Group) -> Result<(), Error> {
+    let ids = register(group, ReduceOp::Sum)?;
+    let mut data = vec![1f32; COUNTS[1]];
+    // SAFETY: left alone until the wait.
+    let work = unsafe { group.push(ids[1], data.as_mut_ptr().cast()) }?;
+    let mut one = [1i64];
+    group.all_reduce(&mut one, ReduceOp::Sum)?;
+    if group.rank() + 1 == group.size() {
+        // Longer than ranks wait before they look at what others run.
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    work.wait(Some(PATIENCE))?;
+    assert!(data.iter().all(|sum| *sum == group.size() as f32));
+    Ok(())
 }
 
 /// A part of a bucket goes with the group's end.
@@ -264,5 +287,12 @@ fn a_part_of_a_bucket_is_not_held_for_ever() {
     }
     for (ranks, hosts) in [(1, 1), (3, 1), (2, 2)] {
         job(ranks, hosts, "finalize").env("SHOUTER_FUSE_BELOW", 4096).run().assert_success();
+    }
+}
+
+#[test]
+fn a_late_wait_behind_a_small_operation_is_no_divergence() {
+    for (ranks, hosts) in [(2, 1), (3, 1), (4, 2)] {
+        job(ranks, hosts, "between").env("SHOUTER_FUSE_BELOW", 4096).run().assert_success();
     }
 }

@@ -101,6 +101,33 @@ impl Outcomes {
         Error::deadline(Self::unnamed_call(&view.shape, step), vec![missing.0], self.deadline, text)
     }
 
+    /// A tensor waited for others of its bucket, which were not pushed, longer than it may.
+    #[cold]
+    pub(super) fn held(&self, missing: &str, shape: &Shape, tensor: Option<&Entry>, step: u64) -> Error {
+        let text = format!(
+            "{} waited for others of its bucket, which were not pushed: {missing}; push them, or wait for one that was, or call \
+             barrier, and what was pushed goes by itself",
+            Self::subject(shape, tensor)
+        );
+        Error::deadline(self.call_of(shape, tensor, step), vec![], self.deadline, text)
+    }
+
+    /// What an operation is for people: of a registered tensor or of this shape alone.
+    fn subject(shape: &Shape, tensor: Option<&Entry>) -> String {
+        match tensor {
+            Some(entry) => format!("{shape} of \"{}\"", entry.name),
+            None => shape.to_string(),
+        }
+    }
+
+    /// The same as errors have it.
+    fn call_of(&self, shape: &Shape, tensor: Option<&Entry>, step: u64) -> Call {
+        match tensor {
+            Some(entry) => self.call(shape, &entry.identity(0), step),
+            None => Self::unnamed_call(shape, step),
+        }
+    }
+
     /// Why an operation brought no result, of a registered tensor or of this shape alone.
     #[cold]
     pub(super) fn run_error(
@@ -129,17 +156,11 @@ impl Outcomes {
                 return Error::Internal(error.to_string());
             }
         };
-        let what = match tensor {
-            Some(entry) => format!("{shape} of \"{}\" was not started", entry.name),
-            None => format!("{shape} was not started"),
-        };
+        let what = format!("{} was not started", Self::subject(shape, tensor));
         let AbortReason::Diverged(found) = &cause.reason else {
             return Error::closed_by(&cause, format!("{what}: {cause}"));
         };
-        let call = match tensor {
-            Some(entry) => self.call(shape, &entry.identity(0), step),
-            None => Self::unnamed_call(shape, step),
-        };
+        let call = self.call_of(shape, tensor, step);
         let (views, why) = match found {
             Some(divergence) => (self.views(divergence), self.divergence_text(divergence)),
             None => (Views::default(), cause.to_string()),

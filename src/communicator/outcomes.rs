@@ -50,6 +50,12 @@ impl Outcomes {
         self.driver.upgrade()
     }
 
+    /// Small operations of this rank so far.
+    pub(super) fn small_before(&self) -> u64 {
+        let node = self.node.as_ref().and_then(Weak::upgrade);
+        node.map_or(0, |node| node.small_started(node.local()))
+    }
+
     /// An operation has brought its result.
     #[inline]
     pub(super) fn finished(

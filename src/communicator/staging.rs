@@ -200,6 +200,7 @@ pub(super) unsafe fn stage_message(
     is_sent: bool,
 ) -> Result<(Staged, Buffer), Error> {
     let count = layout.elements().map_err(argument)?;
+    layout.check(count, dtype.size()).map_err(argument)?;
     let memory = room(count, dtype.size()).and_then(Owned::new);
     let memory = memory.ok_or_else(|| argument(format!("there is no memory to stage {layout}")))?;
     // SAFETY: so many elements fit the memory, which is this operation's alone.

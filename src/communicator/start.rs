@@ -277,7 +277,7 @@ impl Group {
         let submissions = self.submissions()?;
         let member = entry.as_ref().and_then(|entry| entry.member.clone()).filter(|_| device.is_none());
         let turn = member.is_some().then(|| submissions.clone());
-        let about = About { shape: problem.shape, begin, step, bytes, name, entry, turn, small_before };
+        let about = About { shape: problem.shape, begin, step, bytes, name, entry, turn };
         let operation = self.spare_operation(about, staged);
         let report: Arc<dyn Report> = operation.clone();
         let handed = move |submissions: &Submissions| {
@@ -331,7 +331,9 @@ impl Group {
     #[inline]
     pub(super) fn end_turn(&self) -> Result<(), Error> {
         match self.submissions.get() {
-            Some(submissions) if !submissions.is_turn_empty() => self.end_turn_of(submissions),
+            Some(submissions) if self.tables.have_buckets() && !submissions.is_turn_empty() => {
+                self.end_turn_of(submissions)
+            }
             _ => Ok(()),
         }
     }
@@ -339,8 +341,10 @@ impl Group {
     #[cold]
     fn end_turn_of(&self, submissions: &Arc<Submissions>) -> Result<(), Error> {
         let small_before = self.small_before();
-        let end = move |submissions: &Submissions| submissions.end_turn(None, small_before);
-        if end(submissions) { Ok(()) } else { self.await_slot(submissions.clone(), end) }
+        let submissions = submissions.clone();
+        let end = move || submissions.end_turn(None, small_before).then_some(());
+        // The deadlines of what is under way bound the wait for a slot.
+        end().map_or_else(|| self.drive.until(end, None), Ok)
     }
 
     /// Waits until all that was handed over before has been started.

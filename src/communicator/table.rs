@@ -168,6 +168,11 @@ impl Tables {
             .map(|generation| &**generation)
     }
 
+    /// Whether tensors are fused.
+    pub(super) fn have_buckets(&self) -> bool {
+        self.generations().any(|generation| !generation.buckets.is_empty())
+    }
+
     /// Tensors of all generations.
     fn registered(&self) -> usize {
         self.generations().last().map_or(0, |last| last.first + last.entries.len())
@@ -215,7 +220,10 @@ impl Tables {
         let layouts = (specs.len() as u32..).zip(fusion::layouts(&self.plan, specs));
         let buckets = layouts.map(|(number, layout)| {
             let schedule = self.schedule(&self.problem(&layout.shape, Rank(0)))?;
-            Ok(Arc::new(Bucket::new(layout, generation, number, specs, schedule)))
+            let bytes = layout.bytes();
+            let bucket = Bucket::new(layout, generation, number, specs, schedule);
+            let none = || Error::Argument(format!("there is no memory to fuse tensors of {bytes} bytes in"));
+            bucket.map(Arc::new).ok_or_else(none)
         });
         buckets.collect()
     }

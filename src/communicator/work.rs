@@ -38,8 +38,6 @@ pub(super) struct About {
     pub(super) entry: Option<Arc<Entry>>,
     /// Where it was handed over and may be held for others of its bucket, if it is in one: a wait ends the turn there.
     pub(super) turn: Option<Arc<Submissions>>,
-    /// Small operations before it.
-    pub(super) small_before: u64,
 }
 
 /// Who is told of an end.
@@ -98,6 +96,7 @@ impl Operation {
         let error = match failure {
             Failure::Start(why) => RunError::Start(why.clone()),
             Failure::Operation(why) => RunError::Operation(why.clone()),
+            Failure::Held(missing) => return self.outcomes.held(missing, shape, entry.as_deref(), *step),
             Failure::Gone => {
                 return Error::closed(format!("{shape} was under way when its group was dropped"));
             }
@@ -112,9 +111,10 @@ impl Operation {
 
     /// Ends the turn if it is held; false if there is no slot for that now.
     fn end_turn(self: &Arc<Self>) -> bool {
+        let Some(turn) = &self.about.turn else { return true };
         let report: Arc<dyn Report> = self.clone();
-        let About { turn, small_before, .. } = &self.about;
-        turn.as_ref().is_none_or(|turn| turn.end_turn(Some(&report), *small_before))
+        // Those that ran since the push count: what is held starts behind them.
+        turn.end_turn(Some(&report), self.outcomes.small_before())
     }
 
     /// Asks for [`tell`](Self::tell) when it has ended, which may be at once.
@@ -226,7 +226,7 @@ impl Work {
     ///
     /// A wait for a tensor that is held for others of its bucket (the key `fuse_below`) ends the turn, for all threads and other tensors:
     /// all that is held goes by itself. So ranks wait for those in the same order among their pushes. [`test`](Self::test), callbacks and
-    /// futures end no turn.
+    /// futures end no turn: what only they ask for fails with [`Error::Deadline`] where its bucket is not pushed in time.
     ///
     /// # Errors
     /// [`Error::Timeout`] when `timeout` passes first: the operation is still under way. [`Error::Mismatch`], [`Error::PeerFailed`],

@@ -175,6 +175,8 @@ impl Engine {
             self.end(self.rank, AbortReason::Aborted);
         }
         if self.executor.aborted().is_none() {
+            // The engine may go on for other groups, and the memory of what is held goes back.
+            self.submitted.leave();
             return Some(self.started);
         }
         // Tells the others.

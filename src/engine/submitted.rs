@@ -28,7 +28,9 @@ pub(crate) enum Failure {
     Start(StartError),
     /// It has failed.
     Operation(OpError),
-    /// The engine is gone. Nothing refers to its memory.
+    /// It was held for others of its bucket until its deadline: these, which were not pushed.
+    Held(Arc<str>),
+    /// The engine is gone, or this rank has left. Nothing refers to its memory.
     Gone,
 }
 
@@ -176,6 +178,13 @@ impl Submissions {
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
+
+    /// Takes everything out. What is to be started there is reported as gone.
+    fn clear(&self) {
+        while self.queue.pop().is_some() {
+            self.unstarted.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
 }
 
 /// The engine's side: the queue, once it is needed, what of it is held or goes next, and the operation at its head, if there was no room
@@ -188,6 +197,17 @@ pub(super) struct Submitted {
     small_before: u64,
     head: Option<Submission>,
     is_closed: bool,
+    /// This rank has left: nothing is started any more.
+    has_left: bool,
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        // Handles that are in the queue keep it, so it would never go by itself.
+        if let Some(queue) = &self.queue {
+            queue.clear();
+        }
+    }
 }
 
 impl Submitted {
@@ -214,10 +234,25 @@ impl Submitted {
         }
     }
 
+    /// This rank leaves in good order: what is held, or comes later, is reported as gone, for its memory is the caller's again.
+    pub(super) fn leave(&mut self) {
+        (self.has_left, self.is_closed) = (true, true);
+        self.turn = Turn::default();
+        if let Some(queue) = &self.queue {
+            queue.close();
+            queue.held.store(0, Ordering::Release);
+            queue.clear();
+        }
+    }
+
     /// Takes the next operation, which is then either [put back](Self::put_back) or [done with](Self::done).
     pub(super) fn next(&mut self) -> Option<Submission> {
         if let Some(head) = self.head.take() {
             return Some(head);
+        }
+        if self.has_left {
+            self.queue.as_ref()?.clear();
+            return None;
         }
         loop {
             if let Some(Ready { request, ends, .. }) = self.turn.take() {
@@ -266,17 +301,14 @@ impl Submitted {
         (until != Duration::MAX).then(|| Instant::ZERO + until)
     }
 
-    /// The deadline of something that is held has passed: it starts, for its error is that of an operation that is late.
+    /// Fails what is held past its deadline. It is not started: the other ranks would be blamed for this rank's missing pushes.
     #[cold]
-    pub(super) fn give_up(&mut self) {
-        for (bucket, missing) in self.turn.pending() {
-            tracing::warn!(
-                bucket = &**bucket.name(),
-                ?missing,
-                "tensors that are fused wait for others that were not pushed (their numbers in their generation of the table); wait for                  one of them, or call barrier, and they go by themselves"
-            );
-        }
-        self.turned(Turn::end);
+    pub(super) fn give_up(&mut self, now: Instant) {
+        let tell = |dues: &mut dyn Iterator<Item = Due>, missing: Arc<str>| {
+            tracing::warn!(%missing, "fused tensors have missed their deadline, as others of their bucket were not pushed");
+            dues.for_each(|due| due.report(Err(Failure::Held(missing.clone()))));
+        };
+        self.turned(|turn| turn.give_up(executor_time(now), tell));
     }
 
     /// Tells those who are to hear how an operation has ended.
@@ -312,7 +344,7 @@ impl Engine {
     #[inline]
     pub(super) fn admit(&mut self, now: Instant) -> bool {
         if executor_time(now) >= self.submitted.held_until() {
-            self.submitted.give_up();
+            self.submitted.give_up(now);
         }
         !self.submitted.is_empty() && self.admit_some(now)
     }
@@ -365,3 +397,6 @@ impl Engine {
         any
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,10 +9,11 @@
 //! An element is folded in the order of ranks whatever the tensor around it (see [`plan`](crate::plan)), so a fused sum has the bits of one
 //! that is not. Where the plan names an algorithm that keeps another order, nothing is fused.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::header::{Collective, Identity, Shape};
+use crate::memory::Pool;
 use crate::plan::Plan;
 use crate::schedule::Schedule;
 use crate::table::{MAX_TENSORS, TensorSpec};
@@ -100,7 +101,10 @@ pub struct Bucket {
     /// How often it was started as one.
     uses: AtomicU32,
     schedule: Arc<Schedule>,
+    names: Vec<Box<str>>,
     name: Arc<str>,
+    /// The memory of its first use, taken with that: where there is none the table is refused, rather than a rank left that cannot fuse.
+    staging: Mutex<Option<Pool>>,
 }
 
 /// A tensor of a bucket.
@@ -113,17 +117,19 @@ pub struct Member {
 }
 
 impl Bucket {
-    /// The bucket of this layout among `specs`, with the schedule that reduces it in place.
+    /// The bucket of this layout among `specs`, with the schedule that reduces it in place; `None` if there is no memory for it.
     pub fn new(
         layout: Layout,
         generation: u32,
         number: u32,
         specs: &[TensorSpec],
         schedule: Arc<Schedule>,
-    ) -> Self {
+    ) -> Option<Self> {
         let names = layout.tensors.iter().filter_map(|index| Some(specs.get(*index as usize)?.name.as_str()));
-        let name = list(&names.collect::<Vec<_>>()).into();
-        Self { layout, generation, number, uses: AtomicU32::new(0), schedule, name }
+        let names: Vec<Box<str>> = names.map(Box::from).collect();
+        let (uses, name) = (AtomicU32::new(0), list(&names).into());
+        let staging = Mutex::new(Some(Pool::new(layout.bytes())?));
+        Some(Self { layout, generation, number, uses, schedule, names, name, staging })
     }
 
     /// Where the members lie.
@@ -141,6 +147,10 @@ impl Bucket {
         self.layout.tensors.first().copied().unwrap_or(0)
     }
 
+    fn take_staging(&self) -> Option<Pool> {
+        self.staging.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// The identity of its next operation.
     fn next_use(&self) -> Identity {
         let instance = self.uses.fetch_add(1, Ordering::Relaxed);
@@ -149,8 +159,9 @@ impl Bucket {
 }
 
 /// Names in one line; of many, the first and the last.
-fn list(names: &[&str]) -> String {
-    match names {
+fn list(names: &[impl std::borrow::Borrow<str>]) -> String {
+    let names: Vec<&str> = names.iter().map(std::borrow::Borrow::borrow).collect();
+    match &names[..] {
         [first @ .., last] if first.len() > 2 * LISTED => {
             let more = first.len() - LISTED;
             format!("{} + {more} more + {last}", first[..LISTED].join(" + "))

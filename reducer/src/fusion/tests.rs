@@ -1,7 +1,13 @@
 //! Which tensors share a bucket, and when it goes.
 
+use std::time::Duration;
+
 use super::*;
 use crate::dtype::{DType, ReduceOp};
+use crate::executor::Request;
+use crate::grid::{Grid, Rank};
+use crate::memory::TensorRegion;
+use crate::schedule::Problem;
 
 fn plan(below: u64, bytes: u64) -> Plan {
     Plan { fuse_below: below, fuse_bytes: bytes, ..Plan::default() }
@@ -62,4 +68,64 @@ fn a_bucket_is_named_by_its_members() {
     assert_eq!(list(&names[..2]), "t0 + t1");
     assert!(list(&names[..17]).ends_with(" + t15 + t16"));
     assert_eq!(list(&names), "t0 + t1 + t2 + t3 + t4 + t5 + t6 + t7 + 11 more + t19");
+}
+
+/// The bucket of a table of three tensors, "a" to "c".
+fn bucket(generation: u32) -> Arc<Bucket> {
+    let plan = plan(256, 1 << 20);
+    let specs = ["a", "b", "c"].map(|name| spec(name, DType::F32, 4));
+    let layout = layouts(&plan, &specs).swap_remove(0);
+    let grid = Grid::new(1, 1, plan.leaf_size).unwrap();
+    let problem = Problem::new(grid, Rank(0), &layout.shape, Rank(0));
+    let schedule = Arc::new(plan.schedule_for(&problem).unwrap());
+    Arc::new(Bucket::new(layout, generation, 3, &specs, schedule).unwrap())
+}
+
+fn push(turn: &mut Turn<u32>, bucket: &Arc<Bucket>, index: usize, deadline: u64) {
+    let request = Request {
+        identity: Identity::AdHoc { root: Rank(0) },
+        shape: bucket.layout.shape,
+        data: TensorRegion::empty(),
+        input: TensorRegion::empty(),
+        schedule: bucket.schedule.clone(),
+        priority: 0,
+        deadline: Duration::from_secs(deadline),
+        name: Arc::from("t"),
+        step: 0,
+        device: None,
+    };
+    turn.push(&Member { bucket: bucket.clone(), index }, request, index as u32);
+}
+
+#[test]
+fn what_is_held_past_a_deadline_is_given_up_and_nothing_else() {
+    let (mut turn, buckets) = (Turn::default(), [bucket(0), bucket(1)]);
+    push(&mut turn, &buckets[0], 1, 5);
+    push(&mut turn, &buckets[1], 0, 7);
+    push(&mut turn, &buckets[1], 2, 9);
+    let given_up = |turn: &mut Turn<u32>, now| {
+        let mut told = vec![];
+        turn.give_up(Duration::from_secs(now), |dues, missing| {
+            told.push((dues.collect::<Vec<u32>>(), missing.to_string()));
+        });
+        told
+    };
+    assert_eq!(given_up(&mut turn, 4), []);
+    assert_eq!((turn.held(), turn.until()), (3, Duration::from_secs(5)));
+    assert_eq!(given_up(&mut turn, 5), [(vec![1], "a + c".to_owned())]);
+    assert_eq!((turn.held(), turn.until()), (2, Duration::from_secs(7)));
+    assert_eq!(given_up(&mut turn, 8), [(vec![0, 2], "b".to_owned())]);
+    assert_eq!((turn.held(), turn.until(), turn.ready()), (0, Duration::MAX, 0));
+}
+
+#[test]
+fn the_memory_of_earlier_tables_is_given_back() {
+    let (mut turn, buckets) = (Turn::default(), [bucket(0), bucket(1)]);
+    let own = |bucket| Arc::strong_count(bucket) - 1;
+    for (at, kept) in [(0, [1, 0]), (1, [0, 1]), (0, [1, 1]), (1, [1, 1])] {
+        push(&mut turn, &buckets[at], 0, 5);
+        turn.end();
+        assert_eq!(turn.take().map(|ready| ready.request.priority), Some(0));
+        assert_eq!([own(&buckets[0]), own(&buckets[1])], kept);
+    }
 }

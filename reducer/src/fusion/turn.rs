@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Bucket, Member};
+use super::{Bucket, Member, list};
 use crate::executor::Request;
 use crate::memory::{self, Pool, TensorRegion};
 
@@ -53,7 +53,7 @@ struct Held<D> {
 pub struct Flight<D> {
     bucket: Arc<Bucket>,
     held: Vec<Option<Held<D>>>,
-    /// Room for all members, made when first needed.
+    /// Room for all members: the bucket's, or for a second use under way at once made when first needed.
     staging: Option<Pool>,
     /// The members were copied there.
     is_copied: bool,
@@ -64,11 +64,24 @@ pub struct Flight<D> {
 impl<D> Flight<D> {
     fn new(bucket: &Arc<Bucket>) -> Self {
         let held = bucket.layout.tensors.iter().map(|_| None).collect();
-        Self { bucket: bucket.clone(), held, staging: None, is_copied: false, is_under_way: false }
+        let staging = bucket.take_staging();
+        Self { bucket: bucket.clone(), held, staging, is_copied: false, is_under_way: false }
     }
 
     fn is_complete(&self) -> bool {
         self.held.iter().all(Option::is_some)
+    }
+
+    /// The names of those that were not pushed.
+    fn missing(&self) -> Arc<str> {
+        let members = self.bucket.names.iter().zip(&self.held);
+        let missing: Vec<&str> =
+            members.filter(|(_, held)| held.is_none()).map(|(name, _)| &**name).collect();
+        list(&missing).into()
+    }
+
+    fn is_late(&self, now: Duration) -> bool {
+        self.held.iter().flatten().any(|held| held.request.deadline <= now)
     }
 
     /// The members' memory as one, where they lie behind each other in memory that the host's ranks share.
@@ -179,8 +192,15 @@ impl<D> Turn<D> {
             return self.ready.push_back(Ready { request, ends: Ends::One(due), number: self.pushed });
         }
         let at = self.pending.iter().position(is_in).unwrap_or_else(|| {
-            let spare = self.spare.iter().position(is_in).map(|at| self.spare.swap_remove(at));
-            self.pending.push(spare.unwrap_or_else(|| Flight::new(bucket)));
+            let flight = match self.spare.iter().position(is_in) {
+                Some(at) => self.spare.swap_remove(at),
+                None => {
+                    // Those of earlier tables, which may not be used any more, make room.
+                    self.spare.retain(|spare| spare.bucket.generation >= bucket.generation);
+                    Flight::new(bucket)
+                }
+            };
+            self.pending.push(flight);
             self.pending.len() - 1
         });
         self.until = self.until.min(request.deadline);
@@ -246,12 +266,17 @@ impl<D> Turn<D> {
         self.until
     }
 
-    /// Members of the buckets of which something is held: what was pushed, and what is missed.
-    pub fn pending(&self) -> impl Iterator<Item = (&Bucket, Vec<u32>)> {
-        self.pending.iter().map(|flight| {
-            let tensors = flight.bucket.layout.tensors.iter().zip(&flight.held);
-            (&*flight.bucket, tensors.filter(|(_, held)| held.is_none()).map(|(tensor, _)| *tensor).collect())
-        })
+    /// Holds no longer what waits for others of its bucket past the deadline of one: those who hear of it are told, with the names of the
+    /// tensors that were not pushed. None of it starts.
+    pub fn give_up(&mut self, now: Duration, mut tell: impl FnMut(&mut dyn Iterator<Item = D>, Arc<str>)) {
+        while let Some(at) = self.pending.iter().position(|flight| flight.is_late(now)) {
+            let mut flight = self.pending.swap_remove(at);
+            let missing = flight.missing();
+            self.held -= flight.held.iter().flatten().count();
+            tell(&mut flight.held.iter_mut().filter_map(Option::take).map(|held| held.due), missing);
+            self.spare.push(flight);
+        }
+        self.look_at_deadlines();
     }
 
     /// A bucket's operation has ended. Where it has brought its results they are copied to the members; then each of these is told.

@@ -31,11 +31,13 @@ pub unsafe fn unpack(layout: &Layout, size: usize, src: &[u8], dst: *mut u8) {
 /// What `act` asks for holds of ranges within the first `len` bytes of the contiguous memory, and within the blocks.
 #[inline(always)]
 unsafe fn each(layout: &Layout, size: usize, len: usize, act: impl Fn(usize, usize, usize)) {
-    let (block, stride) = (layout.block * size, layout.stride * size);
-    let len = len.min(layout.count * block);
-    if block == 0 {
+    if layout.count == 0 || size == 0 {
         return;
     }
+    let block = layout.block * size;
+    // That of a single block may be anything.
+    let stride = if layout.count == 1 { block } else { layout.stride * size };
+    let len = len.min(layout.count * block);
     if block == stride {
         act(0, 0, len);
         return;

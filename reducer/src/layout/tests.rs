@@ -78,3 +78,20 @@ fn a_layout_that_cannot_be_is_refused() {
     assert_eq!(Layout::contiguous(0).elements(), Ok(0));
     assert_eq!(Layout::contiguous(5).span(), Ok(5));
 }
+
+#[test]
+fn the_stride_of_one_block_and_the_size_of_none_are_nothing() {
+    let (src, mut dst) = ([1u8, 2, 3, 4, 5, 6, 7, 8], [0u8; 8]);
+    for (count, block, expected) in [(1, 2, src), (0, usize::MAX, [0; 8])] {
+        let layout = Layout { count, block, stride: usize::MAX };
+        assert!(layout.check(count * (block & 2), 4).is_ok());
+        dst.fill(0);
+        // SAFETY: two elements of four bytes, or none.
+        unsafe { pack(&layout, 4, src.as_ptr(), &mut dst) };
+        assert_eq!(dst, expected);
+        dst.fill(0);
+        // SAFETY: as above.
+        unsafe { unpack(&layout, 4, &src, dst.as_mut_ptr()) };
+        assert_eq!(dst, expected);
+    }
+}

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 
 use super::MemoryKind;
 use crate::dtype::{DType, ReduceOp};
@@ -307,12 +307,11 @@ unsafe impl Send for Owned {}
 unsafe impl Sync for Owned {}
 
 impl Owned {
-    /// `len` zeroed bytes; `None` if `len` is beyond what one allocation can hold.
+    /// `len` zeroed bytes; `None` if there is not so much memory.
     pub fn new(len: usize) -> Option<Self> {
         let layout = Layout::from_size_align(len.checked_add(PAGE)?, 8).ok()?;
         // SAFETY: the layout's size is not zero.
-        let allocation = unsafe { alloc_zeroed(layout) };
-        let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(layout) };
+        let allocation = NonNull::new(unsafe { alloc_zeroed(layout) })?;
         // SAFETY: less than a page further on, and there is a page more than `len`.
         let base = unsafe { allocation.add(allocation.align_offset(PAGE)) };
         Some(Self { allocation, layout, base, len })

@@ -24,3 +24,10 @@ fn ranges_outside_a_region_are_refused() {
     assert!(region.span(usize::MAX, 2).is_none());
     assert!(write((region, 0), &[1]).is_none());
 }
+
+#[test]
+fn there_is_not_so_much_memory() {
+    // More than addresses have bits for, and less than what an allocation may ask for.
+    assert!(Owned::new(1 << 60).is_none());
+    assert!(Owned::new(usize::MAX).is_none());
+}

@@ -353,3 +353,21 @@ fn an_operation_that_fails_leaves_blocks_as_they_were() {
         assert!(into.data.iter().all(|x| *x == Matrix::ELSE));
     }
 }
+
+#[test]
+fn a_staging_area_beyond_memory_is_an_error() {
+    let group = ranks(1);
+    // Addresses have fewer bits.
+    let call = CollectiveCall {
+        collective: Collective::AllReduce,
+        input: std::ptr::dangling::<f64>().cast(),
+        output: std::ptr::dangling_mut::<f64>().cast(),
+        count: 1 << 47,
+        dtype: DType::F64,
+        op: ReduceOp::Sum,
+        root: 0,
+    };
+    // SAFETY: it is refused before anything is read.
+    let refused = unsafe { group[0].run_staged(&call, &Staging::factor(0.5)) }.unwrap_err();
+    assert!(matches!(&refused, Error::Argument(why) if why.contains("no memory")), "{refused}");
+}

@@ -194,6 +194,104 @@ fn more_than_can_be_queued_would_block_and_nothing_was_started() {
 }
 
 #[test]
+fn a_barrier_waits_for_a_slot_as_long_as_it_takes() {
+    for below in ["0", "8"] {
+        let mut group = ranks_keyed(1, 2, &[("fuse_below", below)]);
+        let spec = |name, count| TensorSpec::all_reduce(name, DType::F32, count, ReduceOp::Sum);
+        let specs = [spec("a", 1), spec("b", 1), spec("large", 2)];
+        let id = each(&group, |rank| rank.register(&specs).unwrap()[2]).swap_remove(0);
+        let (other, rank) = (group.pop().unwrap(), group.pop().unwrap());
+        let (mut data, mut works) = (vec![[1f32; 2]; 3000], vec![]);
+        for data in &mut data {
+            // SAFETY: left alone until the waits.
+            match unsafe { rank.push(id, data.as_mut_ptr().cast()) } {
+                Ok(work) => works.push(work),
+                Err(error) => {
+                    assert!(matches!(error, Error::WouldBlock { .. }), "{error}");
+                    break;
+                }
+            }
+        }
+        let count = works.len();
+        assert!(count > 1000, "{count}");
+        thread::scope(|scope| {
+            let barrier = scope.spawn(|| rank.barrier());
+            // Longer than a start waits for a slot.
+            thread::sleep(Duration::from_millis(1300));
+            assert!(!barrier.is_finished());
+            let mut theirs = [2f32; 2];
+            for _ in 0..count {
+                // SAFETY: left alone until the wait.
+                unsafe { other.push(id, theirs.as_mut_ptr().cast()) }.unwrap().wait(None).unwrap();
+            }
+            other.barrier().unwrap();
+            barrier.join().unwrap().unwrap();
+        });
+        works.iter().for_each(|work| work.wait(Some(PATIENCE)).unwrap());
+    }
+}
+
+#[test]
+fn what_is_held_when_its_group_is_dropped_is_never_started() {
+    let keys = [("fuse_below", "4096")];
+    let specs = ["a", "b"].map(|name| TensorSpec::all_reduce(name, DType::F32, 4, ReduceOp::Sum));
+    let mut group = ranks_keyed(1, 2, &keys);
+    let mut halves = each(&group, |rank| rank.duplicate().unwrap());
+    let all = each(&group, |rank| rank.register(&specs).unwrap()[0]).swap_remove(0);
+    let half = each(&halves, |rank| rank.register(&specs).unwrap()[0]).swap_remove(0);
+    let mut data = [[1f32; 4]; 2];
+    let push = |group: &crate::Group, id, data: &mut [f32]| {
+        // SAFETY: left alone until the groups are gone.
+        unsafe { group.push(id, data.as_mut_ptr().cast()) }.unwrap()
+    };
+    let held = push(&group[0], all, &mut data[0]);
+    assert!(held.test().is_none());
+    let gone = |work: &Work| {
+        let ended = work.test().expect("before the group has gone").unwrap_err();
+        assert!(matches!(ended, Error::Closed { .. }), "{ended:?}");
+        assert_eq!(work.wait(Some(PATIENCE)).unwrap_err().to_string(), ended.to_string());
+    };
+    // The engine goes on for the other group.
+    drop(group.remove(0));
+    gone(&held);
+    each(&halves, |rank| rank.barrier().unwrap());
+    let in_half = push(&halves[0], half, &mut data[1]);
+    assert!(in_half.test().is_none());
+    drop(halves.remove(0));
+    gone(&in_half);
+}
+
+#[test]
+fn a_part_of_a_bucket_that_nobody_waits_for_fails_by_itself_and_names_the_rest() {
+    let group = ranks_keyed(1, 2, &[("fuse_below", "4096"), ("deadline", "1s")]);
+    let names = ["left", "pushed", "missing"];
+    let specs = names.map(|name| TensorSpec::all_reduce(name, DType::F32, 4, ReduceOp::Sum));
+    each(&group, |rank| {
+        let id = rank.register(&specs).unwrap()[1];
+        let mut data = [1f32; 4];
+        // SAFETY: left alone until it has ended.
+        let work = unsafe { rank.push(id, data.as_mut_ptr().cast()) }.unwrap();
+        let begin = Clock.now();
+        let error = loop {
+            match work.test() {
+                Some(ended) => break ended.unwrap_err(),
+                None => assert!(Clock.now() - begin < PATIENCE, "it is held for ever"),
+            }
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert!(matches!(&error, Error::Deadline { missing, .. } if missing.is_empty()), "{error:?}");
+        assert_eq!(error.tensor().map(|tensor| &*tensor.name), Some("pushed"));
+        assert!(error.to_string().contains("left + missing"), "{error}");
+        // The group goes on, and so does the bucket.
+        rank.barrier().unwrap();
+        // SAFETY: as above.
+        let again = unsafe { rank.push(id, data.as_mut_ptr().cast()) }.unwrap();
+        again.wait(Some(PATIENCE)).unwrap();
+        assert_eq!(data, [2.0; 4]);
+    });
+}
+
+#[test]
 fn a_dropped_group_ends_what_is_under_way_and_runs_its_callbacks() {
     let mut group = ranks(2);
     let mut data = [1f32; 4];

@@ -133,7 +133,7 @@ impl Subgroup {
     /// Starts what waits to be started, as far as there is room. Whether there was anything.
     fn admit(&mut self, now: Instant) -> bool {
         if executor_time(now) >= self.submitted.held_until() {
-            self.submitted.give_up();
+            self.submitted.give_up(now);
         }
         let mut any = false;
         while let Some(next) = self.submitted.next() {
@@ -416,6 +416,7 @@ impl Subgroup {
 
     /// This rank leaves the group: in good order where every operation has ended here, else as the member that all others name.
     pub(super) fn leave(&mut self, now: Instant) {
+        self.admit(now);
         if !self.under_way.is_empty() || !self.submitted.is_empty() {
             self.executor.abort(self.members.own(), AbortReason::Aborted);
         }
@@ -424,7 +425,10 @@ impl Subgroup {
         }
         let rank = self.members.rank(self.members.own()).unwrap_or_default();
         match self.executor.aborted() {
-            None => self.tell_all(&self.lineage.message(rank, Greeting::Left(self.started))),
+            None => {
+                self.submitted.leave();
+                self.tell_all(&self.lineage.message(rank, Greeting::Left(self.started)));
+            }
             Some(_) => {
                 // Who has not made the group yet hears of its end so.
                 let left = self.lineage.message(rank, Greeting::Left(0));

@@ -122,7 +122,7 @@ fn run(seed: u64, fuses: bool) -> Outcome {
             for (number, layout) in (specs.len() as u32..).zip(layouts(&plan, &specs)) {
                 let algorithm = if number % 2 == 0 { Algorithm::Direct } else { Algorithm::Hierarchical };
                 let schedule = schedule(algorithm, &layout.shape);
-                let bucket = Arc::new(Bucket::new(layout, 0, number, &specs, schedule));
+                let bucket = Arc::new(Bucket::new(layout, 0, number, &specs, schedule).unwrap());
                 for (index, tensor) in bucket.layout().tensors.iter().enumerate() {
                     of[*tensor as usize] = Some(Member { bucket: bucket.clone(), index });
                 }
