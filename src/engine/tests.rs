@@ -290,7 +290,7 @@ fn who_still_joins_is_not_silent() {
     // In short steps: this rank itself was not stopped.
     let mut wait = |first: &mut Engine| {
         for _ in 0..12 {
-            now = now + DEAD_AFTER / 4;
+            now += DEAD_AFTER / 4;
             first.poll(now);
             first.poll(now);
         }
