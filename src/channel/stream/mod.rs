@@ -299,9 +299,13 @@ impl<S: Streams> Channel for StreamChannel<S> {
             let info = connection.id().and_then(|id| self.live.streams().info(id));
             !connection.is_stuck() && info.is_none_or(|info| info.unacknowledged == 0)
         };
+        // Who has announced a graceful close and closed will read nothing any more.
+        let has_gone = |peer: &Peer<S::Id>| {
+            peer.standing.is_leaving() && !peer.connections.get(CONTROL).is_some_and(Connection::is_up)
+        };
         self.peers
             .all_present()
-            .filter(|(rank, _)| awaited(*rank))
+            .filter(|(rank, peer)| awaited(*rank) && !has_gone(peer))
             .all(|(_, peer)| peer.outbox.is_empty() && peer.connections.iter().all(acknowledged))
     }
 

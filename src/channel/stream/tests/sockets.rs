@@ -325,6 +325,8 @@ fn who_says_farewell_is_not_lost_until_it_is_missed() {
             .all(|connection| connection.state() == ConnectionState::Over)
     });
     assert!(end[0].loss().is_none());
+    end[0].channel.depart();
+    assert!(end[0].channel.is_drained(), "nobody is there to whom this side's farewell could go");
     let now = Clock.now();
     end[0].turn(now + DEAD_AFTER * 2);
     assert!(end[0].loss().is_some(), "whoever needs it still has to hear of it some time");
