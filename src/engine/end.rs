@@ -157,6 +157,18 @@ impl Engine {
         }
     }
 
+    /// Ends the group where a message or an access waits for a rank that has left.
+    #[cold]
+    pub(super) fn look_for_deserters(&mut self, now: Instant) {
+        if self.liveness.departures_expected() || self.executor.aborted().is_some() {
+            return;
+        }
+        let of_messages = self.messages.deserter(now);
+        if let Some(rank) = of_messages.or_else(|| self.windows.deserter(now)) {
+            self.end(rank, AbortReason::Aborted);
+        }
+    }
+
     /// This rank is about to leave. Returns how many operations it has started if all of them have ended. Where some have not,
     /// the group ends, and all ranks name this one; `None` then, and where it had ended before.
     #[cold]

@@ -16,6 +16,7 @@ mod end;
 pub(crate) mod groups;
 mod liveness;
 mod messages;
+mod served;
 pub(crate) mod submitted;
 mod trace;
 mod windows;
@@ -30,12 +31,13 @@ use shouter_reducer::executor::{
     StartError,
 };
 use shouter_reducer::grid::Rank;
-
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::{Span, TensorRegion};
+use shouter_reducer::p2p::Messenger;
 use shouter_reducer::recorder::Recorder;
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, NodeMemory, SendToken};
+use shouter_reducer::windows::Windows;
 
 use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
@@ -48,10 +50,9 @@ use divergence::{Ballot, Open};
 use end::Leaving;
 use groups::Groups;
 use liveness::Liveness;
-use messages::Messages;
+use served::Served;
 use submitted::Submitted;
 use trace::Watch;
-use windows::Windows;
 
 /// Between two looks at what other ranks run, while an operation is under way.
 pub(crate) const COMPARE_EVERY: Duration = Duration::from_millis(50);
@@ -96,8 +97,8 @@ pub struct Staging {
 /// Where the channels hand what they receive: to the messages, to the windows, or to the executor of the group that it belongs to.
 struct Inboxes<'a> {
     executor: &'a mut Executor,
-    messages: &'a mut Messages,
-    windows: &'a mut Windows,
+    messages: &'a mut Served<Messenger>,
+    windows: &'a mut Served<Windows>,
     groups: &'a mut Groups,
 }
 
@@ -166,8 +167,8 @@ pub struct Engine {
     staging: Option<Staging>,
     /// ...and the slots after the channels that send from them and the device that has page-locked them.
     executor: Executor,
-    messages: Messages,
-    windows: Windows,
+    messages: Served<Messenger>,
+    windows: Served<Windows>,
     groups: Groups,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
@@ -198,8 +199,8 @@ impl Engine {
         node.iter().for_each(|node| node.beat(local));
         Self {
             executor,
-            messages: Messages::new(rank, ranks),
-            windows: Windows::new(rank, ranks),
+            messages: messages::messages(rank, ranks),
+            windows: windows::windows(rank, ranks),
             groups: Groups::new(),
             rank,
             per_node: per_node.max(1),
@@ -520,7 +521,6 @@ impl Poller for Engine {
         if !self.left.is_empty() {
             self.look_for_deserted();
             self.look_for_deserters(now);
-            self.look_for_absent_targets(now);
         }
         if let Some(seq) = self.liveness.dispute() {
             self.executor.diverge(seq, self.rank);

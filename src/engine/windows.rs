@@ -1,120 +1,71 @@
 //! The windows of the group of all, and how its accesses have ended: other ranks' requests are served with every poll, whoever drives.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shouter_netstack::time::Instant;
 use shouter_reducer::dtype::DType;
-use shouter_reducer::executor::{AbortCause, AbortReason, Disposition};
+use shouter_reducer::executor::{AbortCause, Disposition};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::transport::{SendToken, Transport};
 use shouter_reducer::windows::{
-    AccessEnded, AccessError, AccessId, AccessRefused, AccessRequest, WindowId, WindowRefused,
-    Windows as Machine, WindowsConfig,
+    AccessEnded, AccessError, AccessId, AccessRefused, AccessRequest, WindowId, WindowRefused, Windows,
+    WindowsConfig,
 };
 
 use super::Engine;
+use super::served::{Machine, Served};
 
-/// What a rank that has left in good order has sent arrives within this time.
-const ARRIVES: Duration = Duration::from_secs(1);
-
-/// The state machine, and the ends that nobody has taken.
-pub(super) struct Windows {
-    machine: Machine,
-    ended: BTreeMap<AccessId, Result<(), AccessError>>,
-    /// The ranks that have left, and when nothing of theirs is on its way any more.
-    left: Vec<(Rank, Option<Instant>)>,
+/// The windows of one of so many ranks. The engine drops its channels before them.
+#[allow(unsafe_code)]
+pub(super) fn windows(rank: Rank, ranks: u32) -> Served<Windows> {
+    // SAFETY: it is a field of the engine behind the channels, which alone are given what it posts.
+    Served::around(unsafe { Windows::new(WindowsConfig::new(rank, ranks)) })
 }
 
-impl Windows {
-    /// Of one of so many ranks. The engine drops its channels before it.
-    #[allow(unsafe_code)]
-    pub(super) fn new(rank: Rank, ranks: u32) -> Self {
-        // SAFETY: it is a field of the engine behind the channels, which alone are given what it posts.
-        let machine = unsafe { Machine::new(WindowsConfig::new(rank, ranks)) };
-        Self { machine, ended: BTreeMap::new(), left: vec![] }
+impl Machine for Windows {
+    type Id = AccessId;
+    type Outcome = Result<(), AccessError>;
+
+    fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        self.on_message(header, payload)
     }
 
-    #[inline]
-    pub(super) fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        self.machine.on_message(header, payload)
+    fn on_released(&mut self, token: SendToken) {
+        self.on_released(token);
     }
 
-    #[inline]
-    pub(super) fn on_released(&mut self, token: SendToken) {
-        self.machine.on_released(token);
+    fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
+        self.poll(now, transport).worked
     }
 
-    /// Serves, posts what finds room, and notes what has ended; whether there was anything.
-    #[inline]
-    pub(super) fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
-        let is_due = self.machine.next_deadline().is_some_and(|deadline| deadline <= now);
-        let mut busy = false;
-        if is_due || self.machine.has_work() {
-            busy = self.machine.poll(now, transport).worked;
-        }
-        busy | self.gather()
+    fn take_ended(&mut self) -> Option<(Self::Id, Self::Outcome)> {
+        self.take_ended().map(|AccessEnded { id, result }| (id, result))
     }
 
-    fn gather(&mut self) -> bool {
-        let mut any = false;
-        while let Some(AccessEnded { id, result }) = self.machine.take_ended() {
-            self.ended.insert(id, result);
-            any = true;
-        }
-        any
+    fn running(&self) -> usize {
+        self.running()
     }
 
-    /// Whether an access of this rank has not ended.
-    #[inline]
-    pub(super) fn are_running(&self) -> bool {
-        self.machine.running() != 0
+    fn has_work(&self) -> bool {
+        self.has_work()
     }
 
-    /// Whether an access waits for one of these ranks.
-    #[cold]
-    pub(super) fn wait_for(&self, ranks: impl Fn(Rank) -> bool) -> bool {
-        self.machine.deserter(ranks).is_some()
+    fn next_deadline(&self) -> Option<Duration> {
+        self.next_deadline()
     }
 
-    /// Whether there is something to post.
-    pub(super) fn has_work(&self) -> bool {
-        self.machine.has_work()
+    fn deserter(&self, ranks: impl Fn(Rank) -> bool) -> Option<Rank> {
+        self.deserter(ranks)
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.machine.next_deadline()
+    fn abort(&mut self, cause: &Arc<AbortCause>) {
+        self.abort(cause);
     }
 
-    /// The group ends.
-    pub(super) fn abort(&mut self, cause: &Arc<AbortCause>) {
-        self.machine.abort(cause);
-    }
-
-    /// No channel refers to any memory any more.
-    pub(super) fn fenced(&mut self) {
-        self.machine.fenced();
-        self.gather();
-    }
-
-    /// A rank has left in good order.
-    pub(super) fn left(&mut self, rank: Rank) {
-        self.left.push((rank, None));
-    }
-
-    /// A rank that has left, and that an access waits for in vain.
-    #[cold]
-    fn deserter(&mut self, now: Instant) -> Option<Rank> {
-        for (_, until) in &mut self.left {
-            until.get_or_insert(now + ARRIVES);
-        }
-        let gone = |rank: Rank| {
-            self.left.iter().any(|(left, until)| *left == rank && until.is_some_and(|until| now >= until))
-        };
-        self.machine.deserter(gone)
+    fn fenced(&mut self) {
+        self.fenced();
     }
 }
 
@@ -154,8 +105,7 @@ impl Engine {
         if self.settling.is_some() {
             return None;
         }
-        self.windows.gather();
-        self.windows.ended.remove(&id)
+        self.windows.take(id)
     }
 
     /// Once all accesses of a window to a target, or to all, have ended: how one failed that nobody has waited for.
@@ -169,17 +119,5 @@ impl Engine {
         }
         let has_ended = self.settling.is_none() && self.windows.machine.is_flushed(window, target);
         has_ended.then(|| Ok(self.windows.machine.take_late(window, target).map_or(Ok(()), Err)))
-    }
-
-    /// Ends the group where an access waits for a rank that has left.
-    #[cold]
-    pub(super) fn look_for_absent_targets(&mut self, now: Instant) {
-        if self.windows.are_running()
-            && !self.liveness.departures_expected()
-            && self.executor.aborted().is_none()
-            && let Some(rank) = self.windows.deserter(now)
-        {
-            self.end(rank, AbortReason::Aborted);
-        }
     }
 }

@@ -1,0 +1,141 @@
+//! What the engine does alike for the state machines beside its executor: polls one, keeps how its requests have ended until somebody
+//! takes that, and finds out which of them wait for a rank that has left.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{AbortCause, Disposition};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::Header;
+use shouter_reducer::transport::{SendToken, Transport};
+
+/// What a rank that has left in good order has sent arrives within this time.
+const ARRIVES: Duration = Duration::from_secs(1);
+
+/// A state machine that posts messages, and whose requests end.
+pub(super) trait Machine {
+    /// Names a request.
+    type Id: Copy + Ord;
+    /// How a request has ended.
+    type Outcome;
+
+    fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition;
+    fn on_released(&mut self, token: SendToken);
+    /// Returns whether there was anything to do.
+    fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool;
+    fn take_ended(&mut self) -> Option<(Self::Id, Self::Outcome)>;
+    /// Requests that have not ended.
+    fn running(&self) -> usize;
+    /// Whether there is something to post.
+    fn has_work(&self) -> bool;
+    fn next_deadline(&self) -> Option<Duration>;
+    /// One of these ranks that a request waits for.
+    fn deserter(&self, ranks: impl Fn(Rank) -> bool) -> Option<Rank>;
+    fn abort(&mut self, cause: &Arc<AbortCause>);
+    fn fenced(&mut self);
+}
+
+/// A state machine of the group of all, and the ends that nobody has taken.
+pub(super) struct Served<M: Machine> {
+    pub(super) machine: M,
+    ended: BTreeMap<M::Id, M::Outcome>,
+    /// The ranks that have left, and when nothing of theirs is on its way any more.
+    left: Vec<(Rank, Option<Instant>)>,
+}
+
+impl<M: Machine> Served<M> {
+    pub(super) fn around(machine: M) -> Self {
+        Self { machine, ended: BTreeMap::new(), left: vec![] }
+    }
+
+    #[inline]
+    pub(super) fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        self.machine.on_message(header, payload)
+    }
+
+    #[inline]
+    pub(super) fn on_released(&mut self, token: SendToken) {
+        self.machine.on_released(token);
+    }
+
+    /// Posts what finds room, and notes what has ended; whether there was anything.
+    #[inline]
+    pub(super) fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
+        let is_due = self.machine.next_deadline().is_some_and(|deadline| deadline <= now);
+        let mut busy = false;
+        if is_due || self.machine.has_work() {
+            busy = self.machine.poll(now, transport);
+        }
+        busy | self.gather()
+    }
+
+    fn gather(&mut self) -> bool {
+        let mut any = false;
+        while let Some((id, outcome)) = self.machine.take_ended() {
+            self.ended.insert(id, outcome);
+            any = true;
+        }
+        any
+    }
+
+    /// Takes how a request has ended, once it has.
+    #[inline]
+    pub(super) fn take(&mut self, id: M::Id) -> Option<M::Outcome> {
+        self.gather();
+        self.ended.remove(&id)
+    }
+
+    /// Whether a request has not ended.
+    #[inline]
+    pub(super) fn are_running(&self) -> bool {
+        self.machine.running() != 0
+    }
+
+    /// Whether a request waits for one of these ranks.
+    #[cold]
+    pub(super) fn wait_for(&self, ranks: impl Fn(Rank) -> bool) -> bool {
+        self.machine.deserter(ranks).is_some()
+    }
+
+    /// Whether there is something to post.
+    pub(super) fn has_work(&self) -> bool {
+        self.machine.has_work()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        self.machine.next_deadline()
+    }
+
+    /// The group ends.
+    pub(super) fn abort(&mut self, cause: &Arc<AbortCause>) {
+        self.machine.abort(cause);
+    }
+
+    /// No channel refers to any memory any more.
+    pub(super) fn fenced(&mut self) {
+        self.machine.fenced();
+        self.gather();
+    }
+
+    /// A rank has left in good order.
+    pub(super) fn left(&mut self, rank: Rank) {
+        self.left.push((rank, None));
+    }
+
+    /// A rank that has left, and that a request waits for in vain.
+    #[cold]
+    pub(super) fn deserter(&mut self, now: Instant) -> Option<Rank> {
+        if !self.are_running() {
+            return None;
+        }
+        for (_, until) in &mut self.left {
+            until.get_or_insert(now + ARRIVES);
+        }
+        let gone = |rank: Rank| {
+            self.left.iter().any(|(left, until)| *left == rank && until.is_some_and(|until| now >= until))
+        };
+        self.machine.deserter(gone)
+    }
+}
