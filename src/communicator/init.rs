@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
 use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::Identity;
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::plan::Plan;
-use shouter_reducer::recorder::Recorder;
+use shouter_reducer::recorder::{Recorder, RegisteredTensor};
 use shouter_reducer::transport::NodeMemory;
 
 use super::drive::Drive;
@@ -156,6 +157,10 @@ pub fn init(config: Config) -> Result<Group, Error> {
         "the group has come together"
     );
     let tables = Arc::new(Tables::new(rank, grid, plan));
+    let names = tables.clone();
+    flight.name_tensors(Box::new(move |RegisteredTensor { generation, tensor }| {
+        names.named(&Identity::Registered { generation: generation.into(), tensor, instance: 0 })
+    }));
     let outcomes = Arc::new(Outcomes {
         rank,
         group: None,

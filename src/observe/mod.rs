@@ -5,13 +5,16 @@
 //!   ([`Recorder`](shouter_reducer::recorder::Recorder)).
 //!
 //! Timelines and dumps of the flight recorder are files of one format, which <https://ui.perfetto.dev> opens; [`merge()`] makes one of those
-//! of several ranks. Nothing formats or makes a system call until it is asked to write.
+//! of several ranks, and [`explain()`] says from the dumps of a job's ranks who was late or at fault. Nothing formats or makes a system call until it is asked to write.
 
+mod explain;
 pub(crate) mod flight;
 mod merge;
 mod perfetto;
+mod read;
 pub(crate) mod signal;
 mod timeline;
 
+pub use explain::{Explanation, OpenOperation, RankState, explain};
 pub use merge::{Merged, merge};
 pub use timeline::{Category, Timeline, TimelineError, TraceEvent};
