@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod explain;
 mod info;
 mod plan;
 mod run;
@@ -44,6 +45,8 @@ enum Command {
     Plan(plan::PlanArgs),
     /// Put the timelines of several ranks into one
     Timeline(timeline::TimelineArgs),
+    /// Say who was late or at fault, from the last events that the ranks of a failed job have left
+    Explain(explain::ExplainArgs),
 }
 
 fn main() -> ExitCode {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(args),
         Command::Plan(args) => plan::main(args),
         Command::Timeline(args) => timeline::main(args),
+        Command::Explain(args) => explain::main(args),
     };
     ExitCode::from(status.0)
 }

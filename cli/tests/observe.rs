@@ -393,6 +393,16 @@ fn the_error_of_a_group_names_a_file_with_the_last_events() {
             .unwrap();
         assert!(merged.status.success(), "{merged:?}");
         assert_eq!(named(&trace(&out), "failed").len(), dumps.len());
+        let explained = |json: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
+            let output = command.arg("explain").args(json).args(&dumps).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let text = explained(&[]);
+        assert!(text.starts_with(&format!("Rank {victim} ended the job")), "{text}\n{state}");
+        let found: Value = serde_json::from_str(&explained(&["--json"])).unwrap();
+        assert_eq!((&found["culprits"][0], &found["silent"][0]), (&victim.into(), &victim.into()), "{found}");
     }
 }
 

@@ -86,6 +86,15 @@ impl RecordKind {
     }
 }
 
+/// A registered tensor, as an [`Identity`](crate::header::Identity) numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegisteredTensor {
+    /// The registration. One above 65,535 has no place in a record: its tensors are recorded as none.
+    pub generation: u16,
+    /// The tensor's number within it; from its number of tensors on, that of a fused bucket.
+    pub tensor: u32,
+}
+
 /// An event. A field that its kind does not use is 0 or `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record {
@@ -96,7 +105,7 @@ pub struct Record {
     /// The other rank, or the culprit.
     pub rank: Option<Rank>,
     /// The registered tensor.
-    pub tensor: Option<u32>,
+    pub tensor: Option<RegisteredTensor>,
     /// The operation's number.
     pub seq: u64,
     /// The trainer's step, a number of datagrams, a cause.
@@ -114,20 +123,23 @@ impl Record {
     #[inline]
     fn to_words(self) -> [u64; 5] {
         // No kind has both.
-        let whom = self.rank.map(|rank| rank.0).or(self.tensor).unwrap_or(NONE);
+        let tensor = self.tensor.map(|tensor| tensor.tensor);
+        let whom = self.rank.map(|rank| rank.0).or(tensor).unwrap_or(NONE);
+        let generation = self.tensor.map_or(0, |tensor| u64::from(tensor.generation));
         [
             self.at.as_nanos() as u64,
             self.seq,
             self.value,
             self.bytes,
-            u64::from(whom) << 32 | self.what as u64,
+            u64::from(whom) << 32 | generation << 16 | self.what as u64,
         ]
     }
 
     fn from_words([at, seq, value, bytes, last]: [u64; 5]) -> Self {
-        let (what, whom) = (RecordKind::from_code(last & 0xffff_ffff), (last >> 32) as u32);
-        let whom = (whom != NONE).then_some(whom);
-        let (tensor, rank) = if what == RecordKind::Started { (whom, None) } else { (None, whom) };
+        let (what, generation) = (RecordKind::from_code(last & 0xffff), (last >> 16) as u16);
+        let whom = Some((last >> 32) as u32).filter(|whom| *whom != NONE);
+        let named = whom.map(|tensor| RegisteredTensor { generation, tensor });
+        let (tensor, rank) = if what == RecordKind::Started { (named, None) } else { (None, whom) };
         Self { at: Duration::from_nanos(at), what, rank: rank.map(Rank), tensor, seq, value, bytes }
     }
 }

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
 use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::header::Identity;
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::plan::Plan;
-use shouter_reducer::recorder::Recorder;
+use shouter_reducer::recorder::{Recorder, RegisteredTensor};
 use shouter_reducer::transport::NodeMemory;
 
 use super::drive::Drive;
@@ -35,6 +36,7 @@ use crate::group::watch::{Control, MemberEvent};
 use crate::log;
 use crate::observe::Timeline;
 use crate::observe::flight::{DumpTarget, Flight};
+use crate::observe::metrics::{Exporter, MetricsOf};
 use crate::observe::signal::OnSignal;
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller, fork_generation};
 use crate::wire;
@@ -156,6 +158,10 @@ pub fn init(config: Config) -> Result<Group, Error> {
         "the group has come together"
     );
     let tables = Arc::new(Tables::new(rank, grid, plan));
+    let names = tables.clone();
+    flight.name_tensors(Box::new(move |RegisteredTensor { generation, tensor }| {
+        names.named(&Identity::Registered { generation: generation.into(), tensor, instance: 0 })
+    }));
     let outcomes = Arc::new(Outcomes {
         rank,
         group: None,
@@ -170,10 +176,11 @@ pub fn init(config: Config) -> Result<Group, Error> {
         notifier: Notifier::new(),
         forks: fork_generation(),
     });
+    let metrics = exporter(&config, &grid, &drive, &outcomes)?;
     Ok(Group {
         rank,
         grid,
-        job: Arc::new(Job { grid, control, drive: drive.clone() }),
+        job: Arc::new(Job { grid, control, drive: drive.clone(), metrics }),
         subset: None,
         lineage: Lineage::ALL,
         drive,
@@ -229,6 +236,27 @@ impl Connected {
         }
         Ok(())
     }
+}
+
+/// Shows the counters of this rank, where that is configured.
+fn exporter(
+    config: &Config,
+    grid: &Grid,
+    drive: &Drive,
+    outcomes: &Arc<Outcomes>,
+) -> Result<Option<Exporter>, Error> {
+    let Some(target) = &config.metrics else { return Ok(None) };
+    let of = MetricsOf {
+        job: config.job.clone(),
+        rank: config.rank,
+        local_rank: config.local_rank,
+        host: grid.node_of(Rank(config.rank)).to_string(),
+    };
+    let (drive, outcomes) = (drive.clone(), outcomes.clone());
+    let count = Box::new(move || outcomes.tally.snapshot(&drive).metrics());
+    let started = Exporter::start(target, of, count);
+    let error = |why| Error::Device(format!("the counters cannot be shown at {target} (metrics): {why}"));
+    started.map(Some).map_err(error)
 }
 
 /// Where dumps go.

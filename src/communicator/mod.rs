@@ -55,6 +55,7 @@ use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
 use crate::observe::Timeline;
 use crate::observe::flight::Flight;
+use crate::observe::metrics::Exporter;
 use crate::observe::signal::OnSignal;
 use crate::runtime::{Clock, Instant};
 pub use collectives::CollectiveCall;
@@ -139,10 +140,13 @@ struct Job {
     /// The control connections to the other ranks, where there are any.
     control: Option<Control>,
     drive: Drive,
+    /// Shows the counters of this rank.
+    metrics: Option<Exporter>,
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
+        drop(self.metrics.take());
         self.drive.leave(self.control.as_ref());
     }
 }

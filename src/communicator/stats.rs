@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use super::drive::Drive;
+use crate::observe::metrics::Metric;
 use crate::runtime::Instant;
 
 /// What a rank has done since it joined.
@@ -32,6 +33,34 @@ pub struct Stats {
     pub resent: u64,
     /// Datagrams dropped because their CRC was wrong.
     pub crc_dropped: u64,
+}
+
+impl Stats {
+    /// As Prometheus counts them.
+    pub(super) fn metrics(&self) -> Vec<Metric> {
+        let metric = |name, help, value: u64| Metric { name, help, value: value as f64 };
+        let seconds = self.time_in_allreduce_ns as f64 / 1e9;
+        vec![
+            metric("operations_total", "Collectives completed.", self.ops),
+            metric(
+                "reduced_bytes_total",
+                "Bytes of this rank's tensors that were reduced.",
+                self.bytes_reduced,
+            ),
+            Metric {
+                name: "operation_seconds_total",
+                help: "Time from start to completion, summed over the collectives.",
+                value: seconds,
+            },
+            metric("in_place_total", "Collectives without staging on this host.", self.in_place),
+            metric("sent_frames_total", "Frames sent by this rank's ports.", self.frames_sent),
+            metric("received_frames_total", "Frames received by this rank's ports.", self.frames_received),
+            metric("sent_bytes_total", "Bytes sent, Ethernet headers included.", self.bytes_sent),
+            metric("received_bytes_total", "Bytes received, Ethernet headers included.", self.bytes_received),
+            metric("resent_total", "Datagrams sent again.", self.resent),
+            metric("damaged_total", "Datagrams dropped because of a wrong CRC.", self.crc_dropped),
+        ]
+    }
 }
 
 /// The running counts.

@@ -233,6 +233,13 @@ pub const KEYS: &[KeySpec] = &[
         "the signal on which a rank writes its last events; a handler that the program has set before is called, too, and the signal is \
          ignored after the group's end where there is none",
     ),
+    key(
+        "metrics",
+        "an address with a port such as 127.0.0.1:9400, or the path of a file, with a slash in it",
+        "none",
+        "show this rank's counters to Prometheus: at /metrics of that port plus the local rank, or in a file that is written every 10 s (for the node \
+         exporter's textfile collector), with %r standing for the rank",
+    ),
 ];
 
 /// What a key's value may be.

@@ -41,6 +41,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::key::Key;
+use crate::observe::MetricsTarget;
 
 pub use costs::CostTable;
 pub use error::{ConfigError, Source};
@@ -268,6 +269,8 @@ pub struct Config {
     pub dump_folder: Option<PathBuf>,
     /// The signal on which the last events are written: its number and name.
     pub dump_signal: Option<(i32, &'static str)>,
+    /// Where the rank's counters go.
+    pub metrics: Option<MetricsTarget>,
 }
 
 impl Config {
@@ -410,6 +413,7 @@ impl Builder {
             timeline: value::path(layers, "timeline")?,
             dump_folder: value::path(layers, "dump_folder")?,
             dump_signal: value::signal(layers, "dump_signal")?,
+            metrics: value::metrics(layers, "metrics")?,
         })
     }
 }

@@ -8,6 +8,7 @@ use super::error::ConfigError;
 use super::keys;
 use super::layers::{Layers, Located, Raw};
 use super::{Address, Overrides, PortConfig};
+use crate::observe::MetricsTarget;
 
 /// An integer key within its range, `None` when it is not given.
 pub(super) fn integer(
@@ -50,6 +51,11 @@ pub(super) fn word<T: Copy>(
         };
         words.iter().find(|(word, _)| *word == found).map(|(_, meaning)| *meaning)
     })
+}
+
+/// Where counters go.
+pub(super) fn metrics(layers: &Layers, key: &str) -> Result<Option<MetricsTarget>, ConfigError> {
+    take(layers, key, |value| MetricsTarget::parse(&to_text(value)?))
 }
 
 /// A signal that can be caught and that means nothing to the system: its number and name.

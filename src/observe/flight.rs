@@ -12,13 +12,15 @@ use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use shouter_reducer::executor::AbortReason;
-use shouter_reducer::recorder::{Record, RecordKind, Records};
+use shouter_reducer::recorder::{Record, RecordKind, Records, RegisteredTensor};
 
 use super::perfetto::{self, Args, Dump, Trace, TraceLine};
 use super::timeline::{Category, TimelineError};
+use crate::error::NamedTensor;
+use crate::runtime::Clock;
 use shouter_netstack::time::Instant;
 
 /// Dumps that one process may write for one job and rank.
@@ -34,10 +36,13 @@ pub(crate) struct DumpTarget {
     pub(crate) host: String,
 }
 
+/// Finds a tensor's number and name in the table of the group.
+pub(crate) type NameOf = Box<dyn Fn(RegisteredTensor) -> Option<Arc<NamedTensor>> + Send + Sync>;
+
 /// The flight recorder of a group.
-#[derive(Debug)]
 pub(crate) struct Flight {
     target: DumpTarget,
+    names: OnceLock<NameOf>,
     /// What is recorded, by track of the dump: the engine of each shard, and small operations, which bypass it.
     tracks: Vec<(&'static str, Records)>,
     joined: OnceLock<Instant>,
@@ -47,7 +52,12 @@ pub(crate) struct Flight {
 
 impl Flight {
     pub(crate) fn new(target: DumpTarget, tracks: Vec<(&'static str, Records)>) -> Self {
-        Self { target, tracks, joined: OnceLock::new(), last: OnceLock::new() }
+        Self { target, names: OnceLock::new(), tracks, joined: OnceLock::new(), last: OnceLock::new() }
+    }
+
+    /// Dumps name tensors as this does.
+    pub(crate) fn name_tensors(&self, names: NameOf) {
+        let _ = self.names.set(names);
     }
 
     /// All ranks have met now: the moment by which dumps of different hosts are lined up.
@@ -98,22 +108,29 @@ impl Flight {
     fn trace(&self, cause: &str) -> Trace {
         let DumpTarget { job, rank, size, host, .. } = &self.target;
         let (job, cause) = (job.clone(), cause.to_owned());
-        let dump = Dump { job, size: *size, pid: std::process::id(), cause };
+        let written_ns = Clock.now().as_nanos();
+        let dump = Dump { job, size: *size, pid: std::process::id(), cause, written_ns };
         let mut trace = Trace::new(*rank, host, self.joined.get().copied(), Some(dump));
         for (name, records) in &self.tracks {
             let (records, before) = records.copy();
-            trace.add(name, lines(&records), before);
+            trace.add(name, lines(&records, self.names.get()), before);
         }
         trace
     }
 }
 
 /// Events as the file has them. The end of an operation whose start is there, too, is drawn with its length.
-fn lines(records: &[Record]) -> Vec<TraceLine> {
+fn lines(records: &[Record], names: Option<&NameOf>) -> Vec<TraceLine> {
+    let named = |record: &Record| names.zip(record.tensor).and_then(|(names, tensor)| names(tensor));
     let mut started: HashMap<u64, &Record> = HashMap::new();
     let mut lines = Vec::with_capacity(records.len());
     for record in records {
         let mut args = args(record);
+        let of_tensor = |args: &mut Args, record: &Record| {
+            let tensor = named(record);
+            args.tensor_id = tensor.as_ref().map(|tensor| tensor.id.0);
+            args.tensor = tensor.map(|tensor| tensor.name.clone());
+        };
         let mut line = |start: Instant, length, args| {
             lines.push(TraceLine::new(record.what.name(), start, length, args).of(category(record.what)));
         };
@@ -121,6 +138,7 @@ fn lines(records: &[Record]) -> Vec<TraceLine> {
         let start = match record.what {
             RecordKind::Started => {
                 started.insert(record.seq, record);
+                of_tensor(&mut args, record);
                 None
             }
             RecordKind::Done | RecordKind::Failed => started.remove(&record.seq),
@@ -128,7 +146,7 @@ fn lines(records: &[Record]) -> Vec<TraceLine> {
         };
         match start {
             Some(start) => {
-                args.tensor_id = start.tensor;
+                of_tensor(&mut args, start);
                 (args.step, args.bytes) = (Some(start.value), Some(start.bytes));
                 let length = record.at.saturating_sub(start.at).as_nanos() as u64;
                 line(instant(start), Some(length), args);
@@ -144,14 +162,12 @@ fn instant(record: &Record) -> Instant {
 }
 
 fn args(record: &Record) -> Args {
-    let Record { what, rank, tensor, seq, value, bytes, .. } = *record;
+    let Record { what, rank, seq, value, bytes, .. } = *record;
     let peer = rank.map(|rank| rank.0);
     let why = || Some(AbortReason::from_code(value as u32).to_string());
     let none = Args::default();
     match what {
-        RecordKind::Started => {
-            Args { seq: Some(seq), tensor_id: tensor, step: Some(value), bytes: Some(bytes), ..none }
-        }
+        RecordKind::Started => Args { seq: Some(seq), step: Some(value), bytes: Some(bytes), ..none },
         RecordKind::Done => Args { seq: Some(seq), ..none },
         RecordKind::Failed => Args { seq: Some(seq), culprit: peer, ..none },
         RecordKind::Sent | RecordKind::Received | RecordKind::CreditWait => {

@@ -16,7 +16,7 @@ use crate::runtime::{Clock, Instant};
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Tracks that one kind of event may take in the viewer.
-const TRACKS: u64 = 1000;
+pub(super) const TRACKS: u64 = 1000;
 
 /// A file in the making.
 #[derive(Serialize)]
@@ -60,6 +60,8 @@ pub(super) struct Dump {
     pub(super) pid: u32,
     /// Why it was written.
     pub(super) cause: String,
+    /// When it was written, by the host's clock.
+    pub(super) written_ns: u64,
 }
 
 /// One entry of `traceEvents`.

@@ -67,7 +67,7 @@ use self::scratch::Scratch;
 use self::slots::Slots;
 use crate::header::{GRANULE_UNIT, Header, Identity, MAX_COUNT, MatchKey, MessageKind};
 use crate::memory::{self, TensorRegion};
-use crate::recorder::{Record, RecordKind, Recorder};
+use crate::recorder::{Record, RecordKind, Recorder, RegisteredTensor};
 use crate::transport::{NodeMemory, SendToken};
 use core::time::Duration;
 use std::sync::Arc;
@@ -223,7 +223,9 @@ impl Executor {
         };
         self.deadlines.add(request.deadline);
         let tensor = match request.identity {
-            Identity::Registered { tensor, .. } => Some(tensor),
+            Identity::Registered { generation, tensor, .. } => {
+                u16::try_from(generation).ok().map(|generation| RegisteredTensor { generation, tensor })
+            }
             Identity::AdHoc { .. } | Identity::Started { .. } => None,
         };
         self.control.note(Record {

@@ -31,7 +31,12 @@ fn the_last_events_are_kept_and_those_before_them_counted() {
 fn every_kind_of_event_comes_back() {
     let mut recorder = Recorder::new();
     let of = |&what: &RecordKind| match what {
-        RecordKind::Started => Record { what, tensor: Some(3), value: 9, ..Record::default() },
+        RecordKind::Started => Record {
+            what,
+            tensor: Some(RegisteredTensor { generation: 7, tensor: 3 }),
+            value: 9,
+            ..Record::default()
+        },
         _ => Record { what, rank: Some(Rank(2)), ..event(1) },
     };
     RecordKind::ALL.iter().map(of).for_each(|record| recorder.record(record));

@@ -5,6 +5,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::recorder::{EVENTS, Recorder};
 
 use super::*;
+use crate::error::TensorId;
 use crate::observe::{Merged, merge};
 
 /// A folder for one test, removed at the end.
@@ -48,7 +49,11 @@ fn a_dump_tells_what_was_under_way_and_who_is_to_blame() {
     let (mut shard, small) = (Recorder::new(), Recorder::new());
     let flight = folder.flight(2, vec![("engine", shard.records()), ("small operations", small.records())]);
     let rank = Some(Rank(3));
-    shard.record(Record { tensor: Some(8), value: 70, bytes: 4096, ..at(10, RecordKind::Started) });
+    flight.name_tensors(Box::new(|RegisteredTensor { generation, tensor }| {
+        Some(Arc::new(NamedTensor { id: TensorId(8), name: format!("w{generation}.{tensor}") }))
+    }));
+    let tensor = Some(RegisteredTensor { generation: 1, tensor: 3 });
+    shard.record(Record { tensor, value: 70, bytes: 4096, ..at(10, RecordKind::Started) });
     shard.record(Record { rank, bytes: 1024, ..at(11, RecordKind::CreditWait) });
     shard.record(Record { rank, value: AbortReason::Failed.code().into(), ..at(12, RecordKind::Ended) });
     shard.record(Record { rank, ..at(13, RecordKind::Failed) });
@@ -71,7 +76,10 @@ fn a_dump_tells_what_was_under_way_and_who_is_to_blame() {
     assert_eq!((&failed["ts"], &failed["dur"]), (&10.0.into(), &3.0.into()));
     let args = &failed["args"];
     assert_eq!((&args["seq"], &args["step"], &args["bytes"]), (&5.into(), &70.into(), &4096.into()));
-    assert_eq!((&args["tensor_id"], &args["culprit"]), (&8.into(), &3.into()));
+    assert_eq!(
+        (&args["tensor_id"], &args["tensor"], &args["culprit"]),
+        (&8.into(), &"w1.3".into(), &3.into())
+    );
     assert_eq!(events[2]["args"]["peer"], 3);
     assert!(events[3]["args"]["why"].as_str().unwrap().contains("dead or unreachable"));
 }

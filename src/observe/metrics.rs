@@ -1,0 +1,211 @@
+//! A rank's counters for Prometheus: over HTTP, or in a file for the node exporter's textfile collector.
+//!
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/> has the format. A thread of its own asks for the counters when it is
+//! asked for them, or every ten seconds; it ends with the group.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use prometheus::{Counter, Opts, Registry, TextEncoder};
+
+use crate::log;
+use crate::runtime::fork_generation;
+
+/// Between two versions of the file.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Where the counters go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsTarget {
+    /// A file, written anew every ten seconds and at the end. Scrapers never see half of one.
+    File(PathBuf),
+    /// `GET /metrics` at this address; the port is the base of those of the host's ranks, by local rank.
+    Http(SocketAddr),
+}
+
+impl MetricsTarget {
+    /// A path with a slash, or an address with a port.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        if text.contains('/') {
+            return Some(Self::File(text.into()));
+        }
+        let (host, port) = text.rsplit_once(':')?;
+        let host = if host == "localhost" { "127.0.0.1" } else { host };
+        let host: IpAddr = host.trim_start_matches('[').trim_end_matches(']').parse().ok()?;
+        let port: u16 = port.parse().ok().filter(|port| *port > 0)?;
+        Some(Self::Http(SocketAddr::new(host, port)))
+    }
+
+    /// That of one rank.
+    fn of_rank(&self, of: &MetricsOf) -> io::Result<Self> {
+        match self {
+            Self::File(path) => {
+                let path = path.to_string_lossy().replace("%r", &of.rank.to_string());
+                Ok(Self::File(path.into()))
+            }
+            Self::Http(address) => {
+                let local_rank = u16::try_from(of.local_rank).ok();
+                let port = local_rank.and_then(|rank| address.port().checked_add(rank));
+                let port =
+                    port.ok_or_else(|| io::Error::other("there is no such port for this local rank"))?;
+                Ok(Self::Http(SocketAddr::new(address.ip(), port)))
+            }
+        }
+    }
+}
+
+impl fmt::Display for MetricsTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Http(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Whose counters they are.
+#[derive(Clone, Debug)]
+pub(crate) struct MetricsOf {
+    pub(crate) job: String,
+    pub(crate) rank: u32,
+    pub(crate) local_rank: u32,
+    pub(crate) host: String,
+}
+
+/// One counter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Metric {
+    /// Its name, without the prefix `shouter_`.
+    pub(crate) name: &'static str,
+    pub(crate) help: &'static str,
+    pub(crate) value: f64,
+}
+
+/// Counts, for whoever asks.
+pub(crate) type Count = Box<dyn Fn() -> Vec<Metric> + Send>;
+
+/// Shows a rank's counters while it lives.
+pub(crate) struct Exporter {
+    forks: u32,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+enum Stop {
+    File(Sender<()>),
+    Http(Arc<tiny_http::Server>),
+}
+
+impl Exporter {
+    /// Starts to show them.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the port cannot be opened.
+    pub(crate) fn start(target: &MetricsTarget, of: MetricsOf, count: Count) -> io::Result<Self> {
+        let rank = log::spoken_for();
+        let target = target.of_rank(&of)?;
+        let text = move || text(&of, &count());
+        let thread = std::thread::Builder::new().name("shouter-metrics".into());
+        let (stop, thread) = match target {
+            MetricsTarget::File(path) => {
+                write(&path, &text()?)?;
+                let (stop, stopped) = mpsc::channel();
+                let body = move || {
+                    log::take_over(rank);
+                    loop {
+                        let ended = stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
+                        if let Err(why) = text().and_then(|text| write(&path, &text)) {
+                            tracing::warn!(?path, %why, "the counters could not be written");
+                        }
+                        if ended {
+                            return;
+                        }
+                    }
+                };
+                (Stop::File(stop), thread.spawn(body)?)
+            }
+            MetricsTarget::Http(address) => {
+                let server = Arc::new(tiny_http::Server::http(address).map_err(io::Error::other)?);
+                let served = server.clone();
+                let body = move || {
+                    log::take_over(rank);
+                    for request in served.incoming_requests() {
+                        if let Err(why) = answer(request, &text) {
+                            tracing::debug!(%why, "a request for the counters could not be answered");
+                        }
+                    }
+                };
+                (Stop::Http(server), thread.spawn(body)?)
+            }
+        };
+        Ok(Self { forks: fork_generation(), stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take().filter(|_| fork_generation() == self.forks) else {
+            // The thread is the parent's.
+            return;
+        };
+        match &self.stop {
+            // The thread waits for this, or has ended.
+            Stop::File(stop) => drop(stop.send(())),
+            Stop::Http(server) => server.unblock(),
+        }
+        // It has no panic of its own to report.
+        let _ = thread.join();
+    }
+}
+
+fn answer(request: tiny_http::Request, text: &dyn Fn() -> io::Result<String>) -> io::Result<()> {
+    let path = request.url().split('?').next().unwrap_or_default();
+    if path != "/metrics" {
+        let response = tiny_http::Response::from_string("the counters are at /metrics\n");
+        return request.respond(response.with_status_code(404));
+    }
+    match text() {
+        Ok(text) => {
+            let mut response = tiny_http::Response::from_string(text);
+            if let Ok(kind) = tiny_http::Header::from_bytes("Content-Type", prometheus::TEXT_FORMAT) {
+                response.add_header(kind);
+            }
+            request.respond(response)
+        }
+        Err(why) => {
+            request.respond(tiny_http::Response::from_string(format!("{why}\n")).with_status_code(500))
+        }
+    }
+}
+
+fn text(of: &MetricsOf, metrics: &[Metric]) -> io::Result<String> {
+    let labels = [("job", of.job.clone()), ("rank", of.rank.to_string()), ("host", of.host.clone())];
+    let labels = labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let text = || {
+        let registry = Registry::new_custom(Some("shouter".into()), Some(labels))?;
+        for Metric { name, help, value } in metrics {
+            let counter = Counter::with_opts(Opts::new(*name, *help))?;
+            counter.inc_by(*value);
+            registry.register(Box::new(counter))?;
+        }
+        TextEncoder::new().encode_to_string(&registry.gather())
+    };
+    text().map_err(io::Error::other)
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = path.as_os_str().to_owned();
+    new.push(".new");
+    fs::write(&new, text)?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests;

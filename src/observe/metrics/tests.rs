@@ -1,0 +1,74 @@
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+
+fn of() -> MetricsOf {
+    MetricsOf { job: "a \"b\"".into(), rank: 3, local_rank: 0, host: "1".into() }
+}
+
+/// A count that grows each time.
+fn count() -> Count {
+    let asked = AtomicU64::new(0);
+    Box::new(move || {
+        let value = asked.fetch_add(1, Ordering::Relaxed) as f64;
+        vec![Metric { name: "operations_total", help: "Operations.", value }]
+    })
+}
+
+fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn targets_are_paths_or_addresses() {
+    assert_eq!(MetricsTarget::parse("/run/x.prom"), Some(MetricsTarget::File("/run/x.prom".into())));
+    let address = |text: &str| Some(MetricsTarget::Http(text.parse().unwrap()));
+    assert_eq!(MetricsTarget::parse("127.0.0.1:9400"), address("127.0.0.1:9400"));
+    assert_eq!(MetricsTarget::parse("localhost:9400"), address("127.0.0.1:9400"));
+    assert_eq!(MetricsTarget::parse("[::1]:9400"), address("[::1]:9400"));
+    for wrong in ["", "9400", "host:9400", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:70000"] {
+        assert_eq!(MetricsTarget::parse(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn http_shows_the_counters_of_that_moment() {
+    // The port of a listener that has just been closed is free.
+    let address = TcpListener::bind("127.77.0.1:0").unwrap().local_addr().unwrap();
+    let exporter = Exporter::start(&MetricsTarget::Http(address), of(), count()).unwrap();
+    for number in 0..2 {
+        let answer = get(address, "/metrics");
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let line = format!("shouter_operations_total{{host=\"1\",job=\"a \\\"b\\\"\",rank=\"3\"}} {number}");
+        assert!(answer.contains(&line), "{answer}");
+        assert!(answer.contains("# TYPE shouter_operations_total counter"), "{answer}");
+    }
+    assert!(get(address, "/").starts_with("HTTP/1.1 404"));
+    let taken = Exporter::start(&MetricsTarget::Http(address), of(), count()).err().unwrap();
+    assert!(taken.to_string().contains("in use"), "{taken}");
+    drop(exporter);
+    assert!(TcpStream::connect(address).is_err(), "the port is closed with the group");
+}
+
+#[test]
+fn a_file_is_written_at_the_start_and_at_the_end() {
+    let path = std::env::temp_dir().join(format!("shouter-metrics-{}.prom", std::process::id()));
+    let exporter = Exporter::start(&MetricsTarget::File(path.clone()), of(), count()).unwrap();
+    let value = || {
+        let text = fs::read_to_string(&path).unwrap();
+        text.lines().find(|line| line.starts_with("shouter_operations_total")).unwrap().to_owned()
+    };
+    assert!(value().ends_with(" 0"), "{}", value());
+    drop(exporter);
+    assert!(!value().ends_with(" 0"), "{}", value());
+    fs::remove_file(&path).unwrap();
+    let nowhere = MetricsTarget::File("/nonexistent/x.prom".into());
+    assert!(Exporter::start(&nowhere, of(), count()).is_err());
+}
