@@ -185,6 +185,32 @@ fn the_helper_answers_while_nobody_drives() {
     drop(driver);
 }
 
+/// How often the thread of this process with this name has slept.
+fn sleeps_of(name: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let task = tasks
+        .map(|task| task.unwrap().path())
+        .find(|task| std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name))
+        .expect("the helper runs");
+    let status = std::fs::read_to_string(task.join("status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn the_helper_looks_seldom_while_a_caller_drives() {
+    let driver = Driver::new((), DriverOptions { name: "helper-seldom".to_owned(), ..options() }).unwrap();
+    let (mut first, span) = (None, Duration::from_millis(400));
+    let until = move |(): &mut ()| {
+        let begin = *first.get_or_insert_with(|| (sleeps_of("helper-seldom"), Clock.now()));
+        (Clock.now() - begin.1 >= span).then(|| (begin.0, Clock.now() - begin.1))
+    };
+    // Conditions are asked again after each park.
+    let (before, took) = driver.drive_until(until, in_30_s()).unwrap();
+    let (looks, seldom) = (sleeps_of("helper-seldom") - before, took.as_millis() as u64 / 2);
+    assert!(looks <= seldom + 20, "{looks} looks in {took:?}");
+}
+
 #[test]
 fn a_sleeping_helper_ends_with_its_driver() {
     let slow = DriverOptions {
