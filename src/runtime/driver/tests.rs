@@ -1,5 +1,4 @@
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
@@ -184,44 +183,6 @@ fn the_helper_answers_while_nobody_drives() {
         }
     }
     drop(driver);
-}
-
-/// The folder of the thread of this process with this name, which the thread gives itself when it runs.
-fn task_of(name: &str) -> PathBuf {
-    let late = Clock.now() + Duration::from_secs(30);
-    loop {
-        let mut tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten().map(|task| task.path());
-        let named = |task: &PathBuf| {
-            std::fs::read_to_string(task.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
-        };
-        if let Some(task) = tasks.find(named) {
-            return task;
-        }
-        assert!(Clock.now() < late, "no thread {name}");
-        std::thread::yield_now();
-    }
-}
-
-/// How often a thread has slept.
-fn sleeps_of(task: &Path) -> u64 {
-    let status = std::fs::read_to_string(task.join("status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-    line.unwrap().trim().parse().unwrap()
-}
-
-#[test]
-fn the_helper_looks_seldom_while_a_caller_drives() {
-    let driver = Driver::new((), DriverOptions { name: "helper-seldom".to_owned(), ..options() }).unwrap();
-    let task = task_of("helper-seldom");
-    let (looking, mut first, span) = (task.clone(), None, Duration::from_millis(400));
-    let until = move |(): &mut ()| {
-        let begin = *first.get_or_insert_with(|| (sleeps_of(&looking), Clock.now()));
-        (Clock.now() - begin.1 >= span).then(|| (begin.0, Clock.now() - begin.1))
-    };
-    // Conditions are asked again after each park.
-    let (before, took) = driver.drive_until(until, in_30_s()).unwrap();
-    let (looks, seldom) = (sleeps_of(&task) - before, took.as_millis() as u64 / 2);
-    assert!(looks <= seldom + 20, "{looks} looks in {took:?}");
 }
 
 #[test]
