@@ -1,8 +1,8 @@
 //! The thread that answers the network while no caller drives.
 //!
 //! A trainer that computes for 200 ms between two all-reduces would otherwise leave its peers' frames
-//! unacknowledged for that long. The helper sleeps most of the time; it looks more often while there is traffic, and
-//! releases the driver lock after one poll when a caller wants it.
+//! unacknowledged for that long. The helper sleeps most of the time; it looks more often while there is traffic that no
+//! caller attends to, and releases the driver lock after one poll when a caller wants it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,6 +16,9 @@ use crate::runtime::{Activity, Clock, Poller, panic_message};
 
 /// Idle looks at the network before the helper slows down: 16 of half a millisecond.
 const LOOKS_BEFORE_SLOW: u32 = 16;
+/// Time between two looks while a caller drives: the network is answered then. A thread that wakes every half millisecond beside
+/// one that computes or polls keeps some Linux schedulers from giving its core to other autogroups (docs/decisions.md).
+const DRIVEN_PERIOD: Duration = Duration::from_millis(2);
 /// Polls before the driver lock is released and taken again.
 const POLLS_PER_LOCK: u32 = 256;
 /// Shortest sleep, so that a deadline in the past cannot make the helper spin.
@@ -60,6 +63,7 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
         let mut activity = Activity::from_busy(seen != drives);
         drives = seen;
         let mut deadline = None;
+        let mut driven = false;
         match inner.contending.load(Ordering::SeqCst) == 0 {
             true => match lock_and_poll(inner) {
                 PollAttempt::Done(done, next) => {
@@ -67,13 +71,17 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
                     deadline = next;
                     drives = drives.wrapping_add(1); // The helper's own unlock counts too.
                 }
-                PollAttempt::Taken => activity = Activity::Busy,
+                PollAttempt::Taken => driven = true,
                 PollAttempt::Dead => return,
             },
-            false => activity = Activity::Busy,
+            false => driven = true,
         }
-        quiet_looks = if activity.is_busy() { 0 } else { quiet_looks + 1 };
-        let period = if quiet_looks < LOOKS_BEFORE_SLOW { active } else { slow };
+        quiet_looks = if driven || activity.is_busy() { 0 } else { quiet_looks + 1 };
+        let period = match driven {
+            true => active.max(DRIVEN_PERIOD),
+            false if quiet_looks < LOOKS_BEFORE_SLOW => active,
+            false => slow,
+        };
         let until =
             deadline.map_or(period, |at| at.saturating_since(Clock.now()).clamp(SHORTEST_SLEEP, period));
         // Unparked when the driver is dropped. A caller that wants the engine polled drives it.
