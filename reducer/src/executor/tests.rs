@@ -62,8 +62,8 @@ fn check_sum(inputs: &[Vec<u8>], results: &[Vec<u8>], dtype: DType, op: ReduceOp
 /// a one-sided network wrote to their place, and how many folds accelerators made.
 fn run_seed(seed: u64) -> [usize; 2] {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let (nodes, per_node) = (rng.random_range(1..=5), rng.random_range(1..=3));
-    let grid = Grid::new(nodes * per_node, per_node, rng.random_range(1..=3)).unwrap();
+    let nodes = rng.random_range(1..=5);
+    let grid = harness::grid(&mut rng, nodes, 3, 3);
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
     let mut group = Group::new(seed, grid, faults, |config| config.one_sided = one_sided);
