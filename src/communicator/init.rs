@@ -80,15 +80,15 @@ pub fn init(config: Config) -> Result<Group, Error> {
         ..Plan::default()
     };
     let rank = Rank(config.rank);
+    check_one_host(&config)?;
     let mut joined = match config.size {
         1 => None,
         _ => Some(join(&config, &plan)?),
     };
     let grid = grid(&config, &plan, joined.as_ref())?;
-    if let Err(why) = check_transport(&config, &grid).and_then(|()| check_schedules(&config, &grid)) {
+    check_hosts(&config, &grid).inspect_err(|why| {
         joined.iter_mut().for_each(|joined| joined.control.give_up(&why.to_string()));
-        return Err(why);
-    }
+    })?;
     let node = match &mut joined {
         // Where one host has several ranks, all have memory for what they say to one another's ranks.
         Some(joined) if grid.most_locals() > 1 => {
@@ -307,23 +307,25 @@ fn lend_results(up: &mut UpChannels, node: &NodeSegment) {
     }
 }
 
-/// The explicit choice of a transport must be able to carry the group.
-fn check_transport(config: &Config, grid: &Grid) -> Result<(), Error> {
+/// Shared memory alone serves one host; all ranks know by themselves whether there are more.
+fn check_one_host(config: &Config) -> Result<(), Error> {
     match config.transport {
-        TransportChoice::Shm if grid.nodes() > 1 => Err(Error::Config(format!(
-            "transport = \"shm\" serves one host, and the job has {}; use transport = \"auto\"",
-            grid.nodes()
-        ))),
-        TransportChoice::Rud if grid.most_locals() > 1 => Err(Error::Config(format!(
-            "transport = \"rud\" alone serves one rank on each host, and the job has {}; use transport = \"auto\"",
-            grid.most_locals()
+        TransportChoice::Shm if config.local_size < config.size => Err(Error::Config(format!(
+            "transport = \"shm\" serves one host, and {} of the job's {} ranks are on this one; use transport = \"auto\"",
+            config.local_size, config.size
         ))),
         _ => Ok(()),
     }
 }
 
-/// An algorithm that the configuration names must be able to serve these hosts.
-fn check_schedules(config: &Config, grid: &Grid) -> Result<(), Error> {
+/// What the configuration names must be able to serve these hosts.
+fn check_hosts(config: &Config, grid: &Grid) -> Result<(), Error> {
+    if config.transport == TransportChoice::Rud && grid.most_locals() > 1 {
+        return Err(Error::Config(format!(
+            "transport = \"rud\" alone serves one rank on each host, and the job has {}; use transport = \"auto\"",
+            grid.most_locals()
+        )));
+    }
     for collective in Collective::ALL {
         let Some(algorithm) = config.schedule.of(collective) else { continue };
         if !algorithm.serves(collective, grid) {
