@@ -171,7 +171,8 @@ fn beside(group: &Group) -> Result<(), Error> {
     let mut data = [u64::from(rank) + 1; 5000];
     half.all_reduce(&mut data, ReduceOp::Sum)?;
     let members = (0..u64::from(size)).filter(|member| member % 2 == u64::from(rank % 2));
-    assert_eq!(data, [members.map(|member| member + 1).sum(); 5000]);
+    let sum: u64 = members.map(|member| member + 1).sum();
+    assert_eq!(data, [sum; 5000]);
     half.finalize()?;
     group.barrier()
 }

@@ -41,9 +41,8 @@ const KINDS: [Kind; 11] = [
     Kind::Root,
 ];
 
-/// Ranks of each node.
-const GRIDS: [&[u32]; 10] =
-    [&[2], &[4], &[1; 2], &[2; 2], &[1; 4], &[3; 2], &[2; 3], &[1; 3], &[3, 1], &[1, 2, 1]];
+/// Ranks, and ranks of a node.
+const GRIDS: [(u32, u32); 8] = [(2, 2), (4, 4), (2, 1), (4, 2), (4, 1), (6, 3), (6, 2), (3, 1)];
 
 /// Collectives that need not all ranks for the result of one.
 const MOVERS: [Collective; 7] = [
@@ -163,8 +162,8 @@ impl Item {
 /// Whether a rank of a grid that runs something else leaves every rank without a wrong sum, and is named.
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let grid = Grid::of_hosts(GRIDS[rng.random_range(0..GRIDS.len())], rng.random_range(1..=3)).unwrap();
-    let ranks = grid.ranks();
+    let (ranks, per_node) = GRIDS[rng.random_range(0..GRIDS.len())];
+    let grid = Grid::new(ranks, per_node, rng.random_range(1..=3)).unwrap();
     let kind = KINDS[rng.random_range(0..KINDS.len())];
     let culprit = rng.random_range(0..ranks);
     let faults = Faults { duplicate: 10, full: 10, refuse: 0, in_order: rng.random() };
