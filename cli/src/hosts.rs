@@ -50,7 +50,7 @@ impl Hosts {
                 )),
             },
             (Self::Number(_), None) => Err(
-                "the number of ranks is missing: give it by -n, or list those of each host as in --hosts 4,2"
+                "the number of ranks is missing: give it by --ranks (-n), or list those of each host as in --hosts 4,2"
                     .into(),
             ),
             (Self::Number(hosts), Some(ranks)) if *hosts > ranks => Err(format!(
