@@ -102,7 +102,7 @@ fn engine(
     config.eager_bytes = plan.eager_bytes as usize;
     // SAFETY: the engine has the channel, and drops it first.
     let executor = unsafe { Executor::new(config) }.unwrap();
-    Engine::new(Parts { executor, rank, ranks: 2, per_node: 1, up, node: None, dead_after }, Instant::ZERO)
+    Engine::new(Parts { executor, rank, up, node: None, dead_after }, Instant::ZERO)
 }
 
 #[test]

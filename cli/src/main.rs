@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 
 mod bench;
 mod explain;
+mod hosts;
 mod info;
 mod plan;
 mod run;

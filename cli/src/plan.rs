@@ -22,6 +22,7 @@ use shouter_reducer::schedule::Problem;
 
 use crate::bench::sizes::Sizes;
 use crate::bench::{BenchError, workload};
+use crate::hosts::Hosts;
 use crate::status::Status;
 use table::Row;
 
@@ -34,18 +35,19 @@ use table::Row;
     after_help = "Examples:\n  \
         shouter plan --ranks 64 --hosts 8 --collective all_gather --bytes 4..1Gi\n  \
         shouter plan --ranks 2 --hosts 2 --collective all_reduce,reduce --json\n  \
+        shouter plan --hosts 4,2                      hosts of four ranks and of two\n  \
         shouter plan --measure                        measure this machine, and keep the figures\n  \
         shouter plan --ranks 2 --hosts 2 --collective all --bytes 4..16Mi --compare\n\n\
         Bytes count as in `shouter bench`. SHOUTER_SCHEDULE=all_reduce:ring gives a collective of a job one algorithm for all sizes.\n\n\
         Exit status: 0 done, 1 a measurement failed or a file cannot be read or written, 2 a wrong command line."
 )]
 pub(crate) struct PlanArgs {
-    /// How many ranks
-    #[arg(short = 'n', long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    ranks: u32,
-    /// How many hosts they fill
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
-    hosts: u32,
+    /// How many ranks [default: 2, or those that --hosts lists]
+    #[arg(short = 'n', long, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    ranks: Option<u32>,
+    /// How many hosts they fill in blocks; or the ranks of each, such as 4,2
+    #[arg(long, default_value = "1")]
+    hosts: Hosts,
     /// Collectives, such as all_reduce,broadcast; or all
     #[arg(long, default_value = "all_reduce", value_name = "COLLECTIVES")]
     collective: Collectives,
@@ -135,15 +137,15 @@ fn read_costs(args: &PlanArgs) -> Result<CostTable, BenchError> {
 
 fn predict(args: &PlanArgs) -> Result<(), BenchError> {
     let costs = read_costs(args)?;
-    let transport = if args.hosts > 1 { args.transport.as_str() } else { "shm" };
     let grid = grid(args)?;
+    let transport = if grid.nodes() > 1 { args.transport.as_str() } else { "shm" };
     let plan = Plan { costs: costs.of(transport), ..Plan::default() };
     let mut out = io::stdout().lock();
     let mut off = Vec::new();
     for &collective in &args.collective.0 {
         let mut rows = rows(&plan, &grid, collective, args)?;
         if args.compare {
-            compare::measure(&mut rows, collective, args)?;
+            compare::measure(&mut rows, collective, &grid, args)?;
             off.extend(compare::beyond(&rows, args.within));
         }
         if args.json {
@@ -155,12 +157,8 @@ fn predict(args: &PlanArgs) -> Result<(), BenchError> {
             let origin = if costs.has(transport) { "measured figures" } else { "figures to begin with" };
             let elements =
                 if collective.reduces() { format!(" of {} {}", args.dtype, args.op) } else { String::new() };
-            let hosts = if args.hosts == 1 { "1 host".into() } else { format!("{} hosts", args.hosts) };
-            writeln!(
-                out,
-                "{collective}{elements}, {} ranks on {hosts} over {transport}, {origin}",
-                args.ranks
-            )?;
+            let (ranks, hosts) = (grid.ranks(), hosts(&grid));
+            writeln!(out, "{collective}{elements}, {ranks} ranks on {hosts} over {transport}, {origin}")?;
             out.write_all(table::text(&rows).as_bytes())?;
         }
     }
@@ -171,14 +169,18 @@ fn predict(args: &PlanArgs) -> Result<(), BenchError> {
 }
 
 fn grid(args: &PlanArgs) -> Result<Grid, BenchError> {
-    if args.hosts > args.ranks || !args.ranks.is_multiple_of(args.hosts) {
-        return Err(BenchError::Usage(format!(
-            "{} ranks do not fill {} hosts evenly; give a multiple of --hosts",
-            args.ranks, args.hosts
-        )));
+    let ranks = args.ranks.or(matches!(args.hosts, Hosts::Number(_)).then_some(2));
+    let locals = args.hosts.fill(ranks).map_err(BenchError::Usage)?;
+    Grid::of_hosts(&locals, Plan::default().leaf_size).map_err(|why| BenchError::Usage(why.to_string()))
+}
+
+/// The hosts in words.
+fn hosts(grid: &Grid) -> String {
+    if !grid.is_even() {
+        let locals: Vec<_> = (0..grid.nodes()).map(|node| grid.locals(node).to_string()).collect();
+        return format!("hosts of {}", locals.join(", "));
     }
-    Grid::new(args.ranks, args.ranks / args.hosts, Plan::default().leaf_size)
-        .map_err(|why| BenchError::Usage(why.to_string()))
+    if grid.nodes() == 1 { "1 host".into() } else { format!("{} hosts", grid.nodes()) }
 }
 
 /// The shape of an operation of so many bytes, counted as `shouter bench` does; a barrier has none.
@@ -189,14 +191,15 @@ fn shape(collective: Collective, bytes: u64, ranks: u32, (dtype, op): (DType, Re
 }
 
 fn rows(plan: &Plan, grid: &Grid, collective: Collective, args: &PlanArgs) -> Result<Vec<Row>, BenchError> {
-    let whole = u64::from(workload::blocks_counted(collective, args.ranks)) * args.dtype.size() as u64;
+    let whole = u64::from(workload::blocks_counted(collective, grid.ranks())) * args.dtype.size() as u64;
     let sizes = if collective == Collective::Barrier { &[0][..] } else { &args.bytes.0[..] };
     let fits = |bytes: &&u64| bytes.is_multiple_of(whole);
     let (fitting, rest): (Vec<u64>, Vec<u64>) = sizes.iter().copied().partition(|bytes| fits(&bytes));
     if fitting.is_empty() {
         return Err(BenchError::Usage(format!(
             "none of --bytes is a multiple of {whole}: {collective} of {} over {} ranks needs whole elements",
-            args.dtype, args.ranks
+            args.dtype,
+            grid.ranks()
         )));
     }
     if !rest.is_empty() {
@@ -211,6 +214,7 @@ fn row(plan: &Plan, grid: &Grid, collective: Collective, bytes: u64, args: &Plan
     let shape = shape(collective, bytes, grid.ranks(), (args.dtype, args.op));
     let (model, chosen) = (plan.model(), plan.algorithm(grid, &shape));
     let algorithms: Vec<_> = cost::serving(collective)
+        .filter(|algorithm| algorithm.serves(collective, grid))
         .map(|algorithm| {
             let time = model.predict(algorithm, grid, &shape).map(Picoseconds::as_micros);
             (algorithm.name(), time.map_err(|why| why.to_string()))
@@ -234,6 +238,6 @@ fn row(plan: &Plan, grid: &Grid, collective: Collective, bytes: u64, args: &Plan
 /// The prediction for an operation that goes through cells, if this one does.
 fn in_cells(model: &Model, grid: &Grid, shape: &Shape) -> Option<Picoseconds> {
     let published = Problem::new(*grid, Rank(0), shape, Rank(0)).published_bytes();
-    let goes = grid.nodes() == 1 && grid.per_node() > 1 && published <= CELL_BYTES as u64;
+    let goes = grid.nodes() == 1 && grid.ranks() > 1 && published <= CELL_BYTES as u64;
     goes.then(|| model.in_cells(grid, shape))
 }

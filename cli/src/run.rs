@@ -18,10 +18,11 @@ use std::time::Duration;
 use rand::rngs::OsRng;
 use rand::{Rng, TryRngCore};
 
+use crate::hosts::Hosts;
 use crate::status::Status;
 use job::{Job, end_children, exit_status};
 use output::{LauncherEvent, Style};
-use plan::{Link, MAX_HOSTS, Placement};
+use plan::{Link, MAX_HOSTS, MAX_RANKS, Placement};
 use sys::{Half, Signals};
 use workdir::WorkDir;
 
@@ -41,12 +42,13 @@ const LONGEST_SOCKET_PATH: usize = 107;
         line with the rank in front. Signals go to every rank. When one rank dies, the launcher says which and how, \
         gives the others time to report their own errors, and ends them. What ranks have started ends with the job, also \
         when the launcher is killed.\n\n\
-        With --hosts H the ranks are spread in blocks over H emulated hosts: ranks of one host meet in shared memory, \
+        With --hosts 2 the ranks are spread in blocks over two emulated hosts, with --hosts 4,2 as listed: ranks of one host meet in shared memory, \
         hosts are joined by DPDK links over UNIX sockets, or by the kernel's sockets (--transport kernel). It needs no root, \
         no hugepages and no NIC.",
     after_help = "Examples:\n  \
         shouter run -n 4 -- ./trainer                        four ranks on one host, in shared memory\n  \
         shouter run -n 4 --hosts 2 -- ./trainer --epochs 3   two hosts of two ranks, joined by a DPDK link\n  \
+        shouter run --hosts 3,1 -- ./trainer                 a host of three ranks and one of one\n  \
         shouter run -n 4 --hosts 2 --transport kernel -- ./trainer\n                                                       \
         the same over the kernel's sockets, without DPDK\n  \
         shouter run -n 2 --hosts 2 --loss 1% --corrupt 0.1% -- ./trainer\n                                                       \
@@ -61,10 +63,10 @@ const LONGEST_SOCKET_PATH: usize = 107;
 pub(crate) struct Args {
     /// How many ranks
     #[arg(short = 'n', long, value_name = "RANKS", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    ranks: u32,
-    /// How many emulated hosts; ranks fill them in blocks
-    #[arg(long, value_name = "H", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_HOSTS)))]
-    hosts: u32,
+    ranks: Option<u32>,
+    /// How many emulated hosts, which ranks fill in blocks; or the ranks of each, such as 4,2
+    #[arg(long, value_name = "HOSTS", default_value = "1")]
+    hosts: Hosts,
     /// Lose this share of the frames between hosts, for example 1%
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     loss: Option<String>,
@@ -196,28 +198,23 @@ impl LaunchError {
 
 /// Runs the job, until it has ended or the process `front` has.
 fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> {
-    if args.hosts > args.ranks {
+    let locals = args.hosts.fill(args.ranks).map_err(LaunchError::usage)?;
+    let (ranks, hosts) = (locals.iter().sum::<u32>(), locals.len() as u32);
+    if hosts > MAX_HOSTS || ranks > MAX_RANKS {
         return Err(LaunchError::usage(format!(
-            "{} ranks cannot fill {} hosts: use --hosts {} or fewer, or more ranks",
-            args.ranks, args.hosts, args.ranks
+            "{ranks} ranks on {hosts} hosts: one machine runs at most {MAX_RANKS} on {MAX_HOSTS}"
         )));
     }
-    if !args.ranks.is_multiple_of(args.hosts) {
-        return Err(LaunchError::usage(format!(
-            "{} ranks do not fill {} hosts evenly: every host has the same number of ranks",
-            args.ranks, args.hosts
-        )));
-    }
-    if args.hosts == 1 && (args.loss.is_some() || args.corrupt.is_some()) {
+    if hosts == 1 && (args.loss.is_some() || args.corrupt.is_some()) {
         return Err(LaunchError::usage(
             "--loss and --corrupt act on the links between hosts, and there is one host: add --hosts 2",
         ));
     }
-    if args.rdma_device.len() > 1 && args.rdma_device.len() != args.hosts as usize {
+    if args.rdma_device.len() > 1 && args.rdma_device.len() != locals.len() {
         return Err(LaunchError::usage(format!(
             "--rdma-device names {} devices for {} hosts: name one, or one for each host",
             args.rdma_device.len(),
-            args.hosts
+            hosts
         )));
     }
     if !args.has_links() && (args.loss.is_some() || args.corrupt.is_some()) {
@@ -226,11 +223,11 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
              --transport tcp",
         ));
     }
-    let cores = cores_of_ranks(args)?;
+    let cores = cores_of_ranks(args, ranks)?;
     let mut parent = workdir::parent();
     // Sixteen hexadecimal digits, as every job's directory has.
     let sample = parent.join("shouter-run-0123456789abcdef");
-    if plan::longest_socket_path(&sample, args.hosts) > LONGEST_SOCKET_PATH {
+    if plan::longest_socket_path(&sample, hosts) > LONGEST_SOCKET_PATH {
         parent = "/tmp".into();
     }
     let dir = WorkDir::create(&parent).map_err(|error| {
@@ -248,13 +245,13 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     let port = free_port().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error))?;
 
     // Ranks of other emulated hosts, which a rank does not know of, share its cores as well.
-    let crowded = std::thread::available_parallelism().is_ok_and(|cores| args.ranks as usize > cores.get());
+    let crowded = std::thread::available_parallelism().is_ok_and(|cores| ranks as usize > cores.get());
     let mut job = Job::new(front, style, args.grace)
         .map_err(|error| LaunchError::system("cannot receive signals", &error))?;
-    for placement in plan::placements(args.ranks, args.hosts) {
+    for placement in plan::placements(&locals) {
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);
-        describe(&mut command, args, &placement, dir.path(), port);
+        describe(&mut command, args, (&placement, ranks, hosts), dir.path(), port);
         command.env("SHOUTER_JOB", &job_name).env("SHOUTER_KEY_FILE", &key_file);
         if let Some(cores) = &cores {
             command.env("SHOUTER_CORES", cores[placement.rank as usize].to_string());
@@ -270,14 +267,20 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
 }
 
 /// Tells a rank where it is.
-fn describe(command: &mut Command, args: &Args, placement: &Placement, dir: &Path, port: u16) {
+fn describe(
+    command: &mut Command,
+    args: &Args,
+    (placement, ranks, hosts): (&Placement, u32, u32),
+    dir: &Path,
+    port: u16,
+) {
     // What another launcher, or an outer run of this one, said does not hold in here.
     for name in ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"] {
         command.env_remove(name);
     }
     command
         .env("SHOUTER_RANK", placement.rank.to_string())
-        .env("SHOUTER_SIZE", args.ranks.to_string())
+        .env("SHOUTER_SIZE", ranks.to_string())
         .env("SHOUTER_LOCAL_RANK", placement.local_rank.to_string())
         .env("SHOUTER_LOCAL_SIZE", placement.local_size.to_string())
         .env("SHOUTER_NODE", placement.host.to_string())
@@ -303,8 +306,8 @@ fn describe(command: &mut Command, args: &Args, placement: &Placement, dir: &Pat
         }
         None => {}
     }
-    if placement.local_rank == 0 && args.hosts > 1 && args.has_links() {
-        let ports = plan::ports(dir, args.link, args.hosts, placement.host, args.mtu);
+    if placement.local_rank == 0 && hosts > 1 && args.has_links() {
+        let ports = plan::ports(dir, args.link, hosts, placement.host, args.mtu);
         command.env("SHOUTER_PORTS", serde_json::to_string(&ports).unwrap_or_default());
     }
     // Rank 0 may be fed through a pipe or a file; a terminal stays with the launcher.
@@ -313,12 +316,12 @@ fn describe(command: &mut Command, args: &Args, placement: &Placement, dir: &Pat
     }
 }
 
-fn cores_of_ranks(args: &Args) -> Result<Option<Vec<usize>>, LaunchError> {
+fn cores_of_ranks(args: &Args, ranks: u32) -> Result<Option<Vec<usize>>, LaunchError> {
     let mut usable: Vec<usize> =
         core_affinity::get_core_ids().unwrap_or_default().into_iter().map(|core| core.id).collect();
     usable.sort_unstable();
     match &args.cores {
-        None => Ok(plan::cores_of_ranks(args.ranks, &usable)),
+        None => Ok(plan::cores_of_ranks(ranks, &usable)),
         Some(Cores::None) => Ok(None),
         Some(Cores::List(named)) => {
             if let Some(core) = named.iter().find(|core| !usable.contains(core)) {
@@ -326,11 +329,11 @@ fn cores_of_ranks(args: &Args) -> Result<Option<Vec<usize>>, LaunchError> {
                     "--cores: this process may not use core {core}; it may use {usable:?}"
                 )));
             }
-            plan::cores_of_ranks(args.ranks, named).map(Some).ok_or_else(|| {
+            plan::cores_of_ranks(ranks, named).map(Some).ok_or_else(|| {
                 LaunchError::usage(format!(
                     "--cores names {} cores for {} ranks: name one for each, or use --cores none",
                     named.len(),
-                    args.ranks
+                    ranks
                 ))
             })
         }

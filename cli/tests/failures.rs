@@ -71,19 +71,6 @@ fn join() -> Result<Group, Error> {
     if let (Some(key), Some(value), true) = (parameter("KEY"), parameter("VALUE"), odd_one()) {
         builder = builder.set(&key, &value).map_err(config)?;
     }
-    if let Some(hosts) = parameter("HOSTS") {
-        let mut first = 0;
-        let own: u32 = std::env::var("SHOUTER_RANK").unwrap().parse().unwrap();
-        for (host, ranks) in hosts.split(',').map(|ranks| ranks.parse::<u32>().unwrap()).enumerate() {
-            if (first..first + ranks).contains(&own) {
-                let place = [("local_rank", own - first), ("local_size", ranks), ("node", host as u32)];
-                for (key, value) in place {
-                    builder = builder.set(key, &value.to_string()).map_err(config)?;
-                }
-            }
-            first += ranks;
-        }
-    }
     let built: Config = builder.build().map_err(config)?;
     if parameter("STALE").is_some() {
         for path in built.ports.iter().filter_map(|port| port.device.strip_prefix("vhost:")) {
@@ -593,25 +580,6 @@ fn a_plan_that_differs_is_refused_with_the_key() {
         assert_eq!(rank.code, Some(JOIN), "{state}");
         assert!(rank.error().contains("channel_num: rank 1 has 4 and rank 0 has 10"), "{state}");
         assert!(rank.ended.unwrap() < FOUND, "{state}");
-    }
-}
-
-#[test]
-fn hosts_with_different_numbers_of_ranks_are_refused_by_name_on_every_rank() {
-    for (ranks, hosts, found) in
-        [(4, "3,1", "rank 0 has 3"), (4, "1,3", "has 3"), (8, "2,4,2", "has 4"), (5, "2,2,1", "rank 0 has 2")]
-    {
-        let job = job(ranks, 1, "once").env("SHOUTER_TRANSPORT", "kernel").with("HOSTS", hosts).start();
-        let state = job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
-        for rank in &state.ranks {
-            assert_eq!(rank.code, Some(JOIN), "{hosts}\n{state}");
-            let error = rank.error();
-            assert!(
-                error.contains("different numbers of ranks") && error.contains(found),
-                "{hosts}: {error}"
-            );
-        }
-        job.finish();
     }
 }
 

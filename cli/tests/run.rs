@@ -96,9 +96,16 @@ fn every_rank_learns_its_place() {
             "[3] 3/4 1/2 host 1 127.0.0.1"
         ]
     );
-    let uneven = home.run(&["-n", "3", "--hosts", "2", "--", "true"]);
-    assert_eq!(uneven.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&uneven.stderr).contains("evenly"), "{uneven:?}");
+    for args in [&["-n", "3", "--hosts", "2"][..], &["--hosts", "2,1"]] {
+        let output = home.run(&[args, &["--", "sh", "-c", show]].concat());
+        assert_eq!(
+            lines(&output.stdout),
+            ["[0] 0/3 0/2 host 0 127.0.0.1", "[1] 1/3 1/2 host 0 127.0.0.1", "[2] 2/3 0/1 host 1 127.0.0.1"]
+        );
+    }
+    let wrong = home.run(&["-n", "4", "--hosts", "2,1", "--", "true"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("lists 3 ranks"), "{wrong:?}");
     assert_eq!(home.entries(), 0, "the job's directory is still there");
 }
 

@@ -1,11 +1,17 @@
 //! The grid: ranks -> nodes -> leaf groups -> roots.
 //!
-//! Ranks fill nodes in blocks, so rank, node and local rank follow from one another by division. Rank 0 of each node
+//! Ranks fill nodes in blocks. Where all nodes have the same number of ranks, rank, node and local rank follow from one another by
+//! division; else by a map. Rank 0 of each node
 //! is its *leader* and owns the NIC. Leaders form the *up grid*, cut into *leaf groups* of `leaf_size` nodes (the
 //! hosts under one switch, say); within it, roles such as *root* belong to a slice, never to a node.
+//!
+//! A grid is a number of bytes that every schedule and message path copies. So maps are interned: the process keeps one for each
+//! list of hosts that it has seen, for good.
 
 use core::fmt;
 use core::ops::Range;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, PoisonError};
 use thiserror::Error;
 
 /// A rank of the group, from 0.
@@ -42,17 +48,69 @@ pub enum GridError {
         /// Ranks on the last node.
         rest: u32,
     },
+    /// A node without ranks.
+    #[error("host {node} has no ranks; leave it out, or start at least one rank there")]
+    EmptyNode {
+        /// Which.
+        node: usize,
+    },
+    /// More ranks than numbers.
+    #[error("{nodes} hosts have more than {} ranks in all", u32::MAX)]
+    TooMany {
+        /// Nodes.
+        nodes: usize,
+    },
     /// Leaf groups of no nodes.
     #[error("leaf groups need at least one node; set the plan's leaf_size to 1 or more")]
     NoLeaf,
+}
+
+/// Where ranks are, on nodes with different numbers of them.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Map {
+    /// By node: its first rank; behind the last one the number of ranks.
+    firsts: Box<[u32]>,
+    /// By rank.
+    nodes: Box<[u32]>,
+    /// The numbers of ranks that nodes have, in ascending order.
+    numbers: Box<[u32]>,
+}
+
+/// The maps of this process.
+static MAPS: Mutex<BTreeSet<&'static Map>> = Mutex::new(BTreeSet::new());
+
+impl Map {
+    fn of(locals: &[u32]) -> Result<&'static Self, GridError> {
+        let mut firsts = vec![0u32];
+        for (node, &ranks) in locals.iter().enumerate() {
+            if ranks == 0 {
+                return Err(GridError::EmptyNode { node });
+            }
+            let end = firsts[node].checked_add(ranks).ok_or(GridError::TooMany { nodes: locals.len() })?;
+            firsts.push(end);
+        }
+        let nodes = (0..).zip(locals).flat_map(|(node, &ranks)| (0..ranks).map(move |_| node)).collect();
+        let numbers = locals.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
+        let map = Self { firsts: firsts.into(), nodes, numbers };
+        let mut maps = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = maps.get(&map) {
+            return Ok(known);
+        }
+        let map = Box::leak(Box::new(map));
+        maps.insert(map);
+        Ok(map)
+    }
 }
 
 /// Who is where. The same value on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     ranks: u32,
+    /// Ranks on each node; where there is a map, on the fullest one.
     per_node: u32,
     leaf_size: u32,
+    /// Where nodes have different numbers of ranks.
+    map: Option<&'static Map>,
 }
 
 impl Grid {
@@ -68,12 +126,43 @@ impl Grid {
         if leaf_size == 0 {
             return Err(GridError::NoLeaf);
         }
-        Ok(Self { ranks, per_node, leaf_size })
+        Ok(Self { ranks, per_node, leaf_size, map: None })
+    }
+
+    /// A grid of nodes with so many ranks each, in the order of ranks, and leaf groups of `leaf_size` nodes (the last may be smaller).
+    pub fn of_hosts(locals: &[u32], leaf_size: u32) -> Result<Self, GridError> {
+        if leaf_size == 0 {
+            return Err(GridError::NoLeaf);
+        }
+        let Some(&first) = locals.first() else { return Err(GridError::Empty { ranks: 0, per_node: 0 }) };
+        if locals.iter().all(|&ranks| ranks == first) {
+            let nodes = u32::try_from(locals.len()).ok();
+            let ranks = nodes.and_then(|nodes| nodes.checked_mul(first));
+            return Self::new(ranks.ok_or(GridError::TooMany { nodes: locals.len() })?, first, leaf_size);
+        }
+        let map = Map::of(locals)?;
+        let most = map.numbers.last().copied().unwrap_or(first);
+        Ok(Self { ranks: map.nodes.len() as u32, per_node: most, leaf_size, map: Some(map) })
     }
 
     /// The same ranks with other leaf groups.
     pub fn with_leaf_size(self, leaf_size: u32) -> Result<Self, GridError> {
-        Self::new(self.ranks, self.per_node, leaf_size)
+        if leaf_size == 0 {
+            return Err(GridError::NoLeaf);
+        }
+        Ok(Self { leaf_size, ..self })
+    }
+
+    /// Whether the ranks are on the same nodes, whatever the leaf groups.
+    #[inline]
+    pub fn has_nodes_of(&self, other: &Self) -> bool {
+        let same_map = match (self.map, other.map) {
+            // There is one map for each list of nodes.
+            (Some(map), Some(of_other)) => core::ptr::eq(map, of_other),
+            (None, None) => true,
+            _ => false,
+        };
+        same_map && (self.ranks, self.per_node) == (other.ranks, other.per_node)
     }
 
     /// Ranks of the group.
@@ -81,14 +170,43 @@ impl Grid {
         self.ranks
     }
 
-    /// Ranks on each node.
-    pub fn per_node(&self) -> u32 {
+    /// Whether all nodes have the same number of ranks.
+    #[inline]
+    pub fn is_even(&self) -> bool {
+        self.map.is_none()
+    }
+
+    /// Ranks on the fullest node: on each, where the grid [is even](Self::is_even).
+    #[inline]
+    pub fn most_locals(&self) -> u32 {
         self.per_node
     }
 
+    /// The numbers of ranks that nodes have, each once.
+    pub fn numbers_of_locals(&self) -> impl Iterator<Item = u32> + use<> {
+        let (one, more) = match self.map {
+            None => (Some(self.per_node), &[][..]),
+            Some(map) => (None, &map.numbers[..]),
+        };
+        one.into_iter().chain(more.iter().copied())
+    }
+
+    /// Ranks on a node of the grid.
+    #[inline]
+    pub fn locals(&self, node: u32) -> u32 {
+        match self.map {
+            None => self.per_node,
+            Some(_) => self.leader_of(node + 1).0 - self.leader_of(node).0,
+        }
+    }
+
     /// Nodes.
+    #[inline]
     pub fn nodes(&self) -> u32 {
-        self.ranks / self.per_node
+        match self.map {
+            None => self.ranks / self.per_node,
+            Some(map) => map.firsts.len() as u32 - 1,
+        }
     }
 
     /// Nodes in a full leaf group.
@@ -96,27 +214,47 @@ impl Grid {
         self.leaf_size.min(self.nodes())
     }
 
-    /// The node of a rank.
+    /// The node of a rank; of one that is not of the grid, none of its nodes.
+    #[inline]
     pub fn node_of(&self, rank: Rank) -> u32 {
-        rank.0 / self.per_node
+        match self.map {
+            None => rank.0 / self.per_node,
+            Some(map) => map.nodes.get(rank.0 as usize).copied().unwrap_or(self.nodes()),
+        }
     }
 
     /// The rank's number within its node.
+    #[inline]
     pub fn local_of(&self, rank: Rank) -> u32 {
-        rank.0 % self.per_node
+        match self.map {
+            None => rank.0 % self.per_node,
+            Some(_) => rank.0 - self.leader_of(self.node_of(rank)).0,
+        }
     }
 
     /// The rank with this number on this node.
+    #[inline]
     pub fn rank_at(&self, node: u32, local: u32) -> Rank {
-        Rank(node * self.per_node + local)
+        Rank(self.leader_of(node).0 + local)
     }
 
-    /// The rank that owns the node's NIC.
+    /// The rank that owns the node's NIC; behind the last node, the number of ranks.
+    #[inline]
     pub fn leader_of(&self, node: u32) -> Rank {
-        Rank(node * self.per_node)
+        match self.map {
+            None => Rank(node * self.per_node),
+            Some(map) => Rank(map.firsts.get(node as usize).copied().unwrap_or(self.ranks)),
+        }
+    }
+
+    /// The ranks of a node.
+    pub fn ranks_on(&self, node: u32) -> impl Iterator<Item = Rank> + Clone + use<> {
+        let first = self.leader_of(node).0;
+        (first..first + self.locals(node)).map(Rank)
     }
 
     /// Whether the rank owns its node's NIC.
+    #[inline]
     pub fn is_leader(&self, rank: Rank) -> bool {
         self.local_of(rank) == 0
     }

@@ -121,7 +121,8 @@ impl Plan {
         if !cost::is_modelled(shape.collective) {
             return Self::unmodelled(grid, shape);
         }
-        let candidates: Vec<_> = cost::candidates(shape).collect();
+        let serves = |algorithm: &Algorithm| algorithm.serves(shape.collective, grid);
+        let candidates: Vec<_> = cost::candidates(shape).filter(serves).collect();
         let first = candidates.first().copied().unwrap_or(Algorithm::Direct);
         let Ok(grid) = grid.with_leaf_size(self.leaf_size) else { return first };
         if candidates.len() == 1 {
@@ -142,7 +143,7 @@ impl Plan {
 
     /// Blocks that differ have one way. A scan is raw where its bytes are few on all links: the other way has a hop for each host.
     fn unmodelled(grid: &Grid, shape: &Shape) -> Algorithm {
-        let peers = (grid.nodes() - 1).max(grid.per_node() - 1).max(1);
+        let peers = (grid.nodes() - 1).max(grid.most_locals() - 1).max(1);
         let bytes = shape.count.saturating_mul(shape.dtype.size() as u64).saturating_mul(peers.into());
         match shape.collective.is_scan() && bytes > RAW_SCAN_BYTES {
             true => Algorithm::Hierarchical,

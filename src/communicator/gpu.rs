@@ -357,18 +357,18 @@ impl Group {
         let accelerator = Box::new(shared);
         // Where each rank folds for itself, it does so in a slot, and blocks of tensors go through slots.
         let slots = registered(context, self.drive.with(|engine| engine.slots())?)?;
+        let parts = parts.map(|parts| (parts.crcs, parts.slots));
         let staging = match &self.node {
             None => {
                 let memory = Pinned::new(context, Solo::memory_bytes(lanes, bytes)).map_err(gpu_error)?;
                 // SAFETY: it goes with the engine, which uses the lanes and ends all copies before.
                 let solo = Solo::new(unsafe { memory.region(0) }, lanes, bytes);
-                let parts = parts.map(|parts| (parts.crcs, parts.slots));
                 Staging { accelerator, solo, memory: Box::new((memory, slots, parts)) }
             }
             Some(node) => {
                 // What the ranks share goes when the last part of the group does; the registration goes with the engine.
                 let memory: Box<dyn Any + Send> =
-                    Box::new((registered(context, node.lanes_memory())?, slots, node.clone()));
+                    Box::new((registered(context, node.lanes_memory())?, slots, node.clone(), parts));
                 Staging { accelerator, solo: None, memory }
             }
         };

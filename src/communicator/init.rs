@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::Identity;
+use shouter_reducer::header::{Collective, Identity};
 use shouter_reducer::kernel::Kernels;
-use shouter_reducer::plan::Plan;
+use shouter_reducer::plan::{self, Plan};
 use shouter_reducer::recorder::{Recorder, RegisteredTensor};
+use shouter_reducer::schedule::Algorithm;
 use shouter_reducer::transport::NodeMemory;
 
 use super::drive::Drive;
@@ -79,15 +80,19 @@ pub fn init(config: Config) -> Result<Group, Error> {
         fuse_bytes: config.fuse_bytes,
         ..Plan::default()
     };
-    let grid = grid(&config, &plan)?;
     let rank = Rank(config.rank);
-    check_transport(&config, &grid)?;
+    check_one_host(&config)?;
     let mut joined = match config.size {
         1 => None,
-        _ => Some(join(&config, &grid, &plan)?),
+        _ => Some(join(&config, &plan)?),
     };
+    let grid = grid(&config, &plan, joined.as_ref())?;
+    check_hosts(&config, &grid).inspect_err(|why| {
+        joined.iter_mut().for_each(|joined| joined.control.give_up(&why.to_string()));
+    })?;
     let node = match &mut joined {
-        Some(joined) if grid.per_node() > 1 => {
+        // Where one host has several ranks, all have memory for what they say to one another's ranks.
+        Some(joined) if grid.most_locals() > 1 => {
             let met = meet(&config, &grid, &plan, joined);
             Some(Arc::new(met.inspect_err(|why| joined.control.give_up(&why.to_string()))?))
         }
@@ -122,8 +127,7 @@ pub fn init(config: Config) -> Result<Group, Error> {
         _ => None,
     };
     let (dead_after, shared) = (config.heartbeat_timeout, node.clone());
-    let (ranks, per_node) = (grid.ranks(), grid.per_node());
-    let parts = Parts { executor, rank, ranks, per_node, up, node, dead_after };
+    let parts = Parts { executor, rank, up, node, dead_after };
     let mut engine = Engine::new(parts, Clock.now());
     let timeline = config.timeline.as_ref().map(|_| {
         let timeline = Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS);
@@ -274,12 +278,17 @@ fn dump_place(config: &Config, grid: &Grid) -> DumpTarget {
     }
 }
 
-/// The grid of the job. Where this rank's numbers make none, those of other ranks may differ: all of them get the error.
-fn grid(config: &Config, plan: &Plan) -> Result<Grid, Error> {
-    Grid::new(config.size, config.local_size, plan.leaf_size).or_else(|why| {
-        let joined = rendezvous::join(&RendezvousConfig::of(config)?, Hello::of(config)).map(drop);
-        joined.map_err(Error::from).and(Err(Error::Config(why.to_string())))
-    })
+/// The grid of the job, by its roster. A rank that is alone has none.
+fn grid(config: &Config, plan: &Plan, joined: Option<&Joined>) -> Result<Grid, Error> {
+    let hosts = joined.map_or_else(|| vec![1], |joined| joined.roster.hosts());
+    let grid = Grid::of_hosts(&hosts, plan.leaf_size).map_err(|why| Error::join(why.to_string()))?;
+    let rank = Rank(config.rank);
+    let place = (grid.ranks(), grid.local_of(rank), grid.locals(grid.node_of(rank)));
+    if !grid.contains(rank) || place != (config.size, config.local_rank, config.local_size) {
+        let why = format!("rank 0's list of ranks has {rank} elsewhere: {hosts:?} ranks on the hosts");
+        return Err(Error::join_without(0, why));
+    }
+    Ok(grid)
 }
 
 /// Listens to the other ranks' control connections from now on.
@@ -325,19 +334,37 @@ fn lend_results(up: &mut UpChannels, node: &NodeSegment) {
     }
 }
 
-/// The explicit choice of a transport must be able to carry the group.
-fn check_transport(config: &Config, grid: &Grid) -> Result<(), Error> {
+/// Shared memory alone serves one host; all ranks know by themselves whether there are more.
+fn check_one_host(config: &Config) -> Result<(), Error> {
     match config.transport {
-        TransportChoice::Shm if grid.nodes() > 1 => Err(Error::Config(format!(
-            "transport = \"shm\" serves one host, and the job has {}; use transport = \"auto\"",
-            grid.nodes()
-        ))),
-        TransportChoice::Rud if grid.per_node() > 1 => Err(Error::Config(format!(
-            "transport = \"rud\" alone serves one rank on each host, and the job has {}; use transport = \"auto\"",
-            grid.per_node()
+        TransportChoice::Shm if config.local_size < config.size => Err(Error::Config(format!(
+            "transport = \"shm\" serves one host, and {} of the job's {} ranks are on this one; use transport = \"auto\"",
+            config.local_size, config.size
         ))),
         _ => Ok(()),
     }
+}
+
+/// What the configuration names must be able to serve these hosts.
+fn check_hosts(config: &Config, grid: &Grid) -> Result<(), Error> {
+    if config.transport == TransportChoice::Rud && grid.most_locals() > 1 {
+        return Err(Error::Config(format!(
+            "transport = \"rud\" alone serves one rank on each host, and the job has {}; use transport = \"auto\"",
+            grid.most_locals()
+        )));
+    }
+    for collective in Collective::ALL {
+        let Some(algorithm) = config.schedule.of(collective) else { continue };
+        if !algorithm.serves(collective, grid) {
+            let (key, name) = (plan::word(collective), algorithm.name());
+            return Err(Error::Config(format!(
+                "schedule = \"{key}:{name}\" needs the same number of ranks on every host, and this job's have different numbers; leave it \
+                 out, or name {}",
+                Algorithm::general(collective).name()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Spins where every rank of the host has a core of its own, yields where not.
@@ -357,8 +384,8 @@ struct Joined {
     local: LocalCapabilities,
 }
 
-fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
-    let leads = grid.nodes() > 1 && grid.is_leader(Rank(config.rank));
+fn join(config: &Config, plan: &Plan) -> Result<Joined, Error> {
+    let leads = config.local_size < config.size && config.local_rank == 0;
     let local = LocalCapabilities::of(config, leads)?;
     let mut hello = Hello::of(config);
     hello.plan = plan.fields();
@@ -373,7 +400,7 @@ fn join(config: &Config, grid: &Grid, plan: &Plan) -> Result<Joined, Error> {
 /// Maps the memory of this node.
 fn meet(config: &Config, grid: &Grid, plan: &Plan, joined: &mut Joined) -> Result<NodeSegment, Error> {
     let shape = Shape {
-        ranks: grid.per_node(),
+        ranks: grid.locals(grid.node_of(Rank(config.rank))),
         lanes: plan.lanes,
         lane_bytes: plan.lane_bytes as usize,
         arena_bytes: ARENA_BYTES,
@@ -500,8 +527,9 @@ fn costs_from(values: &[u32]) -> Result<Costs, Error> {
 pub fn leaders(config: &Config) -> Result<(UpChannels, ControlLink), Error> {
     log::speak_for(config.rank);
     let plan = Plan::default();
-    let grid = grid(config, &plan)?;
-    let reached = reach(config, &grid, join(config, &grid, &plan)?)?;
+    let joined = join(config, &plan)?;
+    let grid = grid(config, &plan, Some(&joined))?;
+    let reached = reach(config, &grid, joined)?;
     if let Some(why) = reached.unreached {
         return Err(Error::join(why));
     }

@@ -176,7 +176,8 @@ impl Group {
 
     /// Ranks on each host.
     pub fn local_size(&self) -> u32 {
-        self.subset.as_ref().map_or(self.grid.per_node(), |subset| subset.places.local_size)
+        let of_host = self.grid.locals(self.grid.node_of(self.rank));
+        self.subset.as_ref().map_or(of_host, |subset| subset.places.local_size)
     }
 
     /// This host's number in the group, from 0.

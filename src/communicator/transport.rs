@@ -30,7 +30,8 @@ impl Transport {
     /// Of a rank of this grid, whose leader uses `channels` to other hosts for those `reasons`, which only it knows.
     pub(super) fn new(grid: &Grid, rank: Rank, channels: &str, reasons: Vec<String>) -> Self {
         let mut all = vec![];
-        match grid.per_node() {
+        let locals = grid.locals(grid.node_of(rank));
+        match locals {
             1 if grid.nodes() == 1 => all.push("local: the group has one rank".to_owned()),
             1 => {}
             ranks => all.push(format!("shm: the {ranks} ranks of this host share memory")),
@@ -40,7 +41,7 @@ impl Transport {
             all.push(format!("{channels}: chosen by {leader}, the first of this host; its log says why"));
         }
         all.extend(reasons);
-        let channels = match (grid.per_node() > 1, grid.nodes() > 1) {
+        let channels = match (locals > 1, grid.nodes() > 1) {
             (false, false) => "local".to_owned(),
             (true, false) => "shm".to_owned(),
             (false, true) => channels.to_owned(),

@@ -40,7 +40,7 @@ pub const KEYS: &[KeySpec] = &[
     key(
         "local_rank",
         "a rank on this host, from 0 to local_size - 1",
-        "torchrun's LOCAL_RANK, else rank modulo local_size",
+        "torchrun's LOCAL_RANK, else rank modulo local_size, which is right where all hosts have as many ranks",
         "this process's number on its host",
     ),
     key(

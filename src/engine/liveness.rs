@@ -29,7 +29,7 @@ pub(super) struct Liveness {
 }
 
 impl Liveness {
-    pub(super) fn new(first: Rank, local: u32, per_node: u32, dead_after: Duration, now: Instant) -> Self {
+    pub(super) fn new(first: Rank, local: u32, locals: u32, dead_after: Duration, now: Instant) -> Self {
         let every = (dead_after / 100).clamp(SHORTEST, Duration::from_millis(50));
         Self {
             first,
@@ -37,7 +37,7 @@ impl Liveness {
             dead_after,
             every,
             next: now,
-            seen: vec![(0, now); per_node as usize],
+            seen: vec![(0, now); locals as usize],
             departing: false,
             dispute: None,
         }

@@ -72,10 +72,6 @@ pub struct Parts {
     pub executor: Executor,
     /// This rank.
     pub rank: Rank,
-    /// Ranks of the group.
-    pub ranks: u32,
-    /// Ranks on this node.
-    pub per_node: u32,
     /// The channels to the other leaders, where this rank is one and there are others.
     pub up: UpChannels,
     /// The memory shared with this node's ranks, where there are several.
@@ -138,7 +134,6 @@ impl Inbox for Inboxes<'_> {
 /// Everything that one rank drives.
 pub struct Engine {
     rank: Rank,
-    per_node: u32,
     up: UpChannels,
     node: Option<Arc<NodeSegment>>,
     liveness: Liveness,
@@ -192,8 +187,9 @@ pub struct Engine {
 impl Engine {
     /// An engine of these parts, which have been joined to their peers.
     pub fn new(parts: Parts, now: Instant) -> Self {
-        let Parts { executor, rank, ranks, per_node, up, node, dead_after } = parts;
-        let local = rank.0 % per_node.max(1);
+        let Parts { executor, rank, up, node, dead_after } = parts;
+        let (grid, locals) = (executor.config().grid, executor.config().locals());
+        let (ranks, local) = (grid.ranks(), grid.local_of(rank));
         let first = Rank(rank.0 - local);
         // From here on the others of the node may count this rank's silence.
         node.iter().for_each(|node| node.beat(local));
@@ -203,10 +199,9 @@ impl Engine {
             windows: windows::windows(rank, ranks),
             groups: Groups::new(),
             rank,
-            per_node: per_node.max(1),
             up,
             node,
-            liveness: Liveness::new(first, local, per_node, dead_after, now),
+            liveness: Liveness::new(first, local, locals, dead_after, now),
             open: Vec::with_capacity(64),
             submitted: Submitted::default(),
             finished: Vec::with_capacity(64),
@@ -454,8 +449,8 @@ impl Poller for Engine {
             self.watch.lost(now, loss.rank, &mut self.executor);
             let has_left = self.left.iter().any(|departure| departure.rank == loss.rank.0);
             // What goes by other ways goes on.
-            let (per_node, own, lost) = (self.per_node, self.rank, loss.rank);
-            let host = |rank: Rank| rank.0 / per_node;
+            let (grid, own, lost) = (self.executor.config().grid, self.rank, loss.rank);
+            let host = |rank: Rank| grid.node_of(rank);
             let is_behind = |rank| rank == lost || host(rank) == host(lost) && host(lost) != host(own);
             let waits =
                 || self.running != 0 || self.messages.wait_for(is_behind) || self.windows.wait_for(is_behind);

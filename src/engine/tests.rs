@@ -104,8 +104,6 @@ fn engine(node: NodeSegment, grid: Grid, now: Instant) -> Engine {
     let parts = Parts {
         executor,
         rank,
-        ranks: 2,
-        per_node: 2,
         up: UpChannels::default(),
         node: Some(Arc::new(node)),
         dead_after: DEAD_AFTER,

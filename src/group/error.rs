@@ -118,18 +118,10 @@ pub enum Refusal {
         /// Rank 0's.
         ours: String,
     },
-    /// The hosts are not equally full.
-    #[error(
-        "hosts with different numbers of ranks are not supported: {what}; start the same number of ranks on every host \
-         (SHOUTER_LOCAL_SIZE or LOCAL_WORLD_SIZE)"
-    )]
-    Uneven {
-        /// Who differs.
-        what: String,
-    },
     /// The ranks do not fill hosts in blocks.
     #[error(
-        "rank {rank} cannot be where it says: {what}; ranks fill hosts in blocks, as `shouter run` and torchrun number them"
+        "rank {rank} cannot be where it says: {what}; ranks fill hosts in blocks, as `shouter run` and torchrun number them; \
+         where hosts have different numbers of ranks, each is told its own (SHOUTER_LOCAL_RANK and SHOUTER_LOCAL_SIZE)"
     )]
     Place {
         /// Who.

@@ -57,6 +57,12 @@ impl Roster {
         self.members.last().map_or(0, |member| member.node + 1)
     }
 
+    /// How many ranks each node has.
+    pub fn hosts(&self) -> Vec<u32> {
+        let same = |one: &Member, next: &Member| one.node == next.node;
+        self.members.chunk_by(same).map(|members| members.len() as u32).collect()
+    }
+
     /// Puts the hellos, given in the order of ranks, in their places: ranks fill nodes in blocks.
     pub(super) fn assemble(
         hellos: &[Hello],

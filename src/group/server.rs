@@ -132,11 +132,7 @@ pub(super) fn join(config: &RendezvousConfig, ours: Hello) -> Result<Gathered, J
         until: Instant::now() + config.deadline,
         slots,
     };
-    let gathered = match server.check_own() {
-        Ok(()) => server.gather(),
-        uneven => uneven,
-    };
-    match gathered {
+    match server.gather() {
         Ok(()) => server.finish(),
         Err(Failure::Refused(refusal)) => Err(server.fail(refusal)),
         Err(Failure::System(what, error)) => Err(system(what, error)),
@@ -153,18 +149,6 @@ enum Failure {
 }
 
 impl Server<'_> {
-    /// This rank's own place may already be one that cannot be.
-    fn check_own(&self) -> Result<(), Failure> {
-        let Hello { size, local_size, .. } = self.ours;
-        if local_size != 0 && size.is_multiple_of(local_size) {
-            return Ok(());
-        }
-        let what = format!(
-            "rank 0 has {local_size} on its host, and the job's {size} do not fill hosts of {local_size}"
-        );
-        Err(Failure::Refused(Refusal::Uneven { what }))
-    }
-
     /// Serves all connections until every rank is there, or has been refused.
     fn gather(&mut self) -> Result<(), Failure> {
         let until = self.until;
@@ -370,7 +354,7 @@ impl Server<'_> {
     }
 
     fn check(&self, hello: &Hello, address: SocketAddr) -> Result<(), Refusal> {
-        let Hello { rank, size, local_size, .. } = hello;
+        let Hello { rank, size, .. } = hello;
         let (rank, ours) = (*rank, &self.ours);
         if *size != ours.size || rank >= ours.size {
             return Err(Refusal::Size { rank, theirs: *size, ours: ours.size });
@@ -381,10 +365,6 @@ impl Server<'_> {
         };
         if let Some(first) = first {
             return Err(Refusal::DuplicateRank { rank, first, second: address });
-        }
-        if *local_size != ours.local_size {
-            let what = format!("rank {rank} has {local_size} on its host and rank 0 has {}", ours.local_size);
-            return Err(Refusal::Uneven { what });
         }
         match hello.differing(ours) {
             Some((key, theirs, ours)) => Err(Refusal::Plan { rank, key, theirs, ours }),

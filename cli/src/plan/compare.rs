@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use shouter::Collective;
+use shouter_reducer::grid::Grid;
 use shouter_reducer::plan;
 use shouter_reducer::schedule::Algorithm;
 
@@ -13,11 +14,20 @@ use crate::bench::report::ReportLine;
 use crate::bench::{BenchError, output_within, patience, workload};
 
 /// Measures the size of each row.
-pub(super) fn measure(rows: &mut [Row], collective: Collective, args: &PlanArgs) -> Result<(), BenchError> {
+pub(super) fn measure(
+    rows: &mut [Row],
+    collective: Collective,
+    grid: &Grid,
+    args: &PlanArgs,
+) -> Result<(), BenchError> {
+    if !grid.is_even() {
+        let why = "--compare measures hosts with the same number of ranks: give --ranks and a number of --hosts that divides it";
+        return Err(BenchError::Usage(why.into()));
+    }
     let sizes: Vec<u64> = rows.iter().map(|row| row.bytes).collect();
     let job = Job {
-        ranks: args.ranks,
-        hosts: args.hosts,
+        ranks: grid.ranks(),
+        hosts: grid.nodes(),
         transport: &args.transport,
         dtype: args.dtype.name(),
         seconds: args.seconds,

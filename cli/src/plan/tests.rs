@@ -39,8 +39,8 @@ fn what_makes_no_sense_is_refused() {
     ] {
         assert!(parsed(args).is_err(), "{args:?}");
     }
-    let uneven = grid(&parsed(&["--ranks", "7", "--hosts", "2"]).unwrap()).unwrap_err();
-    assert!(uneven.to_string().contains("7 ranks do not fill 2 hosts"), "{uneven}");
+    let too_many = grid(&parsed(&["--ranks", "2", "--hosts", "7"]).unwrap()).unwrap_err();
+    assert!(too_many.to_string().contains("2 ranks cannot fill 7 hosts"), "{too_many}");
     let none = parsed(&["--ranks", "4", "--collective", "reduce_scatter", "--bytes", "4,8"]).unwrap();
     let four = grid(&none).unwrap();
     let refused = rows(&Plan::default(), &four, Collective::ReduceScatter, &none).unwrap_err();
@@ -65,6 +65,24 @@ fn each_size_has_its_algorithm_its_times_and_its_bound() {
     let json: serde_json::Value = serde_json::to_value(&rows[0]).unwrap();
     assert_eq!(json["algorithm"], "bruck");
     assert!(json["algorithms_us"]["ring"].is_f64() && json.get("measured_us").is_none(), "{json}");
+}
+
+#[test]
+fn hosts_may_have_different_numbers_of_ranks() {
+    let args = parsed(&["--hosts", "4,2", "--bytes", "24Ki,1536Ki"]).unwrap();
+    let grid = grid(&args).unwrap();
+    assert_eq!((grid.ranks(), hosts(&grid)), (6, "hosts of 4, 2".to_owned()));
+    for collective in Collective::ALL.into_iter().filter(|&one| cost::is_modelled(one)) {
+        for row in rows(&Plan::default(), &grid, collective, &args).unwrap() {
+            assert!(row.predicted_us.is_some_and(|us| us >= row.bound_us), "{collective}: {row:?}");
+            let of_blocks = collective.is_blocked() && row.algorithms.iter().any(|(name, _)| *name == "ring");
+            assert!(!of_blocks, "{collective}: a ring forwards as many blocks of each host");
+        }
+    }
+    let refused = compare::measure(&mut [], Collective::AllReduce, &grid, &args).unwrap_err();
+    assert!(refused.to_string().contains("the same number of ranks"), "{refused}");
+    let spread = super::grid(&parsed(&["--ranks", "7", "--hosts", "2"]).unwrap()).unwrap();
+    assert_eq!(hosts(&spread), "hosts of 4, 3");
 }
 
 #[test]

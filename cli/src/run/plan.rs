@@ -3,7 +3,7 @@
 //! Everything here is a pure function of the command line and of the machine's core list, so that a test can look at a
 //! job of 32 hosts without starting one.
 //!
-//! Ranks fill hosts in blocks: with 5 ranks on 2 hosts, ranks 0, 1, 2 are host 0 and ranks 3, 4 are host 1. Every
+//! Ranks fill hosts in blocks: on hosts of 3 and 2 ranks, ranks 0, 1, 2 are host 0 and ranks 3, 4 are host 1. Every
 //! pair of hosts has a link of its own. The host with the lower number serves it (vhost, or memif's server side) and
 //! the other one is its client. Every link is a network of its own (a /30: two stations), so that an address says which
 //! port it belongs to; both ends name the other as the peer that this port leads to, so a route is never guessed.
@@ -17,6 +17,9 @@ use serde::Serialize;
 /// The largest number of emulated hosts: a host of a full mesh needs a DPDK port to each of the others, and a process
 /// has 32 (`RTE_MAX_ETHPORTS`).
 pub(super) const MAX_HOSTS: u32 = 32;
+
+/// The largest number of ranks of a job on one machine.
+pub(super) const MAX_RANKS: u32 = 4096;
 
 /// The driver pair that joins two emulated hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -45,12 +48,10 @@ pub(super) struct Placement {
     pub(super) local_size: u32,
 }
 
-/// Spreads `ranks` over `hosts` in blocks; the first `ranks % hosts` hosts get one more. `hosts` is at least 1.
-pub(super) fn placements(ranks: u32, hosts: u32) -> Vec<Placement> {
-    let (share, extra) = (ranks / hosts, ranks % hosts);
+/// Where ranks are that fill hosts of so many ranks in blocks.
+pub(super) fn placements(locals: &[u32]) -> Vec<Placement> {
     let mut placements = Vec::new();
-    for host in 0..hosts {
-        let local_size = share + u32::from(host < extra);
+    for (host, &local_size) in (0..).zip(locals) {
         for local_rank in 0..local_size {
             placements.push(Placement { rank: placements.len() as u32, host, local_rank, local_size });
         }

@@ -97,8 +97,8 @@ pub(crate) struct Plan {
     after: Vec<String>,
 }
 
-/// A job of `ranks` ranks on `hosts` hosts that plays `scenario`.
-pub(crate) fn job(ranks: u32, hosts: u32, scenario: &str) -> Plan {
+/// A job of `ranks` ranks on `hosts` hosts, or on hosts with so many ranks each, that plays `scenario`.
+pub(crate) fn job(ranks: u32, hosts: impl ToString, scenario: &str) -> Plan {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let home = std::env::temp_dir().join(format!("shouter-ranks-{}-{number}", std::process::id()));

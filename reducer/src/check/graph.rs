@@ -153,10 +153,10 @@ impl Graph {
             let (node, me) = (grid.node_of(Rank(rank as u32)), grid.local_of(Rank(rank as u32)));
             let (locals, flag, chunk) = match step.action {
                 Action::Wait { local, flag } => (local..local + 1, flag, Some(step.chunk)),
-                Action::WaitAll { flag } => (0..grid.per_node(), flag, Some(step.chunk)),
+                Action::WaitAll { flag } => (0..grid.locals(node), flag, Some(step.chunk)),
                 Action::WaitFree => {
                     self.waits_free.insert((rank, step.chunk), i);
-                    (0..grid.per_node(), CONSUMED, previous_use(schedule, step.chunk))
+                    (0..grid.locals(node), CONSUMED, previous_use(schedule, step.chunk))
                 }
                 _ => continue,
             };

@@ -218,7 +218,7 @@ fn within_use(
 ) -> Result<(), Flaw> {
     let grid = schedules[rank].problem().grid;
     let node = grid.node_of(Rank(rank as u32));
-    let locals = || (0..grid.per_node()).map(|local| grid.rank_at(node, local).0 as usize);
+    let locals = || grid.ranks_on(node).map(|rank| rank.0 as usize);
     let (start, end) = (graph.start(rank, step), graph.end(rank, step));
     let flaw = |what| Err(Flaw::LaneFlag { at: boxed(schedules, rank, step), what });
     if !locals().any(|local| {

@@ -1,5 +1,6 @@
 mod blocks;
 mod everywhere;
+mod hosts;
 mod uneven;
 
 use super::*;
@@ -213,7 +214,7 @@ fn every_all_reduce_in_place_is_right_for_2_to_17_ranks() {
 #[test]
 fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
     let mut rng = SmallRng::seed_from_u64(6);
-    for grid in grids().filter(|grid| grid.per_node() > 1) {
+    for grid in grids().filter(|grid| grid.most_locals() > 1) {
         for algorithm in serving(Collective::AllReduce) {
             if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
                 continue;

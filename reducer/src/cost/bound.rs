@@ -10,31 +10,44 @@ use crate::schedule::Problem;
 pub(super) fn lower_bound(costs: &Costs, problem: &Problem) -> Picoseconds {
     use Collective::*;
     let grid = problem.grid;
-    let (hosts, locals) = (u64::from(grid.nodes()), u64::from(grid.per_node()));
+    let (hosts, ranks) = (u64::from(grid.nodes()), u64::from(grid.ranks()));
     let block = problem.block_bytes();
     let (host, network) = (costs.host, costs.network);
     let mut bound = Picoseconds::of_ns(host.call_ns);
     if hosts > 1 {
-        // Bytes that the busiest host sends and receives.
-        let others = block.saturating_mul(locals).saturating_mul(hosts - 1);
-        let (sent, received) = match problem.shape.collective.base() {
-            AllReduce => {
-                (block.saturating_mul(hosts - 1) / hosts * 2, block.saturating_mul(hosts - 1) / hosts * 2)
+        // Bytes that a host with so many ranks sends and receives.
+        let crossing = |locals: u64| {
+            let own = block.saturating_mul(locals);
+            let others = block.saturating_mul(ranks - locals);
+            match problem.shape.collective.base() {
+                AllReduce => {
+                    let share = block.saturating_mul(hosts - 1) / hosts * 2;
+                    (share, share)
+                }
+                Reduce => (0, block),
+                Broadcast | Scan | ExScan => (block, 0),
+                AllGather => (own, others),
+                Gather => (0, others),
+                Scatter => (others, 0),
+                ReduceScatter => (others, own),
+                AllToAll => (others.saturating_mul(locals), others.saturating_mul(locals)),
+                _ => (0, 0),
             }
-            Reduce => (0, block),
-            Broadcast | Scan | ExScan => (block, 0),
-            AllGather => (block.saturating_mul(locals), others),
-            Gather => (0, others),
-            Scatter => (others, 0),
-            ReduceScatter => (others, block.saturating_mul(locals)),
-            AllToAll => (others.saturating_mul(locals), others.saturating_mul(locals)),
-            _ => (0, 0),
         };
-        let wire = Picoseconds::of_bytes(sent.max(received), network.wire_mb_s);
-        let core = Picoseconds::of_bytes(sent.saturating_add(received), network.core_mb_s);
         let message = Picoseconds::of_ns(network.message_ns).times(2);
-        return bound + Picoseconds::of_ns(network.latency_ns) + message.max(wire.max(core));
+        let takes = |locals: u32| {
+            let (sent, received) = crossing(locals.into());
+            let wire = Picoseconds::of_bytes(sent.max(received), network.wire_mb_s);
+            let core = Picoseconds::of_bytes(sent.saturating_add(received), network.core_mb_s);
+            message.max(wire.max(core))
+        };
+        let busiest = match problem.shape.collective.has_root() {
+            true => takes(grid.locals(grid.node_of(problem.root))),
+            false => grid.numbers_of_locals().map(takes).max().unwrap_or(message),
+        };
+        return bound + Picoseconds::of_ns(network.latency_ns) + busiest;
     }
+    let locals = ranks;
     if locals > 1 {
         bound = bound + Picoseconds::of_ns(host.flag_ns);
         // Bytes that the busiest rank writes, each once.

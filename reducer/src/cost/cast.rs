@@ -88,7 +88,8 @@ impl Cast {
         let home = grid.node_of(problem.root);
         let last = grid.nodes() - 1;
         let mut busiest = None;
-        for node in [last, last / 2, 1] {
+        let fullest = (0..=last).find(|&node| grid.locals(node) == grid.most_locals()).unwrap_or(last);
+        for node in [last, last / 2, 1, fullest] {
             let len = build(grid.leader_of(node))?.steps().len();
             if node != home && busiest.is_none_or(|(most, _)| len > most) {
                 busiest = Some((len, node));
@@ -99,11 +100,8 @@ impl Cast {
         if collective.has_root() {
             nodes.push(home);
         }
-        let schedules: Vec<_> = nodes
-            .into_iter()
-            .flat_map(|node| (0..grid.per_node()).map(move |local| grid.rank_at(node, local)))
-            .map(build)
-            .collect::<Result<_, _>>()?;
+        let schedules: Vec<_> =
+            nodes.into_iter().flat_map(|node| grid.ranks_on(node)).map(build).collect::<Result<_, _>>()?;
         let links = links(&schedules, Some(grid.leader_of(like)));
         Ok(Self { schedules, links, counts })
     }

@@ -138,11 +138,11 @@ impl<'a> Run<'a> {
         }
         for (member, schedule, step, at) in each(self.cast) {
             let (problem, lanes) = (schedule.problem(), schedule.params().lanes);
-            let (grid, node, me) = (problem.grid, problem.node(), problem.local());
+            let (grid, node, me, all) = (problem.grid, problem.node(), problem.local(), 0..problem.locals());
             let (locals, flag, chunk) = match step.action {
                 Action::Wait { local, flag } => (local..local + 1, flag, Some(step.chunk)),
-                Action::WaitAll { flag } => (0..grid.per_node(), flag, Some(step.chunk)),
-                Action::WaitFree => (0..grid.per_node(), LaneFlag::Consumed, step.chunk.checked_sub(lanes)),
+                Action::WaitAll { flag } => (all, flag, Some(step.chunk)),
+                Action::WaitFree => (all, LaneFlag::Consumed, step.chunk.checked_sub(lanes)),
                 _ => continue,
             };
             let Some(chunk) = chunk else { continue };

@@ -42,6 +42,11 @@ pub struct ExecutorConfig {
 }
 
 impl ExecutorConfig {
+    /// Ranks of this rank's node.
+    pub fn locals(&self) -> u32 {
+        self.grid.locals(self.grid.node_of(self.rank))
+    }
+
     /// Usual sizes for a rank of a grid.
     pub fn new(rank: Rank, grid: Grid, kernels: Kernels) -> Self {
         Self {

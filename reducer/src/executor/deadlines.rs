@@ -101,6 +101,7 @@ impl Executor {
 /// The ranks that an operation waits for.
 pub(super) fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Option<&N>) -> Vec<Rank> {
     let Some(schedule) = op.schedule() else { return Vec::new() };
+    let locals = grid.locals(grid.node_of(rank));
     if op.is_undecided() {
         let silent = |local: &u32| {
             node.is_some_and(|node| {
@@ -109,10 +110,7 @@ pub(super) fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Opti
                     || op.buffers.opened().is_some() && node.has_agreed(*local, seq).is_none()
             })
         };
-        return (0..grid.per_node())
-            .filter(silent)
-            .map(|local| grid.rank_at(grid.node_of(rank), local))
-            .collect();
+        return (0..locals).filter(silent).map(|local| grid.rank_at(grid.node_of(rank), local)).collect();
     }
     let mut ranks = std::collections::BTreeSet::new();
     for (step, state) in schedule.steps.iter().zip(op.steps.iter()) {
@@ -126,13 +124,11 @@ pub(super) fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Opti
         match step.action {
             Action::Wait { local, flag } if state.pending == 0 && !state.done => lacks(local, flag, false),
             Action::WaitAll { flag } if state.pending == 0 && !state.done => {
-                (0..grid.per_node())
-                    .filter(|&l| l != grid.local_of(rank))
-                    .for_each(|l| lacks(l, flag, false));
+                (0..locals).filter(|&l| l != grid.local_of(rank)).for_each(|l| lacks(l, flag, false));
             }
             Action::WaitFree if state.pending == 0 && !state.done => {
                 // What this rank still uses of the lane waits for others.
-                (0..grid.per_node())
+                (0..locals)
                     .filter(|&l| l != grid.local_of(rank))
                     .for_each(|l| lacks(l, LaneFlag::Consumed, true));
             }

@@ -63,7 +63,7 @@ impl Executor {
             }
         }
         let grid = self.config.grid;
-        let (me, locals) = (grid.local_of(self.config.rank), 0..grid.per_node());
+        let (me, locals) = (grid.local_of(self.config.rank), 0..self.config.locals());
         let op = self.ring.op(seq);
         if op.buffers.opened().is_none() {
             let Some(problem) = op.schedule().map(|schedule| schedule.problem().clone()) else {

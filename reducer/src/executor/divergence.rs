@@ -165,8 +165,7 @@ impl Executor {
         self.control.note(Record { rank: Some(me), seq, ..Record::of(RecordKind::Voted) });
         let own = self.own_view(seq);
         let mut votes: Vec<Vote> = Vec::new();
-        for local in 0..grid.per_node() {
-            let rank = grid.rank_at(grid.node_of(me), local);
+        for (rank, local) in grid.ranks_on(grid.node_of(me)).zip(0..) {
             let told = node.and_then(|node| node.view(local, seq));
             let Some(view) = told.or(own.filter(|_| rank == me)) else { continue };
             match votes.iter_mut().find(|vote| vote.view == view) {
@@ -247,7 +246,7 @@ impl Executor {
         let grid = self.config.grid;
         let node = grid.node_of(header.src);
         let rank = Rank(header.round);
-        if !grid.contains(rank) || grid.node_of(rank) != node || header.len > grid.per_node() {
+        if !grid.contains(rank) || grid.node_of(rank) != node || header.len > grid.locals(node) {
             self.counters.malformed += 1;
             return;
         }
@@ -294,7 +293,7 @@ impl Executor {
         let seq = self.agreement.through();
         let running = self.ring.op(seq).state() == OpState::Running;
         let Some(own) = self.own_view(seq).filter(|_| running) else { return };
-        if (0..self.config.grid.per_node()).any(|l| node.view(l, seq).is_some_and(|view| view != own)) {
+        if (0..self.config.locals()).any(|l| node.view(l, seq).is_some_and(|view| view != own)) {
             self.found_on_node(node, seq);
         }
     }
@@ -304,7 +303,8 @@ impl Executor {
     pub(super) fn found_on_node<N: NodeMemory>(&mut self, node: &N, seq: u64) {
         let (grid, rank) = (self.config.grid, self.config.rank);
         let own = node.view(grid.local_of(rank), seq).or(self.own_view(seq));
-        let odd = (0..grid.per_node()).find(|&local| node.view(local, seq).is_some_and(|v| Some(v) != own));
+        let odd =
+            (0..self.config.locals()).find(|&local| node.view(local, seq).is_some_and(|v| Some(v) != own));
         let suspect = grid.rank_at(grid.node_of(rank), odd.unwrap_or(grid.local_of(rank)));
         self.diverge(seq, suspect);
     }

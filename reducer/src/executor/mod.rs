@@ -187,7 +187,7 @@ impl Executor {
 
     /// Makes the memory shared by the ranks of this node known, once and before the first operation that uses it.
     pub fn attach_node<N: NodeMemory>(&mut self, node: &N) -> Result<(), ExecutorError> {
-        self.ring.attach(self.lanes.attach(node, self.config.grid.per_node())?);
+        self.ring.attach(self.lanes.attach(node, self.config.locals())?);
         Ok(())
     }
 
@@ -256,7 +256,7 @@ impl Executor {
         if problem.rank != self.config.rank || problem.grid.ranks() != self.config.grid.ranks() {
             return differs("rank or group");
         }
-        if problem.grid.per_node() != self.config.grid.per_node() {
+        if !problem.grid.has_nodes_of(&self.config.grid) {
             return differs("grid");
         }
         let input = if problem.has_input() { problem.input_bytes() } else { 0 };

@@ -40,6 +40,8 @@ pub(super) struct Context<'a, 'b, T, N> {
     node: Option<&'a N>,
     kernels: Kernels,
     grid: Grid,
+    /// Ranks of this node.
+    locals: u32,
     rank: Rank,
     pub(super) scratch: &'a mut Scratch,
     pub(super) control: &'a mut Control,
@@ -100,6 +102,7 @@ impl Executor {
                 node,
                 kernels: self.config.kernels,
                 grid: self.config.grid,
+                locals: self.config.locals(),
                 rank: self.config.rank,
                 scratch: &mut self.scratch,
                 control: &mut self.control,
@@ -276,7 +279,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     /// What other ranks of the node have left in a lane is used only if they run the same operations.
     #[inline]
     fn agreed(&mut self, op: &Op) -> StepOutcome {
-        let Some(node) = self.node.filter(|_| self.grid.per_node() > 1) else { return StepOutcome::Done };
+        let Some(node) = self.node.filter(|_| self.locals > 1) else { return StepOutcome::Done };
         match self.agreement.reaches(node, op.seq()) {
             NodeAgreement::Same => StepOutcome::Done,
             NodeAgreement::Unknown => StepOutcome::NotYet,
@@ -299,7 +302,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         let Some(node) = self.node else { return StepOutcome::NotYet };
         let me = self.grid.local_of(self.rank);
         let come = |local: u32| (others && local == me) || node.observe(local, lane, flag) >= used;
-        if (0..self.grid.per_node()).all(come) { StepOutcome::Done } else { StepOutcome::NotYet }
+        if (0..self.locals).all(come) { StepOutcome::Done } else { StepOutcome::NotYet }
     }
 
     /// Posts fragments until the message is out or the queue is full.

@@ -1,6 +1,7 @@
 //! The algorithms by name, which collective each serves, and a bound for what it sends.
 
 use super::{MESSAGE_COST, Problem, scan};
+use crate::grid::Grid;
 use crate::header::Collective;
 
 /// How the leaders exchange what a collective needs.
@@ -102,6 +103,12 @@ impl Algorithm {
         }
     }
 
+    /// Whether it serves a collective on a grid. Of blocks that they forward, Ring, Bruck and Binomial need as many from each host.
+    pub fn serves(self, collective: Collective, grid: &Grid) -> bool {
+        let forwards = matches!(self, Self::Ring | Self::Bruck | Self::Binomial) && collective.is_blocked();
+        self.applies_to(collective) && (grid.is_even() || !forwards)
+    }
+
     /// The algorithm that serves a collective at any size and on any grid.
     pub fn general(collective: Collective) -> Self {
         match collective {
@@ -139,7 +146,7 @@ impl Algorithm {
             _ if collective.reduces() && count == 0 => Self::Direct,
             // Each tree has a part of the chunk.
             Self::DoubleTree if count == 0 => Self::general(collective),
-            _ if self.applies_to(collective) => self,
+            _ if self.serves(collective, &problem.grid) => self,
             _ => Self::general(collective),
         }
     }
@@ -154,7 +161,7 @@ impl Algorithm {
 pub(super) fn cost(algorithm: Algorithm, problem: &Problem, chunks: u32) -> u64 {
     use Algorithm::*;
     let Problem { grid, shape, .. } = *problem;
-    let (locals, block) = (u64::from(grid.per_node()), problem.block_bytes());
+    let (locals, block) = (u64::from(grid.most_locals()), problem.block_bytes());
     let nodes = u64::from(grid.nodes());
     let half = nodes.div_ceil(2);
     // The largest subtree below the root.

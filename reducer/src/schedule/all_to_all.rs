@@ -77,10 +77,10 @@ impl Pairs {
             });
             std::iter::once(0).chain(ends).collect()
         };
-        let locals = || (0..grid.per_node()).map(|local| grid.rank_at(node, local));
+        let locals = || grid.ranks_on(node);
         let staged = locals().map(|from| ends(&mut counts.given_by(from))).collect();
         let mut elsewhere = others(b)
-            .flat_map(|other| (0..grid.per_node()).map(move |local| grid.rank_at(other, local)))
+            .flat_map(|other| grid.ranks_on(other))
             .flat_map(|from| locals().map(move |to| counts.between(from, to)));
         let arrived = ends(&mut elsewhere);
         Self { chunk, grid, node, elem, layout: Layout::Uneven { input, output, staged, arrived } }
@@ -131,9 +131,9 @@ impl Pairs {
 
     /// The pieces of a rank of another node for `ranks` local ranks from `to` on, in this one's area, and their bytes.
     fn arrived(&self, from: Rank, to: u32, ranks: u32) -> (BufferOffset, usize) {
-        let (other, locals) = (self.grid.node_of(from), self.grid.per_node());
-        let nodes_before = other - u32::from(other > self.node);
-        let first = ((nodes_before * locals + self.grid.local_of(from)) * locals + to) as usize;
+        let locals = self.grid.locals(self.node);
+        let here = if self.grid.node_of(from) > self.node { locals } else { 0 };
+        let first = ((from.0 - here) * locals + to) as usize;
         let ends = match &self.layout {
             Layout::Equal { len, .. } => [first * len, (first + ranks as usize) * len],
             Layout::Uneven { arrived, .. } => [arrived[first], arrived[first + ranks as usize]],
@@ -209,7 +209,7 @@ fn begin_next(algorithm: Algorithm, before: &mut Vec<StepId>, came: &[StepId]) {
 
 fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, local) = (b.problem.grid, b.problem.rank, b.problem.local());
-    let (pairs, node, locals) = (Pairs::new(b, chunk), b.problem.node(), grid.per_node());
+    let (pairs, node, locals) = (Pairs::new(b, chunk), b.problem.node(), b.problem.locals());
     // The own block goes from tensor to tensor, where the CPU can.
     let kept = !b.problem.access.is_device();
     let mut copied = vec![free];
@@ -249,14 +249,18 @@ fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
             let mut before = all.clone();
             for other in partners(b, algorithm) {
                 let mut came = Vec::new();
+                let theirs = grid.locals(other);
                 for from in 0..locals {
-                    let message = (other, chunk.index * locals + from);
-                    let (place, len) = pairs.staged(from, grid.leader_of(other), locals);
+                    let (place, len) = pairs.staged(from, grid.leader_of(other), theirs);
                     if pairs.is_sent(len) {
+                        let message = (other, chunk.index * locals + from);
                         last.push(send(b, chunk, message, place, len, &before));
                     }
+                }
+                for from in 0..theirs {
                     let (into, len) = pairs.arrived(grid.rank_at(other, from), 0, locals);
                     if pairs.is_sent(len) {
+                        let message = (other, chunk.index * theirs + from);
                         came.push(receive(b, chunk, message, into, len, &[free]));
                     }
                 }
@@ -273,8 +277,7 @@ fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
         there = wait(b, chunk, (0, LaneFlag::Final), &[staged]);
     }
     for other in others(b) {
-        for from in 0..locals {
-            let from = grid.rank_at(other, from);
+        for from in grid.ranks_on(other) {
             let ((place, len), into) = (pairs.arrived(from, local, 1), pairs.output(from));
             last.extend(b.copy(chunk, place, into, len, &there));
         }

@@ -10,16 +10,18 @@
 use super::builder::{Builder, Chunk, MAX_CHUNKS, UNIT};
 use super::{Action, Buffer, BufferOffset, Placement, Problem, ScheduleError, StepId};
 use crate::counts::Counts;
-use crate::grid::Rank;
+use crate::grid::{Grid, Rank};
 use crate::header::Collective;
 use crate::transport::LaneFlag;
 
 /// Pieces of one chunk that an area of a lane has room for. The same on all ranks.
 pub(super) fn pieces(problem: &Problem) -> u64 {
-    let (ranks, locals) = (u64::from(problem.grid.ranks()), u64::from(problem.grid.per_node()));
+    let (grid, ranks) = (problem.grid, u64::from(problem.grid.ranks()));
+    // On the node where that is most.
+    let from_elsewhere = |locals: u32| u64::from(locals) * (ranks - u64::from(locals));
     match problem.shape.collective {
         // What comes from other hosts: a piece of each of their ranks for each of this one's.
-        Collective::AllToAll => ranks.max(locals * (ranks - locals)),
+        Collective::AllToAll => ranks.max(grid.numbers_of_locals().map(from_elsewhere).max().unwrap_or(0)),
         other if other.is_blocked() => ranks,
         _ => 1,
     }
@@ -104,7 +106,7 @@ fn areas(problem: &Problem, counts: &Counts) -> Vec<AreaLoad> {
         let mut areas = vec![AreaLoad::new(counts.given_by(problem.rank), 1)];
         if problem.shape.collective == Collective::ReduceScatterV {
             // What arrives for a node has a slot from each other one.
-            let blocks = |node| (0..grid.per_node()).map(move |local| counts.of(grid.rank_at(node, local)));
+            let blocks = |node| grid.ranks_on(node).map(|rank| counts.of(rank));
             areas.extend((0..grid.nodes()).map(|node| AreaLoad::new(blocks(node), grid.nodes())));
         }
         return areas;
@@ -129,7 +131,7 @@ fn areas(problem: &Problem, counts: &Counts) -> Vec<AreaLoad> {
 pub(super) struct Pieces {
     pub(super) chunk: Chunk,
     elem: usize,
-    locals: u32,
+    grid: Grid,
     me: Rank,
     layout: Layout,
 }
@@ -157,10 +159,10 @@ enum Layout {
 
 impl Pieces {
     pub(super) fn new(b: &Builder, chunk: Chunk) -> Self {
-        let (elem, locals, me) = (b.problem.elem(), b.problem.grid.per_node(), b.problem.rank);
+        let (elem, grid, me) = (b.problem.elem(), b.problem.grid, b.problem.rank);
         let Some((counts, cuts)) = b.uneven() else {
             let layout = Layout::Equal { len: b.bytes(chunk.slice), count: b.problem.shape.count as usize };
-            return Self { chunk, elem, locals, me, layout };
+            return Self { chunk, elem, grid, me, layout };
         };
         let (mut first, mut lane, mut largest) = (Vec::new(), vec![0], Vec::new());
         let (mut block, mut end, mut alone) = (0, 0, 0);
@@ -175,7 +177,7 @@ impl Pieces {
             lane.push(end);
             largest.push(cuts.largest(count) as usize * elem);
         }
-        Self { chunk, elem, locals, me, layout: Layout::Uneven { first, lane, alone, largest } }
+        Self { chunk, elem, grid, me, layout: Layout::Uneven { first, lane, alone, largest } }
     }
 
     /// Bytes of the piece of `rank`.
@@ -185,7 +187,7 @@ impl Pieces {
 
     /// Bytes of the pieces of a node's ranks.
     pub(super) fn node_len(&self, node: u32) -> usize {
-        self.lens(Rank(node * self.locals), self.locals)
+        self.lens(self.grid.leader_of(node), self.grid.locals(node))
     }
 
     fn lens(&self, first: Rank, ranks: u32) -> usize {
@@ -197,11 +199,11 @@ impl Pieces {
 
     /// Elements that [`node_len`](Self::node_len) is at most, in any chunk.
     pub(super) fn node_room(&self, b: &Builder, node: u32) -> u64 {
-        let first = (node * self.locals) as usize;
+        let (first, locals) = (self.grid.leader_of(node).0 as usize, self.grid.locals(node));
         match &self.layout {
-            Layout::Equal { .. } => b.full_chunk().end * u64::from(self.locals),
+            Layout::Equal { .. } => b.full_chunk().end * u64::from(locals),
             Layout::Uneven { largest, .. } => {
-                let bytes: usize = largest[first..first + self.locals as usize].iter().sum();
+                let bytes: usize = largest[first..first + locals as usize].iter().sum();
                 (bytes / self.elem) as u64
             }
         }
@@ -244,7 +246,7 @@ impl Pieces {
 
     /// The pieces of a node's ranks in an area of the chunk's lane.
     pub(super) fn of_node(&self, buffer: Buffer, node: u32) -> BufferOffset {
-        self.in_lane(buffer, Rank(node * self.locals))
+        self.in_lane(buffer, self.grid.leader_of(node))
     }
 
     /// Copies this rank's own piece from input to output, unless it is there.
@@ -321,7 +323,7 @@ pub(super) fn receive(
 
 /// Waits for a flag of all other ranks of the node, if there are any.
 pub(super) fn wait_all(b: &mut Builder, chunk: Chunk, flag: LaneFlag, after: &[StepId]) -> Vec<StepId> {
-    if b.problem.grid.per_node() == 1 {
+    if b.problem.locals() == 1 {
         return after.to_vec();
     }
     vec![b.step(chunk, Action::WaitAll { flag }, after)]

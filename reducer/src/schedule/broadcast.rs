@@ -12,7 +12,7 @@ use crate::transport::LaneFlag;
 /// The whole broadcast, chunk by chunk.
 pub(super) fn broadcast(b: &mut Builder, algorithm: Algorithm) {
     let trees = trees(algorithm, relative(b), b.problem.grid.nodes());
-    let shared = b.problem.grid.per_node() > 1 || b.problem.access.is_device();
+    let shared = b.problem.locals() > 1 || b.problem.access.is_device();
     if shared {
         b.use_lanes();
     }

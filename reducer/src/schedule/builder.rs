@@ -189,10 +189,14 @@ impl Builder {
         BufferOffset { buffer: self.problem.given_in(), ..self.data(slice) }
     }
 
-    /// Whether the operation goes through the memory of the node: it has several ranks, or the CPU cannot touch the tensor.
+    /// Whether the operation goes through the memory of the node: it has several ranks, or what it gets is laid out there, or the CPU
+    /// cannot touch the tensor.
     pub(super) fn shares(&self) -> bool {
         let device = self.problem.access.is_device() && !self.problem.works_on_device();
-        self.problem.grid.per_node() > 1 || device
+        // Blocks of a host with several ranks are one message, also for one that is alone on its host.
+        let collective = self.problem.shape.collective;
+        let in_areas = self.problem.meets() && (collective.is_blocked() || collective.is_scan());
+        self.problem.locals() > 1 || in_areas || device
     }
 
     pub(super) fn at(&self, area: Area, slice: Slice) -> BufferOffset {

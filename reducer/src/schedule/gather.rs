@@ -117,7 +117,7 @@ fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
         let outcome = across(b, algorithm, &pieces, (own, &all), (place, &[free]));
         there = outcome.result;
         last.extend(outcome.sends);
-        if takes(b, node) && grid.per_node() > 1 {
+        if takes(b, node) && b.problem.locals() > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }
     } else if here {

@@ -63,11 +63,11 @@ use thiserror::Error;
 /// The plan's numbers that schedules depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Bytes of a chunk where a node has one rank.
+    /// Bytes of a chunk where each node has one rank.
     pub chunk_bytes: usize,
     /// Lanes of the node's memory.
     pub lanes: u32,
-    /// Bytes of a lane's areas, and so of a chunk where a node has several ranks.
+    /// Bytes of a lane's areas, and so of a chunk where some node has several ranks.
     pub lane_bytes: usize,
     /// Chunks that may hold slots at the same time.
     pub depth: u32,
@@ -76,7 +76,7 @@ pub struct Params {
 impl Params {
     /// Bytes of a chunk, and of a lane's areas where there are lanes.
     pub fn chunk_bytes_on(&self, grid: &Grid) -> usize {
-        if grid.per_node() > 1 { self.lane_bytes } else { self.chunk_bytes }
+        if grid.most_locals() > 1 { self.lane_bytes } else { self.chunk_bytes }
     }
 }
 
@@ -410,8 +410,8 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     if params.depth == 0 {
         return wrong("depth", "use 1 or more");
     }
-    let small = grid.per_node() > 1 && (params.lane_bytes < 512 || params.lane_bytes > 1 << 31);
-    if small || (grid.per_node() > 1 || access.is_device()) && params.lanes == 0 {
+    let small = problem.meets() && (params.lane_bytes < 512 || params.lane_bytes > 1 << 31);
+    if small || (problem.meets() || access.is_device()) && params.lanes == 0 {
         return wrong("the node's memory", "give it at least one lane of 512 bytes");
     }
     let counts = problem.counts.as_deref();
@@ -440,9 +440,9 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
         false => builder::Builder::new(problem.clone(), *params)?,
     };
     let reachable =
-        if access.is_device() { grid.per_node() <= views::DEVICE_TENSORS } else { grid.nodes() == 1 };
+        if access.is_device() { problem.locals() <= views::DEVICE_TENSORS } else { grid.nodes() == 1 };
     let separate = placement == Placement::Separate;
-    let views = grid.per_node() > 1 && shape.count > 0 && reachable && !separate;
+    let views = problem.locals() > 1 && shape.count > 0 && reachable && !separate;
     let in_place = match shape.collective {
         Collective::AllReduce if views => {
             Some(Arc::new(views::all_reduce(algorithm, problem.clone(), *params)?))

@@ -20,7 +20,7 @@ const PIECE: usize = 128 << 10;
 /// Whether a rank's part can be run so. What other ranks read is not to be overwritten, as an all-to-all in place does.
 pub(super) fn apply(problem: &Problem) -> bool {
     let Problem { grid, shape, access, placement, counts, .. } = problem;
-    let on_node = grid.nodes() == 1 && grid.per_node() > 1;
+    let on_node = grid.nodes() == 1 && problem.locals() > 1;
     on_node
         && shape.count > 0
         && !access.is_device()

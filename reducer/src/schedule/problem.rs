@@ -97,7 +97,7 @@ impl Problem {
 
     /// Whether the steps work on an accelerator's memory itself: direct access, and a rank that is alone on its node.
     pub fn works_on_device(&self) -> bool {
-        let alone = self.grid.per_node() == 1 && self.placement == Placement::InPlace;
+        let alone = self.locals() == 1 && self.placement == Placement::InPlace;
         self.access == Access::Direct && alone && self.shape.collective == Collective::AllReduce
     }
 
@@ -235,6 +235,16 @@ impl Problem {
     /// This rank's node.
     pub fn node(&self) -> u32 {
         self.grid.node_of(self.rank)
+    }
+
+    /// Ranks of this rank's node.
+    pub fn locals(&self) -> u32 {
+        self.grid.locals(self.node())
+    }
+
+    /// Whether several ranks of a node meet in its memory, on this node or another one.
+    pub fn meets(&self) -> bool {
+        self.grid.most_locals() > 1
     }
 
     /// This rank's number within its node.

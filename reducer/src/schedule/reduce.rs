@@ -24,7 +24,7 @@ fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
     let home = b.problem.node() == grid.node_of(root);
     let (area, len) = (node_area(chunk), b.bytes(chunk.slice));
     let place = b.at(area, chunk.slice);
-    let mut last = if grid.per_node() == 1 {
+    let mut last = if b.problem.locals() == 1 {
         let own = b.input(chunk.slice);
         b.copy(chunk, own, place, len, &[free])
     } else {
@@ -38,7 +38,7 @@ fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
     } else if b.problem.local() == 0 {
         let all = wait_all(b, chunk, LaneFlag::Reduced, &last);
         there = across(b, algorithm, chunk, area, area, &all);
-        if home && grid.per_node() > 1 {
+        if home && b.problem.locals() > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }
     } else if b.problem.rank == root {

@@ -1,5 +1,5 @@
-//! Reduce-scatter: ranks of a node fold each block of which they have the same number within theirs, and every host sends each
-//! other one its share of that one's blocks, where they are folded.
+//! Reduce-scatter: the ranks of a node share all blocks out to be folded: each takes those of the ranks that have its number on their
+//! nodes. Every host sends each other one its share of that one's blocks, where they are folded.
 //!
 //! ```text
 //!   one rank a node     Input --send, receive--> Slot --fold--> Data
@@ -60,11 +60,12 @@ fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> 
 }
 
 fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
-    let (grid, me, local) = (b.problem.grid, b.problem.rank, b.problem.local());
+    let (grid, me, local, locals) = (b.problem.grid, b.problem.rank, b.problem.local(), b.problem.locals());
     let (pieces, device) = (Pieces::new(b, chunk), b.problem.access.is_device());
-    let locals = grid.per_node();
+    // The local rank that folds a block. Nodes with more ranks than this one have blocks of higher numbers.
+    let folder = |block: Rank| grid.local_of(block) % locals;
     let mut copied = vec![free];
-    for rank in (0..grid.ranks()).map(Rank).filter(|&rank| device || grid.local_of(rank) != local) {
+    for rank in (0..grid.ranks()).map(Rank).filter(|&rank| device || folder(rank) != local) {
         let (from, into) = (pieces.of(Buffer::Input, rank), pieces.in_lane(Buffer::Stage(local), rank));
         copied.extend(b.copy(chunk, from, into, pieces.len(rank), &[free]));
     }
@@ -84,8 +85,7 @@ fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
         return b.finish_sum(chunk, output, len, folded);
     }
     let mut folded = vec![staged];
-    for node in 0..grid.nodes() {
-        let block = grid.rank_at(node, local);
+    for block in (0..grid.ranks()).map(Rank).filter(|&block| folder(block) == local) {
         let into = pieces.in_lane(Buffer::Node, block);
         folded.extend(b.fold(chunk, into, &sources(block), pieces.len(block), &all));
     }

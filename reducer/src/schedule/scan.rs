@@ -33,7 +33,8 @@ pub(super) fn builder(
     params: &Params,
 ) -> Result<Builder, ScheduleError> {
     let grid = problem.grid;
-    let pieces = if is_raw(algorithm, problem) { grid.ranks() - grid.per_node() } else { 1 };
+    // Those of all nodes before the last one.
+    let pieces = if is_raw(algorithm, problem) { grid.leader_of(grid.nodes() - 1).0 } else { 1 };
     Builder::with_pieces(problem.clone(), *params, u64::from(pieces).max(1))
 }
 
@@ -132,7 +133,7 @@ fn chain_directly(b: &mut Builder, chunk: Chunk) -> Vec<StepId> {
 
 fn through_node(b: &mut Builder, raw: bool, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, local, node) = (b.problem.grid, b.problem.local(), b.problem.node());
-    let (locals, len) = (grid.per_node(), b.bytes(chunk.slice));
+    let (locals, len) = (b.problem.locals(), b.bytes(chunk.slice));
     let stage = |local| BufferOffset { buffer: Buffer::Stage(local), offset: 0 };
     let arrived = |index: u32| BufferOffset { buffer: Buffer::Node, offset: index as usize * len };
     let (own, into) = (b.input(chunk.slice), b.data(chunk.slice));
@@ -143,16 +144,17 @@ fn through_node(b: &mut Builder, raw: bool, chunk: Chunk, free: StepId) -> Vec<S
     let before: Vec<_> = match (node, raw) {
         (0, _) => Vec::new(),
         (_, false) => vec![arrived(0)],
-        (_, true) => (0..node * locals).map(arrived).collect(),
+        (_, true) => (0..grid.leader_of(node).0).map(arrived).collect(),
     };
     let mut there = vec![staged];
     if local == 0 && grid.nodes() > 1 {
         let mut received = vec![free];
         for from in 0..node {
             match raw {
-                true => received.extend((0..locals).map(|index| {
-                    let place = arrived(from * locals + index);
-                    receive(b, chunk, (from, chunk.index * locals + index), place, len, &[free])
+                true => received.extend((0..grid.locals(from)).map(|index| {
+                    let place = arrived(grid.rank_at(from, index).0);
+                    let round = chunk.index * grid.locals(from) + index;
+                    receive(b, chunk, (from, round), place, len, &[free])
                 })),
                 false if from + 1 == node => {
                     received.push(receive(b, chunk, (from, chunk.index), arrived(0), len, &[free]));
@@ -190,7 +192,7 @@ fn through_node(b: &mut Builder, raw: bool, chunk: Chunk, free: StepId) -> Vec<S
 /// Sends the contributions of the node's ranks to all later nodes.
 fn send_raw(b: &mut Builder, chunk: Chunk, ready: &[StepId]) -> Vec<StepId> {
     let (grid, node, len) = (b.problem.grid, b.problem.node(), b.bytes(chunk.slice));
-    let locals = grid.per_node();
+    let locals = b.problem.locals();
     let mut sent = Vec::new();
     for to in node + 1..grid.nodes() {
         for local in 0..locals {

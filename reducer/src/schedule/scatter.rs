@@ -83,7 +83,7 @@ fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
         there = blocks::wait(b, chunk, (grid.local_of(root), LaneFlag::Reduced), &[free]);
     } else if leader {
         there = across(b, algorithm, &pieces, (of, into), &[free]).0;
-        if grid.per_node() > 1 {
+        if b.problem.locals() > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));
         }
     } else {

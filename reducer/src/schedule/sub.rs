@@ -22,7 +22,7 @@ use crate::transport::LaneFlag;
 
 /// The whole all-reduce, chunk by chunk.
 pub(super) fn all_reduce(b: &mut Builder, algorithm: Algorithm) {
-    let alone = b.problem.grid.per_node() == 1;
+    let alone = b.problem.locals() == 1;
     if !b.shares() {
         for chunk in b.chunks() {
             let (from, into, len) = (b.input(chunk.slice), b.data(chunk.slice), b.bytes(chunk.slice));
@@ -97,7 +97,7 @@ fn staged(b: &Builder, chunk: Chunk, local: u32, slice: Slice) -> BufferOffset {
 /// All local contributions to a slice, in rank order: this rank's from its tensor, if the CPU can, the others' as staged.
 fn contributions(b: &Builder, chunk: Chunk, slice: Slice) -> Vec<BufferOffset> {
     let me = b.problem.local();
-    (0..b.problem.grid.per_node())
+    (0..b.problem.locals())
         .map(|local| {
             if local == me && !b.problem.access.is_device() {
                 b.input(slice)
@@ -168,7 +168,7 @@ fn through_lane(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
 /// final result (`last`) of every rank, the same pass puts it into the tensor, unless an average must be finished first; returns
 /// also whether it did.
 pub(super) fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {
-    let slice = chunk.slice.part(b.problem.local(), b.problem.grid.per_node());
+    let slice = chunk.slice.part(b.problem.local(), b.problem.locals());
     let copied = if b.problem.access.is_device() {
         stage(b, chunk, chunk.slice, &[free])
     } else {
@@ -196,7 +196,7 @@ pub(super) fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool
 
 /// Sliced, and the node's result is the result: everyone copies it, each slice as soon as it is there.
 fn sliced_one_node(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
-    let (me, locals) = (b.problem.local(), b.problem.grid.per_node());
+    let (me, locals) = (b.problem.local(), b.problem.locals());
     let (reduced, placed) = fold_slice(b, chunk, free, true);
     let mut copied = reduced.clone();
     // Own slice first, while it is in the cache; then round-robin, so that not all ranks read the same slice at once.
@@ -225,7 +225,7 @@ fn sliced_nodes(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
 
 /// The leader signals the result, if its node has other ranks, and copies it to its own tensor.
 pub(super) fn give_result(b: &mut Builder, chunk: Chunk, outcome: ChunkResult) -> StepId {
-    if b.problem.grid.per_node() > 1 {
+    if b.problem.locals() > 1 {
         signal(b, chunk, LaneFlag::Final, &outcome.result);
     }
     let (from, into, len) = (b.at(node_area(chunk), chunk.slice), b.data(chunk.slice), b.bytes(chunk.slice));

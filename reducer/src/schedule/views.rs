@@ -47,7 +47,7 @@ pub(super) fn all_reduce(
 
 fn one_node(b: &mut Builder) -> Result<(), ScheduleError> {
     b.use_one_lane();
-    let (me, locals, count) = (b.problem.local(), b.problem.grid.per_node(), b.problem.shape.count);
+    let (me, locals, count) = (b.problem.local(), b.problem.locals(), b.problem.shape.count);
     let whole = Chunk { index: 0, slice: Slice { start: 0, end: count } };
     let free = b.step(whole, Action::WaitFree, &[]);
     let all = all_come(b, whole, free);
@@ -73,7 +73,7 @@ fn one_node(b: &mut Builder) -> Result<(), ScheduleError> {
 
 fn nodes(b: &mut Builder, algorithm: Algorithm) {
     b.use_lanes();
-    let (me, locals) = (b.problem.local(), b.problem.grid.per_node());
+    let (me, locals) = (b.problem.local(), b.problem.locals());
     let mut consumed: Vec<StepId> = Vec::new();
     for chunk in b.chunks() {
         let free = wait_free(b, chunk, &consumed);
@@ -101,7 +101,7 @@ fn nodes(b: &mut Builder, algorithm: Algorithm) {
 
 /// A slice of the tensors of all local ranks, in their order.
 fn tensors(b: &Builder, slice: Slice) -> Vec<BufferOffset> {
-    let (me, locals, own) = (b.problem.local(), b.problem.grid.per_node(), b.data(slice));
+    let (me, locals, own) = (b.problem.local(), b.problem.locals(), b.data(slice));
     (0..locals)
         .map(
             |local| {

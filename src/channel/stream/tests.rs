@@ -75,8 +75,7 @@ fn executor(rank: u32, grid: Grid) -> Executor {
 fn host<D: Device + Send + 'static>(rank: u32, device: D, bytes: usize) -> Host {
     let up = UpChannels::from(channel(rank, 1 - rank, device));
     let executor = executor(rank, Grid::new(2, 1, Plan::default().leaf_size).unwrap());
-    let parts =
-        Parts { executor, rank: Rank(rank), ranks: 2, per_node: 1, up, node: None, dead_after: DEAD_AFTER };
+    let parts = Parts { executor, rank: Rank(rank), up, node: None, dead_after: DEAD_AFTER };
     Host { engine: Engine::new(parts, Instant::ZERO), _memory: Owned::new(bytes).unwrap() }
 }
 

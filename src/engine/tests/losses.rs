@@ -151,10 +151,8 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
             let up = Losing(vec![PeerLoss { rank: lost, why: SILENT }]).into();
             let now = Clock.now();
             let rank = Rank(0);
-            let mut engine = Engine::new(
-                Parts { executor, rank, ranks, per_node, up, node: None, dead_after: DEAD_AFTER },
-                now,
-            );
+            let mut engine =
+                Engine::new(Parts { executor, rank, up, node: None, dead_after: DEAD_AFTER }, now);
             // SAFETY: nothing else accesses it, and it is dropped after the engine.
             let data = unsafe { memory.region() };
             let (dtype, deadline) = (DType::U8, executor_time(now + LIMIT));

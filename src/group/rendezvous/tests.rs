@@ -295,7 +295,7 @@ fn a_rank_that_disagrees_ends_the_job_for_all_with_its_name() {
         (|hello| hello.plan[1].1 = 4, "lanes: rank 1 has 4 and rank 0 has 3"),
         (|hello| drop(hello.plan.remove(0)), "channel_num: rank 1 has none and rank 0 has 10"),
         (|hello| hello.plan.push(("depth".into(), 1)), "depth: rank 1 has 1 and rank 0 has none"),
-        (|hello| hello.local_size = 1, "rank 1 has 1 on its host and rank 0 has 2"),
+        (|hello| hello.local_size = 1, "rank 1 cannot be where it says"),
     ] {
         let job = Job::new(2);
         let zero = job.join(0);

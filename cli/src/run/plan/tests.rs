@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn ranks_fill_hosts_in_blocks() {
-    let placements = placements(5, 2);
+    let placements = placements(&[3, 2]);
     let hosts: Vec<u32> = placements.iter().map(|p| p.host).collect();
     assert_eq!(hosts, [0, 0, 0, 1, 1]);
     let locals: Vec<(u32, u32)> = placements.iter().map(|p| (p.local_rank, p.local_size)).collect();

@@ -54,7 +54,7 @@ fn proves(what: What, grid: Grid, count: u64, root: Rank, placement: Placement) 
 
 /// Elements of one chunk, and of several with a last one that is not full: fewer steps for many ranks.
 fn counts(collective: Collective, grid: Grid) -> Vec<u64> {
-    let several = match (collective.is_blocked(), grid.per_node() > 1) {
+    let several = match (collective.is_blocked(), grid.most_locals() > 1) {
         _ if collective == Collective::Barrier => return vec![0],
         // A piece of a block has room for so many elements.
         (true, _) if grid.ranks() > 16 => return vec![2],
@@ -69,7 +69,7 @@ fn counts(collective: Collective, grid: Grid) -> Vec<u64> {
 }
 
 fn blocks_in_lane(collective: Collective, grid: Grid) -> u64 {
-    let (ranks, locals) = (u64::from(grid.ranks()), u64::from(grid.per_node()));
+    let (ranks, locals) = (u64::from(grid.ranks()), u64::from(grid.most_locals()));
     match collective {
         Collective::AllToAll => ranks.max(locals * (ranks - locals)),
         _ => ranks,

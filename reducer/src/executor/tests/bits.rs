@@ -36,9 +36,21 @@ fn contribution(rng: &mut SmallRng, dtype: DType, count: usize) -> Vec<u8> {
 
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let grids = [(3, 3), (6, 2), (6, 3), (5, 1), (9, 3), (8, 1), (8, 2)];
-    let (ranks, per_node) = grids[rng.random_range(0..grids.len())];
-    let grid = Grid::new(ranks, per_node, rng.random_range(1..=4)).unwrap();
+    let hosts: [&[u32]; 11] = [
+        &[3],
+        &[2; 3],
+        &[3; 2],
+        &[1; 5],
+        &[3; 3],
+        &[1; 8],
+        &[2; 4],
+        &[3, 1],
+        &[1, 3],
+        &[2, 1, 1, 3],
+        &[1, 1, 4, 1, 2],
+    ];
+    let grid = Grid::of_hosts(hosts[rng.random_range(0..hosts.len())], rng.random_range(1..=4)).unwrap();
+    let ranks = grid.ranks();
     let round = |dtype: &DType| matches!(dtype, DType::F16 | DType::Bf16 | DType::F32);
     // Half of them are those whose sums round most.
     let dtypes: Vec<DType> =
@@ -114,9 +126,10 @@ fn the_bits_of_an_element_do_not_depend_on_the_tensor_around_it() {
 /// A scan has the bits of one fold in rank order, whichever grid it is done on, and in whatever way.
 fn scan(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let grids = [(3, 3), (6, 2), (6, 3), (5, 1), (1, 1), (8, 1), (8, 2)];
-    let (ranks, per_node) = grids[rng.random_range(0..grids.len())];
-    let grid = Grid::new(ranks, per_node, 1).unwrap();
+    let hosts: [&[u32]; 9] =
+        [&[3], &[2; 3], &[3; 2], &[1; 5], &[1], &[1; 8], &[2; 4], &[3, 1], &[1, 2, 1, 3]];
+    let grid = Grid::of_hosts(hosts[rng.random_range(0..hosts.len())], 1).unwrap();
+    let ranks = grid.ranks();
     let dtype = [DType::F16, DType::Bf16, DType::F32][rng.random_range(0..3)];
     let op = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max][rng.random_range(0..3)];
     let mut group = Group::new(seed, grid, Faults::default(), |_| {});

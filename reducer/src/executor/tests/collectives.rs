@@ -5,7 +5,7 @@ use super::{BAD, values};
 use crate::counts::Counts;
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::{OpState, Request};
-use crate::grid::{Grid, Rank};
+use crate::grid::Rank;
 use crate::header::{Collective, Identity, Shape};
 use crate::memory::TensorRegion;
 use crate::schedule::{Access, Algorithm, Placement, Problem, build};
@@ -131,8 +131,7 @@ fn run_seed(seed: u64) -> u64 {
     let mut rng = SmallRng::seed_from_u64(seed);
     // On one node inputs may be read where they lie.
     let nodes = if rng.random_ratio(2, 5) { 1 } else { rng.random_range(2..=7) };
-    let per_node = rng.random_range(1..=3);
-    let grid = Grid::new(nodes * per_node, per_node, rng.random_range(1..=3)).unwrap();
+    let grid = super::harness::grid(&mut rng, nodes, 3, 3);
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
     let mut group = Group::new(seed, grid, faults, |config| config.one_sided = one_sided);

@@ -363,6 +363,13 @@ impl Accelerator for Copies {
     }
 }
 
+/// A grid of so many nodes with up to `most` ranks each: on half of them the same number on each node.
+pub(super) fn grid(rng: &mut SmallRng, nodes: u32, most: u32, leaf: u32) -> Grid {
+    let even = rng.random_bool(0.5).then(|| rng.random_range(1..=most));
+    let locals: Vec<_> = (0..nodes).map(|_| even.unwrap_or_else(|| rng.random_range(1..=most))).collect();
+    Grid::of_hosts(&locals, rng.random_range(1..=leaf)).unwrap()
+}
+
 /// All ranks of a group.
 pub(super) struct Group {
     pub(super) executors: Vec<Executor>,
@@ -384,8 +391,9 @@ pub(super) const PARAMS: Params = Params { chunk_bytes: 1024, lanes: 2, lane_byt
 
 impl Group {
     pub(super) fn new(seed: u64, grid: Grid, faults: Faults, change: impl Fn(&mut ExecutorConfig)) -> Self {
-        let nodes: Vec<_> =
-            (0..grid.nodes()).map(|_| Node::new(grid.per_node(), PARAMS.lanes, PARAMS.lane_bytes)).collect();
+        let nodes: Vec<_> = (0..grid.nodes())
+            .map(|node| Node::new(grid.locals(node), PARAMS.lanes, PARAMS.lane_bytes))
+            .collect();
         let mut eager_bytes = 0;
         let executors = (0..grid.ranks())
             .map(|rank| {
