@@ -32,7 +32,7 @@ use crate::engine::{Engine, Parts};
 use crate::error::Error;
 use crate::group::meeting;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster, Traffic};
-use crate::group::store::Store;
+use crate::group::store::{OfLauncher, Store};
 use crate::group::watch::{Control, MemberEvent};
 use crate::log;
 use crate::observe::Timeline;
@@ -69,8 +69,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// println!("rank {} of {}", group.rank(), group.size());
 /// # Ok::<(), shouter::Error>(())
 /// ```
-pub fn init(config: Config) -> Result<Group, Error> {
+pub fn init(mut config: Config) -> Result<Group, Error> {
     log::start_if_asked();
+    if let (Some(place), Some(kind)) = (config.store.take(), config.launcher_store.take()) {
+        let opened = OfLauncher::open(&kind);
+        let mut store =
+            opened.map_err(|why| Error::join(format!("the launcher's store cannot be used: {why}")))?;
+        meeting::complete(&mut config, place, &mut store)?;
+    }
     log::speak_for(config.rank);
     let mut plan = Plan {
         channel_num: config.channel_num,

@@ -1,7 +1,7 @@
 //! Configuration: defaults, then a file, then the environment, then the program's own call.
 //!
 //! The file is TOML and named by `SHOUTER_CONFIG`; every key can be overridden as `SHOUTER_<KEY>`. Ranks come from our own
-//! variables or from torchrun's. The rows of [`keys::KEYS`] say what each key is.
+//! variables or from a launcher's (torchrun, mpirun, srun). The rows of [`keys::KEYS`] say what each key is.
 //!
 //! ```toml
 //! # shouter.toml
@@ -44,6 +44,7 @@ use crate::key::Key;
 
 pub use costs::CostTable;
 pub use error::{ConfigError, Source};
+pub(crate) use launcher::LauncherStore;
 pub use layers::Environment;
 pub(crate) use placement::{MAX_RANKS, StorePlacement};
 pub use shouter_reducer::plan::Overrides;
@@ -51,6 +52,7 @@ pub use shouter_reducer::plan::Overrides;
 mod costs;
 mod error;
 pub mod keys;
+mod launcher;
 mod layers;
 mod lists;
 mod placement;
@@ -209,6 +211,8 @@ pub struct Config {
     pub rendezvous: RendezvousAddress,
     /// What the ranks find out through a store before they meet, where they use one.
     pub(crate) store: Option<StorePlacement>,
+    /// The launcher's store, where it is that one.
+    pub(crate) launcher_store: Option<LauncherStore>,
     /// The job's key; a job of one rank needs none.
     pub key: Option<Key>,
     /// The job's name.
@@ -388,6 +392,7 @@ impl Builder {
             node: place.node,
             rendezvous: place.rendezvous,
             store: place.store,
+            launcher_store: place.launcher_store,
             key,
             job: job_name(layers, environment)?,
             channel_num: number("channel_num", 1..=64, 10)?,
@@ -456,8 +461,8 @@ fn job_name(layers: &Layers, environment: &Environment) -> Result<String, Config
             && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c))
     };
     let given = value::text(layers, "job", valid)?;
-    let of_torchrun = || environment.get("TORCHELASTIC_RUN_ID").filter(|id| valid(id)).map(str::to_owned);
-    Ok(given.or_else(of_torchrun).unwrap_or_else(|| "default".into()))
+    let of_launcher = || launcher::Launcher::of(environment).job(environment).filter(|name| valid(name));
+    Ok(given.or_else(of_launcher).unwrap_or_else(|| "default".into()))
 }
 
 #[cfg(test)]

@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
+pub(crate) use launcher::OfLauncher;
+
+mod launcher;
+mod pmi1;
+mod sys;
+
 /// Why a store did not do what it should.
 pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A key/value store that all ranks of a job can use, and nobody else: who can read it gets the job's key from it.
 ///
 /// [`init_through`](crate::init_through) puts at most a few values a rank there, and needs it no more when the group has come
-/// together. Keys are of at most 64 characters: letters, digits, `/` and `-`. Values are bytes: 64 or so of each rank, and of rank 0
+/// together. Keys are of at most 48 characters: letters, digits and `/`; what rank 5 puts ends in `/5`, all else is rank 0's. Values are bytes: 64 or so of each rank, and of rank 0
 /// about 200 and 8 for each rank of the job.
 pub trait Store: Send {
     /// Stores a value, in place of what the key had.
