@@ -205,7 +205,7 @@ pub(super) fn place_through(
 fn leaves_meeting_open(layers: &Layers) -> bool {
     let given = |keys: &[&str]| keys.iter().all(|key| layers.get(key).is_some());
     let has_key = given(&["key"]) || given(&["key_file"]);
-    !given(&["rank", "size"]) && !(given(&["port"]) && has_key)
+    !(given(&["rank", "size"]) || given(&["port"]) && has_key)
 }
 
 fn node(layers: &Layers) -> Result<Option<u32>, ConfigError> {

@@ -11,7 +11,7 @@ use super::layers::Environment;
 mod slurm;
 
 /// A store of a launcher's.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LauncherStore {
     /// PMI-1 over a socket: its descriptor.
     Pmi1(i32),
