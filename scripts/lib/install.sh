@@ -25,6 +25,8 @@ PACKAGES_BUILD=(build-essential pkg-config clang libclang-dev libdpdk-dev libnum
 PACKAGES_REPORT=(python3 python3-matplotlib)
 # The peers we measure against, and what the network tests drive the kernel with.
 PACKAGES_PEERS=(openmpi-bin libopenmpi-dev mpich libmpich-dev python3-torch iproute2 nftables)
+# The launcher beside those of MPI that jobs are tried under.
+PACKAGES_LAUNCHERS=(slurmctld slurmd slurm-client munge)
 # The kernel's programs that scripts/peers-net lets our TCP/IP meet.
 PACKAGES_PEERS_NET=(iproute2 iputils-ping nftables ethtool procps curl openssl nginx-light wrk socat python3-minimal)
 # What builds and runs the virtual machines of scripts/vm-lab.

@@ -30,23 +30,28 @@ pub(super) const PERCENT: &str = "a percentage from \"0%\" to below \"100%\", su
 
 /// Every key, in the order in which a reader wants to meet them.
 pub const KEYS: &[KeySpec] = &[
-    key("rank", "a rank, from 0 to size - 1", "torchrun's RANK", "this process's number in the job"),
+    key(
+        "rank",
+        "a rank, from 0 to size - 1",
+        "the launcher's, such as torchrun's RANK",
+        "this process's number in the job",
+    ),
     key(
         "size",
         "a number of ranks, from 1 to 65536",
-        "torchrun's WORLD_SIZE",
+        "the launcher's, such as torchrun's WORLD_SIZE",
         "the number of ranks in the job",
     ),
     key(
         "local_rank",
         "a rank on this host, from 0 to local_size - 1",
-        "torchrun's LOCAL_RANK, else rank modulo local_size, which is right where all hosts have as many ranks",
+        "the launcher's, such as torchrun's LOCAL_RANK, else rank modulo local_size, which is right where all hosts have as many ranks",
         "this process's number on its host",
     ),
     key(
         "local_size",
         "a number of ranks, from 1 to size",
-        "torchrun's LOCAL_WORLD_SIZE",
+        "the launcher's, such as torchrun's LOCAL_WORLD_SIZE",
         "the number of ranks on this host",
     ),
     key(
@@ -57,20 +62,20 @@ pub const KEYS: &[KeySpec] = &[
     ),
     key(
         "addr",
-        "an IP address or a host name",
-        "torchrun's MASTER_ADDR, else 127.0.0.1 when all ranks are on one host",
+        "an IP address or a host name, or several with commas between, which are tried in turn",
+        "found through PMI, or torchrun's MASTER_ADDR, else 127.0.0.1 when all ranks are on one host",
         "where rank 0 listens during set-up",
     ),
     key(
         "port",
         "a TCP port, from 1 to 65535",
-        "torchrun's MASTER_PORT + 1",
+        "found through PMI, or torchrun's MASTER_PORT + 1",
         "the port on which rank 0 listens during set-up",
     ),
     key(
         "key",
         "the job's secret: any text, best `openssl rand -hex 32`",
-        "none; needed by a job of several ranks",
+        "made for the job where ranks meet through PMI; else none, and needed by a job of several ranks",
         "what proves that a process belongs to the job",
     ),
     key(
@@ -82,7 +87,7 @@ pub const KEYS: &[KeySpec] = &[
     key(
         "job",
         "a name of 1 to 64 letters, digits and `-_.:`",
-        "torchrun's TORCHELASTIC_RUN_ID, else default",
+        "torchrun's TORCHELASTIC_RUN_ID (and the number of its restart), else default",
         "the job's name; ranks of another job are refused",
     ),
     key(

@@ -1,7 +1,7 @@
 //! Configuration: defaults, then a file, then the environment, then the program's own call.
 //!
 //! The file is TOML and named by `SHOUTER_CONFIG`; every key can be overridden as `SHOUTER_<KEY>`. Ranks come from our own
-//! variables or from torchrun's. The rows of [`keys::KEYS`] say what each key is.
+//! variables or from a launcher's (torchrun, mpirun, srun). The rows of [`keys::KEYS`] say what each key is.
 //!
 //! ```toml
 //! # shouter.toml
@@ -45,13 +45,15 @@ use crate::observe::MetricsTarget;
 
 pub use costs::CostTable;
 pub use error::{ConfigError, Source};
+pub(crate) use launcher::LauncherStore;
 pub use layers::Environment;
-pub(crate) use placement::MAX_RANKS;
+pub(crate) use placement::{MAX_RANKS, StorePlacement};
 pub use shouter_reducer::plan::Overrides;
 
 mod costs;
 mod error;
 pub mod keys;
+mod launcher;
 mod layers;
 mod lists;
 mod placement;
@@ -208,6 +210,10 @@ pub struct Config {
     pub node: Option<u32>,
     /// The address of the rendezvous.
     pub rendezvous: RendezvousAddress,
+    /// What the ranks find out through a store before they meet, where they use one.
+    pub(crate) store: Option<StorePlacement>,
+    /// The launcher's store, where it is that one.
+    pub(crate) launcher_store: Option<LauncherStore>,
     /// The job's key; a job of one rank needs none.
     pub key: Option<Key>,
     /// The job's name.
@@ -300,6 +306,7 @@ pub struct Builder {
     environment: Environment,
     layers: Layers,
     lists: Option<(Vec<IpAddr>, Vec<u16>)>,
+    through_store: bool,
 }
 
 impl Builder {
@@ -317,7 +324,7 @@ impl Builder {
     /// As [`Builder::from_process`].
     pub fn from_environment(environment: Environment) -> Result<Self, ConfigError> {
         let layers = Layers::read(&environment)?;
-        Ok(Self { environment, layers, lists: None })
+        Ok(Self { environment, layers, lists: None, through_store: false })
     }
 
     /// Sets a key, over the file and the environment. The value is written as in an environment variable.
@@ -343,17 +350,26 @@ impl Builder {
         self
     }
 
+    /// Leaves it to a store where the ranks meet, by which key, and who shares a host: see [`init_through`](crate::init_through).
+    #[must_use]
+    pub(crate) fn through_store(mut self) -> Self {
+        self.through_store = true;
+        self
+    }
+
     /// Checks everything and returns the configuration.
     ///
     /// # Errors
     /// As [`Config::from_env`].
     pub fn build(self) -> Result<Config, ConfigError> {
-        let Self { environment, layers, lists } = &self;
+        let Self { environment, layers, lists, through_store } = &self;
         let place = match lists {
+            _ if *through_store => placement::place_through(layers, environment)?,
             Some((iplist, ports)) => lists::place(layers, environment, iplist, ports)?,
             None => placement::place(layers, environment)?,
         };
-        let key = job_key(layers, place.size)?;
+        let needs_key = place.size > 1 && place.store.is_none();
+        let key = job_key(layers, needs_key)?;
         let transports = [
             TransportChoice::Auto,
             TransportChoice::Shm,
@@ -378,6 +394,8 @@ impl Builder {
             local_size: place.local_size,
             node: place.node,
             rendezvous: place.rendezvous,
+            store: place.store,
+            launcher_store: place.launcher_store,
             key,
             job: job_name(layers, environment)?,
             channel_num: number("channel_num", 1..=64, 10)?,
@@ -419,7 +437,7 @@ impl Builder {
 }
 
 /// The job's key, from the key itself or from its file.
-fn job_key(layers: &Layers, size: u32) -> Result<Option<Key>, ConfigError> {
+fn job_key(layers: &Layers, is_needed: bool) -> Result<Option<Key>, ConfigError> {
     let text = value::text(layers, "key", |_| true)?;
     let file = value::path(layers, "key_file")?;
     let source = |key| layers.get(key).map_or(Source::Call, |value| value.source.clone());
@@ -434,7 +452,7 @@ fn job_key(layers: &Layers, size: u32) -> Result<Option<Key>, ConfigError> {
         (None, Some(path)) => Key::from_file(&path)
             .map(Some)
             .map_err(|error| ConfigError::Key { source_of: source("key_file"), error }),
-        (None, None) if size == 1 => Ok(None),
+        (None, None) if !is_needed => Ok(None),
         (None, None) => {
             Err(ConfigError::Missing { keys: vec!["key".into()], remedy: placement::GIVE_KEY.into() })
         }
@@ -447,8 +465,8 @@ fn job_name(layers: &Layers, environment: &Environment) -> Result<String, Config
             && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_.:".contains(c))
     };
     let given = value::text(layers, "job", valid)?;
-    let of_torchrun = || environment.get("TORCHELASTIC_RUN_ID").filter(|id| valid(id)).map(str::to_owned);
-    Ok(given.or_else(of_torchrun).unwrap_or_else(|| "default".into()))
+    let of_launcher = || launcher::Launcher::of(environment).job(environment).filter(|name| valid(name));
+    Ok(given.or_else(of_launcher).unwrap_or_else(|| "default".into()))
 }
 
 #[cfg(test)]

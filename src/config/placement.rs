@@ -1,6 +1,7 @@
-//! Which rank this process is, and the rendezvous address: from our own keys, else from torchrun's variables.
+//! Which rank this process is, and the rendezvous address: from our own keys, else from a launcher's variables.
 
 use super::error::{ConfigError, Source};
+use super::launcher::{Launcher, LauncherStore};
 use super::layers::{Environment, Layers, Located, Raw};
 use super::{RendezvousAddress, value};
 
@@ -15,6 +16,19 @@ pub(super) struct RankPlacement {
     pub(super) local_size: u32,
     pub(super) node: Option<u32>,
     pub(super) rendezvous: RendezvousAddress,
+    /// What a store is to tell, where the ranks meet through one.
+    pub(super) store: Option<StorePlacement>,
+    /// The launcher's store, where it is that one.
+    pub(super) launcher_store: Option<LauncherStore>,
+}
+
+/// What the ranks find out through a store, beside where they meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorePlacement {
+    /// Who shares a host with whom.
+    Found,
+    /// Nothing: each was told its place on its host.
+    Told,
 }
 
 /// A number and where it came from, for messages that set two of them against each other.
@@ -33,20 +47,20 @@ impl Number {
     }
 }
 
-/// A key of ours, else the variable of torchrun that means the same.
+/// A key of ours, else the launcher's variable that means the same.
 pub(super) fn number(
     layers: &Layers,
     environment: &Environment,
     key: &'static str,
-    torchrun: &str,
+    variable: &str,
     range: std::ops::RangeInclusive<u64>,
 ) -> Result<Option<Number>, ConfigError> {
     if let Some(value) = value::integer(layers, key, range.clone())? {
         let source = layers.get(key).map(|value| value.source.clone());
         return Ok(Some(Number { value: value as u32, source }));
     }
-    let Some(text) = environment.get(torchrun) else { return Ok(None) };
-    let source = Source::Environment(torchrun.to_owned());
+    let Some(text) = environment.get(variable) else { return Ok(None) };
+    let source = Source::Environment(variable.to_owned());
     match text.trim().parse::<u64>().ok().filter(|number| range.contains(number)) {
         Some(number) => Ok(Some(Number { value: number as u32, source: Some(source) })),
         None => Err(value::wrong(key, &Located { raw: Raw::Text(text.to_owned()), source })),
@@ -60,12 +74,22 @@ pub(super) const GIVE_KEY: &str = "set SHOUTER_KEY to the same text on every ran
 
 /// The place by environment and file.
 pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPlacement, ConfigError> {
-    let size = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?;
-    let rank = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
+    let launcher = Launcher::of(environment);
+    if let Some(store) = launcher.store(environment).filter(|_| leaves_meeting_open(layers)) {
+        let place = place_through(layers, environment)?;
+        return Ok(RankPlacement { launcher_store: (place.size > 1).then_some(store), ..place });
+    }
+    let [rank_name, size_name, local_rank_name, local_size_name] = launcher.names();
+    let size = number(layers, environment, "size", size_name, 1..=MAX_RANKS)?;
+    let rank = number(layers, environment, "rank", rank_name, 0..=MAX_RANKS - 1)?;
     let alone = size.as_ref().is_some_and(|size| size.value == 1);
-    let local_size = number(layers, environment, "local_size", "LOCAL_WORLD_SIZE", 1..=MAX_RANKS)?
-        .or(alone.then_some(Number { value: 1, source: None }));
-    let local_rank = number(layers, environment, "local_rank", "LOCAL_RANK", 0..=MAX_RANKS - 1)?;
+    let local_size = match launcher.ranks_here(environment).filter(|_| layers.get("local_size").is_none()) {
+        Some(value) => Some(Number { value, source: Some(Source::Environment(local_size_name.into())) }),
+        None if launcher == Launcher::Slurm => number(layers, environment, "local_size", "", 1..=MAX_RANKS)?,
+        None => number(layers, environment, "local_size", local_size_name, 1..=MAX_RANKS)?,
+    }
+    .or(alone.then_some(Number { value: 1, source: None }));
+    let local_rank = number(layers, environment, "local_rank", local_rank_name, 0..=MAX_RANKS - 1)?;
     let local_rank = match (&rank, &size, &local_size) {
         (Some(rank), Some(size), Some(local_size)) => {
             let derived = Number { value: rank.value % local_size.value, source: None };
@@ -78,45 +102,118 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPl
     let values = [&size, &local_size].map(|number| number.as_ref().map(|number| number.value));
     let on_one_host = alone || values[0].is_some() && values[0] == values[1];
     // A job of one rank has no rendezvous.
-    let host = host(layers, environment)?.or(on_one_host.then(|| "127.0.0.1".to_owned()));
-    let port = port(layers, environment)?.or(alone.then_some(0));
+    let of_launcher = || launcher.host(environment).filter(|host| is_host(host));
+    let loopback = || on_one_host.then(|| "127.0.0.1".to_owned());
+    let host = given_host(layers)?.or_else(of_launcher).or_else(loopback);
+    let port = match given_port(layers)? {
+        Some(port) => Some(port),
+        None => launcher.port(environment)?.or(alone.then_some(0)),
+    };
     let has_key = alone || ["key", "key_file"].iter().any(|key| layers.get(key).is_some());
     let (Some(size), Some(rank), Some(local_size), Some(local_rank), Some(host), Some(port), true) =
         (&size, &rank, &local_size, &local_rank, &host, port, has_key)
     else {
-        return Err(missing(&[
-            ("size", size.is_some(), "set SHOUTER_SIZE (torchrun: WORLD_SIZE) to the number of ranks"),
-            ("rank", rank.is_some(), "set SHOUTER_RANK (torchrun: RANK) to this process's number, from 0"),
-            (
-                "local_size",
-                local_size.is_some(),
-                "set SHOUTER_LOCAL_SIZE (torchrun: LOCAL_WORLD_SIZE) to the number of ranks on this host",
-            ),
-            (
-                "addr",
-                host.is_some(),
-                "set SHOUTER_ADDR (torchrun: MASTER_ADDR) to the address of rank 0's host, unless all ranks are on one",
-            ),
-            (
-                "port",
-                port.is_some(),
-                "set SHOUTER_PORT to a free TCP port of rank 0's host, the same on every rank (torchrun: MASTER_PORT + 1)",
-            ),
-            ("key", has_key, GIVE_KEY),
-        ]));
+        return Err(missing(
+            launcher.remedy(),
+            &[
+                ("size", size.is_some(), "set SHOUTER_SIZE (torchrun: WORLD_SIZE) to the number of ranks"),
+                (
+                    "rank",
+                    rank.is_some(),
+                    "set SHOUTER_RANK (torchrun: RANK) to this process's number, from 0",
+                ),
+                (
+                    "local_size",
+                    local_size.is_some(),
+                    "set SHOUTER_LOCAL_SIZE (torchrun: LOCAL_WORLD_SIZE) to the number of ranks on this host",
+                ),
+                (
+                    "addr",
+                    host.is_some(),
+                    "set SHOUTER_ADDR (torchrun: MASTER_ADDR) to the address of rank 0's host, unless all ranks are on one",
+                ),
+                (
+                    "port",
+                    port.is_some(),
+                    "set SHOUTER_PORT to a free TCP port of rank 0's host, the same on every rank (torchrun: MASTER_PORT + 1)",
+                ),
+                ("key", has_key, GIVE_KEY),
+            ],
+        ));
     };
     Ok(RankPlacement {
         rank: rank.value,
         size: size.value,
         local_rank: local_rank.value,
         local_size: local_size.value,
-        node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32),
+        node: node(layers)?,
         rendezvous: RendezvousAddress { host: host.clone(), port, listener: None },
+        store: None,
+        launcher_store: None,
     })
 }
 
+/// The place where the ranks meet through a store: rank and size must be given, and the rest may be by keys of ours. What a launcher
+/// says of this host does not count: ranks that it puts together may be in several network namespaces.
+pub(super) fn place_through(
+    layers: &Layers,
+    environment: &Environment,
+) -> Result<RankPlacement, ConfigError> {
+    let [rank_name, size_name, ..] = Launcher::of(environment).names();
+    let size = number(layers, environment, "size", size_name, 1..=MAX_RANKS)?;
+    let rank = number(layers, environment, "rank", rank_name, 0..=MAX_RANKS - 1)?;
+    let (Some(size), Some(rank)) = (&size, &rank) else {
+        return Err(missing(
+            None,
+            &[
+                ("size", size.is_some(), "give the number of ranks"),
+                ("rank", rank.is_some(), "give this process's number, from 0"),
+            ],
+        ));
+    };
+    let range = 1..=MAX_RANKS;
+    let given = |key| Ok::<_, ConfigError>(value::integer(layers, key, range.clone())?.map(|n| n as u32));
+    let local_size = given("local_size")?;
+    let store = if local_size.is_some() { StorePlacement::Told } else { StorePlacement::Found };
+    let local_size = local_size.unwrap_or(1);
+    let local_rank = match (store, value::integer(layers, "local_rank", 0..=MAX_RANKS - 1)?) {
+        (StorePlacement::Told, Some(number)) => number as u32,
+        _ => rank.value % local_size,
+    };
+    let shown = |key, value| {
+        let source = layers.get(key).map(|value| value.source.clone());
+        Number { value, source }
+    };
+    check(rank, size, &shown("local_rank", local_rank), &shown("local_size", local_size))?;
+    Ok(RankPlacement {
+        rank: rank.value,
+        size: size.value,
+        local_rank,
+        local_size,
+        node: node(layers)?,
+        rendezvous: RendezvousAddress {
+            host: given_host(layers)?.unwrap_or_default(),
+            port: given_port(layers)?.unwrap_or_default(),
+            listener: None,
+        },
+        store: Some(store),
+        launcher_store: None,
+    })
+}
+
+/// Whether keys say neither which rank this is nor all of where the ranks meet and by which key.
+fn leaves_meeting_open(layers: &Layers) -> bool {
+    let given = |keys: &[&str]| keys.iter().all(|key| layers.get(key).is_some());
+    let has_key = given(&["key"]) || given(&["key_file"]);
+    !(given(&["rank", "size"]) || given(&["port"]) && has_key)
+}
+
+fn node(layers: &Layers) -> Result<Option<u32>, ConfigError> {
+    Ok(value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32))
+}
+
 /// All that was not given, of what is needed: its key, whether it was given, and how it is.
-fn missing(needed: &[(&str, bool, &str)]) -> ConfigError {
+fn missing(launcher: Option<&str>, needed: &[(&str, bool, &str)]) -> ConfigError {
     let lacking = || needed.iter().filter(|(_, given, _)| !given);
     let mut remedy: Vec<&str> = lacking().map(|(.., how)| *how).collect();
     if lacking().any(|(key, ..)| ["size", "rank", "local_size"].contains(key)) {
@@ -125,6 +222,7 @@ fn missing(needed: &[(&str, bool, &str)]) -> ConfigError {
     if lacking().any(|(key, ..)| *key == "size") {
         remedy.push("a job of one rank needs SHOUTER_SIZE=1 and SHOUTER_RANK=0 alone");
     }
+    remedy.extend(launcher);
     ConfigError::Missing {
         keys: lacking().map(|(key, ..)| (*key).to_owned()).collect(),
         remedy: remedy.join("; "),
@@ -159,27 +257,15 @@ fn check(rank: &Number, size: &Number, local_rank: &Number, local_size: &Number)
     Ok(())
 }
 
-/// The host on which rank 0 listens, where it is given.
-fn host(layers: &Layers, environment: &Environment) -> Result<Option<String>, ConfigError> {
-    let valid = |host: &str| !host.is_empty() && !host.contains(char::is_whitespace);
-    let of_torchrun = || environment.get("MASTER_ADDR").filter(|host| valid(host)).map(str::to_owned);
-    Ok(value::text(layers, "addr", valid)?.or_else(of_torchrun))
+/// The host on which rank 0 listens, where a key gives it.
+fn given_host(layers: &Layers) -> Result<Option<String>, ConfigError> {
+    value::text(layers, "addr", is_host)
 }
 
-/// The port on which rank 0 listens, where it is given. torchrun's own store owns MASTER_PORT, so ours is the one above.
-fn port(layers: &Layers, environment: &Environment) -> Result<Option<u16>, ConfigError> {
-    let given = value::integer(layers, "port", 1..=65_535)?.map(|port| port as u16);
-    match (given, environment.get("MASTER_PORT")) {
-        (Some(port), _) => Ok(Some(port)),
-        (None, None) => Ok(None),
-        (None, Some(text)) => {
-            let port = text.trim().parse::<u16>().ok().and_then(|port| port.checked_add(1));
-            Ok(Some(port.ok_or_else(|| ConfigError::Value {
-                key: "port".into(),
-                source_of: Source::Environment("MASTER_PORT".into()),
-                found: format!("one more than {text:?}"),
-                allowed: "a TCP port, from 1 to 65535; set SHOUTER_PORT".into(),
-            })?))
-        }
-    }
+fn is_host(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_whitespace)
+}
+
+fn given_port(layers: &Layers) -> Result<Option<u16>, ConfigError> {
+    Ok(value::integer(layers, "port", 1..=65_535)?.map(|port| port as u16))
 }

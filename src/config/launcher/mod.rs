@@ -1,0 +1,165 @@
+//! Launchers: whose variables say which rank this process is, in the order in which they are looked for.
+//!
+//! torchrun (`RANK` with `LOCAL_RANK`), Open MPI, PMI-1 (MPICH, `srun --mpi=pmi2`), Slurm, Kubernetes, and at last `RANK` alone, which
+//! PyTorchJob and people set. docs/launchers.md has a table of what is read from where.
+//!
+//! Keys of ours come before all of them, each on its own.
+
+use super::error::{ConfigError, Source};
+use super::layers::Environment;
+
+mod slurm;
+
+/// A store of a launcher's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LauncherStore {
+    /// PMI-1 over a socket: its descriptor.
+    Pmi1(i32),
+    /// PMIx.
+    Pmix,
+}
+
+/// Who started this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Launcher {
+    OpenMpi,
+    Pmi1,
+    Slurm,
+    Kubernetes,
+    Torch,
+}
+
+/// Where the ranks of an indexed Job meet by default: a pod has all ports to itself.
+const KUBERNETES_PORT: u16 = 29_511;
+
+/// Names of the variables for rank, size, local rank and local size.
+type Names = [&'static str; 4];
+
+impl Launcher {
+    /// The first launcher whose variables are there; where none's are, torchrun's, which people set by hand.
+    pub(super) fn of(environment: &Environment) -> Self {
+        let has = |name| environment.get(name).is_some();
+        // Before all others: torchrun may be a rank of theirs, from which it has made several.
+        if has("RANK") && has("LOCAL_RANK") {
+            Self::Torch
+        } else if has("OMPI_COMM_WORLD_RANK") {
+            Self::OpenMpi
+        } else if has("PMI_RANK") && has("PMI_SIZE") {
+            Self::Pmi1
+        } else if has("SLURM_PROCID") && has("SLURM_STEP_NUM_TASKS") && !has("RANK") {
+            Self::Slurm
+        } else if has("JOB_COMPLETION_INDEX") && !has("RANK") {
+            Self::Kubernetes
+        } else {
+            Self::Torch
+        }
+    }
+
+    pub(super) fn names(self) -> Names {
+        match self {
+            Self::OpenMpi => [
+                "OMPI_COMM_WORLD_RANK",
+                "OMPI_COMM_WORLD_SIZE",
+                "OMPI_COMM_WORLD_LOCAL_RANK",
+                "OMPI_COMM_WORLD_LOCAL_SIZE",
+            ],
+            Self::Pmi1 => ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
+            Self::Slurm => {
+                ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"]
+            }
+            Self::Kubernetes => ["JOB_COMPLETION_INDEX", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+            Self::Torch => ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"],
+        }
+    }
+
+    /// What the launcher says of the ranks on this host in another form than a number of its own.
+    pub(super) fn ranks_here(self, environment: &Environment) -> Option<u32> {
+        match self {
+            Self::Slurm => slurm::tasks_here(environment),
+            // A pod is a host.
+            Self::Kubernetes | Self::Torch => {
+                let is_pod = environment.get("KUBERNETES_SERVICE_HOST").is_some();
+                (is_pod && environment.get("LOCAL_WORLD_SIZE").is_none()).then_some(1)
+            }
+            // Slurm's PMI has no variables for it.
+            Self::Pmi1 if environment.get("MPI_LOCALNRANKS").is_none() => slurm::tasks_here(environment),
+            Self::OpenMpi | Self::Pmi1 => None,
+        }
+    }
+
+    /// The store through which its ranks can meet.
+    pub(super) fn store(self, environment: &Environment) -> Option<LauncherStore> {
+        match self {
+            Self::OpenMpi | Self::Slurm => {
+                let there =
+                    environment.get("PMIX_NAMESPACE").is_some() && environment.get("PMIX_RANK").is_some();
+                there.then_some(LauncherStore::Pmix)
+            }
+            Self::Pmi1 => Some(LauncherStore::Pmi1(environment.get("PMI_FD")?.parse().ok()?)),
+            Self::Kubernetes | Self::Torch => None,
+        }
+    }
+
+    /// Rank 0's host.
+    pub(super) fn host(self, environment: &Environment) -> Option<String> {
+        match self {
+            Self::Slurm => slurm::first_host(environment),
+            Self::Kubernetes | Self::Torch => environment.get("MASTER_ADDR").map(str::to_owned),
+            Self::OpenMpi | Self::Pmi1 => None,
+        }
+    }
+
+    /// The port on which rank 0 listens. MASTER_PORT is that of torch's own store, so ours is the one above.
+    pub(super) fn port(self, environment: &Environment) -> Result<Option<u16>, ConfigError> {
+        match (self, environment.get("MASTER_PORT")) {
+            (Self::Slurm, _) => Ok(slurm::port(environment)),
+            (Self::Kubernetes, None) => Ok(Some(KUBERNETES_PORT)),
+            (Self::Kubernetes | Self::Torch, Some(text)) => {
+                let port = text.trim().parse::<u16>().ok().and_then(|port| port.checked_add(1));
+                Ok(Some(port.ok_or_else(|| ConfigError::Value {
+                    key: "port".into(),
+                    source_of: Source::Environment("MASTER_PORT".into()),
+                    found: format!("one more than {text:?}"),
+                    allowed: "a TCP port, from 1 to 65535; set SHOUTER_PORT".into(),
+                })?))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The job's name. Ranks that an earlier attempt of torchrun's has left behind belong to another job.
+    pub(super) fn job(self, environment: &Environment) -> Option<String> {
+        match self {
+            Self::Torch => {
+                let id = environment.get("TORCHELASTIC_RUN_ID")?;
+                let attempt = environment.get("TORCHELASTIC_RESTART_COUNT").filter(|count| *count != "0");
+                Some(attempt.map_or(id.to_owned(), |count| format!("{id}.{count}")))
+            }
+            Self::Slurm => slurm::job(environment),
+            Self::OpenMpi | Self::Pmi1 | Self::Kubernetes => None,
+        }
+    }
+
+    /// How a user of this launcher gives what is missing.
+    pub(super) fn remedy(self) -> Option<&'static str> {
+        match self {
+            Self::OpenMpi => Some(
+                "mpirun offers no PMIx here (PMIX_NAMESPACE is not set), through which the ranks would meet without these",
+            ),
+            Self::Pmi1 => Some(
+                "the launcher offers no PMI-1 here (PMI_FD is not set), through which the ranks would meet without these",
+            ),
+            Self::Slurm => {
+                Some("or start the ranks by `srun --mpi=pmi2`, through which they meet without these")
+            }
+            Self::Kubernetes => Some(
+                "in a Job: SHOUTER_SIZE is its completions, SHOUTER_ADDR its pod 0 as the headless service names it, and SHOUTER_KEY_FILE \
+                 a mounted Secret",
+            ),
+            Self::Torch => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
