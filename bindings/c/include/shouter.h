@@ -841,16 +841,6 @@ shouter_status_t shouter_probe(const struct shouter_t *shouter,
                                int32_t *found,
                                struct shouter_message_t *message);
 
-/* What a started SHOUTER_OPERATION_RECV or SENDRECV has received, from whom and with which tag, once it has ended well; of a SEND, what has been
- * sent to whom. SHOUTER_ERROR_ARGUMENT before that, and for other kinds. */
-shouter_status_t shouter_work_message(const struct shouter_work_t *work,
-                                      struct shouter_message_t *message);
-
-/* Cancels a started receive that no message was matched with: it ends with SHOUTER_ERROR_ARGUMENT. `*cancelled` is 1 then, and 0 where it
- * was too late, and for other kinds, which go on. */
-shouter_status_t shouter_cancel(const struct shouter_work_t *work,
-                                int *cancelled);
-
 /* As shouter_allgather, with `counts[r]` elements of rank `r`: `input` has this rank's, `output` those of all, one block behind the other. */
   /*  */
 /* This and the following functions: counts may be zero, and are read during the call only. One that ranks do not agree on is an error on
@@ -1056,6 +1046,16 @@ shouter_status_t shouter_work_free(struct shouter_work_t *work);
  * its 8 bytes then, and ask the handles. It may be readable without news. It is the group's, until shouter_finalize; do not close it. */
 shouter_status_t shouter_completion_fd(const struct shouter_t *shouter,
                                        int *fd);
+
+/* What a started SHOUTER_OPERATION_RECV or SENDRECV has received, from whom and with which tag, once it has ended well; of a SEND, what has been
+ * sent to whom. SHOUTER_ERROR_ARGUMENT before that, and for other kinds. */
+shouter_status_t shouter_work_message(const struct shouter_work_t *work,
+                                      struct shouter_message_t *message);
+
+/* Cancels a started receive that no message was matched with: it ends with SHOUTER_ERROR_ARGUMENT. `*cancelled` is 1 then, and 0 where it
+ * was too late, and for other kinds, which go on. */
+shouter_status_t shouter_cancel(const struct shouter_work_t *work,
+                                int *cancelled);
 
 #ifdef __cplusplus
 }  /* extern "C" */

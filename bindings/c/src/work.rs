@@ -11,6 +11,8 @@
     reason = "the documentation is written for C; the promise is in the module's"
 )]
 
+pub mod started;
+
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -19,8 +21,8 @@ use shouter::{CollectiveCall, Error, Staging, TensorId};
 
 use crate::error::{SHOUTER_OK, Status, guard, null, remember};
 use crate::handle::{Shouter, group};
-use crate::started::{self, Counted};
 use crate::types::{self, Dtype, Layout, Op};
+use started::Counted;
 
 /// Longer waits are this long: a sum of a time and a duration must not overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -91,7 +93,7 @@ pub struct Operation {
 }
 
 /// A handle of an operation that was started.
-pub struct Work(pub(crate) shouter::Work);
+pub struct Work(shouter::Work);
 
 /// What shouter_on_done calls: with its `context`, and the operation's status. shouter_last_error and shouter_last_error_info say more
 /// within the call.
@@ -113,7 +115,7 @@ impl Context {
 ///
 /// # Safety
 /// `work` is NULL or live during `'a`.
-pub(crate) unsafe fn live<'a>(work: *const Work) -> Result<&'a shouter::Work, Error> {
+unsafe fn live<'a>(work: *const Work) -> Result<&'a shouter::Work, Error> {
     // SAFETY: the caller's promise.
     unsafe { work.as_ref() }.map(|work| &work.0).ok_or_else(|| null("the shouter_work_t"))
 }

@@ -6,8 +6,8 @@ use super::{Shared, info, last, operation, two};
 use crate::error::*;
 use crate::handle::shouter_finalize;
 use crate::p2p::{Message, SHOUTER_ANY_RANK, SHOUTER_ANY_TAG};
-use crate::started::*;
 use crate::types::*;
+use crate::work::started::*;
 use crate::work::*;
 
 unsafe fn started(rank: Shared, operation: &Operation) -> *mut Work {

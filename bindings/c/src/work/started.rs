@@ -12,11 +12,11 @@ use std::ffi::c_int;
 
 use shouter::{Collective, CollectiveCall, Error, Exchange, Group, Staging, UnevenCall};
 
+use super::{Operation, SHOUTER_OPERATION_SENDRECV, Work, live};
 use crate::error::{SHOUTER_OPERATION_RECV, SHOUTER_OPERATION_SEND, Status, guard, null};
 use crate::p2p::{Message, number_of_send, source, wanted};
 use crate::types;
 use crate::uneven::Counts;
-use crate::work::{Operation, SHOUTER_OPERATION_SENDRECV, Work, live};
 
 /// A collective with its counts.
 pub(crate) struct Counted {
