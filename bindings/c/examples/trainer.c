@@ -302,6 +302,45 @@ static void wait_for(struct exchange *x, int tensor) {
     x->blocked_us += now_us() - start;
 }
 
+/* The rank that has waited longest for gradients, at rank 0: a message of each other rank, all under way at once. */
+static int slowest(shouter_t *shouter, int rank, int size, double *waited_us) {
+    enum { TAG = 1 };
+    shouter_operation_t message = {
+        .size = sizeof message, .dtype = SHOUTER_F64, .input = waited_us, .count = 1, .tag = TAG};
+    int who = rank;
+    if (rank != 0) {
+        shouter_work_t *sending;
+        message.kind = SHOUTER_OPERATION_SEND;
+        check(shouter_start(shouter, &message, &sending), "shouter_start");
+        check(shouter_wait(sending, SHOUTER_DEFAULT_TIMEOUT), "shouter_wait");
+        shouter_work_free(sending);
+        return who;
+    }
+    double *theirs = calloc((size_t)size, sizeof *theirs);
+    shouter_work_t **receiving = calloc((size_t)size, sizeof *receiving);
+    if (!theirs || !receiving)
+        die("no memory");
+    message.kind = SHOUTER_OPERATION_RECV;
+    message.from = SHOUTER_ANY_RANK;
+    for (int i = 1; i < size; i++) {
+        message.output = &theirs[i];
+        check(shouter_start(shouter, &message, &receiving[i]), "shouter_start");
+    }
+    for (int i = 1; i < size; i++) {
+        shouter_message_t from;
+        check(shouter_wait(receiving[i], SHOUTER_DEFAULT_TIMEOUT), "shouter_wait");
+        check(shouter_work_message(receiving[i], &from), "shouter_work_message");
+        shouter_work_free(receiving[i]);
+        if (theirs[i] > *waited_us) {
+            *waited_us = theirs[i];
+            who = (int)from.rank;
+        }
+    }
+    free(receiving);
+    free(theirs);
+    return who;
+}
+
 static void join(struct exchange *x, int *rank, int *size) {
     check(shouter_init(NULL, &x->shouter), "shouter_init");
     *rank = (int)shouter_rank(x->shouter);
@@ -525,6 +564,10 @@ int main(int argc, char **argv) {
     }
     shouter_stats_t stats = {0};
     if (!alone) {
+        double longest_us = blocked_total_us;
+        int who = slowest(x.shouter, rank, size, &longest_us);
+        if (rank == 0)
+            printf("rank %d has waited longest for gradients: %.3f s\n", who, longest_us * 1e-6);
         check(shouter_barrier(x.shouter), "shouter_barrier");
         check(shouter_stats(x.shouter, &stats), "shouter_stats");
         if (o.timeline) {

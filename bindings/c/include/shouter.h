@@ -305,6 +305,9 @@
 /* Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. Of registered tensors only all-reduces in place. */
 #define SHOUTER_MEMORY_CUDA 1
 
+/* A message to one rank and another from one, as one operation: see shouter_start. */
+#define SHOUTER_OPERATION_SENDRECV 32
+
 /* In the place of a collective: the next operation of a registered tensor. */
 #define SHOUTER_OPERATION_OF_TENSOR 0
 
@@ -452,8 +455,9 @@ typedef struct shouter_exchange_t {
 typedef struct shouter_operation_t {
   /* sizeof(shouter_operation_t). */
   size_t size;
-  /* The collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER,
-   * ALLTOALL, SCAN and EXSCAN; those with a count for each rank only wait. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor. */
+  /* A collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER,
+   * ALLTOALL, SCAN and EXSCAN, or with a count for each rank: ALLGATHERV, GATHERV, SCATTERV, REDUCE_SCATTERV, ALLTOALLV. Or a message:
+   * SHOUTER_OPERATION_SEND, RECV or SENDRECV. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor. */
   int32_t kind;
   /* The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
    * and the fields are not looked at. */
@@ -468,7 +472,8 @@ typedef struct shouter_operation_t {
   const void *input;
   /* The output; a broadcast has its elements here on the root, too. */
   void *output;
-  /* Elements of the tensor, or of one rank's block. */
+  /* Elements of the tensor, or of one rank's block; of a message that is sent, or that SHOUTER_OPERATION_RECV has room for. Where there is a
+   * count for each rank: this rank's, of a GATHERV's input or a SCATTERV's output; else not looked at. */
   size_t count;
   /* Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU is at `output`. */
   int32_t memory;
@@ -483,6 +488,19 @@ typedef struct shouter_operation_t {
   /* NULL, or how those of the output lie; a broadcast's root has its elements there, too. They are written when the operation has ended
    * well; where it fails they stay as they were. The layout itself is read during the call. */
   const struct shouter_layout_t *output_layout;
+  /* Elements for each rank in the input of a REDUCE_SCATTERV, an ALLTOALLV, or a SCATTERV's root: as many as the group has ranks. Read
+   * during the call; not looked at for other kinds. */
+  const size_t *input_counts;
+  /* Elements of each rank in the output of an ALLGATHERV, an ALLTOALLV, or a GATHERV's root; likewise. */
+  const size_t *output_counts;
+  /* The rank that a SEND or SENDRECV goes to. */
+  uint32_t to;
+  /* The rank that a RECV or SENDRECV receives from, or SHOUTER_ANY_RANK. */
+  int64_t from;
+  /* The message's tag; of a RECV it may be SHOUTER_ANY_TAG. */
+  int64_t tag;
+  /* Elements that a SENDRECV's output has room for. */
+  size_t room;
 } shouter_operation_t;
 
 /* What shouter_on_done calls: with its `context`, and the operation's status. shouter_last_error and shouter_last_error_info say more
@@ -972,6 +990,13 @@ shouter_status_t shouter_window_free(const struct shouter_t *shouter, uint32_t w
  * end the turn: the first shouter_wait or shouter_wait_any for a tensor that is held, a second start of one, shouter_barrier and
  * shouter_finalize. All that is held goes by itself then. So ranks wait for such tensors in the same order among their starts. */
   /*  */
+/* Collectives with a count for each rank are as shouter_allgatherv and the functions behind it. Those whose counts not every rank knows (GATHERV,
+ * SCATTERV, ALLTOALLV) hold up what this rank starts behind them until all ranks have started them; counts that differ are the operation's
+ * status. */
+  /*  */
+/* Messages are as shouter_send, shouter_recv and shouter_exchange. They are outside the order of the collectives, and however ranks order theirs they
+ * cannot wait for each other for ever. shouter_work_message says what has come. */
+  /*  */
 /* SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
  * has ended within a second. Nothing was started then. */
 shouter_status_t shouter_start(const struct shouter_t *shouter,
@@ -1021,6 +1046,16 @@ shouter_status_t shouter_work_free(struct shouter_work_t *work);
  * its 8 bytes then, and ask the handles. It may be readable without news. It is the group's, until shouter_finalize; do not close it. */
 shouter_status_t shouter_completion_fd(const struct shouter_t *shouter,
                                        int *fd);
+
+/* What a started SHOUTER_OPERATION_RECV or SENDRECV has received, from whom and with which tag, once it has ended well; of a SEND, what has been
+ * sent to whom. SHOUTER_ERROR_ARGUMENT before that, and for other kinds. */
+shouter_status_t shouter_work_message(const struct shouter_work_t *work,
+                                      struct shouter_message_t *message);
+
+/* Cancels a started receive that no message was matched with: it ends with SHOUTER_ERROR_ARGUMENT. `*cancelled` is 1 then, and 0 where it
+ * was too late, and for other kinds, which go on. */
+shouter_status_t shouter_cancel(const struct shouter_work_t *work,
+                                int *cancelled);
 
 #ifdef __cplusplus
 }  /* extern "C" */

@@ -7,7 +7,7 @@
 //!
 //! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
 //! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`uneven`] those with a count for
-//! each rank, [`groups`] those of some ranks, [`work`] what is started and waited for later, [`p2p`] messages between two ranks, [`windows`] memory that all ranks access, [`log`] what
+//! each rank, [`groups`] those of some ranks, [`work`] what is started and waited for later ([`work::started`]: with counts, and messages), [`p2p`] messages between two ranks, [`windows`] memory that all ranks access, [`log`] what
 //! the library says meanwhile.
 
 #![deny(unsafe_code)]

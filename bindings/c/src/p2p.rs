@@ -211,11 +211,7 @@ unsafe fn exchange(shouter: *const Shouter, entries: &mut [ExchangeEntry]) -> Re
         let dtype = types::dtype(dtype)?;
         let exchange = match kind {
             SHOUTER_SEND | SHOUTER_SYNCHRONOUS_SEND => {
-                let number = |number: i64, what| {
-                    u32::try_from(number)
-                        .map_err(|_| Error::Argument(format!("{number} is no {what} of a send")))
-                };
-                let (to, tag) = (number(rank, "rank")?, number(tag, "tag")?);
+                let (to, tag) = (number_of_send(rank, "rank")?, number_of_send(tag, "tag")?);
                 // SAFETY: the caller's promise; NULL and alignment are checked there.
                 let send = unsafe { Exchange::send_raw(data.cast(), count, dtype, to, tag) }?;
                 if kind == SHOUTER_SYNCHRONOUS_SEND { send.synchronous() } else { send }
@@ -250,7 +246,12 @@ unsafe fn exchange(shouter: *const Shouter, entries: &mut [ExchangeEntry]) -> Re
     first
 }
 
-fn source(rank: i64) -> Result<Source, Error> {
+/// The rank that a send goes to, or its tag.
+pub(crate) fn number_of_send(number: i64, what: &str) -> Result<u32, Error> {
+    u32::try_from(number).map_err(|_| Error::Argument(format!("{number} is no {what} of a send")))
+}
+
+pub(crate) fn source(rank: i64) -> Result<Source, Error> {
     match u32::try_from(rank) {
         Ok(rank) => Ok(Source::Rank(rank)),
         Err(_) if rank == SHOUTER_ANY_RANK => Ok(Source::Any),
@@ -258,7 +259,7 @@ fn source(rank: i64) -> Result<Source, Error> {
     }
 }
 
-fn wanted(tag: i64) -> Result<Tag, Error> {
+pub(crate) fn wanted(tag: i64) -> Result<Tag, Error> {
     match u32::try_from(tag) {
         Ok(tag) => Ok(Tag::Is(tag)),
         Err(_) if tag == SHOUTER_ANY_TAG => Ok(Tag::Any),

@@ -1,5 +1,6 @@
 mod groups;
 mod staged;
+mod started;
 mod windows;
 
 use std::ffi::{CStr, CString};
@@ -48,6 +49,12 @@ fn operation(id: u32) -> crate::work::Operation {
         factor: ptr::null(),
         input_layout: ptr::null(),
         output_layout: ptr::null(),
+        input_counts: ptr::null(),
+        output_counts: ptr::null(),
+        to: 0,
+        from: 0,
+        tag: 0,
+        room: 0,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::handle::{Shouter, group};
 use crate::types::{self, Dtype, Op, SHOUTER_SUM};
 
 /// The counts of one side of a collective.
-enum Counts {
+pub(crate) enum Counts {
     /// This rank's block.
     Own(usize),
     /// The same, in the counts of all.
@@ -34,7 +34,7 @@ enum Counts {
 impl Counts {
     /// # Safety
     /// What is there has a count for each rank.
-    unsafe fn as_slice<'a>(&'a self, group: &Group, root: u32) -> Result<&'a [usize], Error> {
+    pub(crate) unsafe fn as_slice<'a>(&'a self, group: &Group, root: u32) -> Result<&'a [usize], Error> {
         let each = match self {
             Self::Own(count) => return Ok(std::slice::from_ref(count)),
             Self::OnRoot(_) if group.rank() != root => return Ok(&[]),

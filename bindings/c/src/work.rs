@@ -11,6 +11,8 @@
     reason = "the documentation is written for C; the promise is in the module's"
 )]
 
+pub mod started;
+
 use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use shouter::{CollectiveCall, Error, Staging, TensorId};
 use crate::error::{SHOUTER_OK, Status, guard, null, remember};
 use crate::handle::{Shouter, group};
 use crate::types::{self, Dtype, Layout, Op};
+use started::Counted;
 
 /// Longer waits are this long: a sum of a time and a duration must not overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -28,6 +31,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 pub const SHOUTER_MEMORY_HOST: i32 = 0;
 /// Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. Of registered tensors only all-reduces in place.
 pub const SHOUTER_MEMORY_CUDA: i32 = 1;
+
+/// A message to one rank and another from one, as one operation: see shouter_start.
+pub const SHOUTER_OPERATION_SENDRECV: i32 = 32;
 
 /// In the place of a collective: the next operation of a registered tensor.
 pub const SHOUTER_OPERATION_OF_TENSOR: i32 = 0;
@@ -38,8 +44,9 @@ pub const SHOUTER_OPERATION_OF_TENSOR: i32 = 0;
 pub struct Operation {
     /// sizeof(shouter_operation_t).
     pub size: usize,
-    /// The collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER,
-    /// ALLTOALL, SCAN and EXSCAN; those with a count for each rank only wait. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor.
+    /// A collective: one of SHOUTER_OPERATION_ALLREDUCE, BROADCAST, BARRIER, REDUCE, ALLGATHER, REDUCE_SCATTER, GATHER, SCATTER,
+    /// ALLTOALL, SCAN and EXSCAN, or with a count for each rank: ALLGATHERV, GATHERV, SCATTERV, REDUCE_SCATTERV, ALLTOALLV. Or a message:
+    /// SHOUTER_OPERATION_SEND, RECV or SENDRECV. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor.
     pub kind: i32,
     /// The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
     /// and the fields are not looked at.
@@ -54,7 +61,8 @@ pub struct Operation {
     pub input: *const c_void,
     /// The output; a broadcast has its elements here on the root, too.
     pub output: *mut c_void,
-    /// Elements of the tensor, or of one rank's block.
+    /// Elements of the tensor, or of one rank's block; of a message that is sent, or that SHOUTER_OPERATION_RECV has room for. Where there is a
+    /// count for each rank: this rank's, of a GATHERV's input or a SCATTERV's output; else not looked at.
     pub count: usize,
     /// Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU is at `output`.
     pub memory: i32,
@@ -69,6 +77,19 @@ pub struct Operation {
     /// NULL, or how those of the output lie; a broadcast's root has its elements there, too. They are written when the operation has ended
     /// well; where it fails they stay as they were. The layout itself is read during the call.
     pub output_layout: *const Layout,
+    /// Elements for each rank in the input of a REDUCE_SCATTERV, an ALLTOALLV, or a SCATTERV's root: as many as the group has ranks. Read
+    /// during the call; not looked at for other kinds.
+    pub input_counts: *const usize,
+    /// Elements of each rank in the output of an ALLGATHERV, an ALLTOALLV, or a GATHERV's root; likewise.
+    pub output_counts: *const usize,
+    /// The rank that a SEND or SENDRECV goes to.
+    pub to: u32,
+    /// The rank that a RECV or SENDRECV receives from, or SHOUTER_ANY_RANK.
+    pub from: i64,
+    /// The message's tag; of a RECV it may be SHOUTER_ANY_TAG.
+    pub tag: i64,
+    /// Elements that a SENDRECV's output has room for.
+    pub room: usize,
 }
 
 /// A handle of an operation that was started.
@@ -121,6 +142,13 @@ fn timeout(milliseconds: i64) -> Result<Option<Duration>, Error> {
 /// end the turn: the first shouter_wait or shouter_wait_any for a tensor that is held, a second start of one, shouter_barrier and
 /// shouter_finalize. All that is held goes by itself then. So ranks wait for such tensors in the same order among their starts.
 ///
+/// Collectives with a count for each rank are as shouter_allgatherv and the functions behind it. Those whose counts not every rank knows (GATHERV,
+/// SCATTERV, ALLTOALLV) hold up what this rank starts behind them until all ranks have started them; counts that differ are the operation's
+/// status.
+///
+/// Messages are as shouter_send, shouter_recv and shouter_exchange. They are outside the order of the collectives, and however ranks order theirs they
+/// cannot wait for each other for ever. shouter_work_message says what has come.
+///
 /// SHOUTER_ERROR_ARGUMENT: see the blocking functions. SHOUTER_ERROR_WOULD_BLOCK: more than 1,000 operations are under way, and none
 /// has ended within a second. Nothing was started then.
 #[unsafe(no_mangle)]
@@ -164,11 +192,19 @@ pub unsafe extern "C" fn shouter_run(shouter: *const Shouter, operation: *const 
             let why = "shouter_run takes collectives on host memory; start those of registered tensors and of GPUs by shouter_start";
             return Err(Error::Argument(why.into()));
         }
+        if started::is_message(operation.kind) {
+            let why =
+                "shouter_run takes collectives; shouter_send, shouter_recv and shouter_exchange run messages";
+            return Err(Error::Argument(why.into()));
+        }
         let call = call(&operation)?;
         // SAFETY: the caller's promise about the memory.
         unsafe {
             let staging = staging(&operation)?;
-            group.run_staged(&call, &staging)
+            match call.collective.has_counts() {
+                true => Counted::of(&operation, &call)?.run(group, &staging),
+                false => group.run_staged(&call, &staging),
+            }
         }
     })
 }
@@ -255,13 +291,20 @@ unsafe fn start(group: &shouter::Group, operation: &Operation) -> Result<shouter
             }
         };
     }
-    let call = call(operation)?;
-    if on_gpu {
+    if started::is_message(kind) {
         // SAFETY: passed on to the caller.
-        return unsafe { start_cuda(group, &call, stream) };
+        return unsafe { started::start_message(group, operation, on_gpu) };
     }
+    let call = call(operation)?;
     // SAFETY: passed on to the caller.
-    unsafe { group.start_staged(&call, &staging) }
+    unsafe {
+        match call.collective.has_counts() {
+            true if on_gpu => Err(started::host_only(call.collective)),
+            true => Counted::of(operation, &call)?.start(group, &staging),
+            false if on_gpu => start_cuda(group, &call, stream),
+            false => group.start_staged(&call, &staging),
+        }
+    }
 }
 
 /// # Safety

@@ -299,23 +299,23 @@ fn messages_go_from_blocks_to_other_blocks() {
                 assert!(plain.iter().enumerate().all(|(at, x)| *x == given(other, at)), "{count}");
             }
             // Started, from addresses; and one that is too short for its message stays as it is.
-            let (layout, mut data) = (Layout { count: 2, block: 1, stride: 2 }, [Matrix::ELSE; 3]);
-            let at = data.as_mut_ptr().cast();
-            // SAFETY: left alone until the waits.
-            let mut started = [1, 2].map(|tag| unsafe {
-                let receive = Exchange::receive_raw(at, 2, DType::U64, other, tag).unwrap();
-                rank.start_exchange(receive.strided_raw(layout).unwrap()).unwrap()
+            let (layout, mut data) = (Layout { count: 2, block: 1, stride: 2 }, [[Matrix::ELSE; 3]; 2]);
+            let at = data.each_mut().map(|data| data.as_mut_ptr().cast());
+            // SAFETY: each is left alone until its wait.
+            let started = [1, 2].map(|tag| unsafe {
+                let receive = Exchange::receive_raw(at[tag - 1], 2, DType::U64, other, tag as u32).unwrap();
+                rank.start_message(receive.strided_raw(layout).unwrap()).unwrap()
             });
             let sent = rank.batch(&mut [Exchange::send(&[1u64, 2, 3], other, 1).synchronous()]).remove(0);
             assert!(matches!(sent, Err(Error::Mismatch { .. })), "{sent:?}");
             assert!(matches!(started[0].wait(None), Err(Error::Mismatch { .. })));
-            assert_eq!(data, [Matrix::ELSE; 3]);
             rank.send(&[given(me, 0), given(me, 1)], other, 2).unwrap();
             started[1].wait(None).unwrap();
-            assert_eq!(data, [given(other, 0), Matrix::ELSE, given(other, 1)]);
+            let both = [[Matrix::ELSE; 3], [given(other, 0), Matrix::ELSE, given(other, 1)]];
+            assert_eq!(data, both);
             // SAFETY: it is refused.
             let refused = unsafe {
-                let receive = Exchange::receive_raw(at, 3, DType::U64, other, 2).unwrap();
+                let receive = Exchange::receive_raw(at[0], 3, DType::U64, other, 2).unwrap();
                 receive.strided_raw(layout).map(drop).unwrap_err()
             };
             assert!(

@@ -48,6 +48,39 @@ fn the_second_start_of_a_registered_tensor_allocates_nothing() {
     }
 }
 
+/// The same of every collective by itself.
+#[test]
+fn the_second_start_of_each_collective_allocates_nothing() {
+    let group = ranks(2);
+    let kinds = || Collective::ALL.into_iter().filter(|kind| !kind.has_counts());
+    let spec = |collective: Collective| TensorSpec {
+        collective,
+        ..TensorSpec::all_reduce(
+            collective.name(),
+            DType::F32,
+            if collective == Collective::Barrier { 0 } else { 3000 },
+            ReduceOp::Sum,
+        )
+    };
+    let specs: Vec<_> = kinds().map(spec).collect();
+    let ids = each(&group, |rank| rank.register(&specs).unwrap()).swap_remove(0);
+    let mut data = [[1f32; 6000]; 2];
+    for (kind, id) in kinds().zip(ids) {
+        let mut counted = vec![];
+        for _ in 0..4 {
+            let mut works = Vec::with_capacity(2);
+            let before = allocations::count();
+            for (rank, data) in group.iter().zip(&mut data) {
+                // SAFETY: room for two blocks, which is left alone until the waits.
+                works.push(unsafe { rank.push(id, data.as_mut_ptr().cast()) }.unwrap());
+            }
+            counted.push(allocations::count() - before);
+            works.iter().for_each(|work| work.wait(Some(PATIENCE)).unwrap());
+        }
+        assert_eq!(counted[2..], [0, 0], "{kind}: {counted:?}");
+    }
+}
+
 /// The same of tensors that are fused, with their copies, and of waits that end a turn.
 #[test]
 fn the_second_start_of_a_bucket_allocates_nothing() {
@@ -313,6 +346,48 @@ fn a_dropped_group_ends_what_is_under_way_and_runs_its_callbacks() {
     }
     work.on_done(move |result| late.send(result).unwrap()).unwrap();
     assert!(said.try_recv().expect("at once").is_err());
+}
+
+/// A receive that nobody sends for, counts that nobody else tells, and what waits behind those.
+#[test]
+fn messages_and_collectives_with_counts_end_with_their_group_too() {
+    for mode in ["", "dedicated"] {
+        let mut group = ranks_with(1, 2, mode);
+        let (mut received, given, mut taken, mut data) = ([0u32; 4], [1u32, 2], [0u32; 2], [1f32; 4]);
+        let call = crate::UnevenCall {
+            collective: Collective::AllToAllV,
+            input: given.as_ptr().cast(),
+            output: taken.as_mut_ptr().cast(),
+            given: &[1, 1],
+            taken: &[1, 1],
+            dtype: DType::U32,
+            op: ReduceOp::Sum,
+            root: 0,
+        };
+        // SAFETY: left alone until the group is gone.
+        let works = unsafe {
+            let receive = crate::Exchange::receive(&mut received, 1, 3);
+            [
+                group[0].start_message(receive).unwrap(),
+                group[0].start_uneven(&call).unwrap(),
+                group[0].start(&in_place(&mut data)).unwrap(),
+            ]
+        };
+        let (say, said) = channel();
+        for work in &works {
+            let say = say.clone();
+            work.on_done(move |result| say.send(result).unwrap()).unwrap();
+            assert!(work.test().is_none());
+        }
+        drop(group.remove(0));
+        for work in &works {
+            assert!(said.try_recv().expect("before the group has gone").is_err());
+            let error = work.wait(Some(PATIENCE)).unwrap_err();
+            assert!(matches!(error, Error::PeerFailed { .. } | Error::Closed { .. }), "{mode}: {error:?}");
+            assert_eq!(block_on(work.clone()).unwrap_err().to_string(), error.to_string());
+        }
+        assert!(works[0].statuses().is_empty() && !works[0].cancel().unwrap());
+    }
 }
 
 #[test]

@@ -1,0 +1,172 @@
+//! What of shouter_start has a count for each rank, or goes from rank to rank.
+#![allow(
+    unsafe_code,
+    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
+)]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the documentation is written for C; the promise is in the module's"
+)]
+
+use std::ffi::c_int;
+
+use shouter::{Collective, CollectiveCall, Error, Exchange, Group, Staging, UnevenCall};
+
+use super::{Operation, SHOUTER_OPERATION_SENDRECV, Work, live};
+use crate::error::{SHOUTER_OPERATION_RECV, SHOUTER_OPERATION_SEND, Status, guard, null};
+use crate::p2p::{Message, number_of_send, source, wanted};
+use crate::types;
+use crate::uneven::Counts;
+
+/// A collective with its counts.
+pub(crate) struct Counted {
+    call: CollectiveCall,
+    given: Counts,
+    taken: Counts,
+}
+
+impl Counted {
+    /// That of a descriptor.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for layouts.
+    pub(crate) fn of(operation: &Operation, call: &CollectiveCall) -> Result<Self, Error> {
+        let Operation { input_counts, output_counts, count, input_layout, output_layout, .. } = *operation;
+        if !input_layout.is_null() || !output_layout.is_null() {
+            return Err(Error::Argument(format!("{} has no layouts", call.collective)));
+        }
+        let (given, taken) = match call.collective {
+            Collective::AllGatherV => (Counts::Mine(output_counts), Counts::Each(output_counts)),
+            Collective::GatherV => (Counts::Own(count), Counts::OnRoot(output_counts)),
+            Collective::ScatterV => (Counts::OnRoot(input_counts), Counts::Own(count)),
+            Collective::ReduceScatterV => (Counts::Each(input_counts), Counts::Mine(input_counts)),
+            _ => (Counts::Each(input_counts), Counts::Each(output_counts)),
+        };
+        Ok(Self { call: *call, given, taken })
+    }
+
+    /// # Safety
+    /// What is at the counts' addresses has a count for each rank.
+    unsafe fn call(&self, group: &Group) -> Result<UnevenCall<'_>, Error> {
+        let CollectiveCall { collective, input, output, dtype, op, root, .. } = self.call;
+        // SAFETY: passed on to the caller.
+        let (given, taken) =
+            unsafe { (self.given.as_slice(group, root)?, self.taken.as_slice(group, root)?) };
+        Ok(UnevenCall { collective, input, output, given, taken, dtype, op, root })
+    }
+
+    /// # Safety
+    /// As [`Group::start_uneven`] demands, and there is a count for each rank.
+    pub(crate) unsafe fn start(&self, group: &Group, staging: &Staging) -> Result<shouter::Work, Error> {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let call = self.call(group)?;
+            match staging.factor {
+                Some(factor) => group.start_uneven_premul(&call, factor),
+                None => group.start_uneven(&call),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Group::run_uneven`] demands, and there is a count for each rank.
+    pub(crate) unsafe fn run(&self, group: &Group, staging: &Staging) -> Result<(), Error> {
+        // SAFETY: passed on to the caller.
+        unsafe {
+            let call = self.call(group)?;
+            match staging.factor {
+                Some(factor) => group.run_uneven_premul(&call, factor),
+                None => group.run_uneven(&call),
+            }
+        }
+    }
+}
+
+/// What is refused of memory of a GPU.
+pub(crate) fn host_only(what: impl std::fmt::Display) -> Error {
+    Error::Argument(format!(
+        "{what} takes host memory; set memory to SHOUTER_MEMORY_HOST, and copy the elements there"
+    ))
+}
+
+/// Whether it goes from rank to rank.
+pub(crate) fn is_message(kind: i32) -> bool {
+    matches!(kind, SHOUTER_OPERATION_SEND | SHOUTER_OPERATION_RECV | SHOUTER_OPERATION_SENDRECV)
+}
+
+/// Starts the message of a descriptor, or both.
+///
+/// # Safety
+/// As [`Group::start_message`] demands.
+pub(crate) unsafe fn start_message(
+    group: &Group,
+    operation: &Operation,
+    on_gpu: bool,
+) -> Result<shouter::Work, Error> {
+    let Operation { kind, input, output, count, room, to, from, tag, factor, .. } = *operation;
+    if on_gpu {
+        return Err(host_only("a message"));
+    }
+    if !factor.is_null() {
+        return Err(Error::Argument("a message has no factor; sums have one".into()));
+    }
+    let dtype = types::dtype(operation.dtype)?;
+    // SAFETY: the caller's promise, of as many elements; NULL and alignment are checked there.
+    unsafe {
+        let strided = |exchange: Exchange<'static>, layout| match types::layout(layout)? {
+            Some(layout) => exchange.strided_raw(layout),
+            None => Ok(exchange),
+        };
+        let receive = |room| {
+            let receive = Exchange::receive_raw(output.cast(), room, dtype, source(from)?, wanted(tag)?)?;
+            strided(receive, operation.output_layout)
+        };
+        let send = || {
+            let send = Exchange::send_raw(input.cast(), count, dtype, to, number_of_send(tag, "tag")?)?;
+            strided(send, operation.input_layout)
+        };
+        match kind {
+            SHOUTER_OPERATION_SEND => group.start_message(send()?),
+            SHOUTER_OPERATION_RECV => group.start_message(receive(count)?),
+            _ => group.start_messages(&[receive(room)?, send()?]),
+        }
+    }
+}
+
+/// What a started SHOUTER_OPERATION_RECV or SENDRECV has received, from whom and with which tag, once it has ended well; of a SEND, what has been
+/// sent to whom. SHOUTER_ERROR_ARGUMENT before that, and for other kinds.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_work_message(work: *const Work, message: *mut Message) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let work = unsafe { live(work) }?;
+        if message.is_null() {
+            return Err(null("message"));
+        }
+        let Some(first) = work.statuses().first().copied() else {
+            return Err(Error::Argument(
+                "there is no message: it has not ended well, or is a collective".into(),
+            ));
+        };
+        // SAFETY: not NULL; the caller promises room for a message.
+        unsafe { message.write(first.into()) };
+        Ok(())
+    })
+}
+
+/// Cancels a started receive that no message was matched with: it ends with SHOUTER_ERROR_ARGUMENT. `*cancelled` is 1 then, and 0 where it
+/// was too late, and for other kinds, which go on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_cancel(work: *const Work, cancelled: *mut c_int) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let work = unsafe { live(work) }?;
+        if cancelled.is_null() {
+            return Err(null("cancelled"));
+        }
+        let done = work.cancel()?;
+        // SAFETY: not NULL; the caller promises room for a number.
+        unsafe { cancelled.write(done.into()) };
+        Ok(())
+    })
+}
