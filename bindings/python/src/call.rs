@@ -1,10 +1,17 @@
 //! One collective, as Python asks for it: kinds, types and reductions by name, memory by address.
 
 use pyo3::prelude::*;
-use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Staging, UnevenCall};
+use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Source, Staging, Tag, UnevenCall};
 
 /// Memory by address: where, and how many bytes.
 pub(crate) type Span = (usize, usize);
+
+/// Where a message goes, or where it may come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    To { rank: u32, tag: u32, synchronous: bool },
+    From { source: Source, tag: Tag },
+}
 
 /// One rank's part of a collective.
 #[derive(Clone, Debug)]

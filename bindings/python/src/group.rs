@@ -15,8 +15,8 @@ use crate::error::{argument, raised};
 use crate::memory::Memory;
 use crate::message::{self, Message, Received};
 use crate::sys;
-use crate::wait::aside;
-use crate::work::{Work, sweep};
+use crate::wait::{SLICE, aside};
+use crate::work::{Flight, Work, sweep};
 
 /// One rank's membership in a group: what `shouter.Group` is made of.
 #[pyclass(frozen, weakref, module = "shouter._core")]
@@ -191,7 +191,26 @@ impl Group {
                 sys::run_uneven(&group, &call)
             });
         }
-        Work::new(self.begin(py, &call)?, kept, None).finish(py, None)
+        sweep();
+        let group = self.live(py)?;
+        let tried = py.detach(|| {
+            let work = sys::start(&group, &call)?;
+            let ended = work.wait(Some(SLICE));
+            Ok((work, ended))
+        });
+        match tried {
+            Ok((work, Err(Error::Timeout { .. }))) => {
+                let work = Work::new(work, kept, None);
+                py.check_signals()?;
+                work.finish(py, None)
+            }
+            Ok((work, ended)) => {
+                Flight::new(work, kept).end(&ended);
+                ended.map_err(|error| raised(py, &error))
+            }
+            Err(Error::WouldBlock { .. }) => Work::new(self.begin(py, &call)?, kept, None).finish(py, None),
+            Err(error) => Err(raised(py, &error)),
+        }
     }
 
     /// Starts a collective on arrays; the handle's `wait` returns `result`.

@@ -7,6 +7,7 @@
 
 mod buffer;
 mod call;
+mod dlpack;
 mod element;
 mod error;
 mod group;

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use shouter::{DType, Source, Status, Tag, Transfer};
 
 use crate::buffer::Buffer;
+use crate::call::Way;
 use crate::error::raised;
 use crate::sys;
 use crate::wait::SLICE;
@@ -15,15 +16,8 @@ pub(crate) type Received = (u32, u32, u64);
 
 /// A send or a receive of an array's elements.
 pub(crate) struct Message {
-    pub(crate) buffer: Buffer,
-    pub(crate) way: Way,
-}
-
-/// Where a message goes, or where it may come from.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
-    To { rank: u32, tag: u32, synchronous: bool },
-    From { source: Source, tag: Tag },
+    buffer: Buffer,
+    way: Way,
 }
 
 impl Message {
@@ -55,8 +49,15 @@ pub(crate) fn exchange(
     group: &Arc<shouter::Group>,
     messages: Vec<Message>,
 ) -> PyResult<Received> {
-    let started: Result<Vec<_>, _> =
-        py.detach(|| messages.iter().map(|message| sys::start_message(group, message)).collect());
+    let started: Result<Vec<_>, _> = py.detach(|| {
+        messages
+            .iter()
+            .map(|message| {
+                let Buffer { at, bytes, dtype, .. } = message.buffer;
+                sys::start_message(group, (at, bytes), dtype, message.way)
+            })
+            .collect()
+    });
     let mut transfers: Vec<Transfer<'_>> = started.map_err(|error| raised(py, &error))?;
     let mut ended = Vec::with_capacity(transfers.len());
     for at in 0..transfers.len() {

@@ -4,17 +4,14 @@
     reason = "memory of Python's objects, which their owners keep for as long as an operation is under way"
 )]
 
-pub(crate) mod dlpack;
-
 use std::ffi::c_int;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use shouter::{Error, Exchange, Group, Staging, Tensor, TensorId, Transfer, Work};
+use shouter::{DType, Error, Exchange, Group, Staging, Tensor, TensorId, Transfer, Work};
 
-use crate::call::Call;
-use crate::message::{Message, Way};
+use crate::call::{Call, Span, Way};
 
 /// Starts a collective.
 ///
@@ -52,13 +49,17 @@ pub(crate) fn push(group: &Group, tensor: TensorId, call: &Call, count: usize) -
     unsafe { group.push_staged(tensor, call.input, call.output, &Staging::default()) }
 }
 
-/// Starts a send or a receive. The caller keeps the message until it has ended, as for [`start`].
-pub(crate) fn start_message<'g>(group: &'g Group, message: &Message) -> Result<Transfer<'g>, Error> {
-    let crate::buffer::Buffer { at, bytes, dtype, .. } = message.buffer;
+/// Starts a send or a receive of elements in this memory. The caller keeps it until the message has ended, as for [`start`].
+pub(crate) fn start_message<'g>(
+    group: &'g Group,
+    (at, bytes): Span,
+    dtype: DType,
+    way: Way,
+) -> Result<Transfer<'g>, Error> {
     let count = bytes / dtype.size();
     // SAFETY: see `start`.
     unsafe {
-        let exchange = match message.way {
+        let exchange = match way {
             Way::To { rank, tag, synchronous } => {
                 let exchange = Exchange::send_raw(at as *const u8, count, dtype, rank, tag)?;
                 if synchronous { exchange.synchronous() } else { exchange }

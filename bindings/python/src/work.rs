@@ -24,8 +24,8 @@ impl Flight {
     }
 
     /// Lets the memory go, as the operation has ended so: for ever where a device may still use it.
-    fn end(&mut self, result: &Result<(), Error>) {
-        let kept = std::mem::take(&mut self.kept);
+    pub(crate) fn end(self, result: &Result<(), Error>) {
+        let kept = self.kept;
         match result {
             Err(Error::Internal(_)) => std::mem::forget(kept),
             Err(error) if error.in_use_by().is_some() => std::mem::forget(kept),
@@ -46,7 +46,7 @@ pub(crate) fn sweep() {
         }
     }
     // Owners may be Python's code, which may come back here.
-    for (mut flight, result) in ended {
+    for (flight, result) in ended {
         flight.end(&result);
     }
 }
@@ -68,7 +68,7 @@ impl Work {
 
     fn settle(&self, result: &Result<(), Error>) {
         let flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut flight) = flight {
+        if let Some(flight) = flight {
             flight.end(result);
         }
     }
@@ -149,7 +149,7 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         let flight = self.flight.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut flight) = flight else { return };
+        let Some(flight) = flight else { return };
         match flight.work.test() {
             Some(result) => flight.end(&result),
             None => ORPHANS.lock().unwrap_or_else(PoisonError::into_inner).push(flight),
