@@ -13,7 +13,6 @@ mod error;
 mod group;
 mod join;
 mod memory;
-mod message;
 mod store;
 mod sys;
 mod wait;
