@@ -431,3 +431,13 @@ def _leave() -> None:
     """The interpreter ends: operations under way end, too, while their memory is there."""
     for made in list(_all):
         made.abort()
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's groups: their methods raise `Closed` there. It may `init` for itself."""
+    global _world
+    _world = None
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
