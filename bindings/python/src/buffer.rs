@@ -15,6 +15,8 @@ pub(crate) struct Buffer {
     pub(crate) bytes: usize,
     pub(crate) dtype: DType,
     pub(crate) is_readonly: bool,
+    /// Of memory of a GPU: the stream on which the elements are produced.
+    pub(crate) stream: Option<u64>,
     /// What keeps the memory where it is.
     pub(crate) kept: Kept,
 }
@@ -35,7 +37,10 @@ impl Buffer {
             Ok(export) => Self::exported(py, export, what, dtype),
             Err(why) => match PyMemoryView::from(array) {
                 Ok(view) => Self::viewed(&view, what, dtype),
-                Err(_) => Self::unexported(array, what, dtype, &why),
+                Err(_) => match array.getattr_opt("__cuda_array_interface__")? {
+                    Some(described) => Self::on_gpu(array, &described, what, dtype),
+                    None => Self::unexported(array, what, dtype, &why),
+                },
             },
         }
     }
@@ -68,7 +73,7 @@ impl Buffer {
             return Err(argument(py, format!("{what} has {bytes} bytes, which is no number of {dtype}")));
         }
         let (at, is_readonly) = (export.buf_ptr().addr(), export.readonly());
-        Ok(Self { at, bytes, dtype, is_readonly, kept: Kept::Export(export) })
+        Ok(Self { at, bytes, dtype, is_readonly, stream: None, kept: Kept::Export(export) })
     }
 
     /// An array that NumPy's buffers have no format for (bfloat16 and 8-bit floats of ml_dtypes), or one that is lent by DLPack.
@@ -98,6 +103,58 @@ impl Buffer {
         ))
     }
 
+    /// An array in memory of a GPU: <https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html>.
+    fn on_gpu(
+        array: &Bound<'_, PyAny>,
+        described: &Bound<'_, PyAny>,
+        what: &str,
+        dtype: Option<DType>,
+    ) -> PyResult<Self> {
+        let py = array.py();
+        let (at, is_readonly): (usize, bool) = described.get_item("data")?.extract()?;
+        let shape: Vec<usize> = described.get_item("shape")?.extract()?;
+        let typestr: String = described.get_item("typestr")?.extract()?;
+        let get = |key: &str| described.call_method1("get", (key,));
+        let strides: Option<Vec<usize>> = get("strides")?.extract()?;
+        let stream: Option<u64> = get("stream")?.extract()?;
+        let size = typestr.get(2..).and_then(|bytes| bytes.parse::<usize>().ok()).unwrap_or(0);
+        let Some(dtype) = dtype.or_else(|| element::by_typestr(&typestr, size)) else {
+            return Err(no_type(py, what, &typestr));
+        };
+        let compact = shape.iter().rev().scan(size, |stride, length| {
+            let own = *stride;
+            *stride = own.saturating_mul(*length);
+            Some((own, *length))
+        });
+        let bytes =
+            shape.iter().try_fold(size, |bytes, length| bytes.checked_mul(*length)).unwrap_or(usize::MAX);
+        let fits = |strides: &Vec<usize>| {
+            compact
+                .clone()
+                .zip(strides.iter().rev())
+                .all(|((own, length), stride)| length == 1 || own == *stride)
+        };
+        if bytes > 0 && !strides.as_ref().is_none_or(fits) {
+            return Err(argument(py, format!("{what} is not contiguous in C's order; copy it")));
+        }
+        if !bytes.is_multiple_of(dtype.size()) {
+            return Err(argument(py, format!("{what} has {bytes} bytes, which is no number of {dtype}")));
+        }
+        let kept = Kept::Object(array.clone().unbind());
+        Ok(Self { at, bytes, dtype, is_readonly, stream: Some(stream.unwrap_or(0)), kept })
+    }
+
+    /// The same, where only memory of the host will do.
+    pub(crate) fn on_host(self, py: Python<'_>, what: &str) -> PyResult<Self> {
+        match self.stream {
+            Some(_) => Err(argument(
+                py,
+                format!("{what} is in memory of a GPU, and this call takes the host's; copy it"),
+            )),
+            None => Ok(self),
+        }
+    }
+
     fn lent(py: Python<'_>, lent: Lent, what: &str, dtype: Option<DType>) -> PyResult<Self> {
         let Lent { at, bytes, is_readonly, .. } = lent;
         let Some(dtype) = dtype.or(lent.dtype) else {
@@ -106,7 +163,7 @@ impl Buffer {
                 format!("{what} has elements of a type that the library has not; convert it, or give dtype="),
             ));
         };
-        Ok(Self { at, bytes, dtype, is_readonly, kept: Kept::Lent(lent) })
+        Ok(Self { at, bytes, dtype, is_readonly, stream: None, kept: Kept::Lent(lent) })
     }
 
     /// The same, to be written to.

@@ -34,6 +34,8 @@ pub(crate) struct Call {
     pub(crate) root: u32,
     pub(crate) factor: Option<f64>,
     pub(crate) counts: Counts,
+    /// Of memory of a GPU: the stream on which the input is produced.
+    pub(crate) stream: Option<u64>,
 }
 
 /// Elements of each block of input and output, where they differ: empty on a rank that has none, and for collectives with one count.

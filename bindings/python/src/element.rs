@@ -52,6 +52,26 @@ pub(crate) fn by_format(format: &[u8], bytes: usize) -> Option<DType> {
     })
 }
 
+/// The type of NumPy's `typestr`, such as "<f4", with elements of so many bytes.
+pub(crate) fn by_typestr(typestr: &str, bytes: usize) -> Option<DType> {
+    let format: &[u8] = match (typestr.as_bytes().get(1)?, bytes) {
+        (b'b', _) => b"?",
+        (b'i', _) => b"q",
+        (b'u', _) => b"Q",
+        (b'f', 2) => b"e",
+        (b'f', 4) => b"f",
+        (b'f', 8) => b"d",
+        (b'c', 8) => b"F",
+        (b'c', 16) => b"D",
+        _ => return None,
+    };
+    // One byte has no order.
+    let is_native = bytes == 1 || typestr.starts_with(if cfg!(target_endian = "little") { '<' } else { '>' });
+    // An unsigned byte is "B" in the buffer protocol.
+    let format = if (format, bytes) == (b"Q".as_slice(), 1) { b"B" } else { format };
+    by_format(format, bytes).filter(|_| is_native)
+}
+
 /// The type of DLPack's code and bits.
 pub(crate) fn by_dlpack(code: u8, bits: u8) -> Option<DType> {
     Some(match (code, bits) {

@@ -95,7 +95,19 @@ impl Group {
         self.in_place(kind, root, (&mut from, &mut into), py, given.as_ref())?;
         let elements = (from.1 / dtype.size(), into.1 / dtype.size());
         let counts = Counts::of(kind, self.rank == root, counts, elements);
-        let call = Call { kind, input: from, output: into, dtype, op, root, factor: None, counts };
+        let stream = match (&given, &taken) {
+            (Some(given), Some(taken)) if given.stream.is_some() != taken.stream.is_some() => {
+                return Err(argument(
+                    py,
+                    format!(
+                        "{kind}: of input and output one is in memory of a GPU; give both there, or none"
+                    ),
+                ));
+            }
+            (Some(one), _) | (None, Some(one)) => one.stream,
+            (None, None) => None,
+        };
+        let call = Call { kind, input: from, output: into, dtype, op, root, factor: None, counts, stream };
         Ok((call, given.into_iter().chain(taken).map(|buffer| buffer.kept).collect()))
     }
 
@@ -276,9 +288,9 @@ impl Group {
     }
 
     /// Starts a collective on memory by address: as `begin_run`, for callers that know where their elements are. What `keep` holds is kept
-    /// until the operation has ended.
+    /// until the operation has ended. With a `stream` the memory is a GPU's.
     #[pyo3(signature = (kind, address_in=0, bytes_in=0, address_out=0, bytes_out=0, dtype="uint8", op="sum", root=0,
-                        factor=None, counts=(None, None), keep=None))]
+                        factor=None, counts=(None, None), keep=None, stream=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn start(
         &self,
@@ -294,13 +306,14 @@ impl Group {
         factor: Option<f64>,
         counts: GivenCounts,
         keep: Option<Py<PyAny>>,
+        stream: Option<u64>,
     ) -> PyResult<Work> {
         let parsed = || Ok((call::kind(kind)?, call::dtype(dtype)?, call::op(op)?));
         let (kind, dtype, op) = parsed().map_err(|why: Error| raised(py, &why))?;
         let (input, output) = ((address_in, bytes_in), (address_out, bytes_out));
         let elements = (bytes_in / dtype.size(), bytes_out / dtype.size());
         let counts = Counts::of(kind, self.rank == root, counts, elements);
-        let call = Call { kind, input, output, dtype, op, root, factor, counts };
+        let call = Call { kind, input, output, dtype, op, root, factor, counts, stream };
         let work = self.begin(py, &call)?;
         Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), None))
     }
@@ -316,7 +329,7 @@ impl Group {
         dtype: Option<&str>,
         synchronous: bool,
     ) -> PyResult<Work> {
-        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
+        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?.on_host(py, "the array")?;
         self.messages(py, [(buffer, Way::To { rank: to, tag, synchronous })], Returns::Nothing)
     }
 
@@ -330,7 +343,8 @@ impl Group {
         tag: Option<u32>,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
-        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?.writable(py, "the array")?;
+        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
+        let buffer = buffer.writable(py, "the array")?.on_host(py, "the array")?;
         self.messages(py, [(buffer, Way::from(source, tag))], Returns::Status)
     }
 
@@ -349,8 +363,9 @@ impl Group {
         dtype: Option<&str>,
     ) -> PyResult<Work> {
         let dtype = call::dtype_of(py, dtype)?;
-        let into = Buffer::of(into, "the output", dtype)?.writable(py, "the output")?;
-        let from = Buffer::of(array, "the input", dtype)?;
+        let into =
+            Buffer::of(into, "the output", dtype)?.writable(py, "the output")?.on_host(py, "the output")?;
+        let from = Buffer::of(array, "the input", dtype)?.on_host(py, "the input")?;
         let send = Way::To { rank: to, tag, synchronous: false };
         self.messages(py, [(into, Way::from(source, receive_tag)), (from, send)], Returns::Status)
     }
@@ -423,6 +438,12 @@ impl Group {
         };
         let (call, kept) =
             self.call(collective, (input, output), ("sum", root), (Some(dtype.name()), (None, None)), py)?;
+        if call.stream.is_some() {
+            return Err(argument(
+                py,
+                "registered tensors are in the host's memory here; start those of a GPU by allreduce_async",
+            ));
+        }
         sweep();
         let group = self.live(py)?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);

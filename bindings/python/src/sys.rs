@@ -18,6 +18,9 @@ use crate::call::{Call, Message, Way};
 /// The memory that the call names stays valid until the operation has ended: [`crate::work::Flight`] keeps what owns it until then.
 /// Python has no rule against a second thread that writes there; what comes of it is what the elements are.
 pub(crate) fn start(group: &Group, call: &Call) -> Result<Work, Error> {
+    if let Some(stream) = call.stream {
+        return start_on_gpu(group, call, stream);
+    }
     if call.kind.has_counts() {
         let uneven = call.uneven()?;
         return match call.factor {
@@ -30,6 +33,21 @@ pub(crate) fn start(group: &Group, call: &Call) -> Result<Work, Error> {
     let (call, staging) = call.checked(group.rank(), group.size())?;
     // SAFETY: see above.
     unsafe { group.start_staged(&call, &staging) }
+}
+
+#[cfg(feature = "cuda")]
+fn start_on_gpu(group: &Group, call: &Call, stream: u64) -> Result<Work, Error> {
+    let (collective, staging) = call.checked(group.rank(), group.size())?;
+    if staging.factor.is_some() {
+        return Err(Error::Argument("memory of a GPU has no factor; multiply on the stream".into()));
+    }
+    // SAFETY: see `start`; the library refuses what is no memory of a GPU.
+    unsafe { group.start_collective_cuda(&collective, stream) }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn start_on_gpu(_: &Group, _: &Call, _: u64) -> Result<Work, Error> {
+    Err(Error::accelerator("this package has no CUDA; build it with the feature cuda"))
 }
 
 /// Starts the operation of a registered tensor of `count` elements, as [`start`] does.

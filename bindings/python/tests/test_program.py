@@ -33,7 +33,9 @@ def test_scripts_are_run_by_this_interpreter(given: str, run: list[str]) -> None
 
 def test_the_program_runs_a_script(tmp_path: Path) -> None:
     script = tmp_path / "two.py"
-    script.write_text("import shouter, sys; g = shouter.init(); shouter.barrier(); print(sys.argv[1], g.size); shouter.close()")
+    script.write_text(
+        "import shouter, sys; g = shouter.init(); shouter.barrier(); print(sys.argv[1], g.size); shouter.close()"
+    )
     path = os.pathsep.join([str(Path(PROGRAM).parent), os.environ["PATH"]])
     command = [sys.executable, "-m", "shouter", "run", "-n", "2", str(script), "word"]
     ended = subprocess.run(command, env=environment(PATH=path), capture_output=True, text=True, timeout=60, check=True)

@@ -15,8 +15,7 @@ import atexit
 import datetime
 import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import _core, errors
 from ._core import Work, __version__
@@ -104,6 +103,9 @@ __all__ = [
     "world",
     "write_timeline",
 ]
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _world: Group | None = None
 

@@ -6,12 +6,14 @@ import math
 import os
 import weakref
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from . import _core
 from ._core import Work
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 A = TypeVar("A")
 
