@@ -150,7 +150,7 @@ def test_ctrl_c_ends_waits(job: Job) -> None:
                     assert False
                 except KeyboardInterrupt:
                     # A tenth of a second, and what a busy machine adds.
-                    assert time.monotonic() - sent[0] < 2
+                    assert time.monotonic() - sent[0] < 5
             g.send(np.ones(1), 1)
         else:
             g.recv(np.ones(1), 0)
@@ -164,7 +164,7 @@ def test_a_killed_rank_is_named(job: Job) -> None:
         3,
         """
         import os, signal
-        g = shouter.init(heartbeat_timeout="2s")
+        g = shouter.init()
         g.barrier()
         if g.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
