@@ -24,9 +24,10 @@ const LIBRARIES: [(&str, &str); 3] =
 const DOCUMENTED: [&str; 3] = ["netstack/src", "reducer/src", "src"];
 
 /// Further users.
-const USERS: [&str; 4] = [
+const USERS: [&str; 5] = [
     "cli/src/main.rs",
     "bindings/c/src/lib.rs",
+    "bindings/python/src/lib.rs",
     "bindings/packetdrill/src/lib.rs",
     "bindings/dpdk-sys/src/lib.rs",
 ];

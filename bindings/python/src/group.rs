@@ -1,0 +1,566 @@
+//! Groups, and the collectives that they run.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use shouter::{Collective, Error, TensorSpec};
+
+use crate::buffer::{Buffer, Kept};
+use crate::call::{self, Call, Counts, GivenCounts, Message, Span, Way};
+use crate::error::{argument, raised};
+use crate::memory::Memory;
+use crate::sys;
+use crate::wait::{SLICE, aside};
+use crate::work::{Flight, Returns, Work, sweep};
+
+/// One rank's membership in a group: what `shouter.Group` is made of.
+#[pyclass(frozen, weakref, module = "shouter._core")]
+pub(crate) struct Group {
+    /// None after it was closed.
+    group: Mutex<Option<Arc<shouter::Group>>>,
+    registered: Mutex<HashMap<u32, TensorSpec>>,
+    #[pyo3(get)]
+    rank: u32,
+    #[pyo3(get)]
+    size: u32,
+    #[pyo3(get)]
+    local_rank: u32,
+    #[pyo3(get)]
+    local_size: u32,
+    #[pyo3(get)]
+    node: u32,
+    #[pyo3(get)]
+    nodes: u32,
+}
+
+/// A lock whose content stays valid whatever panics.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Group {
+    pub(crate) fn new(group: shouter::Group) -> Self {
+        Self {
+            rank: group.rank(),
+            size: group.size(),
+            local_rank: group.local_rank(),
+            local_size: group.local_size(),
+            node: group.node(),
+            nodes: group.nodes(),
+            registered: Mutex::default(),
+            group: Mutex::new(Some(Arc::new(group))),
+        }
+    }
+
+    fn live(&self, py: Python<'_>) -> PyResult<Arc<shouter::Group>> {
+        let live = lock(&self.group).clone();
+        live.ok_or_else(|| crate::error::closed(py))
+    }
+
+    fn take(&self) -> Option<Arc<shouter::Group>> {
+        lock(&self.group).take()
+    }
+
+    /// A collective on arrays, and what keeps them.
+    fn call(
+        &self,
+        kind: Collective,
+        (input, output): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+        (op, root): (&str, u32),
+        (dtype, counts): (Option<&str>, GivenCounts),
+        py: Python<'_>,
+    ) -> PyResult<(Call, Vec<Kept>)> {
+        let dtype = call::dtype_of(py, dtype)?;
+        let given = input.map(|array| Buffer::of(array, "the input", dtype)).transpose()?;
+        let taken = output.map(|array| Buffer::of(array, "the output", dtype)?.writable(py, "the output"));
+        let taken = taken.transpose()?;
+        let op = call::op(op).map_err(|why| raised(py, &why))?;
+        let dtype = match (&given, &taken) {
+            (Some(given), Some(taken)) if given.dtype != taken.dtype => {
+                let (from, into) = (given.dtype, taken.dtype);
+                return Err(argument(
+                    py,
+                    format!("{kind}: the input is of {from}, and the output of {into}"),
+                ));
+            }
+            (Some(one), _) | (None, Some(one)) => one.dtype,
+            (None, None) => shouter::DType::U8,
+        };
+        let span = |buffer: &Option<Buffer>| buffer.as_ref().map_or((0, 0), |found| (found.at, found.bytes));
+        let (mut from, mut into) = (span(&given), span(&taken));
+        self.in_place(kind, root, (&mut from, &mut into), py, given.as_ref())?;
+        let elements = (from.1 / dtype.size(), into.1 / dtype.size());
+        let counts = Counts::of(kind, self.rank == root, counts, elements);
+        let stream = match (&given, &taken) {
+            (Some(given), Some(taken)) if given.stream.is_some() != taken.stream.is_some() => {
+                return Err(argument(
+                    py,
+                    format!(
+                        "{kind}: of input and output one is in memory of a GPU; give both there, or none"
+                    ),
+                ));
+            }
+            (Some(one), _) | (None, Some(one)) => one.stream,
+            (None, None) => None,
+        };
+        let call = Call { kind, input: from, output: into, dtype, op, root, factor: None, counts, stream };
+        Ok((call, given.into_iter().chain(taken).map(|buffer| buffer.kept).collect()))
+    }
+
+    /// Where one of input and output is not given, it is the other one, or this rank's block of it.
+    fn in_place(
+        &self,
+        kind: Collective,
+        root: u32,
+        (from, into): (&mut Span, &mut Span),
+        py: Python<'_>,
+        given: Option<&Buffer>,
+    ) -> PyResult<()> {
+        let own = |(at, bytes): Span| {
+            let block = bytes / self.size as usize;
+            (at + block * self.rank as usize, block)
+        };
+        let is_root = self.rank == root;
+        let written = match (kind, *from, *into) {
+            (Collective::Broadcast | Collective::Barrier, ..) => false,
+            (
+                Collective::AllReduce | Collective::Scan | Collective::ExScan | Collective::AllToAll,
+                _,
+                (0, _),
+            ) => {
+                *into = *from;
+                true
+            }
+            (Collective::Reduce, _, (0, _)) if is_root => {
+                *into = *from;
+                true
+            }
+            (Collective::ReduceScatter, _, (0, _)) => {
+                *into = own(*from);
+                true
+            }
+            (Collective::Scatter, _, (0, _)) if is_root => {
+                *into = own(*from);
+                true
+            }
+            (Collective::AllGather, (0, _), _) => {
+                *from = own(*into);
+                false
+            }
+            (Collective::Gather, (0, _), _) if is_root => {
+                *from = own(*into);
+                false
+            }
+            _ => false,
+        };
+        match given {
+            Some(given) if written && given.is_readonly => {
+                Err(argument(py, "the array is read-only, and the result would be written to it; give out="))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn begin(&self, py: Python<'_>, call: &Call) -> PyResult<shouter::Work> {
+        self.started(py, |group| sys::start(group, call))
+    }
+
+    /// Starts something when there is room for one more.
+    fn started(
+        &self,
+        py: Python<'_>,
+        start: impl Fn(&shouter::Group) -> Result<shouter::Work, Error> + Sync,
+    ) -> PyResult<shouter::Work> {
+        sweep();
+        let group = self.live(py)?;
+        loop {
+            match py.detach(|| start(&group)) {
+                Err(Error::WouldBlock { .. }) => py.check_signals()?,
+                started => return started.map_err(|error| raised(py, &error)),
+            }
+        }
+    }
+}
+
+impl Group {
+    fn messages<const N: usize>(
+        &self,
+        py: Python<'_>,
+        messages: [(Buffer, Way); N],
+        returns: Returns,
+    ) -> PyResult<Work> {
+        let at = |(buffer, way): &(Buffer, Way)| Message {
+            span: (buffer.at, buffer.bytes),
+            dtype: buffer.dtype,
+            way: *way,
+        };
+        let posted = messages.each_ref().map(at);
+        let work = self.started(py, |group| sys::start_messages(group, &posted))?;
+        Ok(Work::new(work, messages.into_iter().map(|(buffer, _)| buffer.kept).collect(), returns))
+    }
+
+    fn message_at(
+        &self,
+        py: Python<'_>,
+        span: Span,
+        dtype: &str,
+        way: Way,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let dtype = call::dtype(dtype).map_err(|why| raised(py, &why))?;
+        let message = Message { span, dtype, way };
+        let work = self.started(py, |group| sys::start_messages(group, &[message]))?;
+        let returns = if matches!(way, Way::From { .. }) { Returns::Status } else { Returns::Nothing };
+        Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), returns))
+    }
+}
+
+#[pymethods]
+impl Group {
+    /// Waits for a handle as a call that blocks does: see [`Work::block`].
+    #[staticmethod]
+    fn block(work: &Bound<'_, Work>) -> PyResult<Option<Py<PyAny>>> {
+        work.get().block(work.py())
+    }
+
+    /// Runs a collective on arrays, and waits for it.
+    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None, counts=(None, None)))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn run(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        input: Option<&Bound<'_, PyAny>>,
+        output: Option<&Bound<'_, PyAny>>,
+        op: &str,
+        root: u32,
+        dtype: Option<&str>,
+        counts: GivenCounts,
+    ) -> PyResult<()> {
+        let kind = call::kind(kind).map_err(|why| raised(py, &why))?;
+        let (call, kept) = self.call(kind, (input, output), (op, root), (dtype, counts), py)?;
+        sweep();
+        let group = self.live(py)?;
+        let tried = py.detach(|| {
+            let work = sys::start(&group, &call)?;
+            let ended = work.wait(Some(SLICE));
+            Ok((work, ended))
+        });
+        match tried {
+            Ok((work, Err(Error::Timeout { .. }))) => {
+                let work = Work::new(work, kept, None);
+                py.check_signals()?;
+                work.block(py).map(drop)
+            }
+            Ok((work, ended)) => {
+                Flight::new(work, kept).end(&ended);
+                ended.map_err(|error| raised(py, &error))
+            }
+            Err(Error::WouldBlock { .. }) => {
+                Work::new(self.begin(py, &call)?, kept, None).block(py).map(drop)
+            }
+            Err(error) => Err(raised(py, &error)),
+        }
+    }
+
+    /// Starts a collective on arrays; the handle's `wait` returns `result`.
+    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None, counts=(None, None), result=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn begin_run(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        input: Option<&Bound<'_, PyAny>>,
+        output: Option<&Bound<'_, PyAny>>,
+        op: &str,
+        root: u32,
+        dtype: Option<&str>,
+        counts: GivenCounts,
+        result: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let kind = call::kind(kind).map_err(|why| raised(py, &why))?;
+        let (call, kept) = self.call(kind, (input, output), (op, root), (dtype, counts), py)?;
+        Ok(Work::new(self.begin(py, &call)?, kept, result))
+    }
+
+    /// Starts a collective on memory by address: as `begin_run`, for callers that know where their elements are. What `keep` holds is kept
+    /// until the operation has ended. With a `stream` the memory is a GPU's.
+    #[pyo3(signature = (kind, address_in=0, bytes_in=0, address_out=0, bytes_out=0, dtype="uint8", op="sum", root=0,
+                        factor=None, counts=(None, None), keep=None, stream=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn start(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        address_in: usize,
+        bytes_in: usize,
+        address_out: usize,
+        bytes_out: usize,
+        dtype: &str,
+        op: &str,
+        root: u32,
+        factor: Option<f64>,
+        counts: GivenCounts,
+        keep: Option<Py<PyAny>>,
+        stream: Option<u64>,
+    ) -> PyResult<Work> {
+        let parsed = || Ok((call::kind(kind)?, call::dtype(dtype)?, call::op(op)?));
+        let (kind, dtype, op) = parsed().map_err(|why: Error| raised(py, &why))?;
+        let (input, output) = ((address_in, bytes_in), (address_out, bytes_out));
+        let elements = (bytes_in / dtype.size(), bytes_out / dtype.size());
+        let counts = Counts::of(kind, self.rank == root, counts, elements);
+        let call = Call { kind, input, output, dtype, op, root, factor, counts, stream };
+        let work = self.begin(py, &call)?;
+        Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), None))
+    }
+
+    /// Starts a send of an array's elements.
+    #[pyo3(signature = (array, to, tag=0, dtype=None, synchronous=false))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        to: u32,
+        tag: u32,
+        dtype: Option<&str>,
+        synchronous: bool,
+    ) -> PyResult<Work> {
+        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?.on_host(py, "the array")?;
+        self.messages(py, [(buffer, Way::To { rank: to, tag, synchronous })], Returns::Nothing)
+    }
+
+    /// Starts a receive into an array; the handle's `wait` returns a `Status`.
+    #[pyo3(signature = (array, source=None, tag=None, dtype=None))]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        source: Option<u32>,
+        tag: Option<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<Work> {
+        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
+        let buffer = buffer.writable(py, "the array")?.on_host(py, "the array")?;
+        self.messages(py, [(buffer, Way::from(source, tag))], Returns::Status)
+    }
+
+    /// Starts a send and a receive at once; the handle's `wait` returns the `Status` of what was received.
+    #[pyo3(signature = (array, to, into, source=None, tag=0, receive_tag=None, dtype=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn sendrecv(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        to: u32,
+        into: &Bound<'_, PyAny>,
+        source: Option<u32>,
+        tag: u32,
+        receive_tag: Option<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<Work> {
+        let dtype = call::dtype_of(py, dtype)?;
+        let into =
+            Buffer::of(into, "the output", dtype)?.writable(py, "the output")?.on_host(py, "the output")?;
+        let from = Buffer::of(array, "the input", dtype)?.on_host(py, "the input")?;
+        let send = Way::To { rank: to, tag, synchronous: false };
+        self.messages(py, [(into, Way::from(source, receive_tag)), (from, send)], Returns::Status)
+    }
+
+    /// Starts a send of the elements at an address, as `start` does.
+    #[pyo3(signature = (address, bytes, dtype, to, tag=0, synchronous=false, keep=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn start_send(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        bytes: usize,
+        dtype: &str,
+        to: u32,
+        tag: u32,
+        synchronous: bool,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        self.message_at(py, (address, bytes), dtype, Way::To { rank: to, tag, synchronous }, keep)
+    }
+
+    /// Starts a receive into memory at an address; the handle's `wait` returns a `Status`.
+    #[pyo3(signature = (address, bytes, dtype, source=None, tag=None, keep=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn start_recv(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        bytes: usize,
+        dtype: &str,
+        source: Option<u32>,
+        tag: Option<u32>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        self.message_at(py, (address, bytes), dtype, Way::from(source, tag), keep)
+    }
+
+    /// Agrees with all ranks on tensors: each has a name, a kind, a count, a type, a reduction and a root. Returns their numbers.
+    fn register(
+        &self,
+        py: Python<'_>,
+        tensors: Vec<(String, String, u64, String, String, u32)>,
+    ) -> PyResult<Vec<u32>> {
+        let spec = |(name, kind, count, dtype, op, root): (String, String, u64, String, String, u32)| {
+            let (collective, dtype, op) = (call::kind(&kind)?, call::dtype(&dtype)?, call::op(&op)?);
+            Ok(TensorSpec { name, collective, dtype, count, op, root })
+        };
+        let specs = tensors.into_iter().map(spec).collect::<Result<Vec<_>, Error>>();
+        let specs = specs.map_err(|error| raised(py, &error))?;
+        let group = self.live(py)?;
+        let (ids, specs) = aside(py, move || group.register(&specs).map(|ids| (ids, specs)))?;
+        let ids: Vec<u32> = ids.into_iter().map(|id| id.0).collect();
+        lock(&self.registered).extend(ids.iter().copied().zip(specs));
+        Ok(ids)
+    }
+
+    /// Starts the operation of a registered tensor.
+    #[pyo3(signature = (tensor, input=None, output=None, result=None))]
+    fn push(
+        &self,
+        py: Python<'_>,
+        tensor: u32,
+        input: Option<&Bound<'_, PyAny>>,
+        output: Option<&Bound<'_, PyAny>>,
+        result: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let spec = lock(&self.registered).get(&tensor).cloned();
+        let Some(TensorSpec { collective, dtype, count, root, .. }) = spec else {
+            return Err(argument(py, format!("no tensor was registered with the number {tensor}")));
+        };
+        let (call, kept) =
+            self.call(collective, (input, output), ("sum", root), (Some(dtype.name()), (None, None)), py)?;
+        if call.stream.is_some() {
+            return Err(argument(
+                py,
+                "registered tensors are in the host's memory here; start those of a GPU by allreduce_async",
+            ));
+        }
+        sweep();
+        let group = self.live(py)?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let started = py.detach(|| sys::push(&group, shouter::TensorId(tensor), &call, count));
+        Ok(Work::new(started.map_err(|error| raised(py, &error))?, kept, result))
+    }
+
+    /// The trainer's step, for errors and timelines.
+    fn set_step(&self, py: Python<'_>, step: u64) -> PyResult<()> {
+        self.live(py)?.set_step(step);
+        Ok(())
+    }
+
+    /// The number in the job of a rank of this group.
+    fn job_rank(&self, py: Python<'_>, rank: u32) -> PyResult<u32> {
+        let found = self.live(py)?.job_rank(rank);
+        found.ok_or_else(|| argument(py, format!("rank {rank} is no rank of this group of {}", self.size)))
+    }
+
+    /// Which channels carry the data, and why.
+    fn transport(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.live(py)?.transport().to_string())
+    }
+
+    /// What this rank has done so far.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let group = self.live(py)?;
+        let stats = py.detach(|| group.stats());
+        let counts = PyDict::new(py);
+        for (name, count) in [
+            ("operations", stats.ops),
+            ("bytes_reduced", stats.bytes_reduced),
+            ("time_in_operations_ns", stats.time_in_allreduce_ns),
+            ("in_place", stats.in_place),
+            ("frames_sent", stats.frames_sent),
+            ("frames_received", stats.frames_received),
+            ("bytes_sent", stats.bytes_sent),
+            ("bytes_received", stats.bytes_received),
+            ("resent", stats.resent),
+            ("crc_dropped", stats.crc_dropped),
+        ] {
+            counts.set_item(name, count)?;
+        }
+        Ok(counts)
+    }
+
+    /// Writes what this rank did as a trace.
+    fn write_timeline(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let group = self.live(py)?;
+        py.detach(|| group.write_timeline(&path)).map_err(|error| raised(py, &error))
+    }
+
+    /// Writes the last events of this rank to a new file, and returns its path.
+    fn dump(&self, py: Python<'_>) -> PyResult<PathBuf> {
+        let group = self.live(py)?;
+        py.detach(|| group.dump()).map_err(|error| raised(py, &error))
+    }
+
+    /// Makes groups of the ranks with the same color.
+    fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
+        let group = self.live(py)?;
+        Ok(aside(py, move || group.split(color, key))?.map(Self::new))
+    }
+
+    /// Makes a group of these ranks.
+    fn group(&self, py: Python<'_>, ranks: Vec<u32>) -> PyResult<Self> {
+        let group = self.live(py)?;
+        aside(py, move || group.group(&ranks)).map(Self::new)
+    }
+
+    /// Zeroed memory that the ranks of the host share.
+    fn alloc(&self, py: Python<'_>, bytes: usize) -> PyResult<Memory> {
+        let group = self.live(py)?;
+        let made = py.detach(|| group.alloc::<u8>(bytes));
+        made.map(Memory::new).map_err(|error| raised(py, &error))
+    }
+
+    /// Whether the group was closed here.
+    #[getter]
+    fn is_closed(&self) -> bool {
+        lock(&self.group).is_none()
+    }
+
+    /// Leaves the group together with all its other ranks.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(mut group) = self.take() else { return Ok(()) };
+        let only = loop {
+            match Arc::try_unwrap(group) {
+                Ok(only) => break only,
+                // Another thread is in a call.
+                Err(shared) => group = shared,
+            }
+            py.detach(|| std::thread::sleep(Duration::from_millis(1)));
+            if let Err(raised) = py.check_signals() {
+                *lock(&self.group) = Some(group);
+                return Err(raised);
+            }
+        };
+        let left = aside(py, move || only.finalize());
+        sweep();
+        left
+    }
+
+    /// Leaves the group without a word: its operations under way end, for the others with this rank as the culprit.
+    fn leave(&self, py: Python<'_>) {
+        if let Some(group) = self.take() {
+            py.detach(|| drop(group));
+            sweep();
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let Some(group) = self.take() else { return };
+        // Callbacks run until it is gone, and need the interpreter.
+        let mut group = Some(group);
+        Python::try_attach(|py| py.detach(|| drop(group.take())));
+    }
+}

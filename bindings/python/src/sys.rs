@@ -1,0 +1,131 @@
+//! The calls of the library that take memory by address.
+#![allow(
+    unsafe_code,
+    reason = "memory of Python's objects, which their owners keep for as long as an operation is under way"
+)]
+
+use std::ffi::c_int;
+
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use shouter::{Error, Exchange, Group, Staging, Tensor, TensorId, Work};
+
+use crate::call::{Call, Message, Way};
+
+/// Starts a collective.
+///
+/// The memory that the call names stays valid until the operation has ended: [`crate::work::Flight`] keeps what owns it until then.
+/// Python has no rule against a second thread that writes there; what comes of it is what the elements are.
+pub(crate) fn start(group: &Group, call: &Call) -> Result<Work, Error> {
+    if let Some(stream) = call.stream {
+        return start_on_gpu(group, call, stream);
+    }
+    if call.kind.has_counts() {
+        let uneven = call.uneven()?;
+        return match call.factor {
+            // SAFETY: see above.
+            None => unsafe { group.start_uneven(&uneven) },
+            // SAFETY: see above.
+            Some(factor) => unsafe { group.start_uneven_premul(&uneven, factor) },
+        };
+    }
+    let (call, staging) = call.checked(group.rank(), group.size())?;
+    // SAFETY: see above.
+    unsafe { group.start_staged(&call, &staging) }
+}
+
+#[cfg(feature = "cuda")]
+fn start_on_gpu(group: &Group, call: &Call, stream: u64) -> Result<Work, Error> {
+    let (collective, staging) = call.checked(group.rank(), group.size())?;
+    if staging.factor.is_some() {
+        return Err(Error::Argument("memory of a GPU has no factor; multiply on the stream".into()));
+    }
+    // SAFETY: see `start`; the library refuses what is no memory of a GPU.
+    unsafe { group.start_collective_cuda(&collective, stream) }
+}
+
+#[cfg(not(feature = "cuda"))]
+fn start_on_gpu(_: &Group, _: &Call, _: u64) -> Result<Work, Error> {
+    Err(Error::accelerator("this package has no CUDA; build it with the feature cuda"))
+}
+
+/// Starts the operation of a registered tensor of `count` elements, as [`start`] does.
+pub(crate) fn push(group: &Group, tensor: TensorId, call: &Call, count: usize) -> Result<Work, Error> {
+    let (call, _) = call.checked(group.rank(), group.size())?;
+    if call.count != count {
+        let found = call.count;
+        return Err(Error::Argument(format!(
+            "{}: {found} elements, and the tensor was registered with {count}",
+            call.collective
+        )));
+    }
+    // SAFETY: see `start`; the memory is as long as the tensor was registered.
+    unsafe { group.push_staged(tensor, call.input, call.output, &Staging::default()) }
+}
+
+/// Starts sends and receives, as one operation. Their memory is kept until it has ended, as for [`start`].
+pub(crate) fn start_messages(group: &Group, messages: &[Message]) -> Result<Work, Error> {
+    let exchange = |message: &Message| {
+        let &Message { span: (at, bytes), dtype, way } = message;
+        let count = bytes / dtype.size();
+        // SAFETY: see `start`.
+        unsafe {
+            match way {
+                Way::To { rank, tag, synchronous } => {
+                    let sent = Exchange::send_raw(at as *const u8, count, dtype, rank, tag)?;
+                    Ok(if synchronous { sent.synchronous() } else { sent })
+                }
+                Way::From { source, tag } => Exchange::receive_raw(at as *mut u8, count, dtype, source, tag),
+            }
+        }
+    };
+    let exchanges = messages.iter().map(exchange).collect::<Result<Vec<_>, Error>>()?;
+    // SAFETY: see `start`.
+    unsafe { group.start_messages(&exchanges) }
+}
+
+/// Memory of the library, whose content is Python's to read and write.
+pub(crate) struct Bytes {
+    /// Kept for the memory's sake; the address was taken once, from the only reference.
+    tensor: Tensor<u8>,
+    at: *mut u8,
+}
+
+// SAFETY: plain bytes; who may touch them when is the business of Python's code, as for any array.
+unsafe impl Send for Bytes {}
+// SAFETY: as for Send.
+unsafe impl Sync for Bytes {}
+
+impl Bytes {
+    pub(crate) fn new(mut tensor: Tensor<u8>) -> Self {
+        let at = tensor.as_mut_ptr();
+        Self { tensor, at }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.tensor.is_shared()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.tensor.len()
+    }
+
+    /// Exports them as the buffer of their owner.
+    ///
+    /// # Safety
+    /// `view` is what Python gives to `__getbuffer__`; the owner keeps this for as long as it lives itself.
+    pub(crate) unsafe fn export(
+        &self,
+        owner: &Bound<'_, PyAny>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let len = isize::try_from(self.len()).map_err(|why| PyBufferError::new_err(why.to_string()))?;
+        // SAFETY: the memory lives as long as the owner, to which the view gets a reference; the view is the caller's promise.
+        match unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), self.at.cast(), len, 0, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(owner.py())),
+        }
+    }
+}
