@@ -21,8 +21,7 @@ _dist = _torch.distributed
 if not _dist.is_available():
     raise ImportError("this PyTorch was built without torch.distributed; install one that has it, as by `pip install torch`")
 
-from ._groups import leave_all as _leave_all
-from ._work import PeerFailed, Mismatch, Deadline, Closed
+from ._work import Closed, Deadline, Mismatch, PeerFailed
 
 if hasattr(_dist.distributed_c10d, "BackendConfig"):
     from ._version2 import register as _register
