@@ -21,7 +21,8 @@ _dist = _torch.distributed
 if not _dist.is_available():
     raise ImportError("this PyTorch was built without torch.distributed; install one that has it, as by `pip install torch`")
 
-from ._work import Closed, Deadline, Mismatch, PeerFailed
+from ._groups import leave_all as _leave_all
+from ._work import PeerFailed, Mismatch, Deadline, Closed
 
 if hasattr(_dist.distributed_c10d, "BackendConfig"):
     from ._version2 import register as _register
