@@ -1,0 +1,418 @@
+"""What PyTorch asks of a backend, for all its versions: each call becomes operations of the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from time import monotonic
+from typing import Any
+
+import torch
+
+from .. import _core
+from ..errors import ArgumentError, ShouterError, Timeout
+from . import _groups
+from ._tensors import DTYPES, Block, bytes_of, check, copy_back, name_of, readable, reduction, writable
+from ._work import Deadline, Flight, Handle, Mismatch, Work, raised
+
+# Of the messages that no call of PyTorch's asks for: its own tags are below.
+FIRST_TAG = 1 << 31
+
+Tensors = Sequence[torch.Tensor]
+Lists = Sequence[Sequence[torch.Tensor]]
+
+
+class Operations:
+    """One group's calls. `core` is the library's group."""
+
+    def _open(self, core: _core.Group, timeout: timedelta) -> None:
+        self.core = core
+        self._limit: float | None = None
+        self._timeout = timeout
+        self._sequence = 0
+        self._barriers = 0
+        self._coalesced: list[Flight] | None = None
+
+    # What all collectives share.
+
+    def _start(
+        self,
+        kind: str,
+        dtype: torch.dtype,
+        given: tuple[int, int] = (0, 0),
+        taken: tuple[int, int] = (0, 0),
+        op: str = "sum",
+        root: int = 0,
+        factor: float | None = None,
+        keep: object = None,
+        counts: tuple[list[int] | None, list[int] | None] = (None, None),
+    ) -> Handle:
+        """Starts a collective on memory: address and number of bytes. `counts` are elements for each rank, of collectives that have them."""
+        self._sequence += 1
+        name = DTYPES.get(dtype)
+        if name is None:
+            # What is only moved may be of any type.
+            size = torch.empty((), dtype=dtype).element_size()
+            name, counts = "uint8", tuple(each and [count * size for count in each] for each in counts)
+        try:
+            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep)
+        except ShouterError as error:
+            raise raised(error) from None
+
+    def _answer(self, flight: Flight, opts: Any = None) -> Work | None:
+        """What PyTorch gets for a call: a handle, or nothing where it waits for the result anyway, which has come then."""
+        if self._coalesced is not None:
+            self._coalesced.append(flight)
+        elif not getattr(opts, "asyncOp", True):
+            flight.wait(self._limit)
+            return None
+        return Work(flight, self._limit)
+
+    # Collectives of one tensor.
+
+    def allreduce(self, tensors: Tensors, opts: Any) -> Work | None:
+        return self._answer(self._allreduce(_single(tensors, "all_reduce"), opts), opts)
+
+    def _allreduce(self, tensor: torch.Tensor, opts: Any) -> Flight:
+        check(tensor, "all_reduce")
+        dtype = tensor.dtype
+        name_of(dtype, "all_reduce")
+        op, factor = reduction(opts.reduceOp, dtype)
+        own = writable(tensor)
+        if own is not tensor:
+            copy_back([own], [tensor])
+        span = (own.data_ptr(), bytes_of(own))
+        handle = self._start("all-reduce", dtype, span, span, op, 0, factor, own)
+        return Flight([handle], [tensor], _copying(tensor, own))
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Work | None:
+        flights = [self._allreduce(tensor, opts) for tensor in tensors]
+        return self._answer(_together(flights), opts)
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> Work | None:
+        tensor = _single(tensors, "broadcast")
+        check(tensor, "broadcast")
+        root = opts.rootRank
+        own = readable(tensor) if self.core.rank == root else writable(tensor)
+        handle = self._start("broadcast", tensor.dtype, (0, 0), (own.data_ptr(), bytes_of(own)), "sum", root, None, own)
+        return self._answer(Flight([handle], [tensor], None if self.core.rank == root else _copying(tensor, own)), opts)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Work | None:
+        tensor = _single(tensors, "reduce")
+        check(tensor, "reduce")
+        name_of(tensor.dtype, "reduce")
+        op, factor = reduction(opts.reduceOp, tensor.dtype)
+        own = writable(tensor)
+        if own is not tensor:
+            copy_back([own], [tensor])
+        is_root = self.core.rank == opts.rootRank
+        span = (own.data_ptr(), bytes_of(own))
+        handle = self._start("reduce", tensor.dtype, span, span if is_root else (0, 0), op, opts.rootRank, factor, own)
+        return self._answer(Flight([handle], [tensor], _copying(tensor, own) if is_root else None), opts)
+
+    def barrier(self, opts: Any = None) -> Work | None:
+        return self._answer(Flight([self._start("barrier", torch.uint8)], []), opts)
+
+    # Gathers.
+
+    def _gather_into(self, output: torch.Tensor, given: torch.Tensor) -> Flight:
+        """Every rank's tensor into one, behind each other."""
+        call = "all_gather_into_tensor"
+        _same(given, output, call)
+        own, into = readable(given), writable(output)
+        handle = self._start("all-gather", own.dtype, _span(own), _span(into), keep=(own, into))
+        return Flight([handle], [output], _copying(output, into))
+
+    def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work | None:
+        return self._answer(self._gather_into(output, given), opts)
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
+        flights = [self._gather_into(output, given) for output, given in zip(outputs, inputs)]
+        return self._answer(_together(flights), opts)
+
+    def allgather(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work | None:
+        return self._answer(self._gather_list(_single(outputs, "all_gather"), _single(inputs, "all_gather")), opts)
+
+    def _gather_list(self, outputs: Tensors, given: torch.Tensor) -> Flight:
+        call = "all_gather"
+        self._one_each(outputs, call, "tensor_list")
+        _same(given, outputs[0], call)
+        own, into = readable(given), Block(outputs, call, is_input=False)
+        if own.numel() != into.counts[self.core.rank]:
+            raise ArgumentError(
+                f"{call}: the tensor has {own.numel()} elements, and tensor_list has {into.counts[self.core.rank]} for this rank"
+            )
+        if into.even:
+            handle = self._start("all-gather", own.dtype, _span(own), (into.address, into.bytes), keep=(own, into))
+        else:
+            counts = ([own.numel()], into.counts)
+            handle = self._start("all-gather-v", own.dtype, _span(own), (into.address, into.bytes), keep=(own, into), counts=counts)
+        return Flight([handle], list(outputs), into.unpack)
+
+    def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work | None:
+        flights = [self._gather_list(each, given) for each, given in zip(outputs, inputs)]
+        return self._answer(_together(flights), opts)
+
+    def gather(self, outputs: Lists, inputs: Tensors, opts: Any) -> Work | None:
+        call, given = "gather", _single(inputs, "gather")
+        check(given, call)
+        own, root = readable(given), opts.rootRank
+        if self.core.rank != root:
+            handle = self._start(call, own.dtype, _span(own), root=root, keep=own)
+            return self._answer(Flight([handle], []), opts)
+        into = self._even(_single(outputs, call), given, call, "gather_list", is_input=False)
+        handle = self._start(call, own.dtype, _span(own), (into.address, into.bytes), root=root, keep=(own, into))
+        return self._answer(Flight([handle], list(into.tensors), into.unpack), opts)
+
+    def gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work | None:
+        call, root = "gather", opts.rootRank
+        check(given, call)
+        own = readable(given)
+        if self.core.rank != root:
+            handle = self._start(call, own.dtype, _span(own), root=root, keep=own)
+            return self._answer(Flight([handle], []), opts)
+        _same(given, output, call)
+        into = writable(output)
+        handle = self._start(call, own.dtype, _span(own), _span(into), root=root, keep=(own, into))
+        return self._answer(Flight([handle], [output], _copying(output, into)), opts)
+
+    # Scatters.
+
+    def scatter(self, outputs: Tensors, inputs: Lists, opts: Any) -> Work | None:
+        call, output = "scatter", _single(outputs, "scatter")
+        check(output, call)
+        into, root = writable(output), opts.rootRank
+        given = (0, 0)
+        block = None
+        if self.core.rank == root:
+            block = self._even(_single(inputs, call), output, call, "scatter_list", is_input=True)
+            given = (block.address, block.bytes)
+        handle = self._start(call, output.dtype, given, _span(into), root=root, keep=(into, block))
+        return self._answer(Flight([handle], [output], _copying(output, into)), opts)
+
+    def _reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Flight:
+        call = "reduce_scatter_tensor"
+        _same(given, output, call)
+        name_of(given.dtype, call)
+        op, factor = reduction(opts.reduceOp, given.dtype)
+        own, into = readable(given), writable(output)
+        handle = self._start("reduce-scatter", own.dtype, _span(own), _span(into), op, 0, factor, (own, into))
+        return Flight([handle], [output], _copying(output, into))
+
+    def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work | None:
+        return self._answer(self._reduce_scatter(output, given, opts), opts)
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work | None:
+        flights = [self._reduce_scatter(output, given, opts) for output, given in zip(outputs, inputs)]
+        return self._answer(_together(flights), opts)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Lists, opts: Any) -> Work | None:
+        call, output, given = "reduce_scatter", _single(outputs, "reduce_scatter"), _single(inputs, "reduce_scatter")
+        self._one_each(given, call, "input_list")
+        _same(output, given[0], call)
+        name_of(output.dtype, call)
+        op, factor = reduction(opts.reduceOp, output.dtype)
+        block, into = Block(given, call, is_input=True), writable(output)
+        kind, counts = ("reduce-scatter", (None, None)) if block.even else ("reduce-scatter-v", (block.counts, [into.numel()]))
+        spans = (block.address, block.bytes), _span(into)
+        handle = self._start(kind, output.dtype, *spans, op, 0, factor, (block, into), counts)
+        return self._answer(Flight([handle], [output], _copying(output, into)), opts)
+
+    # All to all: a rank knows its own sizes only, so all of them have a number for each rank.
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
+        call = "all_to_all"
+        self._one_each(outputs, call, "output_tensor_list")
+        self._one_each(inputs, call, "input_tensor_list")
+        _same(inputs[0], outputs[0], call)
+        given, into = Block(inputs, call, is_input=True), Block(outputs, call, is_input=False)
+        spans = (given.address, given.bytes), (into.address, into.bytes)
+        handle = self._start("all-to-all-v", given.dtype, *spans, keep=(given, into), counts=(given.counts, into.counts))
+        return self._answer(Flight([handle], list(outputs), into.unpack), opts)
+
+    def all_to_all_single(
+        self, output: torch.Tensor, given: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
+    ) -> Work | None:
+        _same(given, output, "all_to_all_single")
+        own, into = readable(given), writable(output)
+        counts = self._split(own, input_splits, "input"), self._split(into, output_splits, "output")
+        handle = self._start("all-to-all-v", own.dtype, _span(own), _span(into), keep=(own, into), counts=counts)
+        return self._answer(Flight([handle], [output], _copying(output, into)), opts)
+
+    def _split(self, tensor: torch.Tensor, splits: Sequence[int], what: str) -> list[int]:
+        """Elements for each rank, of rows for each rank."""
+        rows, size = (tensor.shape[0] if tensor.dim() else 1), self.core.size
+        if not splits:
+            if rows % size:
+                raise ArgumentError(f"all_to_all_single: {what} has {rows} rows, which {size} ranks do not divide; give {what}_split_sizes")
+            splits = [rows // size] * size
+        if len(splits) != size or sum(splits) != rows or min(splits) < 0:
+            raise ArgumentError(f"all_to_all_single: {what}_split_sizes {list(splits)} are not the {rows} rows of {what} over {size} ranks")
+        row = tensor.numel() // rows if rows else 0
+        return [count * row for count in splits]
+
+    # Messages.
+
+    def send(self, tensors: Tensors, peer: int, tag: int) -> Work:
+        tensor = _single(tensors, "send")
+        check(tensor, "send")
+        own = readable(tensor)
+        try:
+            handle = self.core.start_send(*_span(own), DTYPES.get(own.dtype, "uint8"), peer, tag, False, own)
+        except ShouterError as error:
+            raise raised(error) from None
+        return self._message(Flight([handle], [tensor]))
+
+    def recv(self, tensors: Tensors, peer: int | None, tag: int) -> Work:
+        tensor = _single(tensors, "recv")
+        check(tensor, "recv")
+        own = writable(tensor)
+        name = DTYPES.get(own.dtype)
+        count = own.numel() if name else bytes_of(own)
+        try:
+            handle = self.core.start_recv(*_span(own), name or "uint8", peer, tag, own)
+        except ShouterError as error:
+            raise raised(error) from None
+
+        def complete() -> None:
+            status = handle.wait(0)
+            if status.elements != count:
+                raise Mismatch(
+                    f"recv: {status.elements} elements came from rank {status.source} with tag {status.tag}, and the tensor has {count}; "
+                    "give both ranks tensors of the same size",
+                    rank=status.source, reason="diverged", operation="receive", ours=f"{count} elements", theirs=f"{status.elements} elements",
+                )
+            if own is not tensor:
+                copy_back([tensor], [own])
+
+        return self._message(Flight([handle], [tensor], complete))
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
+        return self.recv(tensors, None, tag)
+
+    def _message(self, flight: Flight) -> Work:
+        if self._coalesced is not None:
+            self._coalesced.append(flight)
+        return Work(flight, self._limit)
+
+    # Calls together.
+
+    def start_coalescing(self) -> None:
+        self._coalesced = []
+
+    def end_coalescing(self) -> Work:
+        flights, self._coalesced = self._coalesced or [], None
+        return Work(_together(flights), self._limit)
+
+    # The group itself.
+
+    def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
+        """A barrier by messages to rank 0, which names the first rank that has not come in time, or all of them. The group goes on."""
+        timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        if seconds <= 0:
+            seconds = self._timeout.total_seconds()
+        # PyTorch's tags are below; each barrier has its own, so what an earlier one has left is not for this one.
+        tag, self._barriers = FIRST_TAG + self._barriers % FIRST_TAG, self._barriers + 1
+        until = monotonic() + seconds
+        if self.core.rank > 0:
+            self.core.start_send(0, 0, "uint8", 0, tag)
+            self._await(0, tag, until, f"rank 0 has not let this rank go on within {seconds:.3f} s; it waits for others, or has not come itself")
+            return
+        peers = range(1, self.core.size)
+        late: list[int] = []
+        for peer in peers:
+            try:
+                self._await(peer, tag, until, "")
+            except Deadline:
+                late.append(peer)
+                if not wait_all_ranks:
+                    break
+        if late:
+            ranks = ", ".join(str(peer) for peer in late)
+            text = f"monitored_barrier: {len(late)} of {self.core.size} ranks did not come within {seconds:.3f} s: {ranks}; see what they do"
+            raise Deadline(text, rank=late[0], reason="late", missing=late, operation="barrier", after=seconds)
+        for peer in peers:
+            self.core.start_send(0, 0, "uint8", peer, tag)
+
+    def _await(self, peer: int, tag: int, until: float, text: str) -> None:
+        """Waits for an empty message."""
+        try:
+            self.core.start_recv(0, 0, "uint8", peer, tag).wait(max(0.0, until - monotonic()))
+        except Timeout:
+            raise Deadline(f"monitored_barrier: {text}", rank=peer, reason="late", missing=[peer], operation="barrier") from None
+        except ShouterError as error:
+            raise raised(error) from None
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Sets how long a wait may take; a group has ended, as far as PyTorch is concerned, when one took longer."""
+        self._limit = timeout.total_seconds()
+        self._timeout = timeout
+
+    def shutdown(self) -> None:
+        """Leaves the group without waiting for the others, who need nothing more from this rank for what has ended here."""
+        self.core.leave()
+
+    def abort(self) -> None:
+        self.core.leave()
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence
+
+    def _set_sequence_number_for_group(self) -> None:
+        """It counts from 0 on all ranks anyway."""
+
+    def getBackendName(self) -> str:
+        return "shouter"
+
+    def name(self) -> str:
+        return "shouter"
+
+    def _part(self, ranks: Sequence[int]) -> _core.Group:
+        return _groups.part(self.core, ranks)
+
+    def _one_each(self, tensors: Tensors, call: str, what: str) -> None:
+        if len(tensors) != self.core.size:
+            raise ArgumentError(f"{call}: {what} has {len(tensors)} tensors, and the group has {self.core.size} ranks; give one for each")
+
+    def _even(self, tensors: Tensors, own: torch.Tensor, call: str, what: str, *, is_input: bool) -> Block:
+        """One tensor for each rank, as large as this rank's."""
+        self._one_each(tensors, call, what)
+        _same(own, tensors[0], call)
+        block = Block(tensors, call, is_input=is_input)
+        if set(block.counts) != {own.numel()}:
+            raise ArgumentError(f"{call}: {what} has tensors of {block.counts} elements, and the tensor has {own.numel()}; all have to be as large")
+        return block
+
+
+def _single(given: Sequence[Any], call: str) -> Any:
+    """PyTorch gives lists, of a time when a process had several GPUs."""
+    if len(given) != 1:
+        raise ArgumentError(f"{call}: {len(given)} tensors of one process; the backend takes one at a time")
+    return given[0]
+
+
+def _same(one: torch.Tensor, other: torch.Tensor, call: str) -> None:
+    check(one, call)
+    check(other, call)
+    if one.dtype != other.dtype:
+        raise ArgumentError(f"{call}: the input is of {one.dtype}, and the output of {other.dtype}; both have to be of one type")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    return tensor.data_ptr(), bytes_of(tensor)
+
+
+def _copying(tensor: torch.Tensor, own: torch.Tensor) -> Callable[[], None] | None:
+    return None if own is tensor else lambda: copy_back([tensor], [own])
+
+
+def _together(flights: Sequence[Flight]) -> Flight:
+    """Several calls as one."""
+
+    def complete() -> None:
+        for flight in flights:
+            flight.complete()
+
+    handles = [handle for flight in flights for handle in flight.handles]
+    return Flight(handles, [tensor for flight in flights for tensor in flight.outputs], complete)
