@@ -71,8 +71,8 @@ def run(backend, checks, size=4, limit=120):
             process.start()
         end = time.monotonic() + limit
         try:
-            while any(process.exitcode is None for process in ranks):
-                multiprocessing.connection.wait([p.sentinel for p in ranks if p.exitcode is None], timeout=max(0, end - time.monotonic()))
+            while running := [process.sentinel for process in ranks if process.exitcode is None]:
+                multiprocessing.connection.wait(running, timeout=max(0, end - time.monotonic()))
                 if any(process.exitcode for process in ranks) or time.monotonic() >= end:
                     break
             if any(process.exitcode is None for process in ranks):
