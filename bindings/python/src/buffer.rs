@@ -1,0 +1,92 @@
+//! The memory of arrays: where it is, how long, of which elements; nothing is copied.
+
+use pyo3::buffer::PyUntypedBuffer;
+use pyo3::prelude::*;
+use shouter::DType;
+
+use crate::element;
+use crate::error::argument;
+
+/// An array's elements, one behind the other, for as long as this lives.
+pub(crate) struct Buffer {
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+    pub(crate) dtype: DType,
+    pub(crate) is_readonly: bool,
+    /// What keeps the memory where it is.
+    pub(crate) kept: Kept,
+}
+
+/// What keeps memory where it is: an export of an object's buffer, or an object that owns it.
+#[expect(dead_code, reason = "held, not looked at")]
+pub(crate) enum Kept {
+    Export(PyUntypedBuffer),
+    Object(Py<PyAny>),
+}
+
+impl Buffer {
+    /// The elements of `array`, of the type that they say, or of `dtype` where that is given.
+    pub(crate) fn of(array: &Bound<'_, PyAny>, what: &str, dtype: Option<DType>) -> PyResult<Self> {
+        let py = array.py();
+        match PyUntypedBuffer::get(array) {
+            Ok(export) => Self::exported(py, export, what, dtype),
+            Err(why) => Self::unexported(array, what, dtype, &why),
+        }
+    }
+
+    fn exported(py: Python<'_>, export: PyUntypedBuffer, what: &str, dtype: Option<DType>) -> PyResult<Self> {
+        if !export.is_c_contiguous() {
+            let why =
+                format!("{what} is not contiguous in C's order; copy it, as by numpy.ascontiguousarray");
+            return Err(argument(py, why));
+        }
+        let own = element::by_format(export.format().to_bytes(), export.item_size());
+        let Some(dtype) = dtype.or(own) else {
+            let format = export.format().to_string_lossy();
+            return Err(argument(
+                py,
+                format!(
+                    "{what} has elements of the format \"{format}\", which is no type of the library; convert it, or give dtype="
+                ),
+            ));
+        };
+        let bytes = export.len_bytes();
+        if !bytes.is_multiple_of(dtype.size()) {
+            return Err(argument(py, format!("{what} has {bytes} bytes, which is no number of {dtype}")));
+        }
+        let (at, is_readonly) = (export.buf_ptr().addr(), export.readonly());
+        Ok(Self { at, bytes, dtype, is_readonly, kept: Kept::Export(export) })
+    }
+
+    /// An array that NumPy's buffers have no format for (bfloat16 and 8-bit floats of ml_dtypes), or one that has no buffer.
+    fn unexported(array: &Bound<'_, PyAny>, what: &str, dtype: Option<DType>, why: &PyErr) -> PyResult<Self> {
+        let py = array.py();
+        if array.hasattr("__array_interface__")? {
+            let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
+            if let Some(dtype) = dtype.or_else(|| element::by_name(&name)) {
+                let bits = ["u1", "u2", "u4", "u8"][dtype.size().trailing_zeros().min(3) as usize];
+                let export = PyUntypedBuffer::get(&array.call_method1("view", (bits,))?)?;
+                return Self::exported(py, export, what, Some(dtype));
+            }
+            return Err(argument(
+                py,
+                format!("{what} has elements of type {name}, which is none of the library's"),
+            ));
+        }
+        let class = array.get_type().name()?;
+        Err(argument(
+            py,
+            format!(
+                "{what} is a {class}, which has no buffer ({why}); give a NumPy array, or an object with the buffer protocol"
+            ),
+        ))
+    }
+
+    /// The same, to be written to.
+    pub(crate) fn writable(self, py: Python<'_>, what: &str) -> PyResult<Self> {
+        match self.is_readonly {
+            true => Err(argument(py, format!("{what} is read-only; give memory that can be written to"))),
+            false => Ok(self),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! One collective, as Python asks for it: kinds, types and reductions by name, memory by address.
+
+use pyo3::prelude::*;
+use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Staging};
+
+/// Memory by address: where, and how many bytes.
+pub(crate) type Span = (usize, usize);
+
+/// One rank's part of a collective.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) kind: Collective,
+    /// Empty where this rank gives nothing, and for a broadcast.
+    pub(crate) input: Span,
+    /// Empty where this rank gets nothing.
+    pub(crate) output: Span,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: u32,
+    pub(crate) factor: Option<f64>,
+}
+
+/// The kind of collective that a name such as "all-reduce" stands for.
+pub(crate) fn kind(name: &str) -> Result<Collective, Error> {
+    let known = Collective::ALL.into_iter().find(|kind| kind.name() == name);
+    known.ok_or_else(|| {
+        Error::Argument(format!("\"{name}\" is no collective; use \"all-reduce\" and its like"))
+    })
+}
+
+/// The reduction of a name.
+pub(crate) fn op(name: &str) -> Result<ReduceOp, Error> {
+    ReduceOp::parse(name).map_err(|why| Error::Argument(why.to_string()))
+}
+
+/// The element type of a name.
+pub(crate) fn dtype(name: &str) -> Result<DType, Error> {
+    crate::element::by_name(name).ok_or_else(|| {
+        Error::Argument(format!(
+            "\"{name}\" is no element type; use \"float32\", \"bfloat16\" and their like"
+        ))
+    })
+}
+
+/// The same, where there is a name.
+pub(crate) fn dtype_of(py: Python<'_>, name: Option<&str>) -> PyResult<Option<DType>> {
+    name.map(dtype).transpose().map_err(|why| crate::error::raised(py, &why))
+}
+
+impl Call {
+    /// As the library has it, with what is done beside it.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for memory that is not as long as the collective needs on this rank.
+    pub(crate) fn checked(&self, rank: u32, size: u32) -> Result<(CollectiveCall, Staging), Error> {
+        let Self { kind, dtype, op, root, factor, .. } = *self;
+        let (ranks, is_root) = (size as usize, rank == root);
+        let (given, taken) = (self.input.1 / dtype.size(), self.output.1 / dtype.size());
+        // Elements of a block, and the blocks of input and output.
+        let (count, from, into) = match kind {
+            Collective::Barrier => (0, 0, 0),
+            Collective::Broadcast => (taken, 0, 1),
+            Collective::AllReduce | Collective::Scan => (given, 1, 1),
+            Collective::ExScan => (given, 1, usize::from(rank > 0)),
+            Collective::Reduce => (given, 1, usize::from(is_root)),
+            Collective::AllGather => (given, 1, ranks),
+            Collective::Gather => (given, 1, if is_root { ranks } else { 0 }),
+            Collective::Scatter => (taken, if is_root { ranks } else { 0 }, 1),
+            Collective::ReduceScatter => (taken, ranks, 1),
+            Collective::AllToAll => (given / ranks, ranks, ranks),
+            _ => {
+                let why = format!("{kind} has a count for each rank; give counts");
+                return Err(Error::Argument(why));
+            }
+        };
+        self.fits("input", given, count, from)?;
+        self.fits("output", taken, count, into)?;
+        let (input, output) = (self.input.0 as *const u8, self.output.0 as *mut u8);
+        let call = CollectiveCall { collective: kind, input, output, count, dtype, op, root };
+        Ok((call, Staging { factor, ..Staging::default() }))
+    }
+
+    fn fits(&self, what: &str, found: usize, count: usize, blocks: usize) -> Result<(), Error> {
+        if blocks == 0 || count.checked_mul(blocks) == Some(found) {
+            return Ok(());
+        }
+        let needed = if blocks == 1 { format!("{count}") } else { format!("{blocks} x {count}") };
+        Err(Error::Argument(format!("{}: {what} has {found} elements, and {needed} are needed", self.kind)))
+    }
+}

@@ -1,0 +1,53 @@
+//! Element types by the names and formats that Python has for them.
+
+use shouter::DType;
+
+/// The type of a name: the library's own, NumPy's, ml_dtypes' or PyTorch's.
+pub(crate) fn by_name(name: &str) -> Option<DType> {
+    let name = name.strip_prefix("torch.").unwrap_or(name);
+    Some(match name {
+        "float16" | "half" => DType::F16,
+        "bfloat16" => DType::Bf16,
+        "float32" | "float" => DType::F32,
+        "float64" | "double" => DType::F64,
+        "float8_e4m3fn" => DType::F8E4M3,
+        "float8_e5m2" => DType::F8E5M2,
+        "int8" => DType::I8,
+        "int16" => DType::I16,
+        "int32" => DType::I32,
+        "int64" => DType::I64,
+        "uint8" => DType::U8,
+        "uint16" => DType::U16,
+        "uint32" => DType::U32,
+        "uint64" => DType::U64,
+        own => return DType::parse(own).ok(),
+    })
+}
+
+/// The type of a format of the buffer protocol, with elements of so many bytes.
+pub(crate) fn by_format(format: &[u8], bytes: usize) -> Option<DType> {
+    let format = match format {
+        [b'@' | b'=', rest @ ..] => rest,
+        [b'<', rest @ ..] if cfg!(target_endian = "little") => rest,
+        [b'>', rest @ ..] if cfg!(target_endian = "big") => rest,
+        [b'<' | b'>' | b'!', rest @ ..] if bytes == 1 => rest,
+        other => other,
+    };
+    Some(match (format, bytes) {
+        (b"?", 1) => DType::Bool,
+        (b"e", 2) => DType::F16,
+        (b"f", 4) => DType::F32,
+        (b"d", 8) => DType::F64,
+        (b"Zf" | b"F", 8) => DType::Complex64,
+        (b"Zd" | b"D", 16) => DType::Complex128,
+        (b"b" | b"h" | b"i" | b"l" | b"q" | b"n", 1) => DType::I8,
+        (b"b" | b"h" | b"i" | b"l" | b"q" | b"n", 2) => DType::I16,
+        (b"b" | b"h" | b"i" | b"l" | b"q" | b"n", 4) => DType::I32,
+        (b"b" | b"h" | b"i" | b"l" | b"q" | b"n", 8) => DType::I64,
+        (b"c" | b"B", 1) => DType::U8,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 2) => DType::U16,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 4) => DType::U32,
+        (b"H" | b"I" | b"L" | b"Q" | b"N", 8) => DType::U64,
+        _ => return None,
+    })
+}

@@ -1,0 +1,40 @@
+//! How a process joins its job.
+
+use std::net::IpAddr;
+
+use pyo3::prelude::*;
+use shouter::Error;
+use shouter::config::Builder;
+
+use crate::error::raised;
+use crate::group::Group;
+use crate::wait::aside;
+
+/// Joins the job that the environment and `settings` describe, or the lists of addresses and ports.
+#[pyfunction]
+#[pyo3(signature = (settings, lists=None))]
+pub(crate) fn join(
+    py: Python<'_>,
+    settings: Vec<(String, String)>,
+    lists: Option<(Vec<String>, Vec<u16>)>,
+) -> PyResult<Group> {
+    let configured = || -> Result<shouter::Config, Error> {
+        let mut builder = Builder::from_process()?;
+        if let Some((addresses, ports)) = &lists {
+            builder = builder
+                .lists(&addresses.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?, ports);
+        }
+        for (key, value) in &settings {
+            builder = builder.set(key, value)?;
+        }
+        Ok(builder.build()?)
+    };
+    let config = configured().map_err(|error| raised(py, &error))?;
+    aside(py, move || shouter::init(config)).map(Group::new)
+}
+
+fn address(text: &str) -> Result<IpAddr, Error> {
+    text.parse().map_err(|_| {
+        Error::Argument(format!("\"{text}\" in iplist is no IP address; use one such as \"192.0.2.1\""))
+    })
+}

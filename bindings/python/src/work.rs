@@ -1,0 +1,158 @@
+//! Operations under way.
+
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::prelude::*;
+use shouter::Error;
+
+use crate::buffer::Kept;
+use crate::error::{raised, timeout};
+use crate::wait::{slice, until};
+
+/// Operations whose handles are gone, with what owns their memory.
+static ORPHANS: Mutex<Vec<Flight>> = Mutex::new(Vec::new());
+
+/// An operation and what keeps its memory where it is.
+pub(crate) struct Flight {
+    work: shouter::Work,
+    kept: Vec<Kept>,
+}
+
+impl Flight {
+    pub(crate) fn new(work: shouter::Work, kept: Vec<Kept>) -> Self {
+        Self { work, kept }
+    }
+
+    /// Lets the memory go, as the operation has ended so: for ever where a device may still use it.
+    fn end(&mut self, result: &Result<(), Error>) {
+        let kept = std::mem::take(&mut self.kept);
+        match result {
+            Err(Error::Internal(_)) => std::mem::forget(kept),
+            Err(error) if error.in_use_by().is_some() => std::mem::forget(kept),
+            _ => drop(kept),
+        }
+    }
+}
+
+/// Lets go what owns the memory of operations that have ended, and whose handles are gone.
+pub(crate) fn sweep() {
+    let mut ended = Vec::new();
+    {
+        let mut orphans = ORPHANS.lock().unwrap_or_else(PoisonError::into_inner);
+        for at in (0..orphans.len()).rev() {
+            if let Some(result) = orphans[at].work.test() {
+                ended.push((orphans.swap_remove(at), result));
+            }
+        }
+    }
+    // Owners may be Python's code, which may come back here.
+    for (mut flight, result) in ended {
+        flight.end(&result);
+    }
+}
+
+/// An operation that was started: `shouter.Work`.
+#[pyclass(frozen, weakref, module = "shouter._core")]
+pub(crate) struct Work {
+    work: shouter::Work,
+    flight: Mutex<Option<Flight>>,
+    /// What the blocking call would return.
+    result: Option<Py<PyAny>>,
+}
+
+impl Work {
+    pub(crate) fn new(work: shouter::Work, kept: Vec<Kept>, result: Option<Py<PyAny>>) -> Self {
+        let flight = Mutex::new(Some(Flight::new(work.clone(), kept)));
+        Self { work, flight, result }
+    }
+
+    fn settle(&self, result: &Result<(), Error>) {
+        let flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(mut flight) = flight {
+            flight.end(result);
+        }
+    }
+
+    /// Waits until the operation has ended.
+    pub(crate) fn finish(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+        let until = until(py, seconds)?;
+        let mut is_first = true;
+        loop {
+            let next = match slice(until) {
+                Some(next) => next,
+                // A time-out of none looks once.
+                None if is_first => std::time::Duration::ZERO,
+                None => return Err(timeout(py, seconds.unwrap_or_default())),
+            };
+            is_first = false;
+            match py.detach(|| self.work.wait(Some(next))) {
+                Err(Error::Timeout { .. }) => py.check_signals()?,
+                result => {
+                    self.settle(&result);
+                    return result.map_err(|error| raised(py, &error));
+                }
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Work {
+    /// Waits until the operation has ended, for `timeout` seconds at most, and returns what the blocking call does.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
+        self.finish(py, timeout)?;
+        Ok(self.result.as_ref().map(|result| result.clone_ref(py)))
+    }
+
+    /// Whether the operation has ended, well or not.
+    fn done(&self, py: Python<'_>) -> bool {
+        let ended = py.detach(|| self.work.test());
+        if let Some(result) = &ended {
+            self.settle(result);
+        }
+        ended.is_some()
+    }
+
+    /// The exception with which the operation has ended; None where it has ended well, and while it is under way.
+    fn exception(&self, py: Python<'_>) -> Option<PyErr> {
+        let ended = py.detach(|| self.work.test());
+        ended.and_then(Result::err).map(|error| raised(py, &error))
+    }
+
+    /// Has a thread of the library call `callback` with this handle when the operation has ended; soon, where it has.
+    fn add_done_callback(slf: Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
+        let py = slf.py();
+        let work = slf.get().work.clone();
+        let handle = slf.unbind();
+        let call = move |_| {
+            Python::try_attach(|py| {
+                if let Err(error) = callback.call1(py, (&handle,)) {
+                    error.write_unraisable(py, Some(callback.bind(py)));
+                }
+                drop((callback, handle));
+            });
+        };
+        py.detach(|| work.on_done(call)).map_err(|error| raised(py, &error))
+    }
+
+    fn __await__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, PyAny>> {
+        let awaiting = slf.py().import("shouter._await")?.call_method1("ended", (slf,))?;
+        awaiting.call_method0("__await__")
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<shouter.{:?}>", self.work)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        let flight = self.flight.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(mut flight) = flight else { return };
+        match flight.work.test() {
+            Some(result) => flight.end(&result),
+            None => ORPHANS.lock().unwrap_or_else(PoisonError::into_inner).push(flight),
+        }
+    }
+}
