@@ -89,10 +89,11 @@ pub use communicator::leaders;
 pub use communicator::{
     AccessCall, Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lending, Lent, Premul,
     Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec, Transfer, Transport,
-    UnevenCall, Update, Window, Work, init,
+    UnevenCall, Update, Window, Work, init, init_through,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};
+pub use group::store::{Store, StoreError};
 pub use half::{bf16, f16};
 pub use num_complex::Complex;
 pub use shouter_reducer::dtype::{DType, NoReduction, ReduceOp};

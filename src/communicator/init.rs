@@ -26,11 +26,13 @@ use super::{Group, Job};
 use crate::channel::shm::pass::{self, PassError};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment, Shape};
 use crate::channel::up::UpChannels;
-use crate::config::{Config, Idle, Mode, TransportChoice};
+use crate::config::{Builder, Config, Idle, Mode, TransportChoice};
 use crate::engine::groups::Lineage;
 use crate::engine::{Engine, Parts};
 use crate::error::Error;
+use crate::group::meeting;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster, Traffic};
+use crate::group::store::Store;
 use crate::group::watch::{Control, MemberEvent};
 use crate::log;
 use crate::observe::Timeline;
@@ -196,6 +198,76 @@ pub fn init(config: Config) -> Result<Group, Error> {
         gpu: super::gpu::Bound::new(&config),
         transport,
     })
+}
+
+/// Joins the group of a job whose ranks share a key/value store, such as a launcher's or torch's; else as [`init`]. `builder` needs the
+/// keys `size` and `rank` (or a launcher's variables for them) and nothing more: rank 0 opens a port that the kernel chooses, makes
+/// a key for this job, and puts both into the store with its addresses, and the ranks find out there who shares a host.
+///
+/// Whoever can read the store can join the job, and whoever can write to it can lead the ranks elsewhere: it has to be as
+/// trusted as the job's key. Where the key `key` (or `key_file`) is given on all ranks, that one is used and none is put there. Of the
+/// others, `addr` and `port` say where rank 0 listens, and `local_size` who shares a host. The store may hold what an earlier
+/// meeting of the same ranks has left.
+///
+/// # Errors
+/// As [`init`]; [`Error::Join`] with what the store says, and the rank that did not come to it.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::{Arc, Mutex};
+/// use std::time::{Duration, Instant};
+///
+/// use shouter::config::{Builder, Environment};
+/// use shouter::{Store, StoreError};
+///
+/// /// Of ranks that are threads of this process.
+/// #[derive(Clone, Default)]
+/// struct Shared(Arc<Mutex<HashMap<String, Vec<u8>>>>);
+///
+/// impl Store for Shared {
+///     fn put(&mut self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+///         self.0.lock().unwrap().insert(key.into(), value.into());
+///         Ok(())
+///     }
+///
+///     fn get(&mut self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
+///         let begun = Instant::now();
+///         loop {
+///             if let Some(value) = self.0.lock().unwrap().get(key) {
+///                 return Ok(value.clone());
+///             }
+///             if begun.elapsed() > timeout {
+///                 return Err(format!("{key} is not there after {timeout:?}").into());
+///             }
+///             std::thread::sleep(Duration::from_millis(1));
+///         }
+///     }
+/// }
+///
+/// let store = Shared::default();
+/// let join = |rank: &str| {
+///     let builder = Builder::from_environment(Environment::default())?.set("size", "2")?.set("rank", rank)?;
+///     shouter::init_through(builder, &mut store.clone())
+/// };
+/// let sum = |group: shouter::Group| {
+///     let mut data = [1.0f32 + group.rank() as f32];
+///     group.all_reduce(&mut data, shouter::ReduceOp::Sum)?;
+///     group.finalize()?;
+///     Ok::<_, shouter::Error>(data[0])
+/// };
+/// std::thread::scope(|scope| {
+///     let other = scope.spawn(|| join("1").and_then(sum));
+///     assert_eq!(join("0").and_then(sum)?, 3.0);
+///     other.join().unwrap().map(drop)
+/// })?;
+/// # Ok::<(), shouter::Error>(())
+/// ```
+pub fn init_through(builder: Builder, store: &mut dyn Store) -> Result<Group, Error> {
+    let mut config = builder.through_store().build()?;
+    if let Some(place) = config.store.take().filter(|_| config.size > 1) {
+        meeting::complete(&mut config, place, store)?;
+    }
+    init(config)
 }
 
 /// What a rank says when its channels are open.

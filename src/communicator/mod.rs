@@ -61,7 +61,7 @@ pub use collectives::CollectiveCall;
 use drive::Drive;
 pub use element::{Bool, Element};
 use groups::Subset;
-pub use init::{init, leaders};
+pub use init::{init, init_through, leaders};
 pub use lent::{Lend, LendError, Lending, Lent};
 use notify::StopNotifier;
 use outcomes::Outcomes;

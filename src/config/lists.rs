@@ -57,6 +57,7 @@ pub(super) fn place(
         local_size,
         node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32).or(Some(node)),
         rendezvous: RendezvousAddress { host: first.ip().to_string(), port: first.port(), listener },
+        store: None,
     })
 }
 

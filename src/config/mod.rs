@@ -45,7 +45,7 @@ use crate::key::Key;
 pub use costs::CostTable;
 pub use error::{ConfigError, Source};
 pub use layers::Environment;
-pub(crate) use placement::MAX_RANKS;
+pub(crate) use placement::{MAX_RANKS, StorePlacement};
 pub use shouter_reducer::plan::Overrides;
 
 mod costs;
@@ -207,6 +207,8 @@ pub struct Config {
     pub node: Option<u32>,
     /// The address of the rendezvous.
     pub rendezvous: RendezvousAddress,
+    /// What the ranks find out through a store before they meet, where they use one.
+    pub(crate) store: Option<StorePlacement>,
     /// The job's key; a job of one rank needs none.
     pub key: Option<Key>,
     /// The job's name.
@@ -297,6 +299,7 @@ pub struct Builder {
     environment: Environment,
     layers: Layers,
     lists: Option<(Vec<IpAddr>, Vec<u16>)>,
+    through_store: bool,
 }
 
 impl Builder {
@@ -314,7 +317,7 @@ impl Builder {
     /// As [`Builder::from_process`].
     pub fn from_environment(environment: Environment) -> Result<Self, ConfigError> {
         let layers = Layers::read(&environment)?;
-        Ok(Self { environment, layers, lists: None })
+        Ok(Self { environment, layers, lists: None, through_store: false })
     }
 
     /// Sets a key, over the file and the environment. The value is written as in an environment variable.
@@ -340,17 +343,26 @@ impl Builder {
         self
     }
 
+    /// Leaves it to a store where the ranks meet, by which key, and who shares a host: see [`init_through`](crate::init_through).
+    #[must_use]
+    pub(crate) fn through_store(mut self) -> Self {
+        self.through_store = true;
+        self
+    }
+
     /// Checks everything and returns the configuration.
     ///
     /// # Errors
     /// As [`Config::from_env`].
     pub fn build(self) -> Result<Config, ConfigError> {
-        let Self { environment, layers, lists } = &self;
+        let Self { environment, layers, lists, through_store } = &self;
         let place = match lists {
+            _ if *through_store => placement::place_through(layers, environment)?,
             Some((iplist, ports)) => lists::place(layers, environment, iplist, ports)?,
             None => placement::place(layers, environment)?,
         };
-        let key = job_key(layers, place.size)?;
+        let needs_key = place.size > 1 && place.store.is_none();
+        let key = job_key(layers, needs_key)?;
         let transports = [
             TransportChoice::Auto,
             TransportChoice::Shm,
@@ -375,6 +387,7 @@ impl Builder {
             local_size: place.local_size,
             node: place.node,
             rendezvous: place.rendezvous,
+            store: place.store,
             key,
             job: job_name(layers, environment)?,
             channel_num: number("channel_num", 1..=64, 10)?,
@@ -415,7 +428,7 @@ impl Builder {
 }
 
 /// The job's key, from the key itself or from its file.
-fn job_key(layers: &Layers, size: u32) -> Result<Option<Key>, ConfigError> {
+fn job_key(layers: &Layers, is_needed: bool) -> Result<Option<Key>, ConfigError> {
     let text = value::text(layers, "key", |_| true)?;
     let file = value::path(layers, "key_file")?;
     let source = |key| layers.get(key).map_or(Source::Call, |value| value.source.clone());
@@ -430,7 +443,7 @@ fn job_key(layers: &Layers, size: u32) -> Result<Option<Key>, ConfigError> {
         (None, Some(path)) => Key::from_file(&path)
             .map(Some)
             .map_err(|error| ConfigError::Key { source_of: source("key_file"), error }),
-        (None, None) if size == 1 => Ok(None),
+        (None, None) if !is_needed => Ok(None),
         (None, None) => {
             Err(ConfigError::Missing { keys: vec!["key".into()], remedy: placement::GIVE_KEY.into() })
         }

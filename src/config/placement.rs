@@ -15,6 +15,17 @@ pub(super) struct RankPlacement {
     pub(super) local_size: u32,
     pub(super) node: Option<u32>,
     pub(super) rendezvous: RendezvousAddress,
+    /// What a store is to tell, where the ranks meet through one.
+    pub(super) store: Option<StorePlacement>,
+}
+
+/// What the ranks find out through a store, beside where they meet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StorePlacement {
+    /// Who shares a host with whom.
+    Found,
+    /// Nothing: each was told its place on its host.
+    Told,
 }
 
 /// A number and where it came from, for messages that set two of them against each other.
@@ -110,9 +121,57 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPl
         size: size.value,
         local_rank: local_rank.value,
         local_size: local_size.value,
-        node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32),
+        node: node(layers)?,
         rendezvous: RendezvousAddress { host: host.clone(), port, listener: None },
+        store: None,
     })
+}
+
+/// The place where the ranks meet through a store: rank and size must be given, and the rest may be by keys of ours. What a launcher
+/// says of this host does not count: ranks that it puts together may be in several network namespaces.
+pub(super) fn place_through(
+    layers: &Layers,
+    environment: &Environment,
+) -> Result<RankPlacement, ConfigError> {
+    let size = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?;
+    let rank = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
+    let (Some(size), Some(rank)) = (&size, &rank) else {
+        return Err(missing(&[
+            ("size", size.is_some(), "give the number of ranks"),
+            ("rank", rank.is_some(), "give this process's number, from 0"),
+        ]));
+    };
+    let range = 1..=MAX_RANKS;
+    let given = |key| Ok::<_, ConfigError>(value::integer(layers, key, range.clone())?.map(|n| n as u32));
+    let local_size = given("local_size")?;
+    let store = if local_size.is_some() { StorePlacement::Told } else { StorePlacement::Found };
+    let local_size = local_size.unwrap_or(1);
+    let local_rank = match (store, value::integer(layers, "local_rank", 0..=MAX_RANKS - 1)?) {
+        (StorePlacement::Told, Some(number)) => number as u32,
+        _ => rank.value % local_size,
+    };
+    let shown = |key, value| {
+        let source = layers.get(key).map(|value| value.source.clone());
+        Number { value, source }
+    };
+    check(rank, size, &shown("local_rank", local_rank), &shown("local_size", local_size))?;
+    Ok(RankPlacement {
+        rank: rank.value,
+        size: size.value,
+        local_rank,
+        local_size,
+        node: node(layers)?,
+        rendezvous: RendezvousAddress {
+            host: given_host(layers)?.unwrap_or_default(),
+            port: given_port(layers)?.unwrap_or_default(),
+            listener: None,
+        },
+        store: Some(store),
+    })
+}
+
+fn node(layers: &Layers) -> Result<Option<u32>, ConfigError> {
+    Ok(value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32))
 }
 
 /// All that was not given, of what is needed: its key, whether it was given, and how it is.
@@ -161,15 +220,25 @@ fn check(rank: &Number, size: &Number, local_rank: &Number, local_size: &Number)
 
 /// The host on which rank 0 listens, where it is given.
 fn host(layers: &Layers, environment: &Environment) -> Result<Option<String>, ConfigError> {
-    let valid = |host: &str| !host.is_empty() && !host.contains(char::is_whitespace);
-    let of_torchrun = || environment.get("MASTER_ADDR").filter(|host| valid(host)).map(str::to_owned);
-    Ok(value::text(layers, "addr", valid)?.or_else(of_torchrun))
+    let of_torchrun = || environment.get("MASTER_ADDR").filter(|host| is_host(host)).map(str::to_owned);
+    Ok(given_host(layers)?.or_else(of_torchrun))
+}
+
+fn given_host(layers: &Layers) -> Result<Option<String>, ConfigError> {
+    value::text(layers, "addr", is_host)
+}
+
+fn is_host(text: &str) -> bool {
+    !text.is_empty() && !text.contains(char::is_whitespace)
+}
+
+fn given_port(layers: &Layers) -> Result<Option<u16>, ConfigError> {
+    Ok(value::integer(layers, "port", 1..=65_535)?.map(|port| port as u16))
 }
 
 /// The port on which rank 0 listens, where it is given. torchrun's own store owns MASTER_PORT, so ours is the one above.
 fn port(layers: &Layers, environment: &Environment) -> Result<Option<u16>, ConfigError> {
-    let given = value::integer(layers, "port", 1..=65_535)?.map(|port| port as u16);
-    match (given, environment.get("MASTER_PORT")) {
+    match (given_port(layers)?, environment.get("MASTER_PORT")) {
         (Some(port), _) => Ok(Some(port)),
         (None, None) => Ok(None),
         (None, Some(text)) => {

@@ -105,8 +105,7 @@ fn attempt(
     until: Instant,
     waiting_for: &mut Option<Missing>,
 ) -> Result<(Roster, Trusted), Setback> {
-    let (stream, address) = connect(config, until)?;
-    let framer = prove(config, hello.rank, &stream, address, until)?;
+    let (stream, address, framer) = connect(config, hello.rank, until)?;
     let retry = |error: io::Error| Setback::Retry(error.to_string());
     let (listener, relay) = relay::listen(hello.rank, hello.size, &stream).unzip();
     let mut server = Trusted::new(Conn::new(stream, address).map_err(retry)?, framer);
@@ -189,25 +188,37 @@ fn left(rank: u32, why: String) -> Setback {
     Setback::Give(JoinError::SetUp(ExchangeError::Left { tag: ROSTER.into(), rank, why }))
 }
 
-/// Connects to the first address of the host that answers.
-fn connect(config: &RendezvousConfig, until: Instant) -> Result<(TcpStream, SocketAddr), Setback> {
-    let mut why = "there was no time left".to_owned();
+/// Connects to the first address of the host at which rank 0 answers.
+fn connect(
+    config: &RendezvousConfig,
+    rank: u32,
+    until: Instant,
+) -> Result<(TcpStream, SocketAddr, Framer), Setback> {
+    let mut setback = Setback::Retry("there was no time left".to_owned());
     for address in addresses(config).map_err(Setback::Met)? {
         let left = until.saturating_duration_since(Instant::now()).min(ATTEMPT);
         if left.is_zero() {
             break;
         }
-        match TcpStream::connect_timeout(&address, left) {
+        let failed = match TcpStream::connect_timeout(&address, left) {
             // On loopback, a port that nobody listens on can be connected to itself (RFC 9293 section 3.5: simultaneous
             // open), when the kernel happens to choose it as the source.
             Ok(stream) if stream.local_addr().ok() == Some(address) => {
-                why = "nobody listens there yet".into()
+                Setback::Retry("nobody listens there yet".into())
             }
-            Ok(stream) => return Ok((stream, address)),
-            Err(error) => why = format!("{address}: {error}"),
+            Ok(stream) => match prove(config, rank, &stream, address, until) {
+                Ok(framer) => return Ok((stream, address, framer)),
+                Err(Setback::Give(error)) => return Err(Setback::Give(error)),
+                Err(failed) => failed,
+            },
+            Err(error) => Setback::Retry(format!("{address}: {error}")),
+        };
+        // What another program answers at one address says more than that nobody does at the next.
+        if !matches!((&setback, &failed), (Setback::Met(_), Setback::Retry(_))) {
+            setback = failed;
         }
     }
-    Err(Setback::Retry(why))
+    Err(setback)
 }
 
 /// The handshake, with the time of one attempt.

@@ -294,6 +294,14 @@ pub enum JoinError {
         /// How long it was tried.
         seconds: f64,
     },
+    /// The ranks did not learn through a store where to meet.
+    #[error("{text}")]
+    Store {
+        /// The rank that is at fault, where one is.
+        rank: Option<u32>,
+        /// What is wrong, and what to do.
+        text: String,
+    },
     /// Rank 0 reports why the job, or this rank, cannot go on.
     #[error("{0}")]
     Refused(Refusal),
@@ -318,6 +326,7 @@ impl From<JoinError> for crate::error::Error {
         let (rank, missing) = match &error {
             JoinError::Refused(refusal) => (refusal.rank(), refusal.missing()),
             JoinError::SetUp(error) => (error.rank(), error.missing()),
+            JoinError::Store { rank, .. } => (*rank, vec![]),
             _ => (None, vec![]),
         };
         Self::Join { rank, missing, text: error.to_string().into() }

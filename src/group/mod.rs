@@ -22,6 +22,7 @@ pub mod hello;
 pub mod link;
 mod listen;
 mod matrix;
+pub mod meeting;
 mod member_conn;
 mod message;
 mod proving;
@@ -30,6 +31,7 @@ mod relay;
 pub mod rendezvous;
 pub mod roster;
 mod server;
+pub mod store;
 mod sys;
 pub mod watch;
 

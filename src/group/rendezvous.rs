@@ -22,7 +22,7 @@ use crate::wire;
 /// Where and how the ranks meet; the same on every rank, but for the listener.
 #[derive(Clone)]
 pub struct RendezvousConfig {
-    /// Rank 0's host: an address or a name.
+    /// Rank 0's host: an address or a name, or several with commas between them, which are tried in turn.
     pub host: String,
     /// The TCP port on which rank 0 listens.
     pub port: u16,
@@ -84,12 +84,18 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The addresses that rank 0's host has now.
 pub(super) fn addresses(config: &RendezvousConfig) -> Result<Vec<SocketAddr>, JoinError> {
     let RendezvousConfig { host, port, deadline, .. } = config;
-    let why = match (host.as_str(), *port).to_socket_addrs() {
-        Ok(found) if found.len() > 0 => return Ok(found.collect()),
-        Ok(_) => "it has no address".into(),
-        Err(error) => error.to_string(),
-    };
-    Err(JoinError::Unresolved { host: host.clone(), why, seconds: deadline.as_secs_f64() })
+    let mut why = String::from("it has no address");
+    let mut all = Vec::new();
+    for name in host.split(',').map(str::trim) {
+        match (name, *port).to_socket_addrs() {
+            Ok(found) => all.extend(found),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    if all.is_empty() {
+        return Err(JoinError::Unresolved { host: host.clone(), why, seconds: deadline.as_secs_f64() });
+    }
+    Ok(all)
 }
 
 /// The addresses of rank 0's host. Blocks until its name can be resolved, or until the deadline.

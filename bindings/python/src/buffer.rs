@@ -2,10 +2,12 @@
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
+use pyo3::types::PyMemoryView;
 use shouter::DType;
 
 use crate::element;
 use crate::error::argument;
+use crate::sys::dlpack::Lent;
 
 /// An array's elements, one behind the other, for as long as this lives.
 pub(crate) struct Buffer {
@@ -21,6 +23,7 @@ pub(crate) struct Buffer {
 #[expect(dead_code, reason = "held, not looked at")]
 pub(crate) enum Kept {
     Export(PyUntypedBuffer),
+    Lent(Lent),
     Object(Py<PyAny>),
 }
 
@@ -30,8 +33,24 @@ impl Buffer {
         let py = array.py();
         match PyUntypedBuffer::get(array) {
             Ok(export) => Self::exported(py, export, what, dtype),
-            Err(why) => Self::unexported(array, what, dtype, &why),
+            Err(why) => match PyMemoryView::from(array) {
+                Ok(view) => Self::viewed(&view, what, dtype),
+                Err(_) => Self::unexported(array, what, dtype, &why),
+            },
         }
+    }
+
+    /// An array that gives its buffer without strides, or without a shape: one element of no dimension.
+    fn viewed(view: &Bound<'_, PyMemoryView>, what: &str, dtype: Option<DType>) -> PyResult<Self> {
+        let py = view.py();
+        if let Ok(export) = PyUntypedBuffer::get(view) {
+            return Self::exported(py, export, what, dtype);
+        }
+        let (format, bytes): (String, usize) =
+            (view.getattr("format")?.extract()?, view.getattr("itemsize")?.extract()?);
+        let dtype = dtype.or(element::by_format(format.as_bytes(), bytes));
+        let Some(dtype) = dtype else { return Err(no_type(py, what, &format)) };
+        Self::exported(py, PyUntypedBuffer::get(&view.call_method1("cast", ("B",))?)?, what, Some(dtype))
     }
 
     fn exported(py: Python<'_>, export: PyUntypedBuffer, what: &str, dtype: Option<DType>) -> PyResult<Self> {
@@ -42,13 +61,7 @@ impl Buffer {
         }
         let own = element::by_format(export.format().to_bytes(), export.item_size());
         let Some(dtype) = dtype.or(own) else {
-            let format = export.format().to_string_lossy();
-            return Err(argument(
-                py,
-                format!(
-                    "{what} has elements of the format \"{format}\", which is no type of the library; convert it, or give dtype="
-                ),
-            ));
+            return Err(no_type(py, what, &export.format().to_string_lossy()));
         };
         let bytes = export.len_bytes();
         if !bytes.is_multiple_of(dtype.size()) {
@@ -58,7 +71,7 @@ impl Buffer {
         Ok(Self { at, bytes, dtype, is_readonly, kept: Kept::Export(export) })
     }
 
-    /// An array that NumPy's buffers have no format for (bfloat16 and 8-bit floats of ml_dtypes), or one that has no buffer.
+    /// An array that NumPy's buffers have no format for (bfloat16 and 8-bit floats of ml_dtypes), or one that is lent by DLPack.
     fn unexported(array: &Bound<'_, PyAny>, what: &str, dtype: Option<DType>, why: &PyErr) -> PyResult<Self> {
         let py = array.py();
         if array.hasattr("__array_interface__")? {
@@ -73,6 +86,9 @@ impl Buffer {
                 format!("{what} has elements of type {name}, which is none of the library's"),
             ));
         }
+        if array.hasattr("__dlpack__")? {
+            return Self::lent(py, Lent::of(array, what)?, what, dtype);
+        }
         let class = array.get_type().name()?;
         Err(argument(
             py,
@@ -82,6 +98,17 @@ impl Buffer {
         ))
     }
 
+    fn lent(py: Python<'_>, lent: Lent, what: &str, dtype: Option<DType>) -> PyResult<Self> {
+        let Lent { at, bytes, is_readonly, .. } = lent;
+        let Some(dtype) = dtype.or(lent.dtype) else {
+            return Err(argument(
+                py,
+                format!("{what} has elements of a type that the library has not; convert it, or give dtype="),
+            ));
+        };
+        Ok(Self { at, bytes, dtype, is_readonly, kept: Kept::Lent(lent) })
+    }
+
     /// The same, to be written to.
     pub(crate) fn writable(self, py: Python<'_>, what: &str) -> PyResult<Self> {
         match self.is_readonly {
@@ -89,4 +116,13 @@ impl Buffer {
             false => Ok(self),
         }
     }
+}
+
+fn no_type(py: Python<'_>, what: &str, format: &str) -> PyErr {
+    argument(
+        py,
+        format!(
+            "{what} has elements of the format \"{format}\", which is no type of the library; convert it, or give dtype="
+        ),
+    )
 }

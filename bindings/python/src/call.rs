@@ -1,7 +1,7 @@
 //! One collective, as Python asks for it: kinds, types and reductions by name, memory by address.
 
 use pyo3::prelude::*;
-use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Staging};
+use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Staging, UnevenCall};
 
 /// Memory by address: where, and how many bytes.
 pub(crate) type Span = (usize, usize);
@@ -18,6 +18,41 @@ pub(crate) struct Call {
     pub(crate) op: ReduceOp,
     pub(crate) root: u32,
     pub(crate) factor: Option<f64>,
+    pub(crate) counts: Counts,
+}
+
+/// Elements of each block of input and output, where they differ: empty on a rank that has none, and for collectives with one count.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) given: Vec<usize>,
+    pub(crate) taken: Vec<usize>,
+}
+
+/// Counts as Python gives them: of the blocks of the input, and of those of the output.
+pub(crate) type GivenCounts = (Option<Vec<usize>>, Option<Vec<usize>>);
+
+impl Counts {
+    /// The counts of this rank's part, which has so many elements of input and output: what is not given is one block.
+    pub(crate) fn of(
+        kind: Collective,
+        is_root: bool,
+        (given, taken): GivenCounts,
+        elements: (usize, usize),
+    ) -> Self {
+        if !kind.has_counts() {
+            return Self::default();
+        }
+        let mut counts = Self {
+            given: given.unwrap_or_else(|| vec![elements.0]),
+            taken: taken.unwrap_or_else(|| vec![elements.1]),
+        };
+        match kind {
+            Collective::GatherV if !is_root => counts.taken.clear(),
+            Collective::ScatterV if !is_root => counts.given.clear(),
+            _ => {}
+        }
+        counts
+    }
 }
 
 /// The kind of collective that a name such as "all-reduce" stands for.
@@ -48,6 +83,26 @@ pub(crate) fn dtype_of(py: Python<'_>, name: Option<&str>) -> PyResult<Option<DT
 }
 
 impl Call {
+    /// As the library has a collective with a count for each rank.
+    ///
+    /// # Errors
+    /// [`Error::Argument`] for memory that is not as long as the counts say.
+    pub(crate) fn uneven(&self) -> Result<UnevenCall<'_>, Error> {
+        let Self { kind, dtype, op, root, .. } = *self;
+        let Counts { given, taken } = &self.counts;
+        for (what, (_, bytes), counts) in [("input", self.input, given), ("output", self.output, taken)] {
+            let needed = counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
+            let found = bytes / dtype.size();
+            if needed != Some(found) {
+                let needed = needed.map_or("more than fit in memory".into(), |needed| needed.to_string());
+                let why = format!("{kind}: {what} has {found} elements, and its counts add up to {needed}");
+                return Err(Error::Argument(why));
+            }
+        }
+        let (input, output) = (self.input.0 as *const u8, self.output.0 as *mut u8);
+        Ok(UnevenCall { collective: kind, input, output, given, taken, dtype, op, root })
+    }
+
     /// As the library has it, with what is done beside it.
     ///
     /// # Errors

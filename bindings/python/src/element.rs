@@ -51,3 +51,27 @@ pub(crate) fn by_format(format: &[u8], bytes: usize) -> Option<DType> {
         _ => return None,
     })
 }
+
+/// The type of DLPack's code and bits.
+pub(crate) fn by_dlpack(code: u8, bits: u8) -> Option<DType> {
+    Some(match (code, bits) {
+        (0, 8) => DType::I8,
+        (0, 16) => DType::I16,
+        (0, 32) => DType::I32,
+        (0, 64) => DType::I64,
+        (1, 8) => DType::U8,
+        (1, 16) => DType::U16,
+        (1, 32) => DType::U32,
+        (1, 64) => DType::U64,
+        (2, 16) => DType::F16,
+        (2, 32) => DType::F32,
+        (2, 64) => DType::F64,
+        (4, 16) => DType::Bf16,
+        (5, 64) => DType::Complex64,
+        (5, 128) => DType::Complex128,
+        (6, 8) => DType::Bool,
+        (10, 8) => DType::F8E4M3,
+        (12, 8) => DType::F8E5M2,
+        _ => return None,
+    })
+}

@@ -1,15 +1,19 @@
 //! Groups, and the collectives that they run.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use shouter::{Collective, Error};
+use pyo3::types::PyDict;
+use shouter::{Collective, Error, TensorSpec};
 
 use crate::buffer::{Buffer, Kept};
-use crate::call::{self, Call, Span};
+use crate::call::{self, Call, Counts, GivenCounts, Span};
 use crate::error::{argument, raised};
 use crate::memory::Memory;
+use crate::message::{self, Message, Received};
 use crate::sys;
 use crate::wait::aside;
 use crate::work::{Work, sweep};
@@ -19,6 +23,7 @@ use crate::work::{Work, sweep};
 pub(crate) struct Group {
     /// None after it was closed.
     group: Mutex<Option<Arc<shouter::Group>>>,
+    registered: Mutex<HashMap<u32, TensorSpec>>,
     #[pyo3(get)]
     rank: u32,
     #[pyo3(get)]
@@ -33,6 +38,11 @@ pub(crate) struct Group {
     nodes: u32,
 }
 
+/// A lock whose content stays valid whatever panics.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Group {
     pub(crate) fn new(group: shouter::Group) -> Self {
         Self {
@@ -42,17 +52,18 @@ impl Group {
             local_size: group.local_size(),
             node: group.node(),
             nodes: group.nodes(),
+            registered: Mutex::default(),
             group: Mutex::new(Some(Arc::new(group))),
         }
     }
 
     fn live(&self, py: Python<'_>) -> PyResult<Arc<shouter::Group>> {
-        let live = self.group.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let live = lock(&self.group).clone();
         live.ok_or_else(|| crate::error::closed(py))
     }
 
     fn take(&self) -> Option<Arc<shouter::Group>> {
-        self.group.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.group).take()
     }
 
     /// A collective on arrays, and what keeps them.
@@ -61,7 +72,7 @@ impl Group {
         kind: Collective,
         (input, output): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
         (op, root): (&str, u32),
-        dtype: Option<&str>,
+        (dtype, counts): (Option<&str>, GivenCounts),
         py: Python<'_>,
     ) -> PyResult<(Call, Vec<Kept>)> {
         let dtype = call::dtype_of(py, dtype)?;
@@ -83,7 +94,9 @@ impl Group {
         let span = |buffer: &Option<Buffer>| buffer.as_ref().map_or((0, 0), |found| (found.at, found.bytes));
         let (mut from, mut into) = (span(&given), span(&taken));
         self.in_place(kind, root, (&mut from, &mut into), py, given.as_ref())?;
-        let call = Call { kind, input: from, output: into, dtype, op, root, factor: None };
+        let elements = (from.1 / dtype.size(), into.1 / dtype.size());
+        let counts = Counts::of(kind, self.rank == root, counts, elements);
+        let call = Call { kind, input: from, output: into, dtype, op, root, factor: None, counts };
         Ok((call, given.into_iter().chain(taken).map(|buffer| buffer.kept).collect()))
     }
 
@@ -156,7 +169,7 @@ impl Group {
 #[pymethods]
 impl Group {
     /// Runs a collective on arrays, and waits for it.
-    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None))]
+    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None, counts=(None, None)))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn run(
         &self,
@@ -167,14 +180,22 @@ impl Group {
         op: &str,
         root: u32,
         dtype: Option<&str>,
+        counts: GivenCounts,
     ) -> PyResult<()> {
         let kind = call::kind(kind).map_err(|why| raised(py, &why))?;
-        let (call, kept) = self.call(kind, (input, output), (op, root), dtype, py)?;
+        let (call, kept) = self.call(kind, (input, output), (op, root), (dtype, counts), py)?;
+        if kind.has_counts() {
+            let group = self.live(py)?;
+            return aside(py, move || {
+                let _kept = kept;
+                sys::run_uneven(&group, &call)
+            });
+        }
         Work::new(self.begin(py, &call)?, kept, None).finish(py, None)
     }
 
     /// Starts a collective on arrays; the handle's `wait` returns `result`.
-    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None, result=None))]
+    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None, counts=(None, None), result=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn begin_run(
         &self,
@@ -185,10 +206,11 @@ impl Group {
         op: &str,
         root: u32,
         dtype: Option<&str>,
+        counts: GivenCounts,
         result: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let kind = call::kind(kind).map_err(|why| raised(py, &why))?;
-        let (call, kept) = self.call(kind, (input, output), (op, root), dtype, py)?;
+        let (call, kept) = self.call(kind, (input, output), (op, root), (dtype, counts), py)?;
         Ok(Work::new(self.begin(py, &call)?, kept, result))
     }
 
@@ -214,9 +236,151 @@ impl Group {
         let parsed = || Ok((call::kind(kind)?, call::dtype(dtype)?, call::op(op)?));
         let (kind, dtype, op) = parsed().map_err(|why: Error| raised(py, &why))?;
         let (input, output) = ((address_in, bytes_in), (address_out, bytes_out));
-        let call = Call { kind, input, output, dtype, op, root, factor };
+        let call = Call { kind, input, output, dtype, op, root, factor, counts: Counts::default() };
         let work = self.begin(py, &call)?;
         Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), None))
+    }
+
+    /// Sends the elements of an array, and returns when it may be changed.
+    #[pyo3(signature = (array, to, tag=0, dtype=None, synchronous=false))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        to: u32,
+        tag: u32,
+        dtype: Option<&str>,
+        synchronous: bool,
+    ) -> PyResult<()> {
+        let message = Message::send(array, to, tag, call::dtype_of(py, dtype)?, synchronous)?;
+        message::exchange(py, &self.live(py)?, vec![message]).map(drop)
+    }
+
+    /// Receives into an array; returns who has sent, the tag and the number of elements.
+    #[pyo3(signature = (array, source=None, tag=None, dtype=None))]
+    fn recv(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        source: Option<u32>,
+        tag: Option<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<Received> {
+        let message = Message::receive(array, source, tag, call::dtype_of(py, dtype)?)?;
+        message::exchange(py, &self.live(py)?, vec![message])
+    }
+
+    /// Sends and receives at once; returns as `recv`.
+    #[pyo3(signature = (array, to, into, source=None, tag=0, receive_tag=None, dtype=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn sendrecv(
+        &self,
+        py: Python<'_>,
+        array: &Bound<'_, PyAny>,
+        to: u32,
+        into: &Bound<'_, PyAny>,
+        source: Option<u32>,
+        tag: u32,
+        receive_tag: Option<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<Received> {
+        let dtype = call::dtype_of(py, dtype)?;
+        let receive = Message::receive(into, source, receive_tag, dtype)?;
+        let send = Message::send(array, to, tag, dtype, false)?;
+        message::exchange(py, &self.live(py)?, vec![receive, send])
+    }
+
+    /// Agrees with all ranks on tensors: each has a name, a kind, a count, a type, a reduction and a root. Returns their numbers.
+    fn register(
+        &self,
+        py: Python<'_>,
+        tensors: Vec<(String, String, u64, String, String, u32)>,
+    ) -> PyResult<Vec<u32>> {
+        let spec = |(name, kind, count, dtype, op, root): (String, String, u64, String, String, u32)| {
+            let (collective, dtype, op) = (call::kind(&kind)?, call::dtype(&dtype)?, call::op(&op)?);
+            Ok(TensorSpec { name, collective, dtype, count, op, root })
+        };
+        let specs = tensors.into_iter().map(spec).collect::<Result<Vec<_>, Error>>();
+        let specs = specs.map_err(|error| raised(py, &error))?;
+        let group = self.live(py)?;
+        let (ids, specs) = aside(py, move || group.register(&specs).map(|ids| (ids, specs)))?;
+        let ids: Vec<u32> = ids.into_iter().map(|id| id.0).collect();
+        lock(&self.registered).extend(ids.iter().copied().zip(specs));
+        Ok(ids)
+    }
+
+    /// Starts the operation of a registered tensor.
+    #[pyo3(signature = (tensor, input=None, output=None, result=None))]
+    fn push(
+        &self,
+        py: Python<'_>,
+        tensor: u32,
+        input: Option<&Bound<'_, PyAny>>,
+        output: Option<&Bound<'_, PyAny>>,
+        result: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let spec = lock(&self.registered).get(&tensor).cloned();
+        let Some(TensorSpec { collective, dtype, count, root, .. }) = spec else {
+            return Err(argument(py, format!("no tensor was registered with the number {tensor}")));
+        };
+        let (call, kept) =
+            self.call(collective, (input, output), ("sum", root), (Some(dtype.name()), (None, None)), py)?;
+        sweep();
+        let group = self.live(py)?;
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        let started = py.detach(|| sys::push(&group, shouter::TensorId(tensor), &call, count));
+        Ok(Work::new(started.map_err(|error| raised(py, &error))?, kept, result))
+    }
+
+    /// The trainer's step, for errors and timelines.
+    fn set_step(&self, py: Python<'_>, step: u64) -> PyResult<()> {
+        self.live(py)?.set_step(step);
+        Ok(())
+    }
+
+    /// The number in the job of a rank of this group.
+    fn job_rank(&self, py: Python<'_>, rank: u32) -> PyResult<u32> {
+        let found = self.live(py)?.job_rank(rank);
+        found.ok_or_else(|| argument(py, format!("rank {rank} is no rank of this group of {}", self.size)))
+    }
+
+    /// Which channels carry the data, and why.
+    fn transport(&self, py: Python<'_>) -> PyResult<String> {
+        Ok(self.live(py)?.transport().to_string())
+    }
+
+    /// What this rank has done so far.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let group = self.live(py)?;
+        let stats = py.detach(|| group.stats());
+        let counts = PyDict::new(py);
+        for (name, count) in [
+            ("operations", stats.ops),
+            ("bytes_reduced", stats.bytes_reduced),
+            ("time_in_operations_ns", stats.time_in_allreduce_ns),
+            ("in_place", stats.in_place),
+            ("frames_sent", stats.frames_sent),
+            ("frames_received", stats.frames_received),
+            ("bytes_sent", stats.bytes_sent),
+            ("bytes_received", stats.bytes_received),
+            ("resent", stats.resent),
+            ("crc_dropped", stats.crc_dropped),
+        ] {
+            counts.set_item(name, count)?;
+        }
+        Ok(counts)
+    }
+
+    /// Writes what this rank did as a trace.
+    fn write_timeline(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let group = self.live(py)?;
+        py.detach(|| group.write_timeline(&path)).map_err(|error| raised(py, &error))
+    }
+
+    /// Writes the last events of this rank to a new file, and returns its path.
+    fn dump(&self, py: Python<'_>) -> PyResult<PathBuf> {
+        let group = self.live(py)?;
+        py.detach(|| group.dump()).map_err(|error| raised(py, &error))
     }
 
     /// Makes groups of the ranks with the same color.
@@ -241,7 +405,7 @@ impl Group {
     /// Whether the group was closed here.
     #[getter]
     fn is_closed(&self) -> bool {
-        self.group.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        lock(&self.group).is_none()
     }
 
     /// Leaves the group together with all its other ranks.
@@ -255,7 +419,7 @@ impl Group {
             }
             py.detach(|| std::thread::sleep(Duration::from_millis(1)));
             if let Err(raised) = py.check_signals() {
-                *self.group.lock().unwrap_or_else(PoisonError::into_inner) = Some(group);
+                *lock(&self.group) = Some(group);
                 return Err(raised);
             }
         };

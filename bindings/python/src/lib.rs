@@ -12,6 +12,7 @@ mod error;
 mod group;
 mod join;
 mod memory;
+mod message;
 mod sys;
 mod wait;
 mod work;

@@ -4,14 +4,17 @@
     reason = "memory of Python's objects, which their owners keep for as long as an operation is under way"
 )]
 
+pub(crate) mod dlpack;
+
 use std::ffi::c_int;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use shouter::{Error, Group, Tensor, Work};
+use shouter::{Error, Exchange, Group, Staging, Tensor, TensorId, Transfer, Work};
 
 use crate::call::Call;
+use crate::message::{Message, Way};
 
 /// Starts a collective.
 ///
@@ -21,6 +24,49 @@ pub(crate) fn start(group: &Group, call: &Call) -> Result<Work, Error> {
     let (call, staging) = call.checked(group.rank(), group.size())?;
     // SAFETY: see above.
     unsafe { group.start_staged(&call, &staging) }
+}
+
+/// Runs a collective with a count for each rank. The caller keeps the memory meanwhile, as for [`start`].
+pub(crate) fn run_uneven(group: &Group, call: &Call) -> Result<(), Error> {
+    let factor = call.factor;
+    let call = call.uneven()?;
+    match factor {
+        // SAFETY: see `start`.
+        None => unsafe { group.run_uneven(&call) },
+        // SAFETY: see `start`.
+        Some(factor) => unsafe { group.run_uneven_premul(&call, factor) },
+    }
+}
+
+/// Starts the operation of a registered tensor of `count` elements, as [`start`] does.
+pub(crate) fn push(group: &Group, tensor: TensorId, call: &Call, count: usize) -> Result<Work, Error> {
+    let (call, _) = call.checked(group.rank(), group.size())?;
+    if call.count != count {
+        let found = call.count;
+        return Err(Error::Argument(format!(
+            "{}: {found} elements, and the tensor was registered with {count}",
+            call.collective
+        )));
+    }
+    // SAFETY: see `start`; the memory is as long as the tensor was registered.
+    unsafe { group.push_staged(tensor, call.input, call.output, &Staging::default()) }
+}
+
+/// Starts a send or a receive. The caller keeps the message until it has ended, as for [`start`].
+pub(crate) fn start_message<'g>(group: &'g Group, message: &Message) -> Result<Transfer<'g>, Error> {
+    let crate::buffer::Buffer { at, bytes, dtype, .. } = message.buffer;
+    let count = bytes / dtype.size();
+    // SAFETY: see `start`.
+    unsafe {
+        let exchange = match message.way {
+            Way::To { rank, tag, synchronous } => {
+                let exchange = Exchange::send_raw(at as *const u8, count, dtype, rank, tag)?;
+                if synchronous { exchange.synchronous() } else { exchange }
+            }
+            Way::From { source, tag } => Exchange::receive_raw(at as *mut u8, count, dtype, source, tag)?,
+        };
+        group.start_exchange(exchange)
+    }
 }
 
 /// Memory of the library, whose content is Python's to read and write.

@@ -12,12 +12,14 @@ Run it by `python -m shouter run -n 4 train.py`. The functions here are those of
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from . import _core, errors
 from ._core import Work, __version__
-from ._group import Group
+from ._group import A, Group, Status, Tensor, _all
 from .errors import (
     AcceleratorError,
     ArgumentError,
@@ -33,6 +35,72 @@ from .errors import (
     Timeout,
     WouldBlock,
 )
+
+__all__ = [
+    "AcceleratorError",
+    "ArgumentError",
+    "Closed",
+    "ConfigError",
+    "Deadline",
+    "DeviceError",
+    "Group",
+    "InternalError",
+    "JoinError",
+    "Mismatch",
+    "PeerFailed",
+    "ShouterError",
+    "Status",
+    "Tensor",
+    "Timeout",
+    "Work",
+    "WouldBlock",
+    "__version__",
+    "abort",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "barrier_async",
+    "broadcast",
+    "broadcast_async",
+    "close",
+    "dump",
+    "empty",
+    "errors",
+    "exscan",
+    "exscan_async",
+    "gather",
+    "gather_async",
+    "group",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "push",
+    "rank",
+    "recv",
+    "reduce",
+    "reduce_async",
+    "reducescatter",
+    "reducescatter_async",
+    "register",
+    "scan",
+    "scan_async",
+    "scatter",
+    "scatter_async",
+    "send",
+    "sendrecv",
+    "set_step",
+    "size",
+    "split",
+    "stats",
+    "transport",
+    "world",
+    "write_timeline",
+]
 
 _world: Group | None = None
 
@@ -52,7 +120,7 @@ def init(
     rank instead. `settings` are keys of the configuration, such as `transport="kernel"` or `deadline="90s"`, and win over the environment.
     """
     global _world
-    if _world is not None and not _world.closed:
+    if is_initialized():
         raise ArgumentError("shouter.init was called before, and its group is not closed; call shouter.close first")
     given: dict[str, object] = {"channel_num": channel_num, "rank": rank, "size": size, **settings}
     texts = [(key, _text(value)) for key, value in given.items() if value is not None]
@@ -108,14 +176,104 @@ def local_size() -> int:
     return world().local_size
 
 
-def allreduce(array: Any, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> Any:
+def allreduce(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> A:
     """See `Group.allreduce`."""
     return world().allreduce(array, op, out=out, dtype=dtype)
 
 
-def allreduce_async(array: Any, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> Work:
+def allreduce_async(array: Any, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Work:
     """See `Group.allreduce_async`."""
     return world().allreduce_async(array, op, out=out, dtype=dtype)
+
+
+def broadcast(array: A, root: int = 0, *, dtype: str | None = None) -> Any:
+    """See `Group.broadcast`."""
+    return world().broadcast(array, root, dtype=dtype)
+
+
+def broadcast_async(array: A, root: int = 0, *, dtype: str | None = None) -> Work:
+    """See `Group.broadcast_async`."""
+    return world().broadcast_async(array, root, dtype=dtype)
+
+
+def reduce(array: Any, op: str = 'sum', root: int = 0, *, out: Any = None, dtype: str | None = None) -> Any:
+    """See `Group.reduce`."""
+    return world().reduce(array, op, root, out=out, dtype=dtype)
+
+
+def reduce_async(array: Any, op: str = 'sum', root: int = 0, *, out: Any = None, dtype: str | None = None) -> Work:
+    """See `Group.reduce_async`."""
+    return world().reduce_async(array, op, root, out=out, dtype=dtype)
+
+
+def allgather(array: Any, out: Any, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+    """See `Group.allgather`."""
+    return world().allgather(array, out, counts=counts, dtype=dtype)
+
+
+def allgather_async(array: Any, out: Any, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    """See `Group.allgather_async`."""
+    return world().allgather_async(array, out, counts=counts, dtype=dtype)
+
+
+def gather(array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+    """See `Group.gather`."""
+    return world().gather(array, out, root, counts=counts, dtype=dtype)
+
+
+def gather_async(array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    """See `Group.gather_async`."""
+    return world().gather_async(array, out, root, counts=counts, dtype=dtype)
+
+
+def scatter(array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+    """See `Group.scatter`."""
+    return world().scatter(array, out, root, counts=counts, dtype=dtype)
+
+
+def scatter_async(array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    """See `Group.scatter_async`."""
+    return world().scatter_async(array, out, root, counts=counts, dtype=dtype)
+
+
+def reducescatter(array: Any, out: Any = None, op: str = 'sum', *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+    """See `Group.reducescatter`."""
+    return world().reducescatter(array, out, op, counts=counts, dtype=dtype)
+
+
+def reducescatter_async(array: Any, out: Any = None, op: str = 'sum', *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    """See `Group.reducescatter_async`."""
+    return world().reducescatter_async(array, out, op, counts=counts, dtype=dtype)
+
+
+def alltoall(array: Any, out: Any = None, *, given: Sequence[int] | None = None, taken: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+    """See `Group.alltoall`."""
+    return world().alltoall(array, out, given=given, taken=taken, dtype=dtype)
+
+
+def alltoall_async(array: Any, out: Any = None, *, given: Sequence[int] | None = None, taken: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    """See `Group.alltoall_async`."""
+    return world().alltoall_async(array, out, given=given, taken=taken, dtype=dtype)
+
+
+def scan(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Any:
+    """See `Group.scan`."""
+    return world().scan(array, op, out=out, dtype=dtype)
+
+
+def scan_async(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Work:
+    """See `Group.scan_async`."""
+    return world().scan_async(array, op, out=out, dtype=dtype)
+
+
+def exscan(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Any:
+    """See `Group.exscan`."""
+    return world().exscan(array, op, out=out, dtype=dtype)
+
+
+def exscan_async(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Work:
+    """See `Group.exscan_async`."""
+    return world().exscan_async(array, op, out=out, dtype=dtype)
 
 
 def barrier() -> None:
@@ -126,6 +284,79 @@ def barrier() -> None:
 def barrier_async() -> Work:
     """See `Group.barrier_async`."""
     return world().barrier_async()
+
+
+def send(array: Any, to: int, tag: int = 0, *, synchronous: bool = False, dtype: str | None = None) -> None:
+    """See `Group.send`."""
+    world().send(array, to, tag, synchronous=synchronous, dtype=dtype)
+
+
+def recv(array: Any, source: int | None = None, tag: int | None = None, *, dtype: str | None = None) -> Status:
+    """See `Group.recv`."""
+    return world().recv(array, source, tag, dtype=dtype)
+
+
+def sendrecv(array: Any, to: int, out: Any, source: int | None = None, tag: int = 0, *, receive_tag: int | None = None, dtype: str | None = None) -> Status:
+    """See `Group.sendrecv`."""
+    return world().sendrecv(array, to, out, source, tag, receive_tag=receive_tag, dtype=dtype)
+
+
+def register(tensors: Iterable[Tensor]) -> list[int]:
+    """See `Group.register`."""
+    return world().register(tensors)
+
+
+def push(tensor: int, array: Any, *, out: Any = None) -> Work:
+    """See `Group.push`."""
+    return world().push(tensor, array, out=out)
+
+
+def set_step(step: int) -> None:
+    """See `Group.set_step`."""
+    world().set_step(step)
+
+
+def empty(shape: int | Sequence[int], dtype: Any = 'float32') -> Any:
+    """See `Group.empty`."""
+    return world().empty(shape, dtype)
+
+
+def stats() -> dict[str, int]:
+    """See `Group.stats`."""
+    return world().stats()
+
+
+def transport() -> str:
+    """See `Group.transport`."""
+    return world().transport()
+
+
+def dump() -> Path:
+    """See `Group.dump`."""
+    return world().dump()
+
+
+def write_timeline(path: str | os.PathLike[str]) -> None:
+    """See `Group.write_timeline`."""
+    world().write_timeline(path)
+
+
+def split(color: int | None, key: int = 0) -> Group | None:
+    """See `Group.split`."""
+    return world().split(color, key)
+
+
+def group(ranks: Sequence[int]) -> Group:
+    """See `Group.group`."""
+    return world().group(ranks)
+
+
+def abort() -> None:
+    """See `Group.abort`; `init` may be called again then."""
+    global _world
+    for made in list(_all):
+        made.abort()
+    _world = None
 
 
 def close() -> None:
@@ -139,5 +370,5 @@ def close() -> None:
 @atexit.register
 def _leave() -> None:
     """The interpreter ends: operations under way end, too, while their memory is there."""
-    if _world is not None:
-        _world._core.leave()
+    for made in list(_all):
+        made.abort()

@@ -1,0 +1,170 @@
+//! Tensors that another library lends by DLPack: <https://dmlc.github.io/dlpack/latest/>.
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict};
+use shouter::DType;
+
+use crate::element;
+use crate::error::argument;
+
+/// The device types of memory that a CPU reads and writes: its own, and page-locked for CUDA or ROCm.
+const CPU: [i32; 3] = [1, 3, 11];
+
+/// In the flags of a versioned tensor: nobody may write there.
+const READ_ONLY: u64 = 1;
+
+#[repr(C)]
+struct Tensor {
+    data: *mut c_void,
+    device: (i32, i32),
+    dimensions: i32,
+    code: u8,
+    bits: u8,
+    lanes: u16,
+    shape: *const i64,
+    strides: *const i64,
+    byte_offset: u64,
+}
+
+#[repr(C)]
+struct Managed {
+    tensor: Tensor,
+    context: *mut c_void,
+    delete: Option<unsafe extern "C" fn(*mut Managed)>,
+}
+
+#[repr(C)]
+struct Versioned {
+    version: (u32, u32),
+    context: *mut c_void,
+    delete: Option<unsafe extern "C" fn(*mut Versioned)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// A tensor that was lent, given back when this is dropped.
+pub(crate) struct Lent {
+    pub(crate) at: usize,
+    pub(crate) bytes: usize,
+    pub(crate) dtype: Option<DType>,
+    pub(crate) is_readonly: bool,
+    owner: Owner,
+}
+
+enum Owner {
+    Managed(NonNull<Managed>),
+    Versioned(NonNull<Versioned>),
+}
+
+// SAFETY: the deleter takes the interpreter's lock where it needs it, as DLPack demands; nothing else looks at the owner.
+unsafe impl Send for Lent {}
+// SAFETY: as for Send.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// The tensor of an object that has `__dlpack__`, in memory of this host, one element behind the other.
+    pub(crate) fn of(array: &Bound<'_, PyAny>, what: &str) -> PyResult<Self> {
+        let py = array.py();
+        let (device, _): (i32, i32) = array.call_method0("__dlpack_device__")?.extract()?;
+        if !CPU.contains(&device) {
+            let why = format!("{what} is on a device (DLPack's type {device}); give memory of the host");
+            return Err(argument(py, why));
+        }
+        let newest = PyDict::new(py);
+        newest.set_item("max_version", (1, 0))?;
+        let capsule = array.call_method("__dlpack__", (), Some(&newest));
+        let capsule =
+            capsule.or_else(|why| match why.is_instance_of::<pyo3::exceptions::PyTypeError>(py) {
+                true => array.call_method0("__dlpack__"),
+                false => Err(why),
+            })?;
+        let lent = Self::taken(&capsule.cast_into::<PyCapsule>()?)?;
+        lent.ok_or_else(|| argument(py, format!("{what} is not contiguous in C's order; copy it")))
+    }
+
+    /// What a capsule holds; `None` where elements do not lie one behind the other.
+    fn taken(capsule: &Bound<'_, PyCapsule>) -> PyResult<Option<Self>> {
+        let (owner, is_readonly) =
+            match take::<Versioned>(capsule, c"dltensor_versioned", c"used_dltensor_versioned")? {
+                // SAFETY: a live tensor, as the capsule's name says.
+                Some(owner) => (Owner::Versioned(owner), unsafe { owner.as_ref() }.flags & READ_ONLY != 0),
+                None => match take::<Managed>(capsule, c"dltensor", c"used_dltensor")? {
+                    Some(owner) => (Owner::Managed(owner), false),
+                    None => {
+                        return Err(argument(capsule.py(), "__dlpack__ gave a capsule that was used before"));
+                    }
+                },
+            };
+        let mut lent = Self { at: 0, bytes: 0, dtype: None, is_readonly, owner };
+        // SAFETY: a live tensor that this owns now.
+        let tensor = unsafe {
+            match &lent.owner {
+                Owner::Managed(owner) => &owner.as_ref().tensor,
+                Owner::Versioned(owner) => &owner.as_ref().tensor,
+            }
+        };
+        let dimensions = usize::try_from(tensor.dimensions).unwrap_or(0);
+        // SAFETY: so many numbers are there, or a null pointer (strides of a compact tensor; shapes of no dimension).
+        let (shape, strides) =
+            unsafe { (numbers(tensor.shape, dimensions), numbers(tensor.strides, dimensions)) };
+        let mut needed = 1;
+        for (&length, &stride) in shape.iter().zip(strides).rev() {
+            if length != 1 && stride != needed && !shape.contains(&0) {
+                return Ok(None);
+            }
+            needed *= length;
+        }
+        let elements: i64 = shape.iter().product();
+        let (at, bits) = (tensor.data.addr() + tensor.byte_offset as usize, usize::from(tensor.bits));
+        let bytes = usize::try_from(elements).unwrap_or(0) * bits.div_ceil(8);
+        let dtype = if tensor.lanes == 1 { element::by_dlpack(tensor.code, tensor.bits) } else { None };
+        (lent.at, lent.bytes, lent.dtype) = (at, bytes, dtype);
+        Ok(Some(lent))
+    }
+}
+
+/// What a capsule of this name holds, which is the caller's from now on.
+fn take<T>(capsule: &Bound<'_, PyCapsule>, name: &CStr, used: &'static CStr) -> PyResult<Option<NonNull<T>>> {
+    if !capsule.is_valid_checked(Some(name)) {
+        return Ok(None);
+    }
+    let found = capsule.pointer_checked(Some(name))?;
+    // SAFETY: a capsule, and a name that is static.
+    match unsafe { ffi::PyCapsule_SetName(capsule.as_ptr(), used.as_ptr()) } {
+        0 => Ok(Some(found.cast())),
+        _ => Err(PyErr::fetch(capsule.py())),
+    }
+}
+
+/// # Safety
+/// `at` is null, or has so many numbers for as long as the result is used.
+unsafe fn numbers<'a>(at: *const i64, count: usize) -> &'a [i64] {
+    // SAFETY: the caller's promise.
+    if at.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(at, count) } }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        Python::try_attach(|_| {
+            // SAFETY: each owner is given back once, with the interpreter's lock held.
+            unsafe {
+                match &self.owner {
+                    Owner::Managed(owner) => {
+                        if let Some(delete) = owner.as_ref().delete {
+                            delete(owner.as_ptr());
+                        }
+                    }
+                    Owner::Versioned(owner) => {
+                        if let Some(delete) = owner.as_ref().delete {
+                            delete(owner.as_ptr());
+                        }
+                    }
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,190 @@
+"""What goes wrong, each with its exception."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from conftest import PROGRAM, Job, environment
+
+
+def test_bad_input(job: Job) -> None:
+    job(
+        2,
+        """
+        def refused(call, *says, error=ArgumentError):
+            try:
+                call()
+            except error as why:
+                assert all(word in str(why) for word in says), (str(why), says)
+                return why
+            raise AssertionError(("not refused", says))
+
+        refused(lambda: shouter.rank(), "call shouter.init first", error=Closed)
+        g = shouter.init()
+        refused(shouter.init, "called before")
+        x = np.ones(8)
+        refused(lambda: g.allreduce(x[::2]), "not contiguous", "ascontiguousarray")
+        refused(lambda: g.allreduce(b"12"), "read-only", "out=")
+        refused(lambda: g.allreduce(x, out=memoryview(bytes(64)).cast("d")), "the output is read-only")
+        refused(lambda: g.allreduce(x, out=np.ones(8, "f4")), "the input is of f64", "the output of f32")
+        refused(lambda: g.allreduce(x, out=np.ones(7)), "output has 7 elements, and 8 are needed")
+        refused(lambda: g.allreduce(x[:6], out=x[2:]), "overlap")
+        refused(lambda: g.allreduce(x, "median"), "median", "sum")
+        refused(lambda: g.allreduce(x, "band"), "f64")
+        refused(lambda: g.allreduce([1, 2]), "list", "no buffer")
+        refused(lambda: g.allreduce(np.array(["a"])), "format")
+        refused(lambda: g.allreduce(x.astype(">f8")), "format")
+        refused(lambda: g.allreduce(np.ones(3, "u1"), dtype="bfloat16"), "3 bytes")
+        refused(lambda: g.allreduce(x, dtype="decimal"), "decimal")
+        refused(lambda: g.allgather(x, x.copy()), "2 x 8 are needed")
+        refused(lambda: g.alltoall(np.ones(3)), "2 x 1")
+        refused(lambda: g.allgather(x, np.ones(9), counts=[1, 9]), "counts add up to 10")
+        refused(lambda: g.broadcast(x, 2), "root 2")
+        refused(lambda: g.send(x, 5), "5")
+        refused(lambda: g.group([0, 0]), "twice")
+        refused(lambda: g.allreduce_async(x).wait(-1), "timeout")
+        refused(lambda: g.register([shouter.Tensor("t", 3, kind="sort")]), "sort")
+        g.barrier()
+        x = np.ones(8); g.allreduce(x); assert (x == 2).all()  # The group goes on.
+
+        # Ranks that disagree end the group, with both views.
+        why = refused(lambda: g.allreduce(np.ones(3 + g.rank)), error=Mismatch)
+        assert why.ours and why.theirs and why.operation == "all_reduce" and why.rank is not None, vars(why)
+        refused(g.barrier, error=(Closed, Mismatch))
+        shouter.abort()
+        assert not shouter.is_initialized()
+        """,
+    )
+
+
+def test_init_says_what_is_wrong() -> None:
+    script = """
+import shouter
+for settings, error, word in [
+    ({"rank": 3, "size": 2}, shouter.ConfigError, "rank"),
+    ({"rank": 0, "size": 2, "rendezvous": "127.0.0.1:1"}, shouter.ConfigError, "key"),
+    ({"rank": 0, "size": 1, "dedline": "3s"}, shouter.ConfigError, "deadline"),
+    ({"rank": 0, "size": 1, "ports": [1]}, shouter.ArgumentError, "iplist"),
+    ({"iplist": ["here"], "ports": 1}, shouter.ArgumentError, "here"),
+]:
+    try:
+        shouter.init(**settings)
+        raise SystemExit(f"{settings} passed")
+    except error as why:
+        assert isinstance(why, ValueError) and word in str(why), why
+g = shouter.init(rank=0, size=1)
+x = bytearray([3]); g.allreduce(x); assert x[0] == 3
+shouter.close()
+with shouter.init(["127.0.0.1"], [45_671], channel_num=2):
+    assert shouter.size() == 1
+"""
+    subprocess.run([sys.executable, "-c", script], env=environment(), check=True, timeout=60)
+
+
+def test_ctrl_c_ends_waits(job: Job) -> None:
+    job(
+        2,
+        """
+        import signal, threading, time, os
+        g = shouter.init()
+        if g.rank == 0:
+            waits = [
+                lambda: g.allreduce(np.ones(3)),
+                lambda: g.allreduce_async(np.ones(200_000)).wait(),
+                lambda: g.recv(np.ones(1), 1, 5),
+                lambda: g.group([0, 1]),
+            ]
+            for wait in waits:
+                sent = []
+                def interrupt():
+                    time.sleep(0.2)
+                    sent.append(time.monotonic())
+                    os.kill(os.getpid(), signal.SIGINT)
+                threading.Thread(target=interrupt).start()
+                try:
+                    wait()
+                    assert False
+                except KeyboardInterrupt:
+                    # A tenth of a second, and what a busy machine adds.
+                    assert time.monotonic() - sent[0] < 2
+            g.send(np.ones(1), 1)
+        else:
+            g.recv(np.ones(1), 0)
+        shouter.abort()
+        """,
+    )
+
+
+def test_a_killed_rank_is_named(job: Job) -> None:
+    ended = job(
+        3,
+        """
+        import os, signal
+        g = shouter.init(heartbeat_timeout="2s")
+        g.barrier()
+        if g.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            g.allreduce(np.ones(100_000))
+            raise SystemExit("no error")
+        except PeerFailed as why:
+            assert (why.rank, why.reason, why.operation) == (1, "lost", "all_reduce"), vars(why)
+        shouter.abort()
+        # The process lives, and can join again.
+        alone = shouter.init(rank=0, size=1, local_rank=0, local_size=1)
+        assert alone.size == 1
+        print("survived")
+        """,
+        ok=False,
+        SHOUTER_DUMP_FOLDER=".",
+    )
+    assert ended.stdout.count("survived") == 2, ended.stdout + ended.stderr
+
+
+def test_ends_with_work_under_way(job: Job) -> None:
+    ended = job(
+        2,
+        """
+        import sys, time
+        g = shouter.init()
+        if g.rank == 0:
+            works = [g.allreduce_async(np.ones(50_000)) for _ in range(5)]
+            works[0].add_done_callback(lambda work: print("ended", type(work.exception()).__name__))
+            sys.exit(0)
+        try:
+            time.sleep(0.5)
+            [g.allreduce(np.ones(50_001)) for _ in range(5)]
+        except (PeerFailed, Mismatch, Closed) as why:
+            print("heard", why.rank)
+        """,
+        ok=False,
+        SHOUTER_DUMP_FOLDER=".",
+    )
+    assert "ended" in ended.stdout and "heard" in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_fork_is_refused(job: Job) -> None:
+    job(
+        2,
+        """
+        import gc, os
+        g = shouter.init()
+        work = g.allreduce_async(np.ones(3))
+        child = os.fork()
+        if child == 0:
+            said = 0
+            for call in (g.barrier, lambda: g.allreduce_async(np.ones(3)), lambda: g.empty(3)):
+                try:
+                    call()
+                except Closed as why:
+                    said += "forked" in str(why)
+            del work, g; gc.collect()
+            os._exit(0 if said == 3 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        work.wait(); g.barrier(); shouter.close()
+        """,
+    )
