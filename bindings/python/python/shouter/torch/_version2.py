@@ -1,0 +1,66 @@
+"""The backend as PyTorch 2 takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as TorchBackend
+
+from .. import _core
+from . import _groups
+from ._backend import Operations
+
+# C++ keeps the part of a backend that is C++; the part that is Python's stays until the group is shut down.
+_open: set[Backend] = set()
+
+
+class Backend(Operations, TorchBackend):
+    """The calls of one group for one kind of device."""
+
+    def __init__(self, core: _core.Group, timeout: timedelta) -> None:
+        TorchBackend.__init__(self, core.rank, core.size)
+        self._open(core, timeout)
+        _open.add(self)
+
+    # Properties, not methods: as methods, C++ would come back here for ever.
+
+    @property
+    def supports_coalescing(self) -> bool:
+        return True
+
+    @property
+    def supports_splitting(self) -> bool:
+        return True
+
+    @property
+    def options(self) -> Any:
+        return TorchBackend.Options("shouter", self._timeout)
+
+    def split(self, store: Any, ranks: Sequence[int], opts: Any) -> Backend:
+        return Backend(self._part(ranks), opts.timeout)
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        _open.discard(self)
+
+    def abort(self) -> None:
+        super().abort()
+        _open.discard(self)
+
+
+def _create(options: Any, _: Any) -> Backend:
+    ranks = options.global_ranks_in_group
+    core = _groups.join(options.store, options.group_rank, options.group_size, options.timeout, ranks)
+    backend = Backend(core, options.timeout)
+    if ranks:
+        # The key `deadline` is the default group's.
+        backend.set_timeout(options.timeout)
+    return backend
+
+
+def register() -> None:
+    """Tells PyTorch of the backend."""
+    dist.Backend.register_backend("shouter", _create, extended_api=True, devices=["cpu"])

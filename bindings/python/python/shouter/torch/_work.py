@@ -1,0 +1,184 @@
+"""Operations under way, as PyTorch sees them, and what they raise."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from time import monotonic
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import Work as TorchWork
+from torch.futures import Future
+
+from .. import errors
+
+# Newer versions of PyTorch have a class for what backends raise.
+_BackendError: type[RuntimeError] = getattr(dist, "DistBackendError", RuntimeError)
+
+
+class PeerFailed(errors.PeerFailed, _BackendError):
+    """`shouter.PeerFailed`, for those who catch PyTorch's error, too."""
+
+
+class Mismatch(errors.Mismatch, _BackendError):
+    """`shouter.Mismatch`, for those who catch PyTorch's error, too."""
+
+
+class Deadline(errors.Deadline, _BackendError):
+    """`shouter.Deadline`, for those who catch PyTorch's error, too."""
+
+
+class Closed(errors.Closed, _BackendError):
+    """`shouter.Closed`, for those who catch PyTorch's error, too."""
+
+
+_RAISED = {kind.__bases__[0]: kind for kind in (PeerFailed, Mismatch, Deadline, Closed)}
+
+
+def raised(error: BaseException) -> BaseException:
+    """The error as it is raised to a program that uses PyTorch: an instance of PyTorch's class, too."""
+    kind = _RAISED.get(type(error))
+    if kind is None:
+        return error
+    other = kind(str(error))
+    other.__dict__.update(error.__dict__)
+    return other
+
+
+class Handle(Protocol):
+    """An operation of the library."""
+
+    def wait(self, timeout: float | None = None) -> Any: ...
+    def done(self) -> bool: ...
+    def exception(self) -> BaseException | None: ...
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
+
+
+class Flight:
+    """Operations that are one call of PyTorch's, and what is left to do when they have ended: copies to tensors with gaps, say."""
+
+    def __init__(self, handles: Sequence[Handle], outputs: list[torch.Tensor], finish: Callable[[], None] | None = None) -> None:
+        self.handles = handles
+        self.outputs = outputs
+        self._finish = finish
+        self._lock = threading.Lock()
+
+    def done(self) -> bool:
+        return all(handle.done() for handle in self.handles)
+
+    def error(self) -> BaseException | None:
+        """How it has failed, if it has."""
+        found = (handle.exception() for handle in self.handles)
+        return next((raised(error) for error in found if error is not None), None)
+
+    def wait(self, seconds: float | None) -> None:
+        """Waits for its end, and does what is left to do; raises how it has failed."""
+        until = None if seconds is None else monotonic() + seconds
+        try:
+            for handle in self.handles:
+                handle.wait(None if until is None else max(0.0, until - monotonic()))
+        except errors.ShouterError as error:
+            raise raised(error) from None
+        self.complete()
+
+    def complete(self) -> None:
+        """What is left to do, once."""
+        if self._finish is None:
+            return
+        with self._lock:
+            finish, self._finish = self._finish, None
+            if finish is not None:
+                finish()
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Has a thread call this when all have ended."""
+        left = len(self.handles)
+        if left == 0:
+            callback()
+            return
+        lock = threading.Lock()
+
+        def ended(_: object) -> None:
+            nonlocal left
+            with lock:
+                left -= 1
+                is_last = left == 0
+            if is_last:
+                callback()
+
+        for handle in self.handles:
+            handle.add_done_callback(ended)
+
+
+# PyTorch 1.13 keeps the part of a Work that is C++ and not the one that is Python's: these are under way, or were not long ago.
+_recent: deque[Work] = deque()
+_RECENT = 16
+
+
+class Work(TorchWork):
+    """An operation that was started."""
+
+    def __init__(self, flight: Flight, limit: float | None) -> None:
+        super().__init__()
+        self.flight = flight
+        self._limit = limit
+        self._future: Future[list[torch.Tensor]] | None = None
+        _recent.append(self)
+        while len(_recent) > _RECENT and _recent[0].flight.done():
+            _recent.popleft()
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Waits for the end, and raises how it has failed. A time of zero is none."""
+        self.flight.wait(timeout.total_seconds() or self._limit)
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        if not self.flight.done():
+            return False
+        if self.flight.error() is None:
+            self.flight.complete()
+        return True
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.flight.error() is None
+
+    def exception(self) -> BaseException | None:
+        return self.flight.error()
+
+    def result(self) -> list[torch.Tensor]:
+        self.wait()
+        return self.flight.outputs
+
+    def source_rank(self) -> int:
+        source = getattr(self.flight.handles[0], "source", None) if self.flight.handles else None
+        if source is None:
+            raise errors.ArgumentError("only a receive that has ended has a source rank")
+        return int(source)
+
+    def _source_rank(self) -> int:
+        return self.source_rank()
+
+    def get_future(self) -> Future[list[torch.Tensor]]:
+        """A future of the tensors. It is set by a thread of the library, so DistributedDataParallel's C++ can wait for it."""
+        if self._future is None:
+            flight = self.flight
+            ended: Future[None] = Future()
+
+            def outcome(_: object) -> list[torch.Tensor]:
+                error = flight.error()
+                if error is not None:
+                    raise error
+                flight.complete()
+                return flight.outputs
+
+            # An error of a callback is one for C++, too; what set_exception stores is a value there.
+            self._future = ended.then(outcome)
+            flight.when_done(lambda: ended.set_result(None))
+        return self._future
