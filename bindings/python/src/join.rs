@@ -8,17 +8,19 @@ use shouter::config::Builder;
 
 use crate::error::raised;
 use crate::group::Group;
+use crate::store::Store;
 use crate::wait::aside;
 
-/// Joins the job that the environment and `settings` describe, or the lists of addresses and ports.
+/// Joins the job that the environment and `settings` describe, or the lists of addresses and ports; through a store, if there is one.
 #[pyfunction]
-#[pyo3(signature = (settings, lists=None))]
+#[pyo3(signature = (settings, lists=None, store=None))]
 pub(crate) fn join(
     py: Python<'_>,
     settings: Vec<(String, String)>,
     lists: Option<(Vec<String>, Vec<u16>)>,
+    store: Option<Py<PyAny>>,
 ) -> PyResult<Group> {
-    let configured = || -> Result<shouter::Config, Error> {
+    let configured = || -> Result<Builder, Error> {
         let mut builder = Builder::from_process()?;
         if let Some((addresses, ports)) = &lists {
             builder = builder
@@ -27,10 +29,14 @@ pub(crate) fn join(
         for (key, value) in &settings {
             builder = builder.set(key, value)?;
         }
-        Ok(builder.build()?)
+        Ok(builder)
     };
-    let config = configured().map_err(|error| raised(py, &error))?;
-    aside(py, move || shouter::init(config)).map(Group::new)
+    let builder = configured().map_err(|error| raised(py, &error))?;
+    let joined = aside(py, move || match store {
+        Some(store) => shouter::init_through(builder, &mut Store(store)),
+        None => shouter::init(builder.build()?),
+    });
+    joined.map(Group::new)
 }
 
 fn address(text: &str) -> Result<IpAddr, Error> {

@@ -13,6 +13,7 @@ mod group;
 mod join;
 mod memory;
 mod message;
+mod store;
 mod sys;
 mod wait;
 mod work;

@@ -12,17 +12,16 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "python"
-# SHOUTER_PROGRAM is the program to start; without it that of the build in the tree.
-PROGRAM = os.environ.get("SHOUTER_PROGRAM", str(Path(__file__).parents[3] / "target" / "debug" / "shouter"))
+# Where the program lies that starts the jobs.
+PROGRAM = str(Path(os.environ.get("SHOUTER_BUILT", Path(__file__).parents[3] / "target" / "debug")) / "shouter")
 
 Job = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This process's variables, without those of a job around it, and with the package of the tree if no other is to be tested."""
+    """This process's variables, without those of a job around it, and with the package of the tree."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("SHOUTER_")}
-    if "SHOUTER_PROGRAM" not in os.environ:
-        kept["PYTHONPATH"] = str(PACKAGE)
+    kept["PYTHONPATH"] = str(PACKAGE)
     kept["OPENBLAS_NUM_THREADS"] = "1"
     return kept | extra
 

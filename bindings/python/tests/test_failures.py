@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from conftest import PROGRAM, Job, environment
+from conftest import Job, environment
 
 
 def test_bad_input(job: Job) -> None:
@@ -83,6 +81,46 @@ with shouter.init(["127.0.0.1"], [45_671], channel_num=2):
     assert shouter.size() == 1
 """
     subprocess.run([sys.executable, "-c", script], env=environment(), check=True, timeout=60)
+
+
+def test_joins_through_a_store(job: Job, tmp_path: Path) -> None:
+    job(
+        3,
+        f"""
+        import os
+        class Files:
+            folder = {str(tmp_path)!r}
+            def set(self, key, value):
+                path = os.path.join(self.folder, key.replace("/", "_"))
+                with open(path + "." + str(os.getpid()), "wb") as file:
+                    file.write(value)
+                os.rename(file.name, path)
+            def get(self, key):
+                try:
+                    with open(os.path.join(self.folder, key.replace("/", "_")), "rb") as file:
+                        return file.read()
+                except FileNotFoundError:
+                    raise KeyError(key)
+        rank = int(os.environ["SHOUTER_RANK"])
+        for name in list(os.environ):
+            if name.startswith("SHOUTER_"):
+                del os.environ[name]
+        for again in range(2):
+            g = shouter.init(store=Files(), rank=rank, size=3, timeout=50)
+            assert (g.local_rank, g.local_size) == (rank, 3)
+            x = np.ones(3); g.allreduce(x); assert (x == 3).all()
+            shouter.close()
+        class Broken(Files):
+            def set(self, key, value):
+                raise OSError("the disk is full")
+        if rank == 0:
+            try:
+                shouter.init(store=Broken(), rank=0, size=2, timeout=5)
+                assert False
+            except JoinError as why:
+                assert "the disk is full" in str(why)
+        """,
+    )
 
 
 def test_ctrl_c_ends_waits(job: Job) -> None:

@@ -12,6 +12,7 @@ Run it by `python -m shouter run -n 4 train.py`. The functions here are those of
 from __future__ import annotations
 
 import atexit
+import datetime
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -112,16 +113,22 @@ def init(
     *,
     rank: int | None = None,
     size: int | None = None,
+    store: Any = None,
+    timeout: float | datetime.timedelta | None = None,
     **settings: object,
 ) -> Group:
     """Joins the job, and returns the group of all its ranks when they are there.
 
     Without arguments the launcher's environment says who this process is. `iplist` and `ports` have an address and a TCP port for each
-    rank instead. `settings` are keys of the configuration, such as `transport="kernel"` or `deadline="90s"`, and win over the environment.
+    rank instead. `store` is an object with `set(key, bytes)` and `get(key) -> bytes` that all ranks share and nobody else (torch's Store, say): with
+    `rank` and `size` nothing else need be known, for the address and the job's key go through it. `timeout` is how long to wait for the
+    other ranks, in seconds (60 unless set). `settings` are keys of the configuration, such as `transport="kernel"` or `deadline="90s"`, and win over the environment.
     """
     global _world
     if is_initialized():
         raise ArgumentError("shouter.init was called before, and its group is not closed; call shouter.close first")
+    if timeout is not None:
+        settings["rendezvous_deadline"] = timeout if isinstance(timeout, datetime.timedelta) else datetime.timedelta(seconds=timeout)
     given: dict[str, object] = {"channel_num": channel_num, "rank": rank, "size": size, **settings}
     texts = [(key, _text(value)) for key, value in given.items() if value is not None]
     lists = None
@@ -131,7 +138,7 @@ def init(
         lists = ([str(address) for address in iplist], [ports] if isinstance(ports, int) else list(ports))
     elif ports is not None:
         raise ArgumentError("ports are given without iplist; give one address for each rank")
-    _world = Group(_core.join(texts, lists))
+    _world = Group(_core.join(texts, lists, store))
     return _world
 
 
@@ -139,6 +146,8 @@ def _text(value: object) -> str:
     """A value of the configuration as it is written in the environment."""
     if isinstance(value, bool):
         return "on" if value else "off"
+    if isinstance(value, datetime.timedelta):
+        return f"{max(1, round(value.total_seconds() * 1000))}ms"
     if isinstance(value, (list, tuple)):
         return ",".join(str(part) for part in value)
     return str(value)

@@ -10,9 +10,14 @@ from pathlib import Path
 
 
 def program() -> str | None:
-    """The program's path: the package's own, else the one in PATH."""
+    """The program's path: the package's own; where there is none, as in a source tree, the one in PATH."""
     own = Path(__file__).with_name("bin") / "shouter"
-    return str(own) if own.is_file() else shutil.which("shouter")
+    if own.is_file():
+        return str(own)
+    found = shutil.which("shouter")
+    # A script of that name is this module.
+    is_program = found is not None and Path(found).read_bytes()[:4] == b"\x7fELF"
+    return found if is_program else None
 
 
 def arguments(given: list[str]) -> list[str]:
