@@ -88,8 +88,8 @@ mod wire;
 pub use communicator::leaders;
 pub use communicator::{
     AccessCall, Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lending, Lent, Premul,
-    Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec, Transfer, Transport,
-    UnevenCall, Update, Window, Work, init, init_through,
+    Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec, Transport, UnevenCall,
+    Update, Window, Work, init, init_through,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

@@ -9,6 +9,9 @@ use std::time::{Duration, Instant};
 use ranks::{ARGUMENT, CLOSED, DEADLINE, PEER_FAILED, job, join, names_only, parameter, play, run_all, tell};
 use shouter::{Error, Exchange, Group, Source, Tag};
 
+/// Longer than anything takes.
+const PATIENCE: Duration = Duration::from_secs(50);
+
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
@@ -139,31 +142,88 @@ fn order(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Started receives: cancelled, waited for with a time-out, dropped.
+/// Started messages: cancelled, waited for with a time-out, dropped, from any rank, on other threads, hundreds at once; told of by callbacks,
+/// futures and a descriptor.
 fn started(group: &Group) -> Result<(), Error> {
     let (left, right) = neighbours(group);
-    let mut into = [0u64; 4];
-    let address = into.as_mut_ptr().cast::<u8>();
-    let receive = |tag: u32| {
-        // SAFETY: nothing else touches the buffer before the transfer has ended.
-        let exchange = unsafe { Exchange::receive_raw(address, 4, shouter::DType::U64, left, tag) }?;
-        // SAFETY: as above.
-        unsafe { group.start_exchange(exchange) }
+    let mut into = [[0u64; 4]; 2];
+    let receive = |from: Source, tag: u32, into: &mut [u64]| {
+        // SAFETY: nothing else touches the buffer before the message has ended.
+        unsafe { group.start_message(Exchange::receive(into, from, tag)) }
     };
-    let mut cancelled = receive(9)?;
-    assert_eq!(cancelled.wait(Some(Duration::from_millis(1)))?, None);
-    assert!(cancelled.cancel()?);
-    assert!(matches!(cancelled.wait(None), Err(Error::Argument(_))));
-    drop(receive(9)?);
+    let from_left = Source::Rank(left);
+    let cancelled = receive(from_left, 9, &mut into[0])?;
+    assert!(matches!(cancelled.wait(Some(Duration::from_millis(1))), Err(Error::Timeout { .. })));
+    assert!(cancelled.statuses().is_empty() && cancelled.cancel()?);
+    for _ in 0..2 {
+        let error = cancelled.wait(Some(PATIENCE)).unwrap_err();
+        let pair = format!("from rank {left} to rank {} with tag 9", group.rank());
+        assert!(matches!(error, Error::Argument(_)) && error.to_string().contains(&pair), "{error}");
+    }
     group.barrier()?;
-    let mut receiving = receive(1)?;
-    let own = [u64::from(group.rank()); 4];
-    // SAFETY: as above; the elements are only read.
-    let mut sending = unsafe { group.start_exchange(Exchange::send(&own, right, 1)) }?;
-    assert_eq!(receiving.wait(None)?.map(|status| status.count), Some(4));
-    assert_eq!(sending.wait(None)?.map(|status| status.rank), Some(right));
-    assert!(!receiving.cancel()? && matches!(receiving.wait(None), Err(Error::Argument(_))));
-    assert_eq!(into, [u64::from(left); 4]);
+    let own = [u64::from(group.rank()); 3];
+    let (receiving, also) = (receive(Source::Any, 1, &mut into[0])?, receive(from_left, 2, &mut into[1])?);
+    let (say, said) = std::sync::mpsc::channel();
+    receiving.on_done(move |result| say.send(result).unwrap())?;
+    // SAFETY: the elements are only read.
+    let sending = unsafe { group.start_message(Exchange::send(&own, right, 1)) }?;
+    drop(sending.clone());
+    said.recv_timeout(PATIENCE).expect("the callback runs")?;
+    assert!(matches!(receiving.test(), Some(Ok(()))) && !receiving.cancel()?);
+    let status = receiving.statuses()[0];
+    assert_eq!((status.rank, status.tag, status.count, status.bytes()), (left, 1, 3, 24));
+    let left_sends = [[u64::from(left); 3].as_slice(), &[0]].concat();
+    assert_eq!(into[0][..], left_sends);
+    sending.wait(Some(PATIENCE))?;
+    assert_eq!(sending.statuses()[0].rank, right);
+    // What another thread waits for this one sends.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| also.wait(Some(PATIENCE)));
+        group.send(&own, right, 2)?;
+        waiting.join().unwrap()
+    })?;
+    assert_eq!(into[1][..], left_sends);
+    in_any_order(group)?;
+    // SAFETY: nothing is started.
+    let refused = unsafe { group.start_message(Exchange::send(&own, group.size(), 1)) };
+    assert!(matches!(refused, Err(Error::Argument(_))));
+    group.barrier()
+}
+
+/// Large sends before their receives on every rank, which would wait for each other if a start waited; each pair as one operation, too.
+fn in_any_order(group: &Group) -> Result<(), Error> {
+    const MESSAGES: usize = 100;
+    let (left, right) = neighbours(group);
+    let own: Vec<Vec<u32>> = (0..MESSAGES).map(|at| vec![group.rank() + at as u32; 20 * at * at]).collect();
+    let mut theirs: Vec<Vec<u32>> = own.iter().map(|own| vec![0; own.len()]).collect();
+    // SAFETY: nothing touches the buffers before all have ended.
+    let mut works = unsafe {
+        let sends =
+            own.iter().zip(0..).map(|(own, tag)| group.start_message(Exchange::send(own, right, tag)));
+        sends.collect::<Result<Vec<_>, _>>()?
+    };
+    let of_left = |at: usize, theirs: &[u32]| theirs.iter().all(|x| *x == left + at as u32);
+    // The last comes first.
+    for (tag, theirs) in theirs.iter_mut().enumerate().rev() {
+        // SAFETY: as above.
+        works.push(unsafe { group.start_message(Exchange::receive(theirs, left, tag as u32)) }?);
+    }
+    let mut left_to_wait = works.clone();
+    while !left_to_wait.is_empty() {
+        let at = shouter::Work::wait_any(&left_to_wait, Some(PATIENCE))?;
+        left_to_wait.swap_remove(at).wait(None)?;
+    }
+    assert!(theirs.iter().enumerate().all(|(at, theirs)| of_left(at, theirs)));
+    let last = own.last().unwrap();
+    let mut into = vec![0u32; last.len() + 5];
+    let both = [Exchange::send(last, right, 3), Exchange::receive(&mut into, left, 3)];
+    // SAFETY: as above.
+    let work = unsafe { group.start_messages(&both) }?;
+    work.wait(Some(PATIENCE))?;
+    let statuses = work.statuses();
+    assert_eq!([statuses[0].rank, statuses[1].rank], [right, left]);
+    assert_eq!(statuses[1].count, last.len() as u64);
+    assert!(of_left(MESSAGES - 1, &into[..last.len()]) && into[last.len()..] == [0; 5]);
     Ok(())
 }
 

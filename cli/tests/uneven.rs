@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use ranks::values::{fill, reduced, value};
 use ranks::{MISMATCH, job, join, parameter, play, tell};
-use shouter::{Collective, DType, Error, Group, ReduceOp, UnevenCall};
+use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, UnevenCall, Work};
 
 const COLLECTIVES: [Collective; 5] = [
     Collective::AllGatherV,
@@ -25,7 +25,7 @@ const MOST: [usize; 4] = [0, 3, 300, 30_011];
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    play(&[("all", all), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
+    play(&[("all", all), ("started", started), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
 }
 
 /// One rank's part, and what it must end with.
@@ -115,8 +115,23 @@ impl Case {
 
     fn call(&self, group: &Group, input: *mut u8, output: *mut u8) -> Result<(), Error> {
         let &Self { collective, ref given, ref taken, dtype, op, root, .. } = self;
+        let call = UnevenCall { collective, input, output, given, taken, dtype, op, root };
         // SAFETY: the buffers are as long as the counts say, and this call's alone.
-        unsafe { group.run_uneven(&UnevenCall { collective, input, output, given, taken, dtype, op, root }) }
+        unsafe {
+            match parameter("STARTED").as_deref() {
+                Some("1") => group.start_uneven(&call)?.wait(Some(ranks::LIMIT)),
+                _ => group.run_uneven(&call),
+            }
+        }
+    }
+
+    /// Starts it, apart.
+    fn start(&self, group: &Group, result: &mut [u8]) -> Result<Work, Error> {
+        let &Self { collective, ref given, ref taken, dtype, op, root, .. } = self;
+        let (input, output) = (self.input.as_ptr(), result.as_mut_ptr());
+        let call = UnevenCall { collective, input, output, given, taken, dtype, op, root };
+        // SAFETY: the buffers are as long as the counts say; they are left alone until the waits.
+        unsafe { group.start_uneven(&call) }
     }
 }
 
@@ -151,6 +166,60 @@ fn all(group: &Group) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Many under way at once, between others that are started and called, in the group of all and in one of other numbers; ended on another thread,
+/// and told of.
+fn started(group: &Group) -> Result<(), Error> {
+    let turned = group.group(&(0..group.size()).rev().collect::<Vec<_>>())?;
+    for group in [group, &turned] {
+        let mut shared = SmallRng::seed_from_u64(2);
+        let mut cases = vec![];
+        for (most, collective) in MOST.into_iter().flat_map(|most| COLLECTIVES.map(|each| (most, each))) {
+            let pairs = collective == Collective::AllToAllV;
+            let counts = counts(&mut shared, group.size() as usize, pairs, most);
+            let root = cases.len() as u32 % group.size();
+            cases.push(case(group, collective, &counts, DType::F32, ReduceOp::Sum, root));
+        }
+        let mut results: Vec<_> = cases.iter().map(|case| vec![0u8; case.output.len()]).collect();
+        let (mut works, mut evens) = (vec![], vec![[1u32]; cases.len()]);
+        let (say, said) = std::sync::mpsc::channel();
+        for (at, (case, result)) in cases.iter().zip(&mut results).enumerate() {
+            let work = case.start(group, result)?;
+            let say = say.clone();
+            work.on_done(move |result| say.send(result).unwrap())?;
+            works.push(work);
+            let (even, dtype, op) = (&mut evens[at], DType::U32, ReduceOp::Sum);
+            let (input, output) = (even.as_ptr().cast(), even.as_mut_ptr().cast());
+            let call = CollectiveCall {
+                collective: Collective::AllReduce,
+                input,
+                output,
+                count: 1,
+                dtype,
+                op,
+                root: 0,
+            };
+            // SAFETY: left alone until the waits.
+            works.push(unsafe { group.start(&call) }?);
+            if at % 7 == 3 {
+                let mut one = [1u32];
+                group.all_reduce(&mut one, ReduceOp::Sum)?;
+                assert_eq!(one, [group.size()]);
+            }
+        }
+        let waiting =
+            std::thread::spawn(move || works.iter().rev().try_for_each(|work| work.wait(Some(ranks::LIMIT))));
+        waiting.join().unwrap()?;
+        for _ in &cases {
+            said.recv_timeout(ranks::LIMIT).expect("each is told of")?;
+        }
+        assert!(evens.iter().all(|even| *even == [group.size()]));
+        for (case, result) in cases.iter().zip(&results) {
+            assert!(case.output == *result, "{} {:?} {:?}", case.collective, case.given, case.taken);
+        }
+    }
+    group.barrier()
 }
 
 /// The safe functions, and what they refuse before anything is sent.
@@ -249,6 +318,16 @@ fn blocks_that_differ_are_exact_on_every_topology() {
 }
 
 #[test]
+fn started_ones_are_as_exact_alone_and_many_at_once() {
+    for (ranks, hosts) in TOPOLOGIES {
+        job(ranks, hosts, "started").run().assert_success();
+    }
+    for (ranks, hosts) in [(3, 1), (4, 2)] {
+        job(ranks, hosts, "all").with("STARTED", 1).run().assert_success();
+    }
+}
+
+#[test]
 fn the_safe_functions_are_right_and_refuse_what_cannot_be() {
     for (ranks, hosts) in TOPOLOGIES {
         job(ranks, hosts, "safe").run().assert_success();
@@ -315,6 +394,7 @@ fn counts_that_differ_are_named_on_every_rank_whoever_is_the_culprit() {
                     _ => ("knows", other, ["counts of digest".into(), format!("rank {culprit}")]),
                 };
                 let job = job(ranks, hosts, "mismatch").with("COLLECTIVE", index).with("CULPRIT", culprit);
+                let job = job.with("STARTED", (culprit + index as u32) % 2);
                 let state = job.with("MOST", most).with("HOW", how).with("OF", of).run();
                 for rank in &state.ranks {
                     let error = rank.error();
@@ -338,7 +418,7 @@ fn a_rank_that_dies_is_named_by_all_others() {
         for (index, collective) in COLLECTIVES.into_iter().enumerate() {
             let culprit = index % ranks as usize;
             let job = job(ranks, hosts, "die").with("CULPRIT", culprit);
-            let job = job.with("COLLECTIVE", index).start();
+            let job = job.with("STARTED", (index + hosts as usize) % 2).with("COLLECTIVE", index).start();
             job.until("all have begun", ranks::LIMIT, |state| state.all_told("begun"));
             job.signal(culprit as u32, "KILL");
             let state = job.finish();

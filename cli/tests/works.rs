@@ -80,7 +80,7 @@ impl Case {
             ExScan => (of(rank, 0, count), only(rank != 0, up_to(rank))),
             Barrier => (vec![], vec![]),
             AllGatherV | GatherV | ScatterV | ReduceScatterV | AllToAllV => {
-                unreachable!("they are not started")
+                unreachable!("they have counts")
             }
         };
         let output = match collective {
@@ -284,7 +284,7 @@ fn some(group: &Group) -> Result<(), Error> {
     }
     // SAFETY: refused before anything is touched.
     let counted = unsafe { group.start(&CollectiveCall { collective: Collective::AllGatherV, ..call }) };
-    assert!(matches!(&counted, Err(Error::Argument(why)) if why.contains("run_uneven")), "{counted:?}");
+    assert!(matches!(&counted, Err(Error::Argument(why)) if why.contains("start_uneven")), "{counted:?}");
     group.barrier()
 }
 

@@ -360,7 +360,9 @@ impl Group {
     ) -> Result<Shape, Error> {
         let shape = self.shape(collective, count, dtype, op)?;
         if collective.has_counts() {
-            let text = format!("{collective} has a count for each rank; call Group::run_uneven, which waits");
+            let text = format!(
+                "{collective} has a count for each rank; call Group::start_uneven, or Group::run_uneven, which waits"
+            );
             return Err(Error::Argument(text));
         }
         Ok(shape)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shouter_reducer::executor::{AbortCause, OpError, Request, StartError};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::p2p::{PostError, Status, TransferError, TransferId};
+use shouter_reducer::p2p::{PostError, Status, TransferId};
 use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, WindowId};
 
 use super::p2p::{Outcome, Post};
@@ -117,15 +117,6 @@ impl Drive {
         self.driver.drive_until(move |_| condition(), until).map_err(drive_error)
     }
 
-    /// Starts sends and receives, in this order, and takes their first poll.
-    pub(super) fn post(&self, posts: Vec<Post>) -> Result<Vec<Result<TransferId, PostError>>, Error> {
-        self.with(move |engine| {
-            let started = post_all(engine, &posts);
-            engine.poll(Clock.now());
-            started
-        })
-    }
-
     /// Runs sends and receives to their ends.
     pub(super) fn exchange(&self, posts: Vec<Post>) -> Result<Vec<Outcome>, Error> {
         let mut started: Option<Vec<Result<TransferId, PostError>>> = None;
@@ -151,13 +142,13 @@ impl Drive {
         self.driver.drive_until(goal, None).map_err(drive_error)
     }
 
-    /// Waits for the end of a send or receive, whose outcome no other thread takes.
-    pub(super) fn transfer(
+    /// Drives until something could be done with the engine.
+    pub(super) fn until_of<R: Send + 'static>(
         &self,
-        id: TransferId,
+        goal: impl FnMut(&mut RankEngine) -> Option<R> + Send + 'static,
         until: Option<Instant>,
-    ) -> Result<Result<Status, TransferError>, Error> {
-        self.driver.drive_until(move |engine| engine.take_transfer(id), until).map_err(drive_error)
+    ) -> Result<R, Error> {
+        self.driver.drive_until(goal, until).map_err(drive_error)
     }
 
     /// Starts an access to a window, where there is room for one more, and waits for its end where it is waited for.
@@ -311,11 +302,15 @@ impl Drive {
 
 /// Starts sends and receives, in this order.
 fn post_all(engine: &mut RankEngine, posts: &[Post]) -> Vec<Result<TransferId, PostError>> {
-    let start = |post: &Post| match post {
+    posts.iter().map(|post| start_post(engine, post)).collect()
+}
+
+/// Starts a send or receive.
+pub(super) fn start_post(engine: &mut RankEngine, post: &Post) -> Result<TransferId, PostError> {
+    match post {
         Post::Send(request) => engine.start_send(*request),
         Post::Receive(request) => engine.start_receive(Clock.now(), *request),
-    };
-    posts.iter().map(start).collect()
+    }
 }
 
 /// Starts the shard that drives the engine and checks callers' conditions, until it is stopped.

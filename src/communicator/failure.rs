@@ -6,11 +6,12 @@ use std::time::Duration;
 use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, OpError, StartError};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Identity, Shape, View};
+use shouter_reducer::p2p::{Direction, PostError, TransferError};
 
 use super::drive::{RankEngine, RunError};
 use super::outcomes::Outcomes;
 use super::table::Entry;
-use crate::error::{Call, Error, Reason, Views};
+use crate::error::{Call, Error, Operation, Reason, Views};
 use crate::runtime::Driver;
 
 impl Outcomes {
@@ -202,6 +203,50 @@ impl Outcomes {
         match in_use_by {
             Some(rank) => error.with_memory_in_use(rank),
             None => error,
+        }
+    }
+
+    /// Why a send or receive was not started.
+    #[cold]
+    pub(super) fn post_error(&self, error: PostError, operation: Operation, step: u64) -> Error {
+        match error {
+            PostError::Earlier(error) => self.transfer_error(&error, step),
+            PostError::Aborted(cause) => {
+                let what = if operation == Operation::Send { "a send" } else { "a receive" };
+                Error::closed_by(&cause, format!("{what} was not started: {cause}"))
+            }
+            error => Error::Argument(error.to_string()),
+        }
+    }
+
+    /// Why a send or receive has failed.
+    #[cold]
+    pub(super) fn transfer_error(&self, error: &TransferError, step: u64) -> Error {
+        let operation = match error.subject().direction {
+            Direction::Send => Operation::Send,
+            Direction::Receive => Operation::Receive,
+        };
+        let (call, text) = (Call { operation, tensor: None, step }, error.to_string());
+        match error {
+            TransferError::Mismatch { subject, peer, dtype, count } => {
+                let views = Views {
+                    ours: Some(subject.to_string().into()),
+                    theirs: Some(format!("{count} x {dtype}").into()),
+                };
+                Error::mismatch(call, Some(peer.0), views, text)
+            }
+            TransferError::Deadline { subject } => {
+                let missing = subject.peer.map(|peer| peer.0).into_iter().collect();
+                Error::deadline(call, missing, self.deadline, text)
+            }
+            TransferError::GivenUp { peer, .. } => Error::deadline(call, vec![peer.0], self.deadline, text),
+            TransferError::Cancelled { .. } => Error::Argument(text),
+            TransferError::Aborted { cause, .. } => match &cause.reason {
+                AbortReason::Diverged(_) => {
+                    Error::mismatch(call, Some(cause.culprit.0), Views::default(), text)
+                }
+                why => Error::peer_failed(call, cause.culprit.0, Reason::from(why), text),
+            },
         }
     }
 }

@@ -65,7 +65,7 @@ pub use init::{init, init_through, leaders};
 pub use lent::{Lend, LendError, Lending, Lent};
 use notify::StopNotifier;
 use outcomes::Outcomes;
-pub use p2p::{Exchange, Source, Status, Tag, Transfer};
+pub use p2p::{Exchange, Source, Status, Tag};
 pub use premul::Premul;
 use small::Cells;
 pub use staging::Staging;

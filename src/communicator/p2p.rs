@@ -4,25 +4,24 @@
 //! promised of room and order is said in [`shouter_reducer::p2p`].
 
 mod exchange;
+mod started;
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shouter_reducer::dtype::DType;
-use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::p2p::{
-    Direction, PostError, ReceiveRequest, SendRequest, Status as Matched, TransferError, TransferId,
-};
+use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status as Matched, TransferError};
 
 use super::Group;
 use super::element::Element;
 use super::staging::{Ended, Staged};
 use crate::engine::executor_time;
-use crate::error::{Call, Error, Operation, Reason, Views};
+use crate::error::{Error, Operation};
 use crate::runtime::Clock;
 pub use exchange::Exchange;
 use exchange::Message;
+pub(super) use started::Messages;
 
 /// Whose messages a receive or a probe asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,85 +91,10 @@ impl From<Matched> for Status {
     }
 }
 
-/// A send or receive under way, from [`Group::start_exchange`]. One that is dropped is waited for; a receive
-/// is cancelled first.
-#[must_use = "the buffer is the group's until the transfer has been waited for"]
-pub struct Transfer<'g> {
-    group: &'g Group,
-    id: TransferId,
-    operation: Operation,
-    /// Memory of its own, where its elements lie in blocks.
-    staged: Option<Staged>,
-    /// Nothing is to be waited for any more.
-    has_ended: bool,
-}
-
-impl std::fmt::Debug for Transfer<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Transfer")
-            .field("operation", &self.operation)
-            .field("id", &self.id)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Transfer<'_> {
-    /// Waits until it has ended, for `timeout` at most; `None` if that passes first. The buffer is the caller's again when it has ended,
-    /// well or not. After the end there is no other: a second call is an [`Error::Argument`].
-    ///
-    /// # Errors
-    /// As [`Group::send`] and [`Group::receive`].
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<Status>, Error> {
-        if self.has_ended {
-            return Err(Error::Argument("the send or receive has been waited for".into()));
-        }
-        let (id, until) = (self.id, timeout.map(|timeout| Clock.now() + timeout));
-        match self.group.drive.transfer(id, until) {
-            Ok(ended) => {
-                self.has_ended = true;
-                let ended = ended.map(Status::from).map_err(|error| self.group.transfer_error(&error));
-                if let (Some(staged), Ok(status)) = (self.staged.take(), &ended) {
-                    staged.received(status.count);
-                }
-                ended.map(Some)
-            }
-            Err(Error::Timeout { .. }) => Ok(None),
-            Err(error) => Err(self.group.outcomes.recorded(error)),
-        }
-    }
-
-    /// Cancels a receive that no message was matched with: [`wait`](Self::wait) then returns at once, with [`Error::Argument`]. False
-    /// where it is too late, and for a send.
-    ///
-    /// # Errors
-    /// [`Error::Closed`] in a forked child.
-    pub fn cancel(&self) -> Result<bool, Error> {
-        let id = self.id;
-        self.group.drive.with(move |engine| engine.cancel_receive(id))
-    }
-}
-
-impl Drop for Transfer<'_> {
-    fn drop(&mut self) {
-        if self.has_ended {
-            return;
-        }
-        if self.group.drive.check_process().is_err() {
-            // A forked child has none of it.
-            if let Some(staged) = self.staged.take() {
-                staged.end(Ended::InUse);
-            }
-            return;
-        }
-        // A receive may wait for what never comes. What has been matched ends by itself, by its deadline at the latest.
-        let _ = self.cancel();
-        if let Err(error) = self.wait(None) {
-            tracing::debug!(%error, "a send or receive that was dropped has failed");
-        }
-        if let Some(staged) = self.staged.take() {
-            // It was not waited for to its end.
-            staged.end(Ended::InUse);
-        }
+impl Status {
+    /// Bytes of its elements.
+    pub fn bytes(&self) -> u64 {
+        self.count * self.dtype.size() as u64
     }
 }
 
@@ -264,37 +188,6 @@ impl Group {
         self.exchange(exchanges)
     }
 
-    /// Starts a send or receive; see [`send`](Self::send) and [`receive`](Self::receive).
-    ///
-    /// # Errors
-    /// Those of [`send`](Self::send) and [`receive`](Self::receive) that are found at once.
-    ///
-    /// # Safety
-    /// The buffer stays valid until the transfer has ended, and until then nobody else writes to what is sent, or touches what is received
-    /// into. (The borrow of the exchange ends with this call.)
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use shouter::config::{Builder, Environment};
-    /// use shouter::Exchange;
-    ///
-    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
-    /// # let group = shouter::init(config)?;
-    /// let mut into = [0u8; 3];
-    /// // SAFETY: nothing touches `into` before `wait` has returned.
-    /// let mut receiving = unsafe { group.start_exchange(Exchange::receive(&mut into, 0, 1)) }?;
-    /// group.send(&[1u8, 2, 3], 0, 1)?;
-    /// receiving.wait(None)?;
-    /// assert_eq!(into, [1, 2, 3]);
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[allow(unsafe_code)]
-    pub unsafe fn start_exchange(&self, exchange: Exchange<'_>) -> Result<Transfer<'_>, Error> {
-        self.check_of_all()?;
-        self.start_transfer(&exchange)
-    }
-
     /// The first message from this rank (or any) with this tag (or any) that has come, and that no receive has taken; waits for one for
     /// `timeout` at most, and looks once where that is zero. `None` if there is none.
     ///
@@ -321,29 +214,6 @@ impl Group {
         }
     }
 
-    /// Starts a send or receive, and takes its first poll.
-    fn start_transfer(&self, exchange: &Exchange<'_>) -> Result<Transfer<'_>, Error> {
-        self.drive.check_process()?;
-        let (message, staged) = exchange.staged()?;
-        let operation = message.operation();
-        let started = match self.drive.post(vec![self.post_of(message)]) {
-            Ok(started) => started,
-            Err(error) => {
-                // Nobody knows whether it has begun.
-                if let Some(staged) = staged {
-                    staged.end(Ended::InUse);
-                }
-                return Err(error);
-            }
-        };
-        match started.into_iter().next() {
-            Some(Ok(id)) => Ok(Transfer { group: self, id, operation, staged, has_ended: false }),
-            Some(Err(error)) => Err(self.post_error(error, operation)),
-            None => Err(Error::Internal("nothing was started".into())),
-        }
-    }
-
-    /// Runs all of these to their ends, and returns an outcome for each.
     /// Messages are those of the group of all ranks.
     fn check_of_all(&self) -> Result<(), Error> {
         match self.subset {
@@ -356,6 +226,7 @@ impl Group {
         }
     }
 
+    /// Runs all of these to their ends, and returns an outcome for each.
     fn exchange(&self, exchanges: &[Exchange<'_>]) -> Vec<Result<Status, Error>> {
         let all = |error: Error| exchanges.iter().map(|_| Err(error.clone())).collect();
         if let Err(error) = self.drive.check_process().and_then(|()| self.check_of_all()) {
@@ -414,54 +285,16 @@ impl Group {
         }
     }
 
-    fn transfer_call(&self, operation: Operation) -> Call {
-        Call { operation, tensor: None, step: self.step.load(Ordering::Relaxed) }
-    }
-
     /// Why a send or receive was not started.
     #[cold]
     fn post_error(&self, error: PostError, operation: Operation) -> Error {
-        match error {
-            PostError::Earlier(error) => self.transfer_error(&error),
-            PostError::Aborted(cause) => {
-                let what = if operation == Operation::Send { "a send" } else { "a receive" };
-                self.outcomes.recorded(Error::closed_by(&cause, format!("{what} was not started: {cause}")))
-            }
-            error => Error::Argument(error.to_string()),
-        }
+        self.outcomes.recorded(self.outcomes.post_error(error, operation, self.step.load(Ordering::Relaxed)))
     }
 
     /// Why a send or receive has failed.
     #[cold]
-    pub(super) fn transfer_error(&self, error: &TransferError) -> Error {
-        let subject = error.subject();
-        let (operation, text) = match subject.direction {
-            Direction::Send => (Operation::Send, error.to_string()),
-            Direction::Receive => (Operation::Receive, error.to_string()),
-        };
-        let call = self.transfer_call(operation);
-        let error = match error {
-            TransferError::Mismatch { subject, peer, dtype, count } => {
-                let views = Views {
-                    ours: Some(subject.to_string().into()),
-                    theirs: Some(format!("{count} x {dtype}").into()),
-                };
-                Error::mismatch(call, Some(peer.0), views, text)
-            }
-            TransferError::Deadline { subject } => {
-                let missing = subject.peer.map(|peer| peer.0).into_iter().collect();
-                Error::deadline(call, missing, self.deadline, text)
-            }
-            TransferError::GivenUp { peer, .. } => Error::deadline(call, vec![peer.0], self.deadline, text),
-            TransferError::Cancelled { .. } => Error::Argument(text),
-            TransferError::Aborted { cause, .. } => match &cause.reason {
-                AbortReason::Diverged(_) => {
-                    Error::mismatch(call, Some(cause.culprit.0), Views::default(), text)
-                }
-                why => Error::peer_failed(call, cause.culprit.0, Reason::from(why), text),
-            },
-        };
-        self.outcomes.recorded(error)
+    fn transfer_error(&self, error: &TransferError) -> Error {
+        self.outcomes.recorded(self.outcomes.transfer_error(error, self.step.load(Ordering::Relaxed)))
     }
 
     /// What became of sends that had ended, when the group is left.
@@ -485,6 +318,15 @@ pub(super) enum Post {
     Send(SendRequest),
     /// A receive.
     Receive(ReceiveRequest),
+}
+
+impl Post {
+    fn operation(&self) -> Operation {
+        match self {
+            Self::Send(_) => Operation::Send,
+            Self::Receive(_) => Operation::Receive,
+        }
+    }
 }
 
 /// How a send or receive has ended, or why it was not started.

@@ -13,15 +13,17 @@ use std::time::Duration;
 use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, Tally, Vote};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, View};
+use shouter_reducer::header::{Collective, Identity, View};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::recorder::{Record, RecordKind, Recorder};
 use shouter_reducer::schedule::Problem;
 
 use super::Group;
+use super::collectives::published;
 use super::element::Buffer;
 use super::outcomes::Outcomes;
 use super::stats::lock;
+use crate::channel::CELL_BYTES;
 use crate::channel::shm::{Abort, NodeSegment, Tag, pack_small, unpack_small};
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small, started_instead};
 use crate::engine::executor_time;
@@ -40,7 +42,7 @@ pub(super) struct Cells {
     kernels: Kernels,
     idle: IdlePolicy,
     /// Operations of their size that were started rather than called: those go by the engine.
-    started: AtomicU64,
+    started: Arc<AtomicU64>,
     state: Mutex<SmallState>,
 }
 
@@ -101,6 +103,28 @@ struct Call<'a> {
     tag: Tag,
 }
 
+/// Counts the operations that go by the engine since they are started, and by the cells where they are called; none where there are no
+/// cells.
+#[derive(Clone, Default)]
+pub(super) struct Starts(Option<Arc<AtomicU64>>);
+
+impl Starts {
+    /// What tells an operation outside the table that is started from others.
+    pub(super) fn identity(&self, problem: &Problem) -> Identity {
+        match &self.0 {
+            Some(_) if published(problem) <= CELL_BYTES => Identity::Started { root: problem.tag() },
+            _ => problem.identity(),
+        }
+    }
+
+    /// One has been started.
+    pub(super) fn count(&self, identity: &Identity) {
+        if let (Some(started), Identity::Started { .. }) = (&self.0, identity) {
+            started.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Cells {
     pub(super) fn new(
         segment: Arc<NodeSegment>,
@@ -109,12 +133,12 @@ impl Cells {
         recorder: Recorder,
     ) -> Self {
         let state = SmallState { number: 0, is_broken: false, recorder };
-        Self { segment, kernels, idle, started: AtomicU64::new(0), state: Mutex::new(state) }
+        Self { segment, kernels, idle, started: Arc::default(), state: Mutex::new(state) }
     }
 
-    /// Counts an operation that was started rather than called.
-    pub(super) fn count_started(&self) {
-        self.started.fetch_add(1, Ordering::Relaxed);
+    /// What counts those that are started rather than called.
+    pub(super) fn starts(&self) -> Starts {
+        Starts(Some(self.started.clone()))
     }
 
     /// Runs an operation over all ranks of the node to its end.

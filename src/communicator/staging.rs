@@ -371,7 +371,7 @@ impl Group {
     }
 
     /// Refuses factors of what is no sum, and of types that have none.
-    fn check_factor(collective: Collective, op: ReduceOp, dtype: DType) -> Result<(), Error> {
+    pub(super) fn check_factor(collective: Collective, op: ReduceOp, dtype: DType) -> Result<(), Error> {
         if !collective.reduces() || op != ReduceOp::Sum {
             let what =
                 if collective.reduces() { format!("{op} of {collective}") } else { collective.to_string() };

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shouter_reducer::executor::Request;
+use shouter_reducer::fusion::Member;
 #[cfg(feature = "cuda")]
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Identity;
@@ -22,10 +23,11 @@ use shouter_reducer::schedule::Placement;
 use shouter_reducer::schedule::{Problem, Schedule};
 use shouter_reducer::transport::DeviceTensor;
 
-use super::collectives::published;
+use super::small::{Cells, Starts};
 use super::staging::{Staged, Staging};
 use super::table::Entry;
-use super::work::{About, Operation, Work};
+use super::uneven::Followed;
+use super::work::{About, Operation, What, Work};
 use super::{CollectiveCall, Group, Memory};
 use crate::engine::executor_time;
 use crate::engine::submitted::{Report, Submissions};
@@ -33,7 +35,7 @@ use crate::error::{Error, TensorId};
 use crate::runtime::{Clock, Instant};
 
 /// How long a start waits for a slot, where as many operations are under way and queued as can be.
-const SLOT: Duration = Duration::from_secs(1);
+pub(super) const SLOT: Duration = Duration::from_secs(1);
 
 /// An operation to be started.
 struct Starting {
@@ -103,8 +105,8 @@ impl Group {
         device: Option<DeviceTensor>,
         staged: Option<Staged>,
     ) -> Result<Work, Error> {
-        let is_small = self.cells_for(published(&problem)).is_some();
-        let identity = if is_small { Identity::Started { root: problem.tag() } } else { problem.identity() };
+        let starts = self.starts();
+        let identity = starts.identity(&problem);
         let schedule = self.tables.schedule(&problem)?;
         let work = self.submit(Starting {
             begin,
@@ -116,10 +118,30 @@ impl Group {
             entry: None,
             staged,
         })?;
-        if let Some(cells) = self.cells.as_ref().filter(|_| is_small) {
-            cells.count_started();
-        }
+        starts.count(&identity);
         Ok(work)
+    }
+
+    /// Starts an operation whose first part is this one.
+    pub(super) fn start_followed(
+        &self,
+        begin: Instant,
+        request: Request,
+        bytes: usize,
+        followed: Arc<Followed>,
+    ) -> Result<Work, Error> {
+        let Request { identity, step, ref name, .. } = request;
+        let what = What::Collective { shape: followed.shape(), entry: None, turn: None };
+        let about = About { what, begin, step, bytes, name: name.clone() };
+        let operation = Operation::new(self.outcomes.clone(), about).followed_by(followed);
+        let work = self.hand_over(&request, Arc::new(operation), None)?;
+        self.starts().count(&identity);
+        Ok(work)
+    }
+
+    /// What counts the small operations that are started rather than called.
+    pub(super) fn starts(&self) -> Starts {
+        self.cells.as_ref().map_or_else(Starts::default, Cells::starts)
     }
 
     /// Starts an all-reduce in place on a device.
@@ -273,17 +295,28 @@ impl Group {
             device,
         };
         let bytes = request.data.len().max(request.input.len());
+        let member = entry.as_ref().and_then(|entry| entry.member.clone()).filter(|_| device.is_none());
+        let turn = member.as_ref().map(|_| self.submissions().cloned()).transpose()?;
+        let what = What::Collective { shape: problem.shape, entry, turn };
+        let operation = self.spare_operation(About { what, begin, step, bytes, name }, staged);
+        self.hand_over(&request, operation, member)
+    }
+
+    /// Puts an operation into the engine's queue, when there is a slot for it.
+    fn hand_over(
+        &self,
+        request: &Request,
+        operation: Arc<Operation>,
+        member: Option<Member>,
+    ) -> Result<Work, Error> {
         let small_before = self.small_before();
         let submissions = self.submissions()?;
-        let member = entry.as_ref().and_then(|entry| entry.member.clone()).filter(|_| device.is_none());
-        let turn = member.is_some().then(|| submissions.clone());
-        let about = About { shape: problem.shape, begin, step, bytes, name, entry, turn };
-        let operation = self.spare_operation(about, staged);
         let report: Arc<dyn Report> = operation.clone();
-        let handed = move |submissions: &Submissions| {
-            submissions.push(&request, small_before, &report, member.as_ref())
-        };
-        if !handed(submissions) {
+        if !submissions.push(request, small_before, &report, member.as_ref()) {
+            let request = request.clone();
+            let handed = move |submissions: &Submissions| {
+                submissions.push(&request, small_before, &report, member.as_ref())
+            };
             self.await_slot(submissions.clone(), handed)?;
         }
         self.drive.nudge()?;
@@ -356,7 +389,7 @@ impl Group {
 
     /// Room for an operation's end: that of an earlier one which nobody asks for any more, if there is one.
     fn spare_operation(&self, about: About, staged: Option<Staged>) -> Arc<Operation> {
-        let new = |about| Operation::new(self.outcomes.clone(), about, staged);
+        let new = |about| Operation::new(self.outcomes.clone(), about).with_memory(staged);
         // The oldest is the first that is free again.
         let operation = match self.spare.pop() {
             Some(mut spare) => match Arc::get_mut(&mut spare) {

@@ -4,11 +4,13 @@
 //! which each rank also gives a digest of what it expects. So either all ranks find the counts right, or all gather the rest of them and
 //! return the same error before a block has been sent; then the group goes on.
 
-use std::fmt::Write as _;
+mod learn;
+mod started;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use shouter_reducer::counts::{Counts, CountsError, digest};
+use shouter_reducer::counts::{Counts, CountsError};
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Shape};
@@ -18,13 +20,14 @@ use super::Group;
 use super::collectives::{placement_at, raw};
 use super::element::{Buffer, Element, check, from_slice, with_bytes};
 use super::staging::{Ended, Staging};
-use crate::error::{Call, Error, Views};
+use super::table::Tables;
+use crate::error::Error;
 use crate::runtime::{Clock, Instant};
+use learn::{Learned, Learning};
+pub(super) use started::Followed;
 
-/// Pairs of ranks with different counts that an error names, at most.
-const NAMED: usize = 3;
-
-/// One rank's part of a collective whose blocks differ, by addresses: what [`Group::run_uneven`] runs.
+/// One rank's part of a collective whose blocks differ, by addresses: what [`Group::run_uneven`] runs and
+/// [`Group::start_uneven`] starts.
 ///
 /// | collective | `given`: elements of each block of the input | `taken`: elements of each block of the output |
 /// |---|---|---|
@@ -286,21 +289,22 @@ impl Group {
         blocks: &Blocks<'_>,
         buffers: (Buffer, Buffer),
     ) -> Result<Problem, Error> {
-        let Blocks { collective, given, taken, dtype, op, root } = *blocks;
+        let frame = self.frame(blocks, buffers)?;
+        let counts = match blocks.known() {
+            Some(counts) => counts,
+            None => self.learn(begin, blocks, frame.root)?,
+        };
+        Ok(frame.problem(&self.tables, counts.map_err(|why| blocks.argument(why.to_string()))?))
+    }
+
+    /// This rank's part but for the counts of all, as far as it can see.
+    fn frame(&self, blocks: &Blocks<'_>, buffers: (Buffer, Buffer)) -> Result<Frame, Error> {
+        let Blocks { collective, dtype, op, root, .. } = *blocks;
         self.drive.check_process()?;
         let root = self.root(collective, root)?;
         let placement = self.check_blocks(blocks, root, buffers)?;
-        let counts = match collective {
-            Collective::AllGatherV => Counts::of_blocks(words(taken).collect()),
-            Collective::ReduceScatterV => Counts::of_blocks(words(given).collect()),
-            Collective::AllToAllV => self.pairs(begin, blocks)?,
-            _ => self.blocks(begin, blocks, root)?,
-        };
-        let counts = counts.map_err(|why| blocks.argument(why.to_string()))?;
         let op = if collective.reduces() { op } else { ReduceOp::Sum };
-        let shape = Shape { collective, dtype, op, count: 0 };
-        let problem = self.tables.problem(&shape, root).with_counts(Arc::new(counts));
-        Ok(Problem { placement, ..problem })
+        Ok(Frame { shape: Shape { collective, dtype, op, count: 0 }, root, placement })
     }
 
     /// What this rank can see to be wrong by itself; and whether input and output are in place.
@@ -357,146 +361,44 @@ impl Group {
         })
     }
 
-    /// The counts of a gather or scatter, which only the root knows: each rank's own.
-    fn blocks(
+    /// The counts of all, in rounds in which ranks tell each other.
+    fn learn(
         &self,
         begin: Instant,
         blocks: &Blocks<'_>,
         root: Rank,
     ) -> Result<Result<Counts, CountsError>, Error> {
-        let Blocks { collective, given, taken, .. } = *blocks;
-        let gathers = collective == Collective::GatherV;
-        let (own, all) = if gathers { (given, taken) } else { (taken, given) };
-        let expected = if root == self.rank { digest(words(all)) } else { 0 };
-        let told = self.gather_counts(begin, collective, &[own[0] as u64, expected])?;
-        let counts: Vec<u64> = told.iter().step_by(2).copied().collect();
-        if digest(counts.iter().copied()) == told[2 * root.0 as usize + 1] {
-            return Ok(Counts::of_blocks(counts));
-        }
-        // All see it, so all take part.
-        let mut expected: Vec<u64> = counts.clone();
-        if root == self.rank {
-            expected = words(all).collect();
-        }
-        self.broadcast_counts(begin, collective, &mut expected, root)?;
-        let differing =
-            (0..).map(Rank).zip(counts.iter().zip(expected)).filter(|(_, (own, all))| *own != all);
-        let pairs = differing.map(|(rank, (&own, all))| match gathers {
-            true => Differing { from: rank, to: root, given: own, taken: all },
-            false => Differing { from: root, to: rank, given: all, taken: own },
-        });
-        Err(self.differ(blocks, pairs.collect()))
-    }
-
-    /// The counts of an all-to-all, of which each rank knows what it gives and what it takes.
-    fn pairs(&self, begin: Instant, blocks: &Blocks<'_>) -> Result<Result<Counts, CountsError>, Error> {
-        let ranks = self.size();
-        let row: Vec<u64> = words(blocks.given).chain([digest(words(blocks.taken))]).collect();
-        let told = self.gather_counts(begin, blocks.collective, &row)?;
-        let rows = || told.chunks_exact(row.len());
-        let matrix: Vec<u64> = rows().flat_map(|row| &row[..ranks as usize]).copied().collect();
-        let given_to = |to: usize| rows().map(move |row| row[to]);
-        if (0..).zip(rows()).all(|(to, row)| digest(given_to(to)) == row[ranks as usize]) {
-            return Ok(Counts::of_pairs(ranks, matrix));
-        }
-        // All see it, so all take part.
-        let expected =
-            self.gather_counts(begin, blocks.collective, &words(blocks.taken).collect::<Vec<_>>())?;
-        let mut differing = Vec::new();
-        for (from, row) in (0..).zip(rows()) {
-            for (to, &given) in (0..ranks).zip(row) {
-                let taken = expected[(to * ranks + from) as usize];
-                if taken != given {
-                    differing.push(Differing { from: Rank(from), to: Rank(to), given, taken });
+        let (mut learning, mut round) = Learning::new(blocks, self.rank, self.size(), root);
+        loop {
+            let problem = learning.problem(&self.tables, &round);
+            let (mine, all) = round.buffers();
+            let told = self.run_uncounted(begin, &problem, mine, all);
+            told.map_err(|error| error.within(blocks.collective))?;
+            match learning.heard(round) {
+                Learned::Counts(counts) => return Ok(counts),
+                Learned::Round(next) => round = next,
+                Learned::Differ(pairs) => {
+                    let step = self.step.load(Ordering::Relaxed);
+                    return Err(learn::differ(self.rank, blocks.collective, step, pairs));
                 }
             }
         }
-        Err(self.differ(blocks, differing))
-    }
-
-    /// Gathers as many counts of each rank for a collective.
-    fn gather_counts(&self, begin: Instant, collective: Collective, mine: &[u64]) -> Result<Vec<u64>, Error> {
-        let mut all = vec![0; mine.len() * self.size() as usize];
-        let problem = self.counts_problem(Collective::AllGather, collective, mine.len(), Rank(0));
-        let problem = problem.separate();
-        let output = with_bytes(&mut all, |data| data);
-        let gathered = self.run_uncounted(begin, &problem, from_slice(mine), output);
-        gathered.map_err(|error| error.within(collective))?;
-        Ok(all)
-    }
-
-    /// Gives all ranks the root's counts for a collective.
-    fn broadcast_counts(
-        &self,
-        begin: Instant,
-        collective: Collective,
-        counts: &mut [u64],
-        root: Rank,
-    ) -> Result<(), Error> {
-        let problem = self.counts_problem(Collective::Broadcast, collective, counts.len(), root);
-        let output = with_bytes(counts, |data| data);
-        let given = self.run_uncounted(begin, &problem, Buffer::empty(), output);
-        given.map_err(|error| error.within(collective))
-    }
-
-    /// This rank's part of an exchange of counts for a collective.
-    fn counts_problem(&self, how: Collective, of: Collective, count: usize, root: Rank) -> Problem {
-        let shape = Shape { collective: how, dtype: DType::U64, op: ReduceOp::Sum, count: count as u64 };
-        Problem { counts_of: Some(of), ..self.tables.problem(&shape, root) }
-    }
-
-    /// The error of counts that differ, the same on all ranks but for whose view comes first.
-    #[cold]
-    fn differ(&self, blocks: &Blocks<'_>, pairs: Vec<Differing>) -> Error {
-        let collective = blocks.collective;
-        let step = self.step.load(Ordering::Relaxed);
-        let call = Call { operation: collective.into(), tensor: None, step };
-        let mut text = format!("{collective} at step {step} was not started: ");
-        // The pairs that this rank is of come first for it.
-        let (mine, others): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|pair| pair.has(self.rank));
-        let pairs = [mine, others].concat();
-        let Some(first) = pairs.first() else {
-            text.push_str("the digests of counts differ, and the counts do not");
-            return Error::mismatch(call, None, Views::default(), text);
-        };
-        for (index, pair) in pairs.iter().take(NAMED).enumerate() {
-            let separator = if index > 0 { "; " } else { "" };
-            // Text has room for text.
-            let _ = write!(text, "{separator}{} and {}", pair.given(), pair.taken());
-        }
-        if pairs.len() > NAMED {
-            let _ = write!(text, "; and {} more pairs differ", pairs.len() - NAMED);
-        }
-        text.push_str("; give as many elements as are taken. The group goes on");
-        let (other, views) = match first.from == self.rank {
-            true => (first.to, [first.given(), first.taken()]),
-            false => (first.from, [first.taken(), first.given()]),
-        };
-        let [ours, theirs] = views.map(|view| Some(view.into()));
-        Error::mismatch(call, Some(other.0), Views { ours, theirs }, text)
     }
 }
 
-/// What one rank gives and another does not take.
+/// One rank's part but for the counts of all.
 #[derive(Clone, Copy)]
-struct Differing {
-    from: Rank,
-    to: Rank,
-    given: u64,
-    taken: u64,
+struct Frame {
+    /// With no count.
+    shape: Shape,
+    root: Rank,
+    placement: Placement,
 }
 
-impl Differing {
-    fn has(&self, rank: Rank) -> bool {
-        self.from == rank || self.to == rank
-    }
-
-    fn given(&self) -> String {
-        format!("{} sends {} elements to {}", self.from, self.given, self.to)
-    }
-
-    fn taken(&self) -> String {
-        format!("{} expects {} from {}", self.to, self.taken, self.from)
+impl Frame {
+    fn problem(&self, tables: &Tables, counts: Counts) -> Problem {
+        let problem = tables.problem(&self.shape, self.root).with_counts(Arc::new(counts));
+        Problem { placement: self.placement, ..problem }
     }
 }
 
@@ -514,6 +416,15 @@ struct Blocks<'a> {
 impl<'a> Blocks<'a> {
     fn new(collective: Collective, given: &'a [usize], taken: &'a [usize], dtype: DType) -> Self {
         Self { collective, given, taken, dtype, op: ReduceOp::Sum, root: 0 }
+    }
+
+    /// The counts of all, where each rank has them.
+    fn known(&self) -> Option<Result<Counts, CountsError>> {
+        match self.collective {
+            Collective::AllGatherV => Some(Counts::of_blocks(words(self.taken).collect())),
+            Collective::ReduceScatterV => Some(Counts::of_blocks(words(self.given).collect())),
+            _ => None,
+        }
     }
 
     /// The sum of counts, of which there is as much memory.

@@ -7,14 +7,17 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use shouter_reducer::executor::OpError;
+use shouter_reducer::executor::{OpError, Request};
 use shouter_reducer::header::Shape;
+use shouter_reducer::p2p::TransferId;
 
 use super::drive::{RunError, drive_error};
 use super::outcomes::Outcomes;
+use super::p2p::Messages;
 use super::staging::{Ended, Staged};
 use super::stats::lock;
 use super::table::Entry;
+use super::uneven::Followed;
 use crate::engine::submitted::{Failure, Report, Submissions};
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
@@ -29,15 +32,32 @@ const RELEASED: u8 = 4;
 
 /// What a handle knows of its operation.
 pub(super) struct About {
-    pub(super) shape: Shape,
+    pub(super) what: What,
     pub(super) begin: Instant,
     pub(super) step: u64,
     pub(super) bytes: usize,
     pub(super) name: Arc<str>,
-    /// The tensor, if it is registered.
-    pub(super) entry: Option<Arc<Entry>>,
-    /// Where it was handed over and may be held for others of its bucket, if it is in one: a wait ends the turn there.
-    pub(super) turn: Option<Arc<Submissions>>,
+}
+
+/// An operation of all ranks, or messages of this one.
+pub(super) enum What {
+    Collective {
+        shape: Shape,
+        /// The tensor, if it is registered.
+        entry: Option<Arc<Entry>>,
+        /// Where it was handed over and may be held for others of its bucket, if it is in one: a wait ends the turn there.
+        turn: Option<Arc<Submissions>>,
+    },
+    Messages(Messages),
+}
+
+impl std::fmt::Display for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Collective { shape, .. } => shape.fmt(f),
+            Self::Messages(messages) => messages.fmt(f),
+        }
+    }
 }
 
 /// Who is told of an end.
@@ -58,10 +78,12 @@ pub(super) struct Operation {
     about: About,
     /// Memory of its own until it has ended, if it has any.
     staged: Option<Mutex<Option<Staged>>>,
+    /// What is behind its parts, if it has several.
+    followed: Option<Arc<Followed>>,
 }
 
 impl Operation {
-    pub(super) fn new(outcomes: Arc<Outcomes>, about: About, staged: Option<Staged>) -> Self {
+    pub(super) fn new(outcomes: Arc<Outcomes>, about: About) -> Self {
         Self {
             state: AtomicU8::new(0),
             failure: OnceLock::new(),
@@ -69,8 +91,19 @@ impl Operation {
             watchers: Mutex::new(Vec::new()),
             outcomes,
             about,
-            staged: staged.map(|staged| Mutex::new(Some(staged))),
+            staged: None,
+            followed: None,
         }
+    }
+
+    /// The same with memory of its own.
+    pub(super) fn with_memory(self, staged: Option<Staged>) -> Self {
+        Self { staged: staged.map(|staged| Mutex::new(Some(staged))), ..self }
+    }
+
+    /// The same with more parts behind the first.
+    pub(super) fn followed_by(self, followed: Arc<Followed>) -> Self {
+        Self { followed: Some(followed), ..self }
     }
 
     #[inline]
@@ -80,7 +113,8 @@ impl Operation {
 
     /// Why it was not started, if it has ended so.
     pub(super) fn refusal(&self) -> Option<Error> {
-        let refused = self.has_ended() && matches!(self.failure.get(), Some(Failure::Start(_)));
+        let refused =
+            self.has_ended() && matches!(self.failure.get(), Some(Failure::Start(_) | Failure::Post(..)));
         if refused { self.result().err() } else { None }
     }
 
@@ -92,26 +126,73 @@ impl Operation {
 
     #[cold]
     fn describe(&self, failure: &Failure) -> Error {
-        let About { shape, step, entry, .. } = &self.about;
+        let About { what, step, .. } = &self.about;
+        let (shape, entry) = match (failure, what) {
+            (Failure::Refused(why), _) => return why.clone(),
+            (Failure::Post(why, operation), _) => {
+                return self.outcomes.post_error(why.clone(), *operation, *step);
+            }
+            (Failure::Transfer(why), _) => return self.outcomes.transfer_error(why, *step),
+            (Failure::Gone, _) => {
+                return Error::closed(format!("{what} was under way when its group was dropped"));
+            }
+            (_, What::Messages(_)) => return Error::Internal("a message has ended as a collective".into()),
+            (_, What::Collective { shape, entry, .. }) => (shape, entry.as_deref()),
+        };
         let error = match failure {
+            Failure::Held(missing) => return self.outcomes.held(missing, shape, entry, *step),
             Failure::Start(why) => RunError::Start(why.clone()),
             Failure::Operation(why) => RunError::Operation(why.clone()),
-            Failure::Held(missing) => return self.outcomes.held(missing, shape, entry.as_deref(), *step),
-            Failure::Gone => {
-                return Error::closed(format!("{shape} was under way when its group was dropped"));
+            Failure::Gone | Failure::Post(..) | Failure::Transfer(_) | Failure::Refused(_) => {
+                return Error::Internal("an end was described twice".into());
             }
         };
-        self.outcomes.run_error(error, shape, entry.as_deref(), *step)
+        let error = self.outcomes.run_error(error, shape, entry, *step);
+        match &self.followed {
+            Some(followed) if followed.learns() && matches!(failure, Failure::Operation(_)) => {
+                error.within(shape.collective)
+            }
+            _ => error,
+        }
+    }
+
+    /// Where it was handed over and may be held for others of its bucket.
+    fn turn(&self) -> Option<&Arc<Submissions>> {
+        match &self.about.what {
+            What::Collective { turn, .. } => turn.as_ref(),
+            What::Messages(_) => None,
+        }
+    }
+
+    /// What it is of messages.
+    pub(super) fn messages(&self) -> Option<&Messages> {
+        match &self.about.what {
+            What::Messages(messages) => Some(messages),
+            What::Collective { .. } => None,
+        }
+    }
+
+    /// It has ended: tells those who are to hear of it.
+    pub(super) fn conclude(self: Arc<Self>, result: Result<(), Failure>) {
+        if let Err(failure) = result {
+            // It ends once.
+            drop(self.failure.set(failure));
+        }
+        let before = self.state.fetch_or(ENDED, Ordering::AcqRel);
+        if before & WATCHED != 0 || self.outcomes.notifier.wants_all() {
+            let notifier = self.outcomes.notifier.clone();
+            notifier.push(self);
+        }
     }
 
     /// Whether it waits for others of its bucket, as far as is known.
     fn may_be_held(&self) -> bool {
-        self.about.turn.is_some() && self.state.load(Ordering::Acquire) & (ENDED | RELEASED) == 0
+        self.turn().is_some() && self.state.load(Ordering::Acquire) & (ENDED | RELEASED) == 0
     }
 
     /// Ends the turn if it is held; false if there is no slot for that now.
     fn end_turn(self: &Arc<Self>) -> bool {
-        let Some(turn) = &self.about.turn else { return true };
+        let Some(turn) = self.turn() else { return true };
         let report: Arc<dyn Report> = self.clone();
         // Those that ran since the push count: what is held starts behind them.
         turn.end_turn(Some(&report), self.outcomes.small_before())
@@ -153,23 +234,25 @@ impl Report for Operation {
                 Err(_) => Ended::Badly,
             });
         }
-        match result {
-            Ok(()) => {
-                let About { begin, shape, name, bytes, step, .. } = &self.about;
-                self.outcomes.finished(*begin, shape.collective, name, *bytes, *step);
-            }
-            // It ends once.
-            Err(failure) => drop(self.failure.set(failure)),
+        if let (Ok(()), About { what: What::Collective { shape, .. }, begin, name, bytes, step }) =
+            (&result, &self.about)
+        {
+            self.outcomes.finished(*begin, shape.collective, name, *bytes, *step);
         }
-        let before = self.state.fetch_or(ENDED, Ordering::AcqRel);
-        if before & WATCHED != 0 || self.outcomes.notifier.wants_all() {
-            let notifier = self.outcomes.notifier.clone();
-            notifier.push(self);
-        }
+        self.conclude(result);
+    }
+
+    fn is_followed(&self) -> bool {
+        self.followed.as_ref().is_some_and(|followed| followed.learns())
+    }
+
+    fn follow(&self) -> Result<Request, Failure> {
+        self.followed.as_ref().map_or(Err(Failure::Gone), |followed| followed.follow())
     }
 }
 
-/// An operation under way, or ended: what [`Group::start`](super::Group::start) and [`Group::push`](super::Group::push) give.
+/// An operation under way, or ended: what [`Group::start`](super::Group::start), [`Group::push`](super::Group::push),
+/// [`Group::start_uneven`](super::Group::start_uneven) and [`Group::start_message`](super::Group::start_message) give.
 ///
 /// Any thread may ask it, as often as it likes, also after the group was dropped; clones are the same operation. It does not own the
 /// operation's memory: dropping the last handle changes nothing, the operation goes on, and its memory is the group's until the operation
@@ -301,6 +384,17 @@ impl Work {
         driver.drive_until(move |_| operation.end_turn().then_some(()), until).map_err(drive_error)
     }
 
+    /// Cancels receives that no message was matched with; whether there was one.
+    pub(super) fn cancel_receives(&self, ids: Vec<TransferId>) -> Result<bool, Error> {
+        self.0.outcomes.check_process()?;
+        let Some(driver) = self.0.outcomes.driver() else { return Ok(false) };
+        let cancelled =
+            driver.with(move |engine| ids.into_iter().filter(|id| engine.cancel_receive(*id)).count());
+        // It is told of with the next poll.
+        drop(self.test());
+        cancelled.map(|cancelled| cancelled > 0).map_err(drive_error)
+    }
+
     /// Has a helper thread of the group call `callback` with the outcome, once, when the operation has ended; soon, where it has. Callbacks
     /// run one after the other, so they should be quick; they may start and wait for operations. Dropping the group runs those that
     /// are due and waits for them; it ends what is under way, so none is left out.
@@ -341,9 +435,9 @@ impl Future for Work {
 
 impl std::fmt::Debug for Work {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let About { shape, name, step, .. } = &self.0.about;
+        let About { what, name, step, .. } = &self.0.about;
         f.debug_struct("Work")
-            .field("operation", &shape.collective)
+            .field("operation", &format_args!("{what}"))
             .field("tensor", name)
             .field("step", step)
             .field("has_ended", &self.has_ended())

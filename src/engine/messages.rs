@@ -14,7 +14,7 @@ use shouter_reducer::p2p::{
 use shouter_reducer::transport::{SendToken, Transport};
 
 use super::Engine;
-use super::served::{Machine, Served};
+use super::served::{Machine, Served, Told};
 use crate::runtime::Poller;
 
 /// The messenger of the group of all, of one of so many ranks. The engine drops its channels before it.
@@ -95,6 +95,15 @@ impl Engine {
             return None;
         }
         self.messages.take(id)
+    }
+
+    /// Has the outcome of a send or receive that was just started told, rather than taken.
+    pub(crate) fn tell_of_transfer(
+        &mut self,
+        id: TransferId,
+        tell: impl FnOnce(Option<Result<Status, TransferError>>) + Send + 'static,
+    ) {
+        self.messages.tell_of(id, Told::new(tell));
     }
 
     /// Cancels a receive that no message was matched with; whether it was.

@@ -1,7 +1,7 @@
 //! What the engine does alike for the state machines beside its executor: polls one, keeps how its requests have ended until somebody
 //! takes that, and finds out which of them wait for a rank that has left.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,17 +37,46 @@ pub(super) trait Machine {
     fn fenced(&mut self);
 }
 
+/// Who hears how a request has ended: with `None` where all that could end it is gone, and nothing refers to its memory.
+pub(crate) struct Told<O>(Option<Box<dyn FnOnce(Option<O>) + Send>>);
+
+impl<O> Told<O> {
+    /// Has `tell` called once, by the thread that drives the engine: it must be quick.
+    pub(crate) fn new(tell: impl FnOnce(Option<O>) + Send + 'static) -> Self {
+        Self(Some(Box::new(tell)))
+    }
+
+    fn tell(mut self, outcome: O) {
+        if let Some(tell) = self.0.take() {
+            tell(Some(outcome));
+        }
+    }
+}
+
+impl<O> Drop for Told<O> {
+    fn drop(&mut self) {
+        if let Some(tell) = self.0.take() {
+            tell(None);
+        }
+    }
+}
+
 /// A state machine of the group of all, and the ends that nobody has taken.
 pub(super) struct Served<M: Machine> {
     pub(super) machine: M,
     ended: BTreeMap<M::Id, M::Outcome>,
+    /// Who hears of the ends of those that nobody takes...
+    told: BTreeMap<M::Id, Told<M::Outcome>>,
+    /// ...and has not heard yet.
+    due: VecDeque<(Told<M::Outcome>, M::Outcome)>,
     /// The ranks that have left, and when nothing of theirs is on its way any more.
     left: Vec<(Rank, Option<Instant>)>,
 }
 
 impl<M: Machine> Served<M> {
     pub(super) fn around(machine: M) -> Self {
-        Self { machine, ended: BTreeMap::new(), left: vec![] }
+        let (ended, told, due) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        Self { machine, ended, told, due, left: vec![] }
     }
 
     #[inline]
@@ -74,8 +103,26 @@ impl<M: Machine> Served<M> {
     fn gather(&mut self) -> bool {
         let mut any = false;
         while let Some((id, outcome)) = self.machine.take_ended() {
-            self.ended.insert(id, outcome);
+            match self.told.remove(&id) {
+                Some(told) => self.due.push_back((told, outcome)),
+                None => drop(self.ended.insert(id, outcome)),
+            }
             any = true;
+        }
+        any
+    }
+
+    /// The outcome of a request that has just been started goes to this one, and is not taken.
+    pub(super) fn tell_of(&mut self, id: M::Id, told: Told<M::Outcome>) {
+        self.told.insert(id, told);
+    }
+
+    /// Tells of the ends that are due; whether there was one.
+    #[inline]
+    pub(super) fn tell(&mut self) -> bool {
+        let any = !self.due.is_empty();
+        while let Some((told, outcome)) = self.due.pop_front() {
+            told.tell(outcome);
         }
         any
     }
@@ -87,10 +134,10 @@ impl<M: Machine> Served<M> {
         self.ended.remove(&id)
     }
 
-    /// Whether a request has not ended.
+    /// Whether a request has not ended, or its end is not told yet.
     #[inline]
     pub(super) fn are_running(&self) -> bool {
-        self.machine.running() != 0
+        self.machine.running() != 0 || !self.told.is_empty() || !self.due.is_empty()
     }
 
     /// Whether a request waits for one of these ranks.

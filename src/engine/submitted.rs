@@ -15,8 +15,10 @@ use crossbeam::queue::ArrayQueue;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{OpError, Request, StartError};
 use shouter_reducer::fusion::{Ends, Member, Ready, Turn};
+use shouter_reducer::p2p::{PostError, TransferError};
 
 use super::{Engine, Open, executor_time};
+use crate::error::{Error, Operation};
 
 /// Operations that may wait to be started.
 const QUEUED: usize = 1024;
@@ -32,12 +34,29 @@ pub(crate) enum Failure {
     Held(Arc<str>),
     /// The engine is gone, or this rank has left. Nothing refers to its memory.
     Gone,
+    /// A send or receive was not started.
+    Post(PostError, Operation),
+    /// A message was not sent or received.
+    Transfer(TransferError),
+    /// Nothing of it was started: this is why.
+    Refused(Error),
 }
 
 /// Who hears how an operation has ended.
 pub(crate) trait Report: Send + Sync {
     /// It starts now: it is not held for others of its bucket. Not called for what is in no bucket.
     fn released(&self);
+
+    /// Whether [`follow`](Self::follow) gives what runs next, once what was started has ended well. Until then nothing behind it is started:
+    /// so what follows has the same number on all ranks.
+    fn is_followed(&self) -> bool {
+        false
+    }
+
+    /// What runs next in place of what has ended well, or why nothing does. Called by the thread that drives the engine.
+    fn follow(&self) -> Result<Request, Failure> {
+        Err(Failure::Gone)
+    }
 
     /// It has ended, and nothing refers to its memory any more unless the error says so. Called once, by the thread that drives the
     /// engine: it must be quick.
@@ -52,6 +71,14 @@ impl Due {
         if let Some(report) = &self.0 {
             report.released();
         }
+    }
+
+    fn is_followed(&self) -> bool {
+        self.0.as_ref().is_some_and(|report| report.is_followed())
+    }
+
+    fn follow(&self) -> Result<Request, Failure> {
+        self.0.as_ref().map_or(Err(Failure::Gone), |report| report.follow())
     }
 
     fn is_of(&self, report: &Arc<dyn Report>) -> bool {
@@ -196,6 +223,8 @@ pub(super) struct Submitted {
     /// Small operations before what was last taken from the queue.
     small_before: u64,
     head: Option<Submission>,
+    /// The part of an operation is under way that another one follows: nothing is started before that.
+    awaits_part: bool,
     is_closed: bool,
     /// This rank has left: nothing is started any more.
     has_left: bool,
@@ -221,6 +250,7 @@ impl Submitted {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.head.is_none()
+            && !self.awaits_part
             && self.turn.ready() == 0
             && self.queue.as_ref().is_none_or(|queue| queue.is_empty())
     }
@@ -245,10 +275,13 @@ impl Submitted {
         }
     }
 
-    /// Takes the next operation, which is then either [put back](Self::put_back) or [done with](Self::done).
+    /// Takes the next operation, which is then [put back](Self::put_back), [started](Self::started) or [refused](Self::refused).
     pub(super) fn next(&mut self) -> Option<Submission> {
         if let Some(head) = self.head.take() {
             return Some(head);
+        }
+        if self.awaits_part {
+            return None;
         }
         if self.has_left {
             self.queue.as_ref()?.clear();
@@ -311,8 +344,26 @@ impl Submitted {
         self.turned(|turn| turn.give_up(executor_time(now), tell));
     }
 
-    /// Tells those who are to hear how an operation has ended.
+    /// An operation has ended: what follows it goes next, and else those who are to hear of it are told.
     pub(super) fn report(&mut self, ends: Ends<Due>, result: Result<(), Failure>) {
+        let followed = match ends {
+            Ends::One(due) if due.is_followed() => due,
+            ends => return self.tell(ends, result),
+        };
+        self.awaits_part = false;
+        match result.and_then(|()| followed.follow()) {
+            Ok(request) => {
+                let (small_before, ends) = (self.small_before, Ends::One(followed));
+                self.head = Some(Submission { request, small_before, ends });
+            }
+            Err(failure) => {
+                self.done();
+                followed.report(Err(failure));
+            }
+        }
+    }
+
+    fn tell(&mut self, ends: Ends<Due>, result: Result<(), Failure>) {
         match ends {
             Ends::One(due) => due.report(result),
             Ends::All(flight) => {
@@ -326,8 +377,22 @@ impl Submitted {
         self.head = Some(next);
     }
 
+    /// One that was taken has been started; what follows it comes before all others.
+    pub(super) fn started(&mut self, ends: &Ends<Due>) {
+        self.awaits_part = matches!(ends, Ends::One(due) if due.is_followed());
+        if !self.awaits_part {
+            self.done();
+        }
+    }
+
+    /// One that was taken cannot be started.
+    pub(super) fn refused(&mut self, ends: Ends<Due>, why: StartError) {
+        self.done();
+        self.tell(ends, Err(Failure::Start(why)));
+    }
+
     /// One that was taken has been started, refused, or is held.
-    pub(super) fn done(&self) {
+    fn done(&self) {
         if let Some(queue) = &self.queue {
             queue.unstarted.fetch_sub(1, Ordering::AcqRel);
         }
@@ -356,6 +421,7 @@ impl Engine {
             open.small_before = Some(next.small_before);
             match self.open(now, next.request.clone(), open) {
                 Ok(_) => {
+                    self.submitted.started(&next.ends);
                     if let Some(open) = self.open.last_mut() {
                         open.ends = Some(next.ends);
                     }
@@ -364,9 +430,8 @@ impl Engine {
                     self.submitted.put_back(next);
                     break;
                 }
-                Err(why) => self.submitted.report(next.ends, Err(Failure::Start(why))),
+                Err(why) => self.submitted.refused(next.ends, why),
             }
-            self.submitted.done();
             any = true;
         }
         any
@@ -375,10 +440,10 @@ impl Engine {
     /// Reports the ends of started operations, once outcomes are not held back.
     #[inline]
     pub(super) fn report(&mut self) -> bool {
-        if self.finished.is_empty() || self.settling.is_some() {
+        if self.settling.is_some() {
             return false;
         }
-        let mut any = false;
+        let mut any = self.messages.tell();
         let mut at = 0;
         while let Some(completed) = self.finished.get(at) {
             let op = completed.op;

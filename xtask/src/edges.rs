@@ -15,12 +15,13 @@ use crate::{list, sources};
 const LIST: &str = "edges.txt";
 
 /// The crates that are looked at.
-const CRATES: [(&str, &str); 6] = [
+const CRATES: [(&str, &str); 7] = [
     ("netstack", "netstack/src/lib.rs"),
     ("reducer", "reducer/src/lib.rs"),
     ("shouter", "src/lib.rs"),
     ("cli", "cli/src/main.rs"),
     ("c", "bindings/c/src/lib.rs"),
+    ("python", "bindings/python/src/lib.rs"),
     ("packetdrill", "bindings/packetdrill/src/lib.rs"),
 ];
 

@@ -5,9 +5,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 use shouter::DType;
 
+use crate::dlpack::Lent;
 use crate::element;
 use crate::error::argument;
-use crate::sys::dlpack::Lent;
 
 /// An array's elements, one behind the other, for as long as this lives.
 pub(crate) struct Buffer {

@@ -1,10 +1,25 @@
 //! One collective, as Python asks for it: kinds, types and reductions by name, memory by address.
 
 use pyo3::prelude::*;
-use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Staging, UnevenCall};
+use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Source, Staging, Tag, UnevenCall};
 
 /// Memory by address: where, and how many bytes.
 pub(crate) type Span = (usize, usize);
+
+/// A send or a receive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message {
+    pub(crate) span: Span,
+    pub(crate) dtype: DType,
+    pub(crate) way: Way,
+}
+
+/// Where a message goes, or where it may come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    To { rank: u32, tag: u32, synchronous: bool },
+    From { source: Source, tag: Tag },
+}
 
 /// One rank's part of a collective.
 #[derive(Clone, Debug)]
@@ -52,6 +67,12 @@ impl Counts {
             _ => {}
         }
         counts
+    }
+}
+
+impl Way {
+    pub(crate) fn from(source: Option<u32>, tag: Option<u32>) -> Self {
+        Self::From { source: source.map_or(Source::Any, Source::Rank), tag: tag.map_or(Tag::Any, Tag::Is) }
     }
 }
 

@@ -10,13 +10,12 @@ use pyo3::types::PyDict;
 use shouter::{Collective, Error, TensorSpec};
 
 use crate::buffer::{Buffer, Kept};
-use crate::call::{self, Call, Counts, GivenCounts, Span};
+use crate::call::{self, Call, Counts, GivenCounts, Message, Span, Way};
 use crate::error::{argument, raised};
 use crate::memory::Memory;
-use crate::message::{self, Message, Received};
 use crate::sys;
-use crate::wait::aside;
-use crate::work::{Work, sweep};
+use crate::wait::{SLICE, aside};
+use crate::work::{Flight, Returns, Work, sweep};
 
 /// One rank's membership in a group: what `shouter.Group` is made of.
 #[pyclass(frozen, weakref, module = "shouter._core")]
@@ -155,10 +154,19 @@ impl Group {
     }
 
     fn begin(&self, py: Python<'_>, call: &Call) -> PyResult<shouter::Work> {
+        self.started(py, |group| sys::start(group, call))
+    }
+
+    /// Starts something when there is room for one more.
+    fn started(
+        &self,
+        py: Python<'_>,
+        start: impl Fn(&shouter::Group) -> Result<shouter::Work, Error> + Sync,
+    ) -> PyResult<shouter::Work> {
         sweep();
         let group = self.live(py)?;
         loop {
-            match py.detach(|| sys::start(&group, call)) {
+            match py.detach(|| start(&group)) {
                 Err(Error::WouldBlock { .. }) => py.check_signals()?,
                 started => return started.map_err(|error| raised(py, &error)),
             }
@@ -166,8 +174,47 @@ impl Group {
     }
 }
 
+impl Group {
+    fn messages<const N: usize>(
+        &self,
+        py: Python<'_>,
+        messages: [(Buffer, Way); N],
+        returns: Returns,
+    ) -> PyResult<Work> {
+        let at = |(buffer, way): &(Buffer, Way)| Message {
+            span: (buffer.at, buffer.bytes),
+            dtype: buffer.dtype,
+            way: *way,
+        };
+        let posted = messages.each_ref().map(at);
+        let work = self.started(py, |group| sys::start_messages(group, &posted))?;
+        Ok(Work::new(work, messages.into_iter().map(|(buffer, _)| buffer.kept).collect(), returns))
+    }
+
+    fn message_at(
+        &self,
+        py: Python<'_>,
+        span: Span,
+        dtype: &str,
+        way: Way,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        let dtype = call::dtype(dtype).map_err(|why| raised(py, &why))?;
+        let message = Message { span, dtype, way };
+        let work = self.started(py, |group| sys::start_messages(group, &[message]))?;
+        let returns = if matches!(way, Way::From { .. }) { Returns::Status } else { Returns::Nothing };
+        Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), returns))
+    }
+}
+
 #[pymethods]
 impl Group {
+    /// Waits for a handle as a call that blocks does: see [`Work::block`].
+    #[staticmethod]
+    fn block(work: &Bound<'_, Work>) -> PyResult<Option<Py<PyAny>>> {
+        work.get().block(work.py())
+    }
+
     /// Runs a collective on arrays, and waits for it.
     #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None, counts=(None, None)))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
@@ -184,14 +231,28 @@ impl Group {
     ) -> PyResult<()> {
         let kind = call::kind(kind).map_err(|why| raised(py, &why))?;
         let (call, kept) = self.call(kind, (input, output), (op, root), (dtype, counts), py)?;
-        if kind.has_counts() {
-            let group = self.live(py)?;
-            return aside(py, move || {
-                let _kept = kept;
-                sys::run_uneven(&group, &call)
-            });
+        sweep();
+        let group = self.live(py)?;
+        let tried = py.detach(|| {
+            let work = sys::start(&group, &call)?;
+            let ended = work.wait(Some(SLICE));
+            Ok((work, ended))
+        });
+        match tried {
+            Ok((work, Err(Error::Timeout { .. }))) => {
+                let work = Work::new(work, kept, None);
+                py.check_signals()?;
+                work.block(py).map(drop)
+            }
+            Ok((work, ended)) => {
+                Flight::new(work, kept).end(&ended);
+                ended.map_err(|error| raised(py, &error))
+            }
+            Err(Error::WouldBlock { .. }) => {
+                Work::new(self.begin(py, &call)?, kept, None).block(py).map(drop)
+            }
+            Err(error) => Err(raised(py, &error)),
         }
-        Work::new(self.begin(py, &call)?, kept, None).finish(py, None)
     }
 
     /// Starts a collective on arrays; the handle's `wait` returns `result`.
@@ -217,7 +278,7 @@ impl Group {
     /// Starts a collective on memory by address: as `begin_run`, for callers that know where their elements are. What `keep` holds is kept
     /// until the operation has ended.
     #[pyo3(signature = (kind, address_in=0, bytes_in=0, address_out=0, bytes_out=0, dtype="uint8", op="sum", root=0,
-                        factor=None, keep=None))]
+                        factor=None, counts=(None, None), keep=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn start(
         &self,
@@ -231,17 +292,20 @@ impl Group {
         op: &str,
         root: u32,
         factor: Option<f64>,
+        counts: GivenCounts,
         keep: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let parsed = || Ok((call::kind(kind)?, call::dtype(dtype)?, call::op(op)?));
         let (kind, dtype, op) = parsed().map_err(|why: Error| raised(py, &why))?;
         let (input, output) = ((address_in, bytes_in), (address_out, bytes_out));
-        let call = Call { kind, input, output, dtype, op, root, factor, counts: Counts::default() };
+        let elements = (bytes_in / dtype.size(), bytes_out / dtype.size());
+        let counts = Counts::of(kind, self.rank == root, counts, elements);
+        let call = Call { kind, input, output, dtype, op, root, factor, counts };
         let work = self.begin(py, &call)?;
         Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), None))
     }
 
-    /// Sends the elements of an array, and returns when it may be changed.
+    /// Starts a send of an array's elements.
     #[pyo3(signature = (array, to, tag=0, dtype=None, synchronous=false))]
     fn send(
         &self,
@@ -251,12 +315,12 @@ impl Group {
         tag: u32,
         dtype: Option<&str>,
         synchronous: bool,
-    ) -> PyResult<()> {
-        let message = Message::send(array, to, tag, call::dtype_of(py, dtype)?, synchronous)?;
-        message::exchange(py, &self.live(py)?, vec![message]).map(drop)
+    ) -> PyResult<Work> {
+        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
+        self.messages(py, [(buffer, Way::To { rank: to, tag, synchronous })], Returns::Nothing)
     }
 
-    /// Receives into an array; returns who has sent, the tag and the number of elements.
+    /// Starts a receive into an array; the handle's `wait` returns a `Status`.
     #[pyo3(signature = (array, source=None, tag=None, dtype=None))]
     fn recv(
         &self,
@@ -265,12 +329,12 @@ impl Group {
         source: Option<u32>,
         tag: Option<u32>,
         dtype: Option<&str>,
-    ) -> PyResult<Received> {
-        let message = Message::receive(array, source, tag, call::dtype_of(py, dtype)?)?;
-        message::exchange(py, &self.live(py)?, vec![message])
+    ) -> PyResult<Work> {
+        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?.writable(py, "the array")?;
+        self.messages(py, [(buffer, Way::from(source, tag))], Returns::Status)
     }
 
-    /// Sends and receives at once; returns as `recv`.
+    /// Starts a send and a receive at once; the handle's `wait` returns the `Status` of what was received.
     #[pyo3(signature = (array, to, into, source=None, tag=0, receive_tag=None, dtype=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn sendrecv(
@@ -283,11 +347,45 @@ impl Group {
         tag: u32,
         receive_tag: Option<u32>,
         dtype: Option<&str>,
-    ) -> PyResult<Received> {
+    ) -> PyResult<Work> {
         let dtype = call::dtype_of(py, dtype)?;
-        let receive = Message::receive(into, source, receive_tag, dtype)?;
-        let send = Message::send(array, to, tag, dtype, false)?;
-        message::exchange(py, &self.live(py)?, vec![receive, send])
+        let into = Buffer::of(into, "the output", dtype)?.writable(py, "the output")?;
+        let from = Buffer::of(array, "the input", dtype)?;
+        let send = Way::To { rank: to, tag, synchronous: false };
+        self.messages(py, [(into, Way::from(source, receive_tag)), (from, send)], Returns::Status)
+    }
+
+    /// Starts a send of the elements at an address, as `start` does.
+    #[pyo3(signature = (address, bytes, dtype, to, tag=0, synchronous=false, keep=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn start_send(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        bytes: usize,
+        dtype: &str,
+        to: u32,
+        tag: u32,
+        synchronous: bool,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        self.message_at(py, (address, bytes), dtype, Way::To { rank: to, tag, synchronous }, keep)
+    }
+
+    /// Starts a receive into memory at an address; the handle's `wait` returns a `Status`.
+    #[pyo3(signature = (address, bytes, dtype, source=None, tag=None, keep=None))]
+    #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
+    fn start_recv(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        bytes: usize,
+        dtype: &str,
+        source: Option<u32>,
+        tag: Option<u32>,
+        keep: Option<Py<PyAny>>,
+    ) -> PyResult<Work> {
+        self.message_at(py, (address, bytes), dtype, Way::from(source, tag), keep)
     }
 
     /// Agrees with all ranks on tensors: each has a name, a kind, a count, a type, a reduction and a root. Returns their numbers.

@@ -7,12 +7,12 @@
 
 mod buffer;
 mod call;
+mod dlpack;
 mod element;
 mod error;
 mod group;
 mod join;
 mod memory;
-mod message;
 mod store;
 mod sys;
 mod wait;

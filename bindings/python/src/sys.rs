@@ -4,38 +4,32 @@
     reason = "memory of Python's objects, which their owners keep for as long as an operation is under way"
 )]
 
-pub(crate) mod dlpack;
-
 use std::ffi::c_int;
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use shouter::{Error, Exchange, Group, Staging, Tensor, TensorId, Transfer, Work};
+use shouter::{Error, Exchange, Group, Staging, Tensor, TensorId, Work};
 
-use crate::call::Call;
-use crate::message::{Message, Way};
+use crate::call::{Call, Message, Way};
 
 /// Starts a collective.
 ///
 /// The memory that the call names stays valid until the operation has ended: [`crate::work::Flight`] keeps what owns it until then.
 /// Python has no rule against a second thread that writes there; what comes of it is what the elements are.
 pub(crate) fn start(group: &Group, call: &Call) -> Result<Work, Error> {
+    if call.kind.has_counts() {
+        let uneven = call.uneven()?;
+        return match call.factor {
+            // SAFETY: see above.
+            None => unsafe { group.start_uneven(&uneven) },
+            // SAFETY: see above.
+            Some(factor) => unsafe { group.start_uneven_premul(&uneven, factor) },
+        };
+    }
     let (call, staging) = call.checked(group.rank(), group.size())?;
     // SAFETY: see above.
     unsafe { group.start_staged(&call, &staging) }
-}
-
-/// Runs a collective with a count for each rank. The caller keeps the memory meanwhile, as for [`start`].
-pub(crate) fn run_uneven(group: &Group, call: &Call) -> Result<(), Error> {
-    let factor = call.factor;
-    let call = call.uneven()?;
-    match factor {
-        // SAFETY: see `start`.
-        None => unsafe { group.run_uneven(&call) },
-        // SAFETY: see `start`.
-        Some(factor) => unsafe { group.run_uneven_premul(&call, factor) },
-    }
 }
 
 /// Starts the operation of a registered tensor of `count` elements, as [`start`] does.
@@ -52,21 +46,25 @@ pub(crate) fn push(group: &Group, tensor: TensorId, call: &Call, count: usize) -
     unsafe { group.push_staged(tensor, call.input, call.output, &Staging::default()) }
 }
 
-/// Starts a send or a receive. The caller keeps the message until it has ended, as for [`start`].
-pub(crate) fn start_message<'g>(group: &'g Group, message: &Message) -> Result<Transfer<'g>, Error> {
-    let crate::buffer::Buffer { at, bytes, dtype, .. } = message.buffer;
-    let count = bytes / dtype.size();
-    // SAFETY: see `start`.
-    unsafe {
-        let exchange = match message.way {
-            Way::To { rank, tag, synchronous } => {
-                let exchange = Exchange::send_raw(at as *const u8, count, dtype, rank, tag)?;
-                if synchronous { exchange.synchronous() } else { exchange }
+/// Starts sends and receives, as one operation. Their memory is kept until it has ended, as for [`start`].
+pub(crate) fn start_messages(group: &Group, messages: &[Message]) -> Result<Work, Error> {
+    let exchange = |message: &Message| {
+        let &Message { span: (at, bytes), dtype, way } = message;
+        let count = bytes / dtype.size();
+        // SAFETY: see `start`.
+        unsafe {
+            match way {
+                Way::To { rank, tag, synchronous } => {
+                    let sent = Exchange::send_raw(at as *const u8, count, dtype, rank, tag)?;
+                    Ok(if synchronous { sent.synchronous() } else { sent })
+                }
+                Way::From { source, tag } => Exchange::receive_raw(at as *mut u8, count, dtype, source, tag),
             }
-            Way::From { source, tag } => Exchange::receive_raw(at as *mut u8, count, dtype, source, tag)?,
-        };
-        group.start_exchange(exchange)
-    }
+        }
+    };
+    let exchanges = messages.iter().map(exchange).collect::<Result<Vec<_>, Error>>()?;
+    // SAFETY: see `start`.
+    unsafe { group.start_messages(&exchanges) }
 }
 
 /// Memory of the library, whose content is Python's to read and write.

@@ -7,7 +7,7 @@ use shouter::Error;
 
 use crate::buffer::Kept;
 use crate::error::{raised, timeout};
-use crate::wait::{slice, until};
+use crate::wait::{SLICE, slice, until};
 
 /// Operations whose handles are gone, with what owns their memory.
 static ORPHANS: Mutex<Vec<Flight>> = Mutex::new(Vec::new());
@@ -24,8 +24,8 @@ impl Flight {
     }
 
     /// Lets the memory go, as the operation has ended so: for ever where a device may still use it.
-    fn end(&mut self, result: &Result<(), Error>) {
-        let kept = std::mem::take(&mut self.kept);
+    pub(crate) fn end(self, result: &Result<(), Error>) {
+        let kept = self.kept;
         match result {
             Err(Error::Internal(_)) => std::mem::forget(kept),
             Err(error) if error.in_use_by().is_some() => std::mem::forget(kept),
@@ -46,7 +46,7 @@ pub(crate) fn sweep() {
         }
     }
     // Owners may be Python's code, which may come back here.
-    for (mut flight, result) in ended {
+    for (flight, result) in ended {
         flight.end(&result);
     }
 }
@@ -56,25 +56,50 @@ pub(crate) fn sweep() {
 pub(crate) struct Work {
     work: shouter::Work,
     flight: Mutex<Option<Flight>>,
-    /// What the blocking call would return.
-    result: Option<Py<PyAny>>,
+    returns: Returns,
+}
+
+/// What a blocking call would return.
+pub(crate) enum Returns {
+    Nothing,
+    Array(Py<PyAny>),
+    /// Of the first message: who has sent it, its tag, and its elements.
+    Status,
+}
+
+impl From<Option<Py<PyAny>>> for Returns {
+    fn from(array: Option<Py<PyAny>>) -> Self {
+        array.map_or(Self::Nothing, Self::Array)
+    }
 }
 
 impl Work {
-    pub(crate) fn new(work: shouter::Work, kept: Vec<Kept>, result: Option<Py<PyAny>>) -> Self {
+    pub(crate) fn new(work: shouter::Work, kept: Vec<Kept>, returns: impl Into<Returns>) -> Self {
         let flight = Mutex::new(Some(Flight::new(work.clone(), kept)));
-        Self { work, flight, result }
+        Self { work, flight, returns: returns.into() }
     }
 
     fn settle(&self, result: &Result<(), Error>) {
         let flight = self.flight.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(mut flight) = flight {
+        if let Some(flight) = flight {
             flight.end(result);
         }
     }
 
+    /// Waits for a call that blocks. Where a signal's handler raises, a receive that no message has reached is cancelled; all else goes on.
+    pub(crate) fn block(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+        self.wait(py, None).inspect_err(|_| {
+            if !self.work.cancel().unwrap_or(false) {
+                return;
+            }
+            // It has ended now.
+            let ended = self.work.wait(Some(SLICE));
+            self.settle(&ended);
+        })
+    }
+
     /// Waits until the operation has ended.
-    pub(crate) fn finish(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
+    fn finish(&self, py: Python<'_>, seconds: Option<f64>) -> PyResult<()> {
         let until = until(py, seconds)?;
         let mut is_first = true;
         loop {
@@ -102,7 +127,16 @@ impl Work {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         self.finish(py, timeout)?;
-        Ok(self.result.as_ref().map(|result| result.clone_ref(py)))
+        match &self.returns {
+            Returns::Nothing => Ok(None),
+            Returns::Array(array) => Ok(Some(array.clone_ref(py))),
+            Returns::Status => {
+                let statuses = self.work.statuses();
+                let Some(first) = statuses.first() else { return Ok(None) };
+                let status = (first.rank, first.tag, first.count);
+                py.import("shouter._group")?.getattr("Status")?.call1(status).map(|made| Some(made.unbind()))
+            }
+        }
     }
 
     /// Whether the operation has ended, well or not.
@@ -149,7 +183,7 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         let flight = self.flight.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut flight) = flight else { return };
+        let Some(flight) = flight else { return };
         match flight.work.test() {
             Some(result) => flight.end(&result),
             None => ORPHANS.lock().unwrap_or_else(PoisonError::into_inner).push(flight),

@@ -10,7 +10,7 @@ use crate::communicator::staging::{Staged, stage_message};
 use crate::communicator::strided::{Strided, StridedMut};
 use crate::error::{Error, Operation};
 
-/// One message of a [`Group::batch`](crate::Group::batch), or to be [started](crate::Group::start_exchange).
+/// One message of a [`Group::batch`](crate::Group::batch), or to be [started](crate::Group::start_message).
 #[derive(Debug)]
 pub struct Exchange<'a> {
     message: Message,
@@ -163,7 +163,7 @@ impl Exchange<'_> {
         let mut message = self.message;
         let Some(Blocks { address, layout, dtype }) = self.strided else { return Ok((message, None)) };
         let is_sent = message.operation() == Operation::Send;
-        // SAFETY: the borrow of the blocks, or the promise of `strided_raw` and `start_exchange`, lasts until the message has ended.
+        // SAFETY: the borrow of the blocks, or the promise of `strided_raw` and `start_message`, lasts until the message has ended.
         let (staged, buffer) = unsafe { stage_message(address, layout, dtype, is_sent) }?;
         match &mut message {
             Message::Send { data, .. } => *data = buffer,
@@ -174,6 +174,11 @@ impl Exchange<'_> {
 }
 
 impl Message {
+    /// Bytes of its elements.
+    pub(super) fn bytes(&self) -> usize {
+        self.buffer().0.len()
+    }
+
     fn buffer(&self) -> (Buffer, DType) {
         match *self {
             Self::Send { data, dtype, .. } => (data, dtype),

@@ -302,9 +302,9 @@ fn messages_go_from_blocks_to_other_blocks() {
             let (layout, mut data) = (Layout { count: 2, block: 1, stride: 2 }, [Matrix::ELSE; 3]);
             let at = data.as_mut_ptr().cast();
             // SAFETY: left alone until the waits.
-            let mut started = [1, 2].map(|tag| unsafe {
+            let started = [1, 2].map(|tag| unsafe {
                 let receive = Exchange::receive_raw(at, 2, DType::U64, other, tag).unwrap();
-                rank.start_exchange(receive.strided_raw(layout).unwrap()).unwrap()
+                rank.start_message(receive.strided_raw(layout).unwrap()).unwrap()
             });
             let sent = rank.batch(&mut [Exchange::send(&[1u64, 2, 3], other, 1).synchronous()]).remove(0);
             assert!(matches!(sent, Err(Error::Mismatch { .. })), "{sent:?}");

@@ -138,14 +138,16 @@ impl Subgroup {
         let mut any = false;
         while let Some(next) = self.submitted.next() {
             match self.begin(now, next.request.clone()) {
-                Ok(op) => self.dues.push((op, next.ends)),
+                Ok(op) => {
+                    self.submitted.started(&next.ends);
+                    self.dues.push((op, next.ends));
+                }
                 Err(StartError::Busy { .. }) => {
                     self.submitted.put_back(next);
                     break;
                 }
-                Err(why) => self.submitted.report(next.ends, Err(Failure::Start(why))),
+                Err(why) => self.submitted.refused(next.ends, why),
             }
-            self.submitted.done();
             any = true;
         }
         any

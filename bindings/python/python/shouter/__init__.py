@@ -83,6 +83,7 @@ __all__ = [
     "push",
     "rank",
     "recv",
+    "recv_async",
     "reduce",
     "reduce_async",
     "reducescatter",
@@ -93,6 +94,7 @@ __all__ = [
     "scatter",
     "scatter_async",
     "send",
+    "send_async",
     "sendrecv",
     "set_step",
     "size",
@@ -308,6 +310,16 @@ def recv(array: Any, source: int | None = None, tag: int | None = None, *, dtype
 def sendrecv(array: Any, to: int, out: Any, source: int | None = None, tag: int = 0, *, receive_tag: int | None = None, dtype: str | None = None) -> Status:
     """See `Group.sendrecv`."""
     return world().sendrecv(array, to, out, source, tag, receive_tag=receive_tag, dtype=dtype)
+
+
+def send_async(array: Any, to: int, tag: int = 0, *, synchronous: bool = False, dtype: str | None = None) -> Work:
+    """See `Group.send_async`."""
+    return world().send_async(array, to, tag, synchronous=synchronous, dtype=dtype)
+
+
+def recv_async(array: Any, source: int | None = None, tag: int | None = None, *, dtype: str | None = None) -> Work:
+    """See `Group.recv_async`."""
+    return world().recv_async(array, source, tag, dtype=dtype)
 
 
 def register(tensors: Iterable[Tensor]) -> list[int]:

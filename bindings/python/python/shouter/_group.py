@@ -231,11 +231,19 @@ class Group:
     def send(self, array: Any, to: int, tag: int = 0, *, synchronous: bool = False, dtype: str | None = None) -> None:
         """Sends the elements of `array` to rank `to`, and returns when it may be changed: a small message may still be on its way then.
         `synchronous` returns when the receiver has it. `tag` is 0 to 2**32 - 1."""
-        self._core.send(array, to, tag, dtype, synchronous)
+        self._core.block(self._core.send(array, to, tag, dtype, synchronous))
+
+    def send_async(self, array: Any, to: int, tag: int = 0, *, synchronous: bool = False, dtype: str | None = None) -> Work:
+        """Starts `send`."""
+        return self._core.send(array, to, tag, dtype, synchronous)
 
     def recv(self, array: Any, source: int | None = None, tag: int | None = None, *, dtype: str | None = None) -> Status:
         """Receives the first message from rank `source` (None: any) with this `tag` (None: any) into `array`, which may be longer."""
-        return Status(*self._core.recv(array, source, tag, dtype))
+        return self._core.block(self._core.recv(array, source, tag, dtype))
+
+    def recv_async(self, array: Any, source: int | None = None, tag: int | None = None, *, dtype: str | None = None) -> Work:
+        """Starts `recv`."""
+        return self._core.recv(array, source, tag, dtype)
 
     def sendrecv(
         self,
@@ -249,7 +257,21 @@ class Group:
         dtype: str | None = None,
     ) -> Status:
         """Sends `array` to rank `to` and receives into `out` at once, so that ranks which send to each other do not wait for ever."""
-        return Status(*self._core.sendrecv(array, to, out, source, tag, receive_tag, dtype))
+        return self._core.block(self._core.sendrecv(array, to, out, source, tag, receive_tag, dtype))
+
+    def sendrecv_async(
+        self,
+        array: Any,
+        to: int,
+        out: Any,
+        source: int | None = None,
+        tag: int = 0,
+        *,
+        receive_tag: int | None = None,
+        dtype: str | None = None,
+    ) -> Work:
+        """Starts `sendrecv`."""
+        return self._core.sendrecv(array, to, out, source, tag, receive_tag, dtype)
 
     def register(self, tensors: Iterable[Tensor]) -> list[int]:
         """Agrees with all ranks on the tensors of each step, in this order, which is their priority, and returns a number for each. Every rank

@@ -1,4 +1,5 @@
 //! Tensors that another library lends by DLPack: <https://dmlc.github.io/dlpack/latest/>.
+#![allow(unsafe_code, reason = "DLPack's structures; each block says why they are there")]
 
 use std::ffi::{CStr, c_void};
 use std::ptr::NonNull;

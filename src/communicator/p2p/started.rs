@@ -1,0 +1,286 @@
+//! Sends and receives that are started without waiting for them.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use shouter_reducer::p2p::{PostError, Status as Matched, TransferError, TransferId};
+
+use super::exchange::{Exchange, Message};
+use super::{Post, Status};
+use crate::communicator::Group;
+use crate::communicator::drive::start_post;
+use crate::communicator::staging::{Ended, Staged};
+use crate::communicator::start::SLOT;
+use crate::communicator::stats::lock;
+use crate::communicator::work::{About, Operation as Started, What, Work};
+use crate::engine::submitted::Failure;
+use crate::error::{Error, Operation};
+use crate::runtime::Clock;
+
+/// The messages of an operation, in the order in which they were started.
+pub(in crate::communicator) struct Messages(Mutex<State>);
+
+struct State {
+    messages: Vec<One>,
+    /// Those that have not ended.
+    left: usize,
+}
+
+/// A message, from its start to its end.
+struct One {
+    operation: Operation,
+    staged: Option<Staged>,
+    end: End,
+}
+
+enum End {
+    Waits,
+    UnderWay(TransferId),
+    Ended(Result<Status, Failure>),
+}
+
+impl fmt::Display for Messages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.0);
+        let sends = state.messages.iter().filter(|one| one.operation == Operation::Send).count();
+        match (sends, state.messages.len() - sends) {
+            (1, 0) => f.write_str("a send"),
+            (0, 1) => f.write_str("a receive"),
+            (sends, receives) => write!(f, "a batch of {sends} sends and {receives} receives"),
+        }
+    }
+}
+
+impl Messages {
+    fn new(messages: impl Iterator<Item = (Operation, Option<Staged>)>) -> Self {
+        let messages: Vec<_> =
+            messages.map(|(operation, staged)| One { operation, staged, end: End::Waits }).collect();
+        Self(Mutex::new(State { left: messages.len(), messages }))
+    }
+
+    fn posted(&self, at: usize, id: TransferId) {
+        if let Some(one) = lock(&self.0).messages.get_mut(at) {
+            one.end = End::UnderWay(id);
+        }
+    }
+
+    /// One has ended; how all have, if it was the last.
+    fn ended(&self, at: usize, result: Result<Status, Failure>) -> Option<Result<(), Failure>> {
+        let mut state = lock(&self.0);
+        let one = state.messages.get_mut(at)?;
+        if let (Some(staged), Ok(status)) = (one.staged.take(), &result) {
+            staged.received(status.count);
+        }
+        one.end = End::Ended(result);
+        state.left -= 1;
+        if state.left > 0 {
+            return None;
+        }
+        let mut failures = state.messages.iter().filter_map(|one| match &one.end {
+            End::Ended(Err(failure)) => Some(failure.clone()),
+            _ => None,
+        });
+        Some(failures.next().map_or(Ok(()), Err))
+    }
+
+    /// Those that were not started, and whether these are all.
+    fn waiting(&self) -> (Vec<usize>, bool) {
+        let state = lock(&self.0);
+        let waits = |one: &One| matches!(one.end, End::Waits);
+        let waiting: Vec<_> =
+            (0..).zip(&state.messages).filter(|(_, one)| waits(one)).map(|(at, _)| at).collect();
+        let are_all = waiting.len() == state.messages.len();
+        (waiting, are_all)
+    }
+
+    /// Nobody knows whether the engine still uses their memory.
+    fn forget(&self) {
+        let mut state = lock(&self.0);
+        state
+            .messages
+            .iter_mut()
+            .filter_map(|one| one.staged.take())
+            .for_each(|staged| staged.end(Ended::InUse));
+    }
+}
+
+impl Started {
+    /// One of its messages has ended.
+    fn message_ended(self: Arc<Self>, at: usize, result: Result<Status, Failure>) {
+        if let Some(ended) = self.messages().and_then(|messages| messages.ended(at, result)) {
+            self.conclude(ended);
+        }
+    }
+
+    /// The same as the engine tells it.
+    fn transferred(self: Arc<Self>, at: usize, result: Option<Result<Matched, TransferError>>) {
+        let result = match result {
+            Some(Ok(status)) => Ok(status.into()),
+            Some(Err(error)) => Err(Failure::Transfer(error)),
+            None => Err(Failure::Gone),
+        };
+        self.message_ended(at, result);
+    }
+}
+
+impl Group {
+    /// Starts a send or receive; returns at once. See [`send`](Self::send) and [`receive`](Self::receive).
+    ///
+    /// Messages are started in the order of the calls, as many as one likes, and however ranks order theirs, they cannot wait for each other for ever.
+    /// They are outside the order of the collectives. [`Work::statuses`] says what has come from whom, and [`Work::cancel`] cancels a receive. One whose
+    /// handle is dropped goes on; dropping the group ends those under way, as it does with collectives.
+    ///
+    /// # Errors
+    /// Those of [`send`](Self::send) and [`receive`](Self::receive) that are found at once; [`Error::WouldBlock`] where 65,536 sends and receives are
+    /// under way and none ended within a second: nothing was started then. The others are the outcome of the [`Work`]; they name the two ranks
+    /// and the tag.
+    ///
+    /// # Safety
+    /// Until it has ended, as its [`Work`] says, or the group has been dropped, the buffer is valid, nobody else writes to what is sent, and
+    /// nobody touches what is received into. (The borrow of the exchange ends with this call.)
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// use shouter::{Exchange, Source};
+    ///
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// let mut into = [0u8; 8];
+    /// // SAFETY: nothing touches `into` before `wait` has returned.
+    /// let receiving = unsafe { group.start_message(Exchange::receive(&mut into, Source::Any, 1)) }?;
+    /// group.send(&[1u8, 2, 3], 0, 1)?;
+    /// receiving.wait(None)?;
+    /// let message = receiving.statuses()[0];
+    /// assert_eq!((message.rank, message.tag, message.bytes()), (0, 1, 3));
+    /// assert_eq!(into[..3], [1, 2, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn start_message(&self, message: Exchange<'_>) -> Result<Work, Error> {
+        // SAFETY: passed on to the caller.
+        unsafe { self.start_messages(&[message]) }
+    }
+
+    /// Starts sends and receives at once, in this order, as one operation: it ends when all have, with the error of the first of them that has
+    /// failed. A send and a receive are what [`send_receive`](Self::send_receive) does, without waiting.
+    ///
+    /// # Errors
+    /// As [`start_message`](Self::start_message), where none of them was started; [`Error::Argument`] for no messages.
+    ///
+    /// # Safety
+    /// As for [`start_message`](Self::start_message), for all of them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shouter::config::{Builder, Environment};
+    /// use shouter::Exchange;
+    ///
+    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
+    /// # let group = shouter::init(config)?;
+    /// let (left, right) = ((group.rank() + group.size() - 1) % group.size(), (group.rank() + 1) % group.size());
+    /// let (own, mut theirs) = ([group.rank(); 100_000], vec![0u32; 100_000]);
+    /// let messages = [Exchange::receive(&mut theirs, left, 0), Exchange::send(&own, right, 0)];
+    /// // SAFETY: nothing touches the buffers before `wait` has returned.
+    /// let work = unsafe { group.start_messages(&messages) }?;
+    /// work.wait(None)?;
+    /// assert_eq!(work.statuses()[0].rank, left);
+    /// assert_eq!(theirs[0], left);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub unsafe fn start_messages(&self, messages: &[Exchange<'_>]) -> Result<Work, Error> {
+        self.drive.check_process()?;
+        self.check_of_all()?;
+        if messages.is_empty() {
+            return Err(Error::Argument("there is no message to start".into()));
+        }
+        let step = self.step.load(Ordering::Relaxed);
+        let staged = messages.iter().map(Exchange::staged).collect::<Result<Vec<_>, _>>()?;
+        let posts: Vec<Post> = staged.iter().map(|(message, _)| self.post_of(*message)).collect();
+        let bytes = staged.iter().map(|(message, _)| message.bytes()).sum();
+        let begin = Clock.now();
+        let what =
+            Messages::new(staged.into_iter().map(|(message, staged)| (Message::operation(&message), staged)));
+        let about = About { what: What::Messages(what), begin, step, bytes, name: self.ad_hoc.clone() };
+        let operation = Arc::new(Started::new(self.outcomes.clone(), about));
+        let (starting, mut posts) = (operation.clone(), posts.into_iter().enumerate().peekable());
+        let goal = move |engine: &mut crate::communicator::drive::RankEngine| {
+            while let Some((at, post)) = posts.peek() {
+                let (at, this) = (*at, starting.clone());
+                match start_post(engine, post) {
+                    Ok(id) => {
+                        starting.messages().into_iter().for_each(|messages| messages.posted(at, id));
+                        engine.tell_of_transfer(id, move |result| this.transferred(at, result));
+                    }
+                    Err(PostError::Busy { .. }) => return None,
+                    Err(error) => {
+                        let operation = post.operation();
+                        this.message_ended(at, Err(Failure::Post(error, operation)));
+                    }
+                }
+                posts.next();
+            }
+            Some(())
+        };
+        let posted = self.drive.until_of(goal, Some(begin + SLOT));
+        let result = match posted {
+            Ok(()) => operation.refusal().map_or(Ok(()), Err),
+            Err(Error::Timeout { after }) => self.withhold(&operation, Error::WouldBlock { after }),
+            Err(error) => {
+                operation.messages().into_iter().for_each(Messages::forget);
+                Err(error)
+            }
+        };
+        result.map_err(|error| self.outcomes.recorded(error))?;
+        self.drive.nudge()?;
+        Ok(Work(operation))
+    }
+
+    /// There was no slot for all messages in time: those that were not started end so.
+    #[cold]
+    fn withhold(&self, operation: &Arc<Started>, error: Error) -> Result<(), Error> {
+        let Some((waiting, are_all)) = operation.messages().map(Messages::waiting) else { return Err(error) };
+        if are_all {
+            return Err(error);
+        }
+        for at in waiting {
+            operation.clone().message_ended(at, Err(Failure::Refused(error.clone())));
+        }
+        Ok(())
+    }
+}
+
+impl Work {
+    /// The messages of what [`Group::start_message`] or [`Group::start_messages`] has started, in their order, once all have come or gone: from whom (of a
+    /// send: to whom), with which tag, and how long each is. Empty before that, where one of them has failed, and for collectives.
+    pub fn statuses(&self) -> Vec<Status> {
+        let Some(messages) = self.0.messages() else { return vec![] };
+        let state = lock(&messages.0);
+        let statuses = state.messages.iter().map(|one| match &one.end {
+            End::Ended(Ok(status)) => Some(*status),
+            _ => None,
+        });
+        statuses.collect::<Option<Vec<_>>>().unwrap_or_default()
+    }
+
+    /// Cancels the receives of messages that were started and that no message was matched with: they end at once, with [`Error::Argument`]. False where
+    /// there are none (it is too late; sends and collectives go on).
+    ///
+    /// # Errors
+    /// [`Error::Closed`] in a forked child.
+    pub fn cancel(&self) -> Result<bool, Error> {
+        let Some(messages) = self.0.messages() else { return Ok(false) };
+        let ids: Vec<_> = {
+            let state = lock(&messages.0);
+            let id = |one: &One| match one.end {
+                End::UnderWay(id) if one.operation == Operation::Receive => Some(id),
+                _ => None,
+            };
+            state.messages.iter().filter_map(id).collect()
+        };
+        self.cancel_receives(ids)
+    }
+}

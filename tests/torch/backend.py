@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""Checks the PyTorch backend: starts ranks, runs the checks of backend_*.py in them, and ends with `N passed, N failed, N skipped`.
+
+usage: backend.py [PART...]
+
+Runs with the interpreter whose PyTorch is to be tested, and with the package `shouter` on PYTHONPATH. A part is one of collectives,
+messages, groups, training, failures; without any, all are run. Each part is one job; its checks follow one another, and one that fails
+fails those behind it, since the ranks no longer agree.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PARTS = {"collectives": 3, "messages": 3, "groups": 4, "training": 2, "failures": 2}
+# A rank that takes longer hangs.
+LIMIT = 150
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--rank"]:
+        return run_rank(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+    totals = [0, 0, 0]
+    for part in sys.argv[1:] or PARTS:
+        begun = time.monotonic()
+        for which, count in enumerate(run_part(part)):
+            totals[which] += count
+        print(f"{part}: {time.monotonic() - begun:.1f} s", flush=True)
+    print("{} passed, {} failed, {} skipped".format(*totals))
+    return 1 if totals[1] else 0
+
+
+def run_part(part: str) -> tuple[int, int, int]:
+    """Runs one part's job; returns how many checks passed, failed and were skipped."""
+    import torch
+
+    module = importlib.import_module(f"backend_{part}")
+    total = len(module.CHECKS)
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [open(Path(folder) / f"rank-{rank}", "w+") for rank in range(PARTS[part])]
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--rank", part, str(rank), str(len(outputs)), f"file://{folder}/store"],
+                stdout=output, stderr=subprocess.STDOUT, env=environment(), cwd=folder,
+            )
+            for rank, output in enumerate(outputs)
+        ]
+        until = time.monotonic() + LIMIT
+        ended = []
+        for rank in ranks:
+            try:
+                ended.append(rank.wait(max(0.1, until - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                ended.append(None)
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+                rank.wait()
+        texts = []
+        for output in outputs:
+            output.seek(0)
+            texts.append(output.read())
+            output.close()
+    lines = texts[0].splitlines()
+    passed = sum(line.startswith("passed: ") for line in lines)
+    skipped = sum(line.startswith("skipped: ") for line in lines)
+    for line in lines:
+        if line.startswith(("passed: ", "skipped: ")):
+            print(f"{line} ({part}, PyTorch {torch.__version__})")
+    expected = getattr(module, "ENDS", [0] * len(ranks))
+    if passed + skipped == total and ended == expected:
+        return passed, 0, skipped
+    print(f"FAILED: {part}: {passed + skipped} of {total} checks were done; the ranks ended with {ended}, not {expected}")
+    for rank, text in enumerate(texts):
+        print(f"--- rank {rank}:\n{text[-6000:]}")
+    return passed, max(1, total - passed - skipped), skipped
+
+
+def environment() -> dict[str, str]:
+    """No launcher's variables, and one thread for each rank: ranks share the cores."""
+    foreign = ("SHOUTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCH")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    # A rank of the second kind waits for one of the first: none may keep a core busy for long.
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+
+
+def run_rank(part: str, rank: int, size: int, store: str) -> int:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(rank)
+    module = importlib.import_module(f"backend_{part}")
+    module.start(rank, size, store)
+    for check in module.CHECKS:
+        try:
+            why = check()
+        except Exception:
+            traceback.print_exc()
+            print(f"failed: {check.__name__}", flush=True)
+            return 1
+        name = check.__name__.replace("_", " ")
+        print(f"skipped: {name}: {why}" if why else f"passed: {name}", flush=True)
+    module.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    sys.exit(main())

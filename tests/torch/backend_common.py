@@ -1,0 +1,74 @@
+"""What the parts of backend.py share."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import shouter
+import shouter.torch
+
+NEW = hasattr(dist.distributed_c10d, "BackendConfig")
+
+
+def start(rank: int, size: int, store: str) -> None:
+    dist.init_process_group("shouter", init_method=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+
+
+def stop() -> None:
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def of(rank: int, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (3, 5)) -> torch.Tensor:
+    """A rank's tensor: small numbers, so that sums and products are exact in every type. Every rank knows every other's."""
+    torch.manual_seed(100 + rank)
+    if dtype is torch.bool:
+        return torch.rand(shape) < 0.5
+    numbers = torch.randint(1, 4, shape)
+    if dtype.is_complex:
+        return torch.complex(numbers.double(), torch.randint(1, 4, shape).double()).to(dtype)
+    return numbers.to(dtype)
+
+
+def everyone(dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (3, 5)) -> list[torch.Tensor]:
+    return [of(rank, dtype, shape) for rank in range(dist.get_world_size())]
+
+
+def same(found: torch.Tensor, expected: torch.Tensor, what: object = "") -> None:
+    assert found.shape == expected.shape and found.dtype == expected.dtype, (what, found, expected)
+    if found.dtype.is_floating_point and found.dtype.itemsize == 1 if NEW else False:
+        found, expected = found.float(), expected.float()
+    assert torch.equal(found, expected), (what, found, expected)
+
+
+def refused(call: Callable[[], Any], *words: str, error: type[BaseException] = shouter.ArgumentError) -> BaseException:
+    """Calls it, which has to raise an error that says these words."""
+    try:
+        call()
+    except error as why:
+        assert all(word in str(why) for word in words), (str(why), words)
+        return why
+    raise AssertionError(("not refused", words))
+
+
+def both(call: Callable[..., Any], result: Callable[[], torch.Tensor], reset: Callable[[], None], expected: torch.Tensor) -> None:
+    """A call that waits, and one that is started and waited for later: what nobody refers to must not be collected meanwhile."""
+    reset()
+    assert call(async_op=False) is None
+    same(result(), expected, "waited for")
+    reset()
+    work = call(async_op=True)
+    gc.collect()
+    work.wait()
+    same(result(), expected, "started")
+    reset()
+    future = call(async_op=True).get_future()
+    gc.collect()
+    future.wait()
+    same(result(), expected, "by its future")
