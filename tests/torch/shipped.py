@@ -10,11 +10,12 @@ A test's ranks are forked from this process, which has imported torch, so a test
 torch in every rank. Every rank computes on one thread. A test that runs longer than its limit is killed and has failed.
 
 Gates are opened: PyTorch's module is imported as for Gloo, so its decorators let a test through where they would for Gloo;
-after that the name is the backend's own, and groups are made with it. A backend other than Gloo also runs what is only for
+after that the name is the backend's own, which only claims to be Gloo's too, and groups are made with it. A backend other than Gloo also runs what is only for
 MPI on the CPU (all_to_all). torch 2.15 asks for 8 ranks where 1.13 asks for 3: 4 will do.
 
-A skip counts as allowed only if its reason is CUDA, if Gloo's outcome is a skip too (given by `--against`), or if torch
-itself refuses a backend that is not one of its own (REFUSALS). Any other skip is counted as a failure.
+A skip counts as allowed only if its reason is CUDA, if Gloo's outcome is a skip too (given by `--against`), if torch itself
+refuses a backend that is not one of its own (REFUSALS), or if the backend refuses by name what its documentation says that it
+refuses (OWN_REFUSALS). Any other skip is counted as a failure.
 The last line is `N passed, N failed, N skipped`; exit status 0 if none failed.
 """
 import argparse
@@ -40,8 +41,22 @@ REFUSALS = (
     ("monitored_barrier is only implemented for GLOO backend", "torch has monitored_barrier for Gloo only"),
     ("Using object collectives with unsupported backend", "torch refuses object collectives of other backends"),
 )
+# What the backend itself refuses by name, as docs/pytorch.md says, though Gloo takes it.
+OWN_REFUSALS = (("sparse tensors are not supported", "sparse tensors"),)
 # What a reason says when a test needs a device that this host lacks.
-CUDA = re.compile(r"cuda|gpu|nccl|rocm|ucc", re.IGNORECASE)
+CUDA = re.compile(r"cuda|gpu|nccl|rocm|ucc|accelerator", re.IGNORECASE)
+
+
+class Name(str):
+    """A backend's name in PyTorch's tests: where they ask for Gloo, which is how they ask for tensors on the CPU, it says yes."""
+
+    def __eq__(self, other):
+        return other == "gloo" or str.__eq__(self, other)
+
+    def __ne__(self, other):
+        return not self == other
+
+    __hash__ = str.__hash__
 
 
 def load(backend):
@@ -58,7 +73,7 @@ def load(backend):
 
     if backend == "shouter":
         import shouter.torch  # noqa: F401  registers the backend
-    os.environ["BACKEND"] = shipped.BACKEND = backend
+    os.environ["BACKEND"], shipped.BACKEND = backend, Name(backend)
 
     if torch.__version__.startswith("1.13"):
         # Python 3.11 refuses a data class of torch.distributed._shard of 1.13, whatever the backend: DDP runs without ReplicatedTensor.
@@ -163,6 +178,9 @@ class Running:
         for answer, why in REFUSALS:
             if answer in text and any(statuses):
                 return Outcome("skipped", f"refused: {why}")
+        for answer, why in OWN_REFUSALS:
+            if answer in text and any(statuses):
+                return Outcome("skipped", f"refused by Shouter: {why}")
         if late:
             return Outcome("failed", f"still running after {LIMIT} s")
         if statuses == [0] * RANKS:
@@ -172,7 +190,7 @@ class Running:
                 if statuses[0] == skip.exit_code:
                     said = re.search(r"skipping test \S+ for following reason: (.*)", text)
                     return Outcome("skipped", said.group(1) if said else skip.message)
-        errors = re.findall(r"^(?:\w+\.)*\w*(?:Error|Exception|Failed|Warning)\b.*$", text, re.MULTILINE)
+        errors = re.findall(r"\b(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Failed|Mismatch|Deadline|Closed): .*$", text, re.MULTILINE)
         return Outcome("failed", f"exit statuses {statuses}; {errors[-1] if errors else 'no exception'}"[:300])
 
 
@@ -209,7 +227,7 @@ def run(shipped, tests, names, options):
 def judged(outcome, gloo):
     """The outcome, with a skip that is not allowed turned into a failure."""
     if outcome.outcome == "skipped" and not (
-        CUDA.search(outcome.reason) or outcome.reason.startswith("refused:") or gloo == "skipped"
+        CUDA.search(outcome.reason) or outcome.reason.startswith("refused") or gloo == "skipped"
     ):
         return Outcome("failed", f"skipped without leave: {outcome.reason}", outcome.seconds)
     return outcome

@@ -159,7 +159,8 @@ class Operations:
         return Flight([handle], list(outputs), into.unpack)
 
     def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work | None:
-        flights = [self._gather_list(each, given) for each, given in zip(outputs, inputs)]
+        """`outputs` has a list for each rank, which has a tensor for each input."""
+        flights = [self._gather_list([of_rank[index] for of_rank in outputs], given) for index, given in enumerate(inputs)]
         return self._answer(_together(flights), opts)
 
     def gather(self, outputs: Lists, inputs: Tensors, opts: Any) -> Work | None:
@@ -305,8 +306,12 @@ class Operations:
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier that names, by its deadline, the ranks that did not come."""
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
-        seconds = timeout.total_seconds() if timeout is not None else 0.0
-        Flight([self._start("barrier", torch.uint8)], []).wait(seconds if seconds > 0 else self._limit)
+        # A negative time is none; zero is one.
+        seconds = self._limit if timeout is None or timeout < timedelta(0) else timeout.total_seconds()
+        try:
+            Flight([self._start("barrier", torch.uint8)], []).wait(seconds)
+        except TimeoutError as error:
+            raise type(error)(f"Rank {self.core.rank} timed out in monitoredBarrier: {error}") from None
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets how long a wait may take; a group has ended, as far as PyTorch is concerned, when one took longer."""
