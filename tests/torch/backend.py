@@ -48,7 +48,7 @@ def run_part(part: str) -> tuple[int, int, int]:
         outputs = [open(Path(folder) / f"rank-{rank}", "w+") for rank in range(PARTS[part])]
         ranks = [
             subprocess.Popen(
-                [sys.executable, __file__, "--rank", part, str(rank), str(len(outputs)), f"file://{folder}/store"],
+                [sys.executable, __file__, "--rank", part, str(rank), str(len(outputs)), f"{folder}/store"],
                 stdout=output, stderr=subprocess.STDOUT, env=environment(), cwd=folder,
             )
             for rank, output in enumerate(outputs)

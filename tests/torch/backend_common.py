@@ -16,8 +16,22 @@ import shouter.torch
 NEW = hasattr(dist.distributed_c10d, "BackendConfig")
 
 
+_store: dist.Store
+_turn = 0
+
+
 def start(rank: int, size: int, store: str) -> None:
-    dist.init_process_group("shouter", init_method=store, rank=rank, world_size=size, timeout=timedelta(seconds=60))
+    global _store
+    _store = dist.FileStore(store, size)
+    join(rank, size)
+
+
+def join(rank: int, size: int, backend: str = "shouter", seconds: float = 60) -> None:
+    """Joins once more: a job may come together again and again."""
+    global _turn
+    _turn += 1
+    timeout = timedelta(seconds=seconds)
+    dist.init_process_group(backend, store=dist.PrefixStore(f"turn {_turn}", _store), rank=rank, world_size=size, timeout=timeout)
 
 
 def stop() -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from time import monotonic
 from typing import Any
 
 import torch
 
 from .. import _core
-from ..errors import ArgumentError, ShouterError
+from ..errors import ArgumentError, ShouterError, Timeout
 from . import _groups
-from ._messages import Messages
-from ._tensors import DTYPES, Block, bytes_of, check, copy_back, memory, name_of, readable, reduction, writable
-from ._work import Flight, Handle, Work, raised
+from ._tensors import DTYPES, Block, bytes_of, check, copy_back, name_of, readable, reduction, writable
+from ._work import Deadline, Flight, Handle, Mismatch, Work, raised
+
+# Of the messages that no call of PyTorch's asks for: its own tags are below.
+FIRST_TAG = 1 << 31
 
 Tensors = Sequence[torch.Tensor]
 Lists = Sequence[Sequence[torch.Tensor]]
@@ -24,10 +27,10 @@ class Operations:
 
     def _open(self, core: _core.Group, timeout: timedelta) -> None:
         self.core = core
-        self._messages = Messages(core)
         self._limit: float | None = None
         self._timeout = timeout
         self._sequence = 0
+        self._barriers = 0
         self._coalesced: list[Flight] | None = None
 
     # What all collectives share.
@@ -42,31 +45,18 @@ class Operations:
         root: int = 0,
         factor: float | None = None,
         keep: object = None,
+        counts: tuple[list[int] | None, list[int] | None] = (None, None),
     ) -> Handle:
-        """Starts a collective on memory: address and number of bytes."""
-        self._sequence += 1
-        # What is only moved may be of any type.
-        name = DTYPES.get(dtype, "uint8")
-        try:
-            return self.core.start(kind, *given, *taken, name, op, root, factor, keep)
-        except ShouterError as error:
-            raise raised(error) from None
-
-    def _start_uneven(self, kind: str, given: Span, taken: Span, dtype: torch.dtype, op: str = "sum", factor: float | None = None) -> Handle:
-        """Starts a collective with a number of elements for each rank."""
+        """Starts a collective on memory: address and number of bytes. `counts` are elements for each rank, of collectives that have them."""
         self._sequence += 1
         name = DTYPES.get(dtype)
-        arrays = [memory(span.address, span.bytes) for span in (given, taken)]
-        counts = [span.counts for span in (given, taken)]
         if name is None:
-            name, counts = "uint8", [[count * dtype.itemsize for count in each] for each in counts]
-        if factor is not None:
-            raise ArgumentError(f"{kind}: PREMUL_SUM of tensors of different sizes is not supported; multiply the tensors, and use SUM")
+            # What is only moved may be of any type.
+            name, counts = "uint8", tuple(each and [count * dtype.itemsize for count in each] for each in counts)
         try:
-            self.core.run(kind, *arrays, op, 0, name, tuple(counts))
+            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep)
         except ShouterError as error:
             raise raised(error) from None
-        return _Done()
 
     def _answer(self, flight: Flight, opts: Any = None) -> Work | None:
         """What PyTorch gets for a call: a handle, or nothing where it waits for the result anyway, which has come then."""
@@ -154,8 +144,8 @@ class Operations:
         if into.even:
             handle = self._start("all-gather", own.dtype, _span(own), (into.address, into.bytes), keep=(own, into))
         else:
-            given_span = Span(own.data_ptr(), bytes_of(own), [own.numel()])
-            handle = self._start_uneven("all-gather-v", given_span, Span.of(into), own.dtype)
+            counts = ([own.numel()], into.counts)
+            handle = self._start("all-gather-v", own.dtype, _span(own), (into.address, into.bytes), keep=(own, into), counts=counts)
         return Flight([handle], list(outputs), into.unpack)
 
     def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work | None:
@@ -223,11 +213,9 @@ class Operations:
         name_of(output.dtype, call)
         op, factor = reduction(opts.reduceOp, output.dtype)
         block, into = Block(given, call, is_input=True), writable(output)
-        if block.even:
-            handle = self._start("reduce-scatter", output.dtype, (block.address, block.bytes), _span(into), op, 0, factor, (block, into))
-        else:
-            taken = Span(into.data_ptr(), bytes_of(into), [into.numel()])
-            handle = self._start_uneven("reduce-scatter-v", Span.of(block), taken, output.dtype, op, factor)
+        kind, counts = ("reduce-scatter", (None, None)) if block.even else ("reduce-scatter-v", (block.counts, [into.numel()]))
+        spans = (block.address, block.bytes), _span(into)
+        handle = self._start(kind, output.dtype, *spans, op, 0, factor, (block, into), counts)
         return self._answer(Flight([handle], [output], _copying(output, into)), opts)
 
     # All to all: a rank knows its own sizes only, so all of them have a number for each rank.
@@ -238,7 +226,8 @@ class Operations:
         self._one_each(inputs, call, "input_tensor_list")
         _same(inputs[0], outputs[0], call)
         given, into = Block(inputs, call, is_input=True), Block(outputs, call, is_input=False)
-        handle = self._start_uneven("all-to-all-v", Span.of(given), Span.of(into), given.dtype)
+        spans = (given.address, given.bytes), (into.address, into.bytes)
+        handle = self._start("all-to-all-v", given.dtype, *spans, keep=(given, into), counts=(given.counts, into.counts))
         return self._answer(Flight([handle], list(outputs), into.unpack), opts)
 
     def all_to_all_single(
@@ -246,11 +235,8 @@ class Operations:
     ) -> Work | None:
         _same(given, output, "all_to_all_single")
         own, into = readable(given), writable(output)
-        spans = [
-            Span(tensor.data_ptr(), bytes_of(tensor), self._split(tensor, splits, what))
-            for tensor, splits, what in ((own, input_splits, "input"), (into, output_splits, "output"))
-        ]
-        handle = self._start_uneven("all-to-all-v", spans[0], spans[1], own.dtype)
+        counts = self._split(own, input_splits, "input"), self._split(into, output_splits, "output")
+        handle = self._start("all-to-all-v", own.dtype, _span(own), _span(into), keep=(own, into), counts=counts)
         return self._answer(Flight([handle], [output], _copying(output, into)), opts)
 
     def _split(self, tensor: torch.Tensor, splits: Sequence[int], what: str) -> list[int]:
@@ -271,9 +257,11 @@ class Operations:
         tensor = _single(tensors, "send")
         check(tensor, "send")
         own = readable(tensor)
-        array = _kept(own)
-        name = DTYPES.get(own.dtype, "uint8")
-        return self._message(Flight([self._messages.send(array, peer, tag, name)], [tensor]))
+        try:
+            handle = self.core.start_send(*_span(own), DTYPES.get(own.dtype, "uint8"), peer, tag, False, own)
+        except ShouterError as error:
+            raise raised(error) from None
+        return self._message(Flight([handle], [tensor]))
 
     def recv(self, tensors: Tensors, peer: int | None, tag: int) -> Work:
         tensor = _single(tensors, "recv")
@@ -281,8 +269,23 @@ class Operations:
         own = writable(tensor)
         name = DTYPES.get(own.dtype)
         count = own.numel() if name else bytes_of(own)
-        handle = self._messages.receive(_kept(own), peer, tag, name or "uint8", count)
-        return self._message(Flight([handle], [tensor], _copying(tensor, own)))
+        try:
+            handle = self.core.start_recv(*_span(own), name or "uint8", peer, tag, own)
+        except ShouterError as error:
+            raise raised(error) from None
+
+        def complete() -> None:
+            status = handle.wait(0)
+            if status.count != count:
+                raise Mismatch(
+                    f"recv: {status.count} elements came from rank {status.source} with tag {status.tag}, and the tensor has {count}; "
+                    "give both ranks tensors of the same size",
+                    rank=status.source, reason="diverged", operation="receive", ours=f"{count} elements", theirs=f"{status.count} elements",
+                )
+            if own is not tensor:
+                copy_back([tensor], [own])
+
+        return self._message(Flight([handle], [tensor], complete))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Work:
         return self.recv(tensors, None, tag)
@@ -304,14 +307,47 @@ class Operations:
     # The group itself.
 
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names, by its deadline, the ranks that did not come."""
+        """A barrier by messages to rank 0, which names the first rank that has not come in time, or all of them. The group goes on."""
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
         # A negative time is none; zero is one.
-        seconds = self._limit if timeout is None or timeout < timedelta(0) else timeout.total_seconds()
+        seconds = (self._timeout if timeout is None or timeout < timedelta(0) else timeout).total_seconds()
+        # The words of these errors are Gloo's, for programs that look for them.
+        if seconds == 0:
+            text = f"monitored_barrier: Rank {self.core.rank} timed out in monitoredBarrier after 0 s, before it could hear of others; give it a longer timeout"
+            raise Deadline(text, rank=self.core.rank, reason="late", missing=[], operation="barrier", after=seconds)
+        # PyTorch's tags are below; each barrier has its own, so what an earlier one has left is not for this one.
+        tag, self._barriers = FIRST_TAG + self._barriers % FIRST_TAG, self._barriers + 1
+        until = monotonic() + seconds
+        if self.core.rank > 0:
+            self.core.start_send(0, 0, "uint8", 0, tag)
+            text = f"Rank {self.core.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
+            self._await(0, tag, until, f"{text}: it waits for others, or has not come itself, for {seconds:.3f} s")
+            return
+        peers = range(1, self.core.size)
+        late: list[int] = []
+        for peer in peers:
+            try:
+                self._await(peer, tag, until, "")
+            except Deadline:
+                late.append(peer)
+                if not wait_all_ranks:
+                    break
+        if late:
+            ranks = ", ".join(str(peer) for peer in late)
+            who = "Ranks" if wait_all_ranks else "Rank"
+            text = f"monitored_barrier: {who} {ranks} failed to pass monitoredBarrier in {seconds:.3f} s; see what they do"
+            raise Deadline(text, rank=late[0], reason="late", missing=late, operation="barrier", after=seconds)
+        for peer in peers:
+            self.core.start_send(0, 0, "uint8", peer, tag)
+
+    def _await(self, peer: int, tag: int, until: float, text: str) -> None:
+        """Waits for an empty message."""
         try:
-            Flight([self._start("barrier", torch.uint8)], []).wait(seconds)
-        except TimeoutError as error:
-            raise type(error)(f"Rank {self.core.rank} timed out in monitoredBarrier: {error}") from None
+            self.core.start_recv(0, 0, "uint8", peer, tag).wait(max(0.0, until - monotonic()))
+        except Timeout:
+            raise Deadline(f"monitored_barrier: {text}", rank=peer, reason="late", missing=[peer], operation="barrier") from None
+        except ShouterError as error:
+            raise raised(error) from None
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Sets how long a wait may take; a group has ended, as far as PyTorch is concerned, when one took longer."""
@@ -354,33 +390,6 @@ class Operations:
         return block
 
 
-class Span:
-    """A block of memory, and how many of its elements belong to each rank."""
-
-    def __init__(self, address: int, count: int, counts: list[int]) -> None:
-        self.address, self.bytes, self.counts = address, count, counts
-
-    @classmethod
-    def of(cls, block: Block) -> Span:
-        return cls(block.address, block.bytes, block.counts)
-
-
-class _Done:
-    """An operation that has ended well."""
-
-    def wait(self, timeout: float | None = None) -> None:
-        pass
-
-    def done(self) -> bool:
-        return True
-
-    def exception(self) -> None:
-        return None
-
-    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
-        callback(self)
-
-
 def _single(given: Sequence[Any], call: str) -> Any:
     """PyTorch gives lists, of a time when a process had several GPUs."""
     if len(given) != 1:
@@ -397,13 +406,6 @@ def _same(one: torch.Tensor, other: torch.Tensor, call: str) -> None:
 
 def _span(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), bytes_of(tensor)
-
-
-def _kept(tensor: torch.Tensor) -> Any:
-    """The tensor's bytes, which keep it."""
-    array = memory(tensor.data_ptr(), bytes_of(tensor))
-    array.tensor = tensor
-    return array
 
 
 def _copying(tensor: torch.Tensor, own: torch.Tensor) -> Callable[[], None] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 
 import torch
@@ -93,12 +92,6 @@ def copy_back(tensors: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
 
 def bytes_of(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
-
-
-def memory(address: int, count: int) -> ctypes.Array[ctypes.c_ubyte]:
-    """These bytes, as an object with the buffer protocol. Its caller keeps the tensor."""
-    kind = ctypes.c_ubyte * count
-    return kind.from_address(address) if count else kind()
 
 
 def adjoining(tensors: Sequence[torch.Tensor]) -> int | None:

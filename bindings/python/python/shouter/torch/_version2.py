@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,7 @@ from torch._C._distributed_c10d import Backend as TorchBackend
 from .. import _core
 from . import _groups
 from ._backend import Operations
+from ._work import TorchWork, Work, behind
 
 # C++ keeps the part of a backend that is C++; the part that is Python's stays until the group is shut down.
 _open: set[Backend] = set()
@@ -61,6 +63,24 @@ def _create(options: Any, _: Any) -> Backend:
     return backend
 
 
+# PyTorch wraps what a Python backend returns in a handle that passes on `wait` and `get_future` only.
+_NOT_PASSED_ON = ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank")
+
+
+def _pass_on(name: str) -> None:
+    """Has a handle of PyTorch's answer by ours behind it, where there is one."""
+    own = getattr(TorchWork, name)
+
+    @functools.wraps(own)
+    def answer(self: TorchWork) -> Any:
+        work = None if isinstance(self, Work) else behind(self)
+        return own(self) if work is None else getattr(work, name)()
+
+    setattr(TorchWork, name, answer)
+
+
 def register() -> None:
     """Tells PyTorch of the backend."""
+    for name in _NOT_PASSED_ON:
+        _pass_on(name)
     dist.Backend.register_backend("shouter", _create, extended_api=True, devices=["cpu"])

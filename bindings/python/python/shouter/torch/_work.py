@@ -120,6 +120,33 @@ class Flight:
             handle.add_done_callback(ended)
 
 
+# Whether this thread asks a handle of PyTorch's which of ours is behind it.
+_asking = threading.local()
+
+
+class _Found(Exception):
+    """The answer."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.work = work
+
+
+def behind(holder: TorchWork) -> Work | None:
+    """Our handle behind one of PyTorch's, if it is ours. PyTorch 2 passes on nothing but `wait` and `get_future`."""
+    _asking.now = True
+    try:
+        holder.get_future()
+    except _Found as found:
+        return found.work
+    except RuntimeError:
+        # Another backend's, which has no future.
+        pass
+    finally:
+        _asking.now = False
+    return None
+
+
 # PyTorch 1.13 keeps the part of a Work that is C++ and not the one that is Python's: these are under way, or were not long ago.
 _recent: deque[Work] = deque()
 _RECENT = 16
@@ -163,16 +190,17 @@ class Work(TorchWork):
         return self.flight.outputs
 
     def source_rank(self) -> int:
-        source = getattr(self.flight.handles[0], "source", None) if self.flight.handles else None
-        if source is None:
-            raise errors.ArgumentError("only a receive that has ended has a source rank")
-        return int(source)
+        """Who has sent what a receive has got."""
+        self.wait()
+        return int(self.flight.handles[0].wait(0).source)
 
     def _source_rank(self) -> int:
         return self.source_rank()
 
     def get_future(self) -> Future[list[torch.Tensor]]:
         """A future of the tensors. It is set by a thread of the library, so DistributedDataParallel's C++ can wait for it."""
+        if getattr(_asking, "now", False):
+            raise _Found(self)
         if self._future is None:
             flight = self.flight
             ended: Future[None] = Future()

@@ -1,0 +1,175 @@
+"""Groups of some ranks, and a job that comes together again."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+import torch.distributed as dist
+from backend_common import NEW, join, of, refused, same, start, stop
+
+import shouter
+
+
+def rank() -> int:
+    return dist.get_rank()
+
+
+def size() -> int:
+    return dist.get_world_size()
+
+
+def groups_that_overlap():
+    low, odd, alone = dist.new_group([0, 1, 2]), dist.new_group([1, 3]), dist.new_group([2])
+    for group, members in ((low, [0, 1, 2]), (odd, [1, 3]), (alone, [2])):
+        if rank() not in members:
+            continue
+        tensor = of(rank())
+        dist.all_reduce(tensor, group=group)
+        same(tensor, sum(of(member) for member in members))
+        tensor = of(rank())
+        dist.broadcast(tensor, members[-1], group=group)
+        same(tensor, of(members[-1]))
+        outputs = [torch.empty(3, 5) for _ in members]
+        dist.all_gather(outputs, of(rank()), group=group)
+        same(torch.stack(outputs), torch.stack([of(member) for member in members]))
+    if rank() == 1:
+        dist.send(of(1), 3, group=odd)
+    elif rank() == 3:
+        tensor = torch.empty(3, 5)
+        dist.recv(tensor, 1, group=odd)
+        same(tensor, of(1))
+    if rank() in (1, 3):
+        dist.destroy_process_group(odd)
+        refused(lambda: dist.all_reduce(of(0), group=odd), error=Exception)
+    dist.barrier()
+
+
+def objects_in_a_group():
+    group = dist.new_group([0, 2, 3])
+    if rank() != 1:
+        everything = [None] * 3
+        dist.all_gather_object(everything, rank(), group=group)
+        assert everything == [0, 2, 3]
+    dist.barrier()
+
+
+def groups_used_by_threads_at_once():
+    groups = [dist.new_group(), dist.new_group()]
+    wrong = []
+
+    def use(group, factor):
+        try:
+            for turn in range(40):
+                tensor = torch.full((100 * factor,), float(turn + rank()))
+                dist.all_reduce(tensor, group=group)
+                same(tensor, torch.full((100 * factor,), float(turn * size() + sum(range(size())))))
+        except Exception as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=use, args=(group, factor)) for factor, group in enumerate(groups, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
+
+
+def a_group_that_is_split():
+    if not NEW:
+        return "PyTorch 1.13 has no split_group"
+    halves = dist.split_group(split_ranks=[[0, 1], [2, 3]])
+    tensor = of(rank())
+    dist.all_reduce(tensor, group=halves)
+    first = rank() // 2 * 2
+    same(tensor, of(first) + of(first + 1))
+
+
+def two_dimensional_mesh():
+    if not NEW:
+        return "PyTorch 1.13 has no DeviceMesh"
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    tensor = of(rank())
+    dist.all_reduce(tensor, group=mesh.get_group("shard"))
+    first = rank() // 2 * 2
+    same(tensor, of(first) + of(first + 1))
+
+
+def gloo_beside_it():
+    group = dist.new_group(backend="gloo")
+    tensor = of(rank())
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    work.wait()
+    assert work.is_completed()
+    same(tensor, sum(of(peer) for peer in range(size())))
+    tensor = of(rank())
+    dist.all_reduce(tensor)
+    same(tensor, sum(of(peer) for peer in range(size())))
+
+
+def another_job():
+    """Groups under another backend join by themselves; then the job ends, and comes together once more."""
+    numbers = rank(), size()
+    stop()
+    join(*numbers, backend="gloo")
+    group = dist.new_group([0, 1, 3], backend="shouter")
+    if rank() != 2:
+        tensor = of(rank())
+        dist.all_reduce(tensor, group=group)
+        same(tensor, of(0) + of(1) + of(3))
+    stop()
+    join(*numbers)
+    tensor = of(rank())
+    dist.all_reduce(tensor)
+    same(tensor, sum(of(peer) for peer in range(size())))
+
+
+def a_backend_for_each_device():
+    if not NEW:
+        return "PyTorch 1.13 has one backend for all devices"
+    numbers = rank(), size()
+    stop()
+    join(*numbers, backend="cpu:shouter,cuda:gloo")
+    tensor = of(rank())
+    dist.all_reduce(tensor)
+    same(tensor, sum(of(peer) for peer in range(size())))
+    assert "shouter" in dist.get_backend_config()
+
+
+def calls_compared_in_detail():
+    """TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch compares the calls of all ranks before each."""
+    if not NEW:
+        return "PyTorch 1.13 does not wrap other backends"
+    numbers = rank(), size()
+    stop()
+    level = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        join(*numbers)
+        tensor = of(rank())
+        dist.all_reduce(tensor)
+        same(tensor, sum(of(peer) for peer in range(size())))
+        shape = (2,) if rank() == 1 else (3,)
+        refused(lambda: dist.all_reduce(torch.ones(shape)), "shape", error=RuntimeError)
+    finally:
+        dist.set_debug_level(level)
+
+
+def joining_twice():
+    refused(lambda: dist.init_process_group("shouter", rank=0, world_size=1), "twice", error=Exception)
+
+
+CHECKS = [
+    groups_that_overlap,
+    objects_in_a_group,
+    groups_used_by_threads_at_once,
+    a_group_that_is_split,
+    two_dimensional_mesh,
+    gloo_beside_it,
+    joining_twice,
+    another_job,
+    a_backend_for_each_device,
+    calls_compared_in_detail,
+]

@@ -1,0 +1,82 @@
+"""DistributedDataParallel, and what stands around it."""
+
+from __future__ import annotations
+
+import gc
+import os
+
+import torch
+import torch.distributed as dist
+from backend_common import same, start, stop
+from torch.nn.parallel import DistributedDataParallel
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(12, 64), torch.nn.ReLU(), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 3))
+
+
+def batch(rank: int, step: int) -> torch.Tensor:
+    torch.manual_seed(1000 * step + rank)
+    return torch.randn(8, 12)
+
+
+def data_parallel():
+    """Several buckets, and gradients that are the mean of those of all ranks."""
+    parallel = DistributedDataParallel(model(), bucket_cap_mb=0.001)
+    alone = model()
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (parallel, alone)]
+    for step in range(4):
+        gc.collect()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        parallel(batch(dist.get_rank(), step)).square().mean().backward()
+        buffers = [buffer.clone() for buffer in alone.buffers()]
+        for rank in range(dist.get_world_size()):
+            for buffer, before in zip(alone.buffers(), buffers):
+                buffer.copy_(before)
+            (alone(batch(rank, step)).square().mean() / dist.get_world_size()).backward()
+        for one, other in zip(parallel.module.parameters(), alone.parameters()):
+            assert torch.allclose(one.grad, other.grad, atol=1e-6), (one.grad, other.grad)
+        for optimizer in optimizers:
+            optimizer.step()
+    with parallel.no_sync():
+        parallel(batch(dist.get_rank(), 9)).sum().backward()
+    parallel(batch(dist.get_rank(), 10)).sum().backward()
+    gradients = [torch.empty(64, 12) for _ in range(dist.get_world_size())]
+    dist.all_gather(gradients, parallel.module[0].weight.grad)
+    same(gradients[0], gradients[1])
+
+
+def another_hook():
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    parallel = DistributedDataParallel(model())
+    parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    parallel(batch(dist.get_rank(), 0)).sum().backward()
+    gradients = [torch.empty(3, 64) for _ in range(dist.get_world_size())]
+    dist.all_gather(gradients, parallel.module[3].weight.grad)
+    same(gradients[0], gradients[1])
+
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([float(index), float(os.getpid())])
+
+
+def forked_workers():
+    """The workers of a DataLoader are forks of this process, and end while its group is in use."""
+    seen = []
+    for chunk in torch.utils.data.DataLoader(Numbers(), batch_size=2, num_workers=2, multiprocessing_context="fork"):
+        total = chunk[:, 0].clone()
+        dist.all_reduce(total)
+        same(total, chunk[:, 0] * dist.get_world_size())
+        seen.extend(chunk[:, 1].tolist())
+    assert len(set(seen)) == 2 and os.getpid() not in seen
+    dist.barrier()
+
+
+CHECKS = [data_parallel, another_hook, forked_workers]
