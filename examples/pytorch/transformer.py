@@ -70,7 +70,7 @@ def main():
             if rank == 0:
                 print(f"step {step} loss {mean.item() / size:.6f}", flush=True)
     if rank == 0:
-        print(f"{backend}: a step takes {sorted(took)[len(took) // 2]:.0f} us (median of {len(took)}), {size} ranks")
+        print(f"{backend}: a step takes {sorted(took)[len(took) // 2]:.0f} us (median of {len(took)})")
     dist.destroy_process_group()
 
 
