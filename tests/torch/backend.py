@@ -102,7 +102,7 @@ def run_rank(part: str, rank: int, size: int, store: str) -> int:
     for check in module.CHECKS:
         try:
             why = check()
-        except Exception:
+        except BaseException:
             traceback.print_exc()
             print(f"failed: {check.__name__}", flush=True)
             return 1

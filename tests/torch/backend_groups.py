@@ -33,15 +33,21 @@ def groups_that_overlap():
         outputs = [torch.empty(3, 5) for _ in members]
         dist.all_gather(outputs, of(rank()), group=group)
         same(torch.stack(outputs), torch.stack([of(member) for member in members]))
+    if rank() in (1, 3):
+        dist.destroy_process_group(odd)
+        if NEW:  # The older one does not look.
+            refused(lambda: dist.all_reduce(of(0), group=odd), error=Exception)
+    dist.barrier()
+
+
+def messages_in_a_group():
+    odd = dist.new_group([1, 3])
     if rank() == 1:
         dist.send(of(1), 3, group=odd)
     elif rank() == 3:
         tensor = torch.empty(3, 5)
         dist.recv(tensor, 1, group=odd)
         same(tensor, of(1))
-    if rank() in (1, 3):
-        dist.destroy_process_group(odd)
-        refused(lambda: dist.all_reduce(of(0), group=odd), error=Exception)
     dist.barrier()
 
 
@@ -163,6 +169,7 @@ def joining_twice():
 
 CHECKS = [
     groups_that_overlap,
+    messages_in_a_group,
     objects_in_a_group,
     groups_used_by_threads_at_once,
     a_group_that_is_split,

@@ -30,11 +30,15 @@ def environment(**extra: str) -> dict[str, str]:
 def job(tmp_path: Path) -> Job:
     """Runs a script in each of `ranks` processes, and returns how the job has ended; `ok` demands that it ended well."""
 
-    def run(ranks: int, script: str, *, ok: bool = True, options: tuple[str, ...] = (), **extra: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        ranks: int, script: str, *, ok: bool = True, options: tuple[str, ...] = (), **extra: str
+    ) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "rank.py"
         path.write_text("import numpy as np\nimport shouter\nfrom shouter.errors import *\n" + textwrap.dedent(script))
         command = [PROGRAM, "run", "-n", str(ranks), *options, "--", sys.executable, str(path)]
-        ended = subprocess.run(command, env=environment(**extra), capture_output=True, text=True, timeout=120, cwd=tmp_path)
+        ended = subprocess.run(
+            command, env=environment(**extra), capture_output=True, text=True, timeout=120, cwd=tmp_path
+        )
         assert not ok or ended.returncode == 0, ended.stdout + ended.stderr
         return ended
 

@@ -171,6 +171,23 @@ def test_messages_groups_and_registered_tensors(job: Job) -> None:
             if me == 1:
                 g.send(x[:2], 0, 9)
 
+        # Started: messages, and collectives with a count for each rank.
+        works = [g.recv_async(np.empty(5), left, 3), g.send_async(np.full(4, me / 2), right, 3)]
+        assert works[1].wait() is None and works[0].wait() == (left, 3, 4)
+        counts = [2, 0, 5]
+        into = np.empty(7, np.int64)
+        work = g.allgather_async(np.full(counts[me], me), into, counts=counts)
+        assert work.wait() is into and into.tolist() == [0, 0, 2, 2, 2, 2, 2]
+        taken = list(range(n))
+        into = np.empty(sum(taken), np.int64)
+        g.alltoall_async(np.full(me * n, me), into, given=[me] * n, taken=taken).wait()
+        assert into.tolist() == [1, 2, 2]
+        try:
+            given = [1, 2, 1] if me == 0 else [1, 1, 1]
+            g.alltoall(np.ones(sum(given)), np.empty(3), given=given, taken=[1, 1, 1]); assert False
+        except Mismatch as why:
+            assert why.operation == "all_to_all_v", vars(why)  # The group goes on.
+
         half = g.split(0 if me < 2 else None, key=-me)
         assert (half is None) == (me == 2)
         if half:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from conftest import Job, environment
@@ -205,6 +207,50 @@ def test_ends_with_work_under_way(job: Job) -> None:
     assert "ended" in ended.stdout and "heard" in ended.stdout, ended.stdout + ended.stderr
 
 
+def test_a_rank_that_raises_is_named(job: Job) -> None:
+    ended = job(
+        2,
+        """
+        g = shouter.init()
+        if g.rank == 1:
+            raise ValueError("there is no data")
+        try:
+            g.allreduce(np.ones(100_000))
+            g.barrier()
+        except PeerFailed as why:
+            print("heard", why.rank, why.reason)
+        """,
+        ok=False,
+        SHOUTER_DUMP_FOLDER=".",
+    )
+    assert "heard 1 aborted" in ended.stdout and "there is no data" in ended.stderr, ended.stdout + ended.stderr
+
+
+def test_two_jobs_at_once(job: Job) -> None:
+    script = """
+        g = shouter.init()
+        for length in (1, 100_000):
+            x = np.ones(length); g.allreduce(x); assert (x == 2).all()
+        shouter.close()
+        """
+    with ThreadPoolExecutor() as jobs:
+        list(jobs.map(lambda _: job(2, script), range(2)))
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        script = f"""
+import shouter
+try:
+    shouter.init(rank=0, size=2, local_size=2, local_rank=0, addr="127.0.0.1", port={port}, key="00" * 32, timeout=20)
+    raise SystemExit("joined")
+except shouter.ShouterError as why:
+    assert "{port}" in str(why) and "in use" in str(why), (type(why), why)
+"""
+        subprocess.run([sys.executable, "-c", script], env=environment(), check=True, timeout=60)
+
+
 def test_fork_is_refused(job: Job) -> None:
     job(
         2,
@@ -221,6 +267,9 @@ def test_fork_is_refused(job: Job) -> None:
                 except Closed as why:
                     said += "forked" in str(why)
             del work, g; gc.collect()
+            # It can be a job of its own.
+            alone = shouter.init(rank=0, size=1, local_rank=0, local_size=1)
+            alone.barrier(); shouter.close()
             os._exit(0 if said == 3 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         work.wait(); g.barrier(); shouter.close()

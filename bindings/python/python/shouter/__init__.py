@@ -121,16 +121,19 @@ def init(
 ) -> Group:
     """Joins the job, and returns the group of all its ranks when they are there.
 
-    Without arguments the launcher's environment says who this process is. `iplist` and `ports` have an address and a TCP port for each
-    rank instead. `store` is an object with `set(key, bytes)` and `get(key) -> bytes` that all ranks share and nobody else (torch's Store, say): with
-    `rank` and `size` nothing else need be known, for the address and the job's key go through it. `timeout` is how long to wait for the
-    other ranks, in seconds (60 unless set). `settings` are keys of the configuration, such as `transport="kernel"` or `deadline="90s"`, and win over the environment.
+    Without arguments the launcher's environment says who this process is. `iplist` and `ports` have an address and a TCP
+    port for each rank instead. `store` is an object with `set(key, bytes)` and `get(key) -> bytes` that all ranks share and
+    nobody else (torch's Store, say): with `rank` and `size` nothing else need be known, for the address and the job's key go
+    through it. `timeout` is how long to wait for the other ranks, in seconds (60 unless set). `settings` are keys of the
+    configuration, such as `transport="kernel"` or `deadline="90s"`, and win over the environment.
     """
     global _world
     if is_initialized():
         raise ArgumentError("shouter.init was called before, and its group is not closed; call shouter.close first")
     if timeout is not None:
-        settings["rendezvous_deadline"] = timeout if isinstance(timeout, datetime.timedelta) else datetime.timedelta(seconds=timeout)
+        if not isinstance(timeout, datetime.timedelta):
+            timeout = datetime.timedelta(seconds=timeout)
+        settings["rendezvous_deadline"] = timeout
     given: dict[str, object] = {"channel_num": channel_num, "rank": rank, "size": size, **settings}
     texts = [(key, _text(value)) for key, value in given.items() if value is not None]
     lists = None
@@ -187,12 +190,12 @@ def local_size() -> int:
     return world().local_size
 
 
-def allreduce(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> A:
+def allreduce(array: A, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> A:
     """See `Group.allreduce`."""
     return world().allreduce(array, op, out=out, dtype=dtype)
 
 
-def allreduce_async(array: Any, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Work:
+def allreduce_async(array: Any, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> Work:
     """See `Group.allreduce_async`."""
     return world().allreduce_async(array, op, out=out, dtype=dtype)
 
@@ -207,12 +210,12 @@ def broadcast_async(array: A, root: int = 0, *, dtype: str | None = None) -> Wor
     return world().broadcast_async(array, root, dtype=dtype)
 
 
-def reduce(array: Any, op: str = 'sum', root: int = 0, *, out: Any = None, dtype: str | None = None) -> Any:
+def reduce(array: Any, op: str = "sum", root: int = 0, *, out: Any = None, dtype: str | None = None) -> Any:
     """See `Group.reduce`."""
     return world().reduce(array, op, root, out=out, dtype=dtype)
 
 
-def reduce_async(array: Any, op: str = 'sum', root: int = 0, *, out: Any = None, dtype: str | None = None) -> Work:
+def reduce_async(array: Any, op: str = "sum", root: int = 0, *, out: Any = None, dtype: str | None = None) -> Work:
     """See `Group.reduce_async`."""
     return world().reduce_async(array, op, root, out=out, dtype=dtype)
 
@@ -227,62 +230,88 @@ def allgather_async(array: Any, out: Any, *, counts: Sequence[int] | None = None
     return world().allgather_async(array, out, counts=counts, dtype=dtype)
 
 
-def gather(array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+def gather(
+    array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None
+) -> Any:
     """See `Group.gather`."""
     return world().gather(array, out, root, counts=counts, dtype=dtype)
 
 
-def gather_async(array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+def gather_async(
+    array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None
+) -> Work:
     """See `Group.gather_async`."""
     return world().gather_async(array, out, root, counts=counts, dtype=dtype)
 
 
-def scatter(array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+def scatter(
+    array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None
+) -> Any:
     """See `Group.scatter`."""
     return world().scatter(array, out, root, counts=counts, dtype=dtype)
 
 
-def scatter_async(array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+def scatter_async(
+    array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None
+) -> Work:
     """See `Group.scatter_async`."""
     return world().scatter_async(array, out, root, counts=counts, dtype=dtype)
 
 
-def reducescatter(array: Any, out: Any = None, op: str = 'sum', *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+def reducescatter(
+    array: Any, out: Any = None, op: str = "sum", *, counts: Sequence[int] | None = None, dtype: str | None = None
+) -> Any:
     """See `Group.reducescatter`."""
     return world().reducescatter(array, out, op, counts=counts, dtype=dtype)
 
 
-def reducescatter_async(array: Any, out: Any = None, op: str = 'sum', *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+def reducescatter_async(
+    array: Any, out: Any = None, op: str = "sum", *, counts: Sequence[int] | None = None, dtype: str | None = None
+) -> Work:
     """See `Group.reducescatter_async`."""
     return world().reducescatter_async(array, out, op, counts=counts, dtype=dtype)
 
 
-def alltoall(array: Any, out: Any = None, *, given: Sequence[int] | None = None, taken: Sequence[int] | None = None, dtype: str | None = None) -> Any:
+def alltoall(
+    array: Any,
+    out: Any = None,
+    *,
+    given: Sequence[int] | None = None,
+    taken: Sequence[int] | None = None,
+    dtype: str | None = None,
+) -> Any:
     """See `Group.alltoall`."""
     return world().alltoall(array, out, given=given, taken=taken, dtype=dtype)
 
 
-def alltoall_async(array: Any, out: Any = None, *, given: Sequence[int] | None = None, taken: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+def alltoall_async(
+    array: Any,
+    out: Any = None,
+    *,
+    given: Sequence[int] | None = None,
+    taken: Sequence[int] | None = None,
+    dtype: str | None = None,
+) -> Work:
     """See `Group.alltoall_async`."""
     return world().alltoall_async(array, out, given=given, taken=taken, dtype=dtype)
 
 
-def scan(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Any:
+def scan(array: A, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> Any:
     """See `Group.scan`."""
     return world().scan(array, op, out=out, dtype=dtype)
 
 
-def scan_async(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Work:
+def scan_async(array: A, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> Work:
     """See `Group.scan_async`."""
     return world().scan_async(array, op, out=out, dtype=dtype)
 
 
-def exscan(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Any:
+def exscan(array: A, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> Any:
     """See `Group.exscan`."""
     return world().exscan(array, op, out=out, dtype=dtype)
 
 
-def exscan_async(array: A, op: str = 'sum', *, out: Any = None, dtype: str | None = None) -> Work:
+def exscan_async(array: A, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> Work:
     """See `Group.exscan_async`."""
     return world().exscan_async(array, op, out=out, dtype=dtype)
 
@@ -307,7 +336,16 @@ def recv(array: Any, source: int | None = None, tag: int | None = None, *, dtype
     return world().recv(array, source, tag, dtype=dtype)
 
 
-def sendrecv(array: Any, to: int, out: Any, source: int | None = None, tag: int = 0, *, receive_tag: int | None = None, dtype: str | None = None) -> Status:
+def sendrecv(
+    array: Any,
+    to: int,
+    out: Any,
+    source: int | None = None,
+    tag: int = 0,
+    *,
+    receive_tag: int | None = None,
+    dtype: str | None = None,
+) -> Status:
     """See `Group.sendrecv`."""
     return world().sendrecv(array, to, out, source, tag, receive_tag=receive_tag, dtype=dtype)
 
@@ -337,7 +375,7 @@ def set_step(step: int) -> None:
     world().set_step(step)
 
 
-def empty(shape: int | Sequence[int], dtype: Any = 'float32') -> Any:
+def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:
     """See `Group.empty`."""
     return world().empty(shape, dtype)
 
@@ -393,3 +431,13 @@ def _leave() -> None:
     """The interpreter ends: operations under way end, too, while their memory is there."""
     for made in list(_all):
         made.abort()
+
+
+def _forget() -> None:
+    """A forked child has none of its parent's groups: their methods raise `Closed` there. It may `init` for itself."""
+    global _world
+    _world = None
+    _all.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

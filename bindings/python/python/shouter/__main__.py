@@ -24,7 +24,11 @@ def arguments(given: list[str]) -> list[str]:
     """What the program gets: a script of Python's is run by this interpreter."""
     if given[:1] != ["run"]:
         return given
-    at = given.index("--") + 1 if "--" in given else next((i for i, word in enumerate(given) if word.endswith(".py")), len(given))
+    at = (
+        given.index("--") + 1
+        if "--" in given
+        else next((i for i, word in enumerate(given) if word.endswith(".py")), len(given))
+    )
     if at == len(given) or not given[at].endswith(".py"):
         return given
     options = given[:at] if "--" in given[:at] else [*given[:at], "--"]

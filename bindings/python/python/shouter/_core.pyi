@@ -91,7 +91,14 @@ class Group:
         dtype: str | None = None,
     ) -> Work: ...
     def start_send(
-        self, address: int, bytes: int, dtype: str, to: int, tag: int = 0, synchronous: bool = False, keep: object = None
+        self,
+        address: int,
+        bytes: int,
+        dtype: str,
+        to: int,
+        tag: int = 0,
+        synchronous: bool = False,
+        keep: object = None,
     ) -> Work: ...
     def start_recv(
         self,

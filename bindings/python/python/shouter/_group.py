@@ -33,8 +33,8 @@ class Status(NamedTuple):
     """The rank that has sent it."""
     tag: int
     """Its tag."""
-    count: int
-    """Its elements."""
+    elements: int
+    """Its number of elements."""
 
 
 class Tensor(NamedTuple):
@@ -42,7 +42,7 @@ class Tensor(NamedTuple):
 
     name: str
     """For people, and for agreement."""
-    count: int
+    elements: int
     """Elements of the tensor, or of one rank's block."""
     dtype: str = "float32"
     """The elements' type."""
@@ -55,19 +55,20 @@ class Tensor(NamedTuple):
 
 
 class Group:
-    """One rank's membership in a group: `shouter.init` makes that of all ranks, `split` and `group` make others of it.
+    """One rank's membership in a group: `shouter.init` makes that of all ranks, `split` and `group` make others of
+    it.
 
-    Every rank calls the same collectives in the same order, with as many elements of the same type, the same `op` and the same `root`.
-    Arrays are NumPy's, or anything else with the buffer protocol, one element behind the other (C order); their shape does not matter,
-    their number of elements does. Nothing is copied. `dtype` names the elements' type where the array does not: "bfloat16" for an
-    array of uint16, say.
+    Every rank calls the same collectives in the same order, with as many elements of the same type, the same `op`
+    and the same `root`. Arrays are NumPy's, or anything else with the buffer protocol, one element behind the other
+    (C order); their shape does not matter, their number of elements does. Nothing is copied. `dtype` names the
+    elements' type where the array does not: "bfloat16" for an array of uint16, say.
 
-    What comes of a collective is in `out`, which is returned; without it in the array itself, where that is as long. Each has a form
-    that only starts it (`allreduce_async`), and returns a `Work`; until that has ended nobody may touch what is written, or write what is
-    read.
+    What comes of a collective is in `out`, which is returned; without it in the array itself, where that is as
+    long. Each has a form that only starts it (`allreduce_async`), and returns a `Work`; until that has ended nobody
+    may touch what is written, or write what is read.
 
-    Errors are those of `shouter.errors`. After `ArgumentError` the group goes on; after `Mismatch`, `PeerFailed` and `Deadline` it has ended,
-    and what the arrays hold is undefined.
+    Errors are those of `shouter.errors`. After `ArgumentError` the group goes on; after `Mismatch`, `PeerFailed`
+    and `Deadline` it has ended, and what the arrays hold is undefined.
     """
 
     def __init__(self, core: _core.Group) -> None:
@@ -110,7 +111,8 @@ class Group:
         return self._core.is_closed
 
     def allreduce(self, array: A, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> A:
-        """Reduces `array` element by element over all ranks, in place or into `out`, which is as long; returns where the result is.
+        """Reduces `array` element by element over all ranks, in place or into `out`, which is as long; returns
+        where the result is.
 
         `op` is sum, min, max, prod or avg; for integers also band, bor, bxor; for truth values land, lor, lxor.
         """
@@ -122,7 +124,9 @@ class Group:
         return self._core.begin_run("all-reduce", array, out, op, 0, dtype, result=array if out is None else out)
 
     def broadcast(self, array: A, root: int = 0, *, dtype: str | None = None) -> Any:
-        """Gives the elements of `array` of rank `root` to all ranks, in place; returns `array`, which is as long everywhere."""
+        """Gives the elements of `array` of rank `root` to all ranks, in place; returns `array`, which is as long
+        everywhere.
+        """
         self._core.run("broadcast", None, array, "sum", root, dtype)
         return array
 
@@ -131,17 +135,29 @@ class Group:
         return self._core.begin_run("broadcast", None, array, "sum", root, dtype, result=array)
 
     def reduce(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None, dtype: str | None = None) -> Any:
-        """As `allreduce`, with the result on rank `root` only: in place, or in its `out`. What the others have as `array` stays as it is, and
-        their `out` is not looked at. Returns where the result is, None on the others."""
+        """As `allreduce`, with the result on rank `root` only: in place, or in its `out`. What the others have as
+        `array` stays as it is, and their `out` is not looked at. Returns where the result is, None on the others.
+        """
         self._core.run("reduce", array, out if self.rank == root else None, op, root, dtype)
         return (array if out is None else out) if self.rank == root else None
 
-    def reduce_async(self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None, dtype: str | None = None) -> Work:
+    def reduce_async(
+        self, array: Any, op: str = "sum", root: int = 0, *, out: Any = None, dtype: str | None = None
+    ) -> Work:
         """Starts `reduce`."""
-        return self._core.begin_run("reduce", array, out if self.rank == root else None, op, root, dtype, result=(array if out is None else out) if self.rank == root else None)
+        return self._core.begin_run(
+            "reduce",
+            array,
+            out if self.rank == root else None,
+            op,
+            root,
+            dtype,
+            result=(array if out is None else out) if self.rank == root else None,
+        )
 
     def allgather(self, array: Any, out: Any, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
-        """Puts the elements of all ranks into `out`, by rank: a block for each rank. `array` is None where this rank's block is in its place there.
+        """Puts the elements of all ranks into `out`, by rank: a block for each rank. `array` is None where this
+        rank's block is in its place there.
 
         With `counts`, ranks give different numbers of elements: rank i gives counts[i], the same list on all ranks.
         """
@@ -149,61 +165,140 @@ class Group:
         self._core.run(kind, array, out, "sum", 0, dtype, (None, counts))
         return out
 
-    def allgather_async(self, array: Any, out: Any, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    def allgather_async(
+        self, array: Any, out: Any, *, counts: Sequence[int] | None = None, dtype: str | None = None
+    ) -> Work:
         """Starts `allgather`."""
         kind = "all-gather" if counts is None else "all-gather-v"
         return self._core.begin_run(kind, array, out, "sum", 0, dtype, (None, counts), out)
 
-    def gather(self, array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
-        """As `allgather`, with the blocks in `out` on rank `root` only; `counts` need be given only there, as a list, and as an empty one on the
-        others. Returns `out`."""
+    def gather(
+        self,
+        array: Any,
+        out: Any = None,
+        root: int = 0,
+        *,
+        counts: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """As `allgather`, with the blocks in `out` on rank `root` only; `counts` need be given only there, as a
+        list, and as an empty one on the others. Returns `out`.
+        """
         kind = "gather" if counts is None else "gather-v"
         self._core.run(kind, array, out if self.rank == root else None, "sum", root, dtype, (None, counts))
         return out
 
-    def gather_async(self, array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    def gather_async(
+        self,
+        array: Any,
+        out: Any = None,
+        root: int = 0,
+        *,
+        counts: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Work:
         """Starts `gather`."""
         kind = "gather" if counts is None else "gather-v"
-        return self._core.begin_run(kind, array, out if self.rank == root else None, "sum", root, dtype, (None, counts), out)
+        return self._core.begin_run(
+            kind, array, out if self.rank == root else None, "sum", root, dtype, (None, counts), out
+        )
 
-    def scatter(self, array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
-        """Gives each rank its block of `array` of rank `root`, into `out`. The others' `array` is not looked at. On the root `out` may be None: its
-        block stays where it is. With `counts`, on the root a list (on the others an empty one), rank i gets counts[i] elements. Returns `out`."""
+    def scatter(
+        self,
+        array: Any,
+        out: Any = None,
+        root: int = 0,
+        *,
+        counts: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Gives each rank its block of `array` of rank `root`, into `out`. The others' `array` is not looked at. On
+        the root `out` may be None: its block stays where it is. With `counts`, on the root a list (on the others an
+        empty one), rank i gets counts[i] elements. Returns `out`.
+        """
         kind = "scatter" if counts is None else "scatter-v"
         self._core.run(kind, array if self.rank == root else None, out, "sum", root, dtype, (counts, None))
         return out
 
-    def scatter_async(self, array: Any, out: Any = None, root: int = 0, *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    def scatter_async(
+        self,
+        array: Any,
+        out: Any = None,
+        root: int = 0,
+        *,
+        counts: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Work:
         """Starts `scatter`."""
         kind = "scatter" if counts is None else "scatter-v"
-        return self._core.begin_run(kind, array if self.rank == root else None, out, "sum", root, dtype, (counts, None), out)
+        return self._core.begin_run(
+            kind, array if self.rank == root else None, out, "sum", root, dtype, (counts, None), out
+        )
 
-    def reducescatter(self, array: Any, out: Any = None, op: str = "sum", *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Any:
-        """Reduces `array`, which has a block for each rank, over all ranks, and gives each rank its block of the result in `out`; without that, in
-        its block of `array`. With `counts`, the same list on all ranks, rank i gets counts[i] elements. Returns `out`."""
+    def reducescatter(
+        self,
+        array: Any,
+        out: Any = None,
+        op: str = "sum",
+        *,
+        counts: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Reduces `array`, which has a block for each rank, over all ranks, and gives each rank its block of the
+        result in `out`; without that, in its block of `array`. With `counts`, the same list on all ranks, rank i
+        gets counts[i] elements. Returns `out`.
+        """
         kind = "reduce-scatter" if counts is None else "reduce-scatter-v"
         self._core.run(kind, array, out, op, 0, dtype, (counts, None))
         return out
 
-    def reducescatter_async(self, array: Any, out: Any = None, op: str = "sum", *, counts: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    def reducescatter_async(
+        self,
+        array: Any,
+        out: Any = None,
+        op: str = "sum",
+        *,
+        counts: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Work:
         """Starts `reducescatter`."""
         kind = "reduce-scatter" if counts is None else "reduce-scatter-v"
         return self._core.begin_run(kind, array, out, op, 0, dtype, (counts, None), out)
 
-    def alltoall(self, array: Any, out: Any = None, *, given: Sequence[int] | None = None, taken: Sequence[int] | None = None, dtype: str | None = None) -> Any:
-        """Gives each rank its block of `array`, and puts what comes from each into `out` by rank, or into `array` itself. With `given` and `taken`,
-        given[i] elements go to rank i, and taken[i] come from it. Returns where the result is."""
+    def alltoall(
+        self,
+        array: Any,
+        out: Any = None,
+        *,
+        given: Sequence[int] | None = None,
+        taken: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Any:
+        """Gives each rank its block of `array`, and puts what comes from each into `out` by rank, or into `array`
+        itself. With `given` and `taken`, given[i] elements go to rank i, and taken[i] come from it. Returns where
+        the result is.
+        """
         kind = "all-to-all" if given is None and taken is None else "all-to-all-v"
         self._core.run(kind, array, out, "sum", 0, dtype, (given, taken))
         return array if out is None else out
 
-    def alltoall_async(self, array: Any, out: Any = None, *, given: Sequence[int] | None = None, taken: Sequence[int] | None = None, dtype: str | None = None) -> Work:
+    def alltoall_async(
+        self,
+        array: Any,
+        out: Any = None,
+        *,
+        given: Sequence[int] | None = None,
+        taken: Sequence[int] | None = None,
+        dtype: str | None = None,
+    ) -> Work:
         """Starts `alltoall`."""
         kind = "all-to-all" if given is None and taken is None else "all-to-all-v"
         return self._core.begin_run(kind, array, out, "sum", 0, dtype, (given, taken), array if out is None else out)
 
     def scan(self, array: A, op: str = "sum", *, out: Any = None, dtype: str | None = None) -> Any:
-        """Reduces over the ranks up to this one, in rank order, in place or into `out`; returns where the result is."""
+        """Reduces over the ranks up to this one, in rank order, in place or into `out`; returns where the result
+        is.
+        """
         self._core.run("scan", array, out, op, 0, dtype)
         return array if out is None else out
 
@@ -229,19 +324,29 @@ class Group:
         return self._core.begin_run("barrier")
 
     def send(self, array: Any, to: int, tag: int = 0, *, synchronous: bool = False, dtype: str | None = None) -> None:
-        """Sends the elements of `array` to rank `to`, and returns when it may be changed: a small message may still be on its way then.
-        `synchronous` returns when the receiver has it. `tag` is 0 to 2**32 - 1."""
+        """Sends the elements of `array` to rank `to`, and returns when it may be changed: a small message may still
+        be on its way then. `synchronous` returns when the receiver has it. `tag` is 0 to 2**32 - 1.
+        """
         self._core.block(self._core.send(array, to, tag, dtype, synchronous))
 
-    def send_async(self, array: Any, to: int, tag: int = 0, *, synchronous: bool = False, dtype: str | None = None) -> Work:
+    def send_async(
+        self, array: Any, to: int, tag: int = 0, *, synchronous: bool = False, dtype: str | None = None
+    ) -> Work:
         """Starts `send`."""
         return self._core.send(array, to, tag, dtype, synchronous)
 
-    def recv(self, array: Any, source: int | None = None, tag: int | None = None, *, dtype: str | None = None) -> Status:
-        """Receives the first message from rank `source` (None: any) with this `tag` (None: any) into `array`, which may be longer."""
-        return self._core.block(self._core.recv(array, source, tag, dtype))
+    def recv(
+        self, array: Any, source: int | None = None, tag: int | None = None, *, dtype: str | None = None
+    ) -> Status:
+        """Receives the first message from rank `source` (None: any) with this `tag` (None: any) into `array`, which
+        may be longer.
+        """
+        status: Status = self._core.block(self._core.recv(array, source, tag, dtype))
+        return status
 
-    def recv_async(self, array: Any, source: int | None = None, tag: int | None = None, *, dtype: str | None = None) -> Work:
+    def recv_async(
+        self, array: Any, source: int | None = None, tag: int | None = None, *, dtype: str | None = None
+    ) -> Work:
         """Starts `recv`."""
         return self._core.recv(array, source, tag, dtype)
 
@@ -256,8 +361,11 @@ class Group:
         receive_tag: int | None = None,
         dtype: str | None = None,
     ) -> Status:
-        """Sends `array` to rank `to` and receives into `out` at once, so that ranks which send to each other do not wait for ever."""
-        return self._core.block(self._core.sendrecv(array, to, out, source, tag, receive_tag, dtype))
+        """Sends `array` to rank `to` and receives into `out` at once, so that ranks which send to each other do not
+        wait for ever.
+        """
+        status: Status = self._core.block(self._core.sendrecv(array, to, out, source, tag, receive_tag, dtype))
+        return status
 
     def sendrecv_async(
         self,
@@ -274,9 +382,10 @@ class Group:
         return self._core.sendrecv(array, to, out, source, tag, receive_tag, dtype)
 
     def register(self, tensors: Iterable[Tensor]) -> list[int]:
-        """Agrees with all ranks on the tensors of each step, in this order, which is their priority, and returns a number for each. Every rank
-        calls it with the same tensors. `Mismatch` names the first that differs."""
-        rows = [(t.name, _KINDS.get(t.kind, t.kind), t.count, t.dtype, t.op, t.root) for t in tensors]
+        """Agrees with all ranks on the tensors of each step, in this order, which is their priority, and returns a
+        number for each. Every rank calls it with the same tensors. `Mismatch` names the first that differs.
+        """
+        rows = [(t.name, _KINDS.get(t.kind, t.kind), t.elements, t.dtype, t.op, t.root) for t in tensors]
         return self._core.register(rows)
 
     def push(self, tensor: int, array: Any, *, out: Any = None) -> Work:
@@ -288,8 +397,9 @@ class Group:
         self._core.set_step(step)
 
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
-        """A NumPy array of zeroes in memory that the ranks of the host share: collectives on such arrays copy least. Without NumPy it is a
-        memoryview of bytes, and `shape` their number."""
+        """A NumPy array of zeroes in memory that the ranks of the host share: collectives on such arrays copy
+        least. Without NumPy it is a memoryview of bytes, and `shape` their number.
+        """
         lengths = [shape] if isinstance(shape, int) else list(shape)
         try:
             import numpy
@@ -298,7 +408,7 @@ class Group:
                 raise
             return memoryview(self._core.alloc(math.prod(lengths)))
         kind = numpy.dtype(dtype)
-        memory = self._core.alloc(math.prod(lengths) * kind.itemsize)
+        memory: Any = self._core.alloc(math.prod(lengths) * kind.itemsize)
         return numpy.frombuffer(memory, numpy.uint8).view(kind).reshape(lengths)
 
     def stats(self) -> dict[str, int]:
@@ -314,7 +424,9 @@ class Group:
         return self._core.job_rank(rank)
 
     def dump(self) -> Path:
-        """Writes the last events of this rank to a new file, which https://ui.perfetto.dev opens, and returns its path."""
+        """Writes the last events of this rank to a new file, which https://ui.perfetto.dev opens, and returns its
+        path.
+        """
         return self._core.dump()
 
     def write_timeline(self, path: str | os.PathLike[str]) -> None:
@@ -322,13 +434,15 @@ class Group:
         self._core.write_timeline(os.fspath(path))
 
     def abort(self) -> None:
-        """Leaves the group without waiting for anybody: operations under way here end with `Closed`, and on the other ranks with
-        `PeerFailed`, which names this rank."""
+        """Leaves the group without waiting for anybody: operations under way here end with `Closed`, and on the
+        other ranks with `PeerFailed`, which names this rank.
+        """
         self._core.leave()
 
     def split(self, color: int | None, key: int = 0) -> Group | None:
-        """Makes groups of the ranks with the same `color`, numbered by `key` and then by rank; None for a rank whose color is None. Every
-        rank calls it. A group has its own order of operations and its own end."""
+        """Makes groups of the ranks with the same `color`, numbered by `key` and then by rank; None for a rank
+        whose color is None. Every rank calls it. A group has its own order of operations and its own end.
+        """
         made = self._core.split(color, key)
         return None if made is None else Group(made)
 
@@ -337,14 +451,17 @@ class Group:
         return Group(self._core.group(list(ranks)))
 
     def close(self) -> None:
-        """Leaves the group together with all its other ranks: waits for this rank's operations, then for all ranks. A second call does
-        nothing."""
+        """Leaves the group together with all its other ranks: waits for this rank's operations, then for all ranks.
+        A second call does nothing.
+        """
         self._core.close()
 
     def __enter__(self) -> Group:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self.close()
         else:

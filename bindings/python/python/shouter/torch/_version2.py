@@ -42,7 +42,9 @@ class Backend(Operations, TorchBackend):
         return TorchBackend.Options("shouter", self._timeout)
 
     def split(self, store: Any, ranks: Sequence[int], opts: Any) -> Backend:
-        return Backend(self._part(ranks), opts.timeout)
+        part = Backend(self._part(ranks), opts._timeout)
+        part.set_timeout(opts._timeout)
+        return part
 
     def shutdown(self) -> None:
         super().shutdown()
