@@ -76,7 +76,10 @@ def load(backend):
         import shouter.torch  # noqa: F401  registers the backend
     os.environ["BACKEND"], shipped.BACKEND = backend, Name(backend)
 
-    if torch.__version__.startswith("1.13"):
+    if not torch.__version__.startswith("1."):
+        # Optimizers import it at their first step: here it is once for all ranks of all tests.
+        import torch._dynamo
+    else:
         # Python 3.11 refuses a data class of torch.distributed._shard of 1.13, whatever the backend: DDP runs without ReplicatedTensor.
         from torch.nn.parallel import _replicated_tensor_ddp_utils
 

@@ -3,6 +3,8 @@ import os
 import warnings
 
 import torch
+import torch._dynamo  # optimizers import it at their first step: here it is once for all ranks
+import torch._dynamo.backends.debugging
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
