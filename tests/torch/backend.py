@@ -10,6 +10,7 @@ fails those behind it, since the ranks no longer agree.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import os
 import subprocess
@@ -22,7 +23,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PARTS = {"collectives": 3, "messages": 3, "groups": 4, "training": 2, "failures": 2}
 # A rank that takes longer hangs.
-LIMIT = 150
+LIMIT = 240
 
 
 def main() -> int:
@@ -95,6 +96,8 @@ def environment() -> dict[str, str]:
 def run_rank(part: str, rank: int, size: int, store: str) -> int:
     import torch
 
+    # A rank that hangs says where.
+    faulthandler.dump_traceback_later(LIMIT - 10, exit=True)
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     module = importlib.import_module(f"backend_{part}")

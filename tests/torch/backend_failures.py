@@ -28,7 +28,7 @@ def views_that_differ():
     for ours in (
         lambda: dist.all_reduce(torch.ones(3 + rank)),
         lambda: dist.all_reduce(torch.ones(4, dtype=torch.float32 if rank else torch.int32)),
-        lambda: dist.all_reduce(torch.ones(4)) if rank else dist.broadcast(torch.ones(4), 0),
+        lambda: dist.all_reduce(torch.ones(4)) if rank else dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4)),
         lambda: dist.all_reduce(torch.ones(400_000 + rank), async_op=True).wait(),
     ):
         why = refused(ours, error=shouter.Mismatch)

@@ -276,11 +276,11 @@ class Operations:
 
         def complete() -> None:
             status = handle.wait(0)
-            if status.count != count:
+            if status.elements != count:
                 raise Mismatch(
-                    f"recv: {status.count} elements came from rank {status.source} with tag {status.tag}, and the tensor has {count}; "
+                    f"recv: {status.elements} elements came from rank {status.source} with tag {status.tag}, and the tensor has {count}; "
                     "give both ranks tensors of the same size",
-                    rank=status.source, reason="diverged", operation="receive", ours=f"{count} elements", theirs=f"{status.count} elements",
+                    rank=status.source, reason="diverged", operation="receive", ours=f"{count} elements", theirs=f"{status.elements} elements",
                 )
             if own is not tensor:
                 copy_back([tensor], [own])
