@@ -48,7 +48,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="CHECK")
     parser.add_argument("--backend", default="shouter")
-    parser.add_argument("--limit", type=float, default=120, help="seconds for one run of all checks (default 120)")
+    parser.add_argument("--limit", type=float, default=240, help="seconds for one run of all checks (default 240)")
     options = parser.parse_args()
     checks, loose = list(ddp.CHECKS), ddp.LOOSE
     if not torch.__version__.startswith("1."):
