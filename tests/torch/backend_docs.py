@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed as dist
 from backend_common import NEW
 
-PAGES = [Path(__file__).parents[2] / "docs" / "pytorch.md", Path(__file__).parents[2] / "README.md"]
-SNIPPETS = [snippet for page in PAGES for snippet in re.findall(r"^```python\n(.*?import torch.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)]
+ROOT = Path(__file__).parents[2]
+TEXT = "".join((ROOT / page).read_text() for page in ("docs/pytorch.md", "README.md"))
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 _store: dist.Store
 
 
@@ -44,5 +47,12 @@ def stop() -> None:
     """Each snippet has left its group."""
 
 
-CHECKS = [check_of(at, snippet) for at, snippet in enumerate(SNIPPETS)]
-assert CHECKS
+def without_pytorch() -> None:
+    """The import says what to install."""
+    script = "import sys; sys.modules['torch'] = None; import shouter.torch"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1 and "pip install torch" in ended.stderr, ended.stderr
+
+
+assert SNIPPETS
+CHECKS = [without_pytorch, *(check_of(at, snippet) for at, snippet in enumerate(SNIPPETS))]

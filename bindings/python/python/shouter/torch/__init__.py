@@ -9,7 +9,7 @@ The rest of a program stays as it is. docs/pytorch.md says what each call does, 
 from __future__ import annotations
 
 try:
-    import torch.distributed as _dist
+    import torch as _torch
 except ModuleNotFoundError as why:
     if why.name != "torch":
         raise
@@ -17,6 +17,7 @@ except ModuleNotFoundError as why:
         "shouter.torch needs PyTorch 1.13 or newer; install it by `pip install torch`, or Debian's python3-torch", name="torch"
     ) from None
 
+_dist = _torch.distributed
 if not _dist.is_available():
     raise ImportError("this PyTorch was built without torch.distributed; install one that has it, as by `pip install torch`")
 

@@ -148,8 +148,17 @@ def behind(holder: TorchWork) -> Work | None:
 
 
 # PyTorch 1.13 keeps the part of a Work that is C++ and not the one that is Python's: these are under way, or were not long ago.
+_KEEPS = hasattr(dist.distributed_c10d, "BackendConfig")
 _recent: deque[Work] = deque()
 _RECENT = 16
+_recent_lock = threading.Lock()
+
+
+def _keep(work: Work) -> None:
+    with _recent_lock:
+        _recent.append(work)
+        while len(_recent) > _RECENT and _recent[0].flight.done():
+            _recent.popleft()
 
 
 class Work(TorchWork):
@@ -160,9 +169,8 @@ class Work(TorchWork):
         self.flight = flight
         self._limit = limit
         self._future: Future[list[torch.Tensor]] | None = None
-        _recent.append(self)
-        while len(_recent) > _RECENT and _recent[0].flight.done():
-            _recent.popleft()
+        if not _KEEPS:
+            _keep(self)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         """Waits for the end, and raises how it has failed. A time of zero is none."""
