@@ -203,7 +203,7 @@ def all_to_all():
     output = torch.empty(2 * size(), 3)
     dist.all_to_all_single(output, torch.arange(size()).repeat_interleave(2)[:, None].float().expand(-1, 3) + 10 * rank())
     same(output[:, 0], (10 * torch.arange(size()) + rank()).repeat_interleave(2).float())
-    # Rank r sends p rows to rank p, as started ones and of a type without a name in the library.
+    # Rank r sends p rows to rank p, as started ones.
     for dtype in (torch.float32, torch.bool):
         rows = sum(range(size()))
         output = torch.zeros(rank() * size(), 2).to(dtype)
@@ -211,6 +211,14 @@ def all_to_all():
         work = dist.all_to_all_single(output, given, [rank()] * size(), list(range(size())), async_op=True)
         work.wait()
         same(output, (torch.arange(size()) % 2).repeat_interleave(rank())[:, None].expand(-1, 2).to(dtype).contiguous())
+
+
+def all_to_all_of_types_without_a_name():
+    if not NEW:
+        return "PyTorch 1.13 has names for all it can move"
+    output = torch.empty(size(), 2).to(torch.float8_e4m3fnuz)
+    dist.all_to_all_single(output, torch.full((size(), 2), rank() + 1.0).to(output.dtype))
+    same(output.float()[:, 0], torch.arange(1.0, size() + 1))
 
 
 def calls_together():
@@ -303,6 +311,7 @@ CHECKS = [
     gathers_into_one_tensor,
     scatters,
     all_to_all,
+    all_to_all_of_types_without_a_name,
     calls_together,
     barriers,
     objects,

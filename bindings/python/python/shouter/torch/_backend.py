@@ -52,7 +52,8 @@ class Operations:
         name = DTYPES.get(dtype)
         if name is None:
             # What is only moved may be of any type.
-            name, counts = "uint8", tuple(each and [count * dtype.itemsize for count in each] for each in counts)
+            size = torch.empty((), dtype=dtype).element_size()
+            name, counts = "uint8", tuple(each and [count * size for count in each] for each in counts)
         try:
             return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep)
         except ShouterError as error:
