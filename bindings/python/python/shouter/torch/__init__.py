@@ -22,13 +22,13 @@ if not _dist.is_available():
     raise ImportError("this PyTorch was built without torch.distributed; install one that has it, as by `pip install torch`")
 
 from ._groups import leave_all as _leave_all
-from ._work import PeerFailed, Mismatch, Deadline, Closed
+from ._work import Closed, Deadline, Mismatch, PeerFailed, Timeout
 
 if hasattr(_dist.distributed_c10d, "BackendConfig"):
     from ._version2 import register as _register
 else:
     from ._version1 import register as _register
 
-__all__ = ["Closed", "Deadline", "Mismatch", "PeerFailed"]
+__all__ = ["Closed", "Deadline", "Mismatch", "PeerFailed", "Timeout"]
 
 _register()

@@ -150,7 +150,8 @@ class Operations:
         return Flight([handle], list(outputs), into.unpack)
 
     def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work | None:
-        flights = [self._gather_list(each, given) for each, given in zip(outputs, inputs)]
+        """`outputs` has a list for each rank, which has a tensor for each input."""
+        flights = [self._gather_list([of_rank[index] for of_rank in outputs], given) for index, given in enumerate(inputs)]
         return self._answer(_together(flights), opts)
 
     def gather(self, outputs: Lists, inputs: Tensors, opts: Any) -> Work | None:
@@ -309,15 +310,19 @@ class Operations:
     def monitored_barrier(self, opts: Any = None, wait_all_ranks: bool = False) -> None:
         """A barrier by messages to rank 0, which names the first rank that has not come in time, or all of them. The group goes on."""
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
-        seconds = timeout.total_seconds() if timeout is not None else 0.0
-        if seconds <= 0:
-            seconds = self._timeout.total_seconds()
+        # A negative time is none; zero is one.
+        seconds = (self._timeout if timeout is None or timeout < timedelta(0) else timeout).total_seconds()
+        # The words of these errors are Gloo's, for programs that look for them.
+        if seconds == 0:
+            text = f"monitored_barrier: Rank {self.core.rank} timed out in monitoredBarrier after 0 s, before it could hear of others; give it a longer timeout"
+            raise Deadline(text, rank=self.core.rank, reason="late", missing=[], operation="barrier", after=seconds)
         # PyTorch's tags are below; each barrier has its own, so what an earlier one has left is not for this one.
         tag, self._barriers = FIRST_TAG + self._barriers % FIRST_TAG, self._barriers + 1
         until = monotonic() + seconds
         if self.core.rank > 0:
             self.core.start_send(0, 0, "uint8", 0, tag)
-            self._await(0, tag, until, f"rank 0 has not let this rank go on within {seconds:.3f} s; it waits for others, or has not come itself")
+            text = f"Rank {self.core.rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0"
+            self._await(0, tag, until, f"{text}: it waits for others, or has not come itself, for {seconds:.3f} s")
             return
         peers = range(1, self.core.size)
         late: list[int] = []
@@ -330,7 +335,8 @@ class Operations:
                     break
         if late:
             ranks = ", ".join(str(peer) for peer in late)
-            text = f"monitored_barrier: {len(late)} of {self.core.size} ranks did not come within {seconds:.3f} s: {ranks}; see what they do"
+            who = "Ranks" if wait_all_ranks else "Rank"
+            text = f"monitored_barrier: {who} {ranks} failed to pass monitoredBarrier in {seconds:.3f} s; see what they do"
             raise Deadline(text, rank=late[0], reason="late", missing=late, operation="barrier", after=seconds)
         for peer in peers:
             self.core.start_send(0, 0, "uint8", peer, tag)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import ProcessGroup as TorchProcessGroup
-from torch.distributed.distributed_c10d import ReduceScatterOptions
+from torch.distributed.distributed_c10d import AllreduceOptions, ReduceScatterOptions
 
 from .. import _core
 from . import _groups
@@ -22,6 +22,15 @@ class ProcessGroup(Operations, TorchProcessGroup):
     def __init__(self, core: _core.Group, timeout: timedelta) -> None:
         TorchProcessGroup.__init__(self, core.rank, core.size)
         self._open(core, timeout)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Work | None:
+        """Also as programs call a group itself: with a tensor, with a reduction, without options."""
+        if not isinstance(opts, AllreduceOptions):
+            options = AllreduceOptions()
+            if opts is not None:
+                options.reduceOp = opts
+            opts = options
+        return super().allreduce([tensors] if isinstance(tensors, torch.Tensor) else tensors, opts)
 
     # Older names of the same calls.
 

@@ -36,7 +36,11 @@ class Closed(errors.Closed, _BackendError):
     """`shouter.Closed`, for those who catch PyTorch's error, too."""
 
 
-_RAISED = {kind.__bases__[0]: kind for kind in (PeerFailed, Mismatch, Deadline, Closed)}
+class Timeout(errors.Timeout, _BackendError):
+    """`shouter.Timeout`, for those who catch PyTorch's error, too."""
+
+
+_RAISED = {kind.__bases__[0]: kind for kind in (PeerFailed, Mismatch, Deadline, Closed, Timeout)}
 
 
 def raised(error: BaseException) -> BaseException:
@@ -44,7 +48,9 @@ def raised(error: BaseException) -> BaseException:
     kind = _RAISED.get(type(error))
     if kind is None:
         return error
-    other = kind(str(error))
+    # Programs that know PyTorch's backends look for these words.
+    late = "shouter: Timed out waiting: " if isinstance(error, TimeoutError) else ""
+    other = kind(f"{late}{error}")
     other.__dict__.update(error.__dict__)
     return other
 
