@@ -16,6 +16,7 @@ use shouter_reducer::p2p::{
 };
 
 use super::Group;
+use super::drive::RankEngine;
 use super::element::Element;
 use super::staging::{Ended, Staged};
 use crate::engine::executor_time;
@@ -145,8 +146,8 @@ impl Transfer<'_> {
     /// # Errors
     /// [`Error::Closed`] in a forked child.
     pub fn cancel(&self) -> Result<bool, Error> {
-        let id = self.id;
-        self.group.drive.with(move |engine| engine.cancel_receive(id))
+        let (group, id) = (self.group.drive.group(), self.id);
+        self.group.drive.with(move |engine| engine.cancel_receive(group, id))
     }
 }
 
@@ -291,7 +292,6 @@ impl Group {
     /// ```
     #[allow(unsafe_code)]
     pub unsafe fn start_exchange(&self, exchange: Exchange<'_>) -> Result<Transfer<'_>, Error> {
-        self.check_of_all()?;
         self.start_transfer(&exchange)
     }
 
@@ -306,7 +306,6 @@ impl Group {
         tag: impl Into<Tag>,
         timeout: Duration,
     ) -> Result<Option<Status>, Error> {
-        self.check_of_all()?;
         let (from, tag) = (from.into().rank(), tag.into().number());
         if let Some(Rank(rank)) = from.filter(|rank| rank.0 >= self.size()) {
             return Err(Error::Argument(format!("rank {rank} does not exist in a group of {}", self.size())));
@@ -344,21 +343,9 @@ impl Group {
     }
 
     /// Runs all of these to their ends, and returns an outcome for each.
-    /// Messages are those of the group of all ranks.
-    fn check_of_all(&self) -> Result<(), Error> {
-        match self.subset {
-            None => Ok(()),
-            Some(_) => Err(Error::Argument(
-                "a group of some ranks has no messages of its own; send and receive by the group of all ranks, with a tag for this \
-                 group"
-                    .into(),
-            )),
-        }
-    }
-
     fn exchange(&self, exchanges: &[Exchange<'_>]) -> Vec<Result<Status, Error>> {
         let all = |error: Error| exchanges.iter().map(|_| Err(error.clone())).collect();
-        if let Err(error) = self.drive.check_process().and_then(|()| self.check_of_all()) {
+        if let Err(error) = self.drive.check_process() {
             return all(error);
         }
         let staged: Result<Vec<_>, _> = exchanges.iter().map(Exchange::staged).collect();
@@ -466,7 +453,9 @@ impl Group {
 
     /// What became of sends that had ended, when the group is left.
     pub(super) fn check_late(&self) -> Result<(), Error> {
-        let (late, left) = self.drive.with(|engine| (engine.take_late(), engine.probe(None, None)))?;
+        let group = self.drive.group();
+        let look = move |engine: &mut RankEngine| (engine.take_late(group), engine.probe(group, None, None));
+        let (late, left) = self.drive.with(look)?;
         if let Some(Matched { peer, tag, dtype, count }) = left {
             tracing::warn!(
                 rank = self.rank.0,

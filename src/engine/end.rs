@@ -98,8 +98,7 @@ impl Engine {
     /// A rank has left in good order. What it has started goes on without it, for it has done its part; an operation behind that
     /// ends the group.
     pub fn left(&mut self, departure: Departure) {
-        self.messages.left(Rank(departure.rank));
-        self.windows.left(Rank(departure.rank));
+        self.beside.left(Rank(departure.rank));
         self.left.push(departure);
     }
 
@@ -127,7 +126,7 @@ impl Engine {
             return false;
         }
         let drained = self.leaving.as_mut().map_or(now, |leaving| *leaving.drained.get_or_insert(now));
-        let has_work = self.messages.has_work() || self.windows.has_work() || !self.groups.is_empty();
+        let has_work = self.beside.has_work() || !self.groups.is_empty();
         !has_work && now.saturating_since(self.last_busy) > QUIET || now.saturating_since(drained) >= LINGER
     }
 
@@ -163,8 +162,7 @@ impl Engine {
         if self.liveness.departures_expected() || self.executor.aborted().is_some() {
             return;
         }
-        let of_messages = self.messages.deserter(now);
-        if let Some(rank) = of_messages.or_else(|| self.windows.deserter(now)) {
+        if let Some(rank) = self.beside.deserter(now) {
             self.end(rank, AbortReason::Aborted);
         }
     }
@@ -179,10 +177,7 @@ impl Engine {
         {
             self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
         }
-        let is_busy = self.running != 0
-            || !self.submitted.is_empty()
-            || self.messages.are_running()
-            || self.windows.are_running();
+        let is_busy = self.running != 0 || !self.submitted.is_empty() || self.beside.is_running();
         if self.executor.aborted().is_none() && is_busy {
             self.end(self.rank, AbortReason::Aborted);
         }
@@ -203,8 +198,7 @@ impl Engine {
         self.flooded = true;
         self.submitted.close();
         self.fence_tensors();
-        self.messages.abort(&cause);
-        self.windows.abort(&cause);
+        self.beside.abort(&cause);
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.reason, "the group has ended");
         let (rank, value) = (Some(cause.culprit), cause.reason.code().into());
         self.executor.note(Record { rank, value, ..Record::of(RecordKind::AbortSent) });
@@ -219,8 +213,7 @@ impl Engine {
         // Ahead of the wait for copies.
         let mut inboxes = Inboxes {
             executor: &mut self.executor,
-            messages: &mut self.messages,
-            windows: &mut self.windows,
+            beside: &mut self.beside,
             groups: &mut self.groups,
         };
         self.up.transmit(now, &mut inboxes);
@@ -228,8 +221,7 @@ impl Engine {
         self.gather();
         let waited = self.quiesce();
         self.executor.fenced();
-        self.messages.fenced();
-        self.windows.fenced();
+        self.beside.fenced();
         self.groups.end_with_all(&cause);
         let others = !self.up.is_empty() || self.notice.is_some();
         self.settling = others.then(|| now + waited + FLOOD);

@@ -6,11 +6,13 @@
 //!                        '--fragments, releases-- channel::up
 //! ```
 //!
-//! That is the group of all ranks. Groups of some of them have executors of their own, over the same channels (`groups`).
+//! That is the group of all ranks. Groups of some of them have executors of their own, over the same channels (`groups`). Each has messages and
+//! windows beside its collectives (`beside`).
 //!
 //! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
 //! the runtime calls [`Engine::poll`] with the time.
 
+mod beside;
 pub(crate) mod divergence;
 mod end;
 pub(crate) mod groups;
@@ -33,11 +35,9 @@ use shouter_reducer::executor::{
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::{Span, TensorRegion};
-use shouter_reducer::p2p::Messenger;
 use shouter_reducer::recorder::Recorder;
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, NodeMemory, SendToken};
-use shouter_reducer::windows::Windows;
 
 use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
@@ -46,11 +46,11 @@ use crate::channel::verbs::{Digest, Fault};
 use crate::group::watch::{Departure, Notice};
 use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
+use beside::Beside;
 use divergence::{Ballot, Open};
 use end::Leaving;
 use groups::Groups;
 use liveness::Liveness;
-use served::Served;
 use submitted::Submitted;
 use trace::Watch;
 
@@ -94,11 +94,10 @@ pub struct Staging {
     pub memory: Box<dyn Any + Send>,
 }
 
-/// Where the channels hand what they receive: to the messages, to the windows, or to the executor of the group that it belongs to.
+/// Where the channels hand what they receive: to the group that it belongs to, and there to the executor or to what is beside it.
 struct Inboxes<'a> {
     executor: &'a mut Executor,
-    messages: &'a mut Served<Messenger>,
-    windows: &'a mut Served<Windows>,
+    beside: &'a mut Beside,
     groups: &'a mut Groups,
 }
 
@@ -106,8 +105,7 @@ impl Inbox for Inboxes<'_> {
     #[inline]
     fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         match header.key.group {
-            _ if header.kind.is_p2p() => self.messages.on_message(header, payload),
-            _ if header.kind.is_window() => self.windows.on_message(header, payload),
+            0 if Beside::takes(header) => self.beside.on_message(header, payload),
             0 => self.executor.on_fragment(header, payload),
             _ => self.groups.fragment(header, payload),
         }
@@ -127,8 +125,7 @@ impl Inbox for Inboxes<'_> {
     fn released(&mut self, token: SendToken) {
         match token.owner() {
             _ if token == SendToken::CONTROL => {}
-            0 if token.is_p2p() => self.messages.on_released(token),
-            0 if token.is_window() => self.windows.on_released(token),
+            0 if Beside::has_posted(token) => self.beside.on_released(token),
             0 => self.executor.on_released(token),
             _ => self.groups.released(token),
         }
@@ -167,8 +164,7 @@ pub struct Engine {
     staging: Option<Staging>,
     /// ...and the slots after the channels that send from them and the device that has page-locked them.
     executor: Executor,
-    messages: Served<Messenger>,
-    windows: Served<Windows>,
+    beside: Beside,
     groups: Groups,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
@@ -199,8 +195,7 @@ impl Engine {
         node.iter().for_each(|node| node.beat(local));
         Self {
             executor,
-            messages: messages::messages(rank, ranks),
-            windows: windows::windows(rank, ranks),
+            beside: Beside::new(0, rank, ranks),
             groups: Groups::new(),
             rank,
             per_node: per_node.max(1),
@@ -395,8 +390,7 @@ impl Engine {
     /// Whether nothing is under way and all outcomes can be taken.
     pub fn is_idle(&self) -> bool {
         self.running == 0
-            && !self.messages.are_running()
-            && !self.windows.are_running()
+            && !self.beside.is_running()
             && self.settling.is_none()
             && self.submitted.is_empty()
     }
@@ -441,8 +435,7 @@ impl Poller for Engine {
         busy |= self.admit(now);
         let mut inboxes = Inboxes {
             executor: &mut self.executor,
-            messages: &mut self.messages,
-            windows: &mut self.windows,
+            beside: &mut self.beside,
             groups: &mut self.groups,
         };
         busy |= self.up.receive(now, &mut inboxes);
@@ -457,8 +450,7 @@ impl Poller for Engine {
             let (per_node, own, lost) = (self.per_node, self.rank, loss.rank);
             let host = |rank: Rank| rank.0 / per_node;
             let is_behind = |rank| rank == lost || host(rank) == host(lost) && host(lost) != host(own);
-            let waits =
-                || self.running != 0 || self.messages.wait_for(is_behind) || self.windows.wait_for(is_behind);
+            let waits = || self.running != 0 || self.beside.waits_for(is_behind);
             if has_left && !waits() {
                 continue;
             }
@@ -495,15 +487,13 @@ impl Poller for Engine {
             }
             .worked;
         }
-        busy |= self.messages.poll(time, &mut self.up);
-        busy |= self.windows.poll(time, &mut self.up);
+        busy |= self.beside.poll(time, &mut self.up);
         if !self.groups.is_empty() {
             busy |= self.groups.poll(now, &mut self.up);
         }
         let mut inboxes = Inboxes {
             executor: &mut self.executor,
-            messages: &mut self.messages,
-            windows: &mut self.windows,
+            beside: &mut self.beside,
             groups: &mut self.groups,
         };
         busy |= self.up.transmit(now, &mut inboxes);
@@ -546,8 +536,7 @@ impl Poller for Engine {
 
     fn next_deadline(&self) -> Option<Instant> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
-        let messages = self.messages.next_deadline().map(|deadline| Instant::ZERO + deadline);
-        let windows = self.windows.next_deadline().map(|deadline| Instant::ZERO + deadline);
+        let beside = self.beside.next_deadline().map(|deadline| Instant::ZERO + deadline);
         let up = self.up.next_deadline();
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
@@ -557,8 +546,7 @@ impl Poller for Engine {
         let held = self.submitted.next_deadline();
         [
             executor,
-            messages,
-            windows,
+            beside,
             up,
             node,
             self.settling,

@@ -1,4 +1,4 @@
-//! What the engine does alike for the state machines beside its executor: polls one, keeps how its requests have ended until somebody
+//! What the engine does alike for the state machines beside executors: polls one, keeps how its requests have ended until somebody
 //! takes that, and finds out which of them wait for a rank that has left.
 
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub(super) trait Machine {
     fn fenced(&mut self);
 }
 
-/// A state machine of the group of all, and the ends that nobody has taken.
+/// A state machine of a group, and the ends that nobody has taken.
 pub(super) struct Served<M: Machine> {
     pub(super) machine: M,
     ended: BTreeMap<M::Id, M::Outcome>,

@@ -1,10 +1,10 @@
 //! The groups of some ranks that this rank is a member of, beside the group of all: many at once, each with an order of its own.
 //!
 //! ```text
-//!   Group --start--> Engine --+--> executor of the group of all
-//!                             '--> Groups --> Subgroup --> executor --> Route --+
-//!                                    ^                                          v
-//!                                    '------ by the number in the header --- UpChannels
+//!   Group --start--> Engine --+--> executor of the group of all, and Beside
+//!                             '--> Groups --> Subgroup --+--> executor --> Route --+
+//!                                    ^                   '--> Beside -------^      v
+//!                                    '------ by the number in the header ----- UpChannels
 //! ```
 //!
 //! A group costs an [executor](Subgroup) over a flat grid, and no thread, socket or segment. Members agree on it by themselves
@@ -31,6 +31,7 @@ use shouter_reducer::header::{Header, MatchKey};
 use shouter_reducer::transport::SendToken;
 
 use super::Engine;
+use super::beside::Beside;
 use super::submitted::Submissions;
 use crate::channel::up::UpChannels;
 pub(crate) use lineage::Lineage;
@@ -346,6 +347,24 @@ impl Engine {
         match group {
             None => self.is_idle(),
             Some(id) => self.groups.look(id).is_none_or(Subgroup::is_idle),
+        }
+    }
+
+    /// Messages and windows of a group; `None` for a group that is gone.
+    #[inline]
+    pub(super) fn beside_in(&mut self, group: Option<GroupId>) -> Option<&mut Beside> {
+        match group {
+            None => Some(&mut self.beside),
+            Some(GroupId(id)) => self.groups.group(id).map(Subgroup::beside),
+        }
+    }
+
+    /// Whether a group's outcomes are held back.
+    #[inline]
+    pub(super) fn is_settling_in(&self, group: Option<GroupId>) -> bool {
+        match group {
+            None => self.settling.is_some(),
+            Some(id) => self.groups.look(id).is_some_and(Subgroup::is_settling),
         }
     }
 

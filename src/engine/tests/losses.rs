@@ -161,11 +161,11 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
             if is_message {
                 let to = Rank(target);
                 engine
-                    .start_send(SendRequest { to, tag: 1, dtype, data, synchronous: true, deadline })
+                    .start_send(None, SendRequest { to, tag: 1, dtype, data, synchronous: true, deadline })
                     .unwrap();
             } else {
-                let window = engine.open_window(data, dtype).unwrap();
-                engine.set_window_lengths(window, vec![64; ranks as usize].into());
+                let window = engine.open_window(None, data, dtype).unwrap().unwrap();
+                engine.set_window_lengths(None, window, vec![64; ranks as usize].into());
                 let (target, action, into) = (Rank(target), Action::Put, TensorRegion::empty());
                 let request = AccessRequest {
                     window,
@@ -178,7 +178,7 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
                     deadline,
                     waited: true,
                 };
-                engine.start_access(request).unwrap();
+                engine.start_access(None, request).unwrap();
             }
             engine.left(Departure { rank: lost.0, started: 0 });
             engine.poll(now);
