@@ -10,6 +10,12 @@ use shouter::{DType, Error, Exchange, Group, ReduceOp, Source, Tag, TensorSpec};
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
+    // Ranks that leave without the others.
+    match ranks::scenario().as_deref() {
+        Some("go_on") => ranks::end(join().and_then(go_on)),
+        Some("cut_off") => ranks::end(join().and_then(cut_off)),
+        _ => {}
+    }
     play(
         &[
             ("messages", messages),
@@ -58,9 +64,10 @@ fn talk(group: &Group, salt: u32) -> Result<(), Error> {
     group.batch(&mut exchanges).into_iter().try_for_each(|ended| ended.map(drop))?;
     drop(exchanges);
     assert!((0..).zip(&parts).all(|(from, part)| *part == elements(salt, from, 50_000)));
-    // From any, probed.
+    // From any, probed. Nobody goes on to the next messages before.
     if rank > 0 {
-        return group.send(&elements(salt, rank, 10 * rank as usize), 0, rank);
+        group.send(&elements(salt, rank, 10 * rank as usize), 0, rank)?;
+        return group.barrier();
     }
     let mut seen = vec![];
     for _ in 1..group.size() {
@@ -73,7 +80,7 @@ fn talk(group: &Group, salt: u32) -> Result<(), Error> {
     seen.sort_unstable();
     assert_eq!(seen, (1..group.size()).collect::<Vec<_>>());
     assert_eq!(group.probe(Source::Any, Tag::Any, Duration::ZERO)?, None);
-    Ok(())
+    group.barrier()
 }
 
 /// Messages of overlapping groups with the same tags, at the same time.
@@ -83,8 +90,7 @@ fn messages(all: &Group) -> Result<(), Error> {
         (1..).zip(&groups).filter_map(|(salt, group)| Some((salt, group.as_ref()?))).collect();
     own.push((0, all));
     std::thread::scope(|scope| {
-        let talks: Vec<_> =
-            own.iter().map(|&(salt, group)| scope.spawn(move || talk(group, salt))).collect();
+        let talks: Vec<_> = own.iter().map(|&(salt, group)| scope.spawn(move || talk(group, salt))).collect();
         talks.into_iter().try_for_each(|talk| talk.join().expect("no panic"))
     })?;
     // What was sent in one group is no other group's.
@@ -202,12 +208,13 @@ fn errors(all: &Group) -> Result<(), Error> {
             assert!(matches!(error, Error::Mismatch { rank: Some(0), .. }), "{error:?}");
             assert!(error.to_string().contains("rank 0 of this group is rank 2 of the job"), "{error}");
         }
-        _ => {
-            let error = group.receive(&mut [0f32; 10], 0, 77).unwrap_err();
-            assert!(matches!(&error, Error::Deadline { missing, .. } if *missing == [0]), "{error:?}");
-            assert!(error.to_string().contains("tag 77"), "{error}");
-        }
+        _ => {}
     }
+    // What nobody sends; all wait, so that none is late for the others.
+    let next = neighbours(&group).1;
+    let error = group.receive(&mut [0f32; 10], next, 77).unwrap_err();
+    assert!(matches!(&error, Error::Deadline { missing, .. } if *missing == [next]), "{error:?}");
+    assert!(error.to_string().contains("tag 77"), "{error}");
     talk(&group, 3)?;
     // A part that is gone is denied, and its window's number goes on.
     let window = group.window(vec![0u16; 10])?;
@@ -308,6 +315,61 @@ fn die(all: &Group) -> Result<(), Error> {
     all.barrier()
 }
 
+/// Rank 0 leaves the job, and rank 1 after it, when nobody passes that on. The others go on for longer than it takes to miss a heartbeat.
+fn go_on(all: Group) -> Result<(), Error> {
+    let rest = (all.rank() >= 2).then(|| all.group(&[2, 3])).transpose()?;
+    all.barrier()?;
+    let Some(rest) = rest else {
+        std::thread::sleep(Duration::from_millis(700) * all.rank());
+        return Ok(());
+    };
+    let until = std::time::Instant::now() + Duration::from_secs(4);
+    // The members decide together when they end.
+    let mut goes_on = [1u8];
+    while goes_on == [1] {
+        std::thread::sleep(Duration::from_millis(50));
+        goes_on = [u8::from(std::time::Instant::now() < until)];
+        rest.broadcast(&mut goes_on, 0)?;
+        talk(&rest, 1)?;
+    }
+    rest.finalize()
+}
+
+/// The leader of a host leaves the job, and a rank of its host waits for one of another host, which it reaches by that leader alone: it hears
+/// at once that it waits in vain.
+fn cut_off(all: Group) -> Result<(), Error> {
+    let pair = (all.rank() % 2 == 1).then(|| all.group(&[3, 1])).transpose()?;
+    all.barrier()?;
+    let Some(pair) = pair else {
+        // The other leader stays until the ranks of its host are through.
+        if all.rank() == 2 {
+            return all.receive(&mut [0u8], 3, 1).map(drop);
+        }
+        return Ok(());
+    };
+    let begun = std::time::Instant::now();
+    let error = match (parameter("CALL").as_deref(), pair.rank()) {
+        (Some("collective"), _) => loop {
+            if let Err(error) = pair.barrier() {
+                break error;
+            }
+        },
+        (_, 1) => pair.receive(&mut [0u8], 0, 1).map(drop).unwrap_err(),
+        _ => loop {
+            if let Err(error) = pair.send_receive((&[1u8], 1), (&mut [0u8], 1), 2) {
+                break error;
+            }
+        },
+    };
+    assert_eq!(error.reason(), Some(shouter::Reason::Aborted), "{error:?}");
+    assert!(error.to_string().contains("rank 0 of the job"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for its deadline");
+    if all.rank() == 3 {
+        all.send(&[1u8], 2, 1)?;
+    }
+    Ok(())
+}
+
 /// Ranks and hosts: one rank on each host, several, all on one.
 const PLACES: [(u32, u32); 3] = [(4, 4), (4, 2), (4, 1)];
 
@@ -353,6 +415,19 @@ fn a_member_that_leaves_is_not_waited_for() {
 #[test]
 fn what_was_sent_arrives_though_the_sender_has_dropped_the_group() {
     run_all([job(3, 3, "last_words"), job(3, 1, "last_words")]).iter().for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn who_leaves_after_rank_0_is_not_taken_for_dead() {
+    let kernel = job(4, 2, "go_on").args(&["--transport", "kernel"]);
+    let plans = PLACES.map(|(ranks, hosts)| job(ranks, hosts, "go_on")).into_iter().chain([kernel]);
+    run_all(plans).iter().for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn who_is_reached_by_a_leader_that_has_left_is_not_waited_for() {
+    let plan = |call| job(4, 2, "cut_off").with("CALL", call);
+    run_all([plan("message"), plan("collective")]).iter().for_each(ranks::State::assert_success);
 }
 
 #[test]

@@ -95,10 +95,19 @@ impl Beside {
         self.windows.left(rank);
     }
 
-    /// A rank that has left, and that something waits for in vain.
+    /// A rank that has left, and that something waits for in vain; see [`Served::deserter`].
     #[cold]
-    pub(super) fn deserter(&mut self, now: Instant) -> Option<Rank> {
-        self.messages.deserter(now).or_else(|| self.windows.deserter(now))
+    pub(super) fn deserter(
+        &mut self,
+        now: Instant,
+        behind: impl Fn(Rank, Rank) -> bool + Copy,
+    ) -> Option<Rank> {
+        self.messages.deserter(now, behind).or_else(|| self.windows.deserter(now, behind))
+    }
+
+    /// The ranks that there were messages or accesses with.
+    pub(super) fn known(&self) -> impl Iterator<Item = Rank> {
+        self.messages.machine.known().chain(self.windows.machine.known())
     }
 
     /// The group ends: what has not ended does so when nothing refers to its memory.

@@ -135,7 +135,6 @@ impl Inbox for Inboxes<'_> {
 /// Everything that one rank drives.
 pub struct Engine {
     rank: Rank,
-    per_node: u32,
     up: UpChannels,
     node: Option<Arc<NodeSegment>>,
     liveness: Liveness,
@@ -198,7 +197,6 @@ impl Engine {
             beside: Beside::new(0, rank, ranks),
             groups: Groups::new(),
             rank,
-            per_node: per_node.max(1),
             up,
             node,
             liveness: Liveness::new(first, local, per_node, dead_after, now),
@@ -389,10 +387,7 @@ impl Engine {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub fn is_idle(&self) -> bool {
-        self.running == 0
-            && !self.beside.is_running()
-            && self.settling.is_none()
-            && self.submitted.is_empty()
+        self.running == 0 && !self.beside.is_running() && self.settling.is_none() && self.submitted.is_empty()
     }
 
     /// Operations started so far.
@@ -433,12 +428,12 @@ impl Poller for Engine {
             self.end(culprit, why);
         }
         busy |= self.admit(now);
-        let mut inboxes = Inboxes {
-            executor: &mut self.executor,
-            beside: &mut self.beside,
-            groups: &mut self.groups,
-        };
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
         busy |= self.up.receive(now, &mut inboxes);
+        if self.groups.has_departures() {
+            self.take_departures();
+        }
         while let Some(loss) = self.up.take_lost() {
             if self.liveness.departures_expected() {
                 continue;
@@ -446,19 +441,20 @@ impl Poller for Engine {
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
             self.watch.lost(now, loss.rank, &mut self.executor);
             let has_left = self.left.iter().any(|departure| departure.rank == loss.rank.0);
+            // A lost accelerator is told of some peer, whichever: it has nothing to do with that one.
+            let is_device = loss.why == Loss::Verbs(Fault::Accelerator);
             // What goes by other ways goes on.
-            let (per_node, own, lost) = (self.per_node, self.rank, loss.rank);
-            let host = |rank: Rank| rank.0 / per_node;
-            let is_behind = |rank| rank == lost || host(rank) == host(lost) && host(lost) != host(own);
+            let (grid, own, lost) = (self.executor.config().grid, self.rank, loss.rank);
+            let is_behind = |rank| rank == lost || end::is_behind(&grid, own, lost, rank);
             let waits = || self.running != 0 || self.beside.waits_for(is_behind);
-            if has_left && !waits() {
+            if has_left && !is_device && !waits() {
                 continue;
             }
-            // A rank that has lost its own port blames itself: the peer works.
+            // A rank that has lost its own port or accelerator blames itself: the peer works.
             let cause = match &loss.why {
-                _ if has_left => (loss.rank, AbortReason::Aborted),
-                Loss::Verbs(Fault::Accelerator) => (self.rank, AbortReason::Accelerator),
+                _ if is_device => (self.rank, AbortReason::Accelerator),
                 why if why.is_own() => (self.rank, AbortReason::Disconnected),
+                _ if has_left => (loss.rank, AbortReason::Aborted),
                 why => (loss.rank, why.reason()),
             };
             self.seen.get_or_insert_with(|| (cause.0, loss.why.to_string().into()));
@@ -491,11 +487,8 @@ impl Poller for Engine {
         if !self.groups.is_empty() {
             busy |= self.groups.poll(now, &mut self.up);
         }
-        let mut inboxes = Inboxes {
-            executor: &mut self.executor,
-            beside: &mut self.beside,
-            groups: &mut self.groups,
-        };
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
         busy |= self.up.transmit(now, &mut inboxes);
         self.watch.look(now, &self.up, &mut self.executor);
         busy |= self.gather();
@@ -544,22 +537,10 @@ impl Poller for Engine {
         let compare = (self.running != 0).then_some(self.next_compare);
         let groups = self.groups.next_deadline();
         let held = self.submitted.next_deadline();
-        [
-            executor,
-            beside,
-            up,
-            node,
-            self.settling,
-            self.ask_at,
-            ballot,
-            suspect,
-            compare,
-            groups,
-            held,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        [executor, beside, up, node, self.settling, self.ask_at, ballot, suspect, compare, groups, held]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

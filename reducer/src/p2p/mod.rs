@@ -230,6 +230,11 @@ impl Messenger {
         }
     }
 
+    /// The ranks that there were messages with, or receives from.
+    pub fn known(&self) -> impl Iterator<Item = Rank> {
+        self.peers.iter().map(|(rank, _)| rank)
+    }
+
     /// Whether no transport refers to memory of a send, a copy included.
     pub fn is_at_rest(&self) -> bool {
         self.sends.iter().all(|(_, send)| send.unreleased == 0)

@@ -304,6 +304,11 @@ impl Windows {
         self.answers = Slots::default();
     }
 
+    /// The ranks that there were accesses to, or from.
+    pub fn known(&self) -> impl Iterator<Item = Rank> {
+        self.outbound.keys().chain(self.inbound.keys()).copied()
+    }
+
     /// Whether no transport refers to memory of an access or an answer, copies included.
     pub fn is_at_rest(&self) -> bool {
         self.accesses.iter().all(|(_, access)| access.unreleased == 0)

@@ -17,7 +17,7 @@ use shouter_reducer::executor::{
     AbortReason, Completed, Disposition, Executor, OpId, Refusal, Request, StartError,
 };
 use shouter_reducer::fusion::Ends;
-use shouter_reducer::grid::Rank;
+use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, MessageKind};
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
@@ -28,7 +28,8 @@ use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannels;
 use crate::engine::beside::Beside;
 use crate::engine::divergence::{LOOK_EVERY, VERDICT, VIEWS};
-use crate::engine::end::{FLOOD, abort_header};
+use crate::engine::end::{FLOOD, abort_header, is_behind};
+use crate::engine::served::ARRIVES;
 use crate::engine::submitted::{Due, Failure, Submissions, Submitted};
 use crate::engine::{COMPARE_EVERY, executor_time};
 
@@ -52,6 +53,8 @@ pub(super) struct Subgroup {
     owner: u32,
     lineage: Lineage,
     members: Arc<Members>,
+    /// Which rank of the job is on which host.
+    job: Grid,
     executor: Executor,
     beside: Beside,
     peers: Box<[Peer]>,
@@ -65,8 +68,10 @@ pub(super) struct Subgroup {
     /// ...and who hears of the ends of those that were.
     dues: Vec<(OpId, Ends<Due>)>,
     finished: Vec<Completed>,
-    /// A member has left.
+    /// A member has left, or a rank by which members are reached.
     has_left: bool,
+    /// Such ranks, as errors name them, and when nothing that they have sent on is on its way any more.
+    cut: Vec<(Rank, Option<Instant>)>,
     flooded: bool,
     /// Outcomes are held back until nothing refers to the trainer's memory; the members are told of the end until then at least.
     settling: Option<Instant>,
@@ -80,7 +85,7 @@ impl Subgroup {
     pub(super) fn new(
         (id, owner): (u32, u32),
         lineage: Lineage,
-        members: Arc<Members>,
+        (members, job): (Arc<Members>, Grid),
         executor: Executor,
     ) -> Self {
         let peers = vec![Peer::default(); members.size() as usize].into();
@@ -90,6 +95,7 @@ impl Subgroup {
             lineage,
             beside: Beside::new(id, members.own(), members.size()),
             members,
+            job,
             executor,
             peers,
             ungreeted: vec![],
@@ -100,6 +106,7 @@ impl Subgroup {
             dues: vec![],
             finished: vec![],
             has_left: false,
+            cut: vec![],
             flooded: false,
             settling: None,
             ballot: None,
@@ -253,6 +260,17 @@ impl Subgroup {
         }
     }
 
+    /// A rank has left the job.
+    pub(super) fn departed(&mut self, rank: Rank) {
+        let (job, own) = (self.job, self.members.rank(self.members.own()).unwrap_or_default());
+        if self.members.ranks().iter().any(|member| is_behind(&job, own, rank, *member)) {
+            let name = self.members.name(rank);
+            self.cut.push((name, None));
+            self.beside.left(name);
+            self.has_left = true;
+        }
+    }
+
     /// Whether a poll can do something.
     #[inline]
     fn is_active(&self) -> bool {
@@ -301,7 +319,10 @@ impl Subgroup {
         busy |= self.send_waiting(up);
         if let Some(until) = self.settling {
             let late = now >= until;
-            self.settling = match self.executor.is_at_rest() && !self.beside.is_running() && (late || self.waiting.is_empty()) {
+            self.settling = match self.executor.is_at_rest()
+                && !self.beside.is_running()
+                && (late || self.waiting.is_empty())
+            {
                 true => None,
                 false if late => Some(now + FLOOD),
                 false => Some(until),
@@ -361,7 +382,18 @@ impl Subgroup {
         let oldest = self.under_way.iter().min();
         let absent = |peer: &Peer| oldest.is_some_and(|op| peer.left.is_some_and(|started| started <= op.0));
         let number = self.peers.iter().position(absent).map(|number| Rank(number as u32));
-        if let Some(number) = number.or_else(|| self.beside.deserter(now)) {
+        let number = number.or_else(|| {
+            // What was sent on before may be enough.
+            let cut = if oldest.is_some() { &mut self.cut[..] } else { &mut [] };
+            let mut passed = cut
+                .iter_mut()
+                .filter_map(|(name, until)| (now >= *until.get_or_insert(now + ARRIVES)).then_some(*name));
+            passed.next()
+        });
+        let (job, members) = (self.job, &*self.members);
+        let rank = |number| members.named(number).0;
+        let behind = |left, number| is_behind(&job, rank(members.own()), rank(left), rank(number));
+        if let Some(number) = number.or_else(|| self.beside.deserter(now, behind)) {
             self.executor.abort(number, AbortReason::Aborted);
         }
     }

@@ -127,6 +127,18 @@ fn who_was_stopped_tells_nothing_of_the_others() {
     assert_eq!((cause.culprit, &cause.reason, &cause.seen), (Rank(1), &AbortReason::Stopped, &None));
 }
 
+#[test]
+fn a_lost_accelerator_is_this_ranks_own_though_the_peer_has_left() {
+    let [_other, mut engine] = idle();
+    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: Loss::Verbs(Fault::Accelerator) }]).into();
+    let now = Clock.now();
+    engine.left(Departure { rank: 0, started: 0 });
+    engine.poll(now);
+    engine.poll(now);
+    let cause = engine.aborted().unwrap();
+    assert_eq!((cause.culprit, Reason::from(&cause.reason)), (Rank(1), Reason::Accelerator));
+}
+
 /// Rank 1 has left, and its connection goes. What other ranks are waited for goes on.
 #[test]
 fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
