@@ -119,11 +119,12 @@ impl Drive {
 
     /// Runs sends and receives to their ends.
     pub(super) fn exchange(&self, posts: Vec<Post>) -> Result<Vec<Outcome>, Error> {
+        let group = self.group;
         let mut started: Option<Vec<Result<TransferId, PostError>>> = None;
         let (mut outcomes, mut left) = (Vec::with_capacity(posts.len()), 0);
         let goal = move |engine: &mut RankEngine| {
             let started = started.get_or_insert_with(|| {
-                let started = post_all(engine, &posts);
+                let started = post_all(engine, group, &posts);
                 engine.poll(Clock.now());
                 outcomes.extend(started.iter().map(|started| started.as_ref().err().cloned().map(Err)));
                 left = started.iter().filter(|started| started.is_ok()).count();
@@ -131,7 +132,7 @@ impl Drive {
             });
             for (started, outcome) in started.iter().zip(&mut outcomes) {
                 if let (Ok(id), None) = (started, &outcome)
-                    && let Some(ended) = engine.take_transfer(*id)
+                    && let Some(ended) = engine.take_transfer(group, *id)
                 {
                     *outcome = Some(Ok(ended));
                     left -= 1;
@@ -153,11 +154,11 @@ impl Drive {
 
     /// Starts an access to a window, where there is room for one more, and waits for its end where it is waited for.
     pub(super) fn access(&self, request: AccessRequest) -> Result<Accessed, Error> {
-        let mut started = None;
+        let (group, mut started) = (self.group, None);
         let goal = move |engine: &mut RankEngine| {
             let id = match started {
                 Some(id) => id,
-                None => match engine.start_access(request) {
+                None => match engine.start_access(group, request) {
                     Ok(id) => {
                         engine.poll(Clock.now());
                         *started.insert(id)
@@ -166,14 +167,15 @@ impl Drive {
                     Err(error) => return Some(Err(error)),
                 },
             };
-            if request.waited { engine.take_access(id).map(Ok) } else { Some(Ok(Ok(()))) }
+            if request.waited { engine.take_access(group, id).map(Ok) } else { Some(Ok(Ok(()))) }
         };
         self.driver.drive_until(goal, None).map_err(drive_error)
     }
 
     /// Waits until all accesses of a window to a target, or to all, have ended.
     pub(super) fn flush(&self, window: WindowId, target: Option<Rank>) -> Result<Accessed, Error> {
-        let goal = move |engine: &mut RankEngine| engine.take_flush(window, target);
+        let group = self.group;
+        let goal = move |engine: &mut RankEngine| engine.take_flush(group, window, target);
         self.driver.drive_until(goal, None).map_err(drive_error)
     }
 
@@ -184,14 +186,14 @@ impl Drive {
         tag: Option<u32>,
         until: Instant,
     ) -> Result<Result<Status, AbortCause>, Error> {
-        let mut is_first = true;
+        let (group, mut is_first) = (self.group, true);
         let goal = move |engine: &mut RankEngine| {
             // One that does not wait looks at what has come, too.
             if std::mem::take(&mut is_first) {
                 engine.poll(Clock.now());
             }
-            let aborted = engine.aborted().cloned().map(Err);
-            aborted.or_else(|| engine.probe(from, tag).map(Ok))
+            let aborted = engine.aborted_in(group).cloned().map(Err);
+            aborted.or_else(|| engine.probe(group, from, tag).map(Ok))
         };
         self.driver.drive_until(goal, Some(until)).map_err(drive_error)
     }
@@ -301,15 +303,23 @@ impl Drive {
 }
 
 /// Starts sends and receives, in this order.
-fn post_all(engine: &mut RankEngine, posts: &[Post]) -> Vec<Result<TransferId, PostError>> {
-    posts.iter().map(|post| start_post(engine, post)).collect()
+fn post_all(
+    engine: &mut RankEngine,
+    group: Option<GroupId>,
+    posts: &[Post],
+) -> Vec<Result<TransferId, PostError>> {
+    posts.iter().map(|post| start_post(engine, group, post)).collect()
 }
 
 /// Starts a send or receive.
-pub(super) fn start_post(engine: &mut RankEngine, post: &Post) -> Result<TransferId, PostError> {
+pub(super) fn start_post(
+    engine: &mut RankEngine,
+    group: Option<GroupId>,
+    post: &Post,
+) -> Result<TransferId, PostError> {
     match post {
-        Post::Send(request) => engine.start_send(*request),
-        Post::Receive(request) => engine.start_receive(Clock.now(), *request),
+        Post::Send(request) => engine.start_send(group, *request),
+        Post::Receive(request) => engine.start_receive(group, Clock.now(), *request),
     }
 }
 

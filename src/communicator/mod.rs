@@ -456,10 +456,7 @@ impl Group {
             let text = format!("leaving the group: {cause}");
             return Err(self.outcomes.recorded(Error::peer_failed(call, culprit.0, reason.into(), text)));
         }
-        match self.subset {
-            None => self.check_late(),
-            Some(_) => Ok(()),
-        }
+        self.check_late()
     }
 }
 

@@ -14,6 +14,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status as Matched, TransferError};
 
 use super::Group;
+use super::drive::RankEngine;
 use super::element::Element;
 use super::staging::{Ended, Staged};
 use crate::engine::executor_time;
@@ -199,7 +200,6 @@ impl Group {
         tag: impl Into<Tag>,
         timeout: Duration,
     ) -> Result<Option<Status>, Error> {
-        self.check_of_all()?;
         let (from, tag) = (from.into().rank(), tag.into().number());
         if let Some(Rank(rank)) = from.filter(|rank| rank.0 >= self.size()) {
             return Err(Error::Argument(format!("rank {rank} does not exist in a group of {}", self.size())));
@@ -214,22 +214,10 @@ impl Group {
         }
     }
 
-    /// Messages are those of the group of all ranks.
-    fn check_of_all(&self) -> Result<(), Error> {
-        match self.subset {
-            None => Ok(()),
-            Some(_) => Err(Error::Argument(
-                "a group of some ranks has no messages of its own; send and receive by the group of all ranks, with a tag for this \
-                 group"
-                    .into(),
-            )),
-        }
-    }
-
     /// Runs all of these to their ends, and returns an outcome for each.
     fn exchange(&self, exchanges: &[Exchange<'_>]) -> Vec<Result<Status, Error>> {
         let all = |error: Error| exchanges.iter().map(|_| Err(error.clone())).collect();
-        if let Err(error) = self.drive.check_process().and_then(|()| self.check_of_all()) {
+        if let Err(error) = self.drive.check_process() {
             return all(error);
         }
         let staged: Result<Vec<_>, _> = exchanges.iter().map(Exchange::staged).collect();
@@ -299,7 +287,9 @@ impl Group {
 
     /// What became of sends that had ended, when the group is left.
     pub(super) fn check_late(&self) -> Result<(), Error> {
-        let (late, left) = self.drive.with(|engine| (engine.take_late(), engine.probe(None, None)))?;
+        let group = self.drive.group();
+        let look = move |engine: &mut RankEngine| (engine.take_late(group), engine.probe(group, None, None));
+        let (late, left) = self.drive.with(look)?;
         if let Some(Matched { peer, tag, dtype, count }) = left {
             tracing::warn!(
                 rank = self.rank.0,

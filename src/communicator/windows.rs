@@ -226,7 +226,7 @@ impl<T: Element> Drop for Window<'_, T> {
 
 impl Group {
     /// Makes a window: each rank gives memory, as much as it likes, for all to access. Every rank calls it, as it would a collective, with
-    /// elements of one type. Windows are of the group of all ranks.
+    /// elements of one type.
     ///
     /// A rank serves the accesses of others whenever its engine is driven: all the time with `mode = "dedicated"`, else while it calls the
     /// group, and by the helper thread every 0.5 ms to 5 ms between.
@@ -286,7 +286,7 @@ impl Group {
     /// # Errors
     /// As there.
     pub fn flush_window(&self, window: u32, target: Option<u32>) -> Result<(), Error> {
-        self.check_windows()?;
+        self.drive.check_process()?;
         if let Some(rank) = target.filter(|rank| *rank >= self.size()) {
             return Err(Error::Argument(format!("rank {rank} does not exist in a group of {}", self.size())));
         }
@@ -322,23 +322,16 @@ impl Group {
 
     /// Takes this rank's memory out of a window.
     fn drop_window(&self, window: u32) -> Result<(), Error> {
-        self.drive.with(move |engine| engine.close_window(WindowId(window)))
-    }
-
-    fn check_windows(&self) -> Result<(), Error> {
-        self.drive.check_process()?;
-        match self.subset {
-            None => Ok(()),
-            Some(_) => {
-                Err(Error::Argument("windows are of the group of all ranks; make one by that group".into()))
-            }
-        }
+        let group = self.drive.group();
+        self.drive.with(move |engine| engine.close_window(group, WindowId(window)))
     }
 
     fn make_window(&self, part: Buffer, dtype: DType) -> Result<u32, Error> {
-        self.check_windows()?;
+        self.drive.check_process()?;
         let (memory, len) = (self.region(part), (part.len() / dtype.size()) as u64);
-        let opened = self.drive.with(move |engine| engine.open_window(memory, dtype))?;
+        let group = self.drive.group();
+        let opened = self.drive.with(move |engine| engine.open_window(group, memory, dtype))?;
+        let opened = opened.ok_or_else(|| Error::Internal("the group of a window is gone".into()))?;
         let WindowId(id) = opened.map_err(|error| match error {
             WindowRefused::Aborted(cause) => {
                 self.outcomes.recorded(Error::closed_by(&cause, format!("a window was not made: {cause}")))
@@ -373,7 +366,8 @@ impl Group {
             return Err(Error::mismatch(self.access_call(Operation::Window), Some(rank), views, text));
         }
         let lengths: Box<[u64]> = parts().map(|part| part[2]).collect();
-        self.drive.with(move |engine| engine.set_window_lengths(WindowId(id), lengths))
+        let group = self.drive.group();
+        self.drive.with(move |engine| engine.set_window_lengths(group, WindowId(id), lengths))
     }
 
     /// # Safety
@@ -418,7 +412,7 @@ impl Group {
     }
 
     fn run_access(&self, request: AccessRequest) -> Result<(), Error> {
-        self.check_windows()?;
+        self.drive.check_process()?;
         self.accessed(self.drive.access(request), &request.action)
     }
 

@@ -11,13 +11,14 @@ use shouter_reducer::executor::{OpError, Request};
 use shouter_reducer::header::Shape;
 use shouter_reducer::p2p::TransferId;
 
-use super::drive::{RunError, drive_error};
+use super::drive::{RankEngine, RunError, drive_error};
 use super::outcomes::Outcomes;
 use super::p2p::Messages;
 use super::staging::{Ended, Staged};
 use super::stats::lock;
 use super::table::Entry;
 use super::uneven::Followed;
+use crate::engine::groups::GroupId;
 use crate::engine::submitted::{Failure, Report, Submissions};
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
@@ -385,11 +386,17 @@ impl Work {
     }
 
     /// Cancels receives that no message was matched with; whether there was one.
-    pub(super) fn cancel_receives(&self, ids: Vec<TransferId>) -> Result<bool, Error> {
+    pub(super) fn cancel_receives(
+        &self,
+        group: Option<GroupId>,
+        ids: Vec<TransferId>,
+    ) -> Result<bool, Error> {
         self.0.outcomes.check_process()?;
         let Some(driver) = self.0.outcomes.driver() else { return Ok(false) };
-        let cancelled =
-            driver.with(move |engine| ids.into_iter().filter(|id| engine.cancel_receive(*id)).count());
+        let cancel = move |engine: &mut RankEngine| {
+            ids.into_iter().filter(|id| engine.cancel_receive(group, *id)).count()
+        };
+        let cancelled = driver.with(cancel);
         // It is told of with the next poll.
         drop(self.test());
         cancelled.map(|cancelled| cancelled > 0).map_err(drive_error)

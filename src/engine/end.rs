@@ -1,14 +1,18 @@
 //! The end of a group: all ranks are notified once, and no memory is returned while it may be accessed.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, AbortReason, Completed, OpError, OpId};
-use shouter_reducer::grid::Rank;
+use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, Identity, MatchKey, MessageKind, Shape};
 use shouter_reducer::recorder::{Record, RecordKind};
+use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
+use super::groups::{Greeting, Lineage};
 use super::{Engine, Inboxes, Staging, liveness};
+use crate::channel::up::UpChannels;
 use crate::error::Reason;
 use crate::group::error::GroupEnd;
 use crate::group::watch::{Departure, Notice};
@@ -27,9 +31,10 @@ const QUIET: Duration = Duration::from_millis(10);
 const LINGER: Duration = Duration::from_millis(200);
 
 /// A rank that leaves in good order.
-#[derive(Clone, Copy)]
 pub(super) struct Leaving {
     begun: Instant,
+    /// Ranks that are to be told.
+    untold: Vec<Rank>,
     /// When the peers had acknowledged everything for the first time.
     drained: Option<Instant>,
 }
@@ -96,11 +101,47 @@ impl Engine {
     }
 
     /// A rank has left in good order. What it has started goes on without it, for it has done its part; an operation behind that
-    /// ends the group.
+    /// ends the group. It is told over the control connections, and by the rank itself.
     pub fn left(&mut self, departure: Departure) {
-        self.messages.left(Rank(departure.rank));
-        self.windows.left(Rank(departure.rank));
+        let rank = Rank(departure.rank);
+        let is_known = self.left.iter().any(|known| known.rank == departure.rank);
+        if is_known || rank == self.rank || rank.0 > self.others {
+            return;
+        }
+        self.beside.left(rank);
+        self.groups.departed(rank);
         self.left.push(departure);
+    }
+
+    /// Takes what ranks have said of themselves.
+    #[cold]
+    pub(super) fn take_departures(&mut self) {
+        for departure in self.groups.take_departures() {
+            self.left(departure);
+        }
+    }
+
+    /// Tells ranks that this one leaves, as far as there is room: those that would take the end of its process for its death, and those that
+    /// may wait for a message. Rank 0, which passes that on, may have left before.
+    fn tell_departure(&mut self) {
+        let Self { leaving: Some(leaving), up, left, rank, started, .. } = self else { return };
+        let header = Lineage::ALL.message(*rank, Greeting::Left(*started));
+        leaving.untold.retain(|to| {
+            let has_left = left.iter().any(|departure| departure.rank == to.0);
+            let told = |up: &mut UpChannels| up.send(*to, &header, PayloadRange::empty(), SendToken::CONTROL);
+            !has_left && told(up) == Err(SendError::Full)
+        });
+    }
+
+    /// Who is told that this rank leaves: its host, the other leaders if it is one, and whom it had messages with.
+    fn acquaintances(&self) -> Vec<Rank> {
+        let (grid, own) = (self.executor.config().grid, self.rank);
+        let known: BTreeSet<Rank> = self.beside.known().collect();
+        let is_near = |rank: Rank| {
+            grid.node_of(rank) == grid.node_of(own) || grid.is_leader(own) && grid.is_leader(rank)
+        };
+        let others = (0..grid.ranks()).map(Rank).filter(|rank| *rank != own);
+        others.filter(|rank| is_near(*rank) || known.contains(rank)).collect()
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error. Returns whether it may
@@ -108,14 +149,17 @@ impl Engine {
     /// acknowledged what this rank sent, which the heartbeat time-out bounds, and none asks for an acknowledgement again.
     pub fn depart(&mut self, now: Instant) -> bool {
         if self.leaving.is_none() {
+            self.leaving = Some(Leaving { begun: now, untold: self.acquaintances(), drained: None });
+            // Before the host's ranks are told that nothing more will come.
+            self.tell_departure();
             self.liveness.expect_departures();
             if let Some(node) = &self.node {
                 node.leave();
             }
             self.up.depart();
         }
-        let leaving = self.leaving.get_or_insert(Leaving { begun: now, drained: None });
-        let begun = leaving.begun;
+        self.tell_departure();
+        let begun = self.leaving.as_ref().map_or(now, |leaving| leaving.begun);
         if self.up.is_empty() && self.groups.is_empty() || self.left.len() as u64 >= u64::from(self.others) {
             return true;
         }
@@ -127,7 +171,7 @@ impl Engine {
             return false;
         }
         let drained = self.leaving.as_mut().map_or(now, |leaving| *leaving.drained.get_or_insert(now));
-        let has_work = self.messages.has_work() || self.windows.has_work() || !self.groups.is_empty();
+        let has_work = self.beside.has_work() || !self.groups.is_empty();
         !has_work && now.saturating_since(self.last_busy) > QUIET || now.saturating_since(drained) >= LINGER
     }
 
@@ -163,8 +207,8 @@ impl Engine {
         if self.liveness.departures_expected() || self.executor.aborted().is_some() {
             return;
         }
-        let of_messages = self.messages.deserter(now);
-        if let Some(rank) = of_messages.or_else(|| self.windows.deserter(now)) {
+        let (grid, own) = (self.executor.config().grid, self.rank);
+        if let Some(rank) = self.beside.deserter(now, |left, rank| is_behind(&grid, own, left, rank)) {
             self.end(rank, AbortReason::Aborted);
         }
     }
@@ -179,10 +223,7 @@ impl Engine {
         {
             self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
         }
-        let is_busy = self.running != 0
-            || !self.submitted.is_empty()
-            || self.messages.are_running()
-            || self.windows.are_running();
+        let is_busy = self.running != 0 || !self.submitted.is_empty() || self.beside.is_running();
         if self.executor.aborted().is_none() && is_busy {
             self.end(self.rank, AbortReason::Aborted);
         }
@@ -203,8 +244,7 @@ impl Engine {
         self.flooded = true;
         self.submitted.close();
         self.fence_tensors();
-        self.messages.abort(&cause);
-        self.windows.abort(&cause);
+        self.beside.abort(&cause);
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.reason, "the group has ended");
         let (rank, value) = (Some(cause.culprit), cause.reason.code().into());
         self.executor.note(Record { rank, value, ..Record::of(RecordKind::AbortSent) });
@@ -217,23 +257,24 @@ impl Engine {
         self.up.fence();
         self.up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
         // Ahead of the wait for copies.
-        let mut inboxes = Inboxes {
-            executor: &mut self.executor,
-            messages: &mut self.messages,
-            windows: &mut self.windows,
-            groups: &mut self.groups,
-        };
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
         self.up.transmit(now, &mut inboxes);
         // Their outcomes say whether the copies have ended.
         self.gather();
         let waited = self.quiesce();
         self.executor.fenced();
-        self.messages.fenced();
-        self.windows.fenced();
+        self.beside.fenced();
         self.groups.end_with_all(&cause);
         let others = !self.up.is_empty() || self.notice.is_some();
         self.settling = others.then(|| now + waited + FLOOD);
     }
+}
+
+/// Whether messages from rank `own` to `rank` go by this leader, which is another rank.
+pub(super) fn is_behind(grid: &Grid, own: Rank, leader: Rank, rank: Rank) -> bool {
+    let (here, there, node) = (grid.node_of(own), grid.node_of(rank), grid.node_of(leader));
+    grid.is_leader(leader) && here != there && ![own, rank].contains(&leader) && [here, there].contains(&node)
 }
 
 impl Drop for Engine {

@@ -1,4 +1,4 @@
-//! The messages that this rank sends to others and receives from them, outside any collective.
+//! The messages that this rank sends to others of a group and receives from them, outside any collective.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,21 +8,14 @@ use shouter_reducer::executor::{AbortCause, Disposition};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::p2p::{
-    Ended, Messenger, MessengerConfig, PostError, ReceiveRequest, SendRequest, Status, TransferError,
-    TransferId,
+    Ended, Messenger, PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId,
 };
 use shouter_reducer::transport::{SendToken, Transport};
 
 use super::Engine;
-use super::served::{Machine, Served, Told};
+use super::groups::GroupId;
+use super::served::{Machine, Told};
 use crate::runtime::Poller;
-
-/// The messenger of the group of all, of one of so many ranks. The engine drops its channels before it.
-#[allow(unsafe_code)]
-pub(super) fn messages(rank: Rank, ranks: u32) -> Served<Messenger> {
-    // SAFETY: it is a field of the engine behind the channels, which alone are given what it posts.
-    Served::around(unsafe { Messenger::new(MessengerConfig::new(rank, ranks)) })
-}
 
 impl Machine for Messenger {
     type Id = TransferId;
@@ -69,55 +62,77 @@ impl Machine for Messenger {
     }
 }
 
+/// Of any group of this process: without a [`GroupId`] those of the group of all. Of a group that is gone there are none.
 impl Engine {
     /// Starts to send a message.
-    pub(crate) fn start_send(&mut self, request: SendRequest) -> Result<TransferId, PostError> {
-        self.messages.machine.start_send(request)
+    pub(crate) fn start_send(
+        &mut self,
+        group: Option<GroupId>,
+        request: SendRequest,
+    ) -> Result<TransferId, PostError> {
+        let beside = self.beside_in(group).ok_or(PostError::Busy { max: 0 })?;
+        beside.messages.machine.start_send(request)
     }
 
     /// Starts a receive.
     pub(crate) fn start_receive(
         &mut self,
+        group: Option<GroupId>,
         now: Instant,
         request: ReceiveRequest,
     ) -> Result<TransferId, PostError> {
+        let gone = PostError::Busy { max: 0 };
+        let beside = self.beside_in(group).ok_or(gone.clone())?;
         // The sender may have given that message up before it did what this rank has seen of it since, such as a barrier in shared memory.
-        if self.messages.machine.is_announced(request.from, request.tag) {
+        if beside.messages.machine.is_announced(request.from, request.tag) {
             self.poll(now);
         }
-        self.messages.machine.start_receive(request)
+        self.beside_in(group).ok_or(gone)?.messages.machine.start_receive(request)
     }
 
     /// Takes the outcome of a send or receive, once it has ended.
     #[inline]
-    pub(crate) fn take_transfer(&mut self, id: TransferId) -> Option<Result<Status, TransferError>> {
-        if self.settling.is_some() {
+    pub(crate) fn take_transfer(
+        &mut self,
+        group: Option<GroupId>,
+        id: TransferId,
+    ) -> Option<Result<Status, TransferError>> {
+        if self.is_settling_in(group) {
             return None;
         }
-        self.messages.take(id)
+        self.beside_in(group)?.messages.take(id)
     }
 
     /// Has the outcome of a send or receive that was just started told, rather than taken.
     pub(crate) fn tell_of_transfer(
         &mut self,
+        group: Option<GroupId>,
         id: TransferId,
         tell: impl FnOnce(Option<Result<Status, TransferError>>) + Send + 'static,
     ) {
-        self.messages.tell_of(id, Told::new(tell));
+        let told = Told::new(tell);
+        if let Some(beside) = self.beside_in(group) {
+            beside.messages.tell_of(id, told);
+        }
     }
 
     /// Cancels a receive that no message was matched with; whether it was.
-    pub(crate) fn cancel_receive(&mut self, id: TransferId) -> bool {
-        self.messages.machine.cancel(id)
+    pub(crate) fn cancel_receive(&mut self, group: Option<GroupId>, id: TransferId) -> bool {
+        self.beside_in(group).is_some_and(|beside| beside.messages.machine.cancel(id))
     }
 
     /// The first message that has come and that no receive has taken.
-    pub(crate) fn probe(&self, from: Option<Rank>, tag: Option<u32>) -> Option<Status> {
-        self.messages.machine.probe(from, tag)
+    pub(crate) fn probe(
+        &mut self,
+        group: Option<GroupId>,
+        from: Option<Rank>,
+        tag: Option<u32>,
+    ) -> Option<Status> {
+        self.beside_in(group)?.messages.machine.probe(from, tag)
     }
 
     /// How a send that had ended has failed since.
-    pub(crate) fn take_late(&mut self) -> Option<TransferError> {
-        self.messages.machine.take_late()
+    pub(crate) fn take_late(&mut self, group: Option<GroupId>) -> Option<TransferError> {
+        self.beside_in(group)?.messages.machine.take_late()
     }
 }

@@ -6,11 +6,13 @@
 //!                        '--fragments, releases-- channel::up
 //! ```
 //!
-//! That is the group of all ranks. Groups of some of them have executors of their own, over the same channels (`groups`).
+//! That is the group of all ranks. Groups of some of them have executors of their own, over the same channels (`groups`). Each has messages and
+//! windows beside its collectives (`beside`).
 //!
 //! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
 //! the runtime calls [`Engine::poll`] with the time.
 
+mod beside;
 pub(crate) mod divergence;
 mod end;
 pub(crate) mod groups;
@@ -33,11 +35,9 @@ use shouter_reducer::executor::{
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::{Span, TensorRegion};
-use shouter_reducer::p2p::Messenger;
 use shouter_reducer::recorder::Recorder;
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{Accelerator, NodeMemory, SendToken};
-use shouter_reducer::windows::Windows;
 
 use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
@@ -46,11 +46,11 @@ use crate::channel::verbs::{Digest, Fault};
 use crate::group::watch::{Departure, Notice};
 use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
+use beside::Beside;
 use divergence::{Ballot, Open};
 use end::Leaving;
 use groups::Groups;
 use liveness::Liveness;
-use served::Served;
 use submitted::Submitted;
 use trace::Watch;
 
@@ -90,11 +90,10 @@ pub struct Staging {
     pub memory: Box<dyn Any + Send>,
 }
 
-/// Where the channels hand what they receive: to the messages, to the windows, or to the executor of the group that it belongs to.
+/// Where the channels hand what they receive: to the group that it belongs to, and there to the executor or to what is beside it.
 struct Inboxes<'a> {
     executor: &'a mut Executor,
-    messages: &'a mut Served<Messenger>,
-    windows: &'a mut Served<Windows>,
+    beside: &'a mut Beside,
     groups: &'a mut Groups,
 }
 
@@ -102,8 +101,7 @@ impl Inbox for Inboxes<'_> {
     #[inline]
     fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         match header.key.group {
-            _ if header.kind.is_p2p() => self.messages.on_message(header, payload),
-            _ if header.kind.is_window() => self.windows.on_message(header, payload),
+            0 if Beside::takes(header) => self.beside.on_message(header, payload),
             0 => self.executor.on_fragment(header, payload),
             _ => self.groups.fragment(header, payload),
         }
@@ -123,8 +121,7 @@ impl Inbox for Inboxes<'_> {
     fn released(&mut self, token: SendToken) {
         match token.owner() {
             _ if token == SendToken::CONTROL => {}
-            0 if token.is_p2p() => self.messages.on_released(token),
-            0 if token.is_window() => self.windows.on_released(token),
+            0 if Beside::has_posted(token) => self.beside.on_released(token),
             0 => self.executor.on_released(token),
             _ => self.groups.released(token),
         }
@@ -162,8 +159,7 @@ pub struct Engine {
     staging: Option<Staging>,
     /// ...and the slots after the channels that send from them and the device that has page-locked them.
     executor: Executor,
-    messages: Served<Messenger>,
-    windows: Served<Windows>,
+    beside: Beside,
     groups: Groups,
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
@@ -195,8 +191,7 @@ impl Engine {
         node.iter().for_each(|node| node.beat(local));
         Self {
             executor,
-            messages: messages::messages(rank, ranks),
-            windows: windows::windows(rank, ranks),
+            beside: Beside::new(0, rank, ranks),
             groups: Groups::new(),
             rank,
             up,
@@ -389,11 +384,7 @@ impl Engine {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub fn is_idle(&self) -> bool {
-        self.running == 0
-            && !self.messages.are_running()
-            && !self.windows.are_running()
-            && self.settling.is_none()
-            && self.submitted.is_empty()
+        self.running == 0 && !self.beside.is_running() && self.settling.is_none() && self.submitted.is_empty()
     }
 
     /// Operations started so far.
@@ -434,13 +425,12 @@ impl Poller for Engine {
             self.end(culprit, why);
         }
         busy |= self.admit(now);
-        let mut inboxes = Inboxes {
-            executor: &mut self.executor,
-            messages: &mut self.messages,
-            windows: &mut self.windows,
-            groups: &mut self.groups,
-        };
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
         busy |= self.up.receive(now, &mut inboxes);
+        if self.groups.has_departures() {
+            self.take_departures();
+        }
         while let Some(loss) = self.up.take_lost() {
             if self.liveness.departures_expected() {
                 continue;
@@ -448,20 +438,20 @@ impl Poller for Engine {
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
             self.watch.lost(now, loss.rank, &mut self.executor);
             let has_left = self.left.iter().any(|departure| departure.rank == loss.rank.0);
+            // A lost accelerator is told of some peer, whichever: it has nothing to do with that one.
+            let is_device = loss.why == Loss::Verbs(Fault::Accelerator);
             // What goes by other ways goes on.
             let (grid, own, lost) = (self.executor.config().grid, self.rank, loss.rank);
-            let host = |rank: Rank| grid.node_of(rank);
-            let is_behind = |rank| rank == lost || host(rank) == host(lost) && host(lost) != host(own);
-            let waits =
-                || self.running != 0 || self.messages.wait_for(is_behind) || self.windows.wait_for(is_behind);
-            if has_left && !waits() {
+            let is_behind = |rank| rank == lost || end::is_behind(&grid, own, lost, rank);
+            let waits = || self.running != 0 || self.beside.waits_for(is_behind);
+            if has_left && !is_device && !waits() {
                 continue;
             }
-            // A rank that has lost its own port blames itself: the peer works.
+            // A rank that has lost its own port or accelerator blames itself: the peer works.
             let cause = match &loss.why {
-                _ if has_left => (loss.rank, AbortReason::Aborted),
-                Loss::Verbs(Fault::Accelerator) => (self.rank, AbortReason::Accelerator),
+                _ if is_device => (self.rank, AbortReason::Accelerator),
                 why if why.is_own() => (self.rank, AbortReason::Disconnected),
+                _ if has_left => (loss.rank, AbortReason::Aborted),
                 why => (loss.rank, why.reason()),
             };
             self.seen.get_or_insert_with(|| (cause.0, loss.why.to_string().into()));
@@ -490,17 +480,12 @@ impl Poller for Engine {
             }
             .worked;
         }
-        busy |= self.messages.poll(time, &mut self.up);
-        busy |= self.windows.poll(time, &mut self.up);
+        busy |= self.beside.poll(time, &mut self.up);
         if !self.groups.is_empty() {
             busy |= self.groups.poll(now, &mut self.up);
         }
-        let mut inboxes = Inboxes {
-            executor: &mut self.executor,
-            messages: &mut self.messages,
-            windows: &mut self.windows,
-            groups: &mut self.groups,
-        };
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
         busy |= self.up.transmit(now, &mut inboxes);
         self.watch.look(now, &self.up, &mut self.executor);
         busy |= self.gather();
@@ -541,8 +526,7 @@ impl Poller for Engine {
 
     fn next_deadline(&self) -> Option<Instant> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
-        let messages = self.messages.next_deadline().map(|deadline| Instant::ZERO + deadline);
-        let windows = self.windows.next_deadline().map(|deadline| Instant::ZERO + deadline);
+        let beside = self.beside.next_deadline().map(|deadline| Instant::ZERO + deadline);
         let up = self.up.next_deadline();
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
@@ -550,23 +534,10 @@ impl Poller for Engine {
         let compare = (self.running != 0).then_some(self.next_compare);
         let groups = self.groups.next_deadline();
         let held = self.submitted.next_deadline();
-        [
-            executor,
-            messages,
-            windows,
-            up,
-            node,
-            self.settling,
-            self.ask_at,
-            ballot,
-            suspect,
-            compare,
-            groups,
-            held,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        [executor, beside, up, node, self.settling, self.ask_at, ballot, suspect, compare, groups, held]
+            .into_iter()
+            .flatten()
+            .min()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the engine does alike for the state machines beside its executor: polls one, keeps how its requests have ended until somebody
+//! What the engine does alike for the state machines beside executors: polls one, keeps how its requests have ended until somebody
 //! takes that, and finds out which of them wait for a rank that has left.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ use shouter_reducer::header::Header;
 use shouter_reducer::transport::{SendToken, Transport};
 
 /// What a rank that has left in good order has sent arrives within this time.
-const ARRIVES: Duration = Duration::from_secs(1);
+pub(super) const ARRIVES: Duration = Duration::from_secs(1);
 
 /// A state machine that posts messages, and whose requests end.
 pub(super) trait Machine {
@@ -61,7 +61,7 @@ impl<O> Drop for Told<O> {
     }
 }
 
-/// A state machine of the group of all, and the ends that nobody has taken.
+/// A state machine of a group, and the ends that nobody has taken.
 pub(super) struct Served<M: Machine> {
     pub(super) machine: M,
     ended: BTreeMap<M::Id, M::Outcome>,
@@ -171,18 +171,22 @@ impl<M: Machine> Served<M> {
         self.left.push((rank, None));
     }
 
-    /// A rank that has left, and that a request waits for in vain.
+    /// A rank that has left, and that a request waits for in vain, or for a rank that is reached by it alone: `behind` says of a rank that
+    /// has left and another one whether that is so.
     #[cold]
-    pub(super) fn deserter(&mut self, now: Instant) -> Option<Rank> {
+    pub(super) fn deserter(&mut self, now: Instant, behind: impl Fn(Rank, Rank) -> bool) -> Option<Rank> {
         if !self.are_running() {
             return None;
         }
         for (_, until) in &mut self.left {
             until.get_or_insert(now + ARRIVES);
         }
-        let gone = |rank: Rank| {
-            self.left.iter().any(|(left, until)| *left == rank && until.is_some_and(|until| now >= until))
+        let has_passed = |until: Option<Instant>| until.is_some_and(|until| now >= until);
+        let gone = || self.left.iter().filter(|(_, until)| has_passed(*until)).map(|(left, _)| *left);
+        let whom = |rank: Rank| {
+            let itself = gone().find(|left| *left == rank);
+            itself.or_else(|| gone().find(|left| behind(*left, rank)))
         };
-        self.machine.deserter(gone)
+        self.machine.deserter(|rank| whom(rank).is_some()).and_then(whom)
     }
 }

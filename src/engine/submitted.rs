@@ -443,7 +443,7 @@ impl Engine {
         if self.settling.is_some() {
             return false;
         }
-        let mut any = self.messages.tell();
+        let mut any = self.beside.messages.tell();
         let mut at = 0;
         while let Some(completed) = self.finished.get(at) {
             let op = completed.op;

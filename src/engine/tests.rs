@@ -362,21 +362,21 @@ fn a_receive_does_not_take_a_message_that_its_sender_has_given_up() {
     // SAFETY: nothing else accesses it, and it is dropped after the engines.
     let data = unsafe { large.region() };
     let request = SendRequest { to: Rank(1), tag, dtype, data, synchronous: false, deadline };
-    let sent = first.start_send(request).unwrap();
-    while second.probe(Some(Rank(0)), Some(tag)).is_none() {
+    let sent = first.start_send(None, request).unwrap();
+    while second.probe(None, Some(Rank(0)), Some(tag)).is_none() {
         assert!(Clock.now() - begin < LIMIT, "it is not announced");
         first.poll(begin);
         second.poll(begin);
     }
     let later = begin + 2 * allowed;
     first.poll(later);
-    let given_up = first.take_transfer(sent).unwrap();
+    let given_up = first.take_transfer(None, sent).unwrap();
     assert!(matches!(given_up, Err(TransferError::Deadline { .. })), "{given_up:?}");
     // SAFETY: as above.
     let into = unsafe { small.region() };
     let request =
         ReceiveRequest { from: Some(Rank(0)), tag: Some(tag), dtype, into, deadline: Duration::MAX };
-    let received = second.start_receive(later, request).unwrap();
-    assert_eq!(second.take_transfer(received).map(|result| result.map(drop)), None);
+    let received = second.start_receive(None, later, request).unwrap();
+    assert_eq!(second.take_transfer(None, received).map(|result| result.map(drop)), None);
     drop((first, second));
 }

@@ -1,4 +1,4 @@
-//! The windows of the group of all, and how its accesses have ended: other ranks' requests are served with every poll, whoever drives.
+//! The windows of groups, and how accesses to them have ended: other ranks' requests are served with every poll, whoever drives.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +11,11 @@ use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::transport::{SendToken, Transport};
 use shouter_reducer::windows::{
     AccessEnded, AccessError, AccessId, AccessRefused, AccessRequest, WindowId, WindowRefused, Windows,
-    WindowsConfig,
 };
 
 use super::Engine;
-use super::served::{Machine, Served};
-
-/// The windows of one of so many ranks. The engine drops its channels before them.
-#[allow(unsafe_code)]
-pub(super) fn windows(rank: Rank, ranks: u32) -> Served<Windows> {
-    // SAFETY: it is a field of the engine behind the channels, which alone are given what it posts.
-    Served::around(unsafe { Windows::new(WindowsConfig::new(rank, ranks)) })
-}
+use super::groups::GroupId;
+use super::served::Machine;
 
 impl Machine for Windows {
     type Id = AccessId;
@@ -69,55 +62,81 @@ impl Machine for Windows {
     }
 }
 
+/// Of any group of this process: without a [`GroupId`] those of the group of all. Of a group that is gone there are none.
 impl Engine {
-    /// Opens this rank's part of the next window.
+    /// Opens this rank's part of the group's next window; `None` for a group that is gone.
     pub(crate) fn open_window(
         &mut self,
+        group: Option<GroupId>,
         memory: TensorRegion,
         dtype: DType,
-    ) -> Result<WindowId, WindowRefused> {
-        self.windows.machine.open(memory, dtype)
+    ) -> Option<Result<WindowId, WindowRefused>> {
+        self.beside_in(group).map(|beside| beside.windows.machine.open(memory, dtype))
     }
 
     /// Elements of each rank's part.
-    pub(crate) fn set_window_lengths(&mut self, window: WindowId, lengths: Box<[u64]>) {
-        self.windows.machine.set_lengths(window, lengths);
+    pub(crate) fn set_window_lengths(
+        &mut self,
+        group: Option<GroupId>,
+        window: WindowId,
+        lengths: Box<[u64]>,
+    ) {
+        if let Some(beside) = self.beside_in(group) {
+            beside.windows.machine.set_lengths(window, lengths);
+        }
     }
 
     /// Nothing touches this rank's part of a window from now on.
-    pub(crate) fn close_window(&mut self, window: WindowId) {
-        self.windows.machine.close(window);
+    pub(crate) fn close_window(&mut self, group: Option<GroupId>, window: WindowId) {
+        if let Some(beside) = self.beside_in(group) {
+            beside.windows.machine.close(window);
+        }
     }
 
-    /// The same of all windows.
+    /// The same of all windows of the group of all.
     pub(crate) fn close_windows(&mut self) {
-        self.windows.machine.close_all();
+        self.beside.windows.machine.close_all();
     }
 
     /// Starts an access.
-    pub(crate) fn start_access(&mut self, request: AccessRequest) -> Result<AccessId, AccessRefused> {
-        self.windows.machine.start(request)
+    pub(crate) fn start_access(
+        &mut self,
+        group: Option<GroupId>,
+        request: AccessRequest,
+    ) -> Result<AccessId, AccessRefused> {
+        let gone = AccessRefused::Window { window: request.window };
+        self.beside_in(group).ok_or(gone)?.windows.machine.start(request)
     }
 
     /// Takes the outcome of an access that is waited for, once it has ended.
     #[inline]
-    pub(crate) fn take_access(&mut self, id: AccessId) -> Option<Result<(), AccessError>> {
-        if self.settling.is_some() {
+    pub(crate) fn take_access(
+        &mut self,
+        group: Option<GroupId>,
+        id: AccessId,
+    ) -> Option<Result<(), AccessError>> {
+        if self.is_settling_in(group) {
             return None;
         }
-        self.windows.take(id)
+        self.beside_in(group)?.windows.take(id)
     }
 
     /// Once all accesses of a window to a target, or to all, have ended: how one failed that nobody has waited for.
     pub(crate) fn take_flush(
         &mut self,
+        group: Option<GroupId>,
         window: WindowId,
         target: Option<Rank>,
     ) -> Option<Result<Result<(), AccessError>, AccessRefused>> {
-        if self.executor.aborted().is_none() && !self.windows.machine.has_window(window) {
+        let (has_ended, settles) = (self.aborted_in(group).is_some(), self.is_settling_in(group));
+        let Some(beside) = self.beside_in(group) else {
+            return Some(Err(AccessRefused::Window { window }));
+        };
+        let windows = &mut beside.windows.machine;
+        if !has_ended && !windows.has_window(window) {
             return Some(Err(AccessRefused::Window { window }));
         }
-        let has_ended = self.settling.is_none() && self.windows.machine.is_flushed(window, target);
-        has_ended.then(|| Ok(self.windows.machine.take_late(window, target).map_or(Ok(()), Err)))
+        let is_flushed = !settles && windows.is_flushed(window, target);
+        is_flushed.then(|| Ok(windows.take_late(window, target).map_or(Ok(()), Err)))
     }
 }

@@ -45,6 +45,8 @@ pub struct ControlLink {
     waker: Option<Waker>,
     /// The rank whose process has ended, as announced to the other ranks.
     announced: Option<u32>,
+    /// This rank has said that it leaves in good order.
+    has_left: bool,
 }
 
 enum Role {
@@ -71,7 +73,7 @@ impl std::fmt::Debug for ControlLink {
 
 impl ControlLink {
     fn new(role: Role) -> Self {
-        Self { role, round: 0, failed: None, waker: None, announced: None }
+        Self { role, round: 0, failed: None, waker: None, announced: None, has_left: false }
     }
 
     pub(super) fn alone() -> Self {
@@ -263,10 +265,11 @@ impl ControlLink {
         self.conns().find_map(|(_, conn)| conn.lost()).or_else(|| self.conns().find_map(gone))
     }
 
-    /// Broken connections, which say nothing of the processes of their ranks.
+    /// Broken connections, which say nothing of the processes of their ranks. None once this rank leaves: ranks that know it read nothing
+    /// more and say nothing when they go, so that what was still sent to them resets the connection.
     pub(super) fn broken(&self) -> impl Iterator<Item = (u32, &str)> {
         self.conns().filter_map(|(rank, conn)| match conn.state() {
-            ConnState::Broken(why) => Some((rank, why.as_str())),
+            ConnState::Broken(why) if !self.has_left => Some((rank, why.as_str())),
             _ => None,
         })
     }
@@ -282,6 +285,7 @@ impl ControlLink {
     /// Announces a graceful close to the others, after so many operations; nothing where the group has ended.
     pub(super) fn leave(&mut self, started: Option<u64>) {
         self.send(&Message::Leave(started));
+        self.has_left |= started.is_some();
     }
 
     /// The ranks that have left since the last call; rank 0 passes them on.

@@ -230,6 +230,22 @@ impl Messenger {
         }
     }
 
+    /// The ranks that there were messages with, or receives from.
+    pub fn known(&self) -> impl Iterator<Item = Rank> {
+        self.peers.iter().map(|(rank, _)| rank)
+    }
+
+    /// Whether no transport refers to memory of a send, a copy included.
+    pub fn is_at_rest(&self) -> bool {
+        self.sends.iter().all(|(_, send)| send.unreleased == 0)
+    }
+
+    /// Whether one of these ranks has still to be sent a message, or a part of it; that its send may have ended does not matter.
+    pub fn owes(&self, ranks: impl Fn(Rank) -> bool) -> bool {
+        let own = self.desk.config.rank;
+        self.sends.iter().any(|(_, send)| send.failure.is_none() && send.to != own && ranks(send.to))
+    }
+
     /// A rank of those that have `gone` which a send or a receive waits for: of any rank only where all others have gone.
     #[cold]
     pub fn deserter(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {

@@ -281,6 +281,11 @@ impl Windows {
         self.denials.clear();
         self.answering.clear();
         self.earliest = Duration::MAX;
+        // Nobody takes the rest of what others have asked for.
+        let answers: Vec<_> = self.answers.iter().map(|(handle, _)| handle).collect();
+        for handle in answers {
+            self.lose_answer(handle);
+        }
         let accesses: Vec<_> = self.accesses.iter().map(|(handle, _)| handle).collect();
         for handle in accesses {
             self.fail(handle, |subject| AccessError::Aborted { subject, cause: Arc::clone(cause) });
@@ -297,6 +302,17 @@ impl Windows {
             self.end(handle);
         }
         self.answers = Slots::default();
+    }
+
+    /// The ranks that there were accesses to, or from.
+    pub fn known(&self) -> impl Iterator<Item = Rank> {
+        self.outbound.keys().chain(self.inbound.keys()).copied()
+    }
+
+    /// Whether no transport refers to memory of an access or an answer, copies included.
+    pub fn is_at_rest(&self) -> bool {
+        self.accesses.iter().all(|(_, access)| access.unreleased == 0)
+            && self.answers.iter().all(|(_, answer)| answer.unreleased() == 0)
     }
 
     /// A rank of those that have `gone` which an access waits for.

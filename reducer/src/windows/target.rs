@@ -60,6 +60,13 @@ pub(super) struct Answer {
     is_lost: bool,
 }
 
+impl Answer {
+    /// Fragments that the transport has not released.
+    pub(super) fn unreleased(&self) -> u32 {
+        self.unreleased
+    }
+}
+
 impl Windows {
     /// A request of another rank.
     pub(super) fn on_request(&mut self, header: &Header, payload: &[u8]) -> Disposition {
@@ -331,20 +338,27 @@ impl Windows {
                     }
                     // Nobody takes the rest.
                     Err(SendError::PeerFailed) => {
-                        answer.is_lost = true;
                         lost.push(handle);
                         break;
                     }
                 }
             }
-            if answer.sent < answer.len && !answer.is_lost {
+            if answer.sent < answer.len && lost.last() != Some(&handle) {
                 self.answering.push_back(handle);
             }
         }
         for handle in lost {
-            self.end_answer(handle);
+            self.lose_answer(handle);
         }
         worked
+    }
+
+    /// Nobody takes the rest of an answer.
+    pub(super) fn lose_answer(&mut self, handle: Handle) {
+        if let Some(answer) = self.answers.get(handle) {
+            answer.is_lost = true;
+        }
+        self.end_answer(handle);
     }
 
     /// The transport has released a fragment of an answer.

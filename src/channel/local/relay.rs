@@ -214,10 +214,12 @@ impl Relay {
                         *lent += 1;
                         Offered::Lent
                     }
-                    Err(_) => {
+                    Err(SendError::Full) => {
                         is_full = true;
                         Offered::Later
                     }
+                    // Its leader has left, or the channel has reported its loss.
+                    Err(SendError::PeerFailed) => Offered::Taken,
                 }
             };
             match reader.look(segment, offer) {

@@ -15,12 +15,17 @@ use crate::communicator::staging::{Ended, Staged};
 use crate::communicator::start::SLOT;
 use crate::communicator::stats::lock;
 use crate::communicator::work::{About, Operation as Started, What, Work};
+use crate::engine::groups::GroupId;
 use crate::engine::submitted::Failure;
 use crate::error::{Error, Operation};
 use crate::runtime::Clock;
 
 /// The messages of an operation, in the order in which they were started.
-pub(in crate::communicator) struct Messages(Mutex<State>);
+pub(in crate::communicator) struct Messages {
+    /// The group whose messages they are; `None` for the group of all.
+    group: Option<GroupId>,
+    state: Mutex<State>,
+}
 
 struct State {
     messages: Vec<One>,
@@ -43,7 +48,7 @@ enum End {
 
 impl fmt::Display for Messages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = lock(&self.0);
+        let state = lock(&self.state);
         let sends = state.messages.iter().filter(|one| one.operation == Operation::Send).count();
         match (sends, state.messages.len() - sends) {
             (1, 0) => f.write_str("a send"),
@@ -54,21 +59,21 @@ impl fmt::Display for Messages {
 }
 
 impl Messages {
-    fn new(messages: impl Iterator<Item = (Operation, Option<Staged>)>) -> Self {
+    fn new(group: Option<GroupId>, messages: impl Iterator<Item = (Operation, Option<Staged>)>) -> Self {
         let messages: Vec<_> =
             messages.map(|(operation, staged)| One { operation, staged, end: End::Waits }).collect();
-        Self(Mutex::new(State { left: messages.len(), messages }))
+        Self { group, state: Mutex::new(State { left: messages.len(), messages }) }
     }
 
     fn posted(&self, at: usize, id: TransferId) {
-        if let Some(one) = lock(&self.0).messages.get_mut(at) {
+        if let Some(one) = lock(&self.state).messages.get_mut(at) {
             one.end = End::UnderWay(id);
         }
     }
 
     /// One has ended; how all have, if it was the last.
     fn ended(&self, at: usize, result: Result<Status, Failure>) -> Option<Result<(), Failure>> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let one = state.messages.get_mut(at)?;
         if let (Some(staged), Ok(status)) = (one.staged.take(), &result) {
             staged.received(status.count);
@@ -87,7 +92,7 @@ impl Messages {
 
     /// Those that were not started, and whether these are all.
     fn waiting(&self) -> (Vec<usize>, bool) {
-        let state = lock(&self.0);
+        let state = lock(&self.state);
         let waits = |one: &One| matches!(one.end, End::Waits);
         let waiting: Vec<_> =
             (0..).zip(&state.messages).filter(|(_, one)| waits(one)).map(|(at, _)| at).collect();
@@ -97,7 +102,7 @@ impl Messages {
 
     /// Nobody knows whether the engine still uses their memory.
     fn forget(&self) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state
             .messages
             .iter_mut()
@@ -193,7 +198,6 @@ impl Group {
     /// ```
     pub unsafe fn start_messages(&self, messages: &[Exchange<'_>]) -> Result<Work, Error> {
         self.drive.check_process()?;
-        self.check_of_all()?;
         if messages.is_empty() {
             return Err(Error::Argument("there is no message to start".into()));
         }
@@ -202,18 +206,19 @@ impl Group {
         let posts: Vec<Post> = staged.iter().map(|(message, _)| self.post_of(*message)).collect();
         let bytes = staged.iter().map(|(message, _)| message.bytes()).sum();
         let begin = Clock.now();
-        let what =
-            Messages::new(staged.into_iter().map(|(message, staged)| (Message::operation(&message), staged)));
+        let group = self.drive.group();
+        let staged = staged.into_iter().map(|(message, staged)| (Message::operation(&message), staged));
+        let what = Messages::new(group, staged);
         let about = About { what: What::Messages(what), begin, step, bytes, name: self.ad_hoc.clone() };
         let operation = Arc::new(Started::new(self.outcomes.clone(), about));
         let (starting, mut posts) = (operation.clone(), posts.into_iter().enumerate().peekable());
         let goal = move |engine: &mut crate::communicator::drive::RankEngine| {
             while let Some((at, post)) = posts.peek() {
                 let (at, this) = (*at, starting.clone());
-                match start_post(engine, post) {
+                match start_post(engine, group, post) {
                     Ok(id) => {
                         starting.messages().into_iter().for_each(|messages| messages.posted(at, id));
-                        engine.tell_of_transfer(id, move |result| this.transferred(at, result));
+                        engine.tell_of_transfer(group, id, move |result| this.transferred(at, result));
                     }
                     Err(PostError::Busy { .. }) => return None,
                     Err(error) => {
@@ -258,7 +263,7 @@ impl Work {
     /// send: to whom), with which tag, and how long each is. Empty before that, where one of them has failed, and for collectives.
     pub fn statuses(&self) -> Vec<Status> {
         let Some(messages) = self.0.messages() else { return vec![] };
-        let state = lock(&messages.0);
+        let state = lock(&messages.state);
         let statuses = state.messages.iter().map(|one| match &one.end {
             End::Ended(Ok(status)) => Some(*status),
             _ => None,
@@ -274,13 +279,13 @@ impl Work {
     pub fn cancel(&self) -> Result<bool, Error> {
         let Some(messages) = self.0.messages() else { return Ok(false) };
         let ids: Vec<_> = {
-            let state = lock(&messages.0);
+            let state = lock(&messages.state);
             let id = |one: &One| match one.end {
                 End::UnderWay(id) if one.operation == Operation::Receive => Some(id),
                 _ => None,
             };
             state.messages.iter().filter_map(id).collect()
         };
-        self.cancel_receives(ids)
+        self.cancel_receives(messages.group, ids)
     }
 }

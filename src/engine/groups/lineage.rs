@@ -21,7 +21,7 @@ pub(crate) struct Lineage {
 
 /// What a member says of a group to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Greeting {
+pub(crate) enum Greeting {
     /// It has made the group, and wants the group's messages under this number.
     Made(u32),
     /// It has left the group after so many operations, all of which have ended there.
@@ -44,7 +44,7 @@ impl Lineage {
     }
 
     /// The message that says this of the group, from rank `src` of the job.
-    pub(super) fn message(&self, src: Rank, greeting: Greeting) -> Header {
+    pub(crate) fn message(&self, src: Rank, greeting: Greeting) -> Header {
         let high = (self.digest >> 64) as u64;
         let (round, len, granule) = match greeting {
             Greeting::Made(id) => (id, 0, 0),

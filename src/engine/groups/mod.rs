@@ -1,10 +1,10 @@
 //! The groups of some ranks that this rank is a member of, beside the group of all: many at once, each with an order of its own.
 //!
 //! ```text
-//!   Group --start--> Engine --+--> executor of the group of all
-//!                             '--> Groups --> Subgroup --> executor --> Route --+
-//!                                    ^                                          v
-//!                                    '------ by the number in the header --- UpChannels
+//!   Group --start--> Engine --+--> executor of the group of all, and Beside
+//!                             '--> Groups --> Subgroup --+--> executor --> Route --+
+//!                                    ^                   '--> Beside -------^      v
+//!                                    '------ by the number in the header ----- UpChannels
 //! ```
 //!
 //! A group costs an [executor](Subgroup) over a flat grid, and no thread, socket or segment. Members agree on it by themselves
@@ -31,8 +31,11 @@ use shouter_reducer::header::{Header, MatchKey};
 use shouter_reducer::transport::SendToken;
 
 use super::Engine;
+use super::beside::Beside;
 use super::submitted::Submissions;
 use crate::channel::up::UpChannels;
+use crate::group::watch::Departure;
+pub(super) use lineage::Greeting;
 pub(crate) use lineage::Lineage;
 pub(crate) use members::{Members, MembersError};
 use subgroup::Subgroup;
@@ -83,7 +86,8 @@ struct Place {
 struct Early {
     src: Rank,
     lineage: Lineage,
-    greeting: lineage::Greeting,
+    made: Option<Greeting>,
+    left: Option<Greeting>,
 }
 
 /// The groups of some ranks.
@@ -98,6 +102,8 @@ pub(super) struct Groups {
     /// How many groups of a digest were made.
     made: HashMap<u128, u32>,
     early: Vec<Early>,
+    /// Ranks that have said that they leave the job.
+    departures: Vec<Departure>,
 }
 
 impl Groups {
@@ -109,6 +115,29 @@ impl Groups {
             by_lineage: HashMap::new(),
             made: HashMap::new(),
             early: vec![],
+            departures: vec![],
+        }
+    }
+
+    /// Whether a rank has said that it leaves the job.
+    #[inline]
+    pub(super) fn has_departures(&self) -> bool {
+        !self.departures.is_empty()
+    }
+
+    /// Those that have said so.
+    pub(super) fn take_departures(&mut self) -> Vec<Departure> {
+        std::mem::take(&mut self.departures)
+    }
+
+    /// A rank of the job has left.
+    pub(super) fn departed(&mut self, rank: Rank) {
+        let Self { places, alive, .. } = self;
+        for &index in &*alive {
+            let place = places.get_mut(index as usize);
+            if let Some(group) = place.and_then(|place| place.group.as_deref_mut()) {
+                group.departed(rank);
+            }
         }
     }
 
@@ -165,11 +194,12 @@ impl Groups {
                 return Err(MakeError::Executor(why));
             }
         };
-        let mut group = Subgroup::new((id, index + 1), lineage, members, executor);
+        let mut group = Subgroup::new((id, index + 1), lineage, (members, like.grid), executor);
         self.early.retain(|early| {
             let is_of = early.lineage == lineage;
             if is_of {
-                group.greeted(early.src, early.greeting);
+                let said = early.made.into_iter().chain(early.left);
+                said.for_each(|greeting| group.greeted(early.src, greeting));
             }
             !is_of
         });
@@ -208,6 +238,12 @@ impl Groups {
         let Some((lineage, greeting)) = Lineage::parse(header) else {
             return Disposition::Refused(Refusal::Malformed);
         };
+        if lineage == Lineage::ALL {
+            if let Greeting::Left(started) = greeting {
+                self.departures.push(Departure { rank: header.src.0, started });
+            }
+            return Disposition::Consumed;
+        }
         if let Some(&id) = self.by_lineage.get(&lineage) {
             if let Some(group) = self.group(id) {
                 group.greeted(header.src, greeting);
@@ -218,18 +254,23 @@ impl Groups {
         if was_here {
             return Disposition::Consumed;
         }
-        let known = |early: &&mut Early| (early.src, early.lineage) == (header.src, lineage);
-        if let Some(early) = self.early.iter_mut().find(known) {
-            // That it has left stays so, whatever comes late.
-            if matches!(early.greeting, lineage::Greeting::Made(_)) {
-                early.greeting = greeting;
+        let known = |early: &Early| (early.src, early.lineage) == (header.src, lineage);
+        let at = match self.early.iter().position(known) {
+            Some(at) => at,
+            None if self.early.iter().filter(|early| early.src == header.src).count() >= EARLY => {
+                return Disposition::Refused(Refusal::NotReady);
             }
-            return Disposition::Consumed;
+            None => {
+                self.early.push(Early { src: header.src, lineage, made: None, left: None });
+                self.early.len() - 1
+            }
+        };
+        if let Some(early) = self.early.get_mut(at) {
+            match greeting {
+                Greeting::Made(_) => early.made = Some(greeting),
+                Greeting::Left(_) => early.left = Some(greeting),
+            }
         }
-        if self.early.iter().filter(|early| early.src == header.src).count() >= EARLY {
-            return Disposition::Refused(Refusal::NotReady);
-        }
-        self.early.push(Early { src: header.src, lineage, greeting });
         Disposition::Consumed
     }
 
@@ -299,7 +340,13 @@ impl Engine {
     ) -> Result<(GroupId, Lineage), MakeError> {
         match self.executor.aborted() {
             Some(cause) => Err(MakeError::Ended(cause.clone())),
-            None => self.groups.make(parent, members, self.executor.config()),
+            None => {
+                let (id, lineage) = self.groups.make(parent, members, self.executor.config())?;
+                if let Some(group) = self.groups.group(id.0) {
+                    self.left.iter().for_each(|departure| group.departed(Rank(departure.rank)));
+                }
+                Ok((id, lineage))
+            }
         }
     }
 
@@ -346,6 +393,24 @@ impl Engine {
         match group {
             None => self.is_idle(),
             Some(id) => self.groups.look(id).is_none_or(Subgroup::is_idle),
+        }
+    }
+
+    /// Messages and windows of a group; `None` for a group that is gone.
+    #[inline]
+    pub(super) fn beside_in(&mut self, group: Option<GroupId>) -> Option<&mut Beside> {
+        match group {
+            None => Some(&mut self.beside),
+            Some(GroupId(id)) => self.groups.group(id).map(Subgroup::beside),
+        }
+    }
+
+    /// Whether a group's outcomes are held back.
+    #[inline]
+    pub(super) fn is_settling_in(&self, group: Option<GroupId>) -> bool {
+        match group {
+            None => self.settling.is_some(),
+            Some(id) => self.groups.look(id).is_some_and(Subgroup::is_settling),
         }
     }
 

@@ -1,4 +1,5 @@
-//! A group of some ranks on this rank: an executor of its own, so an order, numbers, deadlines and an end of its own.
+//! A group of some ranks on this rank: an executor of its own, so an order, numbers, deadlines and an end of its own, and messages and
+//! windows beside that.
 //!
 //! Each member is a node of its own for the executor: its messages go over the channels and nothing of it lies in memory that ranks share. It
 //! polls no clock, holds no thread and no socket; what it keeps for a member is a few dozen bytes.
@@ -16,7 +17,7 @@ use shouter_reducer::executor::{
     AbortReason, Completed, Disposition, Executor, OpId, Refusal, Request, StartError,
 };
 use shouter_reducer::fusion::Ends;
-use shouter_reducer::grid::Rank;
+use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, MessageKind};
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
@@ -25,8 +26,10 @@ use super::members::Members;
 use super::route::{Peer, Route};
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannels;
+use crate::engine::beside::Beside;
 use crate::engine::divergence::{LOOK_EVERY, VERDICT, VIEWS};
-use crate::engine::end::{FLOOD, abort_header};
+use crate::engine::end::{FLOOD, abort_header, is_behind};
+use crate::engine::served::ARRIVES;
 use crate::engine::submitted::{Due, Failure, Submissions, Submitted};
 use crate::engine::{COMPARE_EVERY, executor_time};
 
@@ -50,7 +53,10 @@ pub(super) struct Subgroup {
     owner: u32,
     lineage: Lineage,
     members: Arc<Members>,
+    /// Which rank of the job is on which host.
+    job: Grid,
     executor: Executor,
+    beside: Beside,
     peers: Box<[Peer]>,
     /// Members that are to be told this rank's number.
     ungreeted: Vec<Rank>,
@@ -62,8 +68,10 @@ pub(super) struct Subgroup {
     /// ...and who hears of the ends of those that were.
     dues: Vec<(OpId, Ends<Due>)>,
     finished: Vec<Completed>,
-    /// A member has left.
+    /// A member has left, or a rank by which members are reached.
     has_left: bool,
+    /// Such ranks, as errors name them, and when nothing that they have sent on is on its way any more.
+    cut: Vec<(Rank, Option<Instant>)>,
     flooded: bool,
     /// Outcomes are held back until nothing refers to the trainer's memory; the members are told of the end until then at least.
     settling: Option<Instant>,
@@ -77,7 +85,7 @@ impl Subgroup {
     pub(super) fn new(
         (id, owner): (u32, u32),
         lineage: Lineage,
-        members: Arc<Members>,
+        (members, job): (Arc<Members>, Grid),
         executor: Executor,
     ) -> Self {
         let peers = vec![Peer::default(); members.size() as usize].into();
@@ -85,7 +93,9 @@ impl Subgroup {
             id,
             owner,
             lineage,
+            beside: Beside::new(id, members.own(), members.size()),
             members,
+            job,
             executor,
             peers,
             ungreeted: vec![],
@@ -96,6 +106,7 @@ impl Subgroup {
             dues: vec![],
             finished: vec![],
             has_left: false,
+            cut: vec![],
             flooded: false,
             settling: None,
             ballot: None,
@@ -114,6 +125,16 @@ impl Subgroup {
 
     pub(super) fn executor(&self) -> &Executor {
         &self.executor
+    }
+
+    /// Its messages and windows.
+    pub(super) fn beside(&mut self) -> &mut Beside {
+        &mut self.beside
+    }
+
+    /// Whether outcomes are held back.
+    pub(super) fn is_settling(&self) -> bool {
+        self.settling.is_some()
     }
 
     /// The queue of operations that are started without waiting.
@@ -153,10 +174,14 @@ impl Subgroup {
         any
     }
 
-    /// Reports the ends of started operations, once outcomes are not held back.
+    /// Reports the ends of started operations and messages, once outcomes are not held back.
     fn report(&mut self) -> bool {
-        if self.dues.is_empty() || self.settling.is_some() {
+        if self.settling.is_some() {
             return false;
+        }
+        let told = self.beside.messages.tell();
+        if self.dues.is_empty() {
+            return told;
         }
         let before = self.dues.len();
         let Self { dues, finished, submitted, .. } = self;
@@ -165,7 +190,7 @@ impl Subgroup {
             submitted.report(dues.swap_remove(at).1, completed.result.clone().map_err(Failure::Operation));
             false
         });
-        self.dues.len() < before
+        told | (self.dues.len() < before)
     }
 
     fn begin(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
@@ -190,7 +215,10 @@ impl Subgroup {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub(super) fn is_idle(&self) -> bool {
-        self.under_way.is_empty() && self.settling.is_none() && self.submitted.is_empty()
+        self.under_way.is_empty()
+            && !self.beside.is_running()
+            && self.settling.is_none()
+            && self.submitted.is_empty()
     }
 
     /// Takes a message to this group.
@@ -199,16 +227,23 @@ impl Subgroup {
         let Some(src) = self.members.number(header.src) else {
             return Disposition::Refused(Refusal::Malformed);
         };
-        if self.closing.is_some() {
-            return Disposition::Refused(Refusal::Aborted);
+        let header = Header { src, ..*header };
+        match self.closing {
+            // Members may still ask for what was sent before this rank left.
+            _ if Beside::takes(&header) => self.beside.on_message(&header, payload),
+            None => self.executor.on_fragment(&header, payload),
+            Some(_) => Disposition::Refused(Refusal::Aborted),
         }
-        self.executor.on_fragment(&Header { src, ..*header }, payload)
     }
 
     /// Nothing refers to a posted fragment any more.
     #[inline]
     pub(super) fn released(&mut self, token: SendToken) {
-        self.executor.on_released(token.owned_by(0));
+        let token = token.owned_by(0);
+        match Beside::has_posted(token) {
+            true => self.beside.on_released(token),
+            false => self.executor.on_released(token),
+        }
     }
 
     /// What a rank of the job says of the group.
@@ -223,9 +258,22 @@ impl Subgroup {
                 }
             }
             Greeting::Left(started) => {
-                peer.left = Some(started);
+                if peer.left.replace(started).is_none() {
+                    self.beside.left(number);
+                }
                 self.has_left = true;
             }
+        }
+    }
+
+    /// A rank has left the job.
+    pub(super) fn departed(&mut self, rank: Rank) {
+        let (job, own) = (self.job, self.members.rank(self.members.own()).unwrap_or_default());
+        if self.members.ranks().iter().any(|member| is_behind(&job, own, rank, *member)) {
+            let name = self.members.name(rank);
+            self.cut.push((name, None));
+            self.beside.left(name);
+            self.has_left = true;
         }
     }
 
@@ -237,6 +285,9 @@ impl Subgroup {
             || !self.waiting.is_empty()
             || !self.ungreeted.is_empty()
             || !self.submitted.is_empty()
+            || self.beside.has_work()
+            || self.beside.is_running()
+            || self.beside.next_deadline().is_some()
             || self.submitted.next_deadline().is_some()
             || self.settling.is_some()
             || ended != self.flooded
@@ -249,19 +300,21 @@ impl Subgroup {
             return false;
         }
         let mut busy = self.greet(up) | self.admit(now);
-        if !self.under_way.is_empty() {
-            let time = executor_time(now);
-            self.executor.set_time(time);
-            let (executor, mut route) = self.parts(up);
+        let time = executor_time(now);
+        let is_running = !self.under_way.is_empty();
+        let (executor, beside, mut route) = self.parts(up);
+        if is_running {
+            executor.set_time(time);
             busy |= executor.poll(time, &mut route, None::<&NodeSegment>, None).worked;
         }
+        busy |= beside.poll(time, &mut route);
         busy |= self.gather();
         if !self.under_way.is_empty() && now >= self.next_compare {
             self.next_compare = now + COMPARE_EVERY;
             self.executor.compare(None::<&NodeSegment>);
         }
         if self.has_left {
-            self.look_for_deserted();
+            self.look_for_deserted(now);
         }
         if self.executor.diverged().is_some() && self.executor.aborted().is_none() {
             self.deliberate(now);
@@ -273,7 +326,10 @@ impl Subgroup {
         busy |= self.send_waiting(up);
         if let Some(until) = self.settling {
             let late = now >= until;
-            self.settling = match self.executor.is_at_rest() && (late || self.waiting.is_empty()) {
+            self.settling = match self.executor.is_at_rest()
+                && !self.beside.is_running()
+                && (late || self.waiting.is_empty())
+            {
                 true => None,
                 false if late => Some(now + FLOOD),
                 false => Some(until),
@@ -286,23 +342,24 @@ impl Subgroup {
     /// When the next poll is needed although nothing may arrive.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let executor = self.executor.next_deadline().map(|deadline| Instant::ZERO + deadline);
+        let beside = self.beside.next_deadline().map(|deadline| Instant::ZERO + deadline);
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
         let compare = (!self.under_way.is_empty()).then_some(self.next_compare);
         let held = self.submitted.next_deadline();
-        [executor, ballot, self.settling, self.closing, compare, held].into_iter().flatten().min()
+        [executor, beside, ballot, self.settling, self.closing, compare, held].into_iter().flatten().min()
     }
 
-    /// The executor, and its way to the members.
-    fn parts<'a>(&'a mut self, up: &'a mut UpChannels) -> (&'a mut Executor, Route<'a>) {
-        let Self { executor, members, peers, lineage, id, owner, .. } = self;
-        (executor, Route { up, members, peers, lineage: *lineage, id: *id, owner: *owner })
+    /// What has messages for the members, and the way to those.
+    fn parts<'a>(&'a mut self, up: &'a mut UpChannels) -> (&'a mut Executor, &'a mut Beside, Route<'a>) {
+        let Self { executor, beside, members, peers, lineage, id, owner, .. } = self;
+        (executor, beside, Route { up, members, peers, lineage: *lineage, id: *id, owner: *owner })
     }
 
     /// Answers members that have said their number.
     fn greet(&mut self, up: &mut UpChannels) -> bool {
         let mut ungreeted = std::mem::take(&mut self.ungreeted);
         let asked = ungreeted.len();
-        let (_, mut route) = self.parts(up);
+        let (_, _, mut route) = self.parts(up);
         ungreeted.retain(|&number| {
             let known = route.peers.get(number.0 as usize).is_none_or(|peer| peer.greeted);
             !known && route.greet(number) == Err(SendError::Full)
@@ -322,16 +379,29 @@ impl Subgroup {
         any
     }
 
-    /// Ends the group when its oldest operation is one in which a member that has left takes no part.
+    /// Ends the group when its oldest operation is one in which a member that has left takes no part, or when a message or an access waits
+    /// for such a member.
     #[cold]
-    fn look_for_deserted(&mut self) {
-        let Some(OpId(oldest)) = self.under_way.iter().min().copied() else { return };
-        let absent = |peer: &Peer| peer.left.is_some_and(|started| started <= oldest);
-        if let Some(number) = self.peers.iter().position(absent)
-            && self.executor.aborted().is_none()
-            && self.executor.diverged().is_none()
-        {
-            self.executor.abort(Rank(number as u32), AbortReason::Aborted);
+    fn look_for_deserted(&mut self, now: Instant) {
+        if self.closing.is_some() || self.executor.aborted().is_some() || self.executor.diverged().is_some() {
+            return;
+        }
+        let oldest = self.under_way.iter().min();
+        let absent = |peer: &Peer| oldest.is_some_and(|op| peer.left.is_some_and(|started| started <= op.0));
+        let number = self.peers.iter().position(absent).map(|number| Rank(number as u32));
+        let number = number.or_else(|| {
+            // What was sent on before may be enough.
+            let cut = if oldest.is_some() { &mut self.cut[..] } else { &mut [] };
+            let mut passed = cut
+                .iter_mut()
+                .filter_map(|(name, until)| (now >= *until.get_or_insert(now + ARRIVES)).then_some(*name));
+            passed.next()
+        });
+        let (job, members) = (self.job, &*self.members);
+        let rank = |number| members.named(number).0;
+        let behind = |left, number| is_behind(&job, rank(members.own()), rank(left), rank(number));
+        if let Some(number) = number.or_else(|| self.beside.deserter(now, behind)) {
+            self.executor.abort(number, AbortReason::Aborted);
         }
     }
 
@@ -361,6 +431,7 @@ impl Subgroup {
         let Some(cause) = self.executor.aborted().cloned() else { return };
         self.flooded = true;
         self.submitted.close();
+        self.beside.abort(&cause);
         let culprit = self.members.named(cause.culprit).0;
         tracing::error!(%culprit, why = %cause.reason, ranks = self.members.size(), "a group of some ranks has ended");
         let seq = self.executor.diverged().unwrap_or(0);
@@ -384,7 +455,7 @@ impl Subgroup {
         }
         let mut waiting = std::mem::take(&mut self.waiting);
         let before = waiting.len();
-        let (_, mut route) = self.parts(up);
+        let (_, _, mut route) = self.parts(up);
         waiting.retain(|Waiting { to, header }| {
             let nothing = PayloadRange::empty();
             let sent = match (header.kind, route.members.rank(*to)) {
@@ -408,6 +479,10 @@ impl Subgroup {
         }
         self.gather();
         self.executor.fenced();
+        if let Some(cause) = self.executor.aborted().cloned() {
+            self.beside.abort(&cause);
+            self.beside.fenced();
+        }
         // Each member hears it from the group of all.
         self.flooded = true;
         self.waiting.clear();
@@ -419,7 +494,7 @@ impl Subgroup {
     /// This rank leaves the group: in good order where every operation has ended here, else as the member that all others name.
     pub(super) fn leave(&mut self, now: Instant) {
         self.admit(now);
-        if !self.under_way.is_empty() || !self.submitted.is_empty() {
+        if !self.under_way.is_empty() || !self.submitted.is_empty() || self.beside.is_running() {
             self.executor.abort(self.members.own(), AbortReason::Aborted);
         }
         if !self.flooded && self.executor.aborted().is_some() {
@@ -441,12 +516,17 @@ impl Subgroup {
                     .for_each(|waiting| waiting.header = left);
             }
         }
+        // Their memory is the caller's again.
+        self.beside.windows.machine.close_all();
         self.closing = Some(now + FLOOD);
     }
 
     /// Whether nothing refers to the memory of its operations, and the ends of those that were started are reported.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.executor.is_at_rest() && self.submitted.is_empty() && self.dues.is_empty()
+        self.executor.is_at_rest()
+            && !self.beside.is_running()
+            && self.submitted.is_empty()
+            && self.dues.is_empty()
     }
 
     /// Whether a member has left.
@@ -455,13 +535,21 @@ impl Subgroup {
         self.has_left
     }
 
-    /// Whether this rank has left and nothing is left to do. What it has to say is dropped after a while.
+    /// Whether this rank has left and nothing is left to do. What it has to say is dropped after a while; messages that were sent before
+    /// have until their deadline, as long as their receivers are there.
     pub(super) fn is_closed(&mut self, now: Instant) -> bool {
         let Some(until) = self.closing else { return false };
-        if now >= until {
+        let late = now >= until;
+        if late {
             self.waiting.clear();
             self.closing = Some(now + FLOOD);
         }
-        self.is_at_rest() && self.waiting.is_empty()
+        let peers = &self.peers;
+        let is_there = |number: Rank| peers.get(number.0 as usize).is_some_and(|peer| peer.left.is_none());
+        self.is_at_rest()
+            && self.waiting.is_empty()
+            && self.beside.is_at_rest()
+            && (late || !self.beside.has_work())
+            && !self.beside.messages.machine.owes(is_there)
     }
 }

@@ -5,7 +5,6 @@ use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, MatchKey, MessageKind};
 use shouter_reducer::kernel::Kernels;
 
-use super::lineage::Greeting;
 use super::*;
 use crate::runtime::Clock;
 

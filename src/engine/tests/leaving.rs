@@ -17,7 +17,7 @@ impl Transport for Owing {
         64
     }
     fn send(&mut self, _: Rank, _: &Header, _: PayloadRange, _: SendToken) -> Result<(), SendError> {
-        Err(SendError::Full)
+        Ok(())
     }
     fn request_ack(&mut self, _: Rank) {}
 }

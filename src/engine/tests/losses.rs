@@ -127,6 +127,18 @@ fn who_was_stopped_tells_nothing_of_the_others() {
     assert_eq!((cause.culprit, &cause.reason, &cause.seen), (Rank(1), &AbortReason::Stopped, &None));
 }
 
+#[test]
+fn a_lost_accelerator_is_this_ranks_own_though_the_peer_has_left() {
+    let [_other, mut engine] = idle();
+    engine.up = Losing(vec![PeerLoss { rank: Rank(0), why: Loss::Verbs(Fault::Accelerator) }]).into();
+    let now = Clock.now();
+    engine.left(Departure { rank: 0, started: 0 });
+    engine.poll(now);
+    engine.poll(now);
+    let cause = engine.aborted().unwrap();
+    assert_eq!((cause.culprit, Reason::from(&cause.reason)), (Rank(1), Reason::Accelerator));
+}
+
 /// Rank 1 has left, and its connection goes. What other ranks are waited for goes on.
 #[test]
 fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
@@ -159,11 +171,11 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
             if is_message {
                 let to = Rank(target);
                 engine
-                    .start_send(SendRequest { to, tag: 1, dtype, data, synchronous: true, deadline })
+                    .start_send(None, SendRequest { to, tag: 1, dtype, data, synchronous: true, deadline })
                     .unwrap();
             } else {
-                let window = engine.open_window(data, dtype).unwrap();
-                engine.set_window_lengths(window, vec![64; ranks as usize].into());
+                let window = engine.open_window(None, data, dtype).unwrap().unwrap();
+                engine.set_window_lengths(None, window, vec![64; ranks as usize].into());
                 let (target, action, into) = (Rank(target), Action::Put, TensorRegion::empty());
                 let request = AccessRequest {
                     window,
@@ -176,7 +188,7 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
                     deadline,
                     waited: true,
                 };
-                engine.start_access(request).unwrap();
+                engine.start_access(None, request).unwrap();
             }
             engine.left(Departure { rank: lost.0, started: 0 });
             engine.poll(now);

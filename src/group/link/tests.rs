@@ -214,3 +214,17 @@ fn who_has_left_is_not_broken_by_a_message_to_it() {
         assert_eq!((zero.broken().count(), zero.lost()), (usize::from(!says), None));
     }
 }
+
+/// A rank that knows that rank 0 leaves goes without a word, and resets the connection where something was sent to it that it has not read.
+#[test]
+fn who_goes_after_rank_0_has_left_is_not_reported_as_broken() {
+    let mut links = links(2);
+    let one = links.pop().unwrap();
+    let zero = &mut links[0];
+    zero.leave(Some(3));
+    // Not read, so the connection is reset.
+    drop(one);
+    zero.pump();
+    assert_eq!((zero.broken().count(), zero.lost()), (0, None));
+    assert!(zero.conns().all(|(_, conn)| matches!(conn.state(), ConnState::Broken(_))));
+}

@@ -1,0 +1,129 @@
+//! What a group has beside its collectives: messages between two of its ranks, and windows. The group of all ranks has it, and so has each
+//! group of some of them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::{AbortCause, Disposition};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::Header;
+use shouter_reducer::p2p::{Messenger, MessengerConfig};
+use shouter_reducer::transport::{SendToken, Transport};
+use shouter_reducer::windows::{Windows, WindowsConfig};
+
+use super::served::Served;
+
+/// The messages and the windows of one rank in one group.
+pub(super) struct Beside {
+    pub(super) messages: Served<Messenger>,
+    pub(super) windows: Served<Windows>,
+}
+
+impl Beside {
+    /// Of a rank of so many, in the group that has this number here. An engine holds it, and drops its channels before it.
+    #[allow(unsafe_code)]
+    pub(super) fn new(group: u32, rank: Rank, ranks: u32) -> Self {
+        let messages = MessengerConfig { group, ..MessengerConfig::new(rank, ranks) };
+        let windows = WindowsConfig { group, ..WindowsConfig::new(rank, ranks) };
+        // SAFETY: it is in an engine, behind the channels, which alone are given what these post.
+        let (messages, windows) = unsafe { (Messenger::new(messages), Windows::new(windows)) };
+        Self { messages: Served::around(messages), windows: Served::around(windows) }
+    }
+
+    /// Whether a message is for it, and not for the executor.
+    #[inline]
+    pub(super) fn takes(header: &Header) -> bool {
+        header.kind.is_p2p() || header.kind.is_window()
+    }
+
+    /// Whether it has posted what has this token, and not the executor.
+    #[inline]
+    pub(super) fn has_posted(token: SendToken) -> bool {
+        token.is_p2p() || token.is_window()
+    }
+
+    /// Takes a message that it [takes](Self::takes).
+    #[inline]
+    pub(super) fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        match header.kind.is_p2p() {
+            true => self.messages.on_message(header, payload),
+            false => self.windows.on_message(header, payload),
+        }
+    }
+
+    /// Nothing refers any more to what it [has posted](Self::has_posted) with this token.
+    #[inline]
+    pub(super) fn on_released(&mut self, token: SendToken) {
+        match token.is_p2p() {
+            true => self.messages.on_released(token),
+            false => self.windows.on_released(token),
+        }
+    }
+
+    /// Posts what finds room, and notes what has ended; whether there was anything.
+    #[inline]
+    pub(super) fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
+        self.messages.poll(now, transport) | self.windows.poll(now, transport)
+    }
+
+    /// Whether something was started that has not ended.
+    #[inline]
+    pub(super) fn is_running(&self) -> bool {
+        self.messages.are_running() || self.windows.are_running()
+    }
+
+    /// Whether something waits for one of these ranks.
+    #[cold]
+    pub(super) fn waits_for(&self, ranks: impl Fn(Rank) -> bool + Copy) -> bool {
+        self.messages.wait_for(ranks) || self.windows.wait_for(ranks)
+    }
+
+    /// Whether there is something to post.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.messages.has_work() || self.windows.has_work()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        [self.messages.next_deadline(), self.windows.next_deadline()].into_iter().flatten().min()
+    }
+
+    /// A rank has left in good order.
+    pub(super) fn left(&mut self, rank: Rank) {
+        self.messages.left(rank);
+        self.windows.left(rank);
+    }
+
+    /// A rank that has left, and that something waits for in vain; see [`Served::deserter`].
+    #[cold]
+    pub(super) fn deserter(
+        &mut self,
+        now: Instant,
+        behind: impl Fn(Rank, Rank) -> bool + Copy,
+    ) -> Option<Rank> {
+        self.messages.deserter(now, behind).or_else(|| self.windows.deserter(now, behind))
+    }
+
+    /// The ranks that there were messages or accesses with.
+    pub(super) fn known(&self) -> impl Iterator<Item = Rank> {
+        self.messages.machine.known().chain(self.windows.machine.known())
+    }
+
+    /// The group ends: what has not ended does so when nothing refers to its memory.
+    pub(super) fn abort(&mut self, cause: &Arc<AbortCause>) {
+        self.messages.abort(cause);
+        self.windows.abort(cause);
+    }
+
+    /// No channel refers to any memory any more.
+    pub(super) fn fenced(&mut self) {
+        self.messages.fenced();
+        self.windows.fenced();
+    }
+
+    /// Whether no channel refers to memory of messages and windows, that of copies and answers included.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.messages.machine.is_at_rest() && self.windows.machine.is_at_rest()
+    }
+}
