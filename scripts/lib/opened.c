@@ -6,9 +6,9 @@
 #include <errno.h>
 #include <stdio.h>
 
-enum { IBVERBS, PCAP, XDP, BPF, LIBRARIES };
+enum { IBVERBS, PCAP, XDP, BPF, NUMA, LIBRARIES };
 
-static const char *const names[LIBRARIES] = {"libibverbs.so.1", "libpcap.so.0.8", "libxdp.so.1", "libbpf.so.1"};
+static const char *const names[LIBRARIES] = {"libibverbs.so.1", "libpcap.so.0.8", "libxdp.so.1", "libbpf.so.1", "libnuma.so.1"};
 
 /* What a function's jump needs; the assembly below knows its layout. */
 struct function {
