@@ -55,7 +55,7 @@ pub(super) fn word<T: Copy>(
 
 /// Where counters go.
 pub(super) fn metrics(layers: &Layers, key: &str) -> Result<Option<MetricsTarget>, ConfigError> {
-    take(layers, key, |value| MetricsTarget::parse(&to_text(value)?))
+    take(layers, key, |value| MetricsTarget::parse(to_text(value)?))
 }
 
 /// A signal that can be caught and that means nothing to the system: its number and name.

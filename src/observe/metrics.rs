@@ -6,7 +6,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use prometheus::{Counter, Opts, Registry, TextEncoder};
+use socket2::SockRef;
 
 use crate::log;
 use crate::runtime::fork_generation;
@@ -100,7 +101,11 @@ pub(crate) struct Exporter {
 
 enum Stop {
     File(Sender<()>),
-    Http(Arc<tiny_http::Server>),
+    Http {
+        server: Arc<tiny_http::Server>,
+        /// Its listener, which one of its threads drops some time after the server has gone.
+        listener: TcpListener,
+    },
 }
 
 impl Exporter {
@@ -132,7 +137,9 @@ impl Exporter {
                 (Stop::File(stop), thread.spawn(body)?)
             }
             MetricsTarget::Http(address) => {
-                let server = Arc::new(tiny_http::Server::http(address).map_err(io::Error::other)?);
+                let listener = TcpListener::bind(address)?;
+                let server = tiny_http::Server::from_listener(listener.try_clone()?, None);
+                let server = Arc::new(server.map_err(io::Error::other)?);
                 let served = server.clone();
                 let body = move || {
                     log::take_over(rank);
@@ -142,7 +149,7 @@ impl Exporter {
                         }
                     }
                 };
-                (Stop::Http(server), thread.spawn(body)?)
+                (Stop::Http { server, listener }, thread.spawn(body)?)
             }
         };
         Ok(Self { forks: fork_generation(), stop, thread: Some(thread) })
@@ -158,10 +165,15 @@ impl Drop for Exporter {
         match &self.stop {
             // The thread waits for this, or has ended.
             Stop::File(stop) => drop(stop.send(())),
-            Stop::Http(server) => server.unblock(),
+            Stop::Http { server, .. } => server.unblock(),
         }
         // It has no panic of its own to report.
         let _ = thread.join();
+        if let Stop::Http { listener, .. } = &self.stop
+            && let Err(why) = SockRef::from(listener).shutdown(Shutdown::Both)
+        {
+            tracing::debug!(%why, "the port of the counters stays open for a moment");
+        }
     }
 }
 

@@ -9,7 +9,6 @@ import torch.distributed as dist
 from backend_common import NEW, join, of, refused, same, start, stop
 
 
-
 def rank() -> int:
     return dist.get_rank()
 
