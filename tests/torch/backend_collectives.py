@@ -157,9 +157,11 @@ def gathers_of_lists():
         dist.gather(of(rank()), outputs, root)
         if rank() == root:
             same(torch.stack(outputs), torch.stack(everyone()))
-    lists = [[torch.empty(2) for _ in range(size())], [torch.empty(3) for _ in range(size())]]
+    lists = [[torch.empty(2), torch.empty(3)] for _ in range(size())]
     dist.all_gather_coalesced(lists, [of(rank(), shape=(2,)), of(rank(), shape=(3,))])
-    same(lists[1][2], of(2, shape=(3,)))
+    for peer, (first, second) in enumerate(lists):
+        same(first, of(peer, shape=(2,)))
+        same(second, of(peer, shape=(3,)))
 
 
 def gathers_into_one_tensor():

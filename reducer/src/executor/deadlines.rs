@@ -113,7 +113,12 @@ pub(super) fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Opti
         return (0..locals).filter(silent).map(|local| grid.rank_at(grid.node_of(rank), local)).collect();
     }
     let mut ranks = std::collections::BTreeSet::new();
-    for (step, state) in schedule.steps.iter().zip(op.steps.iter()) {
+    let absent = |node: &&N, local: &u32| node.has_started(*local, op.seq()) == Some(false);
+    for ((number, step), state) in (0..).zip(&schedule.steps).zip(op.steps.iter()) {
+        if state.pending == 0 && !state.done && schedule.reads_node(number) {
+            let absent = node.iter().flat_map(|node| (0..locals).filter(move |local| absent(node, local)));
+            ranks.extend(absent.map(|local| grid.rank_at(grid.node_of(rank), local)));
+        }
         let mut lacks = |local: u32, flag: LaneFlag, last: bool| {
             let Some(node) = node.filter(|_| schedule.params.lanes > 0) else { return };
             let (lane, used) = op.buffers.lane(step.chunk, schedule.params.lanes);

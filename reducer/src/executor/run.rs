@@ -196,6 +196,13 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
 
     #[inline]
     fn step(&mut self, op: &mut Op, schedule: &Schedule, step: u32) -> StepOutcome {
+        // All ranks of the node write to the result area: one that runs something else may have.
+        if self.locals > 1 && self.agreement.through() <= op.seq() && schedule.reads_node(step) {
+            match self.agreed(op) {
+                StepOutcome::Done => {}
+                other => return other,
+            }
+        }
         let plan = &schedule.steps[step as usize];
         let chunk = plan.chunk;
         let done = |used: Option<()>| if used.is_some() { StepOutcome::Done } else { StepOutcome::Broken };

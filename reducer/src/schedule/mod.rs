@@ -335,6 +335,20 @@ impl Schedule {
         (&places[..destinations as usize], &places[destinations as usize..][..sources as usize])
     }
 
+    /// Whether a step reads what this rank or another one has left in the node's result area.
+    pub(crate) fn reads_node(&self, step: u32) -> bool {
+        let Some(step) = self.steps.get(step as usize) else { return false };
+        match step.action {
+            Action::Send { from, .. } | Action::Copy { from, .. } => from.buffer == Buffer::Node,
+            Action::Fold { first, destinations, sources, .. } => {
+                let (_, sources) = self.fold_places(first, destinations, sources);
+                sources.iter().any(|source| source.buffer == Buffer::Node)
+            }
+            Action::Finish { at, .. } => at.buffer == Buffer::Node,
+            _ => false,
+        }
+    }
+
     /// Private memory that one run needs, in bytes.
     pub fn slot_bytes(&self) -> usize {
         self.slot_bytes

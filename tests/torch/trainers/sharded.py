@@ -91,6 +91,8 @@ def functional(own):
     group = dist.group.WORLD
     own.seed()
     given = torch.randn(own.size * 3, 4)
+    # Named, so that they live until all has ended: with nameless ones a rank of Gloo's ended in a segmentation fault here once.
+    twice, more = given * 2, given + 1
     found = {
         "all_reduce": funcol.all_reduce(given, "sum", group),
         "maximum": funcol.all_reduce(given, "max", group),
@@ -103,11 +105,11 @@ def functional(own):
             given[: sum(range(own.size))], [(own.rank + peer) % own.size for peer in range(own.size)],
             [(own.rank + peer) % own.size for peer in range(own.size)], group),
     }
-    both = funcol.all_reduce_coalesced([given, given * 2], "sum", group)
+    both = funcol.all_reduce_coalesced([given, twice], "sum", group)
     found.update({"coalesced 0": both[0], "coalesced 1": both[1]})
-    parts = funcol.all_gather_into_tensor_coalesced([given, given + 1], group)
+    parts = funcol.all_gather_into_tensor_coalesced([given, more], group)
     found.update({"gathered 0": parts[0], "gathered 1": parts[1]})
-    parts = funcol.reduce_scatter_tensor_coalesced([given, given + 1], "sum", [0, 0], group)
+    parts = funcol.reduce_scatter_tensor_coalesced([given, more], "sum", [0, 0], group)
     found.update({"scattered 0": parts[0], "scattered 1": parts[1]})
     asked = given.clone().requires_grad_()
     (funcol.all_gather_tensor_autograd(asked, 0, group) * torch.arange(own.size * own.size * 3.0)[:, None]).sum().backward()
