@@ -88,3 +88,9 @@ build_programs() {
         cargo build --locked --profile "$profile" -p shouter-cli -p shouter-c
     fi
 }
+
+# build_extension: the Python package's extension module beside them.
+build_extension() {
+    build_programs
+    [ "$profile" = dev ] || cargo build --locked --profile "$profile" -p shouter-python
+}

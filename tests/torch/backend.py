@@ -50,7 +50,7 @@ def run_part(part: str) -> tuple[int, int, int]:
         ranks = [
             subprocess.Popen(
                 [sys.executable, __file__, "--rank", part, str(rank), str(len(outputs)), f"{folder}/store"],
-                stdout=output, stderr=subprocess.STDOUT, env=environment(), cwd=folder,
+                stdout=output, stderr=subprocess.STDOUT, env=environment() | {"SHOUTER_DUMP_FOLDER": folder}, cwd=folder,
             )
             for rank, output in enumerate(outputs)
         ]

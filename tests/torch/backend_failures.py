@@ -104,8 +104,10 @@ def a_rank_that_is_killed():
 
 
 def stop() -> None:
-    """The interpreter ends with a receive under way, and without leaving the group."""
-    dist.all_reduce(torch.ones(3), async_op=True)
+    """The interpreter ends with a receive under way, whose future something hangs on, and without leaving the group."""
+    receive = dist.irecv(torch.empty(3), 0, tag=7) if NEW else dist.distributed_c10d._get_default_group().recv([torch.empty(3)], 0, 7)
+    receive.get_future().then(lambda future: future.value())
+    assert not receive.is_completed()
 
 
 CHECKS = [views_that_differ, works_that_nobody_keeps, a_group_that_was_left, an_abort, a_rank_that_is_killed]

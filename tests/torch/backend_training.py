@@ -59,6 +59,22 @@ def another_hook():
     same(gradients[0], gradients[1])
 
 
+def a_hook_that_waits_within_a_future():
+    """PowerSGD starts collectives in what hangs on a future, and waits for them there."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    parallel = DistributedDataParallel(torch.nn.Linear(40, 30))
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2)
+    parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    for step in range(4):
+        torch.manual_seed(10 * step + dist.get_rank())
+        parallel(torch.randn(4, 40)).square().mean().backward()
+        gradients = [torch.empty(30, 40) for _ in range(dist.get_world_size())]
+        dist.all_gather(gradients, parallel.module.weight.grad)
+        same(gradients[0], gradients[1])
+    assert state.iter > 2
+
+
 class Numbers(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return 8
@@ -79,4 +95,4 @@ def forked_workers():
     dist.barrier()
 
 
-CHECKS = [data_parallel, another_hook, forked_workers]
+CHECKS = [data_parallel, another_hook, a_hook_that_waits_within_a_future, forked_workers]

@@ -122,7 +122,7 @@ class Running:
         where = self.folder.name
         for part in ("barrier", "test_dir", "init_dir"):
             os.mkdir(os.path.join(where, part))
-        os.environ["TEMP_DIR"] = where
+        os.environ["TEMP_DIR"] = os.environ["SHOUTER_DUMP_FOLDER"] = where
         shipped.INIT_METHOD = "file://" + os.path.join(where, "init_dir", "shared_init_file")
         os.environ["MASTER_ADDR"] = "127.0.0.1"
         self.shipped.Barrier.barrier_id = 0

@@ -37,6 +37,31 @@ pub(crate) struct Group {
     nodes: u32,
 }
 
+/// A group that a call uses, while another thread may close it. The last to let go of it ends its operations.
+struct Live(Option<Arc<shouter::Group>>);
+
+impl std::ops::Deref for Live {
+    type Target = shouter::Group;
+
+    fn deref(&self) -> &shouter::Group {
+        // It is there until the drop.
+        self.0.as_ref().expect("a group that is used is there")
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        drop_detached(self.0.take().and_then(Arc::into_inner));
+    }
+}
+
+/// Drops it without the interpreter, which callbacks need: they run until it is gone.
+fn drop_detached(group: Option<shouter::Group>) {
+    let Some(group) = group else { return };
+    let mut group = Some(group);
+    Python::try_attach(|py| py.detach(|| drop(group.take())));
+}
+
 /// A lock whose content stays valid whatever panics.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -56,9 +81,9 @@ impl Group {
         }
     }
 
-    fn live(&self, py: Python<'_>) -> PyResult<Arc<shouter::Group>> {
+    fn live(&self, py: Python<'_>) -> PyResult<Live> {
         let live = lock(&self.group).clone();
-        live.ok_or_else(|| crate::error::closed(py))
+        live.map(|group| Live(Some(group))).ok_or_else(|| crate::error::closed(py))
     }
 
     fn take(&self) -> Option<Arc<shouter::Group>> {
@@ -147,6 +172,12 @@ impl Group {
                 *into = own(*from);
                 true
             }
+            (Collective::AllGatherV, (0, _), _) if given.is_none() => {
+                return Err(argument(py, "allgather with counts: give the array, if an empty one, apart from out"));
+            }
+            (Collective::ReduceScatterV, _, (0, 0)) => {
+                return Err(argument(py, "reducescatter with counts: give out, if an empty one, apart from the array"));
+            }
             (Collective::AllGather, (0, _), _) => {
                 *from = own(*into);
                 false
@@ -176,8 +207,9 @@ impl Group {
         start: impl Fn(&shouter::Group) -> Result<shouter::Work, Error> + Sync,
     ) -> PyResult<shouter::Work> {
         sweep();
-        let group = self.live(py)?;
         loop {
+            // Anew each time: another thread may end the group meanwhile.
+            let group = self.live(py)?;
             match py.detach(|| start(&group)) {
                 Err(Error::WouldBlock { .. }) => py.check_signals()?,
                 started => return started.map_err(|error| raised(py, &error)),
@@ -250,6 +282,8 @@ impl Group {
             let ended = work.wait(Some(SLICE));
             Ok((work, ended))
         });
+        // Who closes the group meanwhile ends this, unless it is held here.
+        drop(group);
         match tried {
             Ok((work, Err(Error::Timeout { .. }))) => {
                 let work = Work::new(work, kept, None);
@@ -558,9 +592,6 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        let Some(group) = self.take() else { return };
-        // Callbacks run until it is gone, and need the interpreter.
-        let mut group = Some(group);
-        Python::try_attach(|py| py.detach(|| drop(group.take())));
+        drop_detached(self.take().and_then(Arc::into_inner));
     }
 }

@@ -37,7 +37,12 @@ def job(tmp_path: Path) -> Job:
         path.write_text("import numpy as np\nimport shouter\nfrom shouter.errors import *\n" + textwrap.dedent(script))
         command = [PROGRAM, "run", "-n", str(ranks), *options, "--", sys.executable, str(path)]
         ended = subprocess.run(
-            command, env=environment(**extra), capture_output=True, text=True, timeout=120, cwd=tmp_path
+            command,
+            env=environment(SHOUTER_DUMP_FOLDER=str(tmp_path)) | extra,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
         )
         assert not ok or ended.returncode == 0, ended.stdout + ended.stderr
         return ended

@@ -14,4 +14,4 @@ SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE |
 
 @pytest.mark.parametrize("at", range(len(SNIPPETS)))
 def test_snippet(job: Job, at: int) -> None:
-    job(2, SNIPPETS[at], SHOUTER_DUMP_FOLDER="/tmp")
+    job(2, SNIPPETS[at])

@@ -61,6 +61,52 @@ def test_bad_input(job: Job) -> None:
     )
 
 
+def test_another_thread_ends_a_call_that_waits(job: Job) -> None:
+    job(
+        2,
+        """
+        import threading, time
+
+        g = shouter.init(deadline="60s")
+        g.barrier()
+        if g.rank == 0:
+            begun = time.monotonic()
+            threading.Timer(1, shouter.abort).start()
+            try:
+                g.allreduce(np.ones(3))
+                raise AssertionError("not ended")
+            except ShouterError:
+                assert time.monotonic() - begun < 30, "the deadline ended it"
+        else:
+            # It never calls, and hears of the end when it asks.
+            time.sleep(2)
+            try:
+                g.allreduce(np.ones(3))
+                raise AssertionError("not ended")
+            except (PeerFailed, Closed):
+                pass
+        """,
+    )
+
+
+def test_counts_are_not_in_place(job: Job) -> None:
+    job(
+        2,
+        """
+        g = shouter.init()
+        for call in (lambda: g.allgather(None, np.ones(2), counts=[2, 0]), lambda: g.reducescatter(np.ones(2), counts=[2, 0])):
+            try:
+                call()
+                raise AssertionError("not refused")
+            except ArgumentError as why:
+                assert "apart" in str(why), why
+        out = np.empty(2 - 2 * g.rank)
+        g.reducescatter(np.ones(2), out, counts=[2, 0])
+        assert (out == 2).all()
+        """,
+    )
+
+
 def test_init_says_what_is_wrong() -> None:
     script = """
 import shouter

@@ -35,6 +35,7 @@ def rank_main(rank, size, backend, checks, folder):
         status = 1
         try:
             torch.set_num_threads(1)
+            os.environ["SHOUTER_DUMP_FOLDER"] = folder
             dist.init_process_group(backend, init_method="file://" + os.path.join(folder, "store"), rank=rank, world_size=size)
             own, results, seconds = Rank(rank, size, backend, folder), {}, {}
             for check in checks:

@@ -14,7 +14,7 @@ except ModuleNotFoundError as why:
     if why.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "shouter.torch needs PyTorch 1.13 or newer; install it by `pip install torch`, or Debian's python3-torch", name="torch"
+        "shouter.torch needs PyTorch 1.13, or 2.15 or newer; install it by `pip install torch`, or Debian's python3-torch", name="torch"
     ) from None
 
 _dist = _torch.distributed
@@ -25,6 +25,12 @@ from ._groups import leave_all as _leave_all
 from ._work import Closed, Deadline, Mismatch, PeerFailed, Timeout
 
 if hasattr(_dist.distributed_c10d, "BackendConfig"):
+    # Where C++ knows these calls, it lets a Python subclass of Backend answer its calls.
+    if not hasattr(_torch._C._distributed_c10d.Backend, "all_gather_single"):
+        raise ImportError(
+            f"shouter.torch needs PyTorch 1.13, or 2.15 or newer: this one, {_torch.__version__}, does not take backends in Python; "
+            "install a newer one, as by `pip install --upgrade torch`"
+        )
     from ._version2 import register as _register
 else:
     from ._version1 import register as _register

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -71,6 +72,7 @@ class Flight:
         self.handles = handles
         self.outputs = outputs
         self._finish = finish
+        self._unfinished: BaseException | None = None
         self._lock = threading.Lock()
 
     def done(self) -> bool:
@@ -79,7 +81,7 @@ class Flight:
     def error(self) -> BaseException | None:
         """How it has failed, if it has."""
         found = (handle.exception() for handle in self.handles)
-        return next((raised(error) for error in found if error is not None), None)
+        return next((raised(error) for error in found if error is not None), self._unfinished)
 
     def wait(self, seconds: float | None) -> None:
         """Waits for its end, and does what is left to do; raises how it has failed."""
@@ -92,13 +94,16 @@ class Flight:
         self.complete()
 
     def complete(self) -> None:
-        """What is left to do, once."""
-        if self._finish is None:
-            return
+        """What is left to do, once; raises how it has failed, each time."""
         with self._lock:
             finish, self._finish = self._finish, None
             if finish is not None:
-                finish()
+                try:
+                    finish()
+                except Exception as why:
+                    self._unfinished = why
+        if self._unfinished is not None:
+            raise self._unfinished
 
     def when_done(self, callback: Callable[[], None]) -> None:
         """Has a thread call this when all have ended."""
@@ -118,6 +123,10 @@ class Flight:
 
         for handle in self.handles:
             handle.add_done_callback(ended)
+
+
+# Whether this thread runs what hangs on a future of ours. It is the one that tells of all ends.
+_telling = threading.local()
 
 
 # Whether this thread asks a handle of PyTorch's which of ours is behind it.
@@ -184,7 +193,9 @@ class Work(TorchWork):
         if not self.flight.done():
             return False
         if self.flight.error() is None:
-            self.flight.complete()
+            with contextlib.suppress(Exception):
+                # `error` has it from now on.
+                self.flight.complete()
         return True
 
     def is_success(self) -> bool:
@@ -222,5 +233,25 @@ class Work(TorchWork):
 
             # An error of a callback is one for C++, too; what set_exception stores is a value there.
             self._future = ended.then(outcome)
-            flight.when_done(lambda: ended.set_result(None))
+
+            def tell() -> None:
+                before, _telling.now = getattr(_telling, "now", False), True
+                try:
+                    ended.set_result(None)
+                finally:
+                    _telling.now = before
+
+            if getattr(_telling, "now", False):
+                # Hooks such as PowerSGD's wait for a future within another one's: nobody else would tell of the end meanwhile.
+                try:
+                    flight.wait(self._limit)
+                except errors.Timeout:
+                    flight.when_done(tell)
+                    return self._future
+                except Exception:
+                    # `outcome` raises it.
+                    pass
+                tell()
+            else:
+                flight.when_done(tell)
         return self._future
