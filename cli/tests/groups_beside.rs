@@ -14,6 +14,7 @@ fn rank_body() {
     match ranks::scenario().as_deref() {
         Some("go_on") => ranks::end(join().and_then(go_on)),
         Some("cut_off") => ranks::end(join().and_then(cut_off)),
+        Some("never_made") => ranks::end(join().and_then(never_made)),
         _ => {}
     }
     play(
@@ -370,6 +371,23 @@ fn cut_off(all: Group) -> Result<(), Error> {
     Ok(())
 }
 
+/// A rank leaves the job and has never made a group that it is a member of: who waits for it there hears so.
+fn never_made(all: Group) -> Result<(), Error> {
+    all.barrier()?;
+    if all.rank() == 1 {
+        return Ok(());
+    }
+    let begun = std::time::Instant::now();
+    if parameter("CALL").as_deref() == Some("late") {
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    // All members meet in it.
+    let error = all.group(&[2, 1, 0]).map(drop).unwrap_err();
+    assert_eq!((error.rank(), error.reason()), (Some(1), Some(shouter::Reason::Aborted)), "{error:?}");
+    assert!(begun.elapsed() < Duration::from_secs(30), "it waited for its deadline");
+    Ok(())
+}
+
 /// Ranks and hosts: one rank on each host, several, all on one.
 const PLACES: [(u32, u32); 3] = [(4, 4), (4, 2), (4, 1)];
 
@@ -428,6 +446,13 @@ fn who_leaves_after_rank_0_is_not_taken_for_dead() {
 fn who_is_reached_by_a_leader_that_has_left_is_not_waited_for() {
     let plan = |call| job(4, 2, "cut_off").with("CALL", call);
     run_all([plan("message"), plan("collective")]).iter().for_each(ranks::State::assert_success);
+}
+
+#[test]
+fn who_has_left_and_never_made_the_group_is_not_waited_for() {
+    let plan = |hosts, call| job(3, hosts, "never_made").with("CALL", call);
+    let plans = [plan(3, "soon"), plan(1, "soon"), plan(3, "late"), plan(1, "late")];
+    run_all(plans).iter().for_each(ranks::State::assert_success);
 }
 
 #[test]

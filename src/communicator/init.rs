@@ -188,7 +188,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         notifier: Notifier::new(),
         forks: fork_generation(),
     });
-    let metrics = exporter(&config, &grid, &drive, &outcomes)?;
+    let metrics = exporter(&config, &grid, &drive, &outcomes);
     Ok(Group {
         rank,
         grid,
@@ -320,14 +320,9 @@ impl Connected {
     }
 }
 
-/// Shows the counters of this rank, where that is configured.
-fn exporter(
-    config: &Config,
-    grid: &Grid,
-    drive: &Drive,
-    outcomes: &Arc<Outcomes>,
-) -> Result<Option<Exporter>, Error> {
-    let Some(target) = &config.metrics else { return Ok(None) };
+/// Shows the counters of this rank, where that is configured. A job goes on without them.
+fn exporter(config: &Config, grid: &Grid, drive: &Drive, outcomes: &Arc<Outcomes>) -> Option<Exporter> {
+    let target = config.metrics.as_ref()?;
     let of = MetricsOf {
         job: config.job.clone(),
         rank: config.rank,
@@ -336,9 +331,13 @@ fn exporter(
     };
     let (drive, outcomes) = (drive.clone(), outcomes.clone());
     let count = Box::new(move || outcomes.tally.snapshot(&drive).metrics());
-    let started = Exporter::start(target, of, count);
-    let error = |why| Error::Device(format!("the counters cannot be shown at {target} (metrics): {why}"));
-    started.map(Some).map_err(error)
+    let warn = |why: &std::io::Error| {
+        tracing::warn!(
+            "this rank's counters cannot be shown at {why}; give each job and each emulated host a port of its own with the key metrics, or a \
+             file with %r in its name"
+        );
+    };
+    Exporter::start(target, of, count).inspect_err(warn).ok()
 }
 
 /// Where dumps go.

@@ -174,7 +174,7 @@ impl Group {
         self.subset.as_ref().map_or(self.grid.local_of(self.rank), |subset| subset.places.local_rank)
     }
 
-    /// Ranks on each host.
+    /// Ranks on this rank's host.
     pub fn local_size(&self) -> u32 {
         let of_host = self.grid.locals(self.grid.node_of(self.rank));
         self.subset.as_ref().map_or(of_host, |subset| subset.places.local_size)

@@ -112,10 +112,11 @@ impl Operation {
         self.state.load(Ordering::Acquire) & ENDED != 0
     }
 
-    /// Why it was not started, if it has ended so.
+    /// Why nothing of it was started, if it has ended so.
     pub(super) fn refusal(&self) -> Option<Error> {
-        let refused =
-            self.has_ended() && matches!(self.failure.get(), Some(Failure::Start(_) | Failure::Post(..)));
+        let refused = self.has_ended()
+            && matches!(self.failure.get(), Some(Failure::Start(_) | Failure::Post(..)))
+            && self.messages().is_none_or(Messages::none_posted);
         if refused { self.result().err() } else { None }
     }
 

@@ -243,7 +243,8 @@ pub const KEYS: &[KeySpec] = &[
         "an address with a port such as 127.0.0.1:9400, or the path of a file, with a slash in it",
         "none",
         "show this rank's counters to Prometheus: at /metrics of that port plus the local rank, or in a file that is written every 10 s (for the node \
-         exporter's textfile collector), with %r standing for the rank",
+         exporter's textfile collector), with %r standing for the rank; where that cannot be, the rank warns and goes on without. Who reaches the port reads \
+         the counters",
     ),
 ];
 

@@ -67,10 +67,16 @@ impl Beside {
         self.messages.poll(now, transport) | self.windows.poll(now, transport)
     }
 
-    /// Whether something was started that has not ended.
+    /// Whether something was started that has not ended, or whose end is not told yet.
     #[inline]
     pub(super) fn is_running(&self) -> bool {
         self.messages.are_running() || self.windows.are_running()
+    }
+
+    /// Whether something was started that has not ended.
+    #[inline]
+    pub(super) fn has_unended(&self) -> bool {
+        self.messages.machine.running() != 0 || self.windows.machine.running() != 0
     }
 
     /// Whether something waits for one of these ranks.

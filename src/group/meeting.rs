@@ -98,7 +98,11 @@ pub fn complete(config: &mut Config, given: StorePlacement, store: &mut dyn Stor
             .ok_or_else(|| failed(Some(0), "rank 0 has left this rank out of the hosts".into()))?;
     }
     match (place.key, &config.key) {
-        (Some(key), _) => config.key = Some(Key::from_secret(key)),
+        (Some(_), Some(_)) => {
+            let why = "this rank was given a key (SHOUTER_KEY or SHOUTER_KEY_FILE) and rank 0 was not; give all ranks the same, or none";
+            return Err(failed(Some(0), why.into()));
+        }
+        (Some(key), None) => config.key = Some(Key::from_secret(key)),
         (None, Some(_)) => {}
         (None, None) => {
             let why = "rank 0 was given a key (SHOUTER_KEY or SHOUTER_KEY_FILE) and this rank was not; give all ranks the same, or none";
@@ -139,6 +143,22 @@ impl Steps<'_> {
         })
     }
 
+    /// What rank 0 has put there after this start; `None` if it has begun again before that.
+    fn meeting_of(&mut self, start: &[u8]) -> Result<Option<Vec<u8>>, JoinError> {
+        let key = below(start, "meeting");
+        while self.left() > SLICE {
+            let asked = Instant::now();
+            match self.store.get(&key, SLICE) {
+                Ok(bytes) => return Ok(Some(bytes)),
+                // It does not wait: the value does not come any more.
+                Err(_) if asked.elapsed() < SLICE / 2 => break,
+                Err(_) if self.get(START, 0)? != start => return Ok(None),
+                Err(_) => {}
+            }
+        }
+        self.get(&key, 0).map(Some)
+    }
+
     fn fence(&mut self) -> Result<(), JoinError> {
         let left = self.left();
         let met = self.store.fence(left);
@@ -163,6 +183,9 @@ fn below(start: &[u8], what: impl std::fmt::Display) -> String {
     }
     key + &format!("/{what}")
 }
+
+/// How long to wait for a meeting before looking whether rank 0 has begun again.
+const SLICE: Duration = Duration::from_secs(1);
 
 /// Where a start is told.
 const START: &str = "shouter/start";
@@ -236,7 +259,7 @@ fn follow(rank: u32, own: &Arrival, steps: &mut Steps<'_>) -> Result<Place, Join
             steps.fence()?;
             steps.fence()?;
         }
-        let bytes = steps.get(&below(&start, "meeting"), 0)?;
+        let Some(bytes) = steps.meeting_of(&start)? else { continue };
         let meeting: Meeting = wire::decode(&bytes)
             .map_err(|why| failed(Some(0), format!("what rank 0 has put into the job's store: {why}")))?;
         let is_in = meeting.nonces.get(rank as usize) == Some(&own.nonce);

@@ -8,8 +8,9 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -18,6 +19,9 @@ use socket2::SockRef;
 
 use crate::log;
 use crate::runtime::fork_generation;
+
+/// Before the port is tried again after an error.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// Between two versions of the file.
 const EVERY: Duration = Duration::from_secs(10);
@@ -101,11 +105,74 @@ pub(crate) struct Exporter {
 
 enum Stop {
     File(Sender<()>),
-    Http {
-        server: Arc<tiny_http::Server>,
-        /// Its listener, which one of its threads drops some time after the server has gone.
-        listener: TcpListener,
-    },
+    Http(Arc<Http>),
+}
+
+/// What answers at a port.
+struct Http {
+    /// The listener of all servers, which a thread of a server drops some time after that has gone.
+    listener: TcpListener,
+    server: Mutex<Arc<tiny_http::Server>>,
+    stopping: AtomicBool,
+}
+
+impl Http {
+    fn open(address: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind(address)?;
+        let server = Mutex::new(Self::server(&listener)?);
+        Ok(Self { listener, server, stopping: AtomicBool::new(false) })
+    }
+
+    fn server(listener: &TcpListener) -> io::Result<Arc<tiny_http::Server>> {
+        let server = tiny_http::Server::from_listener(listener.try_clone()?, None);
+        server.map(Arc::new).map_err(io::Error::other)
+    }
+
+    fn current(&self) -> MutexGuard<'_, Arc<tiny_http::Server>> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers until [`stop`](Self::stop).
+    fn answer_all(&self, text: &dyn Fn() -> io::Result<String>) {
+        loop {
+            let server = self.current().clone();
+            let why = match server.recv() {
+                Ok(request) => {
+                    if let Err(why) = answer(request, text) {
+                        tracing::debug!(%why, "a request for the counters could not be answered");
+                    }
+                    continue;
+                }
+                Err(why) => why,
+            };
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            // A server accepts no more after an error, such as too many open files.
+            tracing::warn!(%why, "the counters could not be asked for; trying again");
+            std::thread::sleep(AGAIN);
+            let mut current = self.current();
+            if self.stopping.load(Ordering::Acquire) {
+                return;
+            }
+            match Self::server(&self.listener) {
+                Ok(server) => *current = server,
+                Err(why) => tracing::debug!(%why, "no further server for the counters yet"),
+            }
+        }
+    }
+
+    fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.current().unblock();
+    }
+
+    /// Nobody can connect any more, and the port is another one's to have.
+    fn close(&self) {
+        if let Err(why) = SockRef::from(&self.listener).shutdown(Shutdown::Both) {
+            tracing::debug!(%why, "the port of the counters stays open for a moment");
+        }
+    }
 }
 
 impl Exporter {
@@ -114,11 +181,15 @@ impl Exporter {
     /// # Errors
     /// If the file cannot be written, or the port cannot be opened.
     pub(crate) fn start(target: &MetricsTarget, of: MetricsOf, count: Count) -> io::Result<Self> {
-        let rank = log::spoken_for();
         let target = target.of_rank(&of)?;
+        Self::show(&target, of, count).map_err(|why| io::Error::new(why.kind(), format!("{target}: {why}")))
+    }
+
+    fn show(target: &MetricsTarget, of: MetricsOf, count: Count) -> io::Result<Self> {
+        let rank = log::spoken_for();
         let text = move || text(&of, &count());
         let thread = std::thread::Builder::new().name("shouter-metrics".into());
-        let (stop, thread) = match target {
+        let (stop, thread) = match target.clone() {
             MetricsTarget::File(path) => {
                 write(&path, &text()?)?;
                 let (stop, stopped) = mpsc::channel();
@@ -137,19 +208,13 @@ impl Exporter {
                 (Stop::File(stop), thread.spawn(body)?)
             }
             MetricsTarget::Http(address) => {
-                let listener = TcpListener::bind(address)?;
-                let server = tiny_http::Server::from_listener(listener.try_clone()?, None);
-                let server = Arc::new(server.map_err(io::Error::other)?);
-                let served = server.clone();
+                let http = Arc::new(Http::open(address)?);
+                let served = http.clone();
                 let body = move || {
                     log::take_over(rank);
-                    for request in served.incoming_requests() {
-                        if let Err(why) = answer(request, &text) {
-                            tracing::debug!(%why, "a request for the counters could not be answered");
-                        }
-                    }
+                    served.answer_all(&text);
                 };
-                (Stop::Http { server, listener }, thread.spawn(body)?)
+                (Stop::Http(http), thread.spawn(body)?)
             }
         };
         Ok(Self { forks: fork_generation(), stop, thread: Some(thread) })
@@ -165,14 +230,12 @@ impl Drop for Exporter {
         match &self.stop {
             // The thread waits for this, or has ended.
             Stop::File(stop) => drop(stop.send(())),
-            Stop::Http { server, .. } => server.unblock(),
+            Stop::Http(http) => http.stop(),
         }
         // It has no panic of its own to report.
         let _ = thread.join();
-        if let Stop::Http { listener, .. } = &self.stop
-            && let Err(why) = SockRef::from(listener).shutdown(Shutdown::Both)
-        {
-            tracing::debug!(%why, "the port of the counters stays open for a moment");
+        if let Stop::Http(http) = &self.stop {
+            http.close();
         }
     }
 }

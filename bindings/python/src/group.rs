@@ -173,10 +173,16 @@ impl Group {
                 true
             }
             (Collective::AllGatherV, (0, _), _) if given.is_none() => {
-                return Err(argument(py, "allgather with counts: give the array, if an empty one, apart from out"));
+                return Err(argument(
+                    py,
+                    "allgather with counts: give the array, if an empty one, apart from out",
+                ));
             }
             (Collective::ReduceScatterV, _, (0, 0)) => {
-                return Err(argument(py, "reducescatter with counts: give out, if an empty one, apart from the array"));
+                return Err(argument(
+                    py,
+                    "reducescatter with counts: give out, if an empty one, apart from the array",
+                ));
             }
             (Collective::AllGather, (0, _), _) => {
                 *from = own(*into);

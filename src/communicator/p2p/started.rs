@@ -31,6 +31,8 @@ struct State {
     messages: Vec<One>,
     /// Those that have not ended.
     left: usize,
+    /// One was started.
+    posted: bool,
 }
 
 /// A message, from its start to its end.
@@ -62,13 +64,20 @@ impl Messages {
     fn new(group: Option<GroupId>, messages: impl Iterator<Item = (Operation, Option<Staged>)>) -> Self {
         let messages: Vec<_> =
             messages.map(|(operation, staged)| One { operation, staged, end: End::Waits }).collect();
-        Self { group, state: Mutex::new(State { left: messages.len(), messages }) }
+        Self { group, state: Mutex::new(State { left: messages.len(), posted: false, messages }) }
     }
 
     fn posted(&self, at: usize, id: TransferId) {
-        if let Some(one) = lock(&self.state).messages.get_mut(at) {
+        let mut state = lock(&self.state);
+        state.posted = true;
+        if let Some(one) = state.messages.get_mut(at) {
             one.end = End::UnderWay(id);
         }
+    }
+
+    /// Whether none of them was started.
+    pub(in crate::communicator) fn none_posted(&self) -> bool {
+        !lock(&self.state).posted
     }
 
     /// One has ended; how all have, if it was the last.

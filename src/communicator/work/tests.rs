@@ -391,6 +391,68 @@ fn messages_and_collectives_with_counts_end_with_their_group_too() {
 }
 
 #[test]
+fn messages_that_were_started_in_a_group_of_some_ranks_end_with_it() {
+    for (mode, hosts) in [("", 1), ("dedicated", 1), ("", 2)] {
+        let all = ranks_with(hosts, 2, mode);
+        let made = |ranks: [u32; 2]| -> Vec<_> {
+            thread::scope(|scope| {
+                let made = all.iter().map(|all| scope.spawn(move || all.group(&ranks).unwrap()));
+                made.collect::<Vec<_>>().into_iter().map(|group| group.join().unwrap()).collect()
+            })
+        };
+        let mut groups = made([1, 0]);
+        let (say, said) = channel();
+        let mut start = |group: &crate::Group| {
+            let into: &'static mut [u32; 4] = Box::leak(Box::default());
+            // SAFETY: it lives for ever.
+            let receive = unsafe { group.start_message(crate::Exchange::receive(into, 1 - group.rank(), 3)) };
+            let (receive, say) = (receive.unwrap(), say.clone());
+            receive.on_done(move |result| say.send(result).unwrap()).unwrap();
+            receive
+        };
+        let receives: Vec<_> = groups.iter().map(&mut start).collect();
+        // What ends the group on all ranks ends them, too.
+        thread::scope(|scope| {
+            for (count, group) in (3..).zip(&groups) {
+                scope.spawn(move || {
+                    let error = group.all_reduce(&mut vec![1f32; count], ReduceOp::Sum).unwrap_err();
+                    assert!(matches!(error, Error::Mismatch { .. }), "{error:?}");
+                });
+            }
+        });
+        for receive in &receives {
+            let error = receive.wait(Some(PATIENCE)).unwrap_err();
+            assert!(matches!(error, Error::Mismatch { .. } | Error::Closed { .. }), "{error:?}");
+            assert!(said.recv_timeout(PATIENCE).unwrap().is_err());
+        }
+        drop(groups);
+        // And so does the drop.
+        groups = made([0, 1]);
+        let receive = start(&groups[0]);
+        drop(groups.remove(0));
+        assert!(said.try_recv().expect("before the group has gone").is_err());
+        let error = receive.wait(Some(PATIENCE)).unwrap_err();
+        assert!(matches!(error, Error::PeerFailed { .. } | Error::Closed { .. }), "{error:?}");
+        assert!(!receive.cancel().unwrap());
+    }
+}
+
+#[test]
+fn what_was_partly_started_is_no_refusal() {
+    for mode in ["", "dedicated"] {
+        let group = ranks_with(1, 1, mode).remove(0);
+        let messages = [crate::Exchange::send(&[1u8], 0, 4), crate::Exchange::send(&[2u8], 9, 4)];
+        // SAFETY: constants.
+        let work = unsafe { group.start_messages(&messages) }.unwrap();
+        let error = work.wait(Some(PATIENCE)).unwrap_err();
+        assert!(matches!(&error, Error::Argument(text) if text.contains('9')), "{error:?}");
+        let mut into = [0u8];
+        group.receive(&mut into, 0, 4).unwrap();
+        assert_eq!(into, [1]);
+    }
+}
+
+#[test]
 fn a_forked_child_is_refused_and_its_parent_goes_on() {
     let group = ranks(2);
     let mut data = [[1f32; 4]; 2];

@@ -266,15 +266,21 @@ impl Subgroup {
         }
     }
 
-    /// A rank has left the job.
+    /// A rank has left the job: a member that may never have made the group, or a leader that others are reached by.
     pub(super) fn departed(&mut self, rank: Rank) {
         let (job, own) = (self.job, self.members.rank(self.members.own()).unwrap_or_default());
-        if self.members.ranks().iter().any(|member| is_behind(&job, own, rank, *member)) {
+        let is_there = self.members.number(rank).is_some_and(|number| !self.has_said_farewell(number));
+        if is_there || self.members.ranks().iter().any(|member| is_behind(&job, own, rank, *member)) {
             let name = self.members.name(rank);
             self.cut.push((name, None));
             self.beside.left(name);
             self.has_left = true;
         }
+    }
+
+    /// Whether a member has left the group.
+    fn has_said_farewell(&self, number: Rank) -> bool {
+        self.peers.get(number.0 as usize).is_some_and(|peer| peer.left.is_some())
     }
 
     /// Whether a poll can do something.
@@ -326,8 +332,9 @@ impl Subgroup {
         busy |= self.send_waiting(up);
         if let Some(until) = self.settling {
             let late = now >= until;
+            // Ends are told after that.
             self.settling = match self.executor.is_at_rest()
-                && !self.beside.is_running()
+                && !self.beside.has_unended()
                 && (late || self.waiting.is_empty())
             {
                 true => None,
@@ -390,10 +397,13 @@ impl Subgroup {
         let absent = |peer: &Peer| oldest.is_some_and(|op| peer.left.is_some_and(|started| started <= op.0));
         let number = self.peers.iter().position(absent).map(|number| Rank(number as u32));
         let number = number.or_else(|| {
-            // What was sent on before may be enough.
+            // What was sent on before may be enough, and a farewell says what was.
             let cut = if oldest.is_some() { &mut self.cut[..] } else { &mut [] };
+            let peers = &self.peers;
+            let is_there = |name: Rank| peers.get(name.0 as usize).is_none_or(|peer| peer.left.is_none());
             let mut passed = cut
                 .iter_mut()
+                .filter(|(name, _)| is_there(*name))
                 .filter_map(|(name, until)| (now >= *until.get_or_insert(now + ARRIVES)).then_some(*name));
             passed.next()
         });
@@ -544,8 +554,11 @@ impl Subgroup {
             self.waiting.clear();
             self.closing = Some(now + FLOOD);
         }
-        let peers = &self.peers;
-        let is_there = |number: Rank| peers.get(number.0 as usize).is_some_and(|peer| peer.left.is_none());
+        let (peers, cut) = (&self.peers, &self.cut);
+        let is_there = |number: Rank| {
+            peers.get(number.0 as usize).is_some_and(|peer| peer.left.is_none())
+                && cut.iter().all(|(name, _)| *name != number)
+        };
         self.is_at_rest()
             && self.waiting.is_empty()
             && self.beside.is_at_rest()

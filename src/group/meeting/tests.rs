@@ -138,6 +138,30 @@ fn a_rank_without_the_key_that_rank_0_was_given_is_told_so() {
 }
 
 #[test]
+fn a_rank_keeps_the_key_that_it_was_given() {
+    let store = Shared::default();
+    let given = [("key", "0123456789012345678901234567890123456789")];
+    thread::scope(|scope| {
+        scope.spawn(|| completed(&store, 0, 2, &[]).unwrap());
+        let why = completed(&store, 1, 2, &given).unwrap_err().to_string();
+        assert!(why.contains("this rank was given a key"), "{why}");
+    });
+}
+
+#[test]
+fn a_rank_0_that_begins_again_is_followed() {
+    let mut store = Shared::default();
+    // One that was killed before the ranks had met.
+    store.put(START, &[7; 16]).unwrap();
+    thread::scope(|scope| {
+        let other = scope.spawn(|| completed(&store, 1, 2, &[]));
+        store.clone().get(&below(&[7; 16], 1), Duration::from_secs(20)).unwrap();
+        completed(&store, 0, 2, &[]).unwrap();
+        other.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn a_rank_that_does_not_come_is_named_to_all() {
     let store = Shared::default();
     let soon = [("rendezvous_deadline", "1s")];
