@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::status::Status;
 
@@ -39,7 +39,7 @@ pub(crate) struct Args {
 }
 
 /// How it stands with an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ItemState {
     /// It is there.
     #[serde(rename = "ok")]
@@ -67,7 +67,7 @@ impl ItemState {
 }
 
 /// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Item {
     item: String,
     state: ItemState,
@@ -89,7 +89,16 @@ impl Item {
     ) -> Self {
         Self { item: item.into(), state, detail: detail.into(), remedy: Some(remedy.into()) }
     }
+
+    /// All of it on one line.
+    pub(crate) fn line(&self) -> String {
+        let Self { item, detail, remedy, .. } = self;
+        let remedy = remedy.as_ref().map_or_else(String::new, |remedy| format!(" -> {remedy}"));
+        format!("{item}: {detail}{remedy}")
+    }
 }
+
+pub(crate) use host::{memory, ranges};
 
 /// Prints everything.
 pub(crate) fn main(args: &Args) -> Status {

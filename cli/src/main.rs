@@ -1,8 +1,8 @@
 //! `shouter`, the command line: what a person types, and the exit status that a script reads.
 //!
 //! Every subcommand is a module with an `Args` that clap fills and a `main(&Args) -> Status`. Exit statuses are
-//! the shell's: 0 all went well, 1 the work failed, 2 the command line was wrong, 127 no such command, 128 + n ended
-//! by signal n.
+//! the shell's: 0 all went well, 1 the work failed, 2 the command line was wrong, 3 what was checked is too slow, 127 no such
+//! command, 128 + n ended by signal n.
 #![deny(unsafe_code)]
 
 use std::process::ExitCode;
@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 mod bench;
+mod check;
 mod explain;
 mod hosts;
 mod info;
@@ -40,6 +41,8 @@ enum Command {
     Info(info::Args),
     /// Start a job of several ranks on this machine, as one host or as several emulated ones
     Run(run::Args),
+    /// Measure what the ranks of a job have between them, before the job
+    Check(check::CheckArgs),
     /// Measure this machine, and the peers in the same call
     Bench(bench::BenchArgs),
     /// Predict how long collectives take, and which algorithm serves which size
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
     let status = match &cli.command {
         Command::Info(args) => info::main(args),
         Command::Run(args) => run::main(args),
+        Command::Check(args) => check::main(args),
         Command::Bench(args) => bench::main(args),
         Command::Plan(args) => plan::main(args),
         Command::Timeline(args) => timeline::main(args),

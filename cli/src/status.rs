@@ -11,4 +11,6 @@ impl Status {
     pub(crate) const FAILED: Status = Status(1);
     /// The command line asks for something that cannot be; standard error says what can.
     pub(crate) const USAGE: Status = Status(2);
+    /// The work was done, and what it has checked is too slow.
+    pub(crate) const SLOW: Status = Status(3);
 }

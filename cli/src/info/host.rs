@@ -18,13 +18,18 @@ const MEMLOCK_FOR_NICS: u64 = 512 << 20;
 /// Everything that was looked at on the host below `root`.
 pub(super) fn items(root: &Path) -> Vec<Item> {
     let mut items = vec![cores(&CoreAllowance::detect())];
-    items.extend(hugepages(root));
-    items.push(memlock(root));
+    items.extend(memory(root, true));
     items.extend(nics(root));
     items.push(vfio(root));
     items.push(rdma(root));
     items.push(cuda(root));
     items
+}
+
+/// Limits of the memory that devices read, of the host below `root`.
+pub(crate) fn memory(root: &Path, uses_hugepages: bool) -> Vec<Item> {
+    let pages = if uses_hugepages { hugepages(root) } else { vec![] };
+    pages.into_iter().chain([memlock(root)]).collect()
 }
 
 /// What may be kept busy.
@@ -47,7 +52,7 @@ pub(super) fn cores(allowance: &CoreAllowance) -> Item {
 }
 
 /// Ascending numbers as the kernel lists them: `0-3,8`.
-fn ranges(numbers: &[usize]) -> String {
+pub(crate) fn ranges(numbers: &[usize]) -> String {
     let runs = numbers.chunk_by(|a, b| a + 1 == *b);
     let run = |run: &[usize]| match run {
         [first, .., last] => format!("{first}-{last}"),

@@ -1,0 +1,150 @@
+//! `shouter check`: whether the hosts of a job reach each other as they should, before the job.
+//!
+//! Every rank runs it under the job's launcher and joins as a trainer does. Then all pairs of ranks are [measured](measure), rank 0 is
+//! [told](report) by all, [judges](judge), and prints.
+
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+
+use clap::Args;
+use shouter::Config;
+use shouter::config::Hugepages;
+
+use crate::bench::{seconds, sizes};
+use crate::info;
+use crate::status::Status;
+use measure::Plan;
+use report::{OfRank, Report, gather};
+
+mod judge;
+mod measure;
+mod report;
+mod text;
+
+/// The largest messages that are sent, in bytes.
+const LARGEST: u64 = 1 << 30;
+/// The smallest: smaller ones measure latency.
+const SMALLEST: u64 = 4 << 10;
+
+/// What is checked.
+#[derive(Debug, Args)]
+#[command(
+    long_about = "Measures what the ranks of a job have between them, before the job: each rank runs it, under the job's launcher and with its \
+        configuration. Rank 0 prints which transport was chosen and why, the hosts, latency and bandwidth of every pair of ranks, how far the \
+        clocks differ, and which pair, rank or host is slow.\n\n\
+        Pairs are measured in rounds in which each rank has one partner: N ranks take N - 1 rounds of about --seconds. All pairs of a round \
+        are measured at the same time, so ranks of one host share its network, as they do in a job. A pair is slow if its latency is more \
+        than --factor times the median of its kind (ranks of one host, or of different hosts), or its bandwidth less than the median divided by \
+        that. Where half of the pairs or more are slow, the median is, too: a slow one among three ranks or hosts is not found.",
+    after_help = "Examples:\n  \
+        shouter run -n 4 --hosts 2 -- shouter check\n  \
+        torchrun --nproc-per-node 2 --no-python shouter check\n  \
+        mpirun -n 4 shouter check --json | jq .slow\n  \
+        srun -n 4 shouter check --seconds 1 --factor 2\n\n\
+        With --json rank 0 prints one object: ok, hosts, pairs (ranks, same_host, latency_us, gbytes there and back), clocks, medians,\n\
+        slow (the worst first) and culprit.\n\n\
+        Exit status of rank 0: 0 all is well, 1 the ranks did not come together or one was lost, 2 a wrong command line, 3 something is\n\
+        slow. Other ranks: 0 where it is 3."
+)]
+pub(crate) struct CheckArgs {
+    /// About how long each pair is measured, in seconds
+    #[arg(long, default_value_t = 0.2, value_parser = seconds)]
+    seconds: f64,
+    /// Bytes of the messages whose bandwidth is measured, from 4Ki to 1Gi
+    #[arg(long, value_name = "BYTES", default_value = "4Mi", value_parser = message)]
+    bandwidth_bytes: u64,
+    /// How many times worse than the median of its kind a slow pair is
+    #[arg(long, default_value_t = 3.0, value_parser = factor)]
+    factor: f64,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Why nothing was found out.
+#[derive(Debug, thiserror::Error)]
+enum CheckError {
+    /// The command line does not go with the configuration.
+    #[error("{0}")]
+    Usage(String),
+    /// A rank told or sent what it should not.
+    #[error("{0}")]
+    Failed(String),
+    /// The library.
+    #[error(transparent)]
+    Library(#[from] shouter::Error),
+    /// The result cannot be written.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// Runs one rank of it and returns the exit status.
+pub(crate) fn main(args: &CheckArgs) -> Status {
+    let config = match Config::from_env() {
+        Ok(config) => config,
+        Err(why) => {
+            eprintln!(
+                "shouter check: {why}; start it under a launcher, such as: shouter run -n 2 -- shouter check"
+            );
+            return Status::FAILED;
+        }
+    };
+    let rank = config.rank;
+    check(args, config).unwrap_or_else(|error| {
+        eprintln!("shouter check: rank {rank}: {error}");
+        if matches!(error, CheckError::Usage(_)) { Status::USAGE } else { Status::FAILED }
+    })
+}
+
+fn check(args: &CheckArgs, config: Config) -> Result<Status, CheckError> {
+    let deadline = config.deadline;
+    if args.seconds > deadline.as_secs_f64() / 2.0 {
+        return Err(CheckError::Usage(format!(
+            "--seconds {} is more than half of what an operation may take (deadline = {deadline:?}); use less, or raise that key",
+            args.seconds
+        )));
+    }
+    let memory = info::memory(Path::new("/"), config.hugepages == Hugepages::On);
+    let group = shouter::init(config)?;
+    let bytes = args.bandwidth_bytes as usize;
+    let shows_progress = group.rank() == 0 && io::stderr().is_terminal();
+    let seen = measure::run(&group, Plan { seconds: args.seconds, bytes }, |round, rounds| {
+        if shows_progress {
+            eprint!("\rround {} of {rounds}", round + 1);
+        }
+    });
+    if shows_progress {
+        eprint!("\r\x1b[K");
+    }
+    let all = gather(&group, OfRank::new(&group, memory, seen?), deadline)?;
+    let left = group.finalize();
+    let Some(all) = all else {
+        left?;
+        return Ok(Status::OK);
+    };
+    let report = Report::new(&all, bytes, args.factor)?;
+    let shown = match args.json {
+        true => serde_json::to_string(&report).map_err(io::Error::from)? + "\n",
+        false => text::text(&report),
+    };
+    match io::stdout().lock().write_all(shown.as_bytes()) {
+        // A reader that has seen enough, such as `head`, is no failure.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
+        _ => {}
+    }
+    left?;
+    Ok(if report.ok { Status::OK } else { Status::SLOW })
+}
+
+fn message(text: &str) -> Result<u64, String> {
+    let bytes = sizes::one(text)?;
+    match (SMALLEST..=LARGEST).contains(&bytes) {
+        true => Ok(bytes),
+        false => Err(format!("'{text}' is not from 4Ki to 1Gi")),
+    }
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| (1.0..=1e9).contains(number));
+    number.ok_or_else(|| "a number from 1 to 1e9, such as 3".into())
+}

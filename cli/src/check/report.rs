@@ -1,0 +1,190 @@
+//! What rank 0 knows of the job when all ranks have told it what they have seen.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shouter::{Group, Tag};
+
+use super::CheckError;
+use super::judge::{Judgement, Pair, judge};
+use super::measure::{LATENCY_BYTES, Offset, Seen};
+use crate::info::Item;
+
+/// The tag of what ranks tell.
+const REPORT: u32 = 4;
+/// Bytes that a rank tells at most: some of its own, and so many of each other rank.
+const MOST_OWN: u64 = 64 << 10;
+const MOST_EACH: u64 = 256;
+/// A clock that differs by more is worth a warning, in microseconds.
+pub(super) const CLOCK_WARNING_US: f64 = 100_000.0;
+
+/// What a rank tells.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct OfRank {
+    host: u32,
+    /// Of the first rank of each host.
+    of_host: Option<OfHost>,
+    seen: Vec<Seen>,
+}
+
+/// What the first rank of a host tells of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct OfHost {
+    pub(super) name: String,
+    /// Which channels lead from there, and why.
+    pub(super) channels: String,
+    pub(super) reasons: Vec<String>,
+    /// Limits of memory.
+    pub(super) memory: Vec<Item>,
+}
+
+impl OfRank {
+    /// What this rank tells, with what the first one of a host knows of it.
+    pub(super) fn new(group: &Group, memory: Vec<Item>, seen: Vec<Seen>) -> Self {
+        let transport = group.transport();
+        let name = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let of_host = (group.local_rank() == 0).then(|| OfHost {
+            name: name().trim().to_owned(),
+            channels: transport.channels.clone(),
+            reasons: transport.reasons.clone(),
+            memory,
+        });
+        Self { host: group.node(), of_host, seen }
+    }
+
+    /// Whether this is what rank `own` of `size` can have seen.
+    fn fits(&self, own: u32, size: u32) -> bool {
+        let peers = (0..size).filter(|peer| *peer != own);
+        let as_due = |seen: &Seen| {
+            let of_lower = seen.latency_us.is_some() == (own < seen.peer);
+            of_lower && seen.clock.is_some() == (own == 0)
+        };
+        self.host < size && self.seen.iter().map(|seen| seen.peer).eq(peers) && self.seen.iter().all(as_due)
+    }
+
+    /// What this rank, `own`, has seen of another one.
+    fn of(&self, own: u32, peer: u32) -> Option<&Seen> {
+        self.seen.get(peer as usize - usize::from(peer > own))
+    }
+}
+
+/// Gives rank 0 what all ranks tell, each of them within `limit`; the others get nothing.
+pub(super) fn gather(
+    group: &Group,
+    mut own: OfRank,
+    limit: Duration,
+) -> Result<Option<Vec<OfRank>>, CheckError> {
+    own.seen.sort_by_key(|seen| seen.peer);
+    if group.rank() > 0 {
+        group.send(&serde_json::to_vec(&own).map_err(std::io::Error::from)?, 0, REPORT)?;
+        return Ok(None);
+    }
+    let mut all = vec![own];
+    for rank in 1..group.size() {
+        let failed = |why: String| CheckError::Failed(format!("what rank {rank} has measured: {why}"));
+        let found = group.probe(rank, Tag::Is(REPORT), limit)?;
+        let bytes = found.ok_or_else(|| failed(format!("nothing has come within {limit:?}")))?.bytes();
+        let most = MOST_OWN + MOST_EACH * u64::from(group.size());
+        if bytes > most {
+            return Err(failed(format!("{bytes} bytes are more than the {most} that there can be")));
+        }
+        let mut told = vec![0u8; bytes as usize];
+        group.receive(&mut told, rank, REPORT)?;
+        let told: OfRank = serde_json::from_slice(&told).map_err(|why| failed(why.to_string()))?;
+        if !told.fits(rank, group.size()) {
+            return Err(failed(
+                "it is not of this job's pairs; all ranks have to run the same version".into(),
+            ));
+        }
+        all.push(told);
+    }
+    Ok(Some(all))
+}
+
+/// A host and its ranks.
+#[derive(Debug, Serialize)]
+pub(super) struct Host {
+    pub(super) host: u32,
+    pub(super) ranks: Vec<u32>,
+    #[serde(flatten)]
+    pub(super) of_host: OfHost,
+}
+
+/// A rank's wall clock against rank 0's.
+#[derive(Debug, Serialize)]
+pub(super) struct RankClock {
+    pub(super) rank: u32,
+    #[serde(flatten)]
+    pub(super) offset: Offset,
+    /// Whether it is off by more than can be overlooked.
+    pub(super) is_off: bool,
+}
+
+/// All that was found.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// Whether nothing is slow.
+    pub(super) ok: bool,
+    pub(super) size: u32,
+    pub(super) latency_bytes: usize,
+    pub(super) bandwidth_bytes: usize,
+    pub(super) factor: f64,
+    pub(super) hosts: Vec<Host>,
+    pub(super) pairs: Vec<Pair>,
+    pub(super) clocks: Vec<RankClock>,
+    #[serde(flatten)]
+    pub(super) judgement: Judgement,
+}
+
+impl Report {
+    /// Of what all ranks have told, by rank.
+    pub(super) fn new(all: &[OfRank], bandwidth_bytes: usize, factor: f64) -> Result<Self, CheckError> {
+        let size = all.len() as u32;
+        let of_hosts: Vec<u32> = all.iter().map(|rank| rank.host).collect();
+        let mut hosts = vec![];
+        for told in all {
+            let Some(of_host) = told.of_host.clone() else { continue };
+            let ranks = (0..size).filter(|rank| of_hosts[*rank as usize] == told.host).collect();
+            hosts.push(Host { host: told.host, ranks, of_host });
+        }
+        let mut pairs = Vec::with_capacity(all.len() * all.len().saturating_sub(1) / 2);
+        for a in 0..size {
+            for b in a + 1..size {
+                pairs.push(pair(all, a, b).ok_or_else(|| {
+                    CheckError::Failed(format!("rank {a} and rank {b} have told nothing of each other"))
+                })?);
+            }
+        }
+        let clocks = all.first().into_iter().flat_map(|zero| &zero.seen);
+        let clocks = clocks.filter_map(|seen| Some((seen.peer, seen.clock?)));
+        let clocks = clocks.map(|(rank, offset)| RankClock {
+            rank,
+            offset,
+            is_off: offset.offset_us.abs() - offset.uncertainty_us > CLOCK_WARNING_US,
+        });
+        let clocks = clocks.collect();
+        let judgement = judge(&of_hosts, &pairs, factor);
+        Ok(Self {
+            ok: judgement.slow.is_empty(),
+            size,
+            latency_bytes: LATENCY_BYTES,
+            bandwidth_bytes,
+            factor,
+            hosts,
+            pairs,
+            clocks,
+            judgement,
+        })
+    }
+}
+
+fn pair(all: &[OfRank], a: u32, b: u32) -> Option<Pair> {
+    let (lower, upper) = (all.get(a as usize)?, all.get(b as usize)?);
+    let (there, back) = (lower.of(a, b)?, upper.of(b, a)?);
+    Some(Pair {
+        ranks: [a, b],
+        same_host: lower.host == upper.host,
+        latency_us: there.latency_us?,
+        gbytes: [there.gbytes, back.gbytes],
+    })
+}

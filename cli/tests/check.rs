@@ -1,0 +1,221 @@
+//! `shouter check`, end to end: jobs of real ranks under `shouter run`.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_shouter");
+/// How long a job may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+/// On a busy machine a pair can be this much worse than another one.
+const ANY: &str = "1e9";
+
+fn program() -> Command {
+    let mut command = Command::new(PROGRAM);
+    let foreign = ["SHOUTER_", "SLURM_", "PMI", "OMPI_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "JOB_"];
+    for (name, _) in std::env::vars_os() {
+        if foreign.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
+            command.env_remove(name);
+        }
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// A job whose ranks all run `shouter check`; it is killed when it takes longer than [`LIMIT`].
+struct Job {
+    launcher: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+    home: PathBuf,
+    pids: Vec<u32>,
+    /// What ranks have printed: rank, stream, line.
+    printed: Vec<(u64, String, String)>,
+}
+
+impl Job {
+    fn start(test: &str, ranks: u32, hosts: &str, args: &[&str]) -> Self {
+        let home = std::env::temp_dir().join(format!("shouter-check-{test}-{}", std::process::id()));
+        std::fs::create_dir(&home).unwrap();
+        let mut command = program();
+        command.args(["run", "--json", "-n", &ranks.to_string(), "--hosts", hosts]);
+        if !cfg!(feature = "dpdk") && hosts != "1" {
+            command.args(["--transport", "kernel"]);
+        }
+        command.args(["--", PROGRAM, "check"]).args(args);
+        command.env("XDG_RUNTIME_DIR", &home).env("TMPDIR", &home).env("SHOUTER_LOG", "info");
+        command.env("SHOUTER_HEARTBEAT_TIMEOUT", "30s");
+        let mut launcher = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(launcher.stdout.take().unwrap()).lines();
+        let (pid, begun) = (launcher.id(), Instant::now());
+        let path = home.clone();
+        std::thread::spawn(move || {
+            // The folder is there as long as the job is.
+            while path.is_dir() && begun.elapsed() < LIMIT {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            if path.is_dir() {
+                kill(pid, "TERM");
+            }
+        });
+        Self { launcher, lines, home, pids: vec![0; ranks as usize], printed: vec![] }
+    }
+
+    /// Reads what the launcher says next; `None` at its end.
+    fn read(&mut self) -> Option<()> {
+        let event: Value = serde_json::from_str(&self.lines.next()?.unwrap()).unwrap();
+        let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
+        match (event["event"].as_str(), event["rank"].as_u64()) {
+            (Some("started"), Some(rank)) => self.pids[rank as usize] = event["pid"].as_u64().unwrap() as u32,
+            (Some("output"), Some(rank)) => self.printed.push((rank, text("stream"), text("line"))),
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn count(&self, part: &str) -> usize {
+        self.printed.iter().filter(|(.., line)| line.contains(part)).count()
+    }
+
+    /// What a rank has printed on this stream.
+    fn of(&self, rank: u64, stream: &str) -> String {
+        let lines = self.printed.iter().filter(|(of, on, _)| *of == rank && on == stream);
+        lines.map(|(.., line)| line.as_str()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Waits for the end; the launcher's exit status.
+    fn finish(&mut self) -> Option<i32> {
+        while self.read().is_some() {}
+        self.launcher.wait().unwrap().code()
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.home);
+        if let Ok(None) = self.launcher.try_wait() {
+            kill(self.launcher.id(), "TERM");
+            let _ = self.launcher.wait();
+        }
+    }
+}
+
+fn kill(pid: u32, signal: &str) {
+    let _ = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status();
+}
+
+/// Whether a line begins with this word, and has so many more.
+fn has_row(text: &str, word: &str, more: usize) -> bool {
+    let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.any(|words| words.first() == Some(&word) && words.len() == more + 1)
+}
+
+#[test]
+fn a_job_that_is_well_gets_its_transport_and_a_figure_for_every_pair() {
+    let mut job = Job::start("well", 4, "2", &["--seconds", "0.02", "--factor", ANY]);
+    let status = job.finish();
+    let text = job.of(0, "stdout");
+    assert_eq!(status, Some(0), "{:?}", job.printed);
+    let channel = if cfg!(feature = "dpdk") { "shm+rud" } else { "shm+kernel" };
+    assert!(text.starts_with(&format!("Transport: {channel}\n")), "{text}");
+    // The reason of the choice, of the first rank of the host.
+    assert!(text.contains("  shm: the 2 ranks of this host share memory\n"), "{text}");
+    assert!(text.lines().any(|line| line.starts_with(&format!("  {}: ", &channel[4..]))), "{text}");
+    assert!(text.contains("  ranks 0-1\n") && text.contains("  ranks 2-3\n"), "{text}");
+    assert!(text.contains("    locked memory: "), "{text}");
+    for rank in ["0", "1", "2", "3"] {
+        assert!(has_row(&text, rank, 4), "{text}");
+    }
+    assert!(has_row(&text, "3", 3), "the clock of rank 3: {text}");
+    assert!(text.contains("All is well"), "{text}");
+    assert!((1..4).all(|rank| job.of(rank, "stdout").is_empty()), "{:?}", job.printed);
+}
+
+#[test]
+fn json_has_every_pair_and_its_exit_status_says_that_one_is_slow() {
+    // Of six figures and more, not all are as good as their median.
+    let args = ["--seconds", "0.02", "--bandwidth-bytes", "64Ki", "--factor", "1", "--json"];
+    let mut job = Job::start("json", 3, "2,1", &args);
+    assert_eq!(job.finish(), Some(3), "{:?}", job.printed);
+    let report: Value = serde_json::from_str(&job.of(0, "stdout")).unwrap();
+    assert_eq!((&report["ok"], &report["size"]), (&Value::from(false), &Value::from(3)));
+    let pairs: BTreeSet<_> = report["pairs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pair| {
+            let positive = |value: &Value| value.as_f64().is_some_and(|value| value > 0.0);
+            assert!(
+                positive(&pair["latency_us"]) && pair["gbytes"].as_array().unwrap().iter().all(positive),
+                "{pair}"
+            );
+            (pair["ranks"].to_string(), pair["same_host"].as_bool().unwrap())
+        })
+        .collect();
+    let due = [("[0,1]", true), ("[0,2]", false), ("[1,2]", false)];
+    assert_eq!(pairs, due.map(|(ranks, same)| (ranks.to_owned(), same)).into());
+    let hosts = report["hosts"].as_array().unwrap();
+    let ranks: Vec<_> = hosts.iter().map(|host| host["ranks"].to_string()).collect();
+    assert_eq!(ranks, ["[0,1]", "[2]"]);
+    for host in hosts {
+        assert!(!host["name"].as_str().unwrap().is_empty() && !host["channels"].as_str().unwrap().is_empty());
+        assert!(
+            !host["reasons"].as_array().unwrap().is_empty() && !host["memory"].as_array().unwrap().is_empty()
+        );
+    }
+    for (clock, rank) in report["clocks"].as_array().unwrap().iter().zip(1..) {
+        assert_eq!((&clock["rank"], &clock["is_off"]), (&Value::from(rank), &Value::from(false)));
+        // One machine has one clock: what is measured of it is within the error that is stated, but for the time between two readings of it.
+        let (offset, within) =
+            (clock["offset_us"].as_f64().unwrap(), clock["uncertainty_us"].as_f64().unwrap());
+        assert!(offset.abs() <= within + 1000.0, "{clock}");
+    }
+    let slow = report["slow"].as_array().unwrap();
+    assert!(slow.iter().all(|slow| slow["times"].as_f64().unwrap() > 1.0) && !slow.is_empty(), "{report}");
+}
+
+#[test]
+fn one_rank_alone_is_well() {
+    let mut job = Job::start("alone", 1, "1", &[]);
+    assert_eq!(job.finish(), Some(0), "{:?}", job.printed);
+    let text = job.of(0, "stdout");
+    assert!(text.starts_with("Transport: local\n  local: the group has one rank\n"), "{text}");
+    assert!(text.ends_with("All is well: the job has one rank, and there is nothing to measure"), "{text}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_outside_a_job_the_way_to_start_one_is_said() {
+    for args in [&["--factor", "0"][..], &["--seconds", "nan"], &["--bandwidth-bytes", "8"], &["--pairs"]] {
+        let output = program().arg("check").args(args).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+    }
+    let of_one = |command: &mut Command| {
+        let output = command.arg("check").output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, errors) = of_one(&mut program());
+    assert!(status == Some(1) && errors.contains("shouter run -n 2 -- shouter check"), "{errors}");
+    let mut hasty = program();
+    hasty.envs([("SHOUTER_RANK", "0"), ("SHOUTER_SIZE", "1"), ("SHOUTER_DEADLINE", "100ms")]);
+    let (status, errors) = of_one(&mut hasty);
+    assert!(status == Some(2) && errors.contains("--seconds 0.2 is more than half"), "{errors}");
+}
+
+#[test]
+fn a_rank_that_is_killed_while_pairs_are_measured_is_named() {
+    let mut job = Job::start("killed", 4, "2", &["--seconds", "60"]);
+    while job.count("the group has come together") < 4 {
+        job.read().unwrap_or_else(|| panic!("the job has ended: {:?}", job.printed));
+    }
+    kill(job.pids[3], "KILL");
+    assert_eq!(job.finish(), Some(128 + 9), "{:?}", job.printed);
+    for rank in 0..3 {
+        let errors = job.of(rank, "stderr");
+        let said = errors.lines().find(|line| line.starts_with(&format!("shouter check: rank {rank}: ")));
+        assert!(said.is_some_and(|said| said.matches("rank 3").count() > 0), "rank {rank}: {errors}");
+        assert_eq!(job.of(rank, "stdout"), "");
+    }
+}
