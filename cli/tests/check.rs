@@ -123,9 +123,9 @@ fn a_job_that_is_well_gets_its_transport_and_a_figure_for_every_pair() {
     assert!(text.starts_with(&format!("Transport: {channel}\n")), "{text}");
     // The reason of the choice, of the first rank of the host.
     assert!(text.contains("  shm: the 2 ranks of this host share memory\n"), "{text}");
-    assert!(text.lines().any(|line| line.starts_with(&format!("  {}: ", &channel[4..]))), "{text}");
+    assert!(text.lines().any(|line| line.starts_with(&format!("  {} to rank 2: ", &channel[4..]))), "{text}");
     assert!(text.contains("  ranks 0-1\n") && text.contains("  ranks 2-3\n"), "{text}");
-    assert!(text.contains("    locked memory: "), "{text}");
+    assert!(text.contains("  host 0-1  locked memory: "), "{text}");
     for rank in ["0", "1", "2", "3"] {
         assert!(has_row(&text, rank, 4), "{text}");
     }

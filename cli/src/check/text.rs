@@ -2,7 +2,7 @@
 
 use super::judge::{Culprit, Figure, Pair, Slow};
 use super::report::{CLOCK_WARNING_US, Host, Report};
-use crate::info::ranges;
+use crate::info::{Item, ranges};
 
 /// Ranks whose pairs are shown one by one at most; of more, each host's are summed up.
 const MOST_SHOWN: u32 = 16;
@@ -37,13 +37,21 @@ fn transports(report: &Report) -> String {
 
 fn hosts(report: &Report) -> String {
     let mut text = "\nHosts\n".to_owned();
+    // What is said of memory, and the hosts of which it is.
+    let mut memory: Vec<(String, Vec<usize>)> = vec![];
     for Host { host, ranks, of_host } in &report.hosts {
         let numbers: Vec<usize> = ranks.iter().map(|rank| *rank as usize).collect();
         let word = if ranks.len() == 1 { "rank" } else { "ranks" };
         text += &format!("  host {host}  {}  {word} {}\n", of_host.name, ranges(&numbers));
-        for item in &of_host.memory {
-            text += &format!("    {}\n", item.line());
+        for line in of_host.memory.iter().map(Item::line) {
+            match memory.iter_mut().find(|(said, _)| *said == line) {
+                Some((_, hosts)) => hosts.push(*host as usize),
+                None => memory.push((line, vec![*host as usize])),
+            }
         }
+    }
+    for (line, hosts) in memory {
+        text += &format!("  host {}  {line}\n", ranges(&hosts));
     }
     text
 }
