@@ -14,8 +14,9 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// On a busy machine a pair can be this much worse than another one.
 const ANY: &str = "1e9";
 
-fn program() -> Command {
-    let mut command = Command::new(PROGRAM);
+/// A program that runs outside of any job.
+fn clean(program: &str) -> Command {
+    let mut command = Command::new(program);
     let foreign = ["SHOUTER_", "SLURM_", "PMI", "OMPI_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "JOB_"];
     for (name, _) in std::env::vars_os() {
         if foreign.iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
@@ -40,7 +41,7 @@ impl Job {
     fn start(test: &str, ranks: u32, hosts: &str, args: &[&str]) -> Self {
         let home = std::env::temp_dir().join(format!("shouter-check-{test}-{}", std::process::id()));
         std::fs::create_dir(&home).unwrap();
-        let mut command = program();
+        let mut command = clean(PROGRAM);
         command.args(["run", "--json", "-n", &ranks.to_string(), "--hosts", hosts]);
         if !cfg!(feature = "dpdk") && hosts != "1" {
             command.args(["--transport", "kernel"]);
@@ -189,16 +190,16 @@ fn one_rank_alone_is_well() {
 #[test]
 fn what_cannot_be_is_refused_and_outside_a_job_the_way_to_start_one_is_said() {
     for args in [&["--factor", "0"][..], &["--seconds", "nan"], &["--bandwidth-bytes", "8"], &["--pairs"]] {
-        let output = program().arg("check").args(args).output().unwrap();
+        let output = clean(PROGRAM).arg("check").args(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
     }
     let of_one = |command: &mut Command| {
         let output = command.arg("check").output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
-    let (status, errors) = of_one(&mut program());
+    let (status, errors) = of_one(&mut clean(PROGRAM));
     assert!(status == Some(1) && errors.contains("shouter run -n 2 -- shouter check"), "{errors}");
-    let mut hasty = program();
+    let mut hasty = clean(PROGRAM);
     hasty.envs([("SHOUTER_RANK", "0"), ("SHOUTER_SIZE", "1"), ("SHOUTER_DEADLINE", "100ms")]);
     let (status, errors) = of_one(&mut hasty);
     assert!(status == Some(2) && errors.contains("--seconds 0.2 is more than half"), "{errors}");
@@ -217,5 +218,98 @@ fn a_rank_that_is_killed_while_pairs_are_measured_is_named() {
         let said = errors.lines().find(|line| line.starts_with(&format!("shouter check: rank {rank}: ")));
         assert!(said.is_some_and(|said| said.matches("rank 3").count() > 0), "rank {rank}: {errors}");
         assert_eq!(job.of(rank, "stdout"), "");
+    }
+}
+
+/// Four network namespaces with cables to a switch in a fifth one.
+struct Network(Vec<String>);
+
+impl Network {
+    const HOSTS: usize = 4;
+
+    /// One in which what the host `slow` sends is limited; `None` where there can be none.
+    fn new(slow: usize) -> Option<Self> {
+        let name = |part: &str| format!("shouter-check-{}-{part}", std::process::id());
+        let switch = name("switch");
+        if !ran("ip", &format!("netns add {switch}")) {
+            println!("skipped: no network namespaces can be made here");
+            return None;
+        }
+        let mut network = Self(vec![switch.clone()]);
+        assert!(ran("ip", &format!("-n {switch} link add switch type bridge")));
+        assert!(ran("ip", &format!("-n {switch} link set switch up")));
+        for number in 0..Self::HOSTS {
+            let host = name(&number.to_string());
+            assert!(ran("ip", &format!("netns add {host}")));
+            network.0.push(host.clone());
+            for words in [
+                format!("-n {switch} link add port{number} type veth peer name eth0 netns {host}"),
+                format!("-n {switch} link set port{number} master switch up"),
+                format!("-n {host} address add 10.78.0.{}/24 dev eth0", number + 1),
+                format!("-n {host} link set eth0 up"),
+                format!("-n {host} link set lo up"),
+            ] {
+                assert!(ran("ip", &words), "ip {words} has failed");
+            }
+        }
+        let limit = "qdisc add dev eth0 root tbf rate 4mbit burst 32kb limit 1mb";
+        if !ran("tc", &format!("-n {} {limit}", name(&slow.to_string()))) {
+            println!("skipped: this kernel, or tc, cannot limit what an interface sends");
+            return None;
+        }
+        Some(network)
+    }
+
+    /// `shouter check` as the rank that is alone on this host.
+    fn rank(&self, rank: usize) -> Command {
+        let mut command = clean("ip");
+        command.args(["netns", "exec", &self.0[rank + 1], PROGRAM, "check"]);
+        command.args(["--seconds", "0.1", "--bandwidth-bytes", "64Ki", "--json"]);
+        for (key, value) in [
+            ("RANK", rank.to_string().as_str()),
+            ("SIZE", &Self::HOSTS.to_string()),
+            ("LOCAL_RANK", "0"),
+            ("LOCAL_SIZE", "1"),
+            ("ADDR", "10.78.0.1"),
+            ("PORT", "29500"),
+            ("KEY", "0123456789abcdef0123456789abcdef"),
+            ("TRANSPORT", "kernel"),
+            ("HEARTBEAT_TIMEOUT", "30s"),
+            ("DEADLINE", "40s"),
+        ] {
+            command.env(format!("SHOUTER_{key}"), value);
+        }
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|name| {
+            ran("ip", &format!("netns delete {name}"));
+        });
+    }
+}
+
+/// Whether a program is there and ends well.
+fn ran(program: &str, words: &str) -> bool {
+    Command::new(program).args(words.split_whitespace()).output().is_ok_and(|done| done.status.success())
+}
+
+#[test]
+fn a_host_whose_network_is_limited_is_slow_towards_every_other_one() {
+    const SLOW: usize = 2;
+    let Some(network) = Network::new(SLOW) else { return };
+    let ranks: Vec<_> = (0..Network::HOSTS).map(|rank| network.rank(rank).spawn().unwrap()).collect();
+    let ended: Vec<_> = ranks.into_iter().map(|rank| rank.wait_with_output().unwrap()).collect();
+    let codes: Vec<_> = ended.iter().map(|output| output.status.code()).collect();
+    assert_eq!(codes, [Some(3), Some(0), Some(0), Some(0)], "{ended:?}");
+    let report: Value = serde_json::from_slice(&ended[0].stdout).unwrap();
+    // On a busy machine other pairs may be slow, too.
+    for other in (0..Network::HOSTS).filter(|other| *other != SLOW) {
+        let is_named =
+            |slow: &Value| slow["figure"] == "bandwidth" && slow["ranks"] == Value::from(vec![SLOW, other]);
+        assert!(report["slow"].as_array().unwrap().iter().any(is_named), "to rank {other}: {report}");
     }
 }
