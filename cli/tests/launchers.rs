@@ -98,7 +98,7 @@ fn check(output: &Output, per_host: u32, joins: usize) {
     }
 }
 
-/// Two network namespaces with a cable between them.
+/// Two network namespaces with a cable between them. Both have the same address on their default route, as virtual machines behind NAT do.
 struct TwoHosts([String; 2]);
 
 impl TwoHosts {
@@ -125,6 +125,17 @@ impl TwoHosts {
             format!("-n {a} link set lo up"),
             format!("-n {b} link set lo up"),
         ];
+        let nat = names.iter().flat_map(|name| {
+            [
+                "link add nat type veth peer name gateway",
+                "address add 10.0.2.15/24 dev nat",
+                "link set gateway up",
+                "link set nat up",
+                "route add default via 10.0.2.2",
+            ]
+            .map(|words| format!("-n {name} {words}"))
+        });
+        let all = all.into_iter().chain(nat);
         for words in all {
             assert!(ip(&words), "ip {words} has failed");
         }

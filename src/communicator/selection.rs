@@ -134,7 +134,7 @@ fn address(streams: &KernelStreams) -> Option<SocketAddrV4> {
     }
 }
 
-/// A socket at the address by which this rank and rank 0 see each other.
+/// A socket at the address by which this rank and rank 0 see each other; at all addresses, where it is not known yet by which.
 fn listen(config: &Config) -> Result<KernelStreams, Error> {
     let ip = match config.kernel_address {
         Some(ip) => ip,
@@ -144,7 +144,7 @@ fn listen(config: &Config) -> Result<KernelStreams, Error> {
         .map_err(|why| Error::Device(format!("{why}; name another with the key kernel_address")))
 }
 
-/// The address by which this host talks to rank 0's; on that host, the one that rank 0 listens on.
+/// The address by which this host talks to rank 0's; on that host, the one that rank 0 listens on. Unspecified where rank 0 has several.
 fn rendezvous_address(config: &Config) -> Result<Ipv4Addr, Error> {
     let (host, port) = (config.rendezvous.host.as_str(), config.rendezvous.port);
     let unclear = |why: String| {
@@ -153,9 +153,13 @@ fn rendezvous_address(config: &Config) -> Result<Ipv4Addr, Error> {
              kernel_address"
         ))
     };
-    let all = rendezvous::resolve(&RendezvousConfig::of(config)?)?;
-    let remote =
-        all.into_iter().find(SocketAddr::is_ipv4).ok_or_else(|| unclear("it has no IPv4 address".into()))?;
+    let mut all = rendezvous::resolve(&RendezvousConfig::of(config)?)?;
+    all.retain(SocketAddr::is_ipv4);
+    let Some(&remote) = all.first() else { return Err(unclear("it has no IPv4 address".into())) };
+    if all.iter().any(|other| *other != remote) {
+        // The one that answers decides: see `found_in_joining`.
+        return Ok(Ipv4Addr::UNSPECIFIED);
+    }
     // A datagram socket that is connected sends nothing; it only makes the kernel choose its own address.
     let chosen = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
         .and_then(|socket| socket.connect(remote).and_then(|()| socket.local_addr()))
@@ -186,6 +190,7 @@ fn check_same((a, ours): (Rank, &Advertisement), (b, theirs): (Rank, &Advertisem
     }
     for (ours, theirs) in [(ours.kernel, theirs.kernel), (ours.control, theirs.control)] {
         if let (Some(ours), Some(theirs)) = (ours, theirs)
+            && !ours.ip().is_unspecified()
             && ours.ip().is_loopback() != theirs.ip().is_loopback()
         {
             return Err(Error::Config(format!(
@@ -194,6 +199,43 @@ fn check_same((a, ours): (Rank, &Advertisement), (b, theirs): (Rank, &Advertisem
                 ours.ip(),
                 theirs.ip()
             )));
+        }
+    }
+    Ok(())
+}
+
+/// Fills in the addresses that leaders could not know before the join: those by which they and rank 0 have met.
+fn found_in_joining(
+    config: &Config,
+    leaders: &mut [(Rank, Advertisement)],
+    control: &mut ControlLink,
+) -> Result<(), Error> {
+    fn open(advertised: &mut Advertisement) -> impl Iterator<Item = &mut SocketAddrV4> {
+        let listening = [&mut advertised.kernel, &mut advertised.control];
+        listening.into_iter().flatten().filter(|address| address.ip().is_unspecified())
+    }
+    // All ranks see the same, so all make the exchange or none.
+    if !leaders.iter_mut().any(|(_, advertised)| open(advertised).next().is_some()) {
+        return Ok(());
+    }
+    let v4 = |ip: IpAddr| match ip {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    };
+    let (near, far) = control.ends().map(|(near, far)| (v4(near), v4(far))).unwrap_or_default();
+    let all = control.all_gather("addresses", &wire::encode(&near), config.rendezvous_deadline)?;
+    for (rank, advertised) in leaders.iter_mut().filter(|(rank, _)| rank.0 != config.rank) {
+        let said = all.get(rank.0 as usize).map(Vec::as_slice).unwrap_or_default();
+        let said: Option<Ipv4Addr> = wire::decode(said)
+            .map_err(|why| Error::join_without(rank.0, format!("what {rank} says of its address: {why}")))?;
+        let found = if rank.0 == 0 { far } else { said };
+        for address in open(advertised) {
+            let Some(ip) = found else {
+                return Err(Error::Config(format!(
+                    "{rank} has several addresses, and none of IPv4 by which the ranks have met; set kernel_address there"
+                )));
+            };
+            address.set_ip(ip);
         }
     }
     Ok(())
@@ -258,7 +300,7 @@ pub(super) fn agree(
         port::check_free(config)?;
     }
     let mut leaders = vec![];
-    for node in 0..if leads { grid.nodes() } else { 0 } {
+    for node in 0..if grid.nodes() > 1 { grid.nodes() } else { 0 } {
         let rank = grid.leader_of(node);
         let blob = roster.members.get(rank.0 as usize).map(|member| member.blob.as_slice());
         let advertised: Advertisement = wire::decode(blob.unwrap_or_default())
@@ -266,9 +308,11 @@ pub(super) fn agree(
         leaders.push((rank, advertised));
     }
     check_addresses(&leaders)?;
+    found_in_joining(config, &mut leaders, control)?;
     // One byte per host: the transports that reach it from here.
     let mut ours: Vec<u8> = leaders
         .iter()
+        .filter(|_| leads)
         .map(|(rank, advertised)| if *rank == own { 0 } else { usable(config, &local, advertised) })
         .collect();
     let here = grid.node_of(own) as usize;

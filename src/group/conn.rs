@@ -1,7 +1,7 @@
 //! A non-blocking TCP connection with its receive and send buffers.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -64,6 +64,11 @@ impl Conn {
             written: 0,
             traffic: Traffic::default(),
         })
+    }
+
+    /// The addresses of this side and of the other one.
+    pub(super) fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        Some((self.stream.local_addr().ok()?.ip(), self.peer.ip()))
     }
 
     pub(super) fn peer(&self) -> SocketAddr {

@@ -7,6 +7,7 @@
 //!
 //! After set-up a thread of its own listens to the connections between the exchanges (`watch`).
 
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -95,6 +96,14 @@ impl ControlLink {
     /// What the connections have carried since they were opened.
     pub fn traffic(&self) -> Traffic {
         self.conns().map(|(_, conn)| conn.traffic()).sum()
+    }
+
+    /// The address of this host by which it and rank 0 have met, and rank 0's; `None` on rank 0.
+    pub fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        match &self.role {
+            Role::Member { server, .. } => server.ends(),
+            Role::Alone | Role::Leader(_) => None,
+        }
     }
 
     pub(super) fn member(rank: u32, size: u32, server: Trusted) -> Self {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -43,6 +44,11 @@ pub(super) struct MemberConn {
 }
 
 impl MemberConn {
+    /// The addresses of this side and of the other one, while there is a connection.
+    pub(super) fn ends(&self) -> Option<(IpAddr, IpAddr)> {
+        self.trusted.conn.ends()
+    }
+
     /// The connection to `rank`.
     pub(super) fn new(rank: u32, trusted: Trusted) -> Self {
         Self {

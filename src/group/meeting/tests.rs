@@ -167,7 +167,7 @@ fn a_rank_that_does_not_come_is_named_to_all() {
     let soon = [("rendezvous_deadline", "1s")];
     thread::scope(|scope| {
         let first = scope.spawn(|| completed(&store, 0, 3, &soon));
-        let other = scope.spawn(|| completed(&store, 2, 3, &[]));
+        let other = scope.spawn(|| completed(&store, 2, 3, &soon));
         // Rank 0 has read its arrival only after rank 1's.
         let why = first.join().unwrap().unwrap_err();
         let text = why.to_string();
@@ -184,7 +184,7 @@ fn ranks_that_disagree_on_the_size_all_hear_of_it() {
     let store = Shared::default();
     thread::scope(|scope| {
         let first = scope.spawn(|| completed(&store, 0, 2, &[]));
-        let other = completed(&store, 1, 3, &[]);
+        let other = completed(&store, 1, 3, &[("rendezvous_deadline", "3s")]);
         let first = first.join().unwrap().unwrap_err();
         assert!(matches!(first, JoinError::Store { rank: Some(1), .. }));
         assert!(first.to_string().contains("rank 1 says that the job has 3 ranks"), "{first}");
