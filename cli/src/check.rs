@@ -26,7 +26,7 @@ const LARGEST: u64 = 1 << 30;
 /// The smallest: smaller ones measure latency.
 const SMALLEST: u64 = 4 << 10;
 
-/// What is checked.
+/// Measure what the ranks of a job have between them, before the job
 #[derive(Debug, Args)]
 #[command(
     long_about = "Measures what the ranks of a job have between them, before the job: each rank runs it, under the job's launcher and with its \
@@ -35,7 +35,7 @@ const SMALLEST: u64 = 4 << 10;
         Pairs are measured in rounds in which each rank has one partner: N ranks take N - 1 rounds of about --seconds. All pairs of a round \
         are measured at the same time, so ranks of one host share its network, as they do in a job. A pair is slow if its latency is more \
         than --factor times the median of its kind (ranks of one host, or of different hosts), or its bandwidth less than the median divided by \
-        that. Where half of the pairs or more are slow, the median is, too: a slow one among three ranks or hosts is not found.",
+        that. Where more than half of the pairs are slow, the median is, too: a slow one among three ranks or hosts is not found.",
     after_help = "Examples:\n  \
         shouter run -n 4 --hosts 2 -- shouter check\n  \
         torchrun --nproc-per-node 2 --no-python shouter check\n  \

@@ -19,7 +19,7 @@ mod settings;
 mod tests;
 mod transports;
 
-/// Show what is built in and what this host has.
+/// Show what is built in, what this host has, and what to do about what is missing
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Shows what is built in, what this host has, which configuration is in force and where each value comes \

@@ -35,17 +35,14 @@ struct Cli {
     command: Command,
 }
 
+/// A variant without a text has its arguments', which would lose their longer one else.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show what is built in, what this host has, and what to do about what is missing
     Info(info::Args),
-    /// Start a job of several ranks on this machine, as one host or as several emulated ones
     Run(run::Args),
-    /// Measure what the ranks of a job have between them, before the job
     Check(check::CheckArgs),
     /// Measure this machine, and the peers in the same call
     Bench(bench::BenchArgs),
-    /// Predict how long collectives take, and which algorithm serves which size
     Plan(plan::PlanArgs),
     /// Put the timelines of several ranks into one
     Timeline(timeline::TimelineArgs),

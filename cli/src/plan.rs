@@ -26,7 +26,7 @@ use crate::hosts::Hosts;
 use crate::status::Status;
 use table::Row;
 
-/// What to predict.
+/// Predict how long collectives take, and which algorithm serves which size
 #[derive(Debug, Args)]
 #[command(
     long_about = "Prints which algorithm serves which size of a collective, how long it is predicted to take, how long any \

@@ -35,7 +35,7 @@ mod workdir;
 /// A UNIX socket's path holds 108 bytes with its closing zero.
 const LONGEST_SOCKET_PATH: usize = 107;
 
-/// Start a job of several ranks on this machine.
+/// Start a job of several ranks on this machine, as one host or as several emulated ones
 #[derive(Debug, clap::Args)]
 #[command(
     long_about = "Starts RANKS copies of COMMAND on this machine, tells each its rank, and passes their output on line by \

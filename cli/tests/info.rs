@@ -125,3 +125,22 @@ fn people_get_a_table_with_remedies() {
     }
     assert!(text.contains("-> "), "verbs at least have a remedy: {text}");
 }
+
+#[test]
+fn help_of_a_command_has_its_longer_text() {
+    for (command, words) in [
+        ("info", "It changes nothing and needs no root"),
+        ("run", "Signals go to every rank"),
+        ("check", "All pairs of a round"),
+        ("plan", "No rank is started"),
+    ] {
+        let help = Command::new(env!("CARGO_BIN_EXE_shouter")).args([command, "--help"]).output().unwrap();
+        assert!(String::from_utf8_lossy(&help.stdout).contains(words), "{command}: {help:?}");
+    }
+    let all = Command::new(env!("CARGO_BIN_EXE_shouter")).arg("--help").output().unwrap();
+    let all = String::from_utf8_lossy(&all.stdout);
+    let has_text = |line: &&str| line.starts_with("  ") && line.split_whitespace().count() > 3;
+    let commands =
+        all.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    assert!(commands.filter(|line| !line.contains("  help ")).all(|line| has_text(&line)), "{all}");
+}
