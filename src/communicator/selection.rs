@@ -79,6 +79,8 @@ struct Advertisement {
     ports: Vec<(Ipv4Addr, Vec<Ipv4Addr>)>,
     /// The data network's MTU in bytes.
     mtu: u16,
+    /// The UDP or TCP port at which its ports are reached.
+    data_port: u16,
     /// Where a socket of its kernel listens for the channel `kernel`.
     kernel: Option<SocketAddrV4>,
     /// The same for the control connections beside verbs' queue pairs.
@@ -112,6 +114,7 @@ impl LocalCapabilities {
             crc: config.crc,
             ports: config.ports.iter().map(|port| (port.address.ip, port.peers.clone())).collect(),
             mtu: mtu.unwrap_or(port::DEFAULT_MTU),
+            data_port: config.data_port,
             kernel: kernel.as_ref().and_then(address),
             control: control.as_ref().and_then(address),
             rdma: rdma.reachable(),
@@ -175,6 +178,12 @@ fn check_same((a, ours): (Rank, &Advertisement), (b, theirs): (Rank, &Advertisem
             "{a} has transport = \"{}\" and {b} has \"{}\"; give all ranks the same transport",
             ours.transport.name(),
             theirs.transport.name()
+        )));
+    }
+    if ours.data_port != theirs.data_port && !ours.ports.is_empty() && !theirs.ports.is_empty() {
+        return Err(Error::Config(format!(
+            "{a} has data_port = {} and {b} has {}; give all ranks the same",
+            ours.data_port, theirs.data_port
         )));
     }
     let on = |crc| if crc { "on" } else { "off" };

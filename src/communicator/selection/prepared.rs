@@ -83,16 +83,16 @@ impl Prepared {
         if let Some(ports) = ports {
             let lead = of(&[TransportKind::Rud, TransportKind::Tcp]).into_iter().filter_map(|peer| {
                 let (local_ip, ip) = route(config, &peer.advertised.ports)?;
-                Some(PeerAddress { rank: peer.rank, ip, port: port::TCP_PORT, local_ip })
+                Some(PeerAddress { rank: peer.rank, ip, port: config.data_port, local_ip })
             });
             let lead = lead.collect::<Vec<_>>();
             let channel: Box<dyn OverPorts + Send> = if config.transport == TransportChoice::Tcp {
                 let settings = settings(config, secret, connections)?;
-                let streams = StackStreams::new(ports.stack, port::TCP_PORT, config.heartbeat_timeout);
+                let streams = StackStreams::new(ports.stack, config.data_port, config.heartbeat_timeout);
                 let channel = TcpChannel::open(streams, rank, &lead, settings, Clock.now());
                 Box::new(channel.map_err(|why| joined(&why))?)
             } else {
-                let wire = (connections, port::RUD_PORT, mtu);
+                let wire = (connections, config.data_port, mtu);
                 let channel = RudChannel::open(ports.stack, rank, &lead, secret, wire, Clock.now());
                 Box::new(channel.map_err(|why| joined(&why))?)
             };

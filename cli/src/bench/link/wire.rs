@@ -25,7 +25,7 @@ const COLD: usize = 64 << 20;
 /// Local experimental EtherType 1 (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const UDP_PORT: u16 = 7_000;
-const RUD_PORT: u16 = 4_790;
+const RUD_PORT: u16 = 61_790;
 const TCP_PORT: u16 = 7_001;
 const PATIENCE: Duration = Duration::from_secs(60);
 
