@@ -117,7 +117,8 @@ impl Group {
         };
         let span = |buffer: &Option<Buffer>| buffer.as_ref().map_or((0, 0), |found| (found.at, found.bytes));
         let (mut from, mut into) = (span(&given), span(&taken));
-        self.in_place(kind, root, (&mut from, &mut into), py, given.as_ref())?;
+        let counted = (&counts.0, &counts.1, dtype.size());
+        self.in_place(kind, root, (&mut from, &mut into), counted, py, given.as_ref())?;
         let elements = (from.1 / dtype.size(), into.1 / dtype.size());
         let counts = Counts::of(kind, self.rank == root, counts, elements);
         let stream = match (&given, &taken) {
@@ -142,12 +143,16 @@ impl Group {
         kind: Collective,
         root: u32,
         (from, into): (&mut Span, &mut Span),
+        (counts_in, counts_out, size): (&Option<Vec<usize>>, &Option<Vec<usize>>, usize),
         py: Python<'_>,
         given: Option<&Buffer>,
     ) -> PyResult<()> {
         let own = |(at, bytes): Span| {
             let block = bytes / self.size as usize;
             (at + block * self.rank as usize, block)
+        };
+        let counted = |whole: Span, counts: &Option<Vec<usize>>| {
+            call::own_block(kind, whole, counts.as_deref(), size, self.rank).map_err(|why| raised(py, &why))
         };
         let is_root = self.rank == root;
         let written = match (kind, *from, *into) {
@@ -173,16 +178,20 @@ impl Group {
                 true
             }
             (Collective::AllGatherV, (0, _), _) if given.is_none() => {
-                return Err(argument(
-                    py,
-                    "allgather with counts: give the array, if an empty one, apart from out",
-                ));
+                *from = counted(*into, counts_out)?;
+                false
             }
-            (Collective::ReduceScatterV, _, (0, 0)) => {
-                return Err(argument(
-                    py,
-                    "reducescatter with counts: give out, if an empty one, apart from the array",
-                ));
+            (Collective::GatherV, (0, _), _) if given.is_none() && is_root => {
+                *from = counted(*into, counts_out)?;
+                false
+            }
+            (Collective::ReduceScatterV, _, (0, _)) => {
+                *into = counted(*from, counts_in)?;
+                true
+            }
+            (Collective::ScatterV, _, (0, _)) if is_root => {
+                *into = counted(*from, counts_in)?;
+                true
             }
             (Collective::AllGather, (0, _), _) => {
                 *from = own(*into);

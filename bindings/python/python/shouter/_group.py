@@ -161,8 +161,8 @@ class Group:
         """Puts the elements of all ranks into `out`, by rank: a block for each rank. `array` is None where this
         rank's block is in its place there.
 
-        With `counts`, ranks give different numbers of elements: rank i gives counts[i], the same list on all ranks, and
-        `array` is apart from `out`.
+        With `counts`, ranks give different numbers of elements: rank i gives counts[i], the same list on all ranks. Its
+        block lies behind those of the ranks before it.
         """
         kind = "all-gather" if counts is None else "all-gather-v"
         self._core.run(kind, array, out, "sum", 0, dtype, (None, counts))
@@ -249,7 +249,7 @@ class Group:
     ) -> Any:
         """Reduces `array`, which has a block for each rank, over all ranks, and gives each rank its block of the
         result in `out`; without that, in its block of `array`. With `counts`, the same list on all ranks, rank i
-        gets counts[i] elements, in an `out` apart from `array`. Returns `out`.
+        has counts[i] elements, and its block lies behind those of the ranks before it. Returns `out`.
         """
         kind = "reduce-scatter" if counts is None else "reduce-scatter-v"
         self._core.run(kind, array, out, op, 0, dtype, (counts, None))
