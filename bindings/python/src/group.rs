@@ -557,10 +557,17 @@ impl Group {
         Ok(aside(py, move || group.split(color, key))?.map(Self::new))
     }
 
-    /// Makes a group of these ranks.
-    fn group(&self, py: Python<'_>, ranks: Vec<u32>) -> PyResult<Self> {
+    /// Makes a group of these ranks, with a deadline of its own if there is one, in seconds.
+    #[pyo3(signature = (ranks, deadline=None))]
+    fn group(&self, py: Python<'_>, ranks: Vec<u32>, deadline: Option<f64>) -> PyResult<Self> {
+        let deadline = deadline.map(Duration::try_from_secs_f64).transpose();
+        let deadline = deadline.map_err(|why| argument(py, format!("deadline: {why}")))?;
         let group = self.live(py)?;
-        aside(py, move || group.group(&ranks)).map(Self::new)
+        let make = move || match deadline {
+            Some(deadline) => group.group_within(&ranks, deadline),
+            None => group.group(&ranks),
+        };
+        aside(py, make).map(Self::new)
     }
 
     /// Zeroed memory that the ranks of the host share.

@@ -93,6 +93,38 @@ def test_another_thread_ends_a_call_that_waits(job: Job) -> None:
     )
 
 
+def test_a_group_has_a_deadline_of_its_own(job: Job) -> None:
+    job(
+        2,
+        """
+        import time
+
+        g = shouter.init(deadline="2s")
+        patient, hasty = g.group([0, 1], deadline=60), g.group([1, 0], deadline=0.3)
+        for wrong in (0, -1, 1e12):
+            try:
+                g.group([0, 1], deadline=wrong)
+                raise AssertionError("not refused")
+            except ArgumentError as why:
+                assert "deadline" in str(why), why
+        if g.rank == 1:
+            time.sleep(3)
+        patient.barrier()
+        if g.rank == 1:
+            time.sleep(1)
+        try:
+            hasty.barrier()
+            raise AssertionError("not ended")
+        except Deadline as why:
+            assert g.rank == 0 and why.missing == [0], vars(why)
+        except (PeerFailed, Closed) as why:
+            assert g.rank == 1, vars(why)
+        g.barrier()
+        patient.barrier()
+        """,
+    )
+
+
 def test_init_says_what_is_wrong() -> None:
     script = """
 import shouter

@@ -407,9 +407,9 @@ def split(color: int | None, key: int = 0) -> Group | None:
     return world().split(color, key)
 
 
-def group(ranks: Sequence[int]) -> Group:
+def group(ranks: Sequence[int], *, deadline: float | None = None) -> Group:
     """See `Group.group`."""
-    return world().group(ranks)
+    return world().group(ranks, deadline=deadline)
 
 
 def abort() -> None:

@@ -449,9 +449,11 @@ class Group:
         made = self._core.split(color, key)
         return None if made is None else Group(made)
 
-    def group(self, ranks: Sequence[int]) -> Group:
-        """Makes a group of these ranks, numbered in this order there. Only they call it, each with the same list."""
-        return Group(self._core.group(list(ranks)))
+    def group(self, ranks: Sequence[int], *, deadline: float | None = None) -> Group:
+        """Makes a group of these ranks, numbered in this order there. Only they call it, each with the same list.
+        `deadline` is how long each of its operations may take, in seconds; without it, as here.
+        """
+        return Group(self._core.group(list(ranks), deadline))
 
     def close(self) -> None:
         """Leaves the group together with all its other ranks: waits for this rank's operations, then for all ranks.
