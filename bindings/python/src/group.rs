@@ -603,6 +603,20 @@ impl Group {
         left
     }
 
+    /// Ends the job, whose other ranks hear why, and leaves.
+    fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
+        if let Some(group) = self.take() {
+            let told = py.detach(|| {
+                let told = group.abort(why);
+                drop(group);
+                told
+            });
+            sweep();
+            told.map_err(|error| raised(py, &error))?;
+        }
+        Ok(())
+    }
+
     /// Leaves the group without a word: its operations under way end, for the others with this rank as the culprit.
     fn leave(&self, py: Python<'_>) {
         if let Some(group) = self.take() {

@@ -93,6 +93,52 @@ def test_another_thread_ends_a_call_that_waits(job: Job) -> None:
     )
 
 
+def test_others_hear_what_a_rank_has_raised(job: Job) -> None:
+    """On its host and on another one, whoever it is, in an operation and in none; and the program's own hook is called."""
+    for odd, how in ((0, "raise"), (1, "raise"), (3, "abort"), (2, "with"), (1, "half")):
+        ended = job(
+            4,
+            f"""
+            import sys, time
+            sys.excepthook = lambda kind, error, trace: print(f"told of {{error}}", flush=True)
+            g = shouter.init(deadline="60s", heartbeat_timeout="60s")
+            half = g.split(g.rank % 2)
+            g.barrier()
+            text = "no data: “42” " + "x" * 2000
+            if g.rank == {odd}:
+                time.sleep(0.3)
+                if "{how}" == "abort":
+                    shouter.abort("ValueError: " + text)
+                    sys.exit()
+                if "{how}" == "half":
+                    half.abort("ValueError: " + text)
+                if "{how}" == "with":
+                    with g:
+                        raise ValueError(text)
+                raise ValueError(text)
+            begun = time.monotonic()
+            if g.rank == ({odd} + 1) % 4:
+                time.sleep(1)
+            try:
+                (half if g.rank == ({odd} + 2) % 4 else g).allreduce(np.ones(3 if {odd} % 2 else 50_000))
+                raise AssertionError("not ended")
+            except (PeerFailed, Closed) as why:
+                rank = why.rank if g.rank != ({odd} + 2) % 4 else half.job_rank(why.rank)
+                assert rank == {odd} and why.reason == "aborted", vars(why)
+                assert "it has given up: ValueError: no data: “42” xxx" in str(why), why
+                assert "x" * 900 in str(why) and "x" * 1100 not in str(why), why
+                assert time.monotonic() - begun < 20, "not heard of at once"
+                print(f"heard {{g.rank}}", flush=True)
+            shouter.abort()
+            """,
+            ok=False,
+            options=("--hosts", "2"),
+            SHOUTER_TRANSPORT="kernel",
+        )
+        assert all(f"heard {rank}" in ended.stdout for rank in range(4) if rank != odd), (how, odd, ended.stdout + ended.stderr)
+        assert ("told of no data" in ended.stdout) == (how != "abort"), ended.stdout
+
+
 def test_a_group_has_a_deadline_of_its_own(job: Job) -> None:
     job(
         2,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from . import _core
+from . import _core, _ends
 from ._core import Work
 
 if TYPE_CHECKING:
@@ -436,11 +436,15 @@ class Group:
         """Writes what this rank did as a trace to `path`. Needs SHOUTER_TIMELINE or `init(timeline=...)`."""
         self._core.write_timeline(os.fspath(path))
 
-    def abort(self) -> None:
+    def abort(self, text: str | None = None) -> None:
         """Leaves the group without waiting for anybody: operations under way here end with `Closed`, and on the
-        other ranks with `PeerFailed`, which names this rank.
+        other ranks with `PeerFailed`, which names this rank. With a `text` the job ends for all its ranks, and the
+        errors of the others have the text, of which 1,024 bytes are kept.
         """
-        self._core.leave()
+        if text is None:
+            self._core.leave()
+        else:
+            self._core.abort(text)
 
     def split(self, color: int | None, key: int = 0) -> Group | None:
         """Makes groups of the ranks with the same `color`, numbered by `key` and then by rank; None for a rank
@@ -469,6 +473,8 @@ class Group:
     ) -> None:
         if kind is None:
             self.close()
+        elif _ends.is_job(self._core):
+            self._core.abort(_ends.words(kind, error))
         else:
             self._core.leave()
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from .. import _core
+from .. import _core, _ends
 from ._work import raised
 from ..errors import ShouterError
 
@@ -57,7 +57,7 @@ def _join_through(store: dist.Store, rank: int, size: int, timeout: timedelta) -
     place = dist.PrefixStore(f"shouter/{turn}", store)
     seconds = f"{max(1, round(timeout.total_seconds()))}s"
     settings = [("rank", str(rank)), ("size", str(size)), ("deadline", seconds), ("rendezvous_deadline", seconds)]
-    return _core.join(settings, None, place)
+    return _ends.joined(_core.join(settings, None, place))
 
 
 @atexit.register
