@@ -39,9 +39,12 @@ const SMALLEST: u64 = 4 << 10;
         that. Where more than half of the pairs are slow, the median is, too: a slow one among three ranks or hosts is not found.",
     after_help = "Examples:\n  \
         shouter run -n 4 --hosts 2 -- shouter check\n  \
-        torchrun --nproc-per-node 2 --no-python shouter check\n  \
+        torchrun --nproc-per-node 2 -m shouter check\n  \
+        SHOUTER_KEY_FILE=job.key torchrun --nproc-per-node 2 --no-python shouter check\n  \
         mpirun -n 4 shouter check --json | jq .slow\n  \
         srun -n 4 shouter check --seconds 1 --factor 2\n\n\
+        Under torchrun the Python package's `-m shouter check` gets a key through torch's store, as a trainer does; the program by itself\n\
+        needs SHOUTER_KEY or SHOUTER_KEY_FILE, the same on every rank.\n\n\
         With --json rank 0 prints one object: ok, hosts, pairs (ranks, same_host, latency_us, gbytes there and back), clocks, medians,\n\
         slow (the worst first) and culprit.\n\n\
         Exit status of rank 0: 0 all is well, 1 the ranks did not come together or one was lost, 2 a wrong command line, 3 something is\n\
@@ -68,7 +71,7 @@ pub(crate) fn main(args: &CheckArgs) -> Status {
         Ok(config) => config,
         Err(why) => {
             eprintln!(
-                "shouter check: {why}; start it under a launcher, such as: shouter run -n 2 -- shouter check"
+                "shouter check: {why}; start it under a launcher, such as: shouter run -n 2 -- shouter check, or torchrun -m shouter check"
             );
             return Status::FAILED;
         }

@@ -308,13 +308,15 @@ fn dump_place(config: &Config, grid: &Grid) -> DumpTarget {
 /// Listens to the other ranks' control connections from now on.
 fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
     let engine = drive.weak();
-    let tell = move |news| {
+    let tell = move |news: MemberEvent| {
         // A group that is being dropped ignores member events.
         let Some(driver) = engine.upgrade() else { return };
+        let told = news.clone();
         let reported = driver.with(move |engine| {
-            match news {
+            match told {
                 MemberEvent::Lost(rank) => engine.lost(Clock.now(), Rank(rank)),
                 MemberEvent::Left(departure) => engine.left(departure),
+                MemberEvent::GaveUp(words) => engine.gave_up(Rank(words.rank), &words.text),
                 MemberEvent::PeersNotified => {}
             }
             engine.poll(Clock.now());
