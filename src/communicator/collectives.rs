@@ -296,7 +296,7 @@ impl Group {
         let begin = Clock.now();
         self.run_uncounted(begin, problem, input, output)?;
         let bytes = input.len().max(output.len());
-        self.finished(begin, problem.shape.collective, &self.ad_hoc, bytes);
+        self.finished(begin, problem.shape.collective, &self.label(), bytes);
         Ok(())
     }
 

@@ -213,7 +213,7 @@ impl Group {
                 self.run(begin, problem, Memory { output, input }, device)?;
             }
         }
-        self.finished(begin, problem.shape.collective, &self.ad_hoc, bytes);
+        self.finished(begin, problem.shape.collective, &self.label(), bytes);
         Ok(())
     }
 

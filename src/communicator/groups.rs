@@ -1,7 +1,7 @@
 //! Groups of some ranks: made of a group by its members, each with its own numbers, order of operations, deadlines and end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
@@ -14,6 +14,7 @@ use super::stats::Tally;
 use super::table::Tables;
 use crate::engine::groups::{MakeError, Members, MembersError};
 use crate::error::Error;
+use crate::observe::flight::UNNAMED;
 
 /// In the place of the color of a rank that is in no new group.
 const NO_COLOR: u64 = u64::MAX;
@@ -219,7 +220,7 @@ impl Group {
             timeline: self.timeline.clone(),
             flight: self.flight.clone(),
             _on_signal: None,
-            ad_hoc: self.ad_hoc.clone(),
+            label: Mutex::new(Arc::from(UNNAMED)),
             device: self.device,
             takes_memory: self.takes_memory,
             #[cfg(feature = "cuda")]

@@ -1,7 +1,7 @@
 //! How a rank becomes a member: what [`join`](mod@super::join) has found, an engine over it, and the group around that.
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crossbeam::queue::ArrayQueue;
 use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
@@ -34,7 +34,7 @@ use crate::group::store::{OfLauncher, Store};
 use crate::group::watch::{Control, MemberEvent};
 use crate::log;
 use crate::observe::Timeline;
-use crate::observe::flight::{DumpTarget, Flight};
+use crate::observe::flight::{DumpTarget, ENGINE, Flight, UNNAMED};
 use crate::observe::metrics::{Exporter, MetricsOf};
 use crate::observe::signal::OnSignal;
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller, fork_generation};
@@ -116,7 +116,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     }
     let idle = idle_policy(&config);
     let (shard, small) = (Recorder::new(), Recorder::new());
-    let rows = vec![("engine", shard.records()), ("small operations", small.records())];
+    let rows = vec![(ENGINE, shard.records()), ("small operations", small.records())];
     let flight = Arc::new(Flight::new(dump_place(&config, &grid), rows));
     let cells = match (&node, grid.nodes()) {
         (Some(node), 1) => Some(Cells::new(node.clone(), kernels, idle, small)),
@@ -129,7 +129,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         let timeline = Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS);
         Arc::new(timeline)
     });
-    engine.record(shard, timeline.clone());
+    engine.record(shard, flight.labels(), timeline.clone());
     let options = DriverOptions { idle, ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let submissions = engine.submissions();
@@ -192,7 +192,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         timeline,
         flight,
         _on_signal: on_signal,
-        ad_hoc: Arc::from("ad hoc"),
+        label: Mutex::new(Arc::from(UNNAMED)),
         device,
         takes_memory,
         #[cfg(feature = "cuda")]

@@ -35,7 +35,7 @@ mod work;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
@@ -55,7 +55,7 @@ use crate::engine::submitted::Submissions;
 use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
 use crate::observe::Timeline;
-use crate::observe::flight::Flight;
+use crate::observe::flight::{Flight, UNNAMED};
 use crate::observe::metrics::Exporter;
 use crate::observe::signal::OnSignal;
 use crate::runtime::{Clock, Instant};
@@ -125,7 +125,8 @@ pub struct Group {
     flight: Arc<Flight>,
     /// Writes dumps when a signal comes, where the configuration names one.
     _on_signal: Option<OnSignal>,
-    ad_hoc: Arc<str>,
+    /// What operations outside the table are called.
+    label: Mutex<Arc<str>>,
     device: Option<&'static str>,
     /// The channel to other hosts makes use of memory that it knows.
     takes_memory: bool,
@@ -206,6 +207,17 @@ impl Group {
     /// have the same.
     pub fn set_step(&self, step: u64) {
         self.step.store(step, Ordering::Relaxed);
+    }
+
+    /// Names the operations outside the table that this rank starts from now on, in timelines and dumps: after the tensors in a bucket, say.
+    /// An empty name is none. Ranks need not have the same.
+    pub fn set_label(&self, label: &str) {
+        let label = if label.is_empty() { UNNAMED } else { label };
+        *self.label.lock().unwrap_or_else(PoisonError::into_inner) = Arc::from(label);
+    }
+
+    fn label(&self) -> Arc<str> {
+        self.label.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Reduces `data` with that of all ranks, in place; returns when the result is there.
@@ -387,7 +399,7 @@ impl Group {
             schedule: self.tables.schedule(problem)?,
             priority: 0,
             deadline: executor_time(begin + self.deadline),
-            name: self.ad_hoc.clone(),
+            name: self.label(),
             step,
             device,
         };

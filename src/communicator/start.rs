@@ -281,7 +281,7 @@ impl Group {
     fn submit(&self, starting: Starting) -> Result<Work, Error> {
         let Starting { begin, problem, identity, memory, schedule, device, entry, staged } = starting;
         let step = self.step.load(Ordering::Relaxed);
-        let name = entry.as_ref().map_or(&self.ad_hoc, |entry| &entry.name).clone();
+        let name = entry.as_ref().map_or_else(|| self.label(), |entry| entry.name.clone());
         let request = Request {
             identity,
             shape: problem.shape,

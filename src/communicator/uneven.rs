@@ -278,7 +278,7 @@ impl Group {
             staged.end(Ended::of(&result));
         }
         result?;
-        self.finished(begin, blocks.collective, &self.ad_hoc, input.len().max(output.len()));
+        self.finished(begin, blocks.collective, &self.label(), input.len().max(output.len()));
         Ok(())
     }
 

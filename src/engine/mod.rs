@@ -33,7 +33,7 @@ use shouter_reducer::executor::{
     StartError,
 };
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::Header;
+use shouter_reducer::header::{Header, Identity};
 use shouter_reducer::memory::{Span, TensorRegion};
 use shouter_reducer::recorder::Recorder;
 use shouter_reducer::solo::Solo;
@@ -45,6 +45,7 @@ use crate::channel::up::{Loss, Registry, UpChannels};
 use crate::channel::verbs::{Digest, Fault};
 use crate::group::watch::{Departure, Notice};
 use crate::observe::Timeline;
+use crate::observe::flight::{Labels, UNNAMED};
 use crate::runtime::{Activity, Poller};
 use beside::Beside;
 use divergence::{Ballot, Open};
@@ -180,6 +181,8 @@ pub struct Engine {
     ask_at: Option<Instant>,
     /// Reports the counters of the channel to other nodes to the timeline and the flight recorder.
     watch: Watch,
+    /// What the program calls its operations outside the table.
+    labels: Option<Arc<Labels>>,
 }
 
 impl Engine {
@@ -223,12 +226,20 @@ impl Engine {
             leaving: None,
             ask_at: None,
             watch: Watch::new(now),
+            labels: None,
         }
     }
 
-    /// From now on the last events are kept, and put on the timeline, if there is one. Before the first operation.
-    pub fn record(&mut self, recorder: Recorder, timeline: Option<Arc<Timeline>>) {
+    /// From now on the last events are kept, and put on the timeline, if there is one; the labels of operations, too. Before the first
+    /// operation.
+    pub(crate) fn record(
+        &mut self,
+        recorder: Recorder,
+        labels: Arc<Labels>,
+        timeline: Option<Arc<Timeline>>,
+    ) {
         self.executor.attach_recorder(recorder);
+        self.labels = Some(labels);
         if let Some(timeline) = timeline {
             self.watch.draw(timeline, &mut self.executor);
         }
@@ -246,8 +257,15 @@ impl Engine {
 
     fn open(&mut self, now: Instant, request: Request, mut open: Open) -> Result<OpId, StartError> {
         self.executor.set_time(executor_time(now));
+        let is_named = |request: &Request| {
+            !matches!(request.identity, Identity::Registered { .. }) && *request.name != *UNNAMED
+        };
+        let label = self.labels.as_ref().filter(|_| is_named(&request)).map(|_| request.name.clone());
         let op = self.executor.start(request)?;
         open.op = op;
+        if let Some((labels, label)) = self.labels.as_ref().zip(label) {
+            labels.keep(op.0, label);
+        }
         if self.running == 0 {
             self.next_compare = now + COMPARE_EVERY;
         }

@@ -8,14 +8,14 @@
 //! The recorders always run. What they write costs some nanoseconds an event; all else is done when a dump is written, from copies, by
 //! the thread that meets the error or asks. So one can be written while an engine hangs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, OpenOptions};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use shouter_reducer::executor::AbortReason;
-use shouter_reducer::recorder::{Record, RecordKind, Records, RegisteredTensor};
+use shouter_reducer::recorder::{EVENTS, Record, RecordKind, Records, RegisteredTensor};
 
 use super::perfetto::{self, Args, Dump, Trace, TraceLine};
 use super::timeline::{Category, TimelineError};
@@ -25,6 +25,33 @@ use shouter_netstack::time::Instant;
 
 /// Dumps that one process may write for one job and rank.
 const MOST: u32 = 1000;
+
+/// Operations whose labels are kept: a recorder has two events of each at least.
+const LABELS: usize = EVENTS / 2;
+
+/// The track of the engine, whose operations may have labels.
+pub(crate) const ENGINE: &str = "engine";
+
+/// The name of operations outside the table that have no label.
+pub(crate) const UNNAMED: &str = "ad hoc";
+
+/// What the program calls operations outside the table, by their numbers: the last ones.
+#[derive(Debug, Default)]
+pub(crate) struct Labels(Mutex<VecDeque<(u64, Arc<str>)>>);
+
+impl Labels {
+    pub(crate) fn keep(&self, seq: u64, label: Arc<str>) {
+        let mut labels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if labels.len() >= LABELS {
+            labels.pop_front();
+        }
+        labels.push_back((seq, label));
+    }
+
+    fn by_seq(&self) -> HashMap<u64, Arc<str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    }
+}
 
 /// Where a rank's dumps go, and what they say of it.
 #[derive(Debug)]
@@ -45,6 +72,7 @@ pub(crate) struct Flight {
     names: OnceLock<NameOf>,
     /// What is recorded, by track of the dump: the engine of each shard, and small operations, which bypass it.
     tracks: Vec<(&'static str, Records)>,
+    labels: Arc<Labels>,
     joined: OnceLock<Instant>,
     /// The dump of the group's end, or nothing if it could not be written.
     last: OnceLock<Option<PathBuf>>,
@@ -52,7 +80,20 @@ pub(crate) struct Flight {
 
 impl Flight {
     pub(crate) fn new(target: DumpTarget, tracks: Vec<(&'static str, Records)>) -> Self {
-        Self { target, names: OnceLock::new(), tracks, joined: OnceLock::new(), last: OnceLock::new() }
+        let labels = Arc::default();
+        Self {
+            target,
+            names: OnceLock::new(),
+            tracks,
+            labels,
+            joined: OnceLock::new(),
+            last: OnceLock::new(),
+        }
+    }
+
+    /// Where the engine keeps the labels of its operations.
+    pub(crate) fn labels(&self) -> Arc<Labels> {
+        self.labels.clone()
     }
 
     /// Dumps name tensors as this does.
@@ -113,14 +154,15 @@ impl Flight {
         let mut trace = Trace::new(*rank, host, self.joined.get().copied(), Some(dump));
         for (name, records) in &self.tracks {
             let (records, before) = records.copy();
-            trace.add(name, lines(&records, self.names.get()), before);
+            let labels = if *name == ENGINE { self.labels.by_seq() } else { HashMap::new() };
+            trace.add(name, lines(&records, self.names.get(), &labels), before);
         }
         trace
     }
 }
 
 /// Events as the file has them. The end of an operation whose start is there, too, is drawn with its length.
-fn lines(records: &[Record], names: Option<&NameOf>) -> Vec<TraceLine> {
+fn lines(records: &[Record], names: Option<&NameOf>, labels: &HashMap<u64, Arc<str>>) -> Vec<TraceLine> {
     let named = |record: &Record| names.zip(record.tensor).and_then(|(names, tensor)| names(tensor));
     let mut started: HashMap<u64, &Record> = HashMap::new();
     let mut lines = Vec::with_capacity(records.len());
@@ -129,7 +171,9 @@ fn lines(records: &[Record], names: Option<&NameOf>) -> Vec<TraceLine> {
         let of_tensor = |args: &mut Args, record: &Record| {
             let tensor = named(record);
             args.tensor_id = tensor.as_ref().map(|tensor| tensor.id.0);
-            args.tensor = tensor.map(|tensor| tensor.name.clone());
+            let label =
+                || labels.get(&record.seq).filter(|_| record.tensor.is_none()).map(|label| label.to_string());
+            args.tensor = tensor.map(|tensor| tensor.name.clone()).or_else(label);
         };
         let mut line = |start: Instant, length, args| {
             lines.push(TraceLine::new(record.what.name(), start, length, args).of(category(record.what)));

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 
 import torch
 import torch.distributed as dist
-from backend_common import same, start, stop
+from backend_common import NEW, same, start, stop
 from torch.nn.parallel import DistributedDataParallel
+
+from shouter.torch import hooks
+from shouter.torch._groups import core_of
 
 
 def model() -> torch.nn.Module:
@@ -75,6 +79,49 @@ def a_hook_that_waits_within_a_future():
     assert state.iter > 2
 
 
+def buckets_in_shared_memory():
+    """The same gradients, and reductions fold them where they lie: those of the constructor's buckets, and of the ones that come after."""
+    if not NEW:
+        return "PyTorch 1.13 makes buckets where nobody can give them memory"
+    from shouter.torch.parallel import DistributedDataParallel as Shared
+
+    core = core_of(None)
+    for unused in (False, True):
+        models = [kind(wide(), gradient_as_bucket_view=True, find_unused_parameters=unused) for kind in (Shared, DistributedDataParallel)]
+        for step in range(4):
+            before = core.stats()["in_place"]
+            found = []
+            for parallel in models:
+                parallel.zero_grad()
+                torch.manual_seed(10 * step + dist.get_rank())
+                parallel(torch.randn(4, 700)).square().mean().backward()
+                found.append(core.stats()["in_place"] - before)
+            for one, other in zip(*(parallel.parameters() for parallel in models)):
+                assert torch.allclose(one.grad, other.grad, atol=1e-6), step
+            assert found[0] > 0 and found[1] == found[0], (step, found)
+
+
+def wide() -> torch.nn.Module:
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(700, 1000), torch.nn.Linear(1000, 900))
+
+
+def names_of_buckets():
+    """Dumps say which parameters an operation is about, and gradients are those without the hook."""
+    parallels = [DistributedDataParallel(model(), bucket_cap_mb=0.001) for _ in range(2)]
+    parallels[0].register_comm_hook(hooks.Named(parallels[0]), hooks.named)
+    for step in range(3):
+        for parallel in parallels:
+            parallel.zero_grad()
+            parallel(batch(dist.get_rank(), step)).square().mean().backward()
+        for one, other in zip(*(parallel.parameters() for parallel in parallels)):
+            assert torch.allclose(one.grad, other.grad, atol=1e-6), step
+    events = json.loads(core_of(None).dump().read_text())["traceEvents"]
+    names = {event["args"].get("tensor") for event in events if "args" in event}
+    assert any(name and name.startswith("bucket 0: 3.") for name in names), names
+    assert any(name and " to " in name for name in names) and None in names, names
+
+
 class Numbers(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return 8
@@ -95,4 +142,4 @@ def forked_workers():
     dist.barrier()
 
 
-CHECKS = [data_parallel, another_hook, a_hook_that_waits_within_a_future, forked_workers]
+CHECKS = [data_parallel, another_hook, a_hook_that_waits_within_a_future, buckets_in_shared_memory, names_of_buckets, forked_workers]

@@ -1,16 +1,30 @@
 #!/usr/bin/env python3
-"""How long torch.distributed.all_reduce of a CPU tensor takes, with Gloo and with Shouter.
+"""How long PyTorch's calls take with Shouter, beside what they can be compared with.
 
-    python tests/torch/bench.py [--bytes 4,65536,1048576,67108864] [--rounds 5] [--ranks 2]
+    python tests/torch/bench.py [PART...] [--rounds 5] [--seconds 0.3] [--bytes 4,65536,1048576,67108864] [--json]
 
-Ranks compute on one thread and are not pinned, since Gloo's threads would be pinned with them. Each call is timed on every rank from a
-barrier's end; the slowest rank counts. In each round both backends measure each size, in a job of its own each; printed are medians over the
-rounds of each round's median, microseconds, with the least and the most of them, and the machine's load before and after.
+    allreduce  dist.all_reduce of a CPU tensor, with Gloo and with Shouter, --ranks on one host
+    link       the same on two emulated hosts: Shouter over the embedded link (--transport), Gloo over loopback
+    ddp        a backward pass of DistributedDataParallel with the parameters of a ResNet-18 (11.7 M in 62 tensors) and synthetic gradients,
+               and the part of it that is synchronisation: what no_sync() saves. 2 ranks on one host, then 4 on two emulated hosts. `shared`
+               is shouter.torch.parallel.DistributedDataParallel, whose buckets lie in memory that the ranks of a host share
+    call       a dist.all_reduce that is waited for, beside what it is made of: the library's call (`shouter bench allreduce`), and
+               dist.all_reduce with a backend that does nothing
+    numpy      shouter.allreduce of a NumPy array, beside the library's call
+
+Without a PART, allreduce. Ranks are started by `python -m shouter run`, so the program has to be in the package or in PATH. They compute on
+one thread and are not pinned, since Gloo's threads would be pinned with them. Each call is timed on every rank from a barrier's end; the
+slowest rank counts. In each round all columns are measured once, in a job of its own each; printed are medians over the rounds of each
+round's median, in microseconds, with the least and the most of them, and the machine's load before and after. With --json each row is an
+object of its own: part, what, ranks, hosts, and for each column its medians by round.
 """
 import argparse
-import multiprocessing
+import contextlib
+import itertools
+import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -18,81 +32,289 @@ import time
 import torch
 import torch.distributed as dist
 
+PARTS = ("allreduce", "link", "ddp", "call", "numpy")
+NEW = hasattr(dist.distributed_c10d, "BackendConfig")
+# Steps of a training that are not counted, and those that are at least.
+WARM, LEAST = 3, 5
 
-def calls(tensor, seconds):
-    """Times of calls on this rank, and as many of them as fit into the time, all ranks alike."""
-    took = []
-    trial = torch.zeros(1, dtype=torch.float64)
-    for _ in range(3):
-        dist.barrier()
+
+def resnet18():
+    """The shapes of its parameters, in their order."""
+    shapes = [(64, 3, 7, 7), (64,), (64,)]
+    before = 64
+    for width in (64, 128, 256, 512):
+        for block in range(2):
+            shapes += [(width, before, 3, 3), (width,), (width,), (width, width, 3, 3), (width,), (width,)]
+            if block == 0 and before != width:
+                shapes += [(width, before, 1, 1), (width,), (width,)]
+            before = width
+    return [*shapes, (1000, 512), (1000,)]
+
+
+class Synthetic(torch.nn.Module):
+    """Has these parameters, and the gradient of each is one pass over it."""
+
+    def __init__(self):
+        super().__init__()
+        self.all = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros(shape)) for shape in resnet18()])
+
+    def forward(self, factor):
+        return sum((parameter * factor).sum() for parameter in self.all)
+
+
+# What a rank measures. `slowest` gives every rank the times of the slowest.
+
+
+def slowest(took):
+    times = torch.tensor(took, dtype=torch.float64)
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return times
+
+
+def timed(call, meet, most, seconds, least=11):
+    """Times of calls on this rank, in microseconds, as many of them as fit into the time, all ranks alike; `most` gives all the longest."""
+
+    def once():
+        meet()
         began = time.perf_counter()
-        dist.all_reduce(tensor)
-        trial[0] = time.perf_counter() - began
-    dist.all_reduce(trial, op=dist.ReduceOp.MAX)
-    count = max(11, min(2000, int(seconds / trial.item())))
-    for _ in range(count):
-        tensor.fill_(1.0)
-        dist.barrier()
-        began = time.perf_counter()
-        dist.all_reduce(tensor)
-        took.append((time.perf_counter() - began) * 1e6)
-    if tensor[0].item() != dist.get_world_size():
-        raise SystemExit("bench: a sum is wrong")
-    slowest = torch.tensor(took, dtype=torch.float64)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return slowest.median().item()
+        call()
+        return time.perf_counter() - began
+
+    trial = most([once() for _ in range(3)][-1])
+    return [once() * 1e6 for _ in range(max(least, min(2000, int(seconds / max(trial, 1e-7)))))]
 
 
-def rank_main(rank, backend, options, results):
+def all_reduces(options):
+    """Medians by size."""
+    found = []
+    for size in options.bytes:
+        tensor = torch.ones(max(1, size // 4))
+
+        def meet():
+            tensor.fill_(1.0)
+            dist.barrier()
+
+        took = timed(lambda: dist.all_reduce(tensor), meet, lambda trial: slowest([trial]).item(), options.seconds)
+        assert tensor[0].item() == dist.get_world_size(), "a sum is wrong"
+        found.append(slowest(took).median().item())
+    return found
+
+
+def steps(options, kind):
+    """Medians of the backward pass, and of what synchronisation takes of it."""
+    parallel = torch.nn.parallel.DistributedDataParallel
+    if kind == "shared":
+        from shouter.torch.parallel import DistributedDataParallel as parallel
+    model, factor = parallel(Synthetic(), gradient_as_bucket_view=True), torch.ones(())
+    both = ([], [])
+    for step in itertools.count():
+        for took, alone in zip(both, (False, True)):
+            with model.no_sync() if alone else contextlib.nullcontext():
+                loss = model(factor)
+                dist.barrier()
+                began = time.perf_counter()
+                loss.backward()
+            took.append((time.perf_counter() - began) * 1e6)
+        model.zero_grad(set_to_none=False)
+        if step == WARM:
+            # The steps so far have made the buckets.
+            for took in both:
+                took.clear()
+            until = time.perf_counter() + options.seconds
+        elif step > WARM + LEAST:
+            more = torch.tensor([time.perf_counter() < until])
+            dist.broadcast(more, 0)
+            if not more.item():
+                break
+    with_it, without = (slowest(took).median().item() for took in both)
+    return [with_it, with_it - without]
+
+
+def nothing(options):
+    """dist.all_reduce with a backend that does nothing, in a job of one rank."""
+    if NEW:
+        from torch._C._distributed_c10d import Backend
+
+        class Nothing(Backend):
+            def allreduce(self, tensors, opts):
+                return None
+
+            def getBackendName(self):
+                return "nothing"
+    else:
+        from shouter.torch._work import Flight, Work
+        from torch.distributed.distributed_c10d import ProcessGroup
+
+        class Nothing(ProcessGroup):
+            def allreduce(self, tensors, opts):
+                return Work(Flight([], tensors), None)
+
+    devices = {"devices": ["cpu"]} if NEW else {}
+    dist.Backend.register_backend("nothing", lambda options, _=None: Nothing(0, 1), extended_api=True, **devices)
+    dist.init_process_group("nothing", init_method=f"file://{options.store}", rank=0, world_size=1)
+    found = []
+    for size in options.bytes:
+        tensor = torch.ones(max(1, size // 4))
+        took = timed(lambda: dist.all_reduce(tensor), lambda: tensor.fill_(1.0), lambda trial: trial, options.seconds)
+        found.append(statistics.median(took))
+    return found
+
+
+def arrays(options):
+    import numpy
+    import shouter
+
+    shouter.init()
+
+    def most(took):
+        return shouter.allreduce(numpy.atleast_1d(numpy.array(took, numpy.float64)), "max")
+
+    found = []
+    for size in options.bytes:
+        array = numpy.ones(max(1, size // 4), numpy.float32)
+
+        def meet():
+            array.fill(1)
+            shouter.barrier()
+
+        took = timed(lambda: shouter.allreduce(array), meet, lambda trial: float(most(trial)[0]), options.seconds)
+        assert array[0] == shouter.size(), "a sum is wrong"
+        found.append(float(numpy.median(most(took))))
+    shouter.close()
+    return found
+
+
+def rank_main(options):
+    """One rank of a job: measures one column, and rank 0 writes what it has found."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    import shouter.torch  # noqa: F401  registers the backend
-
     torch.set_num_threads(1)
-    dist.init_process_group(backend, init_method=f"file://{options.store}", rank=rank, world_size=options.ranks)
-    found = [calls(torch.ones(max(1, size // 4)), options.seconds) for size in options.bytes]
+    rank, size = int(os.environ.get("SHOUTER_RANK", 0)), int(os.environ.get("SHOUTER_SIZE", 1))
+    what, column = options.rank
+    if what == "numpy":
+        found = arrays(options)
+    elif column == "nothing":
+        found = nothing(options)
+    else:
+        import shouter.torch  # noqa: F401  registers the backend
+
+        backend = "gloo" if column == "gloo" else "shouter"
+        dist.init_process_group(backend, init_method=f"file://{options.store}", rank=rank, world_size=size)
+        found = steps(options, column) if what == "ddp" else all_reduces(options)
     if rank == 0:
-        results.put(found)
-        results.close()
-        results.join_thread()
-    dist.barrier()
+        with open(options.store + ".found", "w") as file:
+            json.dump(found, file)
+    if what != "numpy" and column != "nothing":
+        dist.barrier()
+    sys.stdout.flush()
     os._exit(0)  # nothing is left to say, and Gloo's threads end with the process
 
 
-def measure(backend, options):
-    """Runs one job; returns a median for each size."""
-    context = multiprocessing.get_context("fork")
-    results = context.Queue()
+# The jobs.
+
+
+def job(what, column, ranks, hosts, options):
+    """Runs one; returns what rank 0 has found."""
     with tempfile.TemporaryDirectory() as folder:
-        options.store = os.path.join(folder, "store")
-        ranks = [context.Process(target=rank_main, args=(rank, backend, options, results)) for rank in range(options.ranks)]
-        for process in ranks:
-            process.start()
-        for process in ranks:
-            process.join()
-    if any(process.exitcode for process in ranks):
-        raise SystemExit(f"bench: ranks of {backend} ended with {[process.exitcode for process in ranks]}")
-    return results.get(timeout=10)
+        store = os.path.join(folder, "store")
+        sizes = ",".join(map(str, options.bytes))
+        rank = [sys.executable, os.path.abspath(__file__), "--rank", what, column, "--store", store]
+        rank += ["--bytes", sizes, "--seconds", str(options.seconds)]
+        start = [sys.executable, "-m", "shouter", "run", "-n", str(ranks), "--hosts", str(hosts), "--cores", "none"]
+        if hosts > 1 and options.transport:
+            start += ["--transport", options.transport]
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "SHOUTER_DUMP_FOLDER": folder}
+        ended = subprocess.run(rank if ranks == 1 else [*start, "--", *rank], env=environment, capture_output=True, text=True)
+        if ended.returncode:
+            raise SystemExit(f"bench: the ranks of {what}, {column} failed:\n{ended.stdout}{ended.stderr}")
+        with open(store + ".found") as file:
+            return json.load(file)
+
+
+def library(options):
+    """The library's own call, by size."""
+    command = [sys.executable, "-m", "shouter", "bench", "allreduce", "--json", "--memory", "private"]
+    command += ["--ranks", str(options.ranks), "--bytes", ",".join(map(str, options.bytes)), "--seconds", str(options.seconds)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        raise SystemExit(f"bench: {' '.join(command)}:\n{ended.stdout}{ended.stderr}")
+    return [json.loads(line)["p50_us"] for line in ended.stdout.splitlines() if line.startswith("{")]
+
+
+def rounds(columns, options):
+    """By column: for each of its rows the medians of all rounds."""
+    found = {name: [] for name in columns}
+    for _ in range(options.rounds):
+        for name, measure in columns.items():
+            found[name].append(measure())
+    return {name: list(zip(*medians)) for name, medians in found.items()}
+
+
+def show(part, ranks, hosts, rows, found, ratio, options):
+    """A table, or an object a row; `ratio` says which columns are divided: the first by the sum of the others."""
+    load = os.getloadavg()[0]
+    if not options.json:
+        print(f"\n{part}: {ranks} ranks on {hosts} host{'s' if hosts > 1 else ''}")
+        print(f"{'':>16}" + "".join(f" {name + ' us':>32}" for name in found) + f" {ratio[0] + '/' + '+'.join(ratio[1:]):>24}")
+    for at, row in enumerate(rows):
+        each = {name: column[at] for name, column in found.items()}
+        middle = {name: statistics.median(times) for name, times in each.items()}
+        if options.json:
+            said = {"part": part, "what": row, "ranks": ranks, "hosts": hosts, "torch": torch.__version__, "load": load, "us": each}
+            print(json.dumps(said), flush=True)
+            continue
+        cells = [f"{middle[name]:.1f} ({min(times):.1f} to {max(times):.1f})" for name, times in each.items()]
+        against = sum(middle[name] for name in ratio[1:])
+        print(f"{row:>16}" + "".join(f" {cell:>32}" for cell in cells) + f" {middle[ratio[0]] / against:>24.2f}", flush=True)
+
+
+def run_part(part, options):
+    def of(what, column, ranks, hosts):
+        return lambda: job(what, column, ranks, hosts, options)
+
+    sizes, ranks = [f"{size} B" for size in options.bytes], options.ranks
+    if part in ("allreduce", "link"):
+        hosts = 2 if part == "link" else 1
+        columns = {name: of("allreduce", name, ranks, hosts) for name in ("shouter", "gloo")}
+        show(part, ranks, hosts, sizes, rounds(columns, options), ("shouter", "gloo"), options)
+    elif part == "ddp":
+        names = ("shouter", "shared", "gloo") if NEW else ("shouter", "gloo")
+        for ranks, hosts in ((2, 1), (4, 2)):
+            columns = {name: of("ddp", name, ranks, hosts) for name in names}
+            show(part, ranks, hosts, ["backward", "synchronisation"], rounds(columns, options), ("shouter", "gloo"), options)
+    elif part == "call":
+        columns = {
+            "dist": of("allreduce", "shouter", ranks, 1),
+            "library": lambda: library(options),
+            "nothing": of("call", "nothing", 1, 1),
+        }
+        show(part, ranks, 1, sizes, rounds(columns, options), ("dist", "library", "nothing"), options)
+    else:
+        columns = {"numpy": of("numpy", "numpy", ranks, 1), "library": lambda: library(options)}
+        show(part, ranks, 1, sizes, rounds(columns, options), ("numpy", "library"), options)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: allreduce)")
     parser.add_argument("--bytes", type=lambda text: [int(part) for part in text.split(",")], default=[4, 65536, 1 << 20, 64 << 20])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for one size, backend and round")
+    parser.add_argument("--ranks", type=int, default=2, help="of all parts but ddp")
+    parser.add_argument("--seconds", type=float, default=0.3, help="for one row, column and round")
+    parser.add_argument("--transport", help="between emulated hosts, as of `shouter run` (default: the embedded link)")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--store", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    print(f"torch {torch.__version__}, {options.ranks} ranks, {os.cpu_count()} CPUs, load before {os.getloadavg()[0]:.1f}", flush=True)
-    found = {"gloo": [], "shouter": []}
-    for _ in range(options.rounds):
-        for backend, medians in found.items():
-            medians.append(measure(backend, options))
-    print(f"{'bytes':>10} {'gloo us':>28} {'shouter us':>28} {'shouter/gloo':>12}")
-    for at, size in enumerate(options.bytes):
-        each = {backend: [medians[at] for medians in rounds] for backend, rounds in found.items()}
-        middle = {backend: statistics.median(times) for backend, times in each.items()}
-        cells = [f"{middle[backend]:.1f} ({min(times):.1f} to {max(times):.1f})" for backend, times in each.items()]
-        print(f"{size:>10} {cells[0]:>28} {cells[1]:>28} {middle['shouter'] / middle['gloo']:>12.2f}")
-    print(f"load after {os.getloadavg()[0]:.1f}")
+    if options.rank:
+        return rank_main(options)
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
+    if not options.json:
+        print(f"torch {torch.__version__}, {os.cpu_count()} CPUs, load before {os.getloadavg()[0]:.1f}", flush=True)
+    for part in options.parts or ["allreduce"]:
+        run_part(part, options)
+    if not options.json:
+        print(f"load after {os.getloadavg()[0]:.1f}")
     return 0
 
 

@@ -506,6 +506,12 @@ impl Group {
         Ok(())
     }
 
+    /// Names the operations that follow and are not registered, for timelines and dumps.
+    fn set_label(&self, py: Python<'_>, label: &str) -> PyResult<()> {
+        self.live(py)?.set_label(label);
+        Ok(())
+    }
+
     /// The number in the job of a rank of this group.
     fn job_rank(&self, py: Python<'_>, rank: u32) -> PyResult<u32> {
         let found = self.live(py)?.job_rank(rank);

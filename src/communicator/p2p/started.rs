@@ -218,7 +218,7 @@ impl Group {
         let group = self.drive.group();
         let staged = staged.into_iter().map(|(message, staged)| (Message::operation(&message), staged));
         let what = Messages::new(group, staged);
-        let about = About { what: What::Messages(what), begin, step, bytes, name: self.ad_hoc.clone() };
+        let about = About { what: What::Messages(what), begin, step, bytes, name: self.label() };
         let operation = Arc::new(Started::new(self.outcomes.clone(), about));
         let (starting, mut posts) = (operation.clone(), posts.into_iter().enumerate().peekable());
         let goal = move |engine: &mut crate::communicator::drive::RankEngine| {

@@ -203,7 +203,7 @@ impl Group {
             tables: self.tables.clone(),
             starts: self.starts(),
             rank: self.rank,
-            name: self.ad_hoc.clone(),
+            name: self.label(),
             step: self.step.load(Ordering::Relaxed),
             deadline: executor_time(begin + self.deadline),
         });

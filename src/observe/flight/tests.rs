@@ -44,6 +44,21 @@ fn at(micros: u64, what: RecordKind) -> Record {
 }
 
 #[test]
+fn operations_outside_the_table_have_the_labels_that_the_program_gave_them() {
+    let folder = Folder::new("labels");
+    let (mut shard, mut small) = (Recorder::new(), Recorder::new());
+    let flight = folder.flight(0, vec![(ENGINE, shard.records()), ("small operations", small.records())]);
+    // Of those that went before, the last ones are kept.
+    (0..=LABELS as u64).for_each(|seq| flight.labels().keep(seq, format!("bucket {seq}").into()));
+    for (recorder, seq) in [(&mut shard, 7), (&mut shard, 0), (&mut shard, 1 << 40), (&mut small, 8)] {
+        recorder.record(Record { seq, ..at(10, RecordKind::Started) });
+    }
+    let trace = parse(&flight.dump("asked for").unwrap());
+    let named: Vec<_> = events(&trace).iter().map(|event| event["args"]["tensor"].clone()).collect();
+    assert_eq!(named, ["bucket 7".into(), Value::Null, Value::Null, Value::Null]);
+}
+
+#[test]
 fn a_dump_tells_what_was_under_way_and_who_is_to_blame() {
     let folder = Folder::new("tells");
     let (mut shard, small) = (Recorder::new(), Recorder::new());

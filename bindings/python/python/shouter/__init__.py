@@ -95,6 +95,7 @@ __all__ = [
     "send",
     "send_async",
     "sendrecv",
+    "set_label",
     "set_step",
     "size",
     "split",
@@ -375,6 +376,11 @@ def push(tensor: int, array: Any, *, out: Any = None) -> Work:
 def set_step(step: int) -> None:
     """See `Group.set_step`."""
     world().set_step(step)
+
+
+def set_label(label: str) -> None:
+    """See `Group.set_label`."""
+    world().set_label(label)
 
 
 def empty(shape: int | Sequence[int], dtype: Any = "float32") -> Any:

@@ -399,6 +399,10 @@ class Group:
         """Says which step of the training follows, for errors and timelines."""
         self._core.set_step(step)
 
+    def set_label(self, label: str) -> None:
+        """Names the operations that follow, of arrays that are not registered, in timelines and dumps; "" is none."""
+        self._core.set_label(label)
+
     def empty(self, shape: int | Sequence[int], dtype: Any = "float32") -> Any:
         """A NumPy array of zeroes in memory that the ranks of the host share: collectives on such arrays copy
         least. Without NumPy it is a memoryview of bytes, and `shape` their number.

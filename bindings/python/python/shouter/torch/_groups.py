@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Sequence
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
 from .. import _core, _ends
@@ -58,6 +59,18 @@ def _join_through(store: dist.Store, rank: int, size: int, timeout: timedelta) -
     seconds = f"{max(1, round(timeout.total_seconds()))}s"
     settings = [("rank", str(rank)), ("size", str(size)), ("deadline", seconds), ("rendezvous_deadline", seconds)]
     return _ends.joined(_core.join(settings, None, place))
+
+
+def core_of(group: dist.ProcessGroup | None) -> _core.Group | None:
+    """The library's group behind one of PyTorch's for tensors of the CPU; None behind another backend's."""
+    group = dist.group.WORLD if group is None else group
+    if hasattr(group, "_get_backend"):
+        try:
+            group = group._get_backend(torch.device("cpu"))
+        except RuntimeError:
+            return None
+    core = getattr(group, "core", None)
+    return core if isinstance(core, _core.Group) else None
 
 
 @atexit.register

@@ -2,9 +2,12 @@
 
     model = DistributedDataParallel(net)
     model.register_comm_hook(hooks.Bf16(error_feedback=True), hooks.bf16)
+    model.register_comm_hook(hooks.Named(model), hooks.named)
 """
 import torch
 import torch.distributed as dist
+
+from ._groups import core_of
 
 
 class Bf16:
@@ -66,3 +69,34 @@ def bf16(state: Bf16, bucket: dist.GradBucket) -> torch.futures.Future[torch.Ten
         return buffer.copy_(sent)
 
     return dist.all_reduce(sent, group=group, async_op=True).get_future().then(widen)
+
+
+class Named:
+    """The state of the hook `named`, for one DistributedDataParallel.
+
+    model: the DistributedDataParallel, whose parameters have names.
+    process_group: the group that averages, or None for the default one.
+    """
+
+    def __init__(self, model, process_group=None):
+        self.process_group = process_group if process_group is not None else model.process_group
+        self._names = {id(parameter): name for name, parameter in model.module.named_parameters()}
+
+    def label(self, bucket):
+        """What timelines and dumps call the bucket: its number, and its first and last parameter."""
+        names = [self._names.get(id(parameter), "?") for parameter in bucket.parameters()]
+        return f"bucket {bucket.index()}: {names[0]}" + (f" to {names[-1]}" if len(names) > 1 else "")
+
+
+def named(state: Named, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages a bucket's gradients over all ranks, as without a hook, in an operation with a name: `SHOUTER_TIMELINE`, dumps and
+    `shouter explain` say which parameters it is about."""
+    core = core_of(state.process_group)
+    if core is not None:
+        core.set_label(state.label(bucket))
+    try:
+        work = dist.all_reduce(bucket.buffer(), op=dist.ReduceOp.AVG, group=state.process_group, async_op=True)
+    finally:
+        if core is not None:
+            core.set_label("")
+    return work.get_future().then(lambda done: done.value()[0])
