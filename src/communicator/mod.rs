@@ -13,6 +13,8 @@ mod gpu;
 mod groups;
 mod init;
 mod lent;
+#[cfg(not(feature = "cuda"))]
+mod no_gpu;
 mod notify;
 mod outcomes;
 mod p2p;

@@ -20,6 +20,7 @@ mod liveness;
 mod messages;
 mod served;
 pub(crate) mod submitted;
+pub(crate) mod tasks;
 mod trace;
 mod windows;
 
@@ -48,10 +49,12 @@ use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use beside::Beside;
 use divergence::{Ballot, Open};
+pub(crate) use end::COPIES_END;
 use end::Leaving;
 use groups::Groups;
 use liveness::Liveness;
 use submitted::Submitted;
+use tasks::Tasks;
 use trace::Watch;
 
 /// Between two looks at what other ranks run, while an operation is under way.
@@ -178,6 +181,8 @@ pub struct Engine {
     ask_at: Option<Instant>,
     /// Reports the counters of the channel to other nodes to the timeline and the flight recorder.
     watch: Watch,
+    /// After all whose ends they wait for.
+    tasks: Tasks,
 }
 
 impl Engine {
@@ -220,6 +225,7 @@ impl Engine {
             leaving: None,
             ask_at: None,
             watch: Watch::new(now),
+            tasks: Tasks::default(),
         }
     }
 
@@ -384,7 +390,11 @@ impl Engine {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub fn is_idle(&self) -> bool {
-        self.running == 0 && !self.beside.is_running() && self.settling.is_none() && self.submitted.is_empty()
+        self.running == 0
+            && !self.beside.is_running()
+            && self.settling.is_none()
+            && self.submitted.is_empty()
+            && !self.has_tasks(None)
     }
 
     /// Operations started so far.
@@ -424,6 +434,7 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
+        busy |= self.run_tasks(now);
         busy |= self.admit(now);
         let mut inboxes =
             Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
@@ -517,7 +528,7 @@ impl Poller for Engine {
             busy = true;
         }
         busy |= self.report();
-        self.ask_at = self.executor.waits_for_accelerator().then(|| now + ASK_EVERY);
+        self.ask_at = (self.executor.waits_for_accelerator() || self.tasks.ask).then(|| now + ASK_EVERY);
         if busy {
             self.last_busy = now;
         }
