@@ -8,8 +8,8 @@ mod ranks;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use ranks::values::{fill, reduced, value};
-use ranks::{MISMATCH, job, join, parameter, play, tell};
-use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, UnevenCall, Work};
+use ranks::{MISMATCH, Play, job, join, parameter, play, tell};
+use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, Staging, UnevenCall, Work};
 
 const COLLECTIVES: [Collective; 5] = [
     Collective::AllGatherV,
@@ -19,13 +19,27 @@ const COLLECTIVES: [Collective; 5] = [
     Collective::AllToAllV,
 ];
 
+/// What lies beside an output.
+const GUARD: u8 = 0xa5;
+
 /// The most elements of a block.
 const MOST: [usize; 4] = [0, 3, 300, 30_011];
 
 /// Not a test of its own: what a rank runs.
 #[test]
 fn rank_body() {
-    play(&[("all", all), ("started", started), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
+    let plays: &[(&str, Play)] = &[
+        ("all", all),
+        ("started", started),
+        ("safe", safe),
+        ("mismatch", mismatch),
+        ("die", die),
+        #[cfg(feature = "cuda")]
+        ("gpus", gpus),
+        #[cfg(feature = "cuda")]
+        ("gpus-of-some", |group| gpus(&ranks::gpu::of_some(group)?)),
+    ];
+    play(plays, join);
 }
 
 /// One rank's part, and what it must end with.
@@ -93,7 +107,6 @@ fn case(
 
 impl Case {
     fn run(&self, group: &Group, in_place: bool) -> Result<(), Error> {
-        const GUARD: u8 = 0xa5;
         let Self { collective, dtype, op, root, input, output, .. } = self;
         let what = format!("{collective} {op} of {:?}, {:?} x {dtype}, root {root}", self.given, self.taken);
         if let Some((from, into)) = self.at.filter(|_| in_place) {
@@ -101,26 +114,51 @@ impl Case {
             let mut data = vec![GUARD; len];
             data[from..from + input.len()].copy_from_slice(input);
             let base = data.as_mut_ptr();
-            self.call(group, base.wrapping_add(from), base.wrapping_add(into))?;
+            self.call(group, base.wrapping_add(from), base.wrapping_add(into), &Staging::default())?;
             assert!(data[into..into + output.len()] == *output, "{what}, in place");
             return Ok(());
         }
         let (mut given, mut result) = (input.clone(), vec![GUARD; output.len() + 8]);
-        self.call(group, given.as_mut_ptr(), result.as_mut_ptr())?;
+        self.call(group, given.as_mut_ptr(), result.as_mut_ptr(), &Staging::default())?;
         assert!(result[..output.len()] == *output, "{what}");
         assert!(result[output.len()..].iter().all(|&byte| byte == GUARD), "{what} wrote behind its output");
         assert!(given == *input, "{what} wrote to its input");
         Ok(())
     }
 
-    fn call(&self, group: &Group, input: *mut u8, output: *mut u8) -> Result<(), Error> {
+    /// The same with memory on a GPU.
+    #[cfg(feature = "cuda")]
+    fn run_on_gpu(
+        &self,
+        group: &Group,
+        in_place: bool,
+        trainer: &mut ranks::gpu::Trainer,
+    ) -> Result<(), Error> {
+        let Self { collective, root, input, output, dtype, .. } = self;
+        let what = format!("{collective} of {:?}, {:?} x {dtype}, root {root}", self.given, self.taken);
+        let at = self.at.filter(|_| in_place);
+        let (from, into) = at.unwrap_or((0, input.len().next_multiple_of(64)));
+        let end = (from + input.len()).max(into + output.len());
+        trainer.put(0, &vec![GUARD; end + 9]);
+        trainer.put(from, input);
+        let address = |at: usize| std::ptr::without_provenance_mut(trainer.address(at) as usize);
+        let staging = Staging::on_cuda(trainer.stream.as_raw());
+        self.call(group, address(from), address(into), &staging)?;
+        let found = trainer.get(0, end + 9);
+        assert!(found[into..into + output.len()] == *output, "{what}, in place: {}", at.is_some());
+        assert!(found[end..].iter().all(|byte| *byte == GUARD), "{what} wrote beside its output");
+        assert!(at.is_some() || found[..input.len()] == *input, "{what} wrote to its input");
+        Ok(())
+    }
+
+    fn call(&self, group: &Group, input: *mut u8, output: *mut u8, staging: &Staging) -> Result<(), Error> {
         let &Self { collective, ref given, ref taken, dtype, op, root, .. } = self;
         let call = UnevenCall { collective, input, output, given, taken, dtype, op, root };
         // SAFETY: the buffers are as long as the counts say, and this call's alone.
         unsafe {
             match parameter("STARTED").as_deref() {
-                Some("1") => group.start_uneven(&call)?.wait(Some(ranks::LIMIT)),
-                _ => group.run_uneven(&call),
+                Some("1") => group.start_uneven_staged(&call, staging)?.wait(Some(ranks::LIMIT)),
+                _ => group.run_uneven_staged(&call, staging),
             }
         }
     }
@@ -166,6 +204,50 @@ fn all(group: &Group) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Every collective with tensors on GPUs on some ranks, each in place or not as it likes.
+#[cfg(feature = "cuda")]
+fn gpus(group: &Group) -> Result<(), Error> {
+    let ranks = group.size() as usize;
+    let mut trainer =
+        ranks::gpu::on_gpu(group).then(|| ranks::gpu::Trainer::new(group, 2 * ranks * MOST[3] * 4 + 256));
+    let (mut shared, mut own) = (SmallRng::seed_from_u64(3), SmallRng::seed_from_u64(group.rank().into()));
+    let mut root = 0;
+    for most in MOST {
+        for collective in COLLECTIVES {
+            for dtype in [DType::F32, DType::I8] {
+                let counts = counts(&mut shared, ranks, collective == Collective::AllToAllV, most);
+                let case = case(group, collective, &counts, dtype, ReduceOp::Sum, root);
+                match &mut trainer {
+                    Some(trainer) => case.run_on_gpu(group, own.random(), trainer)?,
+                    None => case.run(group, own.random())?,
+                }
+                root = (root + 1) % group.size();
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(feature = "cuda")]
+#[test]
+fn on_gpus_blocks_are_moved_as_on_hosts() {
+    if !ranks::gpu::device() {
+        return;
+    }
+    for (ranks, hosts, on) in [(2, 1, 0b11), (3, 1, 0b101), (4, 2, 0b1111), (4, 2, 0b0110)] {
+        for (play, started) in [("gpus", 0), ("gpus", 1), ("gpus-of-some", started_of(ranks))] {
+            let job = job(ranks, hosts, play).with("ON", on).with("STARTED", started);
+            job.env("CUDA_SIM", "delay_us=200,seed=7").run().assert_success();
+        }
+    }
+}
+
+/// Groups of some ranks are tried with either.
+#[cfg(feature = "cuda")]
+fn started_of(ranks: u32) -> u32 {
+    ranks % 2
 }
 
 /// Many under way at once, between others that are started and called, in the group of all and in one of other numbers; ended on another thread,

@@ -54,6 +54,15 @@ pub struct CollectiveCall {
     pub root: u32,
 }
 
+#[cfg(feature = "cuda")]
+impl CollectiveCall {
+    /// An all-reduce in place at an address of a GPU.
+    pub(super) fn all_reduce(data: u64, count: usize, dtype: DType, op: ReduceOp) -> Self {
+        let output = std::ptr::without_provenance_mut(data as usize);
+        Self { collective: Collective::AllReduce, input: output, output, count, dtype, op, root: 0 }
+    }
+}
+
 impl Group {
     /// Gives `data` of rank `root` to all ranks.
     ///

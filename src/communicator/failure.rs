@@ -114,7 +114,7 @@ impl Outcomes {
     }
 
     /// What an operation is for people: of a registered tensor or of this shape alone.
-    fn subject(shape: &Shape, tensor: Option<&Entry>) -> String {
+    pub(super) fn subject(shape: &Shape, tensor: Option<&Entry>) -> String {
         match tensor {
             Some(entry) => format!("{shape} of \"{}\"", entry.name),
             None => shape.to_string(),
@@ -122,7 +122,7 @@ impl Outcomes {
     }
 
     /// The same as errors have it.
-    fn call_of(&self, shape: &Shape, tensor: Option<&Entry>, step: u64) -> Call {
+    pub(super) fn call_of(&self, shape: &Shape, tensor: Option<&Entry>, step: u64) -> Call {
         match tensor {
             Some(entry) => self.call(shape, &entry.identity(0), step),
             None => Self::unnamed_call(shape, step),
@@ -204,6 +204,15 @@ impl Outcomes {
             Some(rank) => error.with_memory_in_use(rank),
             None => error,
         }
+    }
+
+    /// An operation has failed so, and a copy of this rank's GPU may still read or write its memory.
+    #[cold]
+    pub(super) fn in_use(&self, error: &Error, step: u64) -> Error {
+        let call = Call { operation: Operation::AllReduce, tensor: None, step };
+        let own = self.rank;
+        let text = format!("{error}; {own}'s GPU may still use it: leave the tensor's memory as it is");
+        Error::accelerator_under(call, text).with_memory_in_use(own.0)
     }
 
     /// Why a send or receive was not started.

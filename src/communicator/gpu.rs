@@ -9,6 +9,7 @@
 
 mod collectives;
 mod direct;
+mod staged;
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Shape};
+use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{MemoryKind, Span, TensorRegion};
 use shouter_reducer::schedule::{Access, Problem};
 use shouter_reducer::solo::Solo;
@@ -32,8 +34,9 @@ use shouter_reducer::transport::{
 };
 
 use super::collectives::{is_given_in_output, published};
+use super::element::Buffer;
 use super::stats::lock;
-use super::{Group, Memory, Work, element, small};
+use super::{CollectiveCall, Group, Memory, Work, element, small};
 use crate::channel::CELL_BYTES;
 use crate::config::Config;
 use crate::engine::Staging;
@@ -41,10 +44,13 @@ use crate::error::TensorId;
 use crate::error::{Call, Error, Operation};
 use crate::runtime::{Clock, Instant};
 use direct::{Crcs, Direct, Parts};
+use staged::Areas;
 
 /// The GPU of a group, once a tensor was there.
 pub(super) struct Bound {
     gpu: Mutex<Option<Arc<Gpu>>>,
+    /// For operations that work on a copy in host memory, once there was one.
+    areas: Mutex<Option<Arc<Areas>>>,
     /// Whether the host's other ranks may open its tensors.
     peers: bool,
     /// A folder with compiled kernels.
@@ -58,15 +64,16 @@ impl Bound {
     pub(super) fn new(config: &Config) -> Self {
         Self {
             gpu: Mutex::default(),
+            areas: Mutex::default(),
             peers: config.gpu_peers,
             kernels: config.gpu_kernels.clone(),
             direct: config.gpu_direct,
         }
     }
 
-    /// Of a group that takes no tensors on GPUs.
-    pub(super) fn none() -> Self {
-        Self { gpu: Mutex::default(), peers: false, kernels: None, direct: false }
+    /// Of a group of some ranks: there all operations work on copies.
+    pub(super) fn of_some() -> Self {
+        Self { gpu: Mutex::default(), areas: Mutex::default(), peers: false, kernels: None, direct: false }
     }
 }
 
@@ -177,19 +184,26 @@ impl Group {
     ) -> Result<(), Error> {
         self.drive.check_process()?;
         element::check(dtype, op)?;
+        if self.subset.is_some() {
+            let call = CollectiveCall::all_reduce(data, count, dtype, op);
+            // SAFETY: passed on to the caller.
+            return unsafe { self.run_staged(&call, &super::Staging::on_cuda(stream)) };
+        }
         let shape = Shape { collective: Collective::AllReduce, dtype, op, count: count as u64 };
         // SAFETY: passed on to the caller.
         let (data, device) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
         let problem = Problem { access: self.access(&data), ..self.tables.problem(&shape, Rank(0)) };
-        self.run_on_gpu(&problem, (data, data), device)
+        self.run_on_gpu(&problem, (data, data), device, None)
     }
 
-    /// Runs this rank's part of an operation, whose input and output lie on the GPU or are empty, to its end.
+    /// Runs this rank's part of an operation, whose input and output lie on the GPU or are empty, to its end. A factor is only applied to one
+    /// that goes by the cells.
     fn run_on_gpu(
         &self,
         problem: &Problem,
         (input, output): (TensorRegion, TensorRegion),
         device: Option<DeviceTensor>,
+        factor: Option<f64>,
     ) -> Result<(), Error> {
         // The first time, kernels may have been compiled.
         let begin = Clock.now();
@@ -204,6 +218,13 @@ impl Group {
                     (input, output),
                     ready_event,
                     |input, output| {
+                        if let Some(factor) = factor {
+                            Kernels::detect().scale_in_place(
+                                problem.shape.dtype,
+                                input.as_mut_slice(),
+                                factor,
+                            );
+                        }
                         cells.run(self, begin, &small::Part { problem: problem.clone(), input, output }, step)
                     },
                 )?;
@@ -215,6 +236,27 @@ impl Group {
         }
         self.finished(begin, problem.shape.collective, &self.label(), bytes);
         Ok(())
+    }
+
+    /// Runs this rank's part of an operation that goes by the cells, with its memory at these addresses on the GPU.
+    ///
+    /// # Safety
+    /// As for [`run_collective_cuda`](Self::run_collective_cuda).
+    pub(super) unsafe fn run_small_on_gpu(
+        &self,
+        problem: &Problem,
+        (input, output): (Buffer, Buffer),
+        (factor, stream): (Option<f64>, u64),
+    ) -> Result<(), Error> {
+        let mut bound = None;
+        for buffer in [input, output].into_iter().filter(|buffer| buffer.len() > 0) {
+            bound = Some(self.gpu(buffer.as_ptr().addr() as u64, buffer.len())?.0);
+        }
+        let Some(gpu) = bound else { return self.run_part(problem, input, output) };
+        // SAFETY: the caller's promise.
+        let device = DeviceTensor { ready_event: Some(unsafe { gpu.passed(stream) }?), export: None };
+        let memory = (input.region(MemoryKind::Device), output.region(MemoryKind::Device));
+        self.run_on_gpu(problem, memory, Some(device), factor)
     }
 
     /// As [`start`](Self::start), for an all-reduce in place in GPU memory; see [`all_reduce_cuda`](Self::all_reduce_cuda).
@@ -235,12 +277,17 @@ impl Group {
     ) -> Result<Work, Error> {
         self.drive.check_process()?;
         let shape = self.shape(Collective::AllReduce, count, dtype, op)?;
+        if self.subset.is_some() {
+            let call = CollectiveCall::all_reduce(data, count, dtype, op);
+            // SAFETY: passed on to the caller.
+            return unsafe { self.start_staged(&call, &super::Staging::on_cuda(stream)) };
+        }
         // SAFETY: passed on to the caller.
         let (data, device) = unsafe { self.on_gpu(data, count, dtype, stream) }?;
         self.start_device(Clock.now(), &shape, data, device)
     }
 
-    /// As [`push`](Self::push), for a tensor in GPU memory; see [`all_reduce_cuda`](Self::all_reduce_cuda).
+    /// As [`push`](Self::push), for a tensor in GPU memory, of any collective; see [`all_reduce_cuda`](Self::all_reduce_cuda).
     ///
     /// # Errors
     /// As [`push`](Self::push) and [`all_reduce_cuda`](Self::all_reduce_cuda).
@@ -252,11 +299,13 @@ impl Group {
         self.drive.check_process()?;
         let entry = self.tables.entry(tensor)?;
         let Shape { collective, dtype, count, .. } = entry.problem.shape;
-        if collective != Collective::AllReduce {
-            return Err(Error::Argument(format!(
-                "tensor \"{}\" is of a {collective}, whose memory is the host's; only all-reduces take GPU memory",
-                entry.name
-            )));
+        if collective != Collective::AllReduce || self.subset.is_some() {
+            let data: *mut u8 = std::ptr::without_provenance_mut(data as usize);
+            let (input_at, output_at) = entry.problem.in_place();
+            let (input, output) =
+                (data.wrapping_add(input_at as usize), data.wrapping_add(output_at as usize));
+            // SAFETY: passed on to the caller.
+            return unsafe { self.push_entry(entry, input, output, &super::Staging::on_cuda(stream)) };
         }
         // SAFETY: passed on to the caller.
         let on_gpu = unsafe { self.on_gpu(data, count as usize, dtype, stream) };
@@ -276,7 +325,6 @@ impl Group {
         dtype: DType,
         stream: u64,
     ) -> Result<(TensorRegion, Option<DeviceTensor>), Error> {
-        self.check_gpu_group()?;
         // SAFETY: not accessed: what is asked is whether address and length can be.
         let buffer = unsafe { element::Buffer::from_raw(data as *mut u8, count, dtype) }?;
         let mut device = None;
@@ -300,36 +348,34 @@ impl Group {
         Ok((buffer.region(MemoryKind::Device), device))
     }
 
-    /// Refuses tensors on GPUs in a group of some ranks.
-    fn check_gpu_group(&self) -> Result<(), Error> {
-        match self.subset {
-            None => Ok(()),
-            Some(_) => Err(Error::accelerator(
-                "tensors on GPUs are reduced by the group of all ranks alone; copy this one to the host for a group of some ranks",
-            )),
+    /// The context that memory belongs to, which is that of all of the group's, and what is known of the memory.
+    fn context_of(&self, address: u64, bytes: usize) -> Result<(Context, Pointer), Error> {
+        let cuda = Cuda::probe().map_err(Error::accelerator)?;
+        let pointer = cuda.classify_range(address, bytes as u64).map_err(gpu_error)?;
+        if pointer.kind == PointerKind::Pinned {
+            return Err(Error::Argument(format!(
+                "{address:#x} is page-locked host memory; give it as host memory (shouter_allreduce, shouter_push)"
+            )));
+        }
+        let context = Context::of(cuda, &pointer).map_err(gpu_error)?;
+        let of_gpu = lock(&self.gpu.gpu).as_ref().map(|gpu| gpu.context.clone());
+        let known = of_gpu.or_else(|| lock(&self.gpu.areas).as_ref().map(|areas| areas.context.clone()));
+        match known.filter(|known| !known.is(&context)) {
+            Some(known) => Err(Error::Argument(format!(
+                "{address:#x} lies on GPU {}, and the group's tensors on GPU {} or in another context of it; use one process for \
+                 each GPU",
+                context.ordinal(),
+                known.ordinal()
+            ))),
+            None => Ok((context, pointer)),
         }
     }
 
     /// The GPU that memory lies on, which is the group's from then on, and what is known of the memory.
     fn gpu(&self, address: u64, bytes: usize) -> Result<(Arc<Gpu>, Pointer), Error> {
-        let cuda = Cuda::probe().map_err(Error::accelerator)?;
-        let pointer = cuda.classify_range(address, bytes as u64).map_err(gpu_error)?;
-        if pointer.kind == PointerKind::Pinned {
-            return Err(Error::Argument(format!(
-                "{address:#x} is page-locked host memory; reduce it as host memory (shouter_allreduce, shouter_push)"
-            )));
-        }
-        let context = Context::of(cuda, &pointer).map_err(gpu_error)?;
+        let (context, pointer) = self.context_of(address, bytes)?;
         let mut bound = lock(&self.gpu.gpu);
         if let Some(gpu) = &*bound {
-            if !gpu.context.is(&context) {
-                return Err(Error::Argument(format!(
-                    "{address:#x} lies on GPU {}, and the group's tensors on GPU {} or in another context of it; use one \
-                     process for each GPU",
-                    context.ordinal(),
-                    gpu.context.ordinal()
-                )));
-            }
             return Ok((gpu.clone(), pointer));
         }
         let copier = Copier::new(&context).map_err(gpu_error)?;

@@ -14,6 +14,8 @@ mod groups;
 mod init;
 mod join;
 mod lent;
+#[cfg(not(feature = "cuda"))]
+mod no_gpu;
 mod notify;
 mod outcomes;
 mod p2p;

@@ -13,15 +13,15 @@ use shouter_reducer::dtype::DType;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status as Matched, TransferError};
 
-use super::Group;
 use super::drive::RankEngine;
 use super::element::Element;
 use super::staging::{Ended, Staged};
+use super::{Group, Work};
 use crate::engine::executor_time;
 use crate::error::{Error, Operation};
 use crate::runtime::Clock;
 pub use exchange::Exchange;
-use exchange::Message;
+pub(super) use exchange::Message;
 pub(super) use started::Messages;
 
 /// Whose messages a receive or a probe asks for.
@@ -220,12 +220,16 @@ impl Group {
         if let Err(error) = self.drive.check_process() {
             return all(error);
         }
-        let staged: Result<Vec<_>, _> = exchanges.iter().map(Exchange::staged).collect();
+        if exchanges.iter().any(Exchange::is_on_gpu) {
+            return self.exchange_started(exchanges);
+        }
+        let step = self.step.load(Ordering::Relaxed);
+        let staged: Result<Vec<_>, _> = exchanges.iter().map(|one| one.staged(self, step)).collect();
         let staged = match staged {
             Ok(staged) => staged,
             Err(error) => return all(error),
         };
-        let posts = staged.iter().map(|(message, _)| self.post_of(*message)).collect();
+        let posts = staged.iter().map(|(message, _)| self.post_of(*message, false)).collect();
         let ended = match self.drive.exchange(posts) {
             Ok(ended) => ended,
             Err(error) => {
@@ -252,7 +256,23 @@ impl Group {
         ended.into_iter().zip(staged).map(outcome).collect()
     }
 
-    fn post_of(&self, message: Message) -> Post {
+    /// The same of messages of which some are on a GPU: each is started by itself, in this order.
+    #[allow(unsafe_code)]
+    fn exchange_started(&self, exchanges: &[Exchange<'_>]) -> Vec<Result<Status, Error>> {
+        // SAFETY: they are borrowed until all have ended.
+        let start = |one| unsafe { self.start_messages(std::slice::from_ref(one)) };
+        let started: Vec<_> = exchanges.iter().map(start).collect();
+        let outcome = |work: Result<Work, Error>| {
+            let work = work?;
+            work.wait(None)?;
+            let status = work.statuses().first().copied();
+            status.ok_or_else(|| Error::Internal("a message that has ended well has no status".into()))
+        };
+        started.into_iter().map(outcome).collect()
+    }
+
+    /// With `held` the elements of a send are not there yet.
+    fn post_of(&self, message: Message, held: bool) -> Post {
         let deadline = executor_time(Clock.now() + self.deadline);
         match message {
             Message::Send { data, dtype, to, tag, synchronous } => Post::Send(SendRequest {
@@ -260,6 +280,7 @@ impl Group {
                 tag,
                 dtype,
                 data: self.region(data),
+                held,
                 synchronous,
                 deadline,
             }),

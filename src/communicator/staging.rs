@@ -3,11 +3,15 @@
 //!
 //! The staging area belongs to the operation. It has as many bytes as the input and the output that go through it, is freed when the
 //! operation has ended, and never freed where a device may still use it. A registered tensor keeps its own for the next start. Schedules,
-//! transports and other ranks see contiguous host memory like any other.
+//! transports and other ranks see contiguous host memory like any other. For tensors on a GPU it is filled and emptied by copies that the
+//! engine waits for ([`device`]).
 #![allow(unsafe_code)]
+
+pub(super) mod device;
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::header::Collective;
@@ -16,12 +20,14 @@ use shouter_reducer::layout::{Layout, pack, unpack};
 use shouter_reducer::memory::Owned;
 use shouter_reducer::schedule::Problem;
 
-use super::collectives::{addressed, placement, raw};
+use super::collectives::{addressed, is_given_in_output, placement, published, raw};
 use super::element::Buffer;
+use super::outcomes::Outcomes;
 use super::table::Entry;
 use super::{CollectiveCall, Group, UnevenCall, Work};
 use crate::error::{Error, TensorId};
-use crate::runtime::Clock;
+use crate::runtime::{Clock, Instant};
+use device::{Copies, Device, Progress};
 
 /// What is done to the input of a collective before it, and to its output after it, in a staging area of the operation's own. Ranks may
 /// differ in it: none of it is compared, and what ranks exchange is the same number of elements of the same type.
@@ -64,16 +70,40 @@ pub struct Staging {
     pub input: Option<Layout>,
     /// How those of the output lie; a broadcast's root has its elements there, too. Not looked at where this rank has no output.
     pub output: Option<Layout>,
+    /// Input and output are in the memory of an NVIDIA GPU, and this is a stream of it (a `cudaStream_t`; 0 is the default stream): the input is
+    /// read, and the output written, after what the stream holds at the call. When the operation has ended the result is there for any stream.
+    /// Layouts are refused then. See [`all_reduce_cuda`](Group::all_reduce_cuda) for what else is asked of the memory.
+    pub cuda_stream: Option<u64>,
 }
 
 impl Staging {
+    /// Nothing but memory of a GPU.
+    pub fn on_cuda(stream: u64) -> Self {
+        Self { cuda_stream: Some(stream), ..Self::default() }
+    }
+
+    /// The stream of memory of a GPU, where nothing else is asked for.
+    fn plain_stream(&self) -> Option<u64> {
+        self.cuda_stream.filter(|_| *self == Self::on_cuda(self.cuda_stream.unwrap_or(0)))
+    }
+
+    /// Refuses what is not done to memory of a GPU.
+    pub(super) fn check_on_gpu(&self) -> Result<(), Error> {
+        if self.input.is_some() || self.output.is_some() {
+            return Err(argument(
+                "memory of a GPU has no layouts; pack and unpack the elements on their stream",
+            ));
+        }
+        Ok(())
+    }
+
     /// Nothing but a factor.
     pub(super) fn factor(factor: f64) -> Self {
         Self { factor: Some(factor), ..Self::default() }
     }
 
     fn is_none(&self) -> bool {
-        self.factor.is_none() && self.input.is_none() && self.output.is_none()
+        self.factor.is_none() && self.input.is_none() && self.output.is_none() && self.cuda_stream.is_none()
     }
 }
 
@@ -108,10 +138,12 @@ struct Unpack {
 
 /// The staging area of an operation under way. One that is dropped has none under way any more: nothing is written.
 pub(super) struct Staged {
-    memory: ManuallyDrop<Owned>,
+    /// None of a GPU's.
+    memory: ManuallyDrop<Option<Owned>>,
     output: Option<Unpack>,
     /// The tensor that keeps the memory.
     keeper: Option<Arc<Entry>>,
+    device: Option<Device>,
 }
 
 // SAFETY: the memory belongs to the value, and so does the destination until the operation has ended, by the promise of who started it.
@@ -120,6 +152,26 @@ unsafe impl Send for Staged {}
 unsafe impl Sync for Staged {}
 
 impl Staged {
+    fn new(memory: Owned, output: Option<Unpack>, keeper: Option<Arc<Entry>>) -> Self {
+        Self { memory: ManuallyDrop::new(Some(memory)), output, keeper, device: None }
+    }
+
+    /// One that copies of a GPU fill and empty.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_device(device: Device) -> Self {
+        Self { memory: ManuallyDrop::new(None), output: None, keeper: None, device: Some(device) }
+    }
+
+    /// What its operation and the copies know of each other, where there are copies.
+    pub(super) fn progress(&self) -> Option<&Arc<Progress>> {
+        self.device.as_ref().map(|device| &device.progress)
+    }
+
+    /// Takes its copies, to be handed over to the engine.
+    pub(super) fn take_copies(&mut self) -> Option<Box<dyn Copies>> {
+        self.device.as_mut()?.copies.take()
+    }
+
     /// The operation has ended.
     pub(super) fn end(self, how: Ended) {
         match (how, &self.output) {
@@ -141,9 +193,8 @@ impl Drop for Staged {
     fn drop(&mut self) {
         // SAFETY: taken once, here.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-        match &self.keeper {
-            Some(keeper) => keeper.keep(memory),
-            None => drop(memory),
+        if let (Some(keeper), Some(memory)) = (&self.keeper, memory) {
+            keeper.keep(memory);
         }
     }
 }
@@ -180,6 +231,33 @@ impl Side {
     }
 }
 
+/// Input and output of an operation on a GPU: addresses, and numbers of elements.
+#[derive(Clone, Copy)]
+pub(super) struct Sides {
+    pub(super) input: (*const u8, usize),
+    pub(super) output: (*mut u8, usize),
+    pub(super) dtype: DType,
+    /// They have one place in the staging area, too.
+    pub(super) is_one: bool,
+}
+
+impl Sides {
+    /// Those of this rank's part of a collective. What a broadcast's root gives is the input here.
+    fn of(problem: &Problem, input: *const u8, output: *mut u8) -> Self {
+        let dtype = problem.shape.dtype;
+        let elements = |bytes: u64| bytes as usize / dtype.size();
+        let (given, taken) = (elements(problem.input_bytes()), elements(problem.output_bytes()));
+        if problem.shape.collective == Collective::Broadcast {
+            return match is_given_in_output(problem) {
+                true => Self { input: (output, taken), output: (output, 0), dtype, is_one: false },
+                false => Self { input: (output, 0), output: (output, taken), dtype, is_one: false },
+            };
+        }
+        let is_one = problem.shape.collective == Collective::AllReduce && input == output.cast_const();
+        Self { input: (input, given), output: (output, taken), dtype, is_one }
+    }
+}
+
 fn argument(why: impl std::fmt::Display) -> Error {
     Error::Argument(why.to_string())
 }
@@ -212,7 +290,7 @@ pub(super) unsafe fn stage_message(
     } else {
         output = Some(Unpack { layout, size: dtype.size(), from: staged, into: address });
     }
-    Ok((Staged { memory: ManuallyDrop::new(memory), output, keeper: None }, staged))
+    Ok((Staged::new(memory, output, None), staged))
 }
 
 impl Group {
@@ -226,6 +304,10 @@ impl Group {
     /// # Safety
     /// As for [`run_collective`](Self::run_collective), where what a layout says is valid; what lies between its blocks is not touched.
     pub unsafe fn run_staged(&self, call: &CollectiveCall, staging: &Staging) -> Result<(), Error> {
+        if let Some(stream) = staging.plain_stream().filter(|_| !self.is_of_some()) {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.run_collective_cuda(call, stream) };
+        }
         let problem = self.problem_of(call)?;
         // SAFETY: passed on to the caller.
         unsafe { self.run_problem_staged(problem, (call.input, call.output), staging) }
@@ -241,13 +323,33 @@ impl Group {
     /// changed at once where it is staged.
     pub unsafe fn start_staged(&self, call: &CollectiveCall, staging: &Staging) -> Result<Work, Error> {
         self.drive.check_process()?;
-        let begin = Clock.now();
+        if let Some(stream) = staging.plain_stream().filter(|_| !self.is_of_some()) {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.start_collective_cuda(call, stream) };
+        }
         let problem = self.problem_of(call)?;
         // SAFETY: passed on to the caller.
-        let (problem, input, output, staged) =
-            unsafe { self.staged(problem, (call.input, call.output), staging, None) }?;
+        unsafe { self.start_problem_staged(Clock.now(), problem, (call.input, call.output), staging) }
+    }
+
+    /// # Safety
+    /// As for [`start_staged`](Self::start_staged).
+    pub(super) unsafe fn start_problem_staged(
+        &self,
+        begin: Instant,
+        problem: Problem,
+        at: (*const u8, *mut u8),
+        staging: &Staging,
+    ) -> Result<Work, Error> {
+        // SAFETY: passed on to the caller.
+        let (problem, input, output, staged) = unsafe { self.staged(problem, at, staging, None) }?;
         let memory = self.memory(&problem, input, output);
         self.start_memory(begin, problem, memory, None, staged)
+    }
+
+    /// Whether this is a group of some ranks of the job.
+    fn is_of_some(&self) -> bool {
+        self.subset.is_some()
     }
 
     /// As [`push_into`](Self::push_into), with a factor or layouts. From its second start on this allocates nothing, where no other
@@ -267,6 +369,12 @@ impl Group {
     ) -> Result<Work, Error> {
         self.drive.check_process()?;
         let entry = self.tables.entry(tensor)?;
+        let is_plain =
+            input == output.cast_const() && entry.problem.shape.collective == Collective::AllReduce;
+        if let Some(stream) = staging.plain_stream().filter(|_| is_plain && !self.is_of_some()) {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.push_cuda(tensor, output.addr() as u64, stream) };
+        }
         // SAFETY: passed on to the caller.
         unsafe { self.push_entry(entry, input, output, staging) }
     }
@@ -294,6 +402,10 @@ impl Group {
         at: (*const u8, *mut u8),
         staging: &Staging,
     ) -> Result<(), Error> {
+        if let Some(stream) = staging.cuda_stream {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.run_problem_on_gpu(Clock.now(), problem, at, (staging, stream)) };
+        }
         // SAFETY: passed on to the caller.
         let (problem, input, output, staged) = unsafe { self.staged(problem, at, staging, None) }?;
         let result = self.run_part(&problem, input, output);
@@ -301,6 +413,32 @@ impl Group {
             staged.end(Ended::of(&result));
         }
         result
+    }
+
+    /// Runs this rank's part of a collective with its memory at these addresses on a GPU: by the cells, as ranks do that have theirs on the
+    /// host, or as a start and a wait.
+    ///
+    /// # Safety
+    /// As for [`run_staged`](Self::run_staged).
+    pub(super) unsafe fn run_problem_on_gpu(
+        &self,
+        begin: Instant,
+        problem: Problem,
+        at: (*const u8, *mut u8),
+        (staging, stream): (&Staging, u64),
+    ) -> Result<(), Error> {
+        if self.cells_for(published(&problem)).is_none() {
+            // SAFETY: passed on to the caller, who gets the memory back when this has ended.
+            return unsafe { self.start_problem_staged(begin, problem, at, staging) }?.wait(None);
+        }
+        if staging.factor.is_some() {
+            Self::check_factor(problem.shape.collective, problem.shape.op, problem.shape.dtype)?;
+        }
+        staging.check_on_gpu()?;
+        // SAFETY: passed on to the caller; addresses are not accessed here.
+        let (input, output) = unsafe { addressed(&problem, at.0, at.1) }?;
+        // SAFETY: passed on to the caller.
+        unsafe { self.run_small_on_gpu(&problem, (input, output), (staging.factor, stream)) }
     }
 
     /// The memory of input and output of this rank's part: the caller's, or staged, with the input in it.
@@ -327,6 +465,14 @@ impl Group {
         if staging.factor.is_some() {
             Self::check_factor(shape.collective, shape.op, shape.dtype)?;
         }
+        if let Some(stream) = staging.cuda_stream {
+            staging.check_on_gpu()?;
+            let sides = Sides::of(&problem, input, output);
+            let (tensor, step) = (keeper.map(|entry| &**entry), self.step.load(Ordering::Relaxed));
+            let call = (self.outcomes.call_of(&shape, tensor, step), Outcomes::subject(&shape, tensor));
+            // SAFETY: passed on to the caller.
+            return unsafe { self.stage_on_gpu(problem, sides, (staging, stream), call) };
+        }
         let (dtype, size) = (shape.dtype, shape.dtype.size());
         let is_broadcast = shape.collective == Collective::Broadcast;
         let given = if is_broadcast { 0 } else { problem.input_bytes() as usize / size };
@@ -348,7 +494,7 @@ impl Group {
         });
         let memory = memory.ok_or_else(|| argument(format!("there is no memory to stage {shape}")))?;
         let base = memory.as_ptr().as_ptr();
-        let mut staged = Staged { memory: ManuallyDrop::new(memory), output: None, keeper: keeper.cloned() };
+        let mut staged = Staged::new(memory, None, keeper.cloned());
         let mut buffers = (input, output);
         if stages_input {
             // SAFETY: so many elements fit the memory, which is this operation's alone.

@@ -24,6 +24,7 @@ use shouter_reducer::schedule::{Problem, Schedule};
 use shouter_reducer::transport::DeviceTensor;
 
 use super::small::{Cells, Starts};
+use super::staging::device::Copies;
 use super::staging::{Staged, Staging};
 use super::table::Entry;
 use super::uneven::Followed;
@@ -129,12 +130,15 @@ impl Group {
         request: Request,
         bytes: usize,
         followed: Arc<Followed>,
+        mut staged: Option<Staged>,
     ) -> Result<Work, Error> {
+        let copies = staged.as_mut().and_then(Staged::take_copies);
         let Request { identity, step, ref name, .. } = request;
         let what = What::Collective { shape: followed.shape(), entry: None, turn: None };
         let about = About { what, begin, step, bytes, name: name.clone() };
-        let operation = Operation::new(self.outcomes.clone(), about).followed_by(followed);
-        let work = self.hand_over(&request, Arc::new(operation), None)?;
+        let operation =
+            Operation::new(self.outcomes.clone(), about).followed_by(followed).with_memory(staged);
+        let work = self.hand_over(&request, Arc::new(operation), None, copies)?;
         self.starts().count(&identity);
         Ok(work)
     }
@@ -279,7 +283,8 @@ impl Group {
     }
 
     fn submit(&self, starting: Starting) -> Result<Work, Error> {
-        let Starting { begin, problem, identity, memory, schedule, device, entry, staged } = starting;
+        let Starting { begin, problem, identity, memory, schedule, device, entry, mut staged } = starting;
+        let copies = staged.as_mut().and_then(Staged::take_copies);
         let step = self.step.load(Ordering::Relaxed);
         let name = entry.as_ref().map_or_else(|| self.label(), |entry| entry.name.clone());
         let request = Request {
@@ -295,19 +300,23 @@ impl Group {
             device,
         };
         let bytes = request.data.len().max(request.input.len());
-        let member = entry.as_ref().and_then(|entry| entry.member.clone()).filter(|_| device.is_none());
+        let member = entry
+            .as_ref()
+            .and_then(|entry| entry.member.clone())
+            .filter(|_| device.is_none() && copies.is_none());
         let turn = member.as_ref().map(|_| self.submissions().cloned()).transpose()?;
         let what = What::Collective { shape: problem.shape, entry, turn };
         let operation = self.spare_operation(About { what, begin, step, bytes, name }, staged);
-        self.hand_over(&request, operation, member)
+        self.hand_over(&request, operation, member, copies)
     }
 
-    /// Puts an operation into the engine's queue, when there is a slot for it.
+    /// Puts an operation into the engine's queue, when there is a slot for it, and hands its copies over.
     fn hand_over(
         &self,
         request: &Request,
         operation: Arc<Operation>,
         member: Option<Member>,
+        copies: Option<Box<dyn Copies>>,
     ) -> Result<Work, Error> {
         let small_before = self.small_before();
         let submissions = self.submissions()?;
@@ -318,6 +327,11 @@ impl Group {
                 submissions.push(&request, small_before, &report, member.as_ref())
             };
             self.await_slot(submissions.clone(), handed)?;
+        }
+        if let Some(mut copies) = copies {
+            let ended = operation.clone();
+            copies.when_over(Box::new(move |outcome| ended.landed(outcome.map(drop))));
+            copies.begin();
         }
         self.drive.nudge()?;
         if submissions.is_closed() {

@@ -224,8 +224,11 @@ impl Group {
         count: usize,
         root: u32,
     ) -> Result<(), Error> {
-        let staging =
-            Staging { factor: None, input: input.and_then(|input| input.layout), output: output.layout };
+        let staging = Staging {
+            input: input.and_then(|input| input.layout),
+            output: output.layout,
+            ..Staging::default()
+        };
         let from = input.map_or(std::ptr::null(), |input| input.data.as_ptr().cast());
         let into = output.data.as_mut_ptr().cast();
         // SAFETY: slices that are borrowed for the call and have what the layouts say; they are as long as the collective needs them.

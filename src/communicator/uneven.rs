@@ -60,6 +60,20 @@ pub struct UnevenCall<'a> {
     pub root: u32,
 }
 
+impl UnevenCall<'_> {
+    /// Refuses what is not done beside it.
+    fn check(&self, staging: &Staging) -> Result<(), Error> {
+        let Self { collective, op, dtype, .. } = *self;
+        if staging.input.is_some() || staging.output.is_some() {
+            return Err(Error::Argument(format!("{collective} has no layouts")));
+        }
+        if staging.factor.is_some() {
+            Group::check_factor(collective, op, dtype)?;
+        }
+        Ok(())
+    }
+}
+
 impl Group {
     /// As [`all_gather`](Self::all_gather), with `counts` elements of each rank: `input` has this rank's, `output` those of all.
     ///
@@ -239,16 +253,16 @@ impl Group {
         unsafe { self.run_uneven_staged(call, &Staging::default()) }
     }
 
-    /// The same, with this rank's input or output staged.
+    /// The same with a factor, or in the memory of a GPU.
+    ///
+    /// # Errors
+    /// As [`run_uneven`](Self::run_uneven) and [`run_staged`](Self::run_staged); [`Error::Argument`] for layouts, which these collectives have not.
     ///
     /// # Safety
-    /// As for [`run_uneven`](Self::run_uneven).
+    /// As for [`run_uneven`](Self::run_uneven), and for [`all_reduce_cuda`](Self::all_reduce_cuda) of memory of a GPU.
     #[allow(unsafe_code)]
-    pub(super) unsafe fn run_uneven_staged(
-        &self,
-        call: &UnevenCall<'_>,
-        staging: &Staging,
-    ) -> Result<(), Error> {
+    pub unsafe fn run_uneven_staged(&self, call: &UnevenCall<'_>, staging: &Staging) -> Result<(), Error> {
+        call.check(staging)?;
         let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
         let part = Blocks { op, root, ..Blocks::new(collective, given, taken, dtype) };
         let (from, into) = (part.sum(given)?, part.sum(taken)?);
@@ -271,7 +285,11 @@ impl Group {
         let begin = Clock.now();
         let problem = self.uneven_problem(begin, blocks, (input, output))?;
         let at = (input.as_ptr(), output.as_ptr().cast_mut());
-        // SAFETY: buffers are valid for the call, and as long as the counts say.
+        if let Some(stream) = staging.cuda_stream {
+            // SAFETY: buffers are valid for the call, and as long as the counts say.
+            return unsafe { self.run_problem_on_gpu(begin, problem, at, (staging, stream)) };
+        }
+        // SAFETY: as above.
         let (problem, input, output, staged) = unsafe { self.staged(problem, at, staging, None) }?;
         let result = self.run_uncounted(begin, &problem, input, output);
         if let Some(staged) = staged {

@@ -14,6 +14,7 @@ use shouter_reducer::p2p::TransferId;
 use super::drive::{RankEngine, RunError, drive_error};
 use super::outcomes::Outcomes;
 use super::p2p::Messages;
+use super::staging::device::Progress;
 use super::staging::{Ended, Staged};
 use super::stats::lock;
 use super::table::Entry;
@@ -79,6 +80,8 @@ pub(super) struct Operation {
     about: About,
     /// Memory of its own until it has ended, if it has any.
     staged: Option<Mutex<Option<Staged>>>,
+    /// Of one on a GPU: what it and its copies know of each other.
+    progress: Option<Arc<Progress>>,
     /// What is behind its parts, if it has several.
     followed: Option<Arc<Followed>>,
 }
@@ -93,13 +96,15 @@ impl Operation {
             outcomes,
             about,
             staged: None,
+            progress: None,
             followed: None,
         }
     }
 
     /// The same with memory of its own.
     pub(super) fn with_memory(self, staged: Option<Staged>) -> Self {
-        Self { staged: staged.map(|staged| Mutex::new(Some(staged))), ..self }
+        let progress = staged.as_ref().and_then(Staged::progress).cloned();
+        Self { staged: staged.map(|staged| Mutex::new(Some(staged))), progress, ..self }
     }
 
     /// The same with more parts behind the first.
@@ -131,6 +136,7 @@ impl Operation {
         let About { what, step, .. } = &self.about;
         let (shape, entry) = match (failure, what) {
             (Failure::Refused(why), _) => return why.clone(),
+            (Failure::InUse(why), _) => return self.outcomes.in_use(&self.describe(why), *step),
             (Failure::Post(why, operation), _) => {
                 return self.outcomes.post_error(why.clone(), *operation, *step);
             }
@@ -145,7 +151,11 @@ impl Operation {
             Failure::Held(missing) => return self.outcomes.held(missing, shape, entry, *step),
             Failure::Start(why) => RunError::Start(why.clone()),
             Failure::Operation(why) => RunError::Operation(why.clone()),
-            Failure::Gone | Failure::Post(..) | Failure::Transfer(_) | Failure::Refused(_) => {
+            Failure::Gone
+            | Failure::Post(..)
+            | Failure::Transfer(_)
+            | Failure::Refused(_)
+            | Failure::InUse(_) => {
                 return Error::Internal("an end was described twice".into());
             }
         };
@@ -228,11 +238,37 @@ impl Report for Operation {
         self.state.fetch_or(RELEASED, Ordering::AcqRel);
     }
 
+    fn is_ready(&self) -> bool {
+        self.progress.as_ref().is_none_or(|progress| progress.is_ready())
+    }
+
     fn ended(self: Arc<Self>, result: Result<(), Failure>) {
+        match &self.progress {
+            None => self.landed(result),
+            Some(progress) => {
+                if let Some(outcome) = progress.ended(result.map(|()| None)) {
+                    self.landed(outcome.map(drop));
+                }
+            }
+        }
+    }
+
+    fn is_followed(&self) -> bool {
+        self.followed.as_ref().is_some_and(|followed| followed.learns())
+    }
+
+    fn follow(&self) -> Result<Request, Failure> {
+        self.followed.as_ref().map_or(Err(Failure::Gone), |followed| followed.follow())
+    }
+}
+
+impl Operation {
+    /// It has ended, and its copies have, if it has any.
+    pub(super) fn landed(self: Arc<Self>, result: Result<(), Failure>) {
         if let Some(staged) = self.staged.as_ref().and_then(|staged| lock(staged).take()) {
             staged.end(match &result {
                 Ok(()) => Ended::Well,
-                Err(Failure::Operation(OpError::InUse { .. })) => Ended::InUse,
+                Err(Failure::Operation(OpError::InUse { .. }) | Failure::InUse(_)) => Ended::InUse,
                 Err(_) => Ended::Badly,
             });
         }
@@ -242,14 +278,6 @@ impl Report for Operation {
             self.outcomes.finished(*begin, shape.collective, name, *bytes, *step);
         }
         self.conclude(result);
-    }
-
-    fn is_followed(&self) -> bool {
-        self.followed.as_ref().is_some_and(|followed| followed.learns())
-    }
-
-    fn follow(&self) -> Result<Request, Failure> {
-        self.followed.as_ref().map_or(Err(Failure::Gone), |followed| followed.follow())
     }
 }
 

@@ -19,7 +19,7 @@ use crate::group::watch::{Departure, Notice};
 use crate::runtime::{Clock, Poller};
 
 /// Copies of an accelerator end within this time, or the device hangs.
-pub(super) const COPIES_END: Duration = Duration::from_secs(2);
+pub(crate) const COPIES_END: Duration = Duration::from_secs(2);
 
 /// How long operations wait for the acknowledgement of the abort message before they return; the process may exit then.
 pub(super) const FLOOD: Duration = Duration::from_millis(200);
@@ -228,6 +228,7 @@ impl Engine {
             self.follow(ended);
         }
         let is_busy = self.running != 0 || !self.submitted.is_empty() || self.beside.is_running();
+        let is_busy = is_busy || self.has_tasks(None);
         if self.executor.aborted().is_none() && is_busy {
             self.end(self.rank, AbortReason::Aborted);
         }

@@ -74,6 +74,13 @@ impl Engine {
         beside.messages.machine.start_send(request)
     }
 
+    /// The elements of a send are there that was held.
+    pub(crate) fn release_send(&mut self, group: Option<GroupId>, to: Rank, id: TransferId) {
+        if let Some(beside) = self.beside_in(group) {
+            beside.messages.machine.release(to, id);
+        }
+    }
+
     /// Starts a receive.
     pub(crate) fn start_receive(
         &mut self,

@@ -20,6 +20,7 @@ pub(crate) mod liveness;
 mod messages;
 mod served;
 pub(crate) mod submitted;
+pub(crate) mod tasks;
 mod trace;
 mod windows;
 
@@ -49,10 +50,12 @@ use crate::observe::flight::{Labels, UNNAMED};
 use crate::runtime::{Activity, Poller};
 use beside::Beside;
 use divergence::{Ballot, Open};
+pub(crate) use end::COPIES_END;
 use end::Leaving;
 use groups::Groups;
 use liveness::Liveness;
 use submitted::Submitted;
+use tasks::Tasks;
 use trace::Watch;
 
 /// Between two looks at what other ranks run, while an operation is under way.
@@ -183,6 +186,8 @@ pub struct Engine {
     watch: Watch,
     /// What the program calls its operations outside the table.
     labels: Option<Arc<Labels>>,
+    /// After all whose ends they wait for.
+    tasks: Tasks,
 }
 
 impl Engine {
@@ -227,6 +232,7 @@ impl Engine {
             ask_at: None,
             watch: Watch::new(now),
             labels: None,
+            tasks: Tasks::default(),
         }
     }
 
@@ -405,7 +411,11 @@ impl Engine {
 
     /// Whether nothing is under way and all outcomes can be taken.
     pub fn is_idle(&self) -> bool {
-        self.running == 0 && !self.beside.is_running() && self.settling.is_none() && self.submitted.is_empty()
+        self.running == 0
+            && !self.beside.is_running()
+            && self.settling.is_none()
+            && self.submitted.is_empty()
+            && !self.has_tasks(None)
     }
 
     /// Operations started so far.
@@ -445,6 +455,7 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
+        busy |= self.run_tasks(now);
         self.admit(now);
         busy |= self.submitted.take_change();
         let mut inboxes =
@@ -543,7 +554,7 @@ impl Poller for Engine {
             busy = true;
         }
         busy |= self.report();
-        self.ask_at = self.executor.waits_for_accelerator().then(|| now + ASK_EVERY);
+        self.ask_at = (self.executor.waits_for_accelerator() || self.tasks.ask).then(|| now + ASK_EVERY);
         if busy {
             self.last_busy = now;
         }

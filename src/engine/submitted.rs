@@ -38,12 +38,19 @@ pub(crate) enum Failure {
     Post(PostError, Operation),
     /// A message was not sent or received.
     Transfer(TransferError),
-    /// Nothing of it was started: this is why.
+    /// Nothing of it was started, or copies of its memory have failed: this is why.
     Refused(Error),
+    /// It has failed so, and the GPU of this rank may still use its memory.
+    InUse(Arc<Failure>),
 }
 
 /// Who hears how an operation has ended.
 pub(crate) trait Report: Send + Sync {
+    /// Whether its memory is ready. What is not holds up all behind it, so that the order stays; once the group has ended this is not asked.
+    fn is_ready(&self) -> bool {
+        true
+    }
+
     /// It starts now: it is not held for others of its bucket. Not called for what is in no bucket.
     fn released(&self);
 
@@ -71,6 +78,10 @@ impl Due {
         if let Some(report) = &self.0 {
             report.released();
         }
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.as_ref().is_none_or(|report| report.is_ready())
     }
 
     fn is_followed(&self) -> bool {
@@ -223,6 +234,8 @@ pub(super) struct Submitted {
     /// Small operations before what was last taken from the queue.
     small_before: u64,
     head: Option<Submission>,
+    /// The next one of the queue, whose memory is not ready.
+    unready: Option<Entry>,
     /// The part of an operation is under way that another one follows: nothing is started before that.
     awaits_part: bool,
     is_closed: bool,
@@ -252,6 +265,7 @@ impl Submitted {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.head.is_none()
+            && self.unready.is_none()
             && !self.awaits_part
             && self.turn.ready() == 0
             && self.queue.as_ref().is_none_or(|queue| queue.is_empty())
@@ -270,6 +284,7 @@ impl Submitted {
     pub(super) fn leave(&mut self) {
         (self.has_left, self.is_closed) = (true, true);
         self.turn = Turn::default();
+        self.unready = None;
         if let Some(queue) = &self.queue {
             queue.close();
             queue.held.store(0, Ordering::Release);
@@ -294,7 +309,16 @@ impl Submitted {
                 ends.iter().for_each(Due::released);
                 return Some(Submission { request, small_before: self.small_before, ends });
             }
-            let Entry { handed, small_before } = self.queue.as_ref()?.queue.pop()?;
+            let entry = self.unready.take();
+            let entry = entry.or_else(|| self.queue.as_ref()?.queue.pop())?;
+            if let Handed::Operation { due, .. } = &entry.handed
+                && !due.is_ready()
+                && !self.is_closed
+            {
+                self.unready = Some(entry);
+                return None;
+            }
+            let Entry { handed, small_before } = entry;
             self.small_before = small_before;
             self.has_changed = true;
             match handed {

@@ -4,7 +4,7 @@
 usage: backend.py [PART...]
 
 Runs with the interpreter whose PyTorch is to be tested, and with the package `shouter` on PYTHONPATH. A part is one of collectives,
-messages, groups, training, failures, docs; without any, all are run. Each part is one job; its checks follow one another, and one that fails
+messages, groups, training, failures, gpu, docs; without any, all are run. Each part is one job; its checks follow one another, and one that fails
 fails those behind it, since the ranks no longer agree.
 """
 
@@ -21,7 +21,7 @@ import traceback
 from pathlib import Path
 
 HERE = Path(__file__).parent
-PARTS = {"collectives": 3, "messages": 3, "groups": 4, "training": 2, "failures": 2, "docs": 2}
+PARTS = {"collectives": 3, "messages": 3, "groups": 4, "training": 2, "failures": 2, "gpu": 2, "docs": 2}
 # A rank that takes longer hangs.
 LIMIT = 240
 
@@ -50,7 +50,7 @@ def run_part(part: str) -> tuple[int, int, int]:
         ranks = [
             subprocess.Popen(
                 [sys.executable, __file__, "--rank", part, str(rank), str(len(outputs)), f"{folder}/store"],
-                stdout=output, stderr=subprocess.STDOUT, env=environment() | {"SHOUTER_DUMP_FOLDER": folder}, cwd=folder,
+                stdout=output, stderr=subprocess.STDOUT, env=environment(part) | {"SHOUTER_DUMP_FOLDER": folder}, cwd=folder,
             )
             for rank, output in enumerate(outputs)
         ]
@@ -85,10 +85,13 @@ def run_part(part: str) -> tuple[int, int, int]:
     return passed, max(1, total - passed - skipped), skipped
 
 
-def environment() -> dict[str, str]:
-    """No launcher's variables, and one thread for each rank: ranks share the cores."""
+def environment(part: str) -> dict[str, str]:
+    """No launcher's variables, and one thread for each rank: ranks share the cores. The simulated CUDA driver is for its own part."""
     foreign = ("SHOUTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCH")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    simulated = HERE.parents[1] / "target" / "cuda-sim"
+    if part == "gpu" and (simulated / "libcuda.so.1").exists():
+        kept |= {"LD_LIBRARY_PATH": str(simulated), "XDG_CACHE_HOME": str(simulated / "cache")}
     # A rank of the second kind waits for one of the first: none may keep a core busy for long.
     return kept | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
 

@@ -302,7 +302,8 @@
 /* Memory of this host, page-locked memory included. */
 #define SHOUTER_MEMORY_HOST 0
 
-/* Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. Of registered tensors only all-reduces in place. */
+/* Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. All operations and all groups take it, input and output alike; layouts do
+ * not. */
 #define SHOUTER_MEMORY_CUDA 1
 
 /* A message to one rank and another from one, as one operation: see shouter_start. */
@@ -475,12 +476,14 @@ typedef struct shouter_operation_t {
   /* Elements of the tensor, or of one rank's block; of a message that is sent, or that SHOUTER_OPERATION_RECV has room for. Where there is a
    * count for each rank: this rank's, of a GATHERV's input or a SCATTERV's output; else not looked at. */
   size_t count;
-  /* Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU is at `output`. */
+  /* Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU whose `input` is NULL has it in the
+   * output, as shouter_push has it. */
   int32_t memory;
-  /* For memory of a GPU: the stream on which the elements are produced. */
+  /* For memory of a GPU: the stream on which the elements are produced. What it holds at the call comes before the input is read and the
+   * output is written. */
   void *stream;
   /* NULL, or a number by which each element of this rank's input is multiplied first, in a copy: for SHOUTER_SUM of floats and complex
-   * numbers in host memory. Ranks may have different ones. It is rounded to the type that sums are accumulated in, and the
+   * numbers. Ranks may have different ones. It is rounded to the type that sums are accumulated in, and the
    * product to the element's type. Read during the call. */
   const double *factor;
   /* NULL, or how the elements of the input lie, those of all blocks in one; host memory only. They are copied during the call. */
@@ -671,7 +674,7 @@ const char *shouter_error_name(shouter_status_t status);
 /* This and the following functions: a new group is used with every function that takes a shouter_t and ends with its own
  * shouter_finalize. It has its own order of operations, deadlines and end: an error in it leaves the others as they were; a rank that dies
  * ends all. Errors name ranks by their numbers in the group that was called; shouter_job_rank says which those are. A process
- * leaves the job with the last of its groups. Tensors in the memory of GPUs are reduced by the group of shouter_init alone. */
+ * leaves the job with the last of its groups. */
 shouter_status_t shouter_group_split(const struct shouter_t *shouter,
                                      int64_t color,
                                      int64_t key,
@@ -1009,7 +1012,7 @@ shouter_status_t shouter_start(const struct shouter_t *shouter,
                                const struct shouter_operation_t *operation,
                                struct shouter_work_t **work);
 
-/* Runs an operation on host memory and waits for it: what the blocking function of its kind does, and ranks may use either; with a factor
+/* Runs an operation and waits for it: what the blocking function of its kind does, and ranks may use either; with a factor
  * and layouts, where the descriptor has them. Not for SHOUTER_OPERATION_OF_TENSOR. */
   /*  */
 /* SHOUTER_ERROR_ARGUMENT: see the blocking functions; a factor of what is no sum, or of a type without factors; a layout with

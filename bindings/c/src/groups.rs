@@ -23,7 +23,7 @@ pub const SHOUTER_NO_COLOR: i64 = -1;
 /// This and the following functions: a new group is used with every function that takes a shouter_t and ends with its own
 /// shouter_finalize. It has its own order of operations, deadlines and end: an error in it leaves the others as they were; a rank that dies
 /// ends all. Errors name ranks by their numbers in the group that was called; shouter_job_rank says which those are. A process
-/// leaves the job with the last of its groups. Tensors in the memory of GPUs are reduced by the group of shouter_init alone.
+/// leaves the job with the last of its groups.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_group_split(
     shouter: *const Shouter,

@@ -29,7 +29,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Memory of this host, page-locked memory included.
 pub const SHOUTER_MEMORY_HOST: i32 = 0;
-/// Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. Of registered tensors only all-reduces in place.
+/// Memory of an NVIDIA GPU, or managed memory: see shouter_allreduce_cuda. All operations and all groups take it, input and output alike; layouts do
+/// not.
 pub const SHOUTER_MEMORY_CUDA: i32 = 1;
 
 /// A message to one rank and another from one, as one operation: see shouter_start.
@@ -64,12 +65,14 @@ pub struct Operation {
     /// Elements of the tensor, or of one rank's block; of a message that is sent, or that SHOUTER_OPERATION_RECV has room for. Where there is a
     /// count for each rank: this rank's, of a GATHERV's input or a SCATTERV's output; else not looked at.
     pub count: usize,
-    /// Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU is at `output`.
+    /// Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU whose `input` is NULL has it in the
+    /// output, as shouter_push has it.
     pub memory: i32,
-    /// For memory of a GPU: the stream on which the elements are produced.
+    /// For memory of a GPU: the stream on which the elements are produced. What it holds at the call comes before the input is read and the
+    /// output is written.
     pub stream: *mut c_void,
     /// NULL, or a number by which each element of this rank's input is multiplied first, in a copy: for SHOUTER_SUM of floats and complex
-    /// numbers in host memory. Ranks may have different ones. It is rounded to the type that sums are accumulated in, and the
+    /// numbers. Ranks may have different ones. It is rounded to the type that sums are accumulated in, and the
     /// product to the element's type. Read during the call.
     pub factor: *const f64,
     /// NULL, or how the elements of the input lie, those of all blocks in one; host memory only. They are copied during the call.
@@ -173,7 +176,7 @@ pub unsafe extern "C" fn shouter_start(
     })
 }
 
-/// Runs an operation on host memory and waits for it: what the blocking function of its kind does, and ranks may use either; with a factor
+/// Runs an operation and waits for it: what the blocking function of its kind does, and ranks may use either; with a factor
 /// and layouts, where the descriptor has them. Not for SHOUTER_OPERATION_OF_TENSOR.
 ///
 /// SHOUTER_ERROR_ARGUMENT: see the blocking functions; a factor of what is no sum, or of a type without factors; a layout with
@@ -188,8 +191,8 @@ pub unsafe extern "C" fn shouter_run(shouter: *const Shouter, operation: *const 
         }
         // SAFETY: not NULL; the rest is the caller's promise.
         let operation = unsafe { read(operation) }?;
-        if operation.kind == SHOUTER_OPERATION_OF_TENSOR || on_gpu(&operation)? {
-            let why = "shouter_run takes collectives on host memory; start those of registered tensors and of GPUs by shouter_start";
+        if operation.kind == SHOUTER_OPERATION_OF_TENSOR {
+            let why = "shouter_run takes collectives; start those of registered tensors by shouter_start";
             return Err(Error::Argument(why.into()));
         }
         if started::is_message(operation.kind) {
@@ -251,7 +254,7 @@ fn call(operation: &Operation) -> Result<CollectiveCall, Error> {
     Ok(CollectiveCall { collective, input, output, count, dtype, op, root })
 }
 
-/// The factor and the layouts of a descriptor.
+/// The factor and the layouts of a descriptor, and the stream of memory of a GPU.
 ///
 /// # Safety
 /// Each is NULL, or may be read.
@@ -266,6 +269,7 @@ unsafe fn staging(operation: &Operation) -> Result<Staging, Error> {
             factor: factor.as_ref().copied(),
             input: types::layout(input_layout)?,
             output: types::layout(output_layout)?,
+            cuda_stream: on_gpu(operation)?.then_some(operation.stream.addr() as u64),
         })
     }
 }
@@ -273,35 +277,28 @@ unsafe fn staging(operation: &Operation) -> Result<Staging, Error> {
 /// # Safety
 /// As [`shouter::Group::start_staged`] demands.
 unsafe fn start(group: &shouter::Group, operation: &Operation) -> Result<shouter::Work, Error> {
-    let Operation { tensor, kind, stream, .. } = *operation;
+    let Operation { tensor, kind, input, .. } = *operation;
     // SAFETY: passed on to the caller.
     let staging = unsafe { staging(operation) }?;
-    let on_gpu = on_gpu(operation)?;
-    if on_gpu && staging != Staging::default() {
-        let why = "memory of a GPU has no factor and no layouts; multiply, pack and unpack the elements on their stream";
-        return Err(Error::Argument(why.into()));
-    }
     if kind == SHOUTER_OPERATION_OF_TENSOR {
         let (id, output) = (TensorId(tensor), operation.output.cast::<u8>());
         // SAFETY: passed on to the caller.
         return unsafe {
-            match on_gpu {
-                true => push_cuda(group, id, output, stream),
-                false => group.push_staged(id, operation.input.cast(), output, &staging),
+            match staging.cuda_stream {
+                Some(stream) if input.is_null() => push_cuda(group, id, output, stream),
+                _ => group.push_staged(id, input.cast(), output, &staging),
             }
         };
     }
     if started::is_message(kind) {
         // SAFETY: passed on to the caller.
-        return unsafe { started::start_message(group, operation, on_gpu) };
+        return unsafe { started::start_message(group, operation, staging.cuda_stream) };
     }
     let call = call(operation)?;
     // SAFETY: passed on to the caller.
     unsafe {
         match call.collective.has_counts() {
-            true if on_gpu => Err(started::host_only(call.collective)),
             true => Counted::of(operation, &call)?.start(group, &staging),
-            false if on_gpu => start_cuda(group, &call, stream),
             false => group.start_staged(&call, &staging),
         }
     }
@@ -314,40 +311,16 @@ unsafe fn push_cuda(
     group: &shouter::Group,
     tensor: TensorId,
     data: *mut u8,
-    stream: *mut c_void,
+    stream: u64,
 ) -> Result<shouter::Work, Error> {
     // SAFETY: passed on to the caller.
-    unsafe { group.push_cuda(tensor, data.addr() as u64, stream.addr() as u64) }
+    unsafe { group.push_cuda(tensor, data.addr() as u64, stream) }
 }
 
 /// # Safety
 /// None.
 #[cfg(not(feature = "cuda"))]
-unsafe fn push_cuda(
-    _: &shouter::Group,
-    _: TensorId,
-    _: *mut u8,
-    _: *mut c_void,
-) -> Result<shouter::Work, Error> {
-    Err(types::no_cuda())
-}
-
-/// # Safety
-/// As [`shouter::Group::start_collective_cuda`] demands.
-#[cfg(feature = "cuda")]
-unsafe fn start_cuda(
-    group: &shouter::Group,
-    call: &CollectiveCall,
-    stream: *mut c_void,
-) -> Result<shouter::Work, Error> {
-    // SAFETY: passed on to the caller.
-    unsafe { group.start_collective_cuda(call, stream.addr() as u64) }
-}
-
-/// # Safety
-/// None.
-#[cfg(not(feature = "cuda"))]
-unsafe fn start_cuda(_: &shouter::Group, _: &CollectiveCall, _: *mut c_void) -> Result<shouter::Work, Error> {
+unsafe fn push_cuda(_: &shouter::Group, _: TensorId, _: *mut u8, _: u64) -> Result<shouter::Work, Error> {
     Err(types::no_cuda())
 }
 

@@ -144,17 +144,6 @@ impl Buffer {
         Ok(Self { at, bytes, dtype, is_readonly, stream: Some(stream.unwrap_or(0)), kept })
     }
 
-    /// The same, where only memory of the host will do.
-    pub(crate) fn on_host(self, py: Python<'_>, what: &str) -> PyResult<Self> {
-        match self.stream {
-            Some(_) => Err(argument(
-                py,
-                format!("{what} is in memory of a GPU, and this call takes the host's; copy it"),
-            )),
-            None => Ok(self),
-        }
-    }
-
     fn lent(py: Python<'_>, lent: Lent, what: &str, dtype: Option<DType>) -> PyResult<Self> {
         let Lent { at, bytes, is_readonly, .. } = lent;
         let Some(dtype) = dtype.or(lent.dtype) else {

@@ -12,6 +12,8 @@ pub(crate) struct Message {
     pub(crate) span: Span,
     pub(crate) dtype: DType,
     pub(crate) way: Way,
+    /// Of memory of a GPU: the stream that it is ordered with.
+    pub(crate) stream: Option<u64>,
 }
 
 /// Where a message goes, or where it may come from.
@@ -154,12 +156,17 @@ impl Call {
         Ok(UnevenCall { collective: kind, input, output, given, taken, dtype, op, root })
     }
 
+    /// What is done beside it.
+    pub(crate) fn staging(&self) -> Staging {
+        Staging { factor: self.factor, cuda_stream: self.stream, ..Staging::default() }
+    }
+
     /// As the library has it, with what is done beside it.
     ///
     /// # Errors
     /// [`Error::Argument`] for memory that is not as long as the collective needs on this rank.
     pub(crate) fn checked(&self, rank: u32, size: u32) -> Result<(CollectiveCall, Staging), Error> {
-        let Self { kind, dtype, op, root, factor, .. } = *self;
+        let Self { kind, dtype, op, root, .. } = *self;
         let (ranks, is_root) = (size as usize, rank == root);
         let (given, taken) = (self.input.1 / dtype.size(), self.output.1 / dtype.size());
         // Elements of a block, and the blocks of input and output.
@@ -183,7 +190,7 @@ impl Call {
         self.fits("output", taken, count, into)?;
         let (input, output) = (self.input.0 as *const u8, self.output.0 as *mut u8);
         let call = CollectiveCall { collective: kind, input, output, count, dtype, op, root };
-        Ok((call, Staging { factor, ..Staging::default() }))
+        Ok((call, self.staging()))
     }
 
     fn fits(&self, what: &str, found: usize, count: usize, blocks: usize) -> Result<(), Error> {

@@ -244,6 +244,7 @@ impl Group {
             span: (buffer.at, buffer.bytes),
             dtype: buffer.dtype,
             way: *way,
+            stream: buffer.stream,
         };
         let posted = messages.each_ref().map(at);
         let work = self.started(py, |group| sys::start_messages(group, &posted))?;
@@ -257,9 +258,10 @@ impl Group {
         dtype: &str,
         way: Way,
         keep: Option<Py<PyAny>>,
+        stream: Option<u64>,
     ) -> PyResult<Work> {
         let dtype = call::dtype(dtype).map_err(|why| raised(py, &why))?;
-        let message = Message { span, dtype, way };
+        let message = Message { span, dtype, way, stream };
         let work = self.started(py, |group| sys::start_messages(group, &[message]))?;
         let returns = if matches!(way, Way::From { .. }) { Returns::Status } else { Returns::Nothing };
         Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), returns))
@@ -378,7 +380,7 @@ impl Group {
         dtype: Option<&str>,
         synchronous: bool,
     ) -> PyResult<Work> {
-        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?.on_host(py, "the array")?;
+        let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
         self.messages(py, [(buffer, Way::To { rank: to, tag, synchronous })], Returns::Nothing)
     }
 
@@ -393,7 +395,7 @@ impl Group {
         dtype: Option<&str>,
     ) -> PyResult<Work> {
         let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
-        let buffer = buffer.writable(py, "the array")?.on_host(py, "the array")?;
+        let buffer = buffer.writable(py, "the array")?;
         self.messages(py, [(buffer, Way::from(source, tag))], Returns::Status)
     }
 
@@ -412,15 +414,14 @@ impl Group {
         dtype: Option<&str>,
     ) -> PyResult<Work> {
         let dtype = call::dtype_of(py, dtype)?;
-        let into =
-            Buffer::of(into, "the output", dtype)?.writable(py, "the output")?.on_host(py, "the output")?;
-        let from = Buffer::of(array, "the input", dtype)?.on_host(py, "the input")?;
+        let into = Buffer::of(into, "the output", dtype)?.writable(py, "the output")?;
+        let from = Buffer::of(array, "the input", dtype)?;
         let send = Way::To { rank: to, tag, synchronous: false };
         self.messages(py, [(into, Way::from(source, receive_tag)), (from, send)], Returns::Status)
     }
 
     /// Starts a send of the elements at an address, as `start` does.
-    #[pyo3(signature = (address, bytes, dtype, to, tag=0, synchronous=false, keep=None))]
+    #[pyo3(signature = (address, bytes, dtype, to, tag=0, synchronous=false, keep=None, stream=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn start_send(
         &self,
@@ -432,12 +433,13 @@ impl Group {
         tag: u32,
         synchronous: bool,
         keep: Option<Py<PyAny>>,
+        stream: Option<u64>,
     ) -> PyResult<Work> {
-        self.message_at(py, (address, bytes), dtype, Way::To { rank: to, tag, synchronous }, keep)
+        self.message_at(py, (address, bytes), dtype, Way::To { rank: to, tag, synchronous }, keep, stream)
     }
 
     /// Starts a receive into memory at an address; the handle's `wait` returns a `Status`.
-    #[pyo3(signature = (address, bytes, dtype, source=None, tag=None, keep=None))]
+    #[pyo3(signature = (address, bytes, dtype, source=None, tag=None, keep=None, stream=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn start_recv(
         &self,
@@ -448,8 +450,9 @@ impl Group {
         source: Option<u32>,
         tag: Option<u32>,
         keep: Option<Py<PyAny>>,
+        stream: Option<u64>,
     ) -> PyResult<Work> {
-        self.message_at(py, (address, bytes), dtype, Way::from(source, tag), keep)
+        self.message_at(py, (address, bytes), dtype, Way::from(source, tag), keep, stream)
     }
 
     /// Agrees with all ranks on tensors: each has a name, a kind, a count, a type, a reduction and a root. Returns their numbers.
@@ -487,12 +490,6 @@ impl Group {
         };
         let (call, kept) =
             self.call(collective, (input, output), ("sum", root), (Some(dtype.name()), (None, None)), py)?;
-        if call.stream.is_some() {
-            return Err(argument(
-                py,
-                "registered tensors are in the host's memory here; start those of a GPU by allreduce_async",
-            ));
-        }
         sweep();
         let group = self.live(py)?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);

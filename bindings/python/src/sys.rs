@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use shouter::{Error, Exchange, Group, Staging, Tensor, TensorId, Work};
+use shouter::{Error, Exchange, Group, Tensor, TensorId, Work};
 
 use crate::call::{Call, Message, Way};
 
@@ -18,41 +18,19 @@ use crate::call::{Call, Message, Way};
 /// The memory that the call names stays valid until the operation has ended: [`crate::work::Flight`] keeps what owns it until then.
 /// Python has no rule against a second thread that writes there; what comes of it is what the elements are.
 pub(crate) fn start(group: &Group, call: &Call) -> Result<Work, Error> {
-    if let Some(stream) = call.stream {
-        return start_on_gpu(group, call, stream);
-    }
     if call.kind.has_counts() {
-        let uneven = call.uneven()?;
-        return match call.factor {
-            // SAFETY: see above.
-            None => unsafe { group.start_uneven(&uneven) },
-            // SAFETY: see above.
-            Some(factor) => unsafe { group.start_uneven_premul(&uneven, factor) },
-        };
+        let staging = call.staging();
+        // SAFETY: see above; the library refuses what is no memory of a GPU.
+        return unsafe { group.start_uneven_staged(&call.uneven()?, &staging) };
     }
     let (call, staging) = call.checked(group.rank(), group.size())?;
     // SAFETY: see above.
     unsafe { group.start_staged(&call, &staging) }
 }
 
-#[cfg(feature = "cuda")]
-fn start_on_gpu(group: &Group, call: &Call, stream: u64) -> Result<Work, Error> {
-    let (collective, staging) = call.checked(group.rank(), group.size())?;
-    if staging.factor.is_some() {
-        return Err(Error::Argument("memory of a GPU has no factor; multiply on the stream".into()));
-    }
-    // SAFETY: see `start`; the library refuses what is no memory of a GPU.
-    unsafe { group.start_collective_cuda(&collective, stream) }
-}
-
-#[cfg(not(feature = "cuda"))]
-fn start_on_gpu(_: &Group, _: &Call, _: u64) -> Result<Work, Error> {
-    Err(Error::accelerator("this package has no CUDA; build it with the feature cuda"))
-}
-
 /// Starts the operation of a registered tensor of `count` elements, as [`start`] does.
 pub(crate) fn push(group: &Group, tensor: TensorId, call: &Call, count: usize) -> Result<Work, Error> {
-    let (call, _) = call.checked(group.rank(), group.size())?;
+    let (call, staging) = call.checked(group.rank(), group.size())?;
     if call.count != count {
         let found = call.count;
         return Err(Error::Argument(format!(
@@ -61,23 +39,27 @@ pub(crate) fn push(group: &Group, tensor: TensorId, call: &Call, count: usize) -
         )));
     }
     // SAFETY: see `start`; the memory is as long as the tensor was registered.
-    unsafe { group.push_staged(tensor, call.input, call.output, &Staging::default()) }
+    unsafe { group.push_staged(tensor, call.input, call.output, &staging) }
 }
 
 /// Starts sends and receives, as one operation. Their memory is kept until it has ended, as for [`start`].
 pub(crate) fn start_messages(group: &Group, messages: &[Message]) -> Result<Work, Error> {
     let exchange = |message: &Message| {
-        let &Message { span: (at, bytes), dtype, way } = message;
+        let &Message { span: (at, bytes), dtype, way, stream } = message;
         let count = bytes / dtype.size();
         // SAFETY: see `start`.
         unsafe {
-            match way {
+            let exchange = match way {
                 Way::To { rank, tag, synchronous } => {
                     let sent = Exchange::send_raw(at as *const u8, count, dtype, rank, tag)?;
-                    Ok(if synchronous { sent.synchronous() } else { sent })
+                    if synchronous { sent.synchronous() } else { sent }
                 }
-                Way::From { source, tag } => Exchange::receive_raw(at as *mut u8, count, dtype, source, tag),
-            }
+                Way::From { source, tag } => Exchange::receive_raw(at as *mut u8, count, dtype, source, tag)?,
+            };
+            Ok(match stream {
+                Some(stream) => exchange.on_cuda(stream),
+                None => exchange,
+            })
         }
     };
     let exchanges = messages.iter().map(exchange).collect::<Result<Vec<_>, Error>>()?;

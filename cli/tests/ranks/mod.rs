@@ -7,6 +7,8 @@
 // Each test file uses a part.
 #![allow(dead_code)]
 
+#[cfg(feature = "cuda")]
+pub(crate) mod gpu;
 pub(crate) mod values;
 
 use std::io::{BufRead, BufReader};

@@ -59,6 +59,9 @@ pub struct SendRequest {
     pub dtype: DType,
     /// The elements, which nobody writes until the send has ended.
     pub data: TensorRegion,
+    /// The elements are not there yet: it has its place among the sends to this rank, and waits for
+    /// [`release`](super::Messenger::release), as do those behind it.
+    pub held: bool,
     /// The send ends only when a receive has taken the message; else it may end as soon as the elements are copied.
     pub synchronous: bool,
     /// When to give up; [`Duration::MAX`] to wait for ever.

@@ -18,7 +18,7 @@ impl Messenger {
     /// # Errors
     /// [`PostError`]; nothing was started then.
     pub fn start_send(&mut self, request: SendRequest) -> Result<TransferId, PostError> {
-        let SendRequest { to, tag, dtype, data, synchronous, deadline } = request;
+        let SendRequest { to, tag, dtype, data, held, synchronous, deadline } = request;
         self.check(Some(to), dtype, &data)?;
         let out = &mut self.peers.at(to).out;
         if let Some(late) = out.late.take() {
@@ -33,6 +33,7 @@ impl Messenger {
             data,
             copy: None,
             synchronous,
+            held,
             deadline,
             state: SendState::Queued,
             granule: 0,
@@ -45,6 +46,18 @@ impl Messenger {
         Ok(id)
     }
 
+    /// The elements of a send to this rank are there that was [held](SendRequest::held).
+    pub fn release(&mut self, to: Rank, id: TransferId) {
+        let Self { peers, sends, .. } = self;
+        let held = |handle: &&Handle| sends.get(**handle).is_some_and(|send| send.id == Some(id));
+        let found = peers.at(to).out.queue.iter().find(held).copied();
+        if let Some(send) = found.and_then(|handle| self.sends.get(handle)) {
+            send.held = false;
+            self.admit(to);
+            self.peers.activate(to);
+        }
+    }
+
     /// Numbers the sends that a peer has room for, and announces them or has them posted.
     fn admit(&mut self, to: Rank) {
         let config = self.desk.config;
@@ -55,6 +68,9 @@ impl Messenger {
                 out.queue.pop_front();
                 continue;
             };
+            if send.held {
+                break;
+            }
             let total = send.data.len();
             let cost = OVERHEAD + total;
             let room = out.room(config.room_bytes);

@@ -32,6 +32,8 @@ pub(super) struct Outgoing {
     /// What the copy lies in.
     pub(super) copy: Option<Pooled>,
     pub(super) synchronous: bool,
+    /// Its elements are not there yet.
+    pub(super) held: bool,
     pub(super) deadline: Duration,
     pub(super) state: SendState,
     /// Bytes of each fragment but the last; 0 before the first is posted.

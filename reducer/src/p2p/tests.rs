@@ -109,6 +109,38 @@ fn types_must_be_the_same() {
 }
 
 #[test]
+fn a_send_that_is_held_holds_up_those_behind_it_to_its_rank() {
+    let mut group = quiet(3);
+    let [first, second] = [1, 2].map(|value| Buffer::new(&[value; 8]));
+    let into = [0; 3].map(|value| Buffer::new(&[value; 8]));
+    let ranks = [1, 1, 2];
+    let held = group.try_send(0, SendRequest { held: true, ..send(1, 5, &first) }).unwrap();
+    let behind = group.send(0, 1, 5, &second);
+    let aside = group.send(0, 2, 5, &second);
+    let mut received = vec![];
+    for (rank, into) in ranks.into_iter().zip(&into) {
+        received.push(group.receive(rank, Some(0), Some(5), into));
+    }
+    group.settle();
+    assert!(group.result(0, held).is_none() && group.result(0, behind).is_none());
+    assert!(group.result(0, aside).is_some() && group.result(2, received[2]).is_some());
+    assert!(group.result(1, received[0]).is_none());
+    group.ranks[0].release(Rank(1), held);
+    group.settle();
+    assert!(group.result(0, held).is_some() && group.result(0, behind).is_some());
+    assert_eq!(group.result(1, received[1]), Some(&status(0, 5, 8)));
+    assert_eq!([into[0].bytes()[0], into[1].bytes()[0]], [1, 2], "none overtakes another");
+    // A deadline ends one that is never released, and those behind it go on.
+    let deadline = Duration::from_secs(3);
+    let late = group.try_send(0, SendRequest { held: true, deadline, ..send(1, 6, &first) }).unwrap();
+    let behind = group.send(0, 1, 6, &second);
+    group.now = deadline;
+    group.settle();
+    assert!(matches!(group.result(0, late), Some(Err(TransferError::Deadline { .. }))));
+    assert!(group.result(0, behind).is_some());
+}
+
+#[test]
 fn a_rank_sends_to_itself() {
     let mut group = quiet(1);
     for len in [0, 5, 100_000] {

@@ -6,7 +6,7 @@ use shouter_reducer::schedule::{Access, Problem};
 use shouter_reducer::transport::DeviceTensor;
 
 use crate::communicator::element::Buffer;
-use crate::communicator::{CollectiveCall, Group, Memory, Work};
+use crate::communicator::{CollectiveCall, Group, Memory, Staging, Work};
 use crate::error::Error;
 use crate::runtime::Clock;
 
@@ -44,6 +44,10 @@ impl Group {
             return unsafe { self.all_reduce_cuda(data, call.count, call.dtype, call.op, stream) };
         }
         self.drive.check_process()?;
+        if self.subset.is_some() {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.run_staged(call, &Staging::on_cuda(stream)) };
+        }
         // SAFETY: passed on to the caller.
         let (problem, input, output, device) = unsafe { self.part_on_gpu(call, stream) }?;
         match device {
@@ -51,7 +55,7 @@ impl Group {
             None => self.run_part(&problem, input, output),
             Some(_) => {
                 let memory = (input.region(MemoryKind::Device), output.region(MemoryKind::Device));
-                self.run_on_gpu(&problem, memory, device)
+                self.run_on_gpu(&problem, memory, device, None)
             }
         }
     }
@@ -71,6 +75,10 @@ impl Group {
             return unsafe { self.start_cuda(data, call.count, call.dtype, call.op, stream) };
         }
         self.drive.check_process()?;
+        if self.subset.is_some() {
+            // SAFETY: passed on to the caller.
+            return unsafe { self.start_staged(call, &Staging::on_cuda(stream)) };
+        }
         // SAFETY: passed on to the caller.
         let (problem, input, output, device) = unsafe { self.part_on_gpu(call, stream) }?;
         let memory = match device {
@@ -98,7 +106,6 @@ impl Group {
     ) -> Result<(Problem, Buffer, Buffer, Option<DeviceTensor>), Error> {
         // SAFETY: passed on to the caller; addresses are not accessed here.
         let (problem, input, output) = unsafe { self.part(call) }?;
-        self.check_gpu_group()?;
         let mut bound = None;
         for buffer in [input, output].into_iter().filter(|buffer| buffer.len() > 0) {
             bound = Some(self.gpu(buffer.as_ptr().addr() as u64, buffer.len())?.0);

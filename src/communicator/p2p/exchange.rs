@@ -5,10 +5,11 @@ use shouter_reducer::dtype::DType;
 use shouter_reducer::layout::Layout;
 
 use super::{Source, Tag};
+use crate::communicator::Group;
 use crate::communicator::element::{Buffer, Element, from_slice, with_bytes};
 use crate::communicator::staging::{Staged, stage_message};
 use crate::communicator::strided::{Strided, StridedMut};
-use crate::error::{Error, Operation};
+use crate::error::{Call, Error, Operation};
 
 /// One message of a [`Group::batch`](crate::Group::batch), or to be [started](crate::Group::start_message).
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub struct Exchange<'a> {
     message: Message,
     /// How its elements lie, if not one behind the other.
     strided: Option<Blocks>,
+    /// Of memory on a GPU: the stream that it is ordered with.
+    cuda_stream: Option<u64>,
     buffer: std::marker::PhantomData<&'a mut [u8]>,
 }
 
@@ -29,7 +32,7 @@ struct Blocks {
 
 /// A send or a receive, by address.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Message {
+pub(in crate::communicator) enum Message {
     Send { data: Buffer, dtype: DType, to: u32, tag: u32, synchronous: bool },
     Receive { into: Buffer, dtype: DType, from: Source, tag: Tag },
 }
@@ -49,7 +52,7 @@ impl<'a> Exchange<'a> {
     }
 
     fn of(message: Message) -> Self {
-        Self { message, strided: None, buffer: std::marker::PhantomData }
+        Self { message, strided: None, cuda_stream: None, buffer: std::marker::PhantomData }
     }
 
     /// Sends elements in blocks to rank `to`. They are packed when the message is started, which takes as much memory again; the receive
@@ -116,6 +119,29 @@ impl<'a> Exchange<'a> {
         self
     }
 
+    /// The same, of an address in the memory of an NVIDIA GPU: what is sent is read, and what is received is written, after what `stream` (a
+    /// `cudaStream_t`; 0 is the default stream) holds when the message is started. When it has ended the elements are there for any stream.
+    ///
+    /// ```no_run
+    /// # fn example(group: &shouter::Group, tokens: *const u8, count: usize, stream: u64) -> Result<(), shouter::Error> {
+    /// use shouter::{DType, Exchange};
+    ///
+    /// // SAFETY: the address of so many elements on the GPU, which nothing writes before the message has ended.
+    /// let work = unsafe {
+    ///     group.start_message(Exchange::send_raw(tokens, count, DType::Bf16, 1, 0)?.on_cuda(stream))
+    /// }?;
+    /// work.wait(None)
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// What was promised of the buffer holds from what `stream` holds at the start on. The stream is not destroyed during the start, and the
+    /// context lives until the group is dropped.
+    #[must_use]
+    pub unsafe fn on_cuda(self, stream: u64) -> Self {
+        Self { cuda_stream: Some(stream), ..self }
+    }
+
     /// As [`send`](Self::send), of `count` elements at `data`, an address that is aligned to them.
     ///
     /// # Errors
@@ -158,17 +184,31 @@ impl<'a> Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    /// The message, of memory of its own where its elements lie in blocks.
-    pub(super) fn staged(&self) -> Result<(Message, Option<Staged>), Error> {
+    /// Whether its elements are on a GPU.
+    pub(super) fn is_on_gpu(&self) -> bool {
+        self.cuda_stream.is_some()
+    }
+
+    /// The message, of memory of its own where its elements lie in blocks, or on a GPU.
+    pub(super) fn staged(&self, group: &Group, step: u64) -> Result<(Message, Option<Staged>), Error> {
         let mut message = self.message;
+        if let Some(stream) = self.cuda_stream {
+            if self.strided.is_some() {
+                return Err(Error::Argument(
+                    "a message in memory of a GPU has no layout; pack the elements on their stream".into(),
+                ));
+            }
+            let call = Call { operation: message.operation(), tensor: None, step };
+            // SAFETY: the promises of `on_cuda`, and of who starts it.
+            let (buffer, staged) = unsafe { group.stage_message_on_gpu(&message, stream, call) }?;
+            message.set_buffer(buffer);
+            return Ok((message, staged));
+        }
         let Some(Blocks { address, layout, dtype }) = self.strided else { return Ok((message, None)) };
         let is_sent = message.operation() == Operation::Send;
         // SAFETY: the borrow of the blocks, or the promise of `strided_raw` and `start_message`, lasts until the message has ended.
         let (staged, buffer) = unsafe { stage_message(address, layout, dtype, is_sent) }?;
-        match &mut message {
-            Message::Send { data, .. } => *data = buffer,
-            Message::Receive { into, .. } => *into = buffer,
-        }
+        message.set_buffer(buffer);
         Ok((message, Some(staged)))
     }
 }
@@ -179,14 +219,21 @@ impl Message {
         self.buffer().0.len()
     }
 
-    fn buffer(&self) -> (Buffer, DType) {
+    fn set_buffer(&mut self, buffer: Buffer) {
+        match self {
+            Self::Send { data, .. } => *data = buffer,
+            Self::Receive { into, .. } => *into = buffer,
+        }
+    }
+
+    pub(in crate::communicator) fn buffer(&self) -> (Buffer, DType) {
         match *self {
             Self::Send { data, dtype, .. } => (data, dtype),
             Self::Receive { into, dtype, .. } => (into, dtype),
         }
     }
 
-    pub(super) fn operation(&self) -> Operation {
+    pub(in crate::communicator) fn operation(&self) -> Operation {
         match self {
             Self::Send { .. } => Operation::Send,
             Self::Receive { .. } => Operation::Receive,

@@ -5,12 +5,13 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use shouter_reducer::p2p::{PostError, Status as Matched, TransferError, TransferId};
+use shouter_reducer::p2p::{PostError, SendRequest, Status as Matched, TransferError, TransferId};
 
 use super::exchange::{Exchange, Message};
 use super::{Post, Status};
 use crate::communicator::Group;
 use crate::communicator::drive::start_post;
+use crate::communicator::staging::device::{Outcome, Progress};
 use crate::communicator::staging::{Ended, Staged};
 use crate::communicator::start::SLOT;
 use crate::communicator::stats::lock;
@@ -67,6 +68,11 @@ impl Messages {
         Self { group, state: Mutex::new(State { left: messages.len(), posted: false, messages }) }
     }
 
+    /// Of one on a GPU: what it and its copies know of each other.
+    fn progress(&self, at: usize) -> Option<Arc<Progress>> {
+        lock(&self.state).messages.get(at)?.staged.as_ref()?.progress().cloned()
+    }
+
     fn posted(&self, at: usize, id: TransferId) {
         let mut state = lock(&self.state);
         state.posted = true;
@@ -84,19 +90,27 @@ impl Messages {
     fn ended(&self, at: usize, result: Result<Status, Failure>) -> Option<Result<(), Failure>> {
         let mut state = lock(&self.state);
         let one = state.messages.get_mut(at)?;
-        if let (Some(staged), Ok(status)) = (one.staged.take(), &result) {
-            staged.received(status.count);
+        match (one.staged.take(), &result) {
+            (Some(staged), Ok(status)) => staged.received(status.count),
+            (Some(staged), Err(Failure::InUse(_))) => staged.end(Ended::InUse),
+            _ => {}
         }
         one.end = End::Ended(result);
         state.left -= 1;
         if state.left > 0 {
             return None;
         }
-        let mut failures = state.messages.iter().filter_map(|one| match &one.end {
-            End::Ended(Err(failure)) => Some(failure.clone()),
+        let failures = state.messages.iter().filter_map(|one| match &one.end {
+            End::Ended(Err(failure)) => Some(failure),
             _ => None,
         });
-        Some(failures.next().map_or(Ok(()), Err))
+        // The first; but others end because a copy of one has failed, and memory that is in use has to be told.
+        let weight = |failure: &&Failure| match failure {
+            Failure::InUse(_) => 0,
+            Failure::Refused(_) => 1,
+            _ => 2,
+        };
+        Some(failures.min_by_key(weight).map_or(Ok(()), |failure| Err(failure.clone())))
     }
 
     /// Those that were not started, and whether these are all.
@@ -135,7 +149,19 @@ impl Started {
             Some(Err(error)) => Err(Failure::Transfer(error)),
             None => Err(Failure::Gone),
         };
-        self.message_ended(at, result);
+        match self.messages().and_then(|messages| messages.progress(at)) {
+            None => self.message_ended(at, result),
+            Some(progress) => {
+                if let Some(outcome) = progress.ended(result.map(Some)) {
+                    self.landed_message(at, outcome);
+                }
+            }
+        }
+    }
+
+    /// One on a GPU has ended, and so have its copies.
+    fn landed_message(self: Arc<Self>, at: usize, outcome: Outcome) {
+        self.message_ended(at, outcome.and_then(|status| status.ok_or(Failure::Gone)));
     }
 }
 
@@ -211,8 +237,13 @@ impl Group {
             return Err(Error::Argument("there is no message to start".into()));
         }
         let step = self.step.load(Ordering::Relaxed);
-        let staged = messages.iter().map(Exchange::staged).collect::<Result<Vec<_>, _>>()?;
-        let posts: Vec<Post> = staged.iter().map(|(message, _)| self.post_of(*message)).collect();
+        let staged = messages.iter().map(|one| one.staged(self, step)).collect::<Result<Vec<_>, _>>()?;
+        let mut staged = staged;
+        let mut copies: Vec<_> =
+            staged.iter_mut().map(|(_, staged)| staged.as_mut().and_then(Staged::take_copies)).collect();
+        let posts = staged.iter().zip(&copies);
+        let posts: Vec<Post> =
+            posts.map(|((message, _), copies)| self.post_of(*message, copies.is_some())).collect();
         let bytes = staged.iter().map(|(message, _)| message.bytes()).sum();
         let begin = Clock.now();
         let group = self.drive.group();
@@ -227,6 +258,14 @@ impl Group {
                 match start_post(engine, group, post) {
                     Ok(id) => {
                         starting.messages().into_iter().for_each(|messages| messages.posted(at, id));
+                        if let Some(mut copies) = copies.get_mut(at).and_then(Option::take) {
+                            let ended = this.clone();
+                            copies.when_over(Box::new(move |outcome| ended.landed_message(at, outcome)));
+                            if let Post::Send(SendRequest { to, .. }) = *post {
+                                copies.when_ready(Box::new(move |engine| engine.release_send(group, to, id)));
+                            }
+                            copies.begin();
+                        }
                         engine.tell_of_transfer(group, id, move |result| this.transferred(at, result));
                     }
                     Err(PostError::Busy { .. }) => return None,

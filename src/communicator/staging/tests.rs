@@ -110,7 +110,12 @@ fn the_second_staged_start_of_a_registered_tensor_allocates_nothing() {
             let before = allocations::count();
             for (rank, data) in group.iter().zip(&mut data) {
                 let at = data.as_mut_ptr().cast::<u8>();
-                let staging = Staging { factor: Some(0.5), input: Some(layout), output: Some(layout) };
+                let staging = Staging {
+                    factor: Some(0.5),
+                    input: Some(layout),
+                    output: Some(layout),
+                    cuda_stream: None,
+                };
                 // SAFETY: as long as the layout says, and left alone until the waits.
                 works.push(unsafe { rank.push_staged(ids[0], at, at, &staging) }.unwrap());
             }

@@ -13,20 +13,20 @@ use shouter_reducer::executor::Request;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Shape;
 use shouter_reducer::memory::{MemoryKind, TensorRegion};
-use shouter_reducer::schedule::Problem;
+use shouter_reducer::schedule::{Placement, Problem};
 
 use super::learn::{Learned, Learning, Round, differ};
 use super::{Blocks, Frame, UnevenCall};
 use crate::communicator::collectives::raw;
 use crate::communicator::element::Buffer;
 use crate::communicator::small::Starts;
-use crate::communicator::staging::Staging;
+use crate::communicator::staging::{Sides, Staging};
 use crate::communicator::stats::lock;
 use crate::communicator::table::Tables;
 use crate::communicator::{Group, Memory, Work};
 use crate::engine::executor_time;
 use crate::engine::submitted::Failure;
-use crate::error::Error;
+use crate::error::{Call, Error};
 use crate::runtime::Clock;
 
 /// What is behind the parts of a started operation: the rounds in which its counts are learnt, and what comes then.
@@ -174,9 +174,20 @@ impl Group {
         unsafe { self.start_uneven_staged(call, &Staging::factor(factor)) }
     }
 
+    /// As [`start_uneven`](Self::start_uneven), with a factor, or in the memory of a GPU.
+    ///
+    /// # Errors
+    /// As [`start_uneven`](Self::start_uneven) and [`start_staged`](Self::start_staged); [`Error::Argument`] for layouts, which these collectives
+    /// have not.
+    ///
     /// # Safety
-    /// As for [`start_uneven`](Self::start_uneven).
-    unsafe fn start_uneven_staged(&self, call: &UnevenCall<'_>, staging: &Staging) -> Result<Work, Error> {
+    /// As for [`start_uneven`](Self::start_uneven), and for [`start_cuda`](Self::start_cuda) of memory of a GPU.
+    pub unsafe fn start_uneven_staged(
+        &self,
+        call: &UnevenCall<'_>,
+        staging: &Staging,
+    ) -> Result<Work, Error> {
+        call.check(staging)?;
         let begin = Clock.now();
         let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
         let blocks = Blocks { op, root, ..Blocks::new(collective, given, taken, dtype) };
@@ -189,9 +200,17 @@ impl Group {
             let problem = frame.problem(&self.tables, counts);
             let at = (buffers.0.as_ptr(), buffers.1.as_ptr().cast_mut());
             // SAFETY: the caller's promise, of as many elements as the counts say.
-            let (problem, input, output, staged) = unsafe { self.staged(problem, at, staging, None) }?;
-            let memory = self.memory(&problem, input, output);
-            return self.start_memory(begin, problem, memory, None, staged);
+            return unsafe { self.start_problem_staged(begin, problem, at, staging) };
+        }
+        let (mut frame, mut buffers, mut staged) = (frame, buffers, None);
+        if let Some(stream) = staging.cuda_stream {
+            let sides = Sides { input: (input, from), output: (output, into), dtype, is_one: false };
+            let step = self.step.load(Ordering::Relaxed);
+            let call = Call { operation: collective.into(), tensor: None, step };
+            // SAFETY: the caller's promise.
+            let made = unsafe { self.stage_sides(sides, (staging, stream), (call, collective.to_string())) }?;
+            (buffers, staged) = ((made.0, made.1), made.2);
+            frame.placement = Placement::Separate;
         }
         let (learning, round) = Learning::new(&blocks, self.rank, self.size(), frame.root);
         let followed = Arc::new(Followed {
@@ -213,6 +232,6 @@ impl Group {
             followed.round(learning, under_way.insert(round))?
         };
         let bytes = buffers.0.len().max(buffers.1.len());
-        self.start_followed(begin, request, bytes, followed)
+        self.start_followed(begin, request, bytes, followed, staged)
     }
 }

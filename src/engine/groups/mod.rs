@@ -24,7 +24,8 @@ use std::sync::Arc;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
-    AbortCause, Completed, Disposition, Executor, ExecutorConfig, OpId, Refusal, Request, StartError,
+    AbortCause, AbortReason, Completed, Disposition, Executor, ExecutorConfig, OpId, Refusal, Request,
+    StartError,
 };
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, MatchKey};
@@ -294,6 +295,19 @@ impl Groups {
         busy
     }
 
+    /// Whether a group has ended in error, and its members are told; so has one that is gone.
+    pub(super) fn is_flooded(&self, id: GroupId) -> bool {
+        self.look(id).is_none_or(Subgroup::is_flooded)
+    }
+
+    /// A group ends because of this rank.
+    #[cold]
+    pub(super) fn fail(&mut self, id: GroupId, why: AbortReason) {
+        if let Some(group) = self.group(id.0) {
+            group.fail(why);
+        }
+    }
+
     /// When the next poll is needed although nothing may arrive.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let groups = self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref());
@@ -392,7 +406,7 @@ impl Engine {
     pub(crate) fn is_idle_in(&self, group: Option<GroupId>) -> bool {
         match group {
             None => self.is_idle(),
-            Some(id) => self.groups.look(id).is_none_or(Subgroup::is_idle),
+            Some(id) => self.groups.look(id).is_none_or(Subgroup::is_idle) && !self.has_tasks(group),
         }
     }
 
@@ -416,14 +430,15 @@ impl Engine {
 
     /// This rank leaves a group; the members hear of it.
     pub(crate) fn leave_group(&mut self, id: GroupId, now: Instant) {
+        let is_busy = self.has_tasks(Some(id));
         if let Some(group) = self.groups.group(id.0) {
-            group.leave(now);
+            group.leave(now, is_busy);
         }
     }
 
     /// Whether nothing refers to the memory of a group's operations.
     pub(crate) fn is_group_at_rest(&self, id: GroupId) -> bool {
-        self.groups.look(id).is_none_or(Subgroup::is_at_rest)
+        self.groups.look(id).is_none_or(Subgroup::is_at_rest) && !self.has_tasks(Some(id))
     }
 }
 

@@ -137,6 +137,16 @@ impl Subgroup {
         self.settling.is_some()
     }
 
+    /// Whether it has ended in error, and its members are told.
+    pub(super) fn is_flooded(&self) -> bool {
+        self.flooded
+    }
+
+    /// It ends because of this rank.
+    pub(super) fn fail(&mut self, why: AbortReason) {
+        self.executor.abort(self.members.own(), why);
+    }
+
     /// The queue of operations that are started without waiting.
     pub(super) fn submissions(&mut self) -> Arc<Submissions> {
         self.submitted.queue().clone()
@@ -501,9 +511,11 @@ impl Subgroup {
     }
 
     /// This rank leaves the group: in good order where every operation has ended here, else as the member that all others name.
-    pub(super) fn leave(&mut self, now: Instant) {
+    /// With `is_busy` copies for operations are under way.
+    pub(super) fn leave(&mut self, now: Instant, is_busy: bool) {
         self.admit(now);
-        if !self.under_way.is_empty() || !self.submitted.is_empty() || self.beside.is_running() {
+        let is_running = !self.under_way.is_empty() || !self.submitted.is_empty() || self.beside.is_running();
+        if is_running || is_busy {
             self.executor.abort(self.members.own(), AbortReason::Aborted);
         }
         if !self.flooded && self.executor.aborted().is_some() {

@@ -30,7 +30,7 @@ fn message(id: u32) -> Header {
 
 /// Drops a group, and lets its place go.
 fn close(groups: &mut Groups, id: u32) {
-    groups.group(id).unwrap().leave(Clock.now());
+    groups.group(id).unwrap().leave(Clock.now(), false);
     // What it has to say finds no channel.
     groups.poll(Clock.now(), &mut UpChannels::default());
     assert!(groups.group(id).is_none());

@@ -171,7 +171,10 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
             if is_message {
                 let to = Rank(target);
                 engine
-                    .start_send(None, SendRequest { to, tag: 1, dtype, data, synchronous: true, deadline })
+                    .start_send(
+                        None,
+                        SendRequest { to, tag: 1, dtype, data, held: false, synchronous: true, deadline },
+                    )
                     .unwrap();
             } else {
                 let window = engine.open_window(None, data, dtype).unwrap().unwrap();

@@ -114,8 +114,8 @@ fn sums_have_factors_and_elements_lie_in_blocks() {
             refused(run(crate::work::Operation { input_layout: odd, ..sum }), "aligned");
             refused(run(operation(id)), "shouter_start");
             refused(shouter_run(shouter, ptr::null()), "operation is NULL");
-            let gpu = crate::work::Operation { memory: SHOUTER_MEMORY_CUDA, ..sum };
-            refused(run(gpu), "shouter_start");
+            let gpu = crate::work::Operation { memory: SHOUTER_MEMORY_CUDA, input_layout: &short, ..sum };
+            refused(run(gpu), "on their stream");
             refused(shouter_start(shouter, &gpu, &mut work), "on their stream");
             let counts = ptr::null();
             refused(shouter_reduce_scatterv_premul(shouter, from, into, counts, SHOUTER_F32, factor), "NULL");

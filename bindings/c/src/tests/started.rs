@@ -27,6 +27,15 @@ unsafe fn ended(work: *mut Work) -> i32 {
     }
 }
 
+/// Host memory that is said to be a GPU's is refused, with a driver or without.
+unsafe fn no_memory_of_a_gpu(rank: Shared, operation: &Operation) {
+    let operation = Operation { memory: SHOUTER_MEMORY_CUDA, ..*operation };
+    let mut work = ptr::null_mut();
+    // SAFETY: the caller's promise.
+    let status = unsafe { shouter_start(rank.get(), &operation, &mut work) };
+    assert!([SHOUTER_ERROR_ARGUMENT, SHOUTER_ERROR_ACCELERATOR].contains(&status), "{}", last());
+}
+
 fn both(name: &str, body: impl Fn(Shared, usize) + Copy + Send) {
     let (ranks, folder) = two(name);
     std::thread::scope(|scope| {
@@ -98,7 +107,7 @@ fn blocks_that_differ_are_started_from_c() {
             refused(&Operation { output_counts: ptr::null(), ..one }, "counts is NULL");
             refused(&Operation { factor: &2.0, ..one }, "factor");
             refused(&Operation { input_layout: &Layout { count: 2, block: 1, stride: 2 }, ..one }, "layouts");
-            refused(&Operation { memory: SHOUTER_MEMORY_CUDA, ..one }, "host memory");
+            no_memory_of_a_gpu(rank, &one);
             // Rank 1 expects what rank 0 does not send: both are told, and the group goes on.
             let (given, taken) = ([[1usize, 2], [1, 1]][me], [[1usize, 1], [3, 1]][me]);
             let mut five = [0u32; 5];
@@ -172,7 +181,7 @@ fn messages_are_started_from_c() {
             refused(&Operation { tag: -1, ..send }, "-1 is no tag");
             refused(&Operation { from: -2, ..receive }, "-2 is no rank");
             refused(&Operation { input: ptr::null(), ..send }, "NULL");
-            refused(&Operation { memory: SHOUTER_MEMORY_CUDA, ..send }, "host memory");
+            no_memory_of_a_gpu(rank, &send);
             refused(&Operation { factor: &2.0, ..send }, "factor");
             assert_eq!(shouter_run(rank.get(), &send), SHOUTER_ERROR_ARGUMENT);
             assert!(last().contains("shouter_exchange"), "{}", last());

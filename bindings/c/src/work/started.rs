@@ -59,34 +59,15 @@ impl Counted {
     /// As [`Group::start_uneven`] demands, and there is a count for each rank.
     pub(crate) unsafe fn start(&self, group: &Group, staging: &Staging) -> Result<shouter::Work, Error> {
         // SAFETY: passed on to the caller.
-        unsafe {
-            let call = self.call(group)?;
-            match staging.factor {
-                Some(factor) => group.start_uneven_premul(&call, factor),
-                None => group.start_uneven(&call),
-            }
-        }
+        unsafe { group.start_uneven_staged(&self.call(group)?, staging) }
     }
 
     /// # Safety
     /// As [`Group::run_uneven`] demands, and there is a count for each rank.
     pub(crate) unsafe fn run(&self, group: &Group, staging: &Staging) -> Result<(), Error> {
         // SAFETY: passed on to the caller.
-        unsafe {
-            let call = self.call(group)?;
-            match staging.factor {
-                Some(factor) => group.run_uneven_premul(&call, factor),
-                None => group.run_uneven(&call),
-            }
-        }
+        unsafe { group.run_uneven_staged(&self.call(group)?, staging) }
     }
-}
-
-/// What is refused of memory of a GPU.
-pub(crate) fn host_only(what: impl std::fmt::Display) -> Error {
-    Error::Argument(format!(
-        "{what} takes host memory; set memory to SHOUTER_MEMORY_HOST, and copy the elements there"
-    ))
 }
 
 /// Whether it goes from rank to rank.
@@ -94,36 +75,39 @@ pub(crate) fn is_message(kind: i32) -> bool {
     matches!(kind, SHOUTER_OPERATION_SEND | SHOUTER_OPERATION_RECV | SHOUTER_OPERATION_SENDRECV)
 }
 
-/// Starts the message of a descriptor, or both.
+/// Starts the message of a descriptor, or both; of memory of a GPU with a stream.
 ///
 /// # Safety
 /// As [`Group::start_message`] demands.
 pub(crate) unsafe fn start_message(
     group: &Group,
     operation: &Operation,
-    on_gpu: bool,
+    stream: Option<u64>,
 ) -> Result<shouter::Work, Error> {
     let Operation { kind, input, output, count, room, to, from, tag, factor, .. } = *operation;
-    if on_gpu {
-        return Err(host_only("a message"));
-    }
     if !factor.is_null() {
         return Err(Error::Argument("a message has no factor; sums have one".into()));
     }
     let dtype = types::dtype(operation.dtype)?;
     // SAFETY: the caller's promise, of as many elements; NULL and alignment are checked there.
     unsafe {
-        let strided = |exchange: Exchange<'static>, layout| match types::layout(layout)? {
-            Some(layout) => exchange.strided_raw(layout),
-            None => Ok(exchange),
+        let placed = |exchange: Exchange<'static>, layout| {
+            let exchange = match stream {
+                Some(stream) => exchange.on_cuda(stream),
+                None => exchange,
+            };
+            match types::layout(layout)? {
+                Some(layout) => exchange.strided_raw(layout),
+                None => Ok(exchange),
+            }
         };
         let receive = |room| {
             let receive = Exchange::receive_raw(output.cast(), room, dtype, source(from)?, wanted(tag)?)?;
-            strided(receive, operation.output_layout)
+            placed(receive, operation.output_layout)
         };
         let send = || {
             let send = Exchange::send_raw(input.cast(), count, dtype, to, number_of_send(tag, "tag")?)?;
-            strided(send, operation.input_layout)
+            placed(send, operation.input_layout)
         };
         match kind {
             SHOUTER_OPERATION_SEND => group.start_message(send()?),

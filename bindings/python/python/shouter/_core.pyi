@@ -100,6 +100,7 @@ class Group:
         tag: int = 0,
         synchronous: bool = False,
         keep: object = None,
+        stream: int | None = None,
     ) -> Work: ...
     def start_recv(
         self,
@@ -109,6 +110,7 @@ class Group:
         source: int | None = None,
         tag: int | None = None,
         keep: object = None,
+        stream: int | None = None,
     ) -> Work: ...
     @staticmethod
     def block(work: Work) -> Any: ...

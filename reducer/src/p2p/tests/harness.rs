@@ -263,7 +263,7 @@ impl Group {
 pub(super) fn send(to: u32, tag: u32, buffer: &Buffer) -> SendRequest {
     let data = buffer.region;
     let (dtype, deadline) = (DType::U8, Duration::MAX);
-    SendRequest { to: Rank(to), tag, dtype, data, synchronous: false, deadline }
+    SendRequest { to: Rank(to), tag, dtype, data, held: false, synchronous: false, deadline }
 }
 
 pub(super) fn receive(from: Option<u32>, tag: Option<u32>, buffer: &Buffer) -> ReceiveRequest {

@@ -12,7 +12,7 @@ import torch
 from .. import _core
 from ..errors import ArgumentError, ShouterError, Timeout
 from . import _groups
-from ._tensors import DTYPES, Block, bytes_of, check, copy_back, name_of, readable, reduction, writable
+from ._tensors import DTYPES, Block, bytes_of, check, copy_back, name_of, readable, reduction, same_device, stream_of, writable
 from ._work import Deadline, Flight, Handle, Mismatch, Work, raised
 
 # Of the messages that no call of PyTorch's asks for: its own tags are below.
@@ -55,7 +55,7 @@ class Operations:
             size = torch.empty((), dtype=dtype).element_size()
             name, counts = "uint8", tuple(each and [count * size for count in each] for each in counts)
         try:
-            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep)
+            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep, stream_of(keep))
         except ShouterError as error:
             raise raised(error) from None
 
@@ -259,7 +259,7 @@ class Operations:
         check(tensor, "send")
         own = readable(tensor)
         try:
-            handle = self.core.start_send(*_span(own), DTYPES.get(own.dtype, "uint8"), peer, tag, False, own)
+            handle = self.core.start_send(*_span(own), DTYPES.get(own.dtype, "uint8"), peer, tag, False, own, stream_of(own))
         except ShouterError as error:
             raise raised(error) from None
         return self._message(Flight([handle], [tensor]))
@@ -271,7 +271,7 @@ class Operations:
         name = DTYPES.get(own.dtype)
         count = own.numel() if name else bytes_of(own)
         try:
-            handle = self.core.start_recv(*_span(own), name or "uint8", peer, tag, own)
+            handle = self.core.start_recv(*_span(own), name or "uint8", peer, tag, own, stream_of(own))
         except ShouterError as error:
             raise raised(error) from None
 
@@ -401,6 +401,7 @@ def _single(given: Sequence[Any], call: str) -> Any:
 def _same(one: torch.Tensor, other: torch.Tensor, call: str) -> None:
     check(one, call)
     check(other, call)
+    same_device((one, other), call)
     if one.dtype != other.dtype:
         raise ArgumentError(f"{call}: the input is of {one.dtype}, and the output of {other.dtype}; both have to be of one type")
 

@@ -53,18 +53,39 @@ def name_of(dtype: torch.dtype, call: str) -> str:
 
 
 def check(tensor: torch.Tensor, call: str) -> None:
-    """Refuses tensors that are not in this host's memory as strides say."""
+    """Refuses tensors that are not in memory of this host or of an NVIDIA GPU as strides say."""
     if tensor.layout is not torch.strided:
         raise ArgumentError(f"{call}: a sparse tensor ({tensor.layout}); sparse tensors are not supported: convert it by .to_dense()")
     kind = tensor.device.type
-    if kind == "cpu":
+    if kind in ("cpu", "cuda"):
         return
     if kind == "meta":
         raise ArgumentError(f"{call}: a meta tensor has no data; materialize it first, as by torch.empty_like(t, device='cpu')")
     raise ArgumentError(
-        f"{call}: a tensor on {tensor.device}, and this backend takes tensors in the memory of the CPU; "
-        f"copy it by .cpu(), or give {kind} another backend, as in backend=\"cpu:shouter,cuda:nccl\""
+        f"{call}: a tensor on {tensor.device}, and this backend takes tensors in the memory of CPUs and NVIDIA GPUs; "
+        f"copy it by .cpu(), or give {kind} another backend"
     )
+
+
+def same_device(tensors: Sequence[torch.Tensor], call: str) -> None:
+    """Refuses tensors of one call that are not in one memory."""
+    for tensor in tensors[1:]:
+        if tensor.device != tensors[0].device:
+            raise ArgumentError(f"{call}: tensors on {tensors[0].device} and {tensor.device}; give all of them on one device")
+
+
+def stream_of(kept: object) -> int | None:
+    """The stream that the memory of a call is ordered with, where that is a GPU's: the current one of its device.
+
+    `kept` is what a call keeps: tensors, blocks of them, or several.
+    """
+    if isinstance(kept, (tuple, list)):
+        return next((stream for stream in map(stream_of, kept) if stream is not None), None)
+    if isinstance(kept, Block):
+        return stream_of(kept.tensors[0])
+    if not getattr(kept, "is_cuda", False):
+        return None
+    return int(torch.cuda.current_stream(kept.device).cuda_stream)  # type: ignore[attr-defined]
 
 
 def plain(tensor: torch.Tensor) -> bool:
@@ -79,15 +100,20 @@ def readable(tensor: torch.Tensor) -> torch.Tensor:
 
 def writable(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor, or memory for its elements from which they are copied later."""
-    return tensor if plain(tensor) else torch.empty(tensor.shape, dtype=tensor.dtype)
+    return tensor if plain(tensor) else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def copy_back(tensors: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
     """Copies what came into memory of its own to where it belongs."""
+    copied: torch.Tensor | None = None
     with torch.no_grad():
         for tensor, source in zip(tensors, sources):
             if tensor is not source:
                 tensor.copy_(source.view(tensor.shape))
+                copied = tensor if tensor.is_cuda else copied
+    if copied is not None:
+        # Another stream than this thread's may use it next.
+        torch.cuda.current_stream(copied.device).synchronize()
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
@@ -110,6 +136,7 @@ class Block:
     def __init__(self, tensors: Sequence[torch.Tensor], call: str, *, is_input: bool) -> None:
         self.tensors = tensors
         first = tensors[0]
+        same_device(tensors, call)
         for tensor in tensors:
             check(tensor, call)
             if tensor.dtype != first.dtype:
@@ -121,7 +148,7 @@ class Block:
         self.staged: torch.Tensor | None = None
         address = adjoining(tensors)
         if address is None:
-            self.staged = torch.empty(self.count, dtype=self.dtype)
+            self.staged = torch.empty(self.count, dtype=self.dtype, device=first.device)
             if is_input:
                 copy_back(self._parts(), tensors)
             address = self.staged.data_ptr()

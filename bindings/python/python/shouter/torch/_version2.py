@@ -79,4 +79,4 @@ def register() -> None:
     """Tells PyTorch of the backend."""
     for name in _NOT_PASSED_ON:
         _pass_on(name)
-    dist.Backend.register_backend("shouter", _create, extended_api=True, devices=["cpu"])
+    dist.Backend.register_backend("shouter", _create, extended_api=True, devices=["cpu", "cuda"])

@@ -222,7 +222,9 @@ class Work(TorchWork):
             raise _Found(self)
         if self._future is None:
             flight = self.flight
-            ended: Future[None] = Future()
+            # A future that gives tensors of GPUs is told of which; `then` passes that on.
+            devices = sorted({str(tensor.device) for tensor in flight.outputs if tensor.is_cuda})
+            ended: Future[None] = Future(devices=devices)
 
             def outcome(_: object) -> list[torch.Tensor]:
                 error = flight.error()
