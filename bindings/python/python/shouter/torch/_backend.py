@@ -13,7 +13,7 @@ from .. import _core
 from ..errors import ArgumentError, ShouterError, Timeout
 from . import _groups
 from ._tensors import DTYPES, Block, bytes_of, check, copy_back, name_of, readable, reduction, same_device, stream_of, writable
-from ._work import Deadline, Flight, Handle, Mismatch, Work, raised
+from ._work import DONE, Deadline, Flight, Handle, Mismatch, Work, raised
 
 # Of the messages that no call of PyTorch's asks for: its own tags are below.
 FIRST_TAG = 1 << 31
@@ -46,8 +46,12 @@ class Operations:
         factor: float | None = None,
         keep: object = None,
         counts: tuple[list[int] | None, list[int] | None] = (None, None),
+        opts: Any = None,
     ) -> Handle:
-        """Starts a collective on memory: address and number of bytes. `counts` are elements for each rank, of collectives that have them."""
+        """Starts a collective on memory: address and number of bytes. `counts` are elements for each rank, of collectives that have them.
+        Where `opts` say that PyTorch waits for it, it has ended when this returns, if no time bounds the wait: that takes less than two
+        calls.
+        """
         self._sequence += 1
         name = DTYPES.get(dtype)
         if name is None:
@@ -55,25 +59,30 @@ class Operations:
             size = torch.empty((), dtype=dtype).element_size()
             name, counts = "uint8", tuple(each and [count * size for count in each] for each in counts)
         try:
-            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep, stream_of(keep))
+            waits = self._limit is None and self._waits(opts)
+            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep, stream_of(keep), waits) or DONE
         except ShouterError as error:
             raise raised(error) from None
 
+    def _waits(self, opts: Any) -> bool:
+        """Whether PyTorch waits for the result of a call in it."""
+        return self._coalesced is None and not getattr(opts, "asyncOp", True)
+
     def _answer(self, flight: Flight, opts: Any = None) -> Work | None:
         """What PyTorch gets for a call: a handle, or nothing where it waits for the result anyway, which has come then."""
-        if self._coalesced is not None:
-            self._coalesced.append(flight)
-        elif not getattr(opts, "asyncOp", True):
+        if self._waits(opts):
             flight.wait(self._limit)
             return None
+        if self._coalesced is not None:
+            self._coalesced.append(flight)
         return Work(flight, self._limit)
 
     # Collectives of one tensor.
 
     def allreduce(self, tensors: Tensors, opts: Any) -> Work | None:
-        return self._answer(self._allreduce(_single(tensors, "all_reduce"), opts), opts)
+        return self._answer(self._allreduce(_single(tensors, "all_reduce"), opts, opts), opts)
 
-    def _allreduce(self, tensor: torch.Tensor, opts: Any) -> Flight:
+    def _allreduce(self, tensor: torch.Tensor, opts: Any, waited: Any = None) -> Flight:
         check(tensor, "all_reduce")
         dtype = tensor.dtype
         name_of(dtype, "all_reduce")
@@ -82,7 +91,7 @@ class Operations:
         if own is not tensor:
             copy_back([own], [tensor])
         span = (own.data_ptr(), bytes_of(own))
-        handle = self._start("all-reduce", dtype, span, span, op, 0, factor, own)
+        handle = self._start("all-reduce", dtype, span, span, op, 0, factor, own, opts=waited)
         return Flight([handle], [tensor], _copying(tensor, own))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Work | None:
@@ -94,7 +103,7 @@ class Operations:
         check(tensor, "broadcast")
         root = opts.rootRank
         own = readable(tensor) if self.core.rank == root else writable(tensor)
-        handle = self._start("broadcast", tensor.dtype, (0, 0), (own.data_ptr(), bytes_of(own)), "sum", root, None, own)
+        handle = self._start("broadcast", tensor.dtype, (0, 0), (own.data_ptr(), bytes_of(own)), "sum", root, None, own, opts=opts)
         return self._answer(Flight([handle], [tensor], None if self.core.rank == root else _copying(tensor, own)), opts)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work | None:
@@ -107,24 +116,24 @@ class Operations:
             copy_back([own], [tensor])
         is_root = self.core.rank == opts.rootRank
         span = (own.data_ptr(), bytes_of(own))
-        handle = self._start("reduce", tensor.dtype, span, span if is_root else (0, 0), op, opts.rootRank, factor, own)
+        handle = self._start("reduce", tensor.dtype, span, span if is_root else (0, 0), op, opts.rootRank, factor, own, opts=opts)
         return self._answer(Flight([handle], [tensor], _copying(tensor, own) if is_root else None), opts)
 
     def barrier(self, opts: Any = None) -> Work | None:
-        return self._answer(Flight([self._start("barrier", torch.uint8)], []), opts)
+        return self._answer(Flight([self._start("barrier", torch.uint8, opts=opts)], []), opts)
 
     # Gathers.
 
-    def _gather_into(self, output: torch.Tensor, given: torch.Tensor) -> Flight:
+    def _gather_into(self, output: torch.Tensor, given: torch.Tensor, waited: Any = None) -> Flight:
         """Every rank's tensor into one, behind each other."""
         call = "all_gather_into_tensor"
         _same(given, output, call)
         own, into = readable(given), writable(output)
-        handle = self._start("all-gather", own.dtype, _span(own), _span(into), keep=(own, into))
+        handle = self._start("all-gather", own.dtype, _span(own), _span(into), keep=(own, into), opts=waited)
         return Flight([handle], [output], _copying(output, into))
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work | None:
-        return self._answer(self._gather_into(output, given), opts)
+        return self._answer(self._gather_into(output, given, opts), opts)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
         flights = [self._gather_into(output, given) for output, given in zip(outputs, inputs)]
@@ -191,17 +200,17 @@ class Operations:
         handle = self._start(call, output.dtype, given, _span(into), root=root, keep=(into, block))
         return self._answer(Flight([handle], [output], _copying(output, into)), opts)
 
-    def _reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Flight:
+    def _reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, opts: Any, waited: Any = None) -> Flight:
         call = "reduce_scatter_tensor"
         _same(given, output, call)
         name_of(given.dtype, call)
         op, factor = reduction(opts.reduceOp, given.dtype)
         own, into = readable(given), writable(output)
-        handle = self._start("reduce-scatter", own.dtype, _span(own), _span(into), op, 0, factor, (own, into))
+        handle = self._start("reduce-scatter", own.dtype, _span(own), _span(into), op, 0, factor, (own, into), opts=waited)
         return Flight([handle], [output], _copying(output, into))
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work | None:
-        return self._answer(self._reduce_scatter(output, given, opts), opts)
+        return self._answer(self._reduce_scatter(output, given, opts, opts), opts)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work | None:
         flights = [self._reduce_scatter(output, given, opts) for output, given in zip(outputs, inputs)]
@@ -237,7 +246,7 @@ class Operations:
         _same(given, output, "all_to_all_single")
         own, into = readable(given), writable(output)
         counts = self._split(own, input_splits, "input"), self._split(into, output_splits, "output")
-        handle = self._start("all-to-all-v", own.dtype, _span(own), _span(into), keep=(own, into), counts=counts)
+        handle = self._start("all-to-all-v", own.dtype, _span(own), _span(into), keep=(own, into), counts=counts, opts=opts)
         return self._answer(Flight([handle], [output], _copying(output, into)), opts)
 
     def _split(self, tensor: torch.Tensor, splits: Sequence[int], what: str) -> list[int]:

@@ -27,12 +27,17 @@ _OPS = {
     ReduceOp.RedOpType.PREMUL_SUM: "sum",
 }
 
+_SUM = ReduceOp.RedOpType.SUM
+
 # What they are of truth values: a sum says whether any is true, a product whether all are.
 _OPS_OF_BOOL = {"sum": "lor", "max": "lor", "bor": "lor", "prod": "land", "min": "land", "band": "land", "bxor": "lxor"}
 
 
 def reduction(op: ReduceOp, dtype: torch.dtype) -> tuple[str, float | None]:
     """The library's name of a reduction, and the factor of PREMUL_SUM."""
+    # First what most ask for: to look an operation up takes longer than a small all-reduce.
+    if op == _SUM and dtype is not torch.bool:
+        return "sum", None
     kind = op.op
     name = _OPS[kind]
     if dtype is torch.bool:
@@ -54,10 +59,12 @@ def name_of(dtype: torch.dtype, call: str) -> str:
 
 def check(tensor: torch.Tensor, call: str) -> None:
     """Refuses tensors that are not in memory of this host or of an NVIDIA GPU as strides say."""
+    if tensor.layout is torch.strided and tensor.is_cpu:
+        return
     if tensor.layout is not torch.strided:
         raise ArgumentError(f"{call}: a sparse tensor ({tensor.layout}); sparse tensors are not supported: convert it by .to_dense()")
     kind = tensor.device.type
-    if kind in ("cpu", "cuda"):
+    if kind == "cuda":
         return
     if kind == "meta":
         raise ArgumentError(f"{call}: a meta tensor has no data; materialize it first, as by torch.empty_like(t, device='cpu')")

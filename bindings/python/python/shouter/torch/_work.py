@@ -65,6 +65,25 @@ class Handle(Protocol):
     def add_done_callback(self, callback: Callable[[Any], object]) -> None: ...
 
 
+class _Done:
+    """What was waited for when it was started."""
+
+    def wait(self, timeout: float | None = None) -> None:
+        pass
+
+    def done(self) -> bool:
+        return True
+
+    def exception(self) -> None:
+        pass
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        callback(self)
+
+
+DONE = _Done()
+
+
 class Flight:
     """Operations that are one call of PyTorch's, and what is left to do when they have ended: copies to tensors with gaps, say."""
 

@@ -1,0 +1,217 @@
+//! How the operations of a group begin: what they are called with is checked, what owns the memory is kept.
+
+use pyo3::prelude::*;
+use shouter::{Collective, Error};
+
+use super::Group;
+use crate::buffer::{Buffer, Kept};
+use crate::call::{self, Call, Counts, GivenCounts, Message, Span, Way};
+use crate::error::{argument, raised};
+use crate::sys;
+use crate::wait::SLICE;
+use crate::work::{Flight, Returns, Work, sweep};
+
+impl Group {
+    /// A collective on arrays, and what keeps them.
+    pub(super) fn call(
+        &self,
+        kind: Collective,
+        (input, output): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+        (op, root): (&str, u32),
+        (dtype, counts): (Option<&str>, GivenCounts),
+        py: Python<'_>,
+    ) -> PyResult<(Call, Vec<Kept>)> {
+        let dtype = call::dtype_of(py, dtype)?;
+        let given = input.map(|array| Buffer::of(array, "the input", dtype)).transpose()?;
+        let taken = output.map(|array| Buffer::of(array, "the output", dtype)?.writable(py, "the output"));
+        let taken = taken.transpose()?;
+        let op = call::op(op).map_err(|why| raised(py, &why))?;
+        let dtype = match (&given, &taken) {
+            (Some(given), Some(taken)) if given.dtype != taken.dtype => {
+                let (from, into) = (given.dtype, taken.dtype);
+                return Err(argument(
+                    py,
+                    format!("{kind}: the input is of {from}, and the output of {into}"),
+                ));
+            }
+            (Some(one), _) | (None, Some(one)) => one.dtype,
+            (None, None) => shouter::DType::U8,
+        };
+        let span = |buffer: &Option<Buffer>| buffer.as_ref().map_or((0, 0), |found| (found.at, found.bytes));
+        let (mut from, mut into) = (span(&given), span(&taken));
+        let counted = (&counts.0, &counts.1, dtype.size());
+        self.in_place(kind, root, (&mut from, &mut into), counted, py, given.as_ref())?;
+        let elements = (from.1 / dtype.size(), into.1 / dtype.size());
+        let counts = Counts::of(kind, self.rank == root, counts, elements);
+        let stream = match (&given, &taken) {
+            (Some(given), Some(taken)) if given.stream.is_some() != taken.stream.is_some() => {
+                return Err(argument(
+                    py,
+                    format!(
+                        "{kind}: of input and output one is in memory of a GPU; give both there, or none"
+                    ),
+                ));
+            }
+            (Some(one), _) | (None, Some(one)) => one.stream,
+            (None, None) => None,
+        };
+        let call = Call { kind, input: from, output: into, dtype, op, root, factor: None, counts, stream };
+        Ok((call, given.into_iter().chain(taken).map(|buffer| buffer.kept).collect()))
+    }
+
+    /// Where one of input and output is not given, it is the other one, or this rank's block of it.
+    fn in_place(
+        &self,
+        kind: Collective,
+        root: u32,
+        (from, into): (&mut Span, &mut Span),
+        (counts_in, counts_out, size): (&Option<Vec<usize>>, &Option<Vec<usize>>, usize),
+        py: Python<'_>,
+        given: Option<&Buffer>,
+    ) -> PyResult<()> {
+        let own = |(at, bytes): Span| {
+            let block = bytes / self.size as usize;
+            (at + block * self.rank as usize, block)
+        };
+        let counted = |whole: Span, counts: &Option<Vec<usize>>| {
+            call::own_block(kind, whole, counts.as_deref(), size, self.rank).map_err(|why| raised(py, &why))
+        };
+        let is_root = self.rank == root;
+        let written = match (kind, *from, *into) {
+            (Collective::Broadcast | Collective::Barrier, ..) => false,
+            (
+                Collective::AllReduce | Collective::Scan | Collective::ExScan | Collective::AllToAll,
+                _,
+                (0, _),
+            ) => {
+                *into = *from;
+                true
+            }
+            (Collective::Reduce, _, (0, _)) if is_root => {
+                *into = *from;
+                true
+            }
+            (Collective::ReduceScatter, _, (0, _)) => {
+                *into = own(*from);
+                true
+            }
+            (Collective::Scatter, _, (0, _)) if is_root => {
+                *into = own(*from);
+                true
+            }
+            (Collective::AllGatherV, (0, _), _) if given.is_none() => {
+                *from = counted(*into, counts_out)?;
+                false
+            }
+            (Collective::GatherV, (0, _), _) if given.is_none() && is_root => {
+                *from = counted(*into, counts_out)?;
+                false
+            }
+            (Collective::ReduceScatterV, _, (0, _)) => {
+                *into = counted(*from, counts_in)?;
+                true
+            }
+            (Collective::ScatterV, _, (0, _)) if is_root => {
+                *into = counted(*from, counts_in)?;
+                true
+            }
+            (Collective::AllGather, (0, _), _) => {
+                *from = own(*into);
+                false
+            }
+            (Collective::Gather, (0, _), _) if is_root => {
+                *from = own(*into);
+                false
+            }
+            _ => false,
+        };
+        match given {
+            Some(given) if written && given.is_readonly => {
+                Err(argument(py, "the array is read-only, and the result would be written to it; give out="))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn begin(&self, py: Python<'_>, call: &Call) -> PyResult<shouter::Work> {
+        self.started(py, |group| sys::start(group, call))
+    }
+
+    /// Runs a collective, and waits for it.
+    pub(super) fn complete(&self, py: Python<'_>, call: &Call, kept: Vec<Kept>) -> PyResult<()> {
+        sweep();
+        let group = self.live(py)?;
+        let tried = py.detach(|| {
+            let work = sys::start(&group, call)?;
+            let ended = work.wait(Some(SLICE));
+            Ok((work, ended))
+        });
+        // Who closes the group meanwhile ends this, unless it is held here.
+        drop(group);
+        match tried {
+            Ok((work, Err(Error::Timeout { .. }))) => {
+                let work = Work::new(work, kept, None);
+                py.check_signals()?;
+                work.block(py).map(drop)
+            }
+            Ok((work, ended)) => {
+                Flight::new(work, kept).end(&ended);
+                ended.map_err(|error| raised(py, &error))
+            }
+            Err(Error::WouldBlock { .. }) => {
+                Work::new(self.begin(py, call)?, kept, None).block(py).map(drop)
+            }
+            Err(error) => Err(raised(py, &error)),
+        }
+    }
+
+    /// Starts something when there is room for one more.
+    fn started(
+        &self,
+        py: Python<'_>,
+        start: impl Fn(&shouter::Group) -> Result<shouter::Work, Error> + Sync,
+    ) -> PyResult<shouter::Work> {
+        sweep();
+        loop {
+            // Anew each time: another thread may end the group meanwhile.
+            let group = self.live(py)?;
+            match py.detach(|| start(&group)) {
+                Err(Error::WouldBlock { .. }) => py.check_signals()?,
+                started => return started.map_err(|error| raised(py, &error)),
+            }
+        }
+    }
+
+    pub(super) fn messages<const N: usize>(
+        &self,
+        py: Python<'_>,
+        messages: [(Buffer, Way); N],
+        returns: Returns,
+    ) -> PyResult<Work> {
+        let at = |(buffer, way): &(Buffer, Way)| Message {
+            span: (buffer.at, buffer.bytes),
+            dtype: buffer.dtype,
+            way: *way,
+            stream: buffer.stream,
+        };
+        let posted = messages.each_ref().map(at);
+        let work = self.started(py, |group| sys::start_messages(group, &posted))?;
+        Ok(Work::new(work, messages.into_iter().map(|(buffer, _)| buffer.kept).collect(), returns))
+    }
+
+    pub(super) fn message_at(
+        &self,
+        py: Python<'_>,
+        span: Span,
+        dtype: &str,
+        way: Way,
+        keep: Option<Py<PyAny>>,
+        stream: Option<u64>,
+    ) -> PyResult<Work> {
+        let dtype = call::dtype(dtype).map_err(|why| raised(py, &why))?;
+        let message = Message { span, dtype, way, stream };
+        let work = self.started(py, |group| sys::start_messages(group, &[message]))?;
+        let returns = if matches!(way, Way::From { .. }) { Returns::Status } else { Returns::Nothing };
+        Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), returns))
+    }
+}
