@@ -11,6 +11,7 @@ use shouter::Config;
 use shouter::config::Hugepages;
 
 use crate::bench::{seconds, sizes};
+use crate::failure::CommandError;
 use crate::info;
 use crate::status::Status;
 use measure::Plan;
@@ -64,23 +65,6 @@ pub(crate) struct CheckArgs {
     json: bool,
 }
 
-/// Why nothing was found out.
-#[derive(Debug, thiserror::Error)]
-enum CheckError {
-    /// The command line does not go with the configuration.
-    #[error("{0}")]
-    Usage(String),
-    /// A rank told or sent what it should not.
-    #[error("{0}")]
-    Failed(String),
-    /// The library.
-    #[error(transparent)]
-    Library(#[from] shouter::Error),
-    /// The result cannot be written.
-    #[error(transparent)]
-    System(#[from] io::Error),
-}
-
 /// Runs one rank of it and returns the exit status.
 pub(crate) fn main(args: &CheckArgs) -> Status {
     let config = match Config::from_env() {
@@ -95,14 +79,14 @@ pub(crate) fn main(args: &CheckArgs) -> Status {
     let rank = config.rank;
     check(args, config).unwrap_or_else(|error| {
         eprintln!("shouter check: rank {rank}: {error}");
-        if matches!(error, CheckError::Usage(_)) { Status::USAGE } else { Status::FAILED }
+        if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
     })
 }
 
-fn check(args: &CheckArgs, config: Config) -> Result<Status, CheckError> {
+fn check(args: &CheckArgs, config: Config) -> Result<Status, CommandError> {
     let deadline = config.deadline;
     if args.seconds > deadline.as_secs_f64() / 2.0 {
-        return Err(CheckError::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--seconds {} is more than half of what an operation may take (deadline = {deadline:?}); use less, or raise that key",
             args.seconds
         )));

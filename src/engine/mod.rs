@@ -445,7 +445,8 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
-        busy |= self.admit(now);
+        self.admit(now);
+        busy |= self.submitted.take_change();
         let mut inboxes =
             Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
         busy |= self.up.receive(now, &mut inboxes);
