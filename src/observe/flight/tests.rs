@@ -50,9 +50,9 @@ fn operations_outside_the_table_have_the_labels_that_the_program_gave_them() {
     let flight = folder.flight(0, vec![(ENGINE, shard.records()), ("small operations", small.records())]);
     // Of those that went before, the last ones are kept.
     (0..=LABELS as u64).for_each(|seq| flight.labels().keep(seq, format!("bucket {seq}").into()));
-    for (recorder, seq) in [(&mut shard, 7), (&mut shard, 0), (&mut shard, 1 << 40), (&mut small, 8)] {
-        recorder.record(Record { seq, ..at(10, RecordKind::Started) });
-    }
+    let started = |seq| Record { seq, ..at(10, RecordKind::Started) };
+    [7, 0, 1 << 40].into_iter().for_each(|seq| shard.record(started(seq)));
+    small.record(started(8));
     let trace = parse(&flight.dump("asked for").unwrap());
     let named: Vec<_> = events(&trace).iter().map(|event| event["args"]["tensor"].clone()).collect();
     assert_eq!(named, ["bucket 7".into(), Value::Null, Value::Null, Value::Null]);
