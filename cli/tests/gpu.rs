@@ -313,8 +313,9 @@ fn traced_calls() -> Vec<String> {
 fn traced(group: &Group) -> Result<(), Error> {
     // By the cells, where all ranks are on one host; in one chunk; in several.
     const COUNTS: [usize; 3] = [16, 5_000, 300_000];
-    let trainer = Trainer::new(group, COUNTS[2] * 4);
-    for count in COUNTS {
+    let (trainer, some) = (Trainer::new(group, COUNTS[2] * 4), of_some(group)?);
+    // Of all ranks, and of some, which work on a copy.
+    for (count, group) in COUNTS.into_iter().flat_map(|count| [(count, group), (count, &some)]) {
         let reduce = || trainer.reduce(group, 0, count, DType::F32, ReduceOp::Sum);
         reduce()?;
         reduce()?;

@@ -354,7 +354,7 @@ impl Group {
         let pointer = cuda.classify_range(address, bytes as u64).map_err(gpu_error)?;
         if pointer.kind == PointerKind::Pinned {
             return Err(Error::Argument(format!(
-                "{address:#x} is page-locked host memory; give it as host memory (shouter_allreduce, shouter_push)"
+                "{address:#x} is page-locked host memory; give it as host memory (in C SHOUTER_MEMORY_HOST)"
             )));
         }
         let context = Context::of(cuda, &pointer).map_err(gpu_error)?;

@@ -37,7 +37,7 @@ def cuda() -> Any:
             _streams.append(stream.value)
             return SimpleNamespace(cuda_stream=stream.value)
 
-        torch.cuda.current_stream = current_stream  # type: ignore[assignment]
+        torch.cuda.current_stream = current_stream
     return _cuda
 
 

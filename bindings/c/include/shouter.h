@@ -476,8 +476,8 @@ typedef struct shouter_operation_t {
   /* Elements of the tensor, or of one rank's block; of a message that is sent, or that SHOUTER_OPERATION_RECV has room for. Where there is a
    * count for each rank: this rank's, of a GATHERV's input or a SCATTERV's output; else not looked at. */
   size_t count;
-  /* Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU whose `input` is NULL has it in the
-   * output, as shouter_push has it. */
+  /* Where input and output lie: SHOUTER_MEMORY_HOST or SHOUTER_MEMORY_CUDA. A registered tensor on a GPU whose `input` is NULL is in
+   * place: its input is in the output, in this rank's block of it where there are several, or the other way round. */
   int32_t memory;
   /* For memory of a GPU: the stream on which the elements are produced. What it holds at the call comes before the input is read and the
    * output is written. */

@@ -24,7 +24,7 @@ use crate::communicator::collectives::{is_given_in_output, placement, raw};
 use crate::communicator::drive::RankEngine;
 use crate::communicator::element::Buffer;
 use crate::communicator::p2p::Message;
-use crate::communicator::staging::device::{Copies, Device, Outcome, Progress};
+use crate::communicator::staging::device::{Act, Copies, Device, Outcome, Progress, Tell};
 use crate::communicator::staging::{Sides, Staged, Staging};
 use crate::communicator::stats::lock;
 use crate::communicator::{Group, Status};
@@ -166,8 +166,8 @@ struct CopyTask {
     factor: Option<(f64, DType)>,
     /// Bytes of an element.
     element: usize,
-    ready: Option<Box<dyn FnOnce(&mut RankEngine) + Send>>,
-    over: Option<Box<dyn FnOnce(Outcome) + Send>>,
+    ready: Option<Act>,
+    over: Option<Tell>,
     call: Call,
     what: String,
     rank: u32,
@@ -179,11 +179,11 @@ struct CopyTask {
 }
 
 impl Copies for CopyTask {
-    fn when_ready(&mut self, act: Box<dyn FnOnce(&mut RankEngine) + Send>) {
+    fn when_ready(&mut self, act: Act) {
         self.ready = Some(act);
     }
 
-    fn when_over(&mut self, tell: Box<dyn FnOnce(Outcome) + Send>) {
+    fn when_over(&mut self, tell: Tell) {
         self.over = Some(tell);
     }
 
@@ -250,7 +250,9 @@ impl CopyTask {
                         return Ok(self.end(Ok(status)));
                     }
                     self.at = At::Out(fence, status);
-                    let has_ended = engine.aborted_in(self.areas.group).is_some();
+                    // A group of some ranks that was left may be gone already.
+                    let group = self.areas.group;
+                    let has_ended = engine.aborted_in(group).is_some() || engine.is_settled_in(group);
                     return Ok(self.wait(engine, now, has_ended));
                 }
                 At::Failing { error, fence } => {

@@ -13,6 +13,12 @@ use crate::engine::submitted::Failure;
 /// How an operation or a message has ended; a message with what has come.
 pub(in crate::communicator) type Outcome = Result<Option<Status>, Failure>;
 
+/// What is done with the engine when an input is in its staging area.
+pub(in crate::communicator) type Act = Box<dyn FnOnce(&mut RankEngine) + Send>;
+
+/// Who hears of an end.
+pub(in crate::communicator) type Tell = Box<dyn FnOnce(Outcome) + Send>;
+
 /// A GPU's side of a staging area.
 pub(in crate::communicator) struct Device {
     /// What the staging area lies in.
@@ -25,10 +31,10 @@ pub(in crate::communicator) struct Device {
 /// The copies of an operation that has been prepared: to the staging area before it, and from there after it.
 pub(in crate::communicator) trait Copies: Send {
     /// Has this called once, when the input is in the staging area.
-    fn when_ready(&mut self, act: Box<dyn FnOnce(&mut RankEngine) + Send>);
+    fn when_ready(&mut self, act: Act);
 
     /// Has this called once, when the operation has ended and no copy runs any more, or the error says so.
-    fn when_over(&mut self, tell: Box<dyn FnOnce(Outcome) + Send>);
+    fn when_over(&mut self, tell: Tell);
 
     /// Hands them over to the engine.
     fn begin(self: Box<Self>);

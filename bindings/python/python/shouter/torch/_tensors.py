@@ -92,7 +92,7 @@ def stream_of(kept: object) -> int | None:
         return stream_of(kept.tensors[0])
     if not getattr(kept, "is_cuda", False):
         return None
-    return int(torch.cuda.current_stream(kept.device).cuda_stream)  # type: ignore[attr-defined]
+    return int(torch.cuda.current_stream(kept.device).cuda_stream)
 
 
 def plain(tensor: torch.Tensor) -> bool:
