@@ -49,6 +49,7 @@ use crate::observe::Timeline;
 use crate::runtime::{Activity, Poller};
 use beside::Beside;
 use divergence::{Ballot, Open};
+#[cfg(feature = "cuda")]
 pub(crate) use end::COPIES_END;
 use end::Leaving;
 use groups::Groups;
