@@ -233,6 +233,7 @@ impl Side {
 
 /// Input and output of an operation on a GPU: addresses, and numbers of elements.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a build without CUDA looks at none of it"))]
 pub(super) struct Sides {
     pub(super) input: (*const u8, usize),
     pub(super) output: (*mut u8, usize),

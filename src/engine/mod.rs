@@ -50,6 +50,7 @@ use crate::observe::flight::{Labels, UNNAMED};
 use crate::runtime::{Activity, Poller};
 use beside::Beside;
 use divergence::{Ballot, Open};
+#[cfg(feature = "cuda")]
 pub(crate) use end::COPIES_END;
 use end::Leaving;
 use groups::Groups;

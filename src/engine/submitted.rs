@@ -310,6 +310,8 @@ impl Submitted {
                 return Some(Submission { request, small_before: self.small_before, ends });
             }
             let entry = self.unready.take();
+            // A slot is free.
+            self.has_changed |= entry.is_none() && self.queue.as_ref().is_some_and(|queue| !queue.is_empty());
             let entry = entry.or_else(|| self.queue.as_ref()?.queue.pop())?;
             if let Handed::Operation { due, .. } = &entry.handed
                 && !due.is_ready()

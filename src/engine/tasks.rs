@@ -1,11 +1,11 @@
 //! What a group's operations need beside the executor and messages: copies between GPUs and staging areas, which are begun and asked
 //! about a step at a time, at each poll.
+#![cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a build without CUDA has no tasks"))]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::AbortReason;
 
 use super::Engine;
 use super::groups::GroupId;
@@ -114,8 +114,9 @@ impl Engine {
     }
 
     /// A group ends because of this rank.
+    #[cfg(feature = "cuda")]
     #[cold]
-    pub(crate) fn fail_in(&mut self, group: Option<GroupId>, why: AbortReason) {
+    pub(crate) fn fail_in(&mut self, group: Option<GroupId>, why: shouter_reducer::executor::AbortReason) {
         match group {
             None => self.end(self.rank, why),
             Some(id) => self.groups.fail(id, why),
@@ -123,6 +124,7 @@ impl Engine {
     }
 
     /// Whether a group has ended in error, and its outcomes are not held back any more.
+    #[cfg(feature = "cuda")]
     pub(crate) fn is_settled_in(&self, group: Option<GroupId>) -> bool {
         let is_flooded = match group {
             None => self.flooded,

@@ -160,20 +160,6 @@ impl Group {
         unsafe { self.start_uneven_staged(call, &Staging::default()) }
     }
 
-    /// As [`start_uneven`](Self::start_uneven), with this rank's input multiplied by a factor first, as
-    /// [`Staging::factor`](field@Staging::factor) says.
-    ///
-    /// # Errors
-    /// As [`start_uneven`](Self::start_uneven), and [`Error::Argument`] for what is no sum, or of a type without factors.
-    ///
-    /// # Safety
-    /// As for [`start_uneven`](Self::start_uneven).
-    pub unsafe fn start_uneven_premul(&self, call: &UnevenCall<'_>, factor: f64) -> Result<Work, Error> {
-        Self::check_factor(call.collective, call.op, call.dtype)?;
-        // SAFETY: passed on to the caller.
-        unsafe { self.start_uneven_staged(call, &Staging::factor(factor)) }
-    }
-
     /// As [`start_uneven`](Self::start_uneven), with a factor, or in the memory of a GPU.
     ///
     /// # Errors

@@ -24,8 +24,7 @@ use std::sync::Arc;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{
-    AbortCause, AbortReason, Completed, Disposition, Executor, ExecutorConfig, OpId, Refusal, Request,
-    StartError,
+    AbortCause, Completed, Disposition, Executor, ExecutorConfig, OpId, Refusal, Request, StartError,
 };
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, MatchKey};
@@ -296,13 +295,15 @@ impl Groups {
     }
 
     /// Whether a group has ended in error, and its members are told; so has one that is gone.
+    #[cfg(feature = "cuda")]
     pub(super) fn is_flooded(&self, id: GroupId) -> bool {
         self.look(id).is_none_or(Subgroup::is_flooded)
     }
 
     /// A group ends because of this rank.
+    #[cfg(feature = "cuda")]
     #[cold]
-    pub(super) fn fail(&mut self, id: GroupId, why: AbortReason) {
+    pub(super) fn fail(&mut self, id: GroupId, why: shouter_reducer::executor::AbortReason) {
         if let Some(group) = self.group(id.0) {
             group.fail(why);
         }

@@ -138,11 +138,13 @@ impl Subgroup {
     }
 
     /// Whether it has ended in error, and its members are told.
+    #[cfg(feature = "cuda")]
     pub(super) fn is_flooded(&self) -> bool {
         self.flooded
     }
 
     /// It ends because of this rank.
+    #[cfg(feature = "cuda")]
     pub(super) fn fail(&mut self, why: AbortReason) {
         self.executor.abort(self.members.own(), why);
     }
