@@ -3,6 +3,7 @@
 use super::api::Config;
 use super::nanos;
 use super::recovery::NEVER;
+use crate::wire::rud::Held;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,29 @@ pub(super) struct Acks {
     at: u64,
     /// Data sent since an acknowledgement was asked for.
     since_request: u32,
+    /// When the last data came, or could have come.
+    arrived_at: u64,
+    /// Whether that is not certain.
+    late: bool,
+    /// Data received with a mark.
+    marks: u64,
+    /// A probe that was not answered yet.
+    probe: Option<Probe>,
+}
+
+/// A peer's probe.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    pub(super) stamp: u64,
+    arrived_at: u64,
+    late: bool,
+}
+
+impl Probe {
+    /// How long this end has had it.
+    pub(super) fn held(&self, now: u64) -> Held {
+        Held::new(now.saturating_sub(self.arrived_at), self.late)
+    }
 }
 
 impl Acks {
@@ -33,7 +57,12 @@ impl Acks {
             unacked: 0,
             due: false,
             at: NEVER,
-            since_request: 0,
+            // The first datagram may ask.
+            since_request: config.ack_every,
+            arrived_at: 0,
+            late: false,
+            marks: 0,
+            probe: None,
         }
     }
 
@@ -49,9 +78,12 @@ impl Acks {
         self.at
     }
 
-    /// Data was received.
+    /// Data was received, `marked` or not, which this end may have had for `late` nanoseconds before it looked.
     #[inline]
-    pub(super) fn on_data(&mut self, now: u64) {
+    pub(super) fn on_data(&mut self, now: u64, late: u64, marked: bool) {
+        self.arrived_at = now.saturating_sub(late);
+        self.late = late != 0;
+        self.marks += u64::from(marked);
         self.unacked += 1;
         if self.unacked == 1 {
             self.at = now.saturating_add(self.delay);
@@ -81,17 +113,45 @@ impl Acks {
         self.at = NEVER;
     }
 
+    /// A probe came, of which the same holds. It is answered at the next opportunity.
+    pub(super) fn on_probe(&mut self, now: u64, late: u64, stamp: u64) {
+        self.probe = Some(Probe { stamp, arrived_at: now.saturating_sub(late), late: late != 0 });
+        self.due = true;
+    }
+
+    /// The probe to be answered.
+    pub(super) fn probe(&self) -> Option<Probe> {
+        self.probe
+    }
+
+    /// It was answered.
+    pub(super) fn on_answered(&mut self) {
+        self.probe = None;
+    }
+
+    /// Data received with a mark.
+    #[inline]
+    pub(super) fn marks(&self) -> u64 {
+        self.marks
+    }
+
+    /// How long this end has had the data that came last.
+    #[inline]
+    pub(super) fn held(&self, now: u64) -> Held {
+        Held::new(now.saturating_sub(self.arrived_at), self.late)
+    }
+
     /// Whether the datagram that fills a window of `limit` should ask.
     #[inline]
     pub(super) fn asks(&self, limit: u32) -> bool {
         //= rud/spec.md section 6.1
         // With a full window every datagram fills it: one request in a quarter of the window is enough.
-        self.since_request + 1 >= (limit / 4).min(self.every)
+        self.since_request.saturating_add(1) >= (limit / 4).min(self.every)
     }
 
     /// Data was sent, and `asked` for an acknowledgement or not.
     #[inline]
     pub(super) fn on_data_sent(&mut self, asked: bool) {
-        self.since_request = if asked { 0 } else { self.since_request + 1 };
+        self.since_request = if asked { 0 } else { self.since_request.saturating_add(1) };
     }
 }

@@ -77,6 +77,7 @@ fn a_head_can_be_sent_again_and_keeps_its_body() {
             dst_ip: to.remote_ip,
             src_port: to.src_port,
             dst_port: to.dst_port,
+            congestion_experienced: false,
         };
         assert_eq!(Header::parse(&bytes), Ok(header));
         assert!(theirs.lead(&meta) && theirs.verify(&meta, &header, &bytes));

@@ -174,7 +174,7 @@ pub(super) fn params(end: usize, tags: [u64; 2]) -> SessionParams {
 
 /// Where the datagrams that end `to` receives come from and go to.
 pub(super) fn meta(to: usize, src_port: u16) -> DatagramMeta {
-    DatagramMeta { src_ip: IPS[1 - to], dst_ip: IPS[to], src_port, dst_port: PORTS[to] }
+    DatagramMeta { src_ip: IPS[1 - to], dst_ip: IPS[to], src_port, dst_port: PORTS[to], congestion_experienced: false }
 }
 
 pub(super) struct World {

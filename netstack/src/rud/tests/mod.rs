@@ -425,6 +425,7 @@ fn ipv6_and_one_path() {
         dst_ip: to.remote_ip,
         src_port: to.src_port,
         dst_port: to.dst_port,
+        congestion_experienced: false,
     };
     ends[1].0.on_datagram(Instant::ZERO, &meta, &bytes, &mut journal);
     assert_eq!(journal.0, [format!("deliver {:?} 1400", [5u8; 64])]);

@@ -1,0 +1,286 @@
+//! A window by delay in the manner of Swift (Kumar et al., SIGCOMM 2020), by marks in the manner of DCTCP (RFC 8257), and by losses
+//! only where there is a queue, or more of them than a link loses by chance.
+
+use super::{AckSample, Controller, NEVER};
+use crate::rud::api::Config;
+use crate::rud::nanos;
+
+/// One datagram, as windows are counted; one, as shares are.
+pub(super) const ONE: u64 = 1 << 16;
+
+/// The window of a session that knows nothing yet: so many bytes...
+const INITIAL_BYTES: usize = 15_000;
+/// ...and from so many datagrams to so many.
+const INITIAL: (usize, usize) = (4, 10);
+
+/// The window never falls below this.
+const LEAST: u64 = ONE / 16;
+
+/// The longest queue that is aimed at, in nanoseconds, before it is scaled.
+const LONGEST_QUEUE: u64 = 100_000;
+
+/// A queue of so many times the aim does not come within one round.
+const DOUBTFUL: u64 = 16;
+
+/// Rounds without a queue after which the window grows faster.
+const CALM: u32 = 4;
+
+/// A round's losses are judged over at least this many datagrams, for a share of fewer says little.
+const JUDGED: u32 = 64;
+
+/// What acknowledgements have said since the round began.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    /// It ends with the acknowledgement of a datagram that was sent no earlier.
+    began: u64,
+    acked: u32,
+    marked: u32,
+    lost: u32,
+    /// The least delay.
+    delay: u64,
+}
+
+/// The window of one session. Times are nanoseconds.
+#[derive(Debug)]
+pub(in crate::rud) struct Swift {
+    window: u64,
+    max: u64,
+    initial: u64,
+    slow_start: bool,
+    round: Round,
+    /// Datagrams settled and lost since losses were judged.
+    judged: (u32, u32),
+    tolerance: u32,
+    /// The share of marked datagrams, smoothed.
+    alpha: u64,
+    /// The least queue that is aimed at.
+    least_queue: u64,
+    base: u64,
+    /// The delay above which the window shrinks.
+    target: u64,
+    /// Whether the last round's delay was above it.
+    above: bool,
+    /// Rounds without a queue.
+    calm: u32,
+    /// The window before a time-out that may have been none; zero if there is none.
+    saved: u64,
+    /// The delay of the last round that had one.
+    delay: u64,
+    gap: u64,
+}
+
+impl Swift {
+    /// In slow start, for datagrams of up to `payload` bytes.
+    pub(in crate::rud) fn new(config: &Config, payload: usize) -> Self {
+        //= rud/spec.md section 7.3
+        // 15,000 bytes, but from four to ten datagrams, are sent before anything is known.
+        let initial = (INITIAL_BYTES / payload.max(1)).clamp(INITIAL.0, INITIAL.1) as u64 * ONE;
+        let max = u64::from(config.window_packets) * ONE;
+        Self {
+            window: initial.min(max),
+            max,
+            initial: initial.min(max),
+            slow_start: true,
+            round: Round::new(0),
+            judged: (0, 0),
+            tolerance: config.loss_tolerance,
+            alpha: ONE,
+            least_queue: nanos(config.queue_delay),
+            base: NEVER,
+            target: NEVER,
+            above: false,
+            calm: 0,
+            saved: 0,
+            delay: NEVER,
+            gap: 0,
+        }
+    }
+
+    /// The queue that is aimed at.
+    fn queue(&self) -> u64 {
+        (self.base - self.base / 4).min(LONGEST_QUEUE).max(self.least_queue)
+    }
+
+    fn aim(&mut self) {
+        //= rud/spec.md section 7.4
+        // The more senders, the smaller their windows, and the longer the queue that they need to be even.
+        if self.base != NEVER {
+            let window = self.window.clamp(LEAST, 64 * ONE);
+            // The inverse root of the window in 1/256: 32 of 64 datagrams, 1024 of a sixteenth.
+            let inverse = ONE / window.isqrt();
+            let queue = self.queue();
+            self.target = self.base + queue + 2 * queue * inverse.saturating_sub(32) / (1024 - 32);
+        }
+    }
+
+    fn grow(&mut self, acked: u32) {
+        //= rud/spec.md section 7.4
+        // By one for each datagram in slow start; then by a sixteenth of the window a round, from an eighth to one datagram; by an
+        // eighth of the window when there was no queue for some rounds.
+        let acked = u64::from(acked);
+        self.window += if self.slow_start {
+            acked * ONE
+        } else if self.calm >= CALM {
+            acked * ONE / 8
+        } else {
+            let step = (self.window / 16).clamp(ONE / 8, ONE);
+            step * acked * ONE / self.window.max(ONE)
+        };
+        self.window = self.window.min(self.max);
+    }
+
+    /// What is left of the window at the end of a round, as a share of it.
+    fn remainder(&mut self) -> u64 {
+        let Round { acked, marked, lost, delay, .. } = self.round;
+        let mut left = ONE;
+        let share = u64::from(marked.min(acked)) * ONE / u64::from(acked.max(1));
+        if marked != 0 || self.alpha != ONE {
+            //= rud/spec.md section 7.4
+            // RFC 8257: half the share of marked datagrams, smoothed by a sixteenth.
+            self.alpha = self.alpha - self.alpha / 16 + share / 16;
+        }
+        if marked != 0 {
+            left = ONE - self.alpha / 2;
+        }
+        if delay != NEVER && self.base != NEVER {
+            let queue = self.queue();
+            let drained = self.base + queue / 4;
+            let above = delay > self.target;
+            //= rud/spec.md section 7.4
+            // A queue that is far too long and was none before is that of a host that paused, until the next round shows it too.
+            let believed = self.above || delay <= self.base + DOUBTFUL * queue;
+            if believed && delay > drained && (above || lost != 0) {
+                left = left.min(drained * ONE / delay);
+            }
+            self.above = above;
+            if believed {
+                self.delay = delay;
+            }
+            self.calm = if delay <= drained && marked == 0 { self.calm + 1 } else { 0 };
+        }
+        left.min(self.judge_losses()).max(ONE / 2)
+    }
+
+    /// What losses leave of the window, if they are more than chance.
+    fn judge_losses(&mut self) -> u64 {
+        let (settled, lost) = self.judged;
+        let total = u64::from(settled) + u64::from(lost);
+        if total < u64::from(JUDGED) {
+            return ONE;
+        }
+        self.judged = (0, 0);
+        //= rud/spec.md section 7.4
+        // Two standard deviations of a count are twice its root.
+        let certain = u64::from(lost.saturating_sub(2 * lost.isqrt()));
+        if certain * 100 <= total * u64::from(self.tolerance) {
+            return ONE;
+        }
+        self.slow_start = false;
+        ONE - u64::from(lost) * ONE / total
+    }
+
+    fn end_round(&mut self, now: u64) {
+        let left = self.remainder();
+        if left != ONE {
+            self.calm = 0;
+            self.window = (self.window * left / ONE).max(LEAST);
+        }
+        self.round = Round::new(now);
+        self.aim();
+        //= rud/spec.md section 7.5
+        // A little faster than the window in a round trip, so that acknowledgements set the pace where they come evenly.
+        self.gap = if self.delay == NEVER {
+            0
+        } else {
+            let ahead = if self.slow_start { 2 * self.window } else { self.window + self.window / 4 };
+            self.delay * ONE / ahead
+        };
+    }
+}
+
+impl Round {
+    const fn new(began: u64) -> Self {
+        Self { began, acked: 0, marked: 0, lost: 0, delay: NEVER }
+    }
+}
+
+impl Controller for Swift {
+    #[inline]
+    fn limit(&self) -> u32 {
+        ((self.window / ONE) as u32).max(1)
+    }
+
+    #[inline]
+    fn gap(&self) -> u64 {
+        self.gap
+    }
+
+    #[inline]
+    fn on_acked(&mut self, sample: &AckSample) {
+        if sample.spurious != 0 {
+            self.on_spurious(sample.spurious);
+        } else if sample.delay != NEVER {
+            self.saved = 0;
+        }
+        if sample.base != self.base {
+            self.base = sample.base;
+            self.aim();
+        }
+        self.judged.0 += sample.acked;
+        self.round.acked += sample.acked;
+        self.round.marked += sample.marked;
+        self.round.delay = self.round.delay.min(sample.delay);
+        let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
+        if congested && self.slow_start {
+            //= rud/spec.md section 7.3
+            // The first sign of a queue ends slow start at once.
+            self.slow_start = false;
+            self.end_round(sample.now);
+            return;
+        }
+        // A window that is not used must not grow.
+        if !congested && sample.flight * 2 >= self.limit() {
+            self.grow(sample.acked);
+        }
+        if sample.sent_at != NEVER && sample.sent_at >= self.round.began {
+            self.end_round(sample.now);
+        }
+    }
+
+    fn on_lost(&mut self, count: u32) {
+        self.round.lost += count;
+        self.judged.1 += count;
+    }
+
+    fn on_timeout(&mut self) {
+        //= rud/spec.md section 7.6
+        // One datagram and slow start, and what was before comes back if nothing was lost.
+        self.saved = self.saved.max(self.window);
+        self.window = self.window.min(ONE);
+        self.slow_start = true;
+        self.gap = 0;
+        self.judged = (0, 0);
+    }
+
+    fn on_idle(&mut self) {
+        //= rud/spec.md section 7.3
+        // What was known is too old.
+        self.window = self.window.min(self.initial);
+        self.slow_start = true;
+        self.gap = 0;
+    }
+}
+
+impl Swift {
+    /// Datagrams that were held for lost were not.
+    #[cold]
+    fn on_spurious(&mut self, count: u32) {
+        self.round.lost = self.round.lost.saturating_sub(count);
+        self.judged.1 = self.judged.1.saturating_sub(count);
+        if self.saved != 0 {
+            self.window = self.window.max(self.saved);
+            self.saved = 0;
+            self.slow_start = false;
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! RUD's congestion control (`rud/spec.md` section 7) on simulated ports: incast, fairness, loss, reordering, buffers, pauses.
+//!
+//! Every test prints what it has measured: `cargo test -p shouter-netstack --test congestion -- --nocapture`.
+
+mod world;
+
+use core::time::Duration;
+
+use shouter_netstack::sim::LinkConfig;
+use world::{OPENED, Scenario, World};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// What came out of a run in which all send at once.
+#[derive(Debug)]
+struct Outcome {
+    drops: f64,
+    utilisation: f64,
+    /// The queue that was exceeded for 1% of the time, in bandwidth-delay products.
+    queue: f64,
+    /// The last of 100 senders by the time that a full line would have taken.
+    completion: f64,
+    resent: f64,
+}
+
+/// All senders send so many bytes in all, each as many.
+fn incast(scenario: Scenario, bytes: u64) -> Outcome {
+    let senders = scenario.senders as u64;
+    let rtt = scenario.rtt;
+    let line = scenario.mtu as u64 + 38;
+    let bdp = scenario.bdp();
+    let rate = scenario.port.bits_per_second as f64;
+    let mut world = World::new(scenario);
+    let each = bytes / senders / line;
+    world.send_each(each);
+    world.run(rtt + Duration::from_micros(1), |_| false);
+    let (from, carried) = (world.now, world.carried);
+    // As long as all have something to send.
+    world.run(1000 * MS, |world| world.hosts.iter().any(|host| host.done.is_some()));
+    let utilisation = world.utilisation(from, carried);
+    world.complete(1000 * MS);
+    let ideal = (each * senders * line * 8) as f64 / rate + rtt.as_secs_f64();
+    let mut ends: Vec<_> = world.hosts.iter().filter_map(|host| host.done).collect();
+    ends.sort();
+    let last = ends[(ends.len() * 99).div_ceil(100) - 1] - OPENED;
+    let counters = world.port.counters();
+    let count = |each: fn(&shouter_netstack::rud::Counters) -> u64| -> u64 {
+        (0..senders as usize).map(|sender| each(&world.counters(sender))).sum()
+    };
+    Outcome {
+        drops: counters.queue_drops as f64 / counters.sent as f64,
+        utilisation,
+        queue: world.queue_exceeded_for(0.01) as f64 / bdp,
+        completion: last.as_secs_f64() / ideal,
+        resent: count(|c| c.resent) as f64 / count(|c| c.sent) as f64,
+    }
+}
+
+#[test]
+fn incast_fills_the_link_and_not_the_buffer() {
+    for mark_above_bytes in [usize::MAX, 80_000] {
+        for senders in [8, 16, 64] {
+            let mut scenario = Scenario::incast(senders);
+            scenario.port.mark_above_bytes = mark_above_bytes;
+            let outcome = incast(scenario, 100_000_000);
+            println!("incast of {senders}, marks above {mark_above_bytes}: {outcome:.3?}");
+            if std::env::var_os("SHOUTER_MEASURE").is_some() {
+                continue;
+            }
+            assert!(outcome.drops < 0.001, "{senders} senders: {outcome:?}");
+            assert!(outcome.utilisation > 0.95, "{senders} senders: {outcome:?}");
+            assert!(outcome.queue < 2.0, "{senders} senders: {outcome:?}");
+            assert!(outcome.completion < 1.5, "{senders} senders: {outcome:?}");
+        }
+    }
+}
+
+/// Goodput of a single sender as a share of the line, resends, and time-outs.
+fn single(scenario: Scenario, time: Duration) -> (f64, Outcome) {
+    let rtt = scenario.rtt;
+    let bdp = scenario.bdp();
+    let mut world = World::new(scenario);
+    world.send_each(u64::MAX / 2);
+    world.run(20 * rtt, |_| false);
+    let (from, carried, arrived) = (world.now, world.carried, world.arrived(0));
+    world.run(time, |_| false);
+    let goodput = (world.arrived(0) - arrived) as f64 * 8.0
+        / (world.now - from).as_secs_f64()
+        / world.scenario.port.bits_per_second as f64;
+    let counters = world.counters(0);
+    let port = world.port.counters();
+    let outcome = Outcome {
+        drops: port.queue_drops as f64 / port.sent as f64,
+        utilisation: world.utilisation(from, carried),
+        queue: world.queue_exceeded_for(0.01) as f64 / bdp,
+        completion: 0.0,
+        resent: counters.resent as f64 / counters.sent as f64,
+    };
+    (goodput, outcome)
+}
+
+#[test]
+fn random_loss_costs_no_more_than_itself() {
+    for mark_above_bytes in [usize::MAX, 80_000] {
+        let run = |loss| {
+            let mut scenario = Scenario::incast(1);
+            scenario.port = LinkConfig { loss, mark_above_bytes, ..scenario.port };
+            single(scenario, 10 * MS)
+        };
+        let ((clean, _), (lossy, outcome)) = (run(0.0), run(0.01));
+        println!("1% random loss, marks above {mark_above_bytes}: goodput {clean:.3} -> {lossy:.3}, {outcome:.3?}");
+        assert!(clean > 0.9 && lossy > 0.9 * clean, "{clean} -> {lossy}");
+    }
+}
+
+#[test]
+fn reordering_is_not_loss() {
+    let mut scenario = Scenario::incast(1);
+    scenario.port.reorder = 0.05;
+    scenario.port.reorder_by = Duration::from_micros(10);
+    let (goodput, outcome) = single(scenario, 20 * MS);
+    println!("5% reordered by up to 10 us: goodput {goodput:.3}, {outcome:.4?}");
+    assert!(outcome.resent < 0.001 && goodput > 0.9, "{goodput} {outcome:?}");
+}
+
+#[test]
+#[ignore]
+fn trace() {
+    let var = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
+    let mut scenario = Scenario::incast((var("N") as usize).max(1));
+    scenario.port.loss = var("LOSS");
+    if var("MARK") > 0.0 { scenario.port.mark_above_bytes = var("MARK") as usize; }
+    if var("BUF") > 0.0 { scenario.port.queue_bytes = var("BUF") as usize; }
+    if var("MTU") > 0.0 { scenario.mtu = var("MTU") as usize; }
+    let mut world = World::new(scenario);
+    world.send_each(u64::MAX / 2);
+    let step = Duration::from_micros(var("STEP").max(10.0) as u64);
+    for _ in 0..150 {
+        let (from, carried) = (world.now, world.carried);
+        world.run(step, |_| false);
+        let c = world.counters(0);
+        let windows: Vec<u32> = (0..world.scenario.senders.min(8)).map(|i| world.counters(i).window).collect();
+        let drops = world.port.counters().queue_drops;
+        println!("{:?} util {:.2} w {windows:?} gap {:?} srtt {:?} lost {} spur {} to {} probes {} queue {} drops {drops}", world.now - OPENED, world.utilisation(from, carried), c.gap, c.srtt, c.lost, c.spurious, c.timeouts, c.probes, world.queue.last().unwrap().1);
+    }
+}
