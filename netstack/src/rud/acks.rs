@@ -57,8 +57,7 @@ impl Acks {
             unacked: 0,
             due: false,
             at: NEVER,
-            // The first datagram may ask.
-            since_request: config.ack_every,
+            since_request: 0,
             arrived_at: 0,
             late: false,
             marks: 0,
@@ -146,12 +145,12 @@ impl Acks {
     pub(super) fn asks(&self, limit: u32) -> bool {
         //= rud/spec.md section 6.1
         // With a full window every datagram fills it: one request in a quarter of the window is enough.
-        self.since_request.saturating_add(1) >= (limit / 4).min(self.every)
+        self.since_request + 1 >= (limit / 4).min(self.every)
     }
 
     /// Data was sent, and `asked` for an acknowledgement or not.
     #[inline]
     pub(super) fn on_data_sent(&mut self, asked: bool) {
-        self.since_request = if asked { 0 } else { self.since_request.saturating_add(1) };
+        self.since_request = if asked { 0 } else { self.since_request + 1 };
     }
 }

@@ -34,6 +34,9 @@ pub struct Config {
     pub window_packets: u32,
     /// Payload bytes a session may have unacknowledged on the wire.
     pub window_bytes: usize,
+    /// Datagrams that a session sends before it knows anything of the path, or fewer, but at least four, where they have more
+    /// than 1,500 bytes.
+    pub initial_window: u32,
     /// The queue in the network that a session aims at, at least; it is longer where the round-trip time is (spec.md section 7.4).
     pub queue_delay: Duration,
     /// The share of lost datagrams, in percent, up to which losses without a queue do not reduce the window: they are not
@@ -67,6 +70,7 @@ impl Default for Config {
             max_sessions: 1024,
             window_packets: 960,
             window_bytes: 4 << 20,
+            initial_window: 10,
             queue_delay: Duration::from_micros(8),
             loss_tolerance: 12,
             // Longer than a peer without a core of its own waits for one, and than a thread that only looks now and
@@ -90,6 +94,7 @@ impl Config {
     pub(super) fn clamped(mut self) -> Self {
         self.max_sessions = self.max_sessions.clamp(1, 65_535);
         self.window_packets = self.window_packets.clamp(1, MAX_WINDOW);
+        self.initial_window = self.initial_window.clamp(1, self.window_packets);
         self.window_bytes = self.window_bytes.max(1);
         self.loss_tolerance = self.loss_tolerance.min(100);
         self.ack_every = self.ack_every.max(1);

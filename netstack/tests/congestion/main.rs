@@ -6,7 +6,7 @@ mod world;
 
 use core::time::Duration;
 
-use shouter_netstack::sim::LinkConfig;
+use shouter_netstack::sim::{LinkConfig, Packet as _};
 use world::{OPENED, Scenario, World};
 
 const MS: Duration = Duration::from_millis(1);
@@ -62,7 +62,7 @@ fn incast_fills_the_link_and_not_the_buffer() {
         for senders in [8, 16, 64] {
             let mut scenario = Scenario::incast(senders);
             scenario.port.mark_above_bytes = mark_above_bytes;
-            let outcome = incast(scenario, 100_000_000);
+            let outcome = incast(scenario, 200_000_000);
             println!("incast of {senders}, marks above {mark_above_bytes}: {outcome:.3?}");
             if std::env::var_os("SHOUTER_MEASURE").is_some() {
                 continue;
@@ -124,6 +124,120 @@ fn reordering_is_not_loss() {
 }
 
 #[test]
+fn two_senders_are_soon_even() {
+    for mark_above_bytes in [usize::MAX, 80_000] {
+        let mut scenario = Scenario::incast(2);
+        scenario.port.mark_above_bytes = mark_above_bytes;
+        let mut world = World::new(scenario);
+        world.send_each(u64::MAX / 2);
+        world.hosts[1].starts = world.now + 5 * MS;
+        world.run(10 * MS, |_| false);
+        let before = [0, 1].map(|sender| world.arrived(sender));
+        world.run(10 * MS, |_| false);
+        let [first, second] = [0, 1].map(|sender| (world.arrived(sender) - before[sender]) as f64);
+        println!("two senders, marks above {mark_above_bytes}: the second has {:.3} of the first's", second / first);
+        assert!((0.67..1.5).contains(&(second / first)), "{first} {second}");
+    }
+}
+
+#[test]
+fn a_sender_that_is_alone_again_has_the_link_soon() {
+    let mut world = World::new(Scenario::incast(2));
+    world.send_each(u64::MAX / 2);
+    world.run(5 * MS, |_| false);
+    world.hosts[1].to_send = 0;
+    world.run(MS, |_| false);
+    let (from, carried) = (world.now, world.carried);
+    world.run(2 * MS, |_| false);
+    let utilisation = world.utilisation(from, carried);
+    println!("alone again: {utilisation:.3}");
+    assert!(utilisation > 0.95, "{utilisation}");
+}
+
+#[test]
+fn a_shallow_buffer_and_a_deep_one_are_filled_by_nobody() {
+    for (senders, queue_bytes) in [(1, 48_000), (2, 48_000), (8, 48_000), (2, 16_000_000), (16, 16_000_000)] {
+        let mut scenario = Scenario::incast(senders);
+        scenario.port.queue_bytes = queue_bytes;
+        // Each sender's line is the port's: a single one has its queue at home.
+        let outcome = incast(scenario, 100_000_000);
+        println!("{senders} senders, buffer of {queue_bytes}: {outcome:.4?}");
+        assert!(outcome.utilisation > 0.9 && outcome.drops < 0.05, "{outcome:?}");
+        assert!(queue_bytes < 1_000_000 || outcome.queue < 2.5, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_policer_is_heeded() {
+    let mut scenario = Scenario::incast(1);
+    scenario.rtt = Duration::from_micros(50);
+    let rate = 10e9;
+    let mut world = World::new(scenario);
+    // A token bucket of 64 KB.
+    let (mut tokens, mut last) = (64e3, world.now);
+    world.port.rule = Some(Box::new(move |now, packet| {
+        tokens = (tokens + (now - last).as_secs_f64() * rate / 8.0).min(64e3);
+        last = now;
+        let passes = tokens >= packet.line_len() as f64;
+        tokens -= if passes { packet.line_len() as f64 } else { 0.0 };
+        passes
+    }));
+    world.send_each(u64::MAX / 2);
+    world.run(2 * MS, |_| false);
+    let (from, carried, before) = (world.now, world.carried, world.port.counters());
+    world.run(20 * MS, |_| false);
+    let share = world.utilisation(from, carried) * 10.0;
+    let after = world.port.counters();
+    let lost = (after.lost - before.lost) as f64 / (after.sent - before.sent) as f64;
+    println!("a policer at a tenth of the link: {share:.3} of its rate, {lost:.3} lost");
+    assert!(share > 0.9 && lost < 0.25, "{share} {lost}");
+}
+
+#[test]
+fn a_host_that_pauses_is_no_queue() {
+    let run = |pauses: f64| {
+        let mut world = World::new(Scenario { seed: 3, ..Scenario::incast(1) });
+        world.pauses = (pauses, 5 * MS);
+        world.send_each(u64::MAX / 2);
+        // Rates are of the time in which neither end pauses.
+        let mut running = Duration::ZERO;
+        let mut windows = Vec::new();
+        let (mut carried, end) = (0, world.now + 300 * MS);
+        while world.now < end {
+            let (now, before) = (world.now, world.carried);
+            let paused = world.hosts.iter().any(|host| host.paused_until > now);
+            world.run(Duration::from_micros(20), |_| false);
+            if !paused {
+                running += world.now - now;
+                carried += world.carried - before;
+                windows.push(world.counters(0).window);
+            }
+        }
+        windows.sort_unstable();
+        let rate = carried as f64 * 8.0 / running.as_secs_f64() / 1e11;
+        (rate, windows[windows.len() / 10], world.counters(0))
+    };
+    let (rate, window, counters) = run(50.0);
+    println!("pauses of 5 ms, 50 a second at each end: {rate:.3} of the link between them, window {window} in the least tenth, {counters:?}");
+    assert!(rate > 0.8, "{rate} {window}");
+}
+
+#[test]
+fn a_jumbo_link_is_full_within_a_few_round_trips() {
+    let mut scenario = Scenario::incast(1);
+    scenario.mtu = 9000;
+    let rtt = scenario.rtt;
+    let mut world = World::new(scenario);
+    world.send_each(u64::MAX / 2);
+    world.run(5 * rtt, |_| false);
+    let (from, carried) = (world.now, world.carried);
+    world.run(5 * MS, |_| false);
+    let utilisation = world.utilisation(from, carried);
+    println!("MTU 9000 after five round trips: {utilisation:.3}");
+    assert!(utilisation > 0.95, "{utilisation}");
+}
+
+#[test]
 #[ignore]
 fn trace() {
     let var = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
@@ -134,6 +248,7 @@ fn trace() {
     if var("MTU") > 0.0 { scenario.mtu = var("MTU") as usize; }
     let mut world = World::new(scenario);
     world.send_each(u64::MAX / 2);
+    if var("LATER") > 0.0 { world.hosts[1].starts = world.now + Duration::from_micros(var("LATER") as u64); }
     let step = Duration::from_micros(var("STEP").max(10.0) as u64);
     for _ in 0..150 {
         let (from, carried) = (world.now, world.carried);

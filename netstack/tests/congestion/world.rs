@@ -23,8 +23,8 @@ use rand::{Rng, SeedableRng};
 
 /// What a frame costs on the line beside the UDP payload: Ethernet, IPv4 and UDP headers, preamble, check sequence, gap.
 pub(crate) const OVERHEAD: usize = 14 + 20 + 8 + 8 + 4 + 12;
-/// The least time between two polls of a host.
-const TURN: Duration = Duration::from_nanos(500);
+/// The least time between two polls of a host; on average it is twice as long, by chance.
+const TURN: Duration = Duration::from_nanos(250);
 /// When senders may begin.
 pub(crate) const OPENED: Instant = Instant::from_nanos(100_000);
 static BYTES: [u8; 9000] = [0x5a; 9000];
@@ -203,6 +203,8 @@ impl World {
             bits_per_second: scenario.port.bits_per_second,
             delay: Duration::ZERO,
             queue_frames: 64,
+            // Clocks differ.
+            jitter: Duration::from_nanos(2),
             ..LinkConfig::default()
         };
         let half = scenario.rtt / 2;
@@ -311,6 +313,15 @@ impl World {
             let host = &mut self.hosts[index];
             if host.paused_until > self.now {
                 note(host.paused_until);
+                continue;
+            }
+            if self.rng.random() {
+                // It is about something else.
+                let busy = host.endpoint.wants_transmit() || !self.inboxes[index].is_empty() || host.to_send > 0;
+                if busy {
+                    note(self.now + TURN);
+                }
+                host.endpoint.next_deadline().map(&mut note);
                 continue;
             }
             host.endpoint.on_poll(self.now, false);

@@ -8,10 +8,10 @@ use crate::rud::nanos;
 /// One datagram, as windows are counted; one, as shares are.
 pub(super) const ONE: u64 = 1 << 16;
 
-/// The window of a session that knows nothing yet: so many bytes...
-const INITIAL_BYTES: usize = 15_000;
-/// ...and from so many datagrams to so many.
-const INITIAL: (usize, usize) = (4, 10);
+/// The datagrams that the initial window is meant for have so many bytes...
+const INITIAL_BYTES: u64 = 1_500;
+/// ...and of longer ones it has at least so many.
+const INITIAL_LEAST: u64 = 4;
 
 /// The window never falls below this.
 const LEAST: u64 = ONE / 16;
@@ -38,6 +38,8 @@ struct Round {
     lost: u32,
     /// The least delay.
     delay: u64,
+    /// Whether one of them was no mere bound.
+    exact: bool,
 }
 
 /// The window of one session. Times are nanoseconds.
@@ -73,13 +75,14 @@ impl Swift {
     /// In slow start, for datagrams of up to `payload` bytes.
     pub(in crate::rud) fn new(config: &Config, payload: usize) -> Self {
         //= rud/spec.md section 7.3
-        // 15,000 bytes, but from four to ten datagrams, are sent before anything is known.
-        let initial = (INITIAL_BYTES / payload.max(1)).clamp(INITIAL.0, INITIAL.1) as u64 * ONE;
+        // What may be sent before anything is known is a number of bytes, so that a port's buffer takes that of many senders.
+        let most = u64::from(config.initial_window);
+        let initial = (most * INITIAL_BYTES / (payload as u64).max(1)).clamp(INITIAL_LEAST.min(most), most) * ONE;
         let max = u64::from(config.window_packets) * ONE;
         Self {
-            window: initial.min(max),
+            window: initial,
             max,
-            initial: initial.min(max),
+            initial: initial,
             slow_start: true,
             round: Round::new(0),
             judged: (0, 0),
@@ -123,7 +126,8 @@ impl Swift {
         } else if self.calm >= CALM {
             acked * ONE / 8
         } else {
-            let step = (self.window / 16).clamp(ONE / 8, ONE);
+            let most = (32 * ONE * ONE / self.window.max(32 * ONE)).max(ONE / 8);
+            let step = (self.window / 16).clamp(ONE / 8, most);
             step * acked * ONE / self.window.max(ONE)
         };
         self.window = self.window.min(self.max);
@@ -131,7 +135,7 @@ impl Swift {
 
     /// What is left of the window at the end of a round, as a share of it.
     fn remainder(&mut self) -> u64 {
-        let Round { acked, marked, lost, delay, .. } = self.round;
+        let Round { acked, marked, lost, delay, exact, .. } = self.round;
         let mut left = ONE;
         let share = u64::from(marked.min(acked)) * ONE / u64::from(acked.max(1));
         if marked != 0 || self.alpha != ONE {
@@ -150,13 +154,13 @@ impl Swift {
             // A queue that is far too long and was none before is that of a host that paused, until the next round shows it too.
             let believed = self.above || delay <= self.base + DOUBTFUL * queue;
             if believed && delay > drained && (above || lost != 0) {
-                left = left.min(drained * ONE / delay);
+                left = left.min(drained * ONE / delay).min(ONE - ONE / 8);
             }
             self.above = above;
             if believed {
                 self.delay = delay;
             }
-            self.calm = if delay <= drained && marked == 0 { self.calm + 1 } else { 0 };
+            self.calm = if exact && delay <= drained && marked == 0 { self.calm + 1 } else { 0 };
         }
         left.min(self.judge_losses()).max(ONE / 2)
     }
@@ -200,7 +204,7 @@ impl Swift {
 
 impl Round {
     const fn new(began: u64) -> Self {
-        Self { began, acked: 0, marked: 0, lost: 0, delay: NEVER }
+        Self { began, acked: 0, marked: 0, lost: 0, delay: NEVER, exact: false }
     }
 }
 
@@ -230,6 +234,7 @@ impl Controller for Swift {
         self.round.acked += sample.acked;
         self.round.marked += sample.marked;
         self.round.delay = self.round.delay.min(sample.delay);
+        self.round.exact |= sample.exact;
         let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
         if congested && self.slow_start {
             //= rud/spec.md section 7.3
@@ -239,7 +244,8 @@ impl Controller for Swift {
             return;
         }
         // A window that is not used must not grow.
-        if !congested && sample.flight * 2 >= self.limit() {
+        let used = if self.slow_start { 2 * sample.flight } else { sample.flight + sample.flight / 4 };
+        if !congested && used >= self.limit() {
             self.grow(sample.acked);
         }
         if sample.sent_at != NEVER && sample.sent_at >= self.round.began {

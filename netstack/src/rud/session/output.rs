@@ -83,13 +83,11 @@ impl Session {
     #[inline]
     fn closes_window(&self) -> bool {
         //= rud/spec.md section 6.1
-        // Nothing may follow the datagram that fills the window, nothing follows at once where datagrams keep a distance, and of
-        // a path without a measurement one is wanted.
+        // Nothing may follow the datagram that fills the window, and nothing follows at once where datagrams keep a distance.
         let limit = self.cc.limit();
         self.acks.asks(limit)
             && (self.sender.flight() + 1 >= limit
                 || self.cc.gap() != 0
-                || self.recovery.srtt() == 0
                 || self.sender.is_last())
     }
 

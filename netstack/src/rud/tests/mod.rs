@@ -11,6 +11,7 @@ use crate::time::Instant;
 use link::{App, Collect, World, expected_header, extent_from, extent_of, meta, params};
 
 const MS: u64 = 1_000_000;
+const HEADER: usize = crate::wire::rud::HEADER_LEN;
 const TAGS: [u64; 2] = [0x0000_0001_dead_beef, 0x0000_0001_feed_f00d];
 
 fn faulty() -> LinkConfig {
@@ -289,9 +290,14 @@ impl Sink for Journal {
     }
 }
 
+/// What is sent at once is limited by the memory for it alone.
+fn wide() -> Config {
+    Config { initial_window: 960, ..Config::default() }
+}
+
 fn pair() -> [(Endpoint, SessionId); 2] {
     [0, 1].map(|end| {
-        let mut endpoint = Endpoint::new(Config::default());
+        let mut endpoint = Endpoint::new(wide());
         let id = endpoint.open(Instant::ZERO, params(end, TAGS)).unwrap();
         // The first heartbeat.
         let mut collect = Collect { out: Vec::new(), room: 10 };
@@ -389,7 +395,7 @@ fn datagrams_take_turns_over_the_paths() {
 
 #[test]
 fn sessions_share_the_room() {
-    let mut endpoint = Endpoint::new(Config::default());
+    let mut endpoint = Endpoint::new(wide());
     let ids = [1u64, 2, 3].map(|tag| endpoint.open(Instant::ZERO, params(0, [tag, tag << 8])).unwrap());
     transmit(&mut endpoint, 0);
     for number in 0..300 {
@@ -544,8 +550,8 @@ fn sessions_are_opened_up_to_the_limit_and_ids_do_not_come_back_to_life() {
 #[test]
 fn payload_room_adds_up() {
     let v4 = core::net::IpAddr::from([10, 0, 0, 1]);
-    assert_eq!(payload_room(1500, &v4, 64), 1500 - 20 - 8 - 36 - 64);
-    assert_eq!(payload_room(9000, &core::net::IpAddr::from([0u16; 8]), 0), 9000 - 40 - 8 - 36);
+    assert_eq!(payload_room(1500, &v4, 64), 1500 - 20 - 8 - HEADER - 64);
+    assert_eq!(payload_room(9000, &core::net::IpAddr::from([0u16; 8]), 0), 9000 - 40 - 8 - HEADER);
     assert_eq!(payload_room(60, &v4, 64), 0);
     assert_eq!(payload_room(1 << 20, &v4, 0), MAX_PAYLOAD);
 }
@@ -565,13 +571,15 @@ proptest! {
         }
         transmit(&mut b, 0);
         for (mut bytes, dressed) in garbage {
-            if dressed && bytes.len() >= 36 {
+            if dressed && bytes.len() >= HEADER {
                 // As evil a peer as can be: it knows the tag and computes the CRC.
-                bytes[4] = 0x10 | bytes[4] & 1;
-                let body = if bytes[4] == 0x11 { (bytes.len() - 36).min(54) / 18 * 18 } else { (bytes.len() - 36).min(64) };
-                if bytes[4] == 0x11 { bytes.truncate(36 + body); }
+                let (kind, rest) = (bytes[4] & 3, bytes.len() - HEADER);
+                let stamp = if kind >= 2 { 8 } else { 0 };
+                let body = if kind == 0 { rest.min(64) } else { rest.saturating_sub(stamp).min(54) / 18 * 18 + stamp };
+                if kind != 0 { bytes.resize(HEADER + body, 0); }
+                bytes[4] = 0x20 | kind;
                 bytes[5] = body as u8 | bytes[5] & 0x80;
-                let payload_len = (bytes.len() - 36 - body) as u16;
+                let payload_len = (bytes.len() - HEADER - body) as u16;
                 bytes[6..8].copy_from_slice(&payload_len.to_be_bytes());
                 bytes[8..16].copy_from_slice(&TAGS[1].to_be_bytes());
                 bytes[16..18].copy_from_slice(&[0, 0]);
@@ -580,7 +588,7 @@ proptest! {
                 bytes[34] = 0;
                 bytes[35] &= 63;
                 let mut scratch = [0; crc::HEAD_ROOM];
-                let front = 36 + body;
+                let front = HEADER + body;
                 scratch[..front].copy_from_slice(&bytes[..front]);
                 let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
                 crc::seal(&mut scratch, front, addresses, 40_000, link::PORTS[1], crate::crc::crc32c(&bytes[front..]));
