@@ -314,7 +314,6 @@ impl Session {
             spurious: acked.spurious,
             sent_at: if acked.newest { acked.newest_sent_at } else { NEVER },
             delay: signal.delay,
-            exact: signal.exact,
             base: signal.base,
             flight,
         });

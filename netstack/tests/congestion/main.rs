@@ -64,15 +64,31 @@ fn incast_fills_the_link_and_not_the_buffer() {
             scenario.port.mark_above_bytes = mark_above_bytes;
             let outcome = incast(scenario, 200_000_000);
             println!("incast of {senders}, marks above {mark_above_bytes}: {outcome:.3?}");
-            if std::env::var_os("SHOUTER_MEASURE").is_some() {
-                continue;
-            }
             assert!(outcome.drops < 0.001, "{senders} senders: {outcome:?}");
             assert!(outcome.utilisation > 0.95, "{senders} senders: {outcome:?}");
             assert!(outcome.queue < 2.0, "{senders} senders: {outcome:?}");
             assert!(outcome.completion < 1.5, "{senders} senders: {outcome:?}");
         }
     }
+}
+
+/// Some of them send a datagram in several round trips.
+#[test]
+fn more_senders_than_datagrams_fit_the_link_share_it_by_pacing() {
+    let mut scenario = Scenario::incast(256);
+    scenario.port.queue_bytes = 8_000_000;
+    let mut world = World::new(scenario);
+    world.send_each(10_000);
+    world.run(2 * MS, |_| false);
+    let (from, carried) = (world.now, world.carried);
+    world.queue.clear();
+    world.run(3 * MS, |_| false);
+    let utilisation = world.utilisation(from, carried);
+    let queue = world.queue_exceeded_for(0.01) as f64 / world.scenario.bdp();
+    let paced = (0..256).filter(|sender| world.counters(*sender).paced > MS).count();
+    println!("256 senders after 2 ms: {utilisation:.3} of the link, queue {queue:.2}, {paced} were paced");
+    assert!(utilisation > 0.95 && queue < 4.0 && paced > 64, "{utilisation} {queue} {paced}");
+    assert_eq!(world.port.counters().queue_drops, 0);
 }
 
 /// Goodput of a single sender as a share of the line, resends, and time-outs.
@@ -235,27 +251,4 @@ fn a_jumbo_link_is_full_within_a_few_round_trips() {
     let utilisation = world.utilisation(from, carried);
     println!("MTU 9000 after five round trips: {utilisation:.3}");
     assert!(utilisation > 0.95, "{utilisation}");
-}
-
-#[test]
-#[ignore]
-fn trace() {
-    let var = |name: &str| std::env::var(name).ok().and_then(|v| v.parse::<f64>().ok()).unwrap_or(0.0);
-    let mut scenario = Scenario::incast((var("N") as usize).max(1));
-    scenario.port.loss = var("LOSS");
-    if var("MARK") > 0.0 { scenario.port.mark_above_bytes = var("MARK") as usize; }
-    if var("BUF") > 0.0 { scenario.port.queue_bytes = var("BUF") as usize; }
-    if var("MTU") > 0.0 { scenario.mtu = var("MTU") as usize; }
-    let mut world = World::new(scenario);
-    world.send_each(u64::MAX / 2);
-    if var("LATER") > 0.0 { world.hosts[1].starts = world.now + Duration::from_micros(var("LATER") as u64); }
-    let step = Duration::from_micros(var("STEP").max(10.0) as u64);
-    for _ in 0..150 {
-        let (from, carried) = (world.now, world.carried);
-        world.run(step, |_| false);
-        let c = world.counters(0);
-        let windows: Vec<u32> = (0..world.scenario.senders.min(8)).map(|i| world.counters(i).window).collect();
-        let drops = world.port.counters().queue_drops;
-        println!("{:?} util {:.2} w {windows:?} gap {:?} srtt {:?} lost {} spur {} to {} probes {} queue {} drops {drops}", world.now - OPENED, world.utilisation(from, carried), c.gap, c.srtt, c.lost, c.spurious, c.timeouts, c.probes, world.queue.last().unwrap().1);
-    }
 }

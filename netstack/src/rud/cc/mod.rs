@@ -30,8 +30,6 @@ pub(super) struct AckSample {
     pub(super) sent_at: u64,
     /// What the network took at least for a datagram and its acknowledgement; `NEVER` if it does not say.
     pub(super) delay: u64,
-    /// Whether it took no more.
-    pub(super) exact: bool,
     /// The least that the network has taken lately; `NEVER` if that is not known.
     pub(super) base: u64,
     /// Datagrams that were on the wire before it came.

@@ -24,8 +24,6 @@ pub(in crate::rud) struct Signal {
     pub(in crate::rud) marked: u32,
     /// What the network took at least; `NEVER` if that is not known.
     pub(in crate::rud) delay: u64,
-    /// Whether it took no more.
-    pub(in crate::rud) exact: bool,
     /// The least that it has taken lately; `NEVER` if that is not known.
     pub(in crate::rud) base: u64,
 }
@@ -44,7 +42,7 @@ impl Signals {
         let marked = header.marks.wrapping_sub(self.marks);
         let marked = if marked < 1 << 15 { marked } else { 0 };
         self.marks = self.marks.wrapping_add(marked);
-        let (mut delay, mut exact) = (NEVER, false);
+        let mut delay = NEVER;
         if sent_at != NEVER {
             //= rud/spec.md section 7.1
             // Neither end's time is the network's. Where an end has not looked for long, it is only certain that the network
@@ -53,10 +51,10 @@ impl Signals {
             if let Some(held) = header.held.nanos() {
                 delay = rtt.saturating_sub(held + late).max(1);
             }
-            exact = late == 0 && delay != NEVER && !header.held.is_late();
+            let exact = late == 0 && delay != NEVER && !header.held.is_late();
             self.note(now, if exact { delay } else { rtt.max(1) });
         }
-        Signal { marked: marked.into(), delay, exact, base: self.base }
+        Signal { marked: marked.into(), delay, base: self.base }
     }
 
     /// Takes in the answer to a probe that was sent at `sent_at`.

@@ -38,8 +38,6 @@ struct Round {
     lost: u32,
     /// The least delay.
     delay: u64,
-    /// Whether one of them was no mere bound.
-    exact: bool,
 }
 
 /// The window of one session. Times are nanoseconds.
@@ -116,18 +114,25 @@ impl Swift {
         }
     }
 
+    /// Whether a delay can be that of the network.
+    fn believes(&self, delay: u64) -> bool {
+        //= rud/spec.md section 7.4
+        // A queue that is far too long and was none before is that of a host that paused, until the next round shows it too.
+        self.above || delay <= self.base.saturating_add(DOUBTFUL * self.queue())
+    }
+
     fn grow(&mut self, acked: u32) {
         //= rud/spec.md section 7.4
-        // By one for each datagram in slow start; then by a sixteenth of the window a round, from an eighth to one datagram; by an
-        // eighth of the window when there was no queue for some rounds.
+        // By one for each datagram in slow start; then by a sixteenth of the window a round, but the less the larger it is: so two
+        // senders become even although each is marked as often as the other. By an eighth when there was no queue for some rounds.
         let acked = u64::from(acked);
         self.window += if self.slow_start {
             acked * ONE
         } else if self.calm >= CALM {
             acked * ONE / 8
         } else {
-            let most = (32 * ONE * ONE / self.window.max(32 * ONE)).max(ONE / 8);
-            let step = (self.window / 16).clamp(ONE / 8, most);
+            let most = 32 * ONE * ONE / self.window.max(32 * ONE);
+            let step = (self.window / 16).max(ONE / 8).min(most);
             step * acked * ONE / self.window.max(ONE)
         };
         self.window = self.window.min(self.max);
@@ -135,7 +140,7 @@ impl Swift {
 
     /// What is left of the window at the end of a round, as a share of it.
     fn remainder(&mut self) -> u64 {
-        let Round { acked, marked, lost, delay, exact, .. } = self.round;
+        let Round { acked, marked, lost, delay, .. } = self.round;
         let mut left = ONE;
         let share = u64::from(marked.min(acked)) * ONE / u64::from(acked.max(1));
         if marked != 0 || self.alpha != ONE {
@@ -150,9 +155,7 @@ impl Swift {
             let queue = self.queue();
             let drained = self.base + queue / 4;
             let above = delay > self.target;
-            //= rud/spec.md section 7.4
-            // A queue that is far too long and was none before is that of a host that paused, until the next round shows it too.
-            let believed = self.above || delay <= self.base + DOUBTFUL * queue;
+            let believed = self.believes(delay);
             if believed && delay > drained && (above || lost != 0) {
                 left = left.min(drained * ONE / delay).min(ONE - ONE / 8);
             }
@@ -160,7 +163,7 @@ impl Swift {
             if believed {
                 self.delay = delay;
             }
-            self.calm = if exact && delay <= drained && marked == 0 { self.calm + 1 } else { 0 };
+            self.calm = if delay <= drained && marked == 0 { self.calm + 1 } else { 0 };
         }
         left.min(self.judge_losses()).max(ONE / 2)
     }
@@ -204,7 +207,7 @@ impl Swift {
 
 impl Round {
     const fn new(began: u64) -> Self {
-        Self { began, acked: 0, marked: 0, lost: 0, delay: NEVER, exact: false }
+        Self { began, acked: 0, marked: 0, lost: 0, delay: NEVER }
     }
 }
 
@@ -234,12 +237,11 @@ impl Controller for Swift {
         self.round.acked += sample.acked;
         self.round.marked += sample.marked;
         self.round.delay = self.round.delay.min(sample.delay);
-        self.round.exact |= sample.exact;
         let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
         if congested && self.slow_start {
             //= rud/spec.md section 7.3
             // The first sign of a queue ends slow start at once.
-            self.slow_start = false;
+            self.slow_start = sample.marked == 0 && !self.believes(sample.delay);
             self.end_round(sample.now);
             return;
         }

@@ -556,6 +556,80 @@ fn payload_room_adds_up() {
     assert_eq!(payload_room(1 << 20, &v4, 0), MAX_PAYLOAD);
 }
 
+/// What of a datagram is its `held`: nanoseconds, and whether they are late.
+fn held(bytes: &[u8]) -> (Option<u64>, bool) {
+    let held = crate::wire::rud::Header::parse(bytes).unwrap().held;
+    (held.nanos(), held.is_late())
+}
+
+//= rud/spec.md section 7.1
+#[test]
+fn a_host_that_did_not_look_says_so() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let mut journal = Journal::default();
+    let mut number = 0;
+    // A datagram that is read at `now` and acknowledged 10 us later.
+    let mut exchange = |b: &mut Endpoint, now: u64| {
+        number += 1;
+        a.send(a_id, &[], None, MessageToken(number)).unwrap();
+        a.request_ack(a_id);
+        let (to, bytes) = transmit(&mut a, now).remove(0);
+        b.on_datagram(Instant::from_nanos(now), &meta(1, to.src_port), &bytes, &mut journal);
+        let acks = transmit(b, now + 10_240);
+        a.on_datagram(Instant::from_nanos(now + 20_000), &meta(0, acks[0].0.src_port), &acks[0].1, &mut journal);
+        held(&acks[0].1)
+    };
+    let look = |b: &mut Endpoint, now: u64, more: bool| b.on_poll(Instant::from_nanos(now), more);
+    assert_eq!(exchange(&mut b, 50_000), (Some(10_240), false), "nothing is known of its looks");
+    look(&mut b, 1_000_000, false);
+    look(&mut b, 1_004_000, false);
+    assert_eq!(exchange(&mut b, 1_004_000), (Some(10_240), false), "4 us between looks");
+    look(&mut b, 2_028_000, false);
+    assert_eq!(exchange(&mut b, 2_028_000), (Some(1_034_240), true), "a pause of 1,024 us");
+    // What was left behind has waited for the pause as well; but not what still is after as long again.
+    look(&mut b, 2_028_640, true);
+    assert_eq!(exchange(&mut b, 2_028_640), (Some(1_034_880), true));
+    (2_029..3_100).for_each(|micros| look(&mut b, micros * 1_000, true));
+    assert!(!exchange(&mut b, 3_099_000).1);
+}
+
+//= rud/spec.md section 4.3
+#[test]
+fn a_heartbeat_is_answered_at_once_with_its_stamp() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let mut journal = Journal::default();
+    a.announce(a_id);
+    let (to, probe) = transmit(&mut a, 7_000).remove(0);
+    b.on_datagram(Instant::from_nanos(9_000), &meta(1, to.src_port), &probe, &mut journal);
+    let (to, answer) = transmit(&mut b, 9_256).remove(0);
+    let header = crate::wire::rud::Header::parse(&answer).unwrap();
+    assert_eq!(header.stamp(&answer), Some(7_000));
+    assert_eq!(held(&answer), (Some(256), false));
+    a.on_datagram(Instant::from_nanos(11_000), &meta(0, to.src_port), &answer, &mut journal);
+    assert!(transmit(&mut a, 11_000).is_empty() && transmit(&mut b, 11_000).is_empty(), "and that is all");
+}
+
+/// Only the sessions whose time has come are made ready.
+#[test]
+fn a_window_below_one_sends_at_its_pace() {
+    let mut world = World::with_tags(5, &Config::default(), delayed(5_000), TAGS);
+    world.ends[0].to_send.extend((0..3000).map(|number| number * 5 + 2));
+    // All is marked, and the window falls to its least.
+    world.mark_all = true;
+    while world.now < MS {
+        world.step();
+    }
+    let end = &world.ends[0];
+    let counters = end.endpoint.counters(end.id);
+    assert!(counters.marked > 10, "{counters:?}");
+    assert_eq!(counters.window, 1);
+    assert!(counters.gap > Duration::from_micros(20) && counters.paced > Duration::from_micros(300), "{counters:?}");
+    assert!(!end.endpoint.wants_transmit() && end.endpoint.next_deadline().is_some());
+    // As soon as it is not, the rest is sent.
+    world.mark_all = false;
+    world.run_to_completion(100 * MS, "without marks");
+}
+
 proptest! {
     /// Bytes of every length, with a right tag and even a right CRC, but any header: no panic, and the session
     /// still works afterwards or has only received a base that a real peer could have.
