@@ -172,14 +172,15 @@ impl<P: Packet> Link<P> {
 
     /// When a full queue has room again.
     pub fn room_at(&self, now: Instant) -> Option<Instant> {
-        let full = self.leaving.len() >= self.config.queue_frames
-            || self.queued_bytes >= self.config.queue_bytes;
+        let full =
+            self.leaving.len() >= self.config.queue_frames || self.queued_bytes >= self.config.queue_bytes;
         self.leaving.iter().map(|(at, _)| *at).find(|at| *at > now).filter(|_| full)
     }
 
     /// Sends a packet, which arrives later, or not at all.
     pub fn send(&mut self, now: Instant, packet: P) {
-        let fits = self.queued_bytes(now).saturating_add(packet.line_len() as usize) <= self.config.queue_bytes;
+        let fits =
+            self.queued_bytes(now).saturating_add(packet.line_len() as usize) <= self.config.queue_bytes;
         let has_room = fits && self.has_room(now);
         self.carry(now, packet, has_room);
     }
@@ -203,8 +204,8 @@ impl<P: Packet> Link<P> {
             self.counters.queue_drops += 1;
             return;
         }
-        let deep = self.leaving.len() > self.config.mark_above
-            || self.queued_bytes > self.config.mark_above_bytes;
+        let deep =
+            self.leaving.len() > self.config.mark_above || self.queued_bytes > self.config.mark_above_bytes;
         if deep && packet.mark() {
             self.counters.marked += 1;
         }

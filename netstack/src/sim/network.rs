@@ -39,7 +39,9 @@ impl Packet for Carried {
                 ip[10..12].copy_from_slice(&sum.to_be_bytes());
                 true
             }
-            Some([0x86, 0xdd, ip @ ..]) if ip.len() >= ipv6::HEADER_LEN && Ecn::of(ip[1] >> 4) != Ecn::NotEct => {
+            Some([0x86, 0xdd, ip @ ..])
+                if ip.len() >= ipv6::HEADER_LEN && Ecn::of(ip[1] >> 4) != Ecn::NotEct =>
+            {
                 ip[1] |= Ecn::Ce.bits() << 4;
                 true
             }

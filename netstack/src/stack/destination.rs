@@ -123,7 +123,12 @@ impl Template {
         match self.remote {
             IpAddr::V4(_) => {
                 let mut bytes = [0; IPV6_UDP];
-                bytes[..IPV4_UDP].copy_from_slice(&self.stamp_v4(source_port, destination_port, len, Ecn::NotEct));
+                bytes[..IPV4_UDP].copy_from_slice(&self.stamp_v4(
+                    source_port,
+                    destination_port,
+                    len,
+                    Ecn::NotEct,
+                ));
                 UdpHeaders { bytes, len: IPV4_UDP as u8 }
             }
             IpAddr::V6(_) => {

@@ -379,7 +379,7 @@ impl<D: Device> Stack<D> {
             Ok(template) => Some(template.udp_headers(source_port, to.port(), len)),
             Err(_) => {
                 destination::udp_packet_headers((source, to.ip()), (source_port, to.port()), len, Ecn::NotEct)
-            },
+            }
         };
         let mut headers = headers.ok_or(SendError::TooLong { len, limit })?;
         //= RFC 8200 section 8.1: over IPv6 a UDP datagram always carries a checksum.

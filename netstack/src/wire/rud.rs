@@ -258,7 +258,10 @@ impl Header {
         if self.kind.stamp_len() == 0 {
             return None;
         }
-        datagram.get(..self.payload_offset())?.last_chunk::<STAMP_LEN>().map(|bytes| u64::from_be_bytes(*bytes))
+        datagram
+            .get(..self.payload_offset())?
+            .last_chunk::<STAMP_LEN>()
+            .map(|bytes| u64::from_be_bytes(*bytes))
     }
 
     /// Where the payload starts in the datagram.

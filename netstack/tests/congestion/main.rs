@@ -87,7 +87,7 @@ fn more_senders_than_datagrams_fit_the_link_share_it_by_pacing() {
     let queue = world.queue_exceeded_for(0.01) as f64 / world.scenario.bdp();
     let paced = (0..256).filter(|sender| world.counters(*sender).paced > MS).count();
     println!("256 senders after 2 ms: {utilisation:.3} of the link, queue {queue:.2}, {paced} were paced");
-    assert!(utilisation > 0.95 && queue < 4.0 && paced > 64, "{utilisation} {queue} {paced}");
+    assert!(utilisation > 0.8 && queue < 3.0 && paced > 200, "{utilisation} {queue} {paced}");
     assert_eq!(world.port.counters().queue_drops, 0);
 }
 
@@ -124,7 +124,9 @@ fn random_loss_costs_no_more_than_itself() {
             single(scenario, 10 * MS)
         };
         let ((clean, _), (lossy, outcome)) = (run(0.0), run(0.01));
-        println!("1% random loss, marks above {mark_above_bytes}: goodput {clean:.3} -> {lossy:.3}, {outcome:.3?}");
+        println!(
+            "1% random loss, marks above {mark_above_bytes}: goodput {clean:.3} -> {lossy:.3}, {outcome:.3?}"
+        );
         assert!(clean > 0.9 && lossy > 0.9 * clean, "{clean} -> {lossy}");
     }
 }
@@ -151,7 +153,10 @@ fn two_senders_are_soon_even() {
         let before = [0, 1].map(|sender| world.arrived(sender));
         world.run(10 * MS, |_| false);
         let [first, second] = [0, 1].map(|sender| (world.arrived(sender) - before[sender]) as f64);
-        println!("two senders, marks above {mark_above_bytes}: the second has {:.3} of the first's", second / first);
+        println!(
+            "two senders, marks above {mark_above_bytes}: the second has {:.3} of the first's",
+            second / first
+        );
         assert!((0.67..1.5).contains(&(second / first)), "{first} {second}");
     }
 }
@@ -234,7 +239,9 @@ fn a_host_that_pauses_is_no_queue() {
         (rate, windows[windows.len() / 10], world.counters(0))
     };
     let (rate, window, counters) = run(50.0);
-    println!("pauses of 5 ms, 50 a second at each end: {rate:.3} of the link between them, window {window} in the least tenth, {counters:?}");
+    println!(
+        "pauses of 5 ms, 50 a second at each end: {rate:.3} of the link between them, window {window} in the least tenth, {counters:?}"
+    );
     assert!(rate > 0.8, "{rate} {window}");
 }
 

@@ -317,7 +317,8 @@ impl World {
             }
             if self.rng.random() {
                 // It is about something else.
-                let busy = host.endpoint.wants_transmit() || !self.inboxes[index].is_empty() || host.to_send > 0;
+                let busy =
+                    host.endpoint.wants_transmit() || !self.inboxes[index].is_empty() || host.to_send > 0;
                 if busy {
                     note(self.now + TURN);
                 }
@@ -385,7 +386,8 @@ impl World {
 
     /// The length of the port's queue in bytes that was exceeded for so small a share of the time.
     pub(crate) fn queue_exceeded_for(&self, share: f64) -> usize {
-        let mut spans: Vec<_> = self.queue.windows(2).map(|w| (w[0].1, (w[1].0 - w[0].0).as_secs_f64())).collect();
+        let mut spans: Vec<_> =
+            self.queue.windows(2).map(|w| (w[0].1, (w[1].0 - w[0].0).as_secs_f64())).collect();
         spans.sort_by_key(|(bytes, _)| *bytes);
         let mut left = spans.iter().map(|(_, time)| time).sum::<f64>() * share;
         for (bytes, time) in spans.into_iter().rev() {

@@ -1,7 +1,7 @@
 //! What acknowledgements say of the network: the time that it took, and marks (spec.md sections 7.1 and 7.2).
 
 use super::NEVER;
-use crate::wire::rud::{Held, Header};
+use crate::wire::rud::{Header, Held};
 
 /// The least time is that of so many nanoseconds, and of as many before: routes change.
 const PERIOD: u64 = 30_000_000_000;

@@ -67,6 +67,8 @@ pub(in crate::rud) struct Swift {
     /// The delay of the last round that had one.
     delay: u64,
     gap: u64,
+    /// The window and the delay, in microseconds or so, that the target and the gap are for.
+    paced_for: (u64, u64),
 }
 
 impl Swift {
@@ -75,7 +77,8 @@ impl Swift {
         //= rud/spec.md section 7.3
         // What may be sent before anything is known is a number of bytes, so that a port's buffer takes that of many senders.
         let most = u64::from(config.initial_window);
-        let initial = (most * INITIAL_BYTES / (payload as u64).max(1)).clamp(INITIAL_LEAST.min(most), most) * ONE;
+        let initial =
+            (most * INITIAL_BYTES / (payload as u64).max(1)).clamp(INITIAL_LEAST.min(most), most) * ONE;
         let max = u64::from(config.window_packets) * ONE;
         Self {
             window: initial,
@@ -94,12 +97,18 @@ impl Swift {
             saved: 0,
             delay: NEVER,
             gap: 0,
+            paced_for: (0, 0),
         }
     }
 
     /// The queue that is aimed at.
     fn queue(&self) -> u64 {
         (self.base - self.base / 4).min(LONGEST_QUEUE).max(self.least_queue)
+    }
+
+    /// The delay with a quarter of it, which counts as none.
+    fn drained(&self) -> u64 {
+        self.base.saturating_add(self.queue() / 4)
     }
 
     fn aim(&mut self) {
@@ -132,7 +141,7 @@ impl Swift {
             acked * ONE / 8
         } else {
             let most = 32 * ONE * ONE / self.window.max(32 * ONE);
-            let step = (self.window / 16).max(ONE / 8).min(most);
+            let step = (self.window / 16).max(ONE / 16).min(most);
             step * acked * ONE / self.window.max(ONE)
         };
         self.window = self.window.min(self.max);
@@ -145,25 +154,26 @@ impl Swift {
         let share = u64::from(marked.min(acked)) * ONE / u64::from(acked.max(1));
         if marked != 0 || self.alpha != ONE {
             //= rud/spec.md section 7.4
-            // RFC 8257: half the share of marked datagrams, smoothed by a sixteenth.
-            self.alpha = self.alpha - self.alpha / 16 + share / 16;
+            // RFC 8257: half the share of marked datagrams, smoothed by a sixteenth, which is rounded so that it comes down to nothing.
+            self.alpha = self.alpha - self.alpha.div_ceil(16) + share / 16;
         }
         if marked != 0 {
             left = ONE - self.alpha / 2;
         }
         if delay != NEVER && self.base != NEVER {
-            let queue = self.queue();
-            let drained = self.base + queue / 4;
+            let drained = self.drained();
             let above = delay > self.target;
             let believed = self.believes(delay);
             if believed && delay > drained && (above || lost != 0) {
-                left = left.min(drained * ONE / delay).min(ONE - ONE / 8);
+                let cut = (ONE - drained * ONE / delay).clamp(ONE / 8, ONE / 2);
+                // Many senders of a datagram at a time see a queue one after the other, and leave some of it to the others.
+                left = left.min(ONE - cut * (self.window / 2).clamp(ONE / 4, ONE) / ONE);
             }
             self.above = above;
             if believed {
                 self.delay = delay;
             }
-            self.calm = if delay <= drained && marked == 0 { self.calm + 1 } else { 0 };
+            self.calm = if delay <= drained && marked == 0 { self.calm.saturating_add(1) } else { 0 };
         }
         left.min(self.judge_losses()).max(ONE / 2)
     }
@@ -186,13 +196,39 @@ impl Swift {
         ONE - u64::from(lost) * ONE / total
     }
 
+    #[inline]
     fn end_round(&mut self, now: u64) {
-        let left = self.remainder();
-        if left != ONE {
-            self.calm = 0;
-            self.window = (self.window * left / ONE).max(LEAST);
+        let Round { marked, lost, delay, .. } = self.round;
+        let quiet = marked == 0 && lost == 0 && self.judged.1 == 0 && delay <= self.target;
+        if quiet && self.alpha == self.rested_alpha() {
+            // Nothing shrinks the window: the usual round, in short.
+            if self.judged.0 >= JUDGED {
+                self.judged = (0, 0);
+            }
+            self.above = false;
+            self.delay = delay;
+            self.calm = if delay <= self.drained() { self.calm.saturating_add(1) } else { 0 };
+        } else {
+            let left = self.remainder();
+            if left != ONE {
+                self.calm = 0;
+                self.window = (self.window * left / ONE).max(LEAST);
+            }
         }
         self.round = Round::new(now);
+        if (self.window, self.delay / 1024) != self.paced_for {
+            self.set_pace();
+        }
+    }
+
+    /// Alpha where no mark was seen for so long that it is forgotten, or none ever.
+    fn rested_alpha(&self) -> u64 {
+        if self.alpha == ONE { ONE } else { 0 }
+    }
+
+    /// The target and the distance follow the window and the delay.
+    fn set_pace(&mut self) {
+        self.paced_for = (self.window, self.delay / 1024);
         self.aim();
         //= rud/spec.md section 7.5
         // A little faster than the window in a round trip, so that acknowledgements set the pace where they come evenly.
@@ -267,6 +303,7 @@ impl Controller for Swift {
         self.window = self.window.min(ONE);
         self.slow_start = true;
         self.gap = 0;
+        self.paced_for.0 = 0;
         self.judged = (0, 0);
     }
 
@@ -276,6 +313,7 @@ impl Controller for Swift {
         self.window = self.window.min(self.initial);
         self.slow_start = true;
         self.gap = 0;
+        self.paced_for.0 = 0;
     }
 }
 

@@ -1,7 +1,7 @@
 use super::swift::ONE;
 use super::*;
 use crate::rud::api::Config;
-use crate::wire::rud::{DatagramKind, Held, Header, Psn};
+use crate::wire::rud::{DatagramKind, Header, Held, Psn};
 
 const BASE: u64 = 10_000;
 const MTU: usize = 1400;

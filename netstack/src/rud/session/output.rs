@@ -86,9 +86,7 @@ impl Session {
         // Nothing may follow the datagram that fills the window, and nothing follows at once where datagrams keep a distance.
         let limit = self.cc.limit();
         self.acks.asks(limit)
-            && (self.sender.flight() + 1 >= limit
-                || self.cc.gap() != 0
-                || self.sender.is_last())
+            && (self.sender.flight() + 1 >= limit || self.cc.gap() != 0 || self.sender.is_last())
     }
 
     #[inline]

@@ -174,7 +174,13 @@ pub(super) fn params(end: usize, tags: [u64; 2]) -> SessionParams {
 
 /// Where the datagrams that end `to` receives come from and go to.
 pub(super) fn meta(to: usize, src_port: u16) -> DatagramMeta {
-    DatagramMeta { src_ip: IPS[1 - to], dst_ip: IPS[to], src_port, dst_port: PORTS[to], congestion_experienced: false }
+    DatagramMeta {
+        src_ip: IPS[1 - to],
+        dst_ip: IPS[to],
+        src_port,
+        dst_port: PORTS[to],
+        congestion_experienced: false,
+    }
 }
 
 pub(super) struct World {
@@ -200,7 +206,12 @@ impl World {
             let app = App { rng: Some(SmallRng::seed_from_u64(seed ^ index as u64)), ..App::default() };
             End { endpoint, id, app, to_send: VecDeque::new(), alive: true }
         };
-        Self { ends: [end(0), end(1)], now: 0, links: [0, 1].map(|i| Link::new(link, seed * 2 + i)), mark_all: false }
+        Self {
+            ends: [end(0), end(1)],
+            now: 0,
+            links: [0, 1].map(|i| Link::new(link, seed * 2 + i)),
+            mark_all: false,
+        }
     }
 
     /// One poll of each end, as a shard would do it, then time jumps to the next event. False if there is none.

@@ -576,7 +576,12 @@ fn a_host_that_did_not_look_says_so() {
         let (to, bytes) = transmit(&mut a, now).remove(0);
         b.on_datagram(Instant::from_nanos(now), &meta(1, to.src_port), &bytes, &mut journal);
         let acks = transmit(b, now + 10_240);
-        a.on_datagram(Instant::from_nanos(now + 20_000), &meta(0, acks[0].0.src_port), &acks[0].1, &mut journal);
+        a.on_datagram(
+            Instant::from_nanos(now + 20_000),
+            &meta(0, acks[0].0.src_port),
+            &acks[0].1,
+            &mut journal,
+        );
         held(&acks[0].1)
     };
     let look = |b: &mut Endpoint, now: u64, more: bool| b.on_poll(Instant::from_nanos(now), more);
@@ -623,7 +628,10 @@ fn a_window_below_one_sends_at_its_pace() {
     let counters = end.endpoint.counters(end.id);
     assert!(counters.marked > 10, "{counters:?}");
     assert_eq!(counters.window, 1);
-    assert!(counters.gap > Duration::from_micros(20) && counters.paced > Duration::from_micros(300), "{counters:?}");
+    assert!(
+        counters.gap > Duration::from_micros(20) && counters.paced > Duration::from_micros(300),
+        "{counters:?}"
+    );
     assert!(!end.endpoint.wants_transmit() && end.endpoint.next_deadline().is_some());
     // As soon as it is not, the rest is sent.
     world.mark_all = false;
