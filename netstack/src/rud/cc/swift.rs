@@ -83,7 +83,7 @@ impl Swift {
         Self {
             window: initial,
             max,
-            initial: initial,
+            initial,
             slow_start: true,
             round: Round::new(0),
             judged: (0, 0),
