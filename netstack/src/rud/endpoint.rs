@@ -337,7 +337,7 @@ impl Endpoint {
     /// Datagrams of the session that `udp_payload` is for which its peer has acknowledged: if it has acknowledged more
     /// afterwards, what is sent to it arrives.
     pub fn acknowledged_to(&self, udp_payload: &[u8]) -> Option<u64> {
-        let index = self.tags.get(Header::parse(udp_payload).ok()?.tag)?;
+        let index = self.tags.get(Header::tag_of(udp_payload)?)?;
         self.entries.get(usize::from(index))?.session.as_deref().map(Session::acked)
     }
 

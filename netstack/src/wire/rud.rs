@@ -230,6 +230,12 @@ impl Header {
         Ok(header)
     }
 
+    /// The tag in `datagram`, whatever the rest of it is.
+    #[inline]
+    pub fn tag_of(datagram: &[u8]) -> Option<u64> {
+        datagram.first_chunk::<HEADER_LEN>().map(|fixed| u64_at(fixed, 8))
+    }
+
     /// Writes the header; the CRC field is left as it is.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {

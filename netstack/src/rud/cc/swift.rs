@@ -56,6 +56,8 @@ pub(in crate::rud) struct Swift {
     /// The least queue that is aimed at.
     least_queue: u64,
     base: u64,
+    /// The delay with a quarter of the queue that is aimed at: what counts as none.
+    drained: u64,
     /// The delay above which the window shrinks.
     target: u64,
     /// Whether the last round's delay was above it.
@@ -91,6 +93,7 @@ impl Swift {
             alpha: ONE,
             least_queue: nanos(config.queue_delay),
             base: NEVER,
+            drained: NEVER,
             target: NEVER,
             above: false,
             calm: 0,
@@ -106,11 +109,6 @@ impl Swift {
         (self.base - self.base / 4).min(LONGEST_QUEUE).max(self.least_queue)
     }
 
-    /// The delay with a quarter of it, which counts as none.
-    fn drained(&self) -> u64 {
-        self.base.saturating_add(self.queue() / 4)
-    }
-
     fn aim(&mut self) {
         //= rud/spec.md section 7.4
         // The more senders, the smaller their windows, and the longer the queue that they need to be even.
@@ -119,6 +117,7 @@ impl Swift {
             // The inverse root of the window in 1/256: 32 of 64 datagrams, 1024 of a sixteenth.
             let inverse = ONE / window.isqrt();
             let queue = self.queue();
+            self.drained = self.base + queue / 4;
             self.target = self.base + queue + 2 * queue * inverse.saturating_sub(32) / (1024 - 32);
         }
     }
@@ -161,11 +160,10 @@ impl Swift {
             left = ONE - self.alpha / 2;
         }
         if delay != NEVER && self.base != NEVER {
-            let drained = self.drained();
             let above = delay > self.target;
             let believed = self.believes(delay);
-            if believed && delay > drained && (above || lost != 0) {
-                let cut = (ONE - drained * ONE / delay).clamp(ONE / 8, ONE / 2);
+            if believed && delay > self.drained && (above || lost != 0) {
+                let cut = (ONE - self.drained * ONE / delay).clamp(ONE / 8, ONE / 2);
                 // Many senders of a datagram at a time see a queue one after the other, and leave some of it to the others.
                 left = left.min(ONE - cut * (self.window / 2).clamp(ONE / 4, ONE) / ONE);
             }
@@ -173,7 +171,7 @@ impl Swift {
             if believed {
                 self.delay = delay;
             }
-            self.calm = if delay <= drained && marked == 0 { self.calm.saturating_add(1) } else { 0 };
+            self.calm = if delay <= self.drained && marked == 0 { self.calm.saturating_add(1) } else { 0 };
         }
         left.min(self.judge_losses()).max(ONE / 2)
     }
@@ -207,7 +205,7 @@ impl Swift {
             }
             self.above = false;
             self.delay = delay;
-            self.calm = if delay <= self.drained() { self.calm.saturating_add(1) } else { 0 };
+            self.calm = if delay <= self.drained { self.calm.saturating_add(1) } else { 0 };
         } else {
             let left = self.remainder();
             if left != ONE {
@@ -260,35 +258,22 @@ impl Controller for Swift {
 
     #[inline]
     fn on_acked(&mut self, sample: &AckSample) {
-        if sample.spurious != 0 {
-            self.on_spurious(sample.spurious);
-        } else if sample.delay != NEVER {
-            self.saved = 0;
-        }
         if sample.base != self.base {
             self.base = sample.base;
             self.aim();
         }
-        self.judged.0 += sample.acked;
-        self.round.acked += sample.acked;
-        self.round.marked += sample.marked;
-        self.round.delay = self.round.delay.min(sample.delay);
-        let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
-        if congested && self.slow_start {
-            //= rud/spec.md section 7.3
-            // The first sign of a queue ends slow start at once.
-            self.slow_start = sample.marked == 0 && !self.believes(sample.delay);
-            self.end_round(sample.now);
+        let in_time = sample.delay <= self.target && sample.delay != NEVER;
+        if in_time
+            && 2 * sample.flight < self.limit()
+            && sample.marked | sample.spurious | self.round.lost == 0
+        {
+            // Little is sent, and nothing is wrong: there is nothing to do but to begin the round anew.
+            self.saved = 0;
+            self.above = false;
+            self.round.began = sample.now;
             return;
         }
-        // A window that is not used must not grow.
-        let used = if self.slow_start { 2 * sample.flight } else { sample.flight + sample.flight / 4 };
-        if !congested && used >= self.limit() {
-            self.grow(sample.acked);
-        }
-        if sample.sent_at != NEVER && sample.sent_at >= self.round.began {
-            self.end_round(sample.now);
-        }
+        self.take_in(sample);
     }
 
     fn on_lost(&mut self, count: u32) {
@@ -318,6 +303,34 @@ impl Controller for Swift {
 }
 
 impl Swift {
+    fn take_in(&mut self, sample: &AckSample) {
+        if sample.spurious != 0 {
+            self.on_spurious(sample.spurious);
+        } else if sample.delay != NEVER {
+            self.saved = 0;
+        }
+        self.judged.0 += sample.acked;
+        self.round.acked += sample.acked;
+        self.round.marked += sample.marked;
+        self.round.delay = self.round.delay.min(sample.delay);
+        let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
+        if congested && self.slow_start {
+            //= rud/spec.md section 7.3
+            // The first sign of a queue ends slow start at once.
+            self.slow_start = sample.marked == 0 && !self.believes(sample.delay);
+            self.end_round(sample.now);
+            return;
+        }
+        // A window that is not used must not grow.
+        let used = if self.slow_start { 2 * sample.flight } else { sample.flight + sample.flight / 4 };
+        if !congested && used >= self.limit() {
+            self.grow(sample.acked);
+        }
+        if sample.sent_at != NEVER && sample.sent_at >= self.round.began {
+            self.end_round(sample.now);
+        }
+    }
+
     /// Datagrams that were held for lost were not.
     #[cold]
     fn on_spurious(&mut self, count: u32) {

@@ -83,10 +83,13 @@ impl Session {
     #[inline]
     fn closes_window(&self) -> bool {
         //= rud/spec.md section 6.1
-        // Nothing may follow the datagram that fills the window, and nothing follows at once where datagrams keep a distance.
+        // Nothing may follow the datagram that fills the window, and what waits behind one does not follow at once where datagrams
+        // keep a distance.
         let limit = self.cc.limit();
         self.acks.asks(limit)
-            && (self.sender.flight() + 1 >= limit || self.cc.gap() != 0 || self.sender.is_last())
+            && (self.sender.flight() + 1 >= limit
+                || self.cc.gap() != 0 && self.sender.has_more()
+                || self.sender.is_last())
     }
 
     #[inline]
