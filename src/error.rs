@@ -177,7 +177,7 @@ pub enum Error {
 pub enum Reason {
     /// Its process was killed or has crashed, or its host or every connection to it is gone.
     Lost = 1,
-    /// It left while operations were under way.
+    /// It left while operations were under way, or has given up ([`Group::abort`](crate::Group::abort)): the text says why then.
     Aborted = 2,
     /// It did not take part in an operation before the deadline.
     Late = 3,
@@ -199,7 +199,7 @@ impl From<&AbortReason> for Reason {
     fn from(why: &AbortReason) -> Self {
         match why {
             AbortReason::Failed => Self::Lost,
-            AbortReason::Aborted => Self::Aborted,
+            AbortReason::Aborted | AbortReason::GaveUp(_) => Self::Aborted,
             AbortReason::Late => Self::Late,
             AbortReason::Diverged(_) => Self::Diverged,
             AbortReason::Protocol => Self::Protocol,

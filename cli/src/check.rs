@@ -11,6 +11,7 @@ use shouter::Config;
 use shouter::config::Hugepages;
 
 use crate::bench::{seconds, sizes};
+use crate::failure::CommandError;
 use crate::info;
 use crate::status::Status;
 use measure::Plan;
@@ -38,9 +39,12 @@ const SMALLEST: u64 = 4 << 10;
         that. Where more than half of the pairs are slow, the median is, too: a slow one among three ranks or hosts is not found.",
     after_help = "Examples:\n  \
         shouter run -n 4 --hosts 2 -- shouter check\n  \
-        torchrun --nproc-per-node 2 --no-python shouter check\n  \
+        torchrun --nproc-per-node 2 -m shouter check\n  \
+        SHOUTER_KEY_FILE=job.key torchrun --nproc-per-node 2 --no-python shouter check\n  \
         mpirun -n 4 shouter check --json | jq .slow\n  \
         srun -n 4 shouter check --seconds 1 --factor 2\n\n\
+        Under torchrun the Python package's `-m shouter check` gets a key through torch's store, as a trainer does; the program by itself\n\
+        needs SHOUTER_KEY or SHOUTER_KEY_FILE, the same on every rank.\n\n\
         With --json rank 0 prints one object: ok, hosts, pairs (ranks, same_host, latency_us, gbytes there and back), clocks, medians,\n\
         slow (the worst first) and culprit.\n\n\
         Exit status of rank 0: 0 all is well, 1 the ranks did not come together or one was lost, 2 a wrong command line, 3 something is\n\
@@ -61,30 +65,13 @@ pub(crate) struct CheckArgs {
     json: bool,
 }
 
-/// Why nothing was found out.
-#[derive(Debug, thiserror::Error)]
-enum CheckError {
-    /// The command line does not go with the configuration.
-    #[error("{0}")]
-    Usage(String),
-    /// A rank told or sent what it should not.
-    #[error("{0}")]
-    Failed(String),
-    /// The library.
-    #[error(transparent)]
-    Library(#[from] shouter::Error),
-    /// The result cannot be written.
-    #[error(transparent)]
-    System(#[from] io::Error),
-}
-
 /// Runs one rank of it and returns the exit status.
 pub(crate) fn main(args: &CheckArgs) -> Status {
     let config = match Config::from_env() {
         Ok(config) => config,
         Err(why) => {
             eprintln!(
-                "shouter check: {why}; start it under a launcher, such as: shouter run -n 2 -- shouter check"
+                "shouter check: {why}; start it under a launcher, such as: shouter run -n 2 -- shouter check, or torchrun -m shouter check"
             );
             return Status::FAILED;
         }
@@ -92,14 +79,14 @@ pub(crate) fn main(args: &CheckArgs) -> Status {
     let rank = config.rank;
     check(args, config).unwrap_or_else(|error| {
         eprintln!("shouter check: rank {rank}: {error}");
-        if matches!(error, CheckError::Usage(_)) { Status::USAGE } else { Status::FAILED }
+        if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
     })
 }
 
-fn check(args: &CheckArgs, config: Config) -> Result<Status, CheckError> {
+fn check(args: &CheckArgs, config: Config) -> Result<Status, CommandError> {
     let deadline = config.deadline;
     if args.seconds > deadline.as_secs_f64() / 2.0 {
-        return Err(CheckError::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--seconds {} is more than half of what an operation may take (deadline = {deadline:?}); use less, or raise that key",
             args.seconds
         )));

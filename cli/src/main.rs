@@ -12,6 +12,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod check;
 mod explain;
+mod failure;
 mod hosts;
 mod info;
 mod plan;

@@ -21,7 +21,8 @@ use shouter_reducer::plan::{self, Plan};
 use shouter_reducer::schedule::Problem;
 
 use crate::bench::sizes::Sizes;
-use crate::bench::{BenchError, workload};
+use crate::bench::workload;
+use crate::failure::CommandError;
 use crate::hosts::Hosts;
 use crate::status::Status;
 use table::Row;
@@ -117,7 +118,7 @@ pub(crate) fn main(args: &PlanArgs) -> Status {
         Ok(()) => Status::OK,
         Err(error) => {
             eprintln!("shouter plan: {error}");
-            if matches!(error, BenchError::Usage(_)) { Status::USAGE } else { Status::FAILED }
+            if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
         }
     }
 }
@@ -127,15 +128,15 @@ fn costs_file(args: &PlanArgs) -> Option<PathBuf> {
     args.costs.clone().or_else(|| CostTable::usual_path(&Environment::of_process()))
 }
 
-fn read_costs(args: &PlanArgs) -> Result<CostTable, BenchError> {
+fn read_costs(args: &PlanArgs) -> Result<CostTable, CommandError> {
     let named = args.costs.is_some();
     match costs_file(args).filter(|path| named || path.exists()) {
-        Some(path) => CostTable::read(&path).map_err(|why| BenchError::Failed(why.to_string())),
+        Some(path) => CostTable::read(&path).map_err(|why| CommandError::Failed(why.to_string())),
         None => Ok(CostTable::default()),
     }
 }
 
-fn predict(args: &PlanArgs) -> Result<(), BenchError> {
+fn predict(args: &PlanArgs) -> Result<(), CommandError> {
     let costs = read_costs(args)?;
     let grid = grid(args)?;
     let transport = if grid.nodes() > 1 { args.transport.as_str() } else { "shm" };
@@ -164,14 +165,14 @@ fn predict(args: &PlanArgs) -> Result<(), BenchError> {
     }
     match off.is_empty() {
         true => Ok(()),
-        false => Err(BenchError::Failed(format!("predictions are too far off: {}", off.join("; ")))),
+        false => Err(CommandError::Failed(format!("predictions are too far off: {}", off.join("; ")))),
     }
 }
 
-fn grid(args: &PlanArgs) -> Result<Grid, BenchError> {
+fn grid(args: &PlanArgs) -> Result<Grid, CommandError> {
     let ranks = args.ranks.or(matches!(args.hosts, Hosts::Number(_)).then_some(2));
-    let locals = args.hosts.fill(ranks).map_err(BenchError::Usage)?;
-    Grid::of_hosts(&locals, Plan::default().leaf_size).map_err(|why| BenchError::Usage(why.to_string()))
+    let locals = args.hosts.fill(ranks).map_err(CommandError::Usage)?;
+    Grid::of_hosts(&locals, Plan::default().leaf_size).map_err(|why| CommandError::Usage(why.to_string()))
 }
 
 /// The hosts in words.
@@ -190,13 +191,13 @@ fn shape(collective: Collective, bytes: u64, ranks: u32, (dtype, op): (DType, Re
     Shape { collective, dtype, op, count }
 }
 
-fn rows(plan: &Plan, grid: &Grid, collective: Collective, args: &PlanArgs) -> Result<Vec<Row>, BenchError> {
+fn rows(plan: &Plan, grid: &Grid, collective: Collective, args: &PlanArgs) -> Result<Vec<Row>, CommandError> {
     let whole = u64::from(workload::blocks_counted(collective, grid.ranks())) * args.dtype.size() as u64;
     let sizes = if collective == Collective::Barrier { &[0][..] } else { &args.bytes.0[..] };
     let fits = |bytes: &&u64| bytes.is_multiple_of(whole);
     let (fitting, rest): (Vec<u64>, Vec<u64>) = sizes.iter().copied().partition(|bytes| fits(&bytes));
     if fitting.is_empty() {
-        return Err(BenchError::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "none of --bytes is a multiple of {whole}: {collective} of {} over {} ranks needs whole elements",
             args.dtype,
             grid.ranks()

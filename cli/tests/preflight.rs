@@ -263,14 +263,14 @@ fn a_link_that_is_down_is_named() {
 
 #[test]
 fn a_filtered_port_is_named_over_rud() {
-    let network = Network { spoil: Some(filter!("th dport 4790")), ..Network::default() };
+    let network = Network { spoil: Some(filter!("th dport 61790")), ..Network::default() };
     let said = network.run("a_filtered_port_is_named_over_rud");
-    assert_told(said, &["port: station", "nothing comes by rud", "filters UDP port 4790"]);
+    assert_told(said, &["port: station", "nothing comes by rud", "filters UDP port 61790"]);
 }
 
 #[test]
 fn a_filtered_port_is_named_over_tcp() {
-    let network = Network { transport: "tcp", spoil: Some(filter!("th dport 4790")), ..Network::default() };
+    let network = Network { transport: "tcp", spoil: Some(filter!("th dport 61790")), ..Network::default() };
     let said = network.run("a_filtered_port_is_named_over_tcp");
-    assert_told(said, &["port: station", "nothing comes by tcp", "filters TCP port 4790"]);
+    assert_told(said, &["port: station", "nothing comes by tcp", "filters TCP port 61790"]);
 }

@@ -19,7 +19,7 @@ use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::tcp::{ConnectionId, Options, TcpEvent};
 use shouter_netstack::time::Instant;
 
-const RUD_PORT: u16 = 4_790;
+const RUD_PORT: u16 = 61_790;
 const TCP_PORT: u16 = 7_001;
 const BYTES: usize = 64;
 const MTU: u16 = 1500;

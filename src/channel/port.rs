@@ -14,12 +14,6 @@ use crate::error::Error;
 use crate::key;
 use crate::runtime::Clock;
 
-/// The UDP port at which every leader receives RUD.
-pub(crate) const RUD_PORT: u16 = 4_790;
-
-/// The TCP port at which every leader accepts connections of the channel `tcp`.
-pub(crate) const TCP_PORT: u16 = 4_790;
-
 /// The MTU of a data network for which none is configured: what embedded links carry.
 pub(crate) const DEFAULT_MTU: u16 = 9_000;
 
@@ -44,7 +38,7 @@ pub struct Ports {
 /// [`Error::Config`] or [`Error::Device`], with the remedy.
 pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
     let mut stack_config =
-        StackConfig::new(RUD_PORT, Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40);
+        StackConfig::new(config.data_port, Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40);
     stack_config.rud = rud;
     stack_config.tcp.key = randomness()?;
     let mut stack = Stack::new(stack_config);

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
 use shouter_reducer::grid::{Grid, Rank};
@@ -19,6 +20,9 @@ const NO_COLOR: u64 = u64::MAX;
 
 /// Handles of a group that are kept for its next operations.
 const SPARE: usize = 32;
+
+/// The longest deadline: times are counted in nanoseconds.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Who is in a group of some ranks.
 pub(super) struct Subset {
@@ -90,7 +94,8 @@ impl Group {
             .collect();
         members.sort_unstable();
         // All members have come, so the new group need not wait for them.
-        self.make(members.into_iter().map(|(_, rank)| self.rank_in_job(rank)).collect()).map(Some)
+        let members = members.into_iter().map(|(_, rank)| self.rank_in_job(rank)).collect();
+        self.make(members, self.deadline).map(Some)
     }
 
     /// Makes a group of these ranks, which are numbered in this order there. Only they call it, each with the same list; it returns when
@@ -100,15 +105,26 @@ impl Group {
     /// [`Error::Argument`] for a list that is empty, has a rank twice, lacks this rank or has one that is none; [`Error::Deadline`] names
     /// those that did not come; else as [`all_reduce`](Self::all_reduce).
     pub fn group(&self, ranks: &[u32]) -> Result<Group, Error> {
+        self.group_within(ranks, self.deadline)
+    }
+
+    /// The same with a deadline of its own for each of its operations, in place of this group's; its making may take the longer of both.
+    /// Members may have different ones.
+    ///
+    /// # Errors
+    /// As [`group`](Self::group).
+    pub fn group_within(&self, ranks: &[u32], deadline: Duration) -> Result<Group, Error> {
         if let Some(rank) = ranks.iter().find(|rank| **rank >= self.size()) {
             return Err(Error::Argument(format!(
                 "rank {rank} is no rank of this group; they are 0 to {}",
                 self.size() - 1
             )));
         }
-        let group = self.make(ranks.iter().map(|rank| self.rank_in_job(*rank)).collect())?;
+        let mut group = self.make(ranks.iter().map(|rank| self.rank_in_job(*rank)).collect(), deadline)?;
+        group.deadline = deadline.max(self.deadline);
         // An agreement of the members alone.
         group.barrier()?;
+        group.deadline = deadline;
         Ok(group)
     }
 
@@ -134,8 +150,13 @@ impl Group {
     }
 
     /// Makes a group of these ranks of the job here.
-    fn make(&self, ranks: Vec<Rank>) -> Result<Group, Error> {
+    fn make(&self, ranks: Vec<Rank>, deadline: Duration) -> Result<Group, Error> {
         self.drive.check_process()?;
+        if deadline.is_zero() || deadline > LONGEST_DEADLINE {
+            return Err(Error::Argument(format!(
+                "a deadline of {deadline:?} for a new group; give one above zero, and a year at most"
+            )));
+        }
         let own = self.rank_in_job(self.rank.0);
         let members = Members::new(ranks, own).map_err(|why| {
             let number =
@@ -169,7 +190,7 @@ impl Group {
             rank: members.own(),
             group: Some(id),
             members: Some(members.clone()),
-            deadline: self.deadline,
+            deadline,
             tables: tables.clone(),
             tally: Tally::default(),
             timeline: self.timeline.clone(),
@@ -193,7 +214,7 @@ impl Group {
             tables,
             subset: Some(Subset { places: Places::of(&members, &job), members }),
             lineage,
-            deadline: self.deadline,
+            deadline,
             step: AtomicU64::new(self.step.load(Ordering::Relaxed)),
             timeline: self.timeline.clone(),
             flight: self.flight.clone(),

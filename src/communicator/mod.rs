@@ -12,6 +12,7 @@ mod failure;
 mod gpu;
 mod groups;
 mod init;
+mod join;
 mod lent;
 mod notify;
 mod outcomes;
@@ -47,7 +48,7 @@ use shouter_reducer::schedule::Problem;
 use shouter_reducer::transport::DeviceTensor;
 
 use crate::channel::CELL_BYTES;
-use crate::channel::shm::NodeSegment;
+use crate::channel::shm::{NodeSegment, shortened};
 use crate::engine::executor_time;
 use crate::engine::groups::Lineage;
 use crate::engine::submitted::Submissions;
@@ -62,7 +63,8 @@ pub use collectives::CollectiveCall;
 use drive::Drive;
 pub use element::{Bool, Element};
 use groups::Subset;
-pub use init::{init, init_through, leaders};
+pub use init::{init, init_through};
+pub use join::leaders;
 pub use lent::{Lend, LendError, Lending, Lent};
 use notify::StopNotifier;
 use outcomes::Outcomes;
@@ -426,6 +428,19 @@ impl Group {
     pub fn dump(&self) -> Result<PathBuf, Error> {
         self.drive.check_process()?;
         self.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
+    }
+
+    /// Gives up: ends the job for all its ranks, as where this one's program has met an error that it cannot go on with. Their calls fail from
+    /// then on with [`Error::PeerFailed`], or, where none was under way, with [`Error::Closed`]: both name this rank, and their texts have
+    /// `why`, of which the first 1,024 bytes are kept. It waits for nobody. Where the group has ended before, nothing is done. A group of some
+    /// ranks does the same: all groups of the job end.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] in a forked child.
+    pub fn abort(&self, why: &str) -> Result<(), Error> {
+        self.drive.check_process()?;
+        let words: Box<str> = shortened(why).into();
+        self.job.drive.with(move |engine| engine.give_up(Clock.now(), &words))
     }
 
     /// Leaves the group together with all its other ranks: waits for this rank's operations under way, then for all ranks.

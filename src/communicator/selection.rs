@@ -11,22 +11,20 @@ use serde::{Deserialize, Serialize};
 use shouter_reducer::grid::{Grid, Rank};
 
 use crate::channel::port;
-use crate::channel::rud::{RudChannel, rud_config};
-use crate::channel::stream::{KernelChannel, KernelStreams, Settings, StackStreams, TcpChannel};
-use crate::channel::up::{Channel, PeerAddress, UpChannels};
+use crate::channel::stream::KernelStreams;
+use crate::channel::up::PeerAddress;
 use crate::config::{Config, TransportChoice};
 use crate::error::Error;
 use crate::group::rendezvous::{self, ControlLink, RendezvousConfig, Roster};
-use crate::key::Key;
-use crate::runtime::Clock;
 use crate::wire;
 
 use super::transport::named;
-use preflight::OverPorts;
+pub(super) use prepared::Prepared;
 
 #[cfg(not(feature = "verbs"))]
 mod no_rdma;
 mod preflight;
+mod prepared;
 #[cfg(feature = "verbs")]
 mod rdma;
 #[cfg(not(feature = "verbs"))]
@@ -81,6 +79,8 @@ struct Advertisement {
     ports: Vec<(Ipv4Addr, Vec<Ipv4Addr>)>,
     /// The data network's MTU in bytes.
     mtu: u16,
+    /// The UDP or TCP port at which its ports are reached.
+    data_port: u16,
     /// Where a socket of its kernel listens for the channel `kernel`.
     kernel: Option<SocketAddrV4>,
     /// The same for the control connections beside verbs' queue pairs.
@@ -114,6 +114,7 @@ impl LocalCapabilities {
             crc: config.crc,
             ports: config.ports.iter().map(|port| (port.address.ip, port.peers.clone())).collect(),
             mtu: mtu.unwrap_or(port::DEFAULT_MTU),
+            data_port: config.data_port,
             kernel: kernel.as_ref().and_then(address),
             control: control.as_ref().and_then(address),
             rdma: rdma.reachable(),
@@ -177,6 +178,12 @@ fn check_same((a, ours): (Rank, &Advertisement), (b, theirs): (Rank, &Advertisem
             "{a} has transport = \"{}\" and {b} has \"{}\"; give all ranks the same transport",
             ours.transport.name(),
             theirs.transport.name()
+        )));
+    }
+    if ours.data_port != theirs.data_port && !ours.ports.is_empty() && !theirs.ports.is_empty() {
+        return Err(Error::Config(format!(
+            "{a} has data_port = {} and {b} has {}; give all ranks the same",
+            ours.data_port, theirs.data_port
         )));
     }
     let on = |crc| if crc { "on" } else { "off" };
@@ -442,141 +449,6 @@ fn no_transport(
             theirs.ports.iter().map(|port| port.0).collect::<Vec<_>>()
         ),
     }
-}
-
-/// Channels that are about to be opened: ports and devices are open, memory is registered.
-pub(super) struct Prepared {
-    selection: Selection,
-    ports: Option<port::Ports>,
-    rdma: Option<rdma::Prepared>,
-}
-
-impl Selection {
-    /// Opens ports and devices and registers memory, as far as peers need them.
-    pub(super) fn prepare(self, config: &Config, grid: &Grid) -> Result<Prepared, Error> {
-        let takes = |kinds: &[TransportKind]| self.peers.iter().any(|peer| kinds.contains(&peer.transport));
-        let ports = match takes(&[TransportKind::Rud, TransportKind::Tcp]) {
-            true => {
-                let peers = self.peers.iter().filter(|peer| peer.transport == TransportKind::Rud).count();
-                Some(port::open(config, rud_config(config.heartbeat_timeout, peers))?)
-            }
-            false => None,
-        };
-        let peers: Vec<&rdma::Reachable> = self
-            .peers
-            .iter()
-            .filter(|peer| peer.transport == TransportKind::Verbs)
-            .map(|peer| &peer.advertised.rdma)
-            .collect();
-        let rdma = match peers.is_empty() {
-            true => None,
-            false => Some(rdma::Prepared::new(config, grid, &self.local.rdma, &peers)?),
-        };
-        Ok(Prepared { selection: self, ports, rdma })
-    }
-}
-
-impl Prepared {
-    /// The kind of the ports or the RDMA device, for people.
-    pub(super) fn device(&self) -> Option<&'static str> {
-        let rdma = self.rdma.as_ref().map(|_| "rdma");
-        rdma.or(self.ports.as_ref().map(|ports| ports.kind))
-    }
-
-    /// Why each transport was selected.
-    pub(super) fn reasons(&self) -> Vec<String> {
-        self.selection.reasons.clone()
-    }
-
-    /// The channels' names, each once, the best first.
-    pub(super) fn names(&self) -> Vec<&'static str> {
-        let taken = |kind: &&TransportKind| self.selection.peers.iter().any(|peer| peer.transport == **kind);
-        TransportKind::ALL.iter().filter(taken).map(|kind| kind.name()).collect()
-    }
-
-    /// Opens the channels; all leaders do it at the same time. Also returns what is wrong with the path to the
-    /// peers, if anything.
-    pub(super) fn connect(
-        self,
-        config: &Config,
-        roster: &Roster,
-    ) -> Result<(UpChannels, Result<(), String>), Error> {
-        let Self { selection: Selection { local, peers, mtu, .. }, ports, rdma } = self;
-        let (rank, secret) = (Rank(config.rank), &roster.session_secret);
-        let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
-        let joined = |why: &dyn std::fmt::Display| Error::join(why.to_string());
-        let of = |kinds: &[TransportKind]| -> Vec<&Peer> {
-            peers.iter().filter(|peer| kinds.contains(&peer.transport)).collect()
-        };
-        let mut channels: Vec<(Box<dyn Channel + Send>, _)> = vec![];
-        let mut over_ports: Option<(Box<dyn OverPorts + Send>, Vec<PeerAddress>)> = None;
-        if let Some(ports) = ports {
-            let lead = of(&[TransportKind::Rud, TransportKind::Tcp]).into_iter().filter_map(|peer| {
-                let (local_ip, ip) = route(config, &peer.advertised.ports)?;
-                Some(PeerAddress { rank: peer.rank, ip, port: port::TCP_PORT, local_ip })
-            });
-            let lead = lead.collect::<Vec<_>>();
-            let channel: Box<dyn OverPorts + Send> = if config.transport == TransportChoice::Tcp {
-                let settings = settings(config, secret, connections)?;
-                let streams = StackStreams::new(ports.stack, port::TCP_PORT, config.heartbeat_timeout);
-                let channel = TcpChannel::open(streams, rank, &lead, settings, Clock.now());
-                Box::new(channel.map_err(|why| joined(&why))?)
-            } else {
-                let wire = (connections, port::RUD_PORT, mtu);
-                let channel = RudChannel::open(ports.stack, rank, &lead, secret, wire, Clock.now());
-                Box::new(channel.map_err(|why| joined(&why))?)
-            };
-            over_ports = Some((channel, lead));
-        }
-        let lead: Vec<PeerAddress> = of(&[TransportKind::Kernel])
-            .iter()
-            .filter_map(|peer| peer.listening(peer.advertised.kernel))
-            .collect();
-        if let (Some(streams), false) = (local.kernel, lead.is_empty()) {
-            let (channel, ranks) = sockets(config, secret, &lead, streams, connections)?;
-            channels.push((Box::new(channel), ranks));
-        }
-        if let (Some(streams), Some(rdma)) = (local.control, rdma) {
-            let lead: Vec<PeerAddress> = of(&[TransportKind::Verbs])
-                .iter()
-                .filter_map(|peer| peer.listening(peer.advertised.control))
-                .collect();
-            let (control, ranks) = sockets(config, secret, &lead, streams, 0)?;
-            channels.push((Box::new(rdma.connect(config, control, &ranks)), ranks));
-        }
-        // All channels are open by now.
-        let mut reached = Ok(());
-        if let Some((mut channel, lead)) = over_ports {
-            reached = preflight::check(&mut *channel, config, &lead, mtu);
-            channels.insert(0, (channel, lead.iter().map(|peer| peer.rank).collect()));
-        }
-        Ok((UpChannels::new(channels), reached))
-    }
-}
-
-/// A channel of the kernel's sockets to these peers, and their ranks.
-fn sockets(
-    config: &Config,
-    secret: &Key,
-    peers: &[PeerAddress],
-    streams: KernelStreams,
-    connections: u16,
-) -> Result<(KernelChannel, Vec<Rank>), Error> {
-    let settings = settings(config, secret, connections)?;
-    let channel = KernelChannel::open(streams, Rank(config.rank), peers, settings, Clock.now());
-    let channel = channel.map_err(|why| Error::join(why.to_string()))?;
-    Ok((channel, peers.iter().map(|peer| peer.rank).collect()))
-}
-
-fn settings(config: &Config, secret: &Key, connections: u16) -> Result<Settings, Error> {
-    let salt = Key::from_secret(port::randomness()?);
-    Ok(Settings {
-        secret: secret.clone(),
-        salt,
-        connections,
-        dead_after: config.heartbeat_timeout,
-        crc: config.crc,
-    })
 }
 
 /// Our address and theirs on a link to the peer: one that a port names, else one in the port's network.

@@ -27,6 +27,7 @@ use crate::channel::CELL_BYTES;
 use crate::channel::shm::{Abort, NodeSegment, Tag, pack_small, unpack_small};
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small, started_instead};
 use crate::engine::executor_time;
+use crate::engine::liveness::ended;
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
@@ -180,7 +181,7 @@ impl Cells {
         Some(match self.segment.verdict() {
             Some(divergence) => group.outcomes.diverged(Some(divergence), view, step),
             None => {
-                let cause = cause(group, abort);
+                let cause = cause(group, &self.segment, abort);
                 Error::closed_by(&cause, format!("{view} was not started: {cause}"))
             }
         })
@@ -322,7 +323,7 @@ impl Cells {
             }
         }
         if let Some(abort) = aborted {
-            return Err(Outcomes::aborted(&cause(group, abort), &call.part.view(), step));
+            return Err(Outcomes::aborted(&cause(group, &self.segment, abort), &call.part.view(), step));
         }
         if waited > group.deadline {
             // Else the others would take this rank, which leaves, for the cause.
@@ -413,6 +414,7 @@ fn diverged() -> u8 {
 }
 
 /// Why the group has ended.
-fn cause(group: &Group, abort: Abort) -> AbortCause {
-    AbortCause::seen_by(group.rank, Rank(abort.culprit), AbortReason::from_code(abort.reason.into()))
+fn cause(group: &Group, segment: &NodeSegment, abort: Abort) -> AbortCause {
+    let (culprit, why) = ended(segment, abort);
+    AbortCause::seen_by(group.rank, culprit, why)
 }

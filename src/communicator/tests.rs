@@ -255,6 +255,41 @@ fn a_rank_that_leaves_in_the_midst_of_an_operation_is_named_by_all() {
     }
 }
 
+#[test]
+fn the_words_of_a_rank_that_gives_up_are_in_the_errors_of_all() {
+    for (hosts, size) in JOBS {
+        for (gives_up, count) in (0..size as usize).zip([COUNT, 1, COUNT, 1]) {
+            let group = ranks_on(hosts, size);
+            let half = each(&group, |rank| rank.split(Some(rank.rank() % 2), 0).unwrap().unwrap());
+            each(&group, |rank| rank.barrier().unwrap());
+            let errors = each(&group, |rank| {
+                if rank.rank() as usize == gives_up {
+                    rank.abort("out of data").unwrap();
+                }
+                let ended = rank.all_reduce(&mut vec![1f32; count], ReduceOp::Sum);
+                ended.unwrap_err()
+            });
+            for error in &errors {
+                assert_eq!(
+                    (error.rank(), error.reason()),
+                    (Some(gives_up as u32), Some(crate::Reason::Aborted)),
+                    "{error}"
+                );
+                assert!(
+                    error.to_string().contains("it has given up: out of data; look at its log"),
+                    "{error}"
+                );
+            }
+            let of_half = each(&half, |rank| rank.barrier().unwrap_err().to_string());
+            assert!(of_half.iter().all(|text| text.contains("out of data")), "{of_half:?}");
+            // Nothing changes what was said.
+            group[(gives_up + 1) % size as usize].abort("something else").unwrap();
+            let again = group[gives_up].barrier().unwrap_err().to_string();
+            assert!(again.contains("out of data") && !again.contains("something else"), "{again}");
+        }
+    }
+}
+
 /// The error names the rank that has left, and the remedy.
 fn assert_left(error: &Error, leaver: usize) {
     let left = Some(crate::Reason::Aborted);

@@ -97,6 +97,12 @@ pub const KEYS: &[KeySpec] = &[
         "connections within one channel: RUD paths, TCP connections, queue pairs",
     ),
     key(
+        "data_port",
+        "a number from 1 to 65000, the same on all hosts",
+        "61790",
+        "the UDP port (and, with transport = \"tcp\", the TCP port) at which leaders reach each other over DPDK ports",
+    ),
+    key(
         "transport",
         "one of auto, shm, rud, tcp, verbs, kernel",
         "auto",

@@ -61,6 +61,10 @@ mod value;
 
 use layers::Layers;
 
+/// Where leaders reach each other unless `data_port` says otherwise: none that a protocol has, or could get (RFC 6335 section 6), and
+/// above those that Linux gives to its own sockets.
+pub(crate) const DATA_PORT: u16 = 61_790;
+
 /// What carries the bytes between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -220,6 +224,8 @@ pub struct Config {
     pub job: String,
     /// Connections within one channel: RUD paths, TCP connections, queue pairs.
     pub channel_num: u32,
+    /// The UDP or TCP port of leaders over DPDK ports.
+    pub data_port: u16,
     /// What carries the bytes.
     pub transport: TransportChoice,
     /// Who drives the network.
@@ -399,6 +405,7 @@ impl Builder {
             key,
             job: job_name(layers, environment)?,
             channel_num: number("channel_num", 1..=64, 10)?,
+            data_port: number("data_port", 1..=65_000, DATA_PORT.into())? as u16,
             transport: value::word(layers, "transport", &transports)?.unwrap_or(TransportChoice::Auto),
             idle: value::word(layers, "idle", &idles)?.unwrap_or(None),
             mode: value::word(layers, "mode", &modes)?.unwrap_or(Mode::Caller),

@@ -24,6 +24,9 @@ pub(super) const COPIES_END: Duration = Duration::from_secs(2);
 /// How long operations wait for the acknowledgement of the abort message before they return; the process may exit then.
 pub(super) const FLOOD: Duration = Duration::from_millis(200);
 
+/// How long the words of a rank that has given up may take longer than the abort message.
+const WORDS: Duration = Duration::from_secs(1);
+
 /// A peer whose last acknowledgement was lost asks again within this time.
 const QUIET: Duration = Duration::from_millis(10);
 
@@ -219,9 +222,10 @@ impl Engine {
     pub fn withdraw(&mut self, now: Instant) -> Option<u64> {
         self.poll(now);
         if self.executor.aborted().is_none()
-            && let Some(abort) = self.node.as_ref().and_then(|node| node.abort())
+            && let Some(ended) =
+                self.node.as_ref().and_then(|node| Some(liveness::ended(node, node.abort()?)))
         {
-            self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
+            self.follow(ended);
         }
         let is_busy = self.running != 0 || !self.submitted.is_empty() || self.beside.is_running();
         if self.executor.aborted().is_none() && is_busy {
@@ -235,6 +239,34 @@ impl Engine {
         // Tells the others.
         self.poll(now);
         None
+    }
+
+    /// This rank gives up: the group ends, and the errors of all ranks have these words. Nothing is done where it has ended before.
+    #[cold]
+    pub fn give_up(&mut self, now: Instant, words: &str) {
+        self.poll(now);
+        if self.executor.aborted().is_none() {
+            self.end(self.rank, AbortReason::GaveUp(Some(words.into())));
+            // Tells the others.
+            self.poll(now);
+        }
+    }
+
+    /// Another rank has given up, as the control connections say.
+    #[cold]
+    pub fn gave_up(&mut self, rank: Rank, words: &str) {
+        if !self.liveness.departures_expected() && rank.0 <= self.others {
+            self.end(rank, AbortReason::GaveUp(Some(words.into())));
+        }
+    }
+
+    /// A leader says that a rank has given up. Its words come over the control connections, and may come later, or not at all.
+    #[cold]
+    pub(super) fn await_words(&mut self, now: Instant, rank: Rank) {
+        let due = *self.words_due.get_or_insert(now + WORDS);
+        if now >= due || self.notice.is_none() {
+            self.end(rank, AbortReason::GaveUp(None));
+        }
     }
 
     /// Sends the abort message to all ranks, once, and releases all memory.
@@ -252,6 +284,9 @@ impl Engine {
             liveness::publish(node, &cause);
         }
         if let Some(notice) = &self.notice {
+            if let (AbortReason::GaveUp(Some(words)), true) = (&cause.reason, cause.culprit == self.rank) {
+                notice.give_up(words);
+            }
             notify(notice, &cause);
         }
         self.up.fence();

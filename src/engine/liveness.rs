@@ -10,7 +10,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, AbortReason};
 use shouter_reducer::grid::Rank;
 
-use crate::channel::shm::NodeSegment;
+use crate::channel::shm::{Abort, NodeSegment};
 
 /// The shortest time between two looks: they cost a cache line per rank.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -74,7 +74,7 @@ impl Liveness {
         node.beat(self.local);
         self.dispute = node.dispute();
         if let Some(abort) = node.abort() {
-            return Some((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
+            return Some(ended(node, abort));
         }
         if self.departing {
             return None;
@@ -99,12 +99,27 @@ impl Liveness {
 
 /// Writes the reason for the end of the group to the node's shared memory; the first writer wins.
 pub(super) fn publish(node: &NodeSegment, cause: &AbortCause) {
-    node.set_abort(cause.culprit.0, cause.reason.code() as u8);
+    set(node, cause.culprit, &cause.reason);
+}
+
+fn set(node: &NodeSegment, culprit: Rank, why: &AbortReason) {
+    if let AbortReason::GaveUp(Some(words)) = why {
+        node.set_words(culprit.0, words);
+    }
+    node.set_abort(culprit.0, why.code() as u8);
+}
+
+/// How a rank of the node has ended the group, in its words where it has given up.
+pub(crate) fn ended(node: &NodeSegment, Abort { culprit, reason }: Abort) -> (Rank, AbortReason) {
+    let why = match AbortReason::from_code(reason.into()) {
+        AbortReason::GaveUp(None) => AbortReason::GaveUp(node.words(culprit)),
+        why => why,
+    };
+    (Rank(culprit), why)
 }
 
 /// Records the culprit, and returns the node's: the first that one of its ranks has written.
 pub(super) fn agree(node: &NodeSegment, culprit: Rank, why: AbortReason) -> (Rank, AbortReason) {
-    node.set_abort(culprit.0, why.code() as u8);
-    node.abort()
-        .map_or((culprit, why), |abort| (Rank(abort.culprit), AbortReason::from_code(abort.reason.into())))
+    set(node, culprit, &why);
+    node.abort().map_or((culprit, why), |abort| ended(node, abort))
 }

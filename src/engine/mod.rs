@@ -16,7 +16,7 @@ mod beside;
 pub(crate) mod divergence;
 mod end;
 pub(crate) mod groups;
-mod liveness;
+pub(crate) mod liveness;
 mod messages;
 mod served;
 pub(crate) mod submitted;
@@ -168,6 +168,8 @@ pub struct Engine {
     suspect: Option<(Rank, AbortReason)>,
     /// How the first loss of a channel showed, and the rank that is to blame for it: for the texts of errors.
     seen: Option<(Rank, Box<str>)>,
+    /// Until when the reason of a rank that has given up is waited for.
+    words_due: Option<Instant>,
     /// The ranks that have left in good order.
     left: Vec<Departure>,
     /// Ranks of the group beside this one.
@@ -215,6 +217,7 @@ impl Engine {
             ballot: None,
             suspect: None,
             seen: None,
+            words_due: None,
             left: vec![],
             others: ranks.saturating_sub(1),
             leaving: None,
@@ -424,7 +427,8 @@ impl Poller for Engine {
         {
             self.end(culprit, why);
         }
-        busy |= self.admit(now);
+        self.admit(now);
+        busy |= self.submitted.take_change();
         let mut inboxes =
             Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
         busy |= self.up.receive(now, &mut inboxes);
@@ -462,11 +466,12 @@ impl Poller for Engine {
             // Nothing is begun in GPU memory of ranks that have given up, as this process may have been stopped meanwhile, and no operation
             // that has become late meanwhile names another culprit than they have. Other operations end when liveness looks, which
             // leaves time to see what the others run.
-            if let Some(abort) = self.node.as_ref().and_then(|node| node.abort())
+            if let Some(ended) =
+                self.node.as_ref().and_then(|node| Some(liveness::ended(node, node.abort()?)))
                 && (self.executor.next_deadline().is_some_and(|deadline| deadline <= time)
                     || self.open.iter().any(|open| open.export.is_some()))
             {
-                self.follow((Rank(abort.culprit), AbortReason::from_code(abort.reason.into())));
+                self.follow(ended);
             }
             let Self { executor, up, node, staging, .. } = self;
             let (node, mut solo, mut accelerator) = (node.as_deref(), None, None);
@@ -493,6 +498,9 @@ impl Poller for Engine {
             && let Some((culprit, why)) = self.liveness.check(now, node)
         {
             self.end(culprit, why);
+        }
+        if let Some(rank) = self.executor.given_up() {
+            self.await_words(now, rank);
         }
         if self.running != 0 && now >= self.next_compare {
             self.next_compare = now + COMPARE_EVERY;
@@ -534,10 +542,24 @@ impl Poller for Engine {
         let compare = (self.running != 0).then_some(self.next_compare);
         let groups = self.groups.next_deadline();
         let held = self.submitted.next_deadline();
-        [executor, beside, up, node, self.settling, self.ask_at, ballot, suspect, compare, groups, held]
-            .into_iter()
-            .flatten()
-            .min()
+        let words = self.words_due.filter(|_| !self.flooded);
+        [
+            executor,
+            beside,
+            up,
+            node,
+            self.settling,
+            self.ask_at,
+            ballot,
+            suspect,
+            compare,
+            groups,
+            held,
+            words,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 }
 

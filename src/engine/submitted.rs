@@ -228,6 +228,8 @@ pub(super) struct Submitted {
     is_closed: bool,
     /// This rank has left: nothing is started any more.
     has_left: bool,
+    /// Something was taken from the queue, started, refused or given up since the last [`take_change`](Self::take_change).
+    has_changed: bool,
 }
 
 impl Drop for Submitted {
@@ -294,6 +296,7 @@ impl Submitted {
             }
             let Entry { handed, small_before } = self.queue.as_ref()?.queue.pop()?;
             self.small_before = small_before;
+            self.has_changed = true;
             match handed {
                 Handed::Operation { request, due, member: None } => {
                     return Some(Submission { request, small_before, ends: Ends::One(due) });
@@ -342,6 +345,12 @@ impl Submitted {
             dues.for_each(|due| due.report(Err(Failure::Held(missing.clone()))));
         };
         self.turned(|turn| turn.give_up(executor_time(now), tell));
+        self.has_changed = true;
+    }
+
+    /// Whether callers who wait for a slot, a start or an end may go on: also where all that was taken is held.
+    pub(super) fn take_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
     }
 
     /// An operation has ended: what follows it goes next, and else those who are to hear of it are told.
@@ -379,6 +388,7 @@ impl Submitted {
 
     /// One that was taken has been started; what follows it comes before all others.
     pub(super) fn started(&mut self, ends: &Ends<Due>) {
+        self.has_changed = true;
         self.awaits_part = matches!(ends, Ends::One(due) if due.is_followed());
         if !self.awaits_part {
             self.done();
@@ -387,6 +397,7 @@ impl Submitted {
 
     /// One that was taken cannot be started.
     pub(super) fn refused(&mut self, ends: Ends<Due>, why: StartError) {
+        self.has_changed = true;
         self.done();
         self.tell(ends, Err(Failure::Start(why)));
     }
@@ -405,17 +416,18 @@ impl Engine {
         self.submitted.queue().clone()
     }
 
-    /// Starts what waits to be started, as far as there is room. Whether there was anything.
+    /// Starts what waits to be started, as far as there is room.
     #[inline]
-    pub(super) fn admit(&mut self, now: Instant) -> bool {
+    pub(super) fn admit(&mut self, now: Instant) {
         if executor_time(now) >= self.submitted.held_until() {
             self.submitted.give_up(now);
         }
-        !self.submitted.is_empty() && self.admit_some(now)
+        if !self.submitted.is_empty() {
+            self.admit_some(now);
+        }
     }
 
-    fn admit_some(&mut self, now: Instant) -> bool {
-        let mut any = false;
+    fn admit_some(&mut self, now: Instant) {
         while let Some(next) = self.submitted.next() {
             let mut open = Open::new(&next.request, self.node.as_deref());
             open.small_before = Some(next.small_before);
@@ -432,9 +444,7 @@ impl Engine {
                 }
                 Err(why) => self.submitted.refused(next.ends, why),
             }
-            any = true;
         }
-        any
     }
 
     /// Reports the ends of started operations, once outcomes are not held back.

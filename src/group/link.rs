@@ -16,7 +16,7 @@ use super::conn::{Traffic, Trusted};
 use super::error::ExchangeError;
 use super::matrix;
 use super::member_conn::{ConnState, MemberConn};
-use super::message::{Departure, MAX_MESSAGE, Message};
+use super::message::{Departure, MAX_MESSAGE, Message, Words};
 use super::sys;
 use super::watch::Waker;
 use crate::wire;
@@ -48,6 +48,8 @@ pub struct ControlLink {
     announced: Option<u32>,
     /// This rank has said that it leaves in good order.
     has_left: bool,
+    /// Why ranks have given up, as it was passed on and not taken yet.
+    words: Vec<Words>,
 }
 
 enum Role {
@@ -74,7 +76,7 @@ impl std::fmt::Debug for ControlLink {
 
 impl ControlLink {
     fn new(role: Role) -> Self {
-        Self { role, round: 0, failed: None, waker: None, announced: None, has_left: false }
+        Self { role, round: 0, failed: None, waker: None, announced: None, has_left: false, words: vec![] }
     }
 
     pub(super) fn alone() -> Self {
@@ -180,6 +182,7 @@ impl ControlLink {
     /// The link is of no use any more; rank 0 tells the others why.
     fn fail(&mut self, error: &ExchangeError) {
         self.failed = Some(error.clone());
+        self.pass_words();
         // The end of a process comes first: it is the cause of the failed exchange.
         if let (Some(_), Some(rank)) = (&self.waker, self.lost()) {
             self.tell_lost(rank);
@@ -289,6 +292,26 @@ impl ControlLink {
             self.announced = Some(rank);
             self.send(&Message::Lost(rank));
         }
+    }
+
+    /// Announces why this rank has given up; the close follows.
+    pub(super) fn give_up_saying(&mut self, text: &str) {
+        let rank = if let Role::Member { rank, .. } = &self.role { *rank } else { 0 };
+        self.send(&Message::GaveUp(Words { rank, text: text.to_owned() }));
+    }
+
+    /// Why ranks have given up, since the last call; rank 0 passes it on.
+    pub(super) fn take_words(&mut self) -> Vec<Words> {
+        self.pass_words();
+        std::mem::take(&mut self.words)
+    }
+
+    fn pass_words(&mut self) {
+        let words: Vec<_> = self.conns_mut().flat_map(MemberConn::take_words).collect();
+        if let Role::Leader(members) = &mut self.role {
+            words.iter().for_each(|words| tell_all(members, &Message::GaveUp(words.clone())));
+        }
+        self.words.extend(words);
     }
 
     /// Announces a graceful close to the others, after so many operations; nothing where the group has ended.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::conn::{ReadStatus, Traffic, Trusted};
 use super::error::ExchangeError;
-use super::message::{Departure, Message};
+use super::message::{Departure, Message, Words};
 
 /// Received messages of exchanges that may be queued; no rank has reason to send more ahead.
 const AHEAD: usize = 8;
@@ -35,6 +35,8 @@ pub(super) struct MemberConn {
     lost: Option<u32>,
     /// Ranks that have left, this one or others, and were not asked for yet.
     left: Vec<Departure>,
+    /// Why ranks have given up, this one or others; not asked for yet.
+    words: Vec<Words>,
     /// The other side has closed and reads nothing any more.
     write_closed: bool,
     /// A write was told that the connection was reset. The system says so once; a read then ends as if the other side had closed it.
@@ -58,6 +60,7 @@ impl MemberConn {
             messages: VecDeque::new(),
             lost: None,
             left: vec![],
+            words: vec![],
             write_closed: false,
             reset: None,
             roster: None,
@@ -89,6 +92,11 @@ impl MemberConn {
     /// The ranks that have left since the last call.
     pub(super) fn take_left(&mut self) -> Vec<Departure> {
         std::mem::take(&mut self.left)
+    }
+
+    /// Why ranks have given up, since the last call.
+    pub(super) fn take_words(&mut self) -> Vec<Words> {
+        std::mem::take(&mut self.words)
     }
 
     /// The next message of an exchange.
@@ -154,6 +162,11 @@ impl MemberConn {
                 }
                 Ok(Some(Message::Left(departure))) => self.left.push(departure),
                 Ok(Some(Message::Lost(rank))) => self.lost = Some(rank),
+                Ok(Some(Message::GaveUp(words))) => {
+                    // Rank 0 speaks for others, all others for themselves.
+                    let rank = if self.rank == 0 { words.rank } else { self.rank };
+                    self.words.push(Words { rank, ..words });
+                }
                 Ok(Some(Message::Resend)) if self.roster.is_some() => {
                     if let Some(roster) = self.roster.take() {
                         self.trusted.queue_encoded(&roster);

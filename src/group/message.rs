@@ -69,6 +69,8 @@ pub(super) enum Message {
         #[serde(deserialize_with = "wire::at_most::<MAX_RANKS, _, _>")]
         line: Line,
     },
+    /// A rank has given up, and says why; rank 0 passes it on.
+    GaveUp(Words),
 }
 
 /// A rank has left in good order.
@@ -78,6 +80,15 @@ pub struct Departure {
     pub rank: u32,
     /// Operations that it has started; it takes part in no later one.
     pub started: u64,
+}
+
+/// Why a rank has given up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Words {
+    /// Which one.
+    pub rank: u32,
+    /// In its own words.
+    pub text: String,
 }
 
 /// Equal parts of consecutive ranks.

@@ -19,24 +19,28 @@ use std::time::Duration;
 
 use super::error::{Ending, ExchangeError, GroupEnd};
 use super::link::ControlLink;
-pub use super::message::Departure;
+pub use super::message::{Departure, Words};
 use super::sys::Unshared;
 use crate::error::Reason;
 use crate::runtime::fork_generation;
 
 /// Events of the control connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemberEvent {
     /// The process of this rank has ended.
     Lost(u32),
     /// A rank has left in good order.
     Left(Departure),
+    /// A rank has given up, and says why.
+    GaveUp(Words),
     /// The other ranks have been sent the end given to [`Notice::ended`].
     PeersNotified,
 }
 
 struct Shared {
     ended: OnceLock<GroupEnd>,
+    /// Why this rank has given up.
+    words: OnceLock<Box<str>>,
     /// The others have been sent the end, or that this rank leaves.
     notified: AtomicBool,
     /// This rank leaves, after so many operations.
@@ -94,6 +98,11 @@ impl Notice {
         }
     }
 
+    /// This rank gives up, and says why: ahead of [`ended`](Self::ended).
+    pub fn give_up(&self, words: &str) {
+        let _ = self.0.words.set(words.into());
+    }
+
     /// Whether the others have been sent the end, so that they do not take the end of this process for its cause.
     pub fn peers_notified(&self) -> bool {
         self.0.notified.load(Ordering::Acquire)
@@ -127,8 +136,8 @@ impl Control {
         wake_tx.set_nonblocking(true)?;
         wake_rx.set_nonblocking(true)?;
         let no = || AtomicBool::new(false);
-        let (ended, leaving) = (OnceLock::new(), OnceLock::new());
-        let shared = Arc::new(Shared { ended, notified: no(), leaving, stop: no(), wake_tx });
+        let (ended, words, leaving) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let shared = Arc::new(Shared { ended, words, notified: no(), leaving, stop: no(), wake_tx });
         link.attach(Waker { shared: shared.clone(), wake_rx: Arc::new(wake_rx) });
         let (requests, asked) = channel();
         let thread = std::thread::Builder::new().name("shouter-control".into());
@@ -250,6 +259,9 @@ impl Listener {
     /// Reports what the others sent to this process, and sends them what this process announced.
     fn pass_on(&mut self, tell: &impl Fn(MemberEvent)) {
         let leaving = self.shared.leaving.get().copied();
+        for words in self.link.take_words() {
+            tell(MemberEvent::GaveUp(words));
+        }
         for departure in self.link.take_left() {
             tell(MemberEvent::Left(departure));
         }
@@ -265,6 +277,9 @@ impl Listener {
         if (leaving.is_some() || ended.is_some()) && !self.shared.notified.load(Ordering::Relaxed) {
             if let Some(end) = ended.filter(|end| end.reason == Reason::Lost) {
                 self.link.tell_lost(end.rank);
+            }
+            if let Some(words) = self.shared.words.get() {
+                self.link.give_up_saying(words);
             }
             self.link.leave(leaving.filter(|_| ended.is_none()));
             self.shared.notified.store(true, Ordering::Release);

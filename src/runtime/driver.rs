@@ -195,8 +195,8 @@ impl<P: Poller + Send + 'static> Driver<P> {
 
     /// Blocks until `condition` returns a result, polling the engine meanwhile.
     ///
-    /// `condition` is asked before the first poll and then whenever something changed. It may be asked by another thread that
-    /// drives already, hence `Send + 'static`; it must be quick and must not block.
+    /// `condition` is asked before the first poll, after each poll that did something, and now and then after one that did not. It may be
+    /// asked by another thread that drives already, hence `Send + 'static`; it must be quick and must not block.
     ///
     /// # Errors
     ///
@@ -434,12 +434,12 @@ impl<P: Poller + Send + 'static> Inner<P> {
         self.waiters.have_fresh() || self.nudged.swap(false, Ordering::Relaxed)
     }
 
-    /// Polls once and checks the enqueued conditions. Busy also when one of them holds: a closure run by [`Driver::with`] may
-    /// have changed what another condition depends on.
+    /// Polls once, and checks the enqueued conditions if the poll did something, or they are due. Busy also when one of them holds: a closure
+    /// run by [`Driver::with`] may have changed what another condition depends on.
     #[inline]
     fn poll_and_serve(&self, poller: &mut P, now: Instant) -> Activity {
         let activity = poller.poll(now);
-        if (activity.is_busy() && !self.waiters.is_empty()) || self.waiters.have_fresh() {
+        if (activity.is_busy() && !self.waiters.is_empty()) || self.waiters.are_due() {
             let reached = self.waiters.serve(poller);
             return activity.or(Activity::from_busy(reached));
         }
@@ -484,8 +484,9 @@ impl<P: Poller + Send + 'static> Inner<P> {
             if let Some(mut locked) = self.try_lock() {
                 self.waiters.refresh();
                 let result = self.drive(&mut locked, &mut |_: &mut P| ticket.take(), deadline);
-                self.unlock(locked);
+                // First, for the release wakes who has waited longest.
                 self.waiters.remove(&ticket);
+                self.unlock(locked);
                 return result;
             }
             let now = Clock.now();

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 
 import torch
 import torch.distributed as dist
@@ -80,6 +81,21 @@ def an_abort():
     dist.barrier()
 
 
+def a_rank_that_raises():
+    """Where nobody catches it, the other one has the exception's text."""
+    dist.barrier()
+    if dist.get_rank() == 1:
+        try:
+            raise ValueError("no data")
+        except ValueError:
+            sys.excepthook(*sys.exc_info())  # as the interpreter does before it ends
+    else:
+        why = refused(lambda: dist.all_reduce(torch.ones(1000)), "it has given up: ValueError: no data", error=shouter.ShouterError)
+        assert why.rank == 1 and why.reason == "aborted" and isinstance(why, BACKEND_ERROR), vars(why)
+    again()
+    dist.barrier()
+
+
 def a_rank_that_is_killed():
     """In the middle of a training step; the other one names it, and goes on alone."""
     rank = dist.get_rank()
@@ -110,5 +126,5 @@ def stop() -> None:
     assert not receive.is_completed()
 
 
-CHECKS = [views_that_differ, works_that_nobody_keeps, a_group_that_was_left, an_abort, a_rank_that_is_killed]
+CHECKS = [views_that_differ, works_that_nobody_keeps, a_group_that_was_left, an_abort, a_rank_that_raises, a_rank_that_is_killed]
 ENDS = [0, -signal.SIGKILL]

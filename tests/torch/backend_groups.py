@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from backend_common import NEW, join, of, refused, same, start, stop
+
+import shouter
 
 
 def rank() -> int:
@@ -159,6 +163,28 @@ def calls_compared_in_detail():
         dist.set_debug_level(level)
 
 
+def time_outs_of_their_own():
+    """A group may have a longer one than the default group."""
+    numbers = rank(), size()
+    stop()
+    join(*numbers, seconds=2)
+    patient = dist.new_group(timeout=timedelta(seconds=60))
+    hasty = dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
+    if rank() == 1:
+        time.sleep(3)
+    tensor = of(rank())
+    dist.all_reduce(tensor, group=patient)
+    same(tensor, sum(of(peer) for peer in range(size())))
+    if rank() == 1:
+        time.sleep(1)
+    if rank() < 2:
+        why = refused(lambda: dist.all_reduce(of(0), group=hasty), error=shouter.ShouterError)
+        assert why.missing == ([] if rank() else [1]), vars(why)
+    dist.barrier(group=patient)
+    stop()
+    join(*numbers)
+
+
 def joining_twice():
     refused(lambda: dist.init_process_group("shouter", rank=0, world_size=1), "twice", error=Exception)
 
@@ -171,6 +197,7 @@ CHECKS = [
     a_group_that_is_split,
     two_dimensional_mesh,
     gloo_beside_it,
+    time_outs_of_their_own,
     joining_twice,
     another_job,
     a_backend_for_each_device,

@@ -319,6 +319,18 @@ pub unsafe extern "C" fn shouter_timeline(shouter: *const Shouter, path: *const 
     })
 }
 
+/// Gives up: ends the job for all its ranks, as where this one's program has met an error that it cannot go on with. Their calls fail from
+/// then on with SHOUTER_ERROR_PEER_FAILED, or, where none was under way, with SHOUTER_ERROR_CLOSED: both name this rank, and their texts have
+/// `why`, a string of which 1,024 bytes are kept. It waits for nobody; shouter_finalize frees the group.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_abort(shouter: *const Shouter, why: *const c_char) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers; the caller promises a string.
+        let (group, why) = unsafe { (group(shouter)?, text(why, "why")?) };
+        group.abort(why)
+    })
+}
+
 /// Writes the last 4,096 events of this rank to a new file, and the file's path, which ends in a zero byte, to the `len` bytes at `path`;
 /// a NULL `path` takes none. <https://ui.perfetto.dev> opens the file; it is in the folder that the key dump_folder names. If the path does not
 /// fit, the status is SHOUTER_ERROR_ARGUMENT, and the file is there. When a group ends in error, the same has been done already: the

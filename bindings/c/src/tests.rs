@@ -420,6 +420,7 @@ fn null_is_refused_everywhere() {
             shouter_stats(none, &mut Stats::default()),
             shouter_timeline(none, c"x".as_ptr()),
             shouter_dump(none, ptr::null_mut(), 0),
+            shouter_abort(none, c"x".as_ptr()),
             shouter_alloc(none, 1, &mut memory),
             shouter_free(none, (&raw mut work).cast()),
             shouter_pin(none, (&raw mut work).cast(), 1),

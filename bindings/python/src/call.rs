@@ -78,6 +78,34 @@ impl Way {
     }
 }
 
+/// A rank's block of a tensor that has one for each rank, behind those of the ranks before it; `size` is that of an element.
+///
+/// # Errors
+/// [`Error::Argument`] where counts do not say where that is.
+pub(crate) fn own_block(
+    kind: Collective,
+    (at, bytes): Span,
+    counts: Option<&[usize]>,
+    size: usize,
+    rank: u32,
+) -> Result<Span, Error> {
+    let lacking =
+        || Error::Argument(format!("{kind}: counts has none for rank {rank}; give one for each rank"));
+    let (before, from_own) =
+        counts.unwrap_or_default().split_at_checked(rank as usize).ok_or_else(lacking)?;
+    let own = from_own.first().ok_or_else(lacking)?.checked_mul(size);
+    let before = before.iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
+    let block = before.and_then(|before| before.checked_mul(size)).zip(own);
+    let block = block.filter(|(before, own)| before.checked_add(*own).is_some_and(|end| end <= bytes));
+    let (before, own) = block.ok_or_else(|| {
+        let found = bytes / size;
+        Error::Argument(format!(
+            "{kind}: {found} elements do not reach to the end of rank {rank}'s block, as counts say"
+        ))
+    })?;
+    Ok((at + before, own))
+}
+
 /// The kind of collective that a name such as "all-reduce" stands for.
 pub(crate) fn kind(name: &str) -> Result<Collective, Error> {
     let known = Collective::ALL.into_iter().find(|kind| kind.name() == name);

@@ -117,7 +117,8 @@ impl Group {
         };
         let span = |buffer: &Option<Buffer>| buffer.as_ref().map_or((0, 0), |found| (found.at, found.bytes));
         let (mut from, mut into) = (span(&given), span(&taken));
-        self.in_place(kind, root, (&mut from, &mut into), py, given.as_ref())?;
+        let counted = (&counts.0, &counts.1, dtype.size());
+        self.in_place(kind, root, (&mut from, &mut into), counted, py, given.as_ref())?;
         let elements = (from.1 / dtype.size(), into.1 / dtype.size());
         let counts = Counts::of(kind, self.rank == root, counts, elements);
         let stream = match (&given, &taken) {
@@ -142,12 +143,16 @@ impl Group {
         kind: Collective,
         root: u32,
         (from, into): (&mut Span, &mut Span),
+        (counts_in, counts_out, size): (&Option<Vec<usize>>, &Option<Vec<usize>>, usize),
         py: Python<'_>,
         given: Option<&Buffer>,
     ) -> PyResult<()> {
         let own = |(at, bytes): Span| {
             let block = bytes / self.size as usize;
             (at + block * self.rank as usize, block)
+        };
+        let counted = |whole: Span, counts: &Option<Vec<usize>>| {
+            call::own_block(kind, whole, counts.as_deref(), size, self.rank).map_err(|why| raised(py, &why))
         };
         let is_root = self.rank == root;
         let written = match (kind, *from, *into) {
@@ -173,16 +178,20 @@ impl Group {
                 true
             }
             (Collective::AllGatherV, (0, _), _) if given.is_none() => {
-                return Err(argument(
-                    py,
-                    "allgather with counts: give the array, if an empty one, apart from out",
-                ));
+                *from = counted(*into, counts_out)?;
+                false
             }
-            (Collective::ReduceScatterV, _, (0, 0)) => {
-                return Err(argument(
-                    py,
-                    "reducescatter with counts: give out, if an empty one, apart from the array",
-                ));
+            (Collective::GatherV, (0, _), _) if given.is_none() && is_root => {
+                *from = counted(*into, counts_out)?;
+                false
+            }
+            (Collective::ReduceScatterV, _, (0, _)) => {
+                *into = counted(*from, counts_in)?;
+                true
+            }
+            (Collective::ScatterV, _, (0, _)) if is_root => {
+                *into = counted(*from, counts_in)?;
+                true
             }
             (Collective::AllGather, (0, _), _) => {
                 *from = own(*into);
@@ -548,10 +557,17 @@ impl Group {
         Ok(aside(py, move || group.split(color, key))?.map(Self::new))
     }
 
-    /// Makes a group of these ranks.
-    fn group(&self, py: Python<'_>, ranks: Vec<u32>) -> PyResult<Self> {
+    /// Makes a group of these ranks, with a deadline of its own if there is one, in seconds.
+    #[pyo3(signature = (ranks, deadline=None))]
+    fn group(&self, py: Python<'_>, ranks: Vec<u32>, deadline: Option<f64>) -> PyResult<Self> {
+        let deadline = deadline.map(Duration::try_from_secs_f64).transpose();
+        let deadline = deadline.map_err(|why| argument(py, format!("deadline: {why}")))?;
         let group = self.live(py)?;
-        aside(py, move || group.group(&ranks)).map(Self::new)
+        let make = move || match deadline {
+            Some(deadline) => group.group_within(&ranks, deadline),
+            None => group.group(&ranks),
+        };
+        aside(py, make).map(Self::new)
     }
 
     /// Zeroed memory that the ranks of the host share.
@@ -585,6 +601,20 @@ impl Group {
         let left = aside(py, move || only.finalize());
         sweep();
         left
+    }
+
+    /// Ends the job, whose other ranks hear why, and leaves.
+    fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
+        if let Some(group) = self.take() {
+            let told = py.detach(|| {
+                let told = group.abort(why);
+                drop(group);
+                told
+            });
+            sweep();
+            told.map_err(|error| raised(py, &error))?;
+        }
+        Ok(())
     }
 
     /// Leaves the group without a word: its operations under way end, for the others with this rank as the culprit.

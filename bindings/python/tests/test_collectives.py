@@ -77,6 +77,22 @@ def test_collectives(job: Job) -> None:
             assert (mine == me + 0.5).all()
             shouter.reducescatter(np.ones(sum(counts)), mine, counts=counts)
             assert (mine == n).all()
+            # In place: a rank's block lies behind those of the ranks before it.
+            expected, own = np.repeat([0.5, 1.5, 2.5], counts), slice(sum(counts[:me]), sum(counts[: me + 1]))
+            out[:] = -1
+            out[own] = me + 0.5
+            assert shouter.allgather(None, out, counts=counts) is out
+            np.testing.assert_array_equal(out, expected)
+            out[:] = -1
+            out[own] = me + 0.5
+            shouter.gather(None if me == 2 else out[own], out if me == 2 else None, 2, counts=counts if me == 2 else [])
+            np.testing.assert_array_equal(out[own] if me != 2 else out, expected[own] if me != 2 else expected)
+            each = np.arange(sum(counts)) + float(me)
+            shouter.reducescatter(each, counts=counts)
+            np.testing.assert_array_equal(each[own], (np.arange(sum(counts)) * n + sum(range(n)))[own])
+            each = np.arange(float(sum(counts)))
+            shouter.scatter(each if me == 0 else None, None if me == 0 else mine, counts=counts if me == 0 else [])
+            np.testing.assert_array_equal(each[own] if me == 0 else mine, np.arange(sum(counts))[own])
             given, taken = [me] * n, list(range(n))
             out = np.empty(sum(taken))
             shouter.alltoall(np.full(sum(given), me), out.view(np.int64), given=given, taken=taken)

@@ -43,6 +43,10 @@ def test_bad_input(job: Job) -> None:
         refused(lambda: g.allgather(x, x.copy()), "2 x 8 are needed")
         refused(lambda: g.alltoall(np.ones(3)), "2 x 1")
         refused(lambda: g.allgather(x, np.ones(9), counts=[1, 9]), "counts add up to 10")
+        refused(lambda: g.allgather(None, np.ones(9), counts=[9, 9]), "9 elements" if g.rank else "add up to 18")
+        refused(lambda: g.allgather(None, np.ones(9), counts=[]), f"none for rank {g.rank}")
+        refused(lambda: g.reducescatter(np.ones(9), counts=[2**62, 2**62]), "counts say" if g.rank else "9 elements")
+        refused(lambda: g.reducescatter(bytes(2), counts=[1, 1]), "read-only")
         refused(lambda: g.broadcast(x, 2), "root 2")
         refused(lambda: g.send(x, 5), "5")
         refused(lambda: g.group([0, 0]), "twice")
@@ -89,20 +93,80 @@ def test_another_thread_ends_a_call_that_waits(job: Job) -> None:
     )
 
 
-def test_counts_are_not_in_place(job: Job) -> None:
+def test_others_hear_what_a_rank_has_raised(job: Job) -> None:
+    """On its host and on another one, whoever it is, in an operation and in none; and the program's own hook is called."""
+    for odd, how in ((0, "raise"), (1, "raise"), (3, "abort"), (2, "with"), (1, "half")):
+        ended = job(
+            4,
+            f"""
+            import sys, time
+            sys.excepthook = lambda kind, error, trace: print(f"told of {{error}}", flush=True)
+            g = shouter.init(deadline="60s", heartbeat_timeout="60s")
+            half = g.split(g.rank % 2)
+            g.barrier()
+            text = "no data: “42” " + "x" * 2000
+            if g.rank == {odd}:
+                time.sleep(0.3)
+                if "{how}" == "abort":
+                    shouter.abort("ValueError: " + text)
+                    sys.exit()
+                if "{how}" == "half":
+                    half.abort("ValueError: " + text)
+                if "{how}" == "with":
+                    with g:
+                        raise ValueError(text)
+                raise ValueError(text)
+            begun = time.monotonic()
+            if g.rank == ({odd} + 1) % 4:
+                time.sleep(1)
+            try:
+                (half if g.rank == ({odd} + 2) % 4 else g).allreduce(np.ones(3 if {odd} % 2 else 50_000))
+                raise AssertionError("not ended")
+            except (PeerFailed, Closed) as why:
+                rank = why.rank if g.rank != ({odd} + 2) % 4 else half.job_rank(why.rank)
+                assert rank == {odd} and why.reason == "aborted", vars(why)
+                assert "it has given up: ValueError: no data: “42” xxx" in str(why), why
+                assert "x" * 900 in str(why) and "x" * 1100 not in str(why), why
+                assert time.monotonic() - begun < 20, "not heard of at once"
+                print(f"heard {{g.rank}}", flush=True)
+            shouter.abort()
+            """,
+            ok=False,
+            options=("--hosts", "2"),
+            SHOUTER_TRANSPORT="kernel",
+        )
+        assert all(f"heard {rank}" in ended.stdout for rank in range(4) if rank != odd), (how, odd, ended.stdout + ended.stderr)
+        assert ("told of no data" in ended.stdout) == (how != "abort"), ended.stdout
+
+
+def test_a_group_has_a_deadline_of_its_own(job: Job) -> None:
     job(
         2,
         """
-        g = shouter.init()
-        for call in (lambda: g.allgather(None, np.ones(2), counts=[2, 0]), lambda: g.reducescatter(np.ones(2), counts=[2, 0])):
+        import time
+
+        g = shouter.init(deadline="2s")
+        patient, hasty = g.group([0, 1], deadline=60), g.group([1, 0], deadline=0.3)
+        for wrong in (0, -1, 1e12):
             try:
-                call()
+                g.group([0, 1], deadline=wrong)
                 raise AssertionError("not refused")
             except ArgumentError as why:
-                assert "apart" in str(why), why
-        out = np.empty(2 - 2 * g.rank)
-        g.reducescatter(np.ones(2), out, counts=[2, 0])
-        assert (out == 2).all()
+                assert "deadline" in str(why), why
+        if g.rank == 1:
+            time.sleep(3)
+        patient.barrier()
+        if g.rank == 1:
+            time.sleep(1)
+        try:
+            hasty.barrier()
+            raise AssertionError("not ended")
+        except Deadline as why:
+            assert g.rank == 0 and why.missing == [0], vars(why)
+        except (PeerFailed, Closed) as why:
+            assert g.rank == 1, vars(why)
+        g.barrier()
+        patient.barrier()
         """,
     )
 

@@ -17,7 +17,8 @@ use shouter::Collective;
 use super::peers::{self, Peer};
 use super::report::Report;
 use super::sizes::Sizes;
-use super::{BenchError, kernel, patience, ranks_output, workload};
+use super::{kernel, patience, ranks_output, workload};
+use crate::failure::CommandError;
 use numbers::{DTYPES, exact, whole};
 use placement::BUFFER_PLACEMENTS;
 pub(crate) use sendrecv::{
@@ -105,7 +106,7 @@ impl DataArgs {
 }
 
 /// Refuses what does not go together.
-fn check_job(job: &JobArgs) -> Result<(), BenchError> {
+fn check_job(job: &JobArgs) -> Result<(), CommandError> {
     let fits = match job.transport.as_str() {
         "shm" => job.hosts == 1,
         "rud" => job.hosts == job.ranks,
@@ -113,14 +114,14 @@ fn check_job(job: &JobArgs) -> Result<(), BenchError> {
         _ => true,
     };
     if !fits {
-        return Err(BenchError::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--transport {} does not carry {} ranks on {} hosts: shm wants --hosts 1, rud as many hosts as ranks, \
              tcp, verbs and kernel several hosts",
             job.transport, job.ranks, job.hosts
         )));
     }
     if job.threads && job.hosts != 1 {
-        return Err(BenchError::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "the threads of one process are on one host: leave out --threads or --hosts {}",
             job.hosts
         )));
@@ -129,16 +130,19 @@ fn check_job(job: &JobArgs) -> Result<(), BenchError> {
 }
 
 /// The same of a collective with elements; gives its sizes.
-fn check(collective: Collective, CollectiveArgs { job, data }: &CollectiveArgs) -> Result<Sizes, BenchError> {
+fn check(
+    collective: Collective,
+    CollectiveArgs { job, data }: &CollectiveArgs,
+) -> Result<Sizes, CommandError> {
     check_job(job)?;
     if !job.against.is_empty() && data.dtype != "f32" {
-        return Err(BenchError::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "the peers of --against have f32, which cannot be compared with --dtype {}; leave one of the two out",
             data.dtype
         )));
     }
     if collective != Collective::AllReduce && data.memory.iter().any(|word| word == "gpu") {
-        return Err(BenchError::Usage(
+        return Err(CommandError::Usage(
             "--memory gpu goes with allreduce only; give shared or private".into(),
         ));
     }
@@ -151,7 +155,7 @@ fn check(collective: Collective, CollectiveArgs { job, data }: &CollectiveArgs) 
 }
 
 /// Runs `shouter bench` for a collective that moves elements.
-pub(crate) fn main(collective: Collective, args: &CollectiveArgs) -> Result<(), BenchError> {
+pub(crate) fn main(collective: Collective, args: &CollectiveArgs) -> Result<(), CommandError> {
     let sizes = check(collective, args)?;
     let listed: Vec<String> = sizes.0.iter().map(ToString::to_string).collect();
     let (listed, memory) = (listed.join(","), args.data.memory.join(","));
@@ -160,7 +164,7 @@ pub(crate) fn main(collective: Collective, args: &CollectiveArgs) -> Result<(), 
 }
 
 /// Runs `shouter bench barrier`.
-pub(crate) fn barrier(job: &JobArgs) -> Result<(), BenchError> {
+pub(crate) fn barrier(job: &JobArgs) -> Result<(), CommandError> {
     check_job(job)?;
     measure_collective(Collective::Barrier, job, &[], &[])
 }
@@ -179,7 +183,7 @@ fn measure_collective(
     job: &JobArgs,
     data: &[&str],
     sizes: &[u64],
-) -> Result<(), BenchError> {
+) -> Result<(), CommandError> {
     let processes = if job.threads { 1 } else { job.ranks };
     let (name, threads) = (workload::name(collective), (job.ranks / processes).to_string());
     let worker = ["collective-worker", "--collective", name, "--one-clock", "--threads", &threads];
@@ -187,7 +191,7 @@ fn measure_collective(
 }
 
 /// The launcher of our ranks, up to what they are to run of this program.
-fn launcher(job: &JobArgs) -> Result<Command, BenchError> {
+fn launcher(job: &JobArgs) -> Result<Command, CommandError> {
     let exe = std::env::current_exe()?;
     let mut command = Command::new(&exe);
     let processes = if job.threads { 1 } else { job.ranks };
@@ -205,7 +209,7 @@ fn launcher(job: &JobArgs) -> Result<Command, BenchError> {
 }
 
 /// Runs our ranks with these options of the worker, then the peers.
-fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> Result<(), BenchError> {
+fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> Result<(), CommandError> {
     let mut report = Report::new(job.json);
     let mut command = launcher(job)?;
     command.arg("bench").args(what.worker);

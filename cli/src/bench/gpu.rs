@@ -31,7 +31,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::{BenchError, sizes};
+use super::sizes;
+use crate::failure::CommandError;
 use table::{Row, RowVerdict, Table};
 
 /// A part of the check.
@@ -159,14 +160,14 @@ impl GpuArgs {
 const PARTS: [Part; 5] = [Part::Bits, Part::Sanitizer, Part::Speed, Part::Staged, Part::Ipc];
 
 /// Runs `shouter bench gpu`.
-pub(crate) fn main(args: &GpuArgs) -> Result<(), BenchError> {
+pub(crate) fn main(args: &GpuArgs) -> Result<(), CommandError> {
     let mut table = Table::new(args.json);
     run(args, &mut table)?;
     table.finish()
 }
 
 /// Every row of these parts is skipped, for one reason.
-fn skip(args: &GpuArgs, parts: &[Part], why: &str, table: &mut Table) -> Result<(), BenchError> {
+fn skip(args: &GpuArgs, parts: &[Part], why: &str, table: &mut Table) -> Result<(), CommandError> {
     for (row, aim) in parts.iter().flat_map(|part| args.rows(*part)) {
         table.push(Row {
             verdict: Some(RowVerdict::Skipped),
@@ -178,9 +179,9 @@ fn skip(args: &GpuArgs, parts: &[Part], why: &str, table: &mut Table) -> Result<
 }
 
 #[cfg(not(feature = "cuda"))]
-fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
+fn run(args: &GpuArgs, table: &mut Table) -> Result<(), CommandError> {
     if !args.compile.is_empty() {
-        return Err(BenchError::Usage(
+        return Err(CommandError::Usage(
             "this build has no CUDA; build it with the feature cuda, which is on by default".into(),
         ));
     }
@@ -188,7 +189,7 @@ fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
 }
 
 #[cfg(feature = "cuda")]
-fn run(args: &GpuArgs, table: &mut Table) -> Result<(), BenchError> {
+fn run(args: &GpuArgs, table: &mut Table) -> Result<(), CommandError> {
     use shouter_reducer::cuda::Cuda;
 
     if !args.compile.is_empty() {

@@ -21,7 +21,8 @@ use clap::{Args, ValueEnum};
 use super::peers::Peer;
 use super::report::{Report, ReportLine};
 use super::sizes::Sizes;
-use super::{BenchError, kernel, patience, ranks_output};
+use super::{kernel, patience, ranks_output};
+use crate::failure::CommandError;
 
 /// What goes over the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +212,7 @@ pub(crate) struct WorkerArgs {
 }
 
 /// Runs `shouter bench stream`.
-pub(crate) fn stream(args: &StreamArgs) -> Result<(), BenchError> {
+pub(crate) fn stream(args: &StreamArgs) -> Result<(), CommandError> {
     let mut report = Report::new(args.link.json);
     let extra = if args.duplex { vec!["--duplex".to_owned()] } else { vec![] };
     for line in run(&args.link, &extra)? {
@@ -230,7 +231,7 @@ pub(crate) fn stream(args: &StreamArgs) -> Result<(), BenchError> {
 }
 
 /// Runs `shouter bench connections`.
-pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), BenchError> {
+pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), CommandError> {
     let mut report = Report::new(args.json);
     let link = LinkArgs {
         protocol: vec![Measured::Wire(Protocol::Tcp)],
@@ -266,10 +267,10 @@ pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), BenchError> {
 }
 
 /// Runs `shouter bench pingpong`.
-pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), BenchError> {
+pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), CommandError> {
     let largest = u64::from(args.link.mtu) - u64::from(wire::HEADROOM);
     if let Some(size) = args.bytes.0.iter().find(|size| **size > largest) {
-        return Err(BenchError::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "a message of {size} bytes does not fit a datagram at MTU {}; use {largest} at most, or raise --mtu",
             args.link.mtu
         )));
@@ -291,7 +292,7 @@ pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), BenchError> {
     Ok(report.finish()?)
 }
 
-fn against(link: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Result<(), BenchError> {
+fn against(link: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Result<(), CommandError> {
     for peer in &link.against {
         match peer {
             #[cfg(feature = "verbs")]
@@ -312,7 +313,7 @@ fn against(link: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Resul
 }
 
 /// Starts the two processes and gathers the lines of rank 0.
-fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<ReportLine>, BenchError> {
+fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<ReportLine>, CommandError> {
     let mut protocols = vec![];
     let mut channel = None;
     for measured in &args.protocol {
@@ -322,7 +323,7 @@ fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<ReportLine>, BenchError>
         }
     }
     if channel.is_some() && args.protocol.len() > 1 {
-        return Err(BenchError::Usage(
+        return Err(CommandError::Usage(
             "verbs and kernel are measured alone: give one of them, or a list of raw, udp, rud and tcp"
                 .into(),
         ));
@@ -357,7 +358,7 @@ fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<ReportLine>, BenchError>
 }
 
 /// The body of one of the two processes.
-pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
+pub(crate) fn worker(args: &WorkerArgs) -> Result<(), CommandError> {
     if let Some(name) = &args.channel {
         return match &args.bytes {
             Some(sizes) => channel::pingpong(args, &sizes.0, name),

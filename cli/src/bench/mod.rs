@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use shouter::Collective;
 
+use crate::failure::CommandError;
 use crate::status::Status;
 use report::ReportLine;
 
@@ -191,23 +192,6 @@ fn measured(what: &str, check: &str) -> String {
     )
 }
 
-/// Why there are no figures.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BenchError {
-    /// The command line asks for something that cannot be.
-    #[error("{0}")]
-    Usage(String),
-    /// A measurement failed.
-    #[error("{0}")]
-    Failed(String),
-    /// The library.
-    #[error(transparent)]
-    Library(#[from] shouter::Error),
-    /// A system call.
-    #[error(transparent)]
-    System(#[from] io::Error),
-}
-
 /// Runs the bench and returns the exit status.
 pub(crate) fn main(args: &BenchArgs) -> Status {
     let outcome = match &args.bench {
@@ -230,20 +214,20 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::Gpu(args) => gpu::main(args),
         Bench::CollectiveWorker(args) => collective::worker(args),
         Bench::LinkWorker(args) => link::worker(args),
-        Bench::KernelPeer(args) => kernel::peer(args).map_err(BenchError::from),
+        Bench::KernelPeer(args) => kernel::peer(args).map_err(CommandError::from),
     };
     match outcome {
         Ok(()) => Status::OK,
         Err(error) => {
             eprintln!("shouter bench: {error}");
-            if matches!(error, BenchError::Usage(_)) { Status::USAGE } else { Status::FAILED }
+            if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
         }
     }
 }
 
 /// Runs the launcher with `--json` and gathers the lines that ranks print as JSON; what else they say goes to standard
 /// error.
-fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine>, BenchError> {
+fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine>, CommandError> {
     let output = output_within(command.stderr(Stdio::inherit()), limit)?;
     let mut lines = vec![];
     for text in String::from_utf8_lossy(&output.stdout).lines() {
@@ -257,7 +241,7 @@ fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine
     if output.status.success() {
         return Ok(lines);
     }
-    Err(BenchError::Failed(format!("the ranks ended with {}", output.status)))
+    Err(CommandError::Failed(format!("the ranks ended with {}", output.status)))
 }
 
 /// Runs a command to its end and returns what it printed; one that takes longer than `limit` is ended.

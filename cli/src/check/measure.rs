@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use shouter::{Error, Exchange, Group};
 
-use super::CheckError;
 use crate::bench::report::{median, percentiles_us};
+use crate::failure::CommandError;
 
 /// Bytes of the messages whose latency is measured.
 pub(super) const LATENCY_BYTES: usize = size_of::<u64>();
@@ -91,7 +91,7 @@ pub(super) fn run(
     group: &Group,
     plan: Plan,
     mut begun: impl FnMut(u32, u32),
-) -> Result<Vec<Seen>, CheckError> {
+) -> Result<Vec<Seen>, CommandError> {
     let (rank, rounds) = (group.rank(), rounds(group.size()));
     let share = |share: f64| Duration::from_secs_f64(plan.seconds * share);
     let bytes = if rounds > 0 { plan.bytes } else { 0 };
@@ -221,7 +221,7 @@ fn send(group: &Group, peer: u32, limit: Duration, own: &mut [u8]) -> Result<f64
 }
 
 /// Receives and confirms what [`send`] sends, and checks the ends of each message.
-fn receive(group: &Group, peer: u32, theirs: &mut [Vec<u8>; WINDOW]) -> Result<(), CheckError> {
+fn receive(group: &Group, peer: u32, theirs: &mut [Vec<u8>; WINDOW]) -> Result<(), CommandError> {
     for window in 0.. {
         let mut word = [MORE];
         group.receive(&mut word, peer, CONTROL)?;
@@ -235,7 +235,7 @@ fn receive(group: &Group, peer: u32, theirs: &mut [Vec<u8>; WINDOW]) -> Result<(
         for (status, came) in ended.iter().zip(&*theirs) {
             let ends = [came.first().copied(), came.last().copied()];
             if status.count != came.len() as u64 || ends != due.map(Some) {
-                return Err(CheckError::Failed(format!(
+                return Err(CommandError::Failed(format!(
                     "a message of {} bytes from rank {peer} came wrong: {} bytes, with {ends:?} at its ends where {due:?} was due",
                     came.len(),
                     status.count

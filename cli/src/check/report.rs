@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use shouter::{Group, Tag};
 
-use super::CheckError;
 use super::judge::{Judgement, Pair, judge};
 use super::measure::{LATENCY_BYTES, Offset, Seen};
+use crate::failure::CommandError;
 use crate::info::Item;
 
 /// The tag of what ranks tell.
@@ -73,7 +73,7 @@ pub(super) fn gather(
     group: &Group,
     mut own: OfRank,
     limit: Duration,
-) -> Result<Option<Vec<OfRank>>, CheckError> {
+) -> Result<Option<Vec<OfRank>>, CommandError> {
     own.seen.sort_by_key(|seen| seen.peer);
     if group.rank() > 0 {
         group.send(&serde_json::to_vec(&own).map_err(std::io::Error::from)?, 0, REPORT)?;
@@ -81,7 +81,7 @@ pub(super) fn gather(
     }
     let mut all = vec![own];
     for rank in 1..group.size() {
-        let failed = |why: String| CheckError::Failed(format!("what rank {rank} has measured: {why}"));
+        let failed = |why: String| CommandError::Failed(format!("what rank {rank} has measured: {why}"));
         let found = group.probe(rank, Tag::Is(REPORT), limit)?;
         let bytes = found.ok_or_else(|| failed(format!("nothing has come within {limit:?}")))?.bytes();
         let most = MOST_OWN + MOST_EACH * u64::from(group.size());
@@ -138,7 +138,7 @@ pub(super) struct Report {
 
 impl Report {
     /// Of what all ranks have told, by rank.
-    pub(super) fn new(all: &[OfRank], bandwidth_bytes: usize, factor: f64) -> Result<Self, CheckError> {
+    pub(super) fn new(all: &[OfRank], bandwidth_bytes: usize, factor: f64) -> Result<Self, CommandError> {
         let size = all.len() as u32;
         let of_hosts: Vec<u32> = all.iter().map(|rank| rank.host).collect();
         let mut hosts = vec![];
@@ -151,7 +151,7 @@ impl Report {
         for a in 0..size {
             for b in a + 1..size {
                 pairs.push(pair(all, a, b).ok_or_else(|| {
-                    CheckError::Failed(format!("rank {a} and rank {b} have told nothing of each other"))
+                    CommandError::Failed(format!("rank {a} and rank {b} have told nothing of each other"))
                 })?);
             }
         }

@@ -11,7 +11,8 @@ use shouter_reducer::schedule::Algorithm;
 use super::PlanArgs;
 use super::table::Row;
 use crate::bench::report::ReportLine;
-use crate::bench::{BenchError, output_within, patience, workload};
+use crate::bench::{output_within, patience, workload};
+use crate::failure::CommandError;
 
 /// Measures the size of each row.
 pub(super) fn measure(
@@ -19,10 +20,10 @@ pub(super) fn measure(
     collective: Collective,
     grid: &Grid,
     args: &PlanArgs,
-) -> Result<(), BenchError> {
+) -> Result<(), CommandError> {
     if !grid.is_even() {
         let why = "--compare measures hosts with the same number of ranks: give --ranks and a number of --hosts that divides it";
-        return Err(BenchError::Usage(why.into()));
+        return Err(CommandError::Usage(why.into()));
     }
     let sizes: Vec<u64> = rows.iter().map(|row| row.bytes).collect();
     let job = Job {
@@ -67,7 +68,7 @@ pub(super) struct Job<'a> {
 
 impl Job<'_> {
     /// Runs `shouter bench`; returns sizes and medians in microseconds. A barrier has size 0. Tensors are staged, as the model has it.
-    pub(super) fn run(self, collective: Collective, sizes: &[u64]) -> Result<Vec<(u64, f64)>, BenchError> {
+    pub(super) fn run(self, collective: Collective, sizes: &[u64]) -> Result<Vec<(u64, f64)>, CommandError> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", workload::name(collective), "--json"]);
         command.args(["--ranks", &self.ranks.to_string(), "--hosts", &self.hosts.to_string()]);
@@ -91,7 +92,7 @@ impl Job<'_> {
         }
         let output = output_within(&mut command, patience(sizes.len().max(1), self.seconds))?;
         if !output.status.success() {
-            return Err(BenchError::Failed(format!(
+            return Err(CommandError::Failed(format!(
                 "shouter bench {} ended with {}",
                 workload::name(collective),
                 output.status

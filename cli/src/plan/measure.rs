@@ -14,7 +14,7 @@ use shouter_reducer::schedule::Algorithm;
 use super::compare::Job;
 use super::fit::{self, Point};
 use super::{PlanArgs, costs_file, read_costs, shape};
-use crate::bench::BenchError;
+use crate::failure::CommandError;
 
 /// A collective, the algorithm that it uses, and sizes: of each kind a few, so that every figure of the model shows in some.
 type Series = (Collective, Algorithm, &'static [u64]);
@@ -35,9 +35,9 @@ const BETWEEN: [Series; 4] = [
 const BROADCAST: Algorithm = Algorithm::Direct;
 const GATHER: Algorithm = Algorithm::Direct;
 
-pub(super) fn main(args: &PlanArgs) -> Result<(), BenchError> {
+pub(super) fn main(args: &PlanArgs) -> Result<(), CommandError> {
     let path = costs_file(args).ok_or_else(|| {
-        BenchError::Usage("neither HOME nor XDG_CACHE_HOME is known; name a file with --costs".into())
+        CommandError::Usage("neither HOME nor XDG_CACHE_HOME is known; name a file with --costs".into())
     })?;
     let mut table = match path.exists() {
         true => read_costs(args)?,
@@ -63,9 +63,9 @@ pub(super) fn main(args: &PlanArgs) -> Result<(), BenchError> {
 }
 
 /// Measures two ranks, on so many hosts.
-fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, BenchError> {
+fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, CommandError> {
     let grid = Grid::new(2, 2 / hosts, Plan::default().leaf_size)
-        .map_err(|why| BenchError::Usage(why.to_string()))?;
+        .map_err(|why| CommandError::Usage(why.to_string()))?;
     let mut points = Vec::new();
     for &(collective, algorithm, sizes) in what {
         let job = Job {

@@ -239,6 +239,9 @@ pub enum AbortReason {
          the job again"
     )]
     Stopped,
+    /// It has ended the group itself; why, once that is known.
+    #[error("it has given up{}; look at its log", WordsText(_0))]
+    GaveUp(Option<Box<str>>),
     /// Its heartbeats arrive, and what is sent to it does not.
     #[error(
         "it is alive, and messages to it do not arrive; see that all switches and ports on the way to it carry packets of the \
@@ -280,6 +283,18 @@ impl fmt::Display for DivergenceText<'_> {
     }
 }
 
+/// What a rank that has given up says.
+struct WordsText<'a>(&'a Option<Box<str>>);
+
+impl fmt::Display for WordsText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(words) => write!(f, ": {words}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl AbortReason {
     /// The reason as a number on the wire; 0 stands for none.
     pub fn code(&self) -> u32 {
@@ -293,6 +308,7 @@ impl AbortReason {
             Self::Disconnected => 7,
             Self::Stopped => 8,
             Self::Unreachable => 9,
+            Self::GaveUp(_) => 10,
         }
     }
 
@@ -307,6 +323,7 @@ impl AbortReason {
             7 => Self::Disconnected,
             8 => Self::Stopped,
             9 => Self::Unreachable,
+            10 => Self::GaveUp(None),
             _ => Self::Aborted,
         }
     }

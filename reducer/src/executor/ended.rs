@@ -16,18 +16,25 @@ pub(super) struct Ended {
     completed: VecDeque<Completed>,
     /// Why the group has ended.
     cause: Option<Arc<AbortCause>>,
+    /// The rank that has given up, as another one says. Why is told by other ways.
+    gave_up: Option<Rank>,
 }
 
 impl Ended {
     /// Nothing; with room for so many operations.
     pub(super) fn new(operations: usize) -> Self {
-        Self { completed: VecDeque::with_capacity(operations), cause: None }
+        Self { completed: VecDeque::with_capacity(operations), cause: None, gave_up: None }
     }
 
     /// Why the group has ended, if it has.
     #[inline]
     pub(super) fn cause(&self) -> Option<&Arc<AbortCause>> {
         self.cause.as_ref()
+    }
+
+    /// Another rank says that this one has given up.
+    pub(super) fn hear_of(&mut self, rank: Rank) {
+        self.gave_up.get_or_insert(rank);
     }
 
     /// Whether the group has ended.
@@ -67,6 +74,11 @@ impl Executor {
             let cause = Arc::clone(&cause);
             self.fail(seq, |subject| OpError::Aborted { subject, cause });
         }
+    }
+
+    /// The rank that has given up, as another one says: in the group of all that does not end the group, for why is told by other ways.
+    pub fn given_up(&self) -> Option<Rank> {
+        self.ended.gave_up.filter(|_| !self.ended.is_over())
     }
 
     /// Why the group has ended, if it has.

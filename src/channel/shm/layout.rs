@@ -73,6 +73,11 @@ pub(super) const RELAY_AT: usize = 40;
 /// The operation that ranks disagree about, and what the votes say of it.
 pub(super) const DISPUTE_AT: usize = 2 * APART;
 pub(super) const VERDICT_AT: usize = 3 * APART;
+/// Why a rank has given up: which one and a state, the length, the text.
+pub(super) const WORDS_AT: usize = 8 * APART;
+/// Bytes of that text at most.
+pub(super) const WORDS: usize = 1024;
+const _: () = assert!(WORDS_AT + 16 + WORDS <= PAGE && WORDS.is_multiple_of(8));
 
 impl Layout {
     /// The layout of a shape; `None` if it exceeds the address space.

@@ -27,7 +27,7 @@ pub(crate) use arena::SharedMemory;
 pub(crate) use layout::ANNOUNCEMENTS;
 pub(crate) use layout::{CELL_PAYLOAD, RING, Shape};
 pub(crate) use rings::Ring;
-pub(crate) use segment::{Abort, Announcement, NodeSegment, Tag};
+pub(crate) use segment::{Abort, Announcement, NodeSegment, Tag, shortened};
 pub(crate) use view::{pack, pack_identity, pack_small, unpack, unpack_small};
 
 #[cfg(test)]

@@ -20,10 +20,10 @@ use super::sys::{self, Mapping, Watch};
 use super::view::{unpack, unpack_small};
 
 mod end;
-pub(crate) use end::Abort;
+pub(crate) use end::{Abort, shortened};
 
 /// "shouter" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x05");
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x06");
 
 /// In the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;

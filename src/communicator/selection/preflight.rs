@@ -258,12 +258,12 @@ fn unheard(up: &mut dyn OverPorts, now: Instant, config: &Config, peer: &PeerAdd
         Ok((_, Resolution::Station(mac))) if passed > 0 => format!(
             "port: station {mac} answers echo requests, and nothing comes by {name}; see that nothing in between filters \
              {protocol} port {}, and that {ip} belongs to {rank} alone",
-            port::RUD_PORT
+            config.data_port
         ),
         Ok((hop, Resolution::Station(mac))) => format!(
             "address: station {mac} answers ARP for {hop}, and neither echo requests nor {name} for {ip}; see that {ip} is \
              {rank}'s address and no other station's, and that nothing in between filters {protocol} port {}",
-            port::RUD_PORT
+            config.data_port
         ),
         Ok((hop, _)) => format!(
             "ARP: nobody answers for {hop}; see that it is the right address, and that both ports are on one network (VLAN, \

@@ -7,6 +7,7 @@ fn leader(transport: TransportChoice, crc: bool, ip: [u8; 4]) -> Advertisement {
         crc,
         ports: vec![],
         mtu: 9000,
+        data_port: 1,
         kernel: listens,
         control: None,
         rdma: Default::default(),
@@ -28,6 +29,11 @@ fn leaders_that_do_not_go_together_are_named() {
         ),
         (leader(Tcp, true, near), leader(Kernel, true, near), "rank 4 has \"kernel\""),
         (leader(Tcp, false, near), leader(Tcp, true, near), "rank 0 has crc = \"off\" and rank 4 has \"on\""),
+        (
+            Advertisement { ports: vec![(near.into(), vec![])], ..leader(Rud, true, near) },
+            Advertisement { ports: vec![(near.into(), vec![])], data_port: 2, ..leader(Rud, true, near) },
+            "rank 0 has data_port = 1 and rank 4 has 2",
+        ),
         (leader(Kernel, true, [127, 0, 1, 1]), leader(Kernel, true, near), "set kernel_address"),
     ];
     for (a, b, says) in cases {

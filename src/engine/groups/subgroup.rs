@@ -151,12 +151,11 @@ impl Subgroup {
         self.begin(now, request)
     }
 
-    /// Starts what waits to be started, as far as there is room. Whether there was anything.
-    fn admit(&mut self, now: Instant) -> bool {
+    /// Starts what waits to be started, as far as there is room.
+    fn admit(&mut self, now: Instant) {
         if executor_time(now) >= self.submitted.held_until() {
             self.submitted.give_up(now);
         }
-        let mut any = false;
         while let Some(next) = self.submitted.next() {
             match self.begin(now, next.request.clone()) {
                 Ok(op) => {
@@ -169,9 +168,7 @@ impl Subgroup {
                 }
                 Err(why) => self.submitted.refused(next.ends, why),
             }
-            any = true;
         }
-        any
     }
 
     /// Reports the ends of started operations and messages, once outcomes are not held back.
@@ -305,7 +302,9 @@ impl Subgroup {
         if !self.is_active() {
             return false;
         }
-        let mut busy = self.greet(up) | self.admit(now);
+        let mut busy = self.greet(up);
+        self.admit(now);
+        busy |= self.submitted.take_change();
         let time = executor_time(now);
         let is_running = !self.under_way.is_empty();
         let (executor, beside, mut route) = self.parts(up);

@@ -105,6 +105,21 @@ fn other_causes_go_with_the_data_and_are_not_taken_for_a_death_either() {
     }
 }
 
+#[test]
+fn why_a_rank_has_given_up_every_other_one_hears() {
+    for gave_up in 0..3 {
+        let mut ranks = ranks(3, straight);
+        let notice = ranks[gave_up as usize].control.notice();
+        notice.give_up("no data");
+        notice.ended(end(gave_up, Reason::Aborted));
+        assert_eq!(ranks[gave_up as usize].next(), Some(MemberEvent::PeersNotified));
+        drop(ranks.remove(gave_up as usize));
+        let words = Words { rank: gave_up, text: "no data".into() };
+        assert!(ranks.iter().all(|rank| rank.next() == Some(MemberEvent::GaveUp(words.clone()))));
+        assert!(ranks.iter().all(Rank::hears_nothing));
+    }
+}
+
 /// A middlebox before rank 0: its port, and what makes it close the connection that it has taken, after `before`.
 fn middlebox(port: u16, before: impl FnOnce(&TcpStream) + Send + 'static) -> (u16, Sender<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

@@ -269,6 +269,36 @@ fn a_dedicated_shard_drives_an_engine_that_needs_turns() {
     }
 }
 
+/// Counts its polls, which never do anything.
+struct Quiet(u64);
+
+impl Poller for Quiet {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        self.0 += 1;
+        Activity::Idle
+    }
+}
+
+#[test]
+fn a_condition_is_asked_again_though_no_poll_does_anything() {
+    for idle in [IdlePolicy::EXCLUSIVE, IdlePolicy::SHARED, IdlePolicy::FRUGAL] {
+        let driver = Driver::new(Quiet(0), DriverOptions { idle, ..options() }).unwrap();
+        let later = || {
+            let begun = driver.with(|engine| engine.0).unwrap();
+            driver.drive_until(move |engine| (engine.0 > begun + 100).then_some(()), in_30_s())
+        };
+        assert_eq!(later(), Ok(()), "{idle:?}");
+        std::thread::scope(|scope| {
+            let other = scope.spawn(later);
+            assert_eq!((later(), other.join().unwrap()), (Ok(()), Ok(())), "{idle:?}");
+        });
+        let shard = dedicated(&driver, idle);
+        until_dedicated(&driver);
+        assert_eq!(later(), Ok(()), "{idle:?}, dedicated");
+        drop(shard);
+    }
+}
+
 #[test]
 fn a_panic_under_a_dedicated_shard_is_an_error_for_everybody() {
     let driver = Driver::new((), options()).unwrap();

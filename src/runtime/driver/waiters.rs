@@ -1,6 +1,6 @@
 //! The queue of threads that found the driver lock taken, with their conditions.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
 use std::time::Duration;
@@ -15,6 +15,10 @@ struct Entry<P> {
     wakeup: Arc<Wakeup>,
     condition: Condition<P>,
 }
+
+/// So many polls without work, and the conditions are checked all the same: one may depend on the time, or on what another condition did
+/// when it was checked.
+const IDLE_POLLS: u32 = 64;
 
 const WAITING: u8 = 0;
 /// The driver lock may be free.
@@ -84,12 +88,19 @@ pub(super) struct Waiters<P> {
     count: AtomicUsize,
     /// A condition was added since the last check of all.
     fresh: AtomicBool,
+    /// Polls since then that did nothing.
+    idle_polls: AtomicU32,
     entries: Mutex<Vec<Entry<P>>>,
 }
 
 impl<P> Default for Waiters<P> {
     fn default() -> Self {
-        Self { count: AtomicUsize::new(0), fresh: AtomicBool::new(false), entries: Mutex::new(Vec::new()) }
+        Self {
+            count: AtomicUsize::new(0),
+            fresh: AtomicBool::new(false),
+            idle_polls: AtomicU32::new(0),
+            entries: Mutex::new(Vec::new()),
+        }
     }
 }
 
@@ -108,6 +119,19 @@ impl<P> Waiters<P> {
     #[inline]
     pub(super) fn have_fresh(&self) -> bool {
         !self.is_empty() && self.fresh.load(Ordering::Relaxed)
+    }
+
+    /// Whether the conditions are to be checked after a poll that did nothing: one was not checked yet, or the last check is
+    /// [`IDLE_POLLS`] ago. Called once after each such poll.
+    #[inline]
+    pub(super) fn are_due(&self) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        // Only the driving thread counts.
+        let idle = self.idle_polls.load(Ordering::Relaxed) + 1;
+        self.idle_polls.store(idle, Ordering::Relaxed);
+        idle >= IDLE_POLLS || self.fresh.load(Ordering::Relaxed)
     }
 
     /// Makes the next poll check all conditions.
@@ -157,6 +181,7 @@ impl<P> Waiters<P> {
     #[cold]
     pub(super) fn serve(&self, poller: &mut P) -> bool {
         self.fresh.store(false, Ordering::Relaxed);
+        self.idle_polls.store(0, Ordering::Relaxed);
         let mut entries = lock(&self.entries);
         let before = entries.len();
         entries.retain_mut(|entry| {

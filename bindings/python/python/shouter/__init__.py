@@ -17,7 +17,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import _core, errors
+from . import _core, _ends, errors
 from ._core import Work, __version__
 from ._group import A, Group, Status, Tensor, _all
 from .errors import (
@@ -145,7 +145,7 @@ def init(
         lists = ([str(address) for address in iplist], [ports] if isinstance(ports, int) else list(ports))
     elif ports is not None:
         raise ArgumentError("ports are given without iplist; give one address for each rank")
-    _world = Group(_core.join(texts, lists, store))
+    _world = Group(_ends.joined(_core.join(texts, lists, store)))
     return _world
 
 
@@ -407,14 +407,16 @@ def split(color: int | None, key: int = 0) -> Group | None:
     return world().split(color, key)
 
 
-def group(ranks: Sequence[int]) -> Group:
+def group(ranks: Sequence[int], *, deadline: float | None = None) -> Group:
     """See `Group.group`."""
-    return world().group(ranks)
+    return world().group(ranks, deadline=deadline)
 
 
-def abort() -> None:
+def abort(text: str | None = None) -> None:
     """See `Group.abort`; `init` may be called again then."""
     global _world
+    if text is not None and _world is not None:
+        _world.abort(text)
     for made in list(_all):
         made.abort()
     _world = None
@@ -440,6 +442,7 @@ def _forget() -> None:
     global _world
     _world = None
     _all.clear()
+    _ends.forget()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -1,12 +1,17 @@
 """`python -m shouter ...` is the program `shouter` that lies in the package; `python -m shouter run -n 4 train.py` runs train.py by this
-interpreter."""
+interpreter. Under torchrun `python -m shouter check` gets the job's key as a trainer does: through torch's store."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import sys
+import time
 from pathlib import Path
+
+# How long the ranks may take to come to the store, in seconds.
+_MEETING = 60
 
 
 def program() -> str | None:
@@ -35,10 +40,39 @@ def arguments(given: list[str]) -> list[str]:
     return [*options, sys.executable, *given[at:]]
 
 
+def key_through_store() -> None:
+    """Gives a rank that torchrun has started a key, where it has none: rank 0 makes one, and torch's store, which all of them reach, has
+    it until all have read it."""
+    torchrun = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    given = ("SHOUTER_KEY", "SHOUTER_KEY_FILE", "SHOUTER_CONFIG")
+    if not all(name in os.environ for name in torchrun) or any(name in os.environ for name in given):
+        return
+    try:
+        from torch.distributed.rendezvous import rendezvous
+    except ImportError:
+        # The program says what is missing.
+        return
+    store, rank, size = next(rendezvous("env://"))
+    if rank == 0:
+        store.set("shouter/check/key", secrets.token_hex(32))
+    os.environ["SHOUTER_KEY"] = store.get("shouter/check/key").decode()
+    store.add("shouter/check/read", 1)
+    until = time.monotonic() + _MEETING
+    # The store may live in rank 0, which is about to become the program.
+    while rank == 0 and store.add("shouter/check/read", 0) < size:
+        if time.monotonic() > until:
+            sys.exit(f"shouter: not all {size} ranks have come to torch's store within {_MEETING} s; look at their logs")
+        time.sleep(0.01)
+    if rank == 0:
+        store.set("shouter/check/key", "-")
+
+
 def main() -> None:
     path = program()
     if path is None:
         sys.exit("shouter: the program is neither in this package nor in PATH; install the wheel, or build shouter-cli")
+    if sys.argv[1:2] == ["check"]:
+        key_through_store()
     os.execv(path, [path, *arguments(sys.argv[1:])])
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from . import _core
+from . import _core, _ends
 from ._core import Work
 
 if TYPE_CHECKING:
@@ -161,8 +161,8 @@ class Group:
         """Puts the elements of all ranks into `out`, by rank: a block for each rank. `array` is None where this
         rank's block is in its place there.
 
-        With `counts`, ranks give different numbers of elements: rank i gives counts[i], the same list on all ranks, and
-        `array` is apart from `out`.
+        With `counts`, ranks give different numbers of elements: rank i gives counts[i], the same list on all ranks. Its
+        block lies behind those of the ranks before it.
         """
         kind = "all-gather" if counts is None else "all-gather-v"
         self._core.run(kind, array, out, "sum", 0, dtype, (None, counts))
@@ -249,7 +249,7 @@ class Group:
     ) -> Any:
         """Reduces `array`, which has a block for each rank, over all ranks, and gives each rank its block of the
         result in `out`; without that, in its block of `array`. With `counts`, the same list on all ranks, rank i
-        gets counts[i] elements, in an `out` apart from `array`. Returns `out`.
+        has counts[i] elements, and its block lies behind those of the ranks before it. Returns `out`.
         """
         kind = "reduce-scatter" if counts is None else "reduce-scatter-v"
         self._core.run(kind, array, out, op, 0, dtype, (counts, None))
@@ -436,11 +436,15 @@ class Group:
         """Writes what this rank did as a trace to `path`. Needs SHOUTER_TIMELINE or `init(timeline=...)`."""
         self._core.write_timeline(os.fspath(path))
 
-    def abort(self) -> None:
+    def abort(self, text: str | None = None) -> None:
         """Leaves the group without waiting for anybody: operations under way here end with `Closed`, and on the
-        other ranks with `PeerFailed`, which names this rank.
+        other ranks with `PeerFailed`, which names this rank. With a `text` the job ends for all its ranks, and the
+        errors of the others have the text, of which 1,024 bytes are kept.
         """
-        self._core.leave()
+        if text is None:
+            self._core.leave()
+        else:
+            self._core.abort(text)
 
     def split(self, color: int | None, key: int = 0) -> Group | None:
         """Makes groups of the ranks with the same `color`, numbered by `key` and then by rank; None for a rank
@@ -449,9 +453,11 @@ class Group:
         made = self._core.split(color, key)
         return None if made is None else Group(made)
 
-    def group(self, ranks: Sequence[int]) -> Group:
-        """Makes a group of these ranks, numbered in this order there. Only they call it, each with the same list."""
-        return Group(self._core.group(list(ranks)))
+    def group(self, ranks: Sequence[int], *, deadline: float | None = None) -> Group:
+        """Makes a group of these ranks, numbered in this order there. Only they call it, each with the same list.
+        `deadline` is how long each of its operations may take, in seconds; without it, as here.
+        """
+        return Group(self._core.group(list(ranks), deadline))
 
     def close(self) -> None:
         """Leaves the group together with all its other ranks: waits for this rank's operations, then for all ranks.
@@ -467,6 +473,8 @@ class Group:
     ) -> None:
         if kind is None:
             self.close()
+        elif _ends.is_job(self._core):
+            self._core.abort(_ends.words(kind, error))
         else:
             self._core.leave()
 

@@ -8,7 +8,7 @@ use shouter::{Group, ReduceOp};
 use shouter_reducer::cuda::{Context, Cuda, CudaError, DeviceBuffer, Pinned, Stream};
 
 use super::numbers::Number;
-use crate::bench::BenchError;
+use crate::failure::CommandError;
 
 /// A copy of the bench's own takes no longer, or the device hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,18 +22,18 @@ pub(super) struct OnGpu<T> {
     _elements: PhantomData<T>,
 }
 
-fn failed(why: CudaError) -> BenchError {
-    BenchError::Failed(why.to_string())
+fn failed(why: CudaError) -> CommandError {
+    CommandError::Failed(why.to_string())
 }
 
 impl<T: Number> OnGpu<T> {
     /// On the GPU whose number is the rank's number on its host; where there are fewer, ranks share.
-    pub(super) fn new(group: &Group, count: usize) -> Result<Self, BenchError> {
-        let cuda = Cuda::probe().map_err(|why| BenchError::Failed(format!("--memory gpu: {why}")))?;
+    pub(super) fn new(group: &Group, count: usize) -> Result<Self, CommandError> {
+        let cuda = Cuda::probe().map_err(|why| CommandError::Failed(format!("--memory gpu: {why}")))?;
         let devices = cuda.devices().map_err(failed)?;
         let device = devices
             .get(group.local_rank() as usize % devices.len().max(1))
-            .ok_or_else(|| BenchError::Failed("there is no GPU".into()))?;
+            .ok_or_else(|| CommandError::Failed("there is no GPU".into()))?;
         let context = Context::primary(cuda, device.ordinal).map_err(failed)?;
         let bytes = (count * size_of::<T>()).max(1);
         Ok(Self {
@@ -51,18 +51,18 @@ impl<T: Number> OnGpu<T> {
         unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr().as_ptr().cast(), self.count) }
     }
 
-    fn wait(&self) -> Result<(), BenchError> {
+    fn wait(&self) -> Result<(), CommandError> {
         let until = Instant::now() + PATIENCE;
         while !self.stream.is_done().map_err(failed)? {
             if Instant::now() > until {
-                return Err(BenchError::Failed("a copy on the GPU does not end".into()));
+                return Err(CommandError::Failed("a copy on the GPU does not end".into()));
             }
             std::thread::yield_now();
         }
         Ok(())
     }
 
-    pub(super) fn fill(&mut self, value: impl Fn(usize) -> T, wait: bool) -> Result<(), BenchError> {
+    pub(super) fn fill(&mut self, value: impl Fn(usize) -> T, wait: bool) -> Result<(), CommandError> {
         self.wait()?;
         self.host().iter_mut().enumerate().for_each(|(index, element)| *element = value(index));
         let bytes = self.count * size_of::<T>();
@@ -72,13 +72,13 @@ impl<T: Number> OnGpu<T> {
         if wait { self.wait() } else { Ok(()) }
     }
 
-    pub(super) fn reduce(&mut self, group: &Group) -> Result<(), BenchError> {
+    pub(super) fn reduce(&mut self, group: &Group) -> Result<(), CommandError> {
         let (data, stream) = (self.device.address(), self.stream.as_raw());
         // SAFETY: so many elements, of which nobody else knows; the stream lives as long as this value.
         Ok(unsafe { group.all_reduce_cuda(data, self.count, T::DTYPE, ReduceOp::Sum, stream) }?)
     }
 
-    pub(super) fn elements(&mut self) -> Result<&[T], BenchError> {
+    pub(super) fn elements(&mut self) -> Result<&[T], CommandError> {
         let bytes = self.count * size_of::<T>();
         // SAFETY: as in `fill`.
         unsafe { self.stream.copy(self.host.device_address(), self.device.address(), bytes) }

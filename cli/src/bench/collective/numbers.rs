@@ -4,10 +4,10 @@ use std::fmt::Display;
 
 use shouter::{Bool, Complex, DType, Element, F8E4M3, F8E5M2, Group, ReduceOp, bf16, f16};
 
-use super::super::BenchError;
 use super::super::report::ReportLine;
 use super::super::sizes::Sizes;
 use super::worker::{WorkerArgs, measure};
+use crate::failure::CommandError;
 
 /// An element that whole numbers turn into.
 pub(super) trait Number: Element + Default + Display + PartialEq {
@@ -33,17 +33,17 @@ macro_rules! numbers {
         })*
 
         /// Measures one size with elements of the type that `--dtype` names.
-        pub(super) fn measure_as(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<ReportLine, BenchError> {
+        pub(super) fn measure_as(group: &Group, bytes: u64, args: &WorkerArgs) -> Result<ReportLine, CommandError> {
             match args.dtype.as_str() {
                 $($name => measure::<$rust>(group, bytes, args),)*
-                other => Err(BenchError::Usage(format!("--dtype {other} cannot be measured"))),
+                other => Err(CommandError::Usage(format!("--dtype {other} cannot be measured"))),
             }
         }
 
         /// Refuses sums that the type does not have, and those over more ranks than can be distinguished by ones that are exact.
-        pub(super) fn exact(ranks: u32, dtype: &str) -> Result<(), BenchError> {
-            let known = DType::parse(dtype).map_err(|why| BenchError::Usage(why.to_string()))?;
-            ReduceOp::Sum.check(known).map_err(|why| BenchError::Usage(format!("--dtype {dtype}: {why}")))?;
+        pub(super) fn exact(ranks: u32, dtype: &str) -> Result<(), CommandError> {
+            let known = DType::parse(dtype).map_err(|why| CommandError::Usage(why.to_string()))?;
+            ReduceOp::Sum.check(known).map_err(|why| CommandError::Usage(format!("--dtype {dtype}: {why}")))?;
             let most = match dtype {
                 $($name => <$rust>::EXACT / 2,)*
                 _ => u64::MAX,
@@ -51,7 +51,7 @@ macro_rules! numbers {
             if u64::from(ranks) <= most {
                 return Ok(());
             }
-            Err(BenchError::Usage(format!(
+            Err(CommandError::Usage(format!(
                 "--dtype {dtype} has exact sums of up to {most} ranks only, and there are {ranks}; give fewer ranks or another type"
             )))
         }
@@ -80,15 +80,15 @@ numbers! {
 }
 
 /// Refuses sizes that end within an element, or within one of so many blocks of equal length.
-pub(super) fn whole(sizes: &Sizes, dtype: &str, blocks: u32) -> Result<(), BenchError> {
-    let size = DType::parse(dtype).map_err(|why| BenchError::Usage(why.to_string()))?.size() as u64;
+pub(super) fn whole(sizes: &Sizes, dtype: &str, blocks: u32) -> Result<(), CommandError> {
+    let size = DType::parse(dtype).map_err(|why| CommandError::Usage(why.to_string()))?.size() as u64;
     let unit = size * u64::from(blocks);
     match sizes.0.iter().find(|bytes| **bytes % unit != 0) {
         None => Ok(()),
-        Some(bytes) if blocks > 1 => Err(BenchError::Usage(format!(
+        Some(bytes) if blocks > 1 => Err(CommandError::Usage(format!(
             "--bytes {bytes} is no whole number of {dtype} for each of {blocks} ranks; give multiples of {unit}"
         ))),
-        Some(bytes) => Err(BenchError::Usage(format!(
+        Some(bytes) => Err(CommandError::Usage(format!(
             "--bytes {bytes} is no whole number of {dtype}, which has {size} bytes; give multiples of {size}, or --dtype u8 \
              for any size"
         ))),

@@ -3,7 +3,7 @@
 use shouter::{Collective, Group, ReduceOp, Tensor};
 
 use super::numbers::Number;
-use crate::bench::BenchError;
+use crate::failure::CommandError;
 
 /// The names of the placements.
 pub(super) const BUFFER_PLACEMENTS: [&str; 3] = ["shared", "private", "gpu"];
@@ -21,20 +21,22 @@ pub(super) enum BufferPlacement<T: Number> {
 
 impl<T: Number> BufferPlacement<T> {
     /// `count` elements at the place of this word.
-    pub(super) fn new(word: &str, group: &Group, count: usize) -> Result<Self, BenchError> {
+    pub(super) fn new(word: &str, group: &Group, count: usize) -> Result<Self, CommandError> {
         match word {
             _ if count == 0 => Ok(Self::Private(vec![])),
             "private" => Ok(Self::Private(vec![T::default(); count])),
             #[cfg(feature = "cuda")]
             "gpu" => Ok(Self::Gpu(super::gpu::OnGpu::new(group, count)?)),
             #[cfg(not(feature = "cuda"))]
-            "gpu" => Err(BenchError::Usage("this build has no CUDA; build it with the feature cuda".into())),
+            "gpu" => {
+                Err(CommandError::Usage("this build has no CUDA; build it with the feature cuda".into()))
+            }
             _ => Ok(Self::Shared(group.alloc::<T>(count)?)),
         }
     }
 
     /// Sets the elements. On a GPU, `wait` is for the copy to end, which is only ordered before the reduction otherwise.
-    pub(super) fn fill(&mut self, value: impl Fn(usize) -> T, wait: bool) -> Result<(), BenchError> {
+    pub(super) fn fill(&mut self, value: impl Fn(usize) -> T, wait: bool) -> Result<(), CommandError> {
         let all: &mut [T] = match self {
             Self::Shared(tensor) => tensor,
             Self::Private(vector) => vector,
@@ -47,7 +49,7 @@ impl<T: Number> BufferPlacement<T> {
     }
 
     /// The elements, for the CPU.
-    pub(super) fn elements(&mut self) -> Result<&[T], BenchError> {
+    pub(super) fn elements(&mut self) -> Result<&[T], CommandError> {
         match self {
             Self::Shared(tensor) => Ok(tensor),
             Self::Private(vector) => Ok(vector),
@@ -57,12 +59,12 @@ impl<T: Number> BufferPlacement<T> {
     }
 
     /// The elements where they are; on a GPU, only all-reduce finds them.
-    fn host(&mut self) -> Result<&mut [T], BenchError> {
+    fn host(&mut self) -> Result<&mut [T], CommandError> {
         match self {
             Self::Shared(tensor) => Ok(tensor),
             Self::Private(vector) => Ok(vector),
             #[cfg(feature = "cuda")]
-            Self::Gpu(_) => Err(BenchError::Usage("--memory gpu goes with allreduce only".into())),
+            Self::Gpu(_) => Err(CommandError::Usage("--memory gpu goes with allreduce only".into())),
         }
     }
 }
@@ -76,7 +78,12 @@ pub(super) struct Buffers<T: Number> {
 
 impl<T: Number> Buffers<T> {
     /// Runs the collective with all ranks: what is timed.
-    pub(super) fn run(&mut self, group: &Group, collective: Collective, root: u32) -> Result<(), BenchError> {
+    pub(super) fn run(
+        &mut self,
+        group: &Group,
+        collective: Collective,
+        root: u32,
+    ) -> Result<(), CommandError> {
         #[cfg(feature = "cuda")]
         if let (Collective::AllReduce, BufferPlacement::Gpu(tensor)) = (collective, &mut self.output) {
             return tensor.reduce(group);

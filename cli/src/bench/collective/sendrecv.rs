@@ -7,9 +7,9 @@ use clap::Args;
 use shouter::{Config, Group};
 
 use super::{JobArgs, Measured, check_job, measure};
-use crate::bench::BenchError;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
+use crate::failure::CommandError;
 
 /// Round trips that warm caches and windows up; not measured.
 const WARM_UP: u64 = 50;
@@ -38,16 +38,16 @@ pub(crate) struct SendReceiveWorkerArgs {
 }
 
 /// Runs our two ranks, then the peers.
-pub(crate) fn main(args: &SendReceiveArgs) -> Result<(), BenchError> {
+pub(crate) fn main(args: &SendReceiveArgs) -> Result<(), CommandError> {
     let SendReceiveArgs { job, bytes: Sizes(sizes) } = args;
     check_job(job)?;
     if job.ranks != 2 || job.threads {
-        return Err(BenchError::Usage(
+        return Err(CommandError::Usage(
             "sendrecv is measured between two processes; leave out -n and --threads".into(),
         ));
     }
     if let Some(bytes) = sizes.iter().find(|bytes| *bytes % 4 != 0) {
-        return Err(BenchError::Usage(format!(
+        return Err(CommandError::Usage(format!(
             "--bytes {bytes} is no multiple of 4, as the peers' sizes are"
         )));
     }
@@ -57,8 +57,8 @@ pub(crate) fn main(args: &SendReceiveArgs) -> Result<(), BenchError> {
 }
 
 /// The body of one rank.
-pub(crate) fn worker(args: &SendReceiveWorkerArgs) -> Result<(), BenchError> {
-    let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
+pub(crate) fn worker(args: &SendReceiveWorkerArgs) -> Result<(), CommandError> {
+    let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
     if let Some(core) = config.cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
     {
@@ -78,7 +78,7 @@ pub(crate) fn worker(args: &SendReceiveWorkerArgs) -> Result<(), BenchError> {
 }
 
 /// Half of each round trip, in nanoseconds.
-fn measure_size(group: &Group, bytes: usize, seconds: f64) -> Result<Vec<u64>, BenchError> {
+fn measure_size(group: &Group, bytes: usize, seconds: f64) -> Result<Vec<u64>, CommandError> {
     let (mut own, mut theirs) = (vec![0u8; bytes], vec![0u8; bytes]);
     group.barrier()?;
     let started = Instant::now();
@@ -96,7 +96,7 @@ fn measure_size(group: &Group, bytes: usize, seconds: f64) -> Result<Vec<u64>, B
 }
 
 /// A message there and back; both ranks check the first and the last byte.
-fn once(group: &Group, own: &mut [u8], theirs: &mut [u8], round: u64) -> Result<u64, BenchError> {
+fn once(group: &Group, own: &mut [u8], theirs: &mut [u8], round: u64) -> Result<u64, CommandError> {
     let mark = round as u8 ^ 0x5a;
     if let (Some(first), true) = (own.first_mut(), group.rank() == 0) {
         *first = mark;
@@ -114,7 +114,7 @@ fn once(group: &Group, own: &mut [u8], theirs: &mut [u8], round: u64) -> Result<
     }
     let took = started.elapsed().as_nanos() as u64;
     if theirs.first() != Some(&mark) || theirs.last() != Some(&mark) {
-        return Err(BenchError::Failed(format!("round {round} of {} bytes came back wrong", own.len())));
+        return Err(CommandError::Failed(format!("round {round} of {} bytes came back wrong", own.len())));
     }
     Ok(took)
 }

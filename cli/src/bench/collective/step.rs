@@ -16,7 +16,8 @@ use shouter::{Config, DType, Group, ReduceOp, Tensor, TensorId, TensorSpec};
 use super::{JobArgs, check_job, launcher};
 use crate::bench::report::{Report, ReportLine, median, percentiles_us};
 use crate::bench::sizes::Sizes;
-use crate::bench::{BenchError, patience, ranks_output};
+use crate::bench::{patience, ranks_output};
+use crate::failure::CommandError;
 use resnet50::Layer;
 
 /// Steps that warm up; not measured.
@@ -64,17 +65,17 @@ pub(crate) struct StepWorkerArgs {
 }
 
 /// Runs the job in each setting.
-pub(crate) fn main(args: &StepArgs) -> Result<(), BenchError> {
+pub(crate) fn main(args: &StepArgs) -> Result<(), CommandError> {
     let StepArgs { job, model, fuse_below: Sizes(below), fuse_bytes: Sizes(bytes) } = args;
     check_job(job)?;
     if job.threads || !job.against.is_empty() {
-        return Err(BenchError::Usage(
+        return Err(CommandError::Usage(
             "a step is measured between processes, of shouter alone; leave out --threads and --against"
                 .into(),
         ));
     }
     let (&[below], &[bytes]) = (&below[..], &bytes[..]) else {
-        return Err(BenchError::Usage("--fuse-below and --fuse-bytes are one size each".into()));
+        return Err(CommandError::Usage("--fuse-below and --fuse-bytes are one size each".into()));
     };
     let mut lines: Vec<ReportLine> = vec![];
     for _ in 0..PASSES {
@@ -120,8 +121,8 @@ fn middle(lines: &[ReportLine], first: ReportLine) -> ReportLine {
 }
 
 /// The body of one rank.
-pub(crate) fn worker(args: &StepWorkerArgs) -> Result<(), BenchError> {
-    let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
+pub(crate) fn worker(args: &StepWorkerArgs) -> Result<(), CommandError> {
+    let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
     if let Some(core) = config.cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
     {
@@ -183,7 +184,7 @@ struct Place {
 }
 
 impl<'a> Trainer<'a> {
-    fn new(group: &'a Group, layers: Vec<Layer>, compute: Duration) -> Result<Self, BenchError> {
+    fn new(group: &'a Group, layers: Vec<Layer>, compute: Duration) -> Result<Self, CommandError> {
         let spec =
             |(name, count): &(String, u64)| TensorSpec::all_reduce(name, DType::F32, *count, ReduceOp::Sum);
         let mut specs: Vec<TensorSpec> = layers.iter().flat_map(|layer| &layer.tensors).map(spec).collect();
@@ -205,7 +206,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Steps for about so long; of each figure that of the slowest rank.
-    fn measure(&mut self, by_need: bool, seconds: f64) -> Result<Figures, BenchError> {
+    fn measure(&mut self, by_need: bool, seconds: f64) -> Result<Figures, CommandError> {
         let begun = Instant::now();
         for _ in 0..WARM_UP {
             self.step(by_need)?;
@@ -226,7 +227,7 @@ impl<'a> Trainer<'a> {
 
     /// One step; both its figures.
     #[allow(unsafe_code)]
-    fn step(&mut self, by_need: bool) -> Result<(u64, u64), BenchError> {
+    fn step(&mut self, by_need: bool) -> Result<(u64, u64), CommandError> {
         let Self { group, layers, compute, work, data, tensors } = self;
         let mark = (group.rank() + 1) as f32;
         for place in tensors.iter().flatten() {
@@ -260,7 +261,7 @@ impl<'a> Trainer<'a> {
         let sum = (group.size() * (group.size() + 1) / 2) as f32;
         for place in tensors.iter().flatten() {
             if [data[place.start], data[place.start + place.count - 1]] != [sum; 2] {
-                return Err(BenchError::Failed(format!("tensor {} has a wrong sum", place.ids[0].0)));
+                return Err(CommandError::Failed(format!("tensor {} has a wrong sum", place.ids[0].0)));
             }
         }
         Ok((first.unwrap_or_default().as_nanos() as u64, step.as_nanos() as u64))

@@ -1,9 +1,9 @@
 use super::numbers::{Inputs, Number};
 use super::*;
 
-fn usage(result: Result<(), BenchError>) -> String {
+fn usage(result: Result<(), CommandError>) -> String {
     match result {
-        Err(BenchError::Usage(why)) => why,
+        Err(CommandError::Usage(why)) => why,
         other => panic!("{other:?}"),
     }
 }
@@ -120,7 +120,7 @@ fn every_type_is_measured_and_sums_that_there_are_not_are_refused() {
         for collective in Collective::ALL.into_iter().filter(|one| *one != Collective::Barrier) {
             match check(collective, &args) {
                 Ok(_) => assert!(*dtype != shouter::DType::Bool || !collective.reduces(), "{collective}"),
-                Err(BenchError::Usage(why)) => {
+                Err(CommandError::Usage(why)) => {
                     assert!(
                         *dtype == shouter::DType::Bool && why.contains("there is no sum of bool"),
                         "{why}"

@@ -10,10 +10,10 @@ use shouter::{Collective, Config, Group, ReduceOp};
 
 use super::numbers::{DTYPES, Inputs, Number, measure_as, whole};
 use super::placement::{BUFFER_PLACEMENTS, BufferPlacement, Buffers};
-use crate::bench::BenchError;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
 use crate::bench::workload::{self, Origin, Part};
+use crate::failure::CommandError;
 
 /// Iterations that warm caches, windows and plans up; not measured.
 const WARM_UP: usize = 8;
@@ -47,8 +47,8 @@ pub(crate) struct WorkerArgs {
 }
 
 /// The body of a process: one rank where the launcher says, or a whole group of ranks in threads.
-pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
-    let usage = |why: ConfigError| BenchError::Usage(why.to_string());
+pub(crate) fn worker(args: &WorkerArgs) -> Result<(), CommandError> {
+    let usage = |why: ConfigError| CommandError::Usage(why.to_string());
     if args.threads == 1 {
         return rank(args, Config::from_env().map_err(usage)?);
     }
@@ -65,7 +65,9 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
         let threads: Vec<_> =
             ranks.into_iter().map(|config| scope.spawn(move || rank(args, config))).collect();
         let ends = threads.into_iter().map(|thread| {
-            thread.join().unwrap_or_else(|_| Err(BenchError::Failed("the thread of a rank panicked".into())))
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(CommandError::Failed("the thread of a rank panicked".into())))
         });
         // All are waited for.
         ends.collect::<Vec<_>>().into_iter().collect()
@@ -73,14 +75,14 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), BenchError> {
 }
 
 /// The body of one rank: measures every size and prints the lines on rank 0.
-fn rank(args: &WorkerArgs, config: Config) -> Result<(), BenchError> {
+fn rank(args: &WorkerArgs, config: Config) -> Result<(), CommandError> {
     let sizes = match (&args.bytes, args.collective) {
         (_, Collective::Barrier) => vec![0],
         (Some(sizes), collective) => {
             whole(sizes, &args.dtype, workload::blocks_counted(collective, config.size))?;
             sizes.0.clone()
         }
-        (None, _) => return Err(BenchError::Usage("--bytes is missing".into())),
+        (None, _) => return Err(CommandError::Usage("--bytes is missing".into())),
     };
     if let Some(core) = config.cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
@@ -126,7 +128,7 @@ fn now() -> u64 {
 
 impl<T: Number> Run<'_, T> {
     /// An iteration: fresh input, a barrier, the call, which alone is timed, and the check of its result. Roots take turns.
-    fn once(&mut self, round: usize) -> Result<(), BenchError> {
+    fn once(&mut self, round: usize) -> Result<(), CommandError> {
         let Part { collective, rank, ranks } = self.part;
         let root = (round % ranks as usize) as u32;
         let inputs = Inputs { summands: if collective.reduces() { ranks } else { 1 }, round };
@@ -151,7 +153,7 @@ impl<T: Number> Run<'_, T> {
                     Origin::Sum => inputs.sum(at),
                 };
                 if *value != due {
-                    return Err(BenchError::Failed(format!(
+                    return Err(CommandError::Failed(format!(
                         "{collective} with blocks of {} elements: element {index} of block {block} is {value} on rank {rank}, \
                          {due} was due",
                         self.count
@@ -163,13 +165,13 @@ impl<T: Number> Run<'_, T> {
     }
 
     /// No rank leaves a barrier before all have entered it.
-    fn check_barrier(&mut self) -> Result<(), BenchError> {
+    fn check_barrier(&mut self) -> Result<(), CommandError> {
         let Figures { entered, left, .. } = &mut self.figures;
         for (entered, left) in entered.chunks_mut(FIGURES).zip(left.chunks_mut(FIGURES)) {
             self.group.all_reduce(entered, ReduceOp::Max)?;
             self.group.all_reduce(left, ReduceOp::Min)?;
             if let Some(early) = entered.iter().zip(left.iter()).position(|(entered, left)| left < entered) {
-                return Err(BenchError::Failed(format!(
+                return Err(CommandError::Failed(format!(
                     "a rank left barrier {early} before all had entered it"
                 )));
             }
@@ -184,7 +186,7 @@ pub(super) fn measure<T: Number>(
     group: &Group,
     bytes: u64,
     args: &WorkerArgs,
-) -> Result<ReportLine, BenchError> {
+) -> Result<ReportLine, CommandError> {
     let (rank, ranks, collective) = (group.rank(), group.size(), args.collective);
     let part = Part { collective, rank, ranks };
     let count = bytes as usize / size_of::<T>() / workload::blocks_counted(collective, ranks) as usize;

@@ -12,7 +12,7 @@ use super::device::{Arena, Device};
 use super::float::random;
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, gather, reference};
-use crate::bench::BenchError;
+use crate::failure::CommandError;
 
 /// Bytes between two ranges of an image, at least.
 const GUARD: usize = 48;
@@ -31,7 +31,7 @@ pub(super) struct Bench<'a> {
 }
 
 /// How many cases were tried, and what was wrong with the first that was not right.
-pub(super) type CheckResult = Result<(u64, Option<String>), BenchError>;
+pub(super) type CheckResult = Result<(u64, Option<String>), CommandError>;
 
 /// An image of memory: ranges between guards.
 #[derive(Default)]
@@ -64,7 +64,7 @@ pub(super) fn run(
     device: &Device,
     kernels: &CudaKernels,
     table: &mut Table,
-) -> Result<(), BenchError> {
+) -> Result<(), CommandError> {
     if !args.wants(Part::Bits) {
         return Ok(());
     }
@@ -84,7 +84,7 @@ pub(super) fn run(
             "pack and unpack" => gather::pieces(&mut bench),
             "crc32c" => gather::checksums(&mut bench),
             op => ReduceOp::parse(op)
-                .map_err(|why| BenchError::Failed(why.to_string()))
+                .map_err(|why| CommandError::Failed(why.to_string()))
                 .and_then(|op| reductions(&mut bench, op)),
         };
         let row = Row::new(row, aim);
@@ -149,7 +149,7 @@ struct Case<'a> {
     divide_by: Option<u32>,
 }
 
-fn reduction(bench: &mut Bench<'_>, case: &Case<'_>) -> Result<Option<String>, BenchError> {
+fn reduction(bench: &mut Bench<'_>, case: &Case<'_>) -> Result<Option<String>, CommandError> {
     let Case { op, dtype, k, count, shifts, written, in_place, divide_by } = *case;
     let bytes = count * dtype.size();
     let mut image = Image::default();

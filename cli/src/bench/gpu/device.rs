@@ -8,8 +8,8 @@ use shouter_reducer::cuda::kernel::{CudaKernels, LaunchError};
 use shouter_reducer::cuda::{Context, Cuda, CudaError, CudaEvent, DeviceBuffer, DeviceInfo, Pinned, Stream};
 
 use super::{GpuArgs, image};
-use crate::bench::BenchError;
 use crate::bench::report::median;
+use crate::failure::CommandError;
 
 /// What the network carries in one datagram, about, in bytes: lengths of tensors are multiples of it.
 pub(super) const FRAGMENT: u64 = 8192;
@@ -18,12 +18,12 @@ const LEAST: u64 = 64 << 10;
 /// What one row puts on the device takes no longer, or the device hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-pub(super) fn failed(why: CudaError) -> BenchError {
-    BenchError::Failed(why.to_string())
+pub(super) fn failed(why: CudaError) -> CommandError {
+    CommandError::Failed(why.to_string())
 }
 
-pub(super) fn not_launched(why: LaunchError) -> BenchError {
-    BenchError::Failed(why.to_string())
+pub(super) fn not_launched(why: LaunchError) -> CommandError {
+    CommandError::Failed(why.to_string())
 }
 
 /// A device with what the check needs of it.
@@ -53,11 +53,11 @@ pub(super) struct Left {
 
 impl Device {
     /// Opens the device that was asked for.
-    pub(super) fn open(cuda: &'static Cuda, args: &GpuArgs) -> Result<Self, BenchError> {
+    pub(super) fn open(cuda: &'static Cuda, args: &GpuArgs) -> Result<Self, CommandError> {
         let devices = cuda.devices().map_err(failed)?;
         let many = devices.len();
         let info = devices.into_iter().nth(args.device.into()).ok_or_else(|| {
-            BenchError::Usage(format!("--device {}: there are {many}, counted from 0", args.device))
+            CommandError::Usage(format!("--device {}: there are {many}, counted from 0", args.device))
         })?;
         let context = Context::primary(cuda, info.ordinal).map_err(failed)?;
         let stream = Stream::new(&context).map_err(failed)?;
@@ -84,7 +84,7 @@ impl Device {
     }
 
     /// So many buffers of `bytes` bytes, or of half as many until they fit; and how many that is.
-    pub(super) fn buffers(&self, many: usize, bytes: u64) -> Result<(Vec<DeviceBuffer>, u64), BenchError> {
+    pub(super) fn buffers(&self, many: usize, bytes: u64) -> Result<(Vec<DeviceBuffer>, u64), CommandError> {
         let mut bytes = bytes.max(LEAST).next_multiple_of(FRAGMENT);
         loop {
             let buffers: Result<Vec<_>, CudaError> =
@@ -100,11 +100,11 @@ impl Device {
     }
 
     /// Waits until all that was put on the stream is done.
-    pub(super) fn wait(&self) -> Result<(), BenchError> {
+    pub(super) fn wait(&self) -> Result<(), CommandError> {
         let until = Instant::now() + PATIENCE;
         while !self.stream.is_done().map_err(failed)? {
             if Instant::now() > until {
-                return Err(BenchError::Failed("the GPU does not end what it was given".into()));
+                return Err(CommandError::Failed("the GPU does not end what it was given".into()));
             }
             std::thread::yield_now();
         }
@@ -117,8 +117,8 @@ impl Device {
     pub(super) fn time(
         &self,
         (samples, calls): (u32, u32),
-        mut enqueue: impl FnMut(usize) -> Result<(), BenchError>,
-    ) -> Result<f64, BenchError> {
+        mut enqueue: impl FnMut(usize) -> Result<(), CommandError>,
+    ) -> Result<f64, CommandError> {
         let [start, end] = [CudaEvent::timing(&self.context), CudaEvent::timing(&self.context)]
             .map(|event| event.map_err(failed));
         let (start, end) = (start?, end?);
@@ -153,7 +153,7 @@ pub(super) struct Arena<'a> {
 
 impl<'a> Arena<'a> {
     /// Room for `len` bytes.
-    pub(super) fn new(device: &'a Device, len: usize) -> Result<Self, BenchError> {
+    pub(super) fn new(device: &'a Device, len: usize) -> Result<Self, CommandError> {
         let memory = DeviceBuffer::new(&device.context, len).map_err(failed)?;
         let host = Pinned::new(&device.context, 2 * len).map_err(failed)?;
         Ok(Self { device, memory, host, len })
@@ -170,10 +170,10 @@ impl<'a> Arena<'a> {
         &mut self,
         image: &[u8],
         work: impl FnOnce(&Stream) -> Result<(), LaunchError>,
-    ) -> Result<&[u8], BenchError> {
+    ) -> Result<&[u8], CommandError> {
         let bytes = image.len();
         if bytes > self.len {
-            return Err(BenchError::Failed(format!("{bytes} bytes do not fit an arena of {}", self.len)));
+            return Err(CommandError::Failed(format!("{bytes} bytes do not fit an arena of {}", self.len)));
         }
         let stream = &self.device.stream;
         let (there, back) = (self.host.device_address(), self.host.device_address() + self.len as u64);

@@ -6,7 +6,7 @@ use shouter_netstack::crc::crc32c;
 use shouter_reducer::cuda::kernel::{PackedPiece, Packing};
 
 use super::bits::{Bench, CheckResult, Image, difference};
-use crate::bench::BenchError;
+use crate::failure::CommandError;
 
 /// Bytes of an arena that all of this fits into.
 pub(super) const ROOM: usize = 4 << 20;
@@ -29,7 +29,7 @@ pub(super) fn pieces(bench: &mut Bench<'_>) -> CheckResult {
 }
 
 /// Packs, or unpacks; where the memory is then not as it should be.
-fn packed(bench: &mut Bench<'_>, many: usize, unpack: bool) -> Result<Option<usize>, BenchError> {
+fn packed(bench: &mut Bench<'_>, many: usize, unpack: bool) -> Result<Option<usize>, CommandError> {
     let rng = &mut bench.rng;
     let (mut image, mut ranges, mut buffer) = (Image::default(), vec![], vec![]);
     for _ in 0..many {

@@ -6,7 +6,7 @@ use shouter_reducer::cuda::DeviceInfo;
 use shouter_reducer::cuda::kernel::{Architecture, Image, compile, compile_with_cache};
 
 use super::GpuArgs;
-use crate::bench::BenchError;
+use crate::failure::CommandError;
 
 /// The kernels for a device, or why there are none.
 pub(super) fn find(args: &GpuArgs, device: &DeviceInfo) -> Result<Image, String> {
@@ -17,15 +17,15 @@ pub(super) fn find(args: &GpuArgs, device: &DeviceInfo) -> Result<Image, String>
 }
 
 /// Compiles for every capability that was asked for, into the folder.
-pub(super) fn compile_all(args: &GpuArgs) -> Result<(), BenchError> {
+pub(super) fn compile_all(args: &GpuArgs) -> Result<(), CommandError> {
     let Some(folder) = &args.kernels else {
-        return Err(BenchError::Usage("--compile wants --kernels DIR".into()));
+        return Err(CommandError::Usage("--compile wants --kernels DIR".into()));
     };
     fs::create_dir_all(folder)?;
     for number in &args.compile {
         let architecture = Architecture { major: number / 10, minor: number % 10 };
         let image =
-            compile_with_cache(architecture, None).map_err(|why| BenchError::Failed(why.to_string()))?;
+            compile_with_cache(architecture, None).map_err(|why| CommandError::Failed(why.to_string()))?;
         let file = Image::place(folder, architecture);
         fs::write(&file, image.bytes())?;
         println!("{}: {} bytes", file.display(), image.bytes().len());

@@ -3,8 +3,8 @@
 use super::device::{Device, Left};
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, jobs};
-use crate::bench::BenchError;
 use crate::bench::report::{ReportLine, round4};
+use crate::failure::CommandError;
 
 /// Ranks of a job.
 const RANKS: f64 = 4.0;
@@ -14,7 +14,7 @@ const ROOM: usize = 6;
 const JOB: [&str; 6] = ["--hosts", "1", "--ranks", "4", "--memory", "gpu"];
 
 /// Length of the tensors, in bytes: as was asked for, or less where the GPU has no room. 0 if this part is not wanted.
-pub(super) fn room(args: &GpuArgs, device: &Device) -> Result<u64, BenchError> {
+pub(super) fn room(args: &GpuArgs, device: &Device) -> Result<u64, CommandError> {
     if !args.wants(Part::Ipc) {
         return Ok(0);
     }
@@ -38,20 +38,20 @@ fn judge(row: Row, line: &ReportLine, copied: f64) -> Option<Row> {
 pub(super) fn run(
     args: &GpuArgs,
     left: &Left,
-    room: Result<u64, BenchError>,
+    room: Result<u64, CommandError>,
     copied: Option<f64>,
     table: &mut Table,
-) -> Result<(), BenchError> {
+) -> Result<(), CommandError> {
     let rows = args.rows(Part::Ipc).into_iter().map(|(row, aim)| Row::new(row, aim));
     for (row, threads) in rows.zip([&[][..], &["--threads"]]) {
         let measured = match &room {
             Ok(bytes) => jobs::allreduce(left, &[&JOB, threads].concat(), [*bytes]),
-            Err(why) => Err(BenchError::Failed(why.to_string())),
+            Err(why) => Err(CommandError::Failed(why.to_string())),
         };
         let judged = measured.and_then(|[line]| {
-            let copied = copied.ok_or_else(|| BenchError::Failed("copies could not be timed".into()))?;
+            let copied = copied.ok_or_else(|| CommandError::Failed("copies could not be timed".into()))?;
             let judged = judge(row.clone(), &line, copied);
-            judged.ok_or_else(|| BenchError::Failed("the bench gave no times".into()))
+            judged.ok_or_else(|| CommandError::Failed("the bench gave no times".into()))
         });
         table.push(judged.unwrap_or_else(|why| row.failed(&why)))?;
     }

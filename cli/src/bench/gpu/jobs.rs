@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::device::Left;
+use crate::bench::output_within;
 use crate::bench::report::ReportLine;
-use crate::bench::{BenchError, output_within};
+use crate::failure::CommandError;
 
 /// All sizes of a job.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -16,7 +17,7 @@ pub(super) fn allreduce<const N: usize>(
     left: &Left,
     options: &[&str],
     sizes: [u64; N],
-) -> Result<[ReportLine; N], BenchError> {
+) -> Result<[ReportLine; N], CommandError> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["bench", "allreduce", "--json"]).args(options);
     command.args(["--bytes", &sizes.map(|size| size.to_string()).join(",")]);
@@ -30,10 +31,10 @@ pub(super) fn allreduce<const N: usize>(
     }
     let output = output_within(&mut command, PATIENCE)?;
     if !output.status.success() {
-        return Err(BenchError::Failed(format!("`shouter bench allreduce {}` failed", options.join(" "))));
+        return Err(CommandError::Failed(format!("`shouter bench allreduce {}` failed", options.join(" "))));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let lines: Result<Vec<ReportLine>, _> = text.lines().map(serde_json::from_str).collect();
     let lines: Result<[ReportLine; N], _> = lines.map_err(io::Error::from)?.try_into();
-    lines.map_err(|lines| BenchError::Failed(format!("{} lines instead of {N}: {text}", lines.len())))
+    lines.map_err(|lines| CommandError::Failed(format!("{} lines instead of {N}: {text}", lines.len())))
 }

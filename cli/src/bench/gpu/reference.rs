@@ -6,7 +6,7 @@ use shouter_reducer::cuda::kernel::Fold;
 
 use super::bits::{Bench, CheckResult, Image, MOST_SOURCES};
 use super::float::{Float, at, elements};
-use crate::bench::BenchError;
+use crate::failure::CommandError;
 
 const NARROW: [(DType, Float); 2] = [(DType::F16, Float::F16), (DType::Bf16, Float::BF16)];
 const WIDE: [(DType, Float); 2] = [(DType::F32, Float::F32), (DType::F64, Float::F64)];
@@ -78,7 +78,7 @@ fn fold(
     op: ReduceOp,
     dtype: DType,
     columns: &[Vec<u8>],
-) -> Result<Vec<u8>, BenchError> {
+) -> Result<Vec<u8>, CommandError> {
     let bytes = columns.first().map_or(0, Vec::len);
     let count = (bytes / dtype.size()) as u64;
     let mut image = Image::default();

@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::device::Device;
 use super::table::{Row, RowVerdict, Table};
 use super::{GpuArgs, Part, skip};
-use crate::bench::{BenchError, output_within};
+use crate::bench::output_within;
+use crate::failure::CommandError;
 
 /// Every access is checked, which makes kernels many times slower.
 const PATIENCE: Duration = Duration::from_secs(1200);
@@ -24,7 +25,7 @@ fn find() -> Option<PathBuf> {
 }
 
 /// Runs the check of the bits under it, with short tensors.
-pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<(), BenchError> {
+pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<(), CommandError> {
     let program = match find() {
         _ if !args.wants(Part::Sanitizer) => return Ok(()),
         _ if device.simulated => {

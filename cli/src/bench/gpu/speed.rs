@@ -11,7 +11,7 @@ use shouter_reducer::cuda::{DeviceBuffer, Pinned};
 use super::device::{Device, FRAGMENT, failed, not_launched};
 use super::table::{Row, RowVerdict, Table};
 use super::{GpuArgs, Part};
-use crate::bench::BenchError;
+use crate::failure::CommandError;
 
 /// Tensors of the pool: eight sources, a destination, and one more.
 const POOL: usize = 10;
@@ -30,7 +30,7 @@ struct Pool<'a> {
 
 impl<'a> Pool<'a> {
     /// As long tensors as were asked for, or half as long until they fit.
-    fn new(device: &'a Device, args: &GpuArgs) -> Result<Self, BenchError> {
+    fn new(device: &'a Device, args: &GpuArgs) -> Result<Self, CommandError> {
         let wanted = args.bytes.unwrap_or(if device.simulated { 256 << 10 } else { 1 << 30 });
         let (tensors, bytes) = device.buffers(POOL, wanted)?;
         let samples = args.samples.unwrap_or(if device.simulated { 3 } else { 21 });
@@ -43,7 +43,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Random bytes everywhere: memory of one value is not what gradients look like.
-    fn fill(&self) -> Result<(), BenchError> {
+    fn fill(&self) -> Result<(), CommandError> {
         let tile = self.bytes.min(16 << 20);
         let pinned = Pinned::new(&self.device.context, tile as usize).map_err(failed)?;
         let mut bytes = vec![0; tile as usize];
@@ -60,18 +60,18 @@ impl<'a> Pool<'a> {
     }
 
     /// Puts a copy on the stream, of memory of the pool or of page-locked memory that lives until the stream was waited for.
-    fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), BenchError> {
+    fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CommandError> {
         // SAFETY: private to this module, whose callers pass ranges as described, of so many bytes, and wait.
         unsafe { self.device.stream.copy(dst, src, bytes) }.map_err(failed)
     }
 
     /// Seconds of a copy from one tensor to another.
-    fn copy_seconds(&self) -> Result<f64, BenchError> {
+    fn copy_seconds(&self) -> Result<f64, CommandError> {
         self.device.time(self.rounds, |turn| self.copy(self.at(turn), self.at(turn + 1), self.bytes as usize))
     }
 
     /// Bytes a second to the device, and from it.
-    fn pinned_rates(&self) -> Result<[f64; 2], BenchError> {
+    fn pinned_rates(&self) -> Result<[f64; 2], CommandError> {
         let bytes = self.bytes.min(PINNED) as usize;
         let host = Pinned::new(&self.device.context, bytes).map_err(failed)?;
         let host = host.device_address();
@@ -81,7 +81,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Seconds of a sum of `k` tensors into another.
-    fn sum_seconds(&self, kernels: &CudaKernels, dtype: DType, k: usize) -> Result<f64, BenchError> {
+    fn sum_seconds(&self, kernels: &CudaKernels, dtype: DType, k: usize) -> Result<f64, CommandError> {
         let count = self.bytes / dtype.size() as u64;
         self.device.time(self.rounds, |turn| {
             let sources: Vec<u64> = (1..=k).map(|number| self.at(turn + number)).collect();
@@ -93,7 +93,7 @@ impl<'a> Pool<'a> {
     }
 
     /// Seconds of a tensor's checksums.
-    fn checksum_seconds(&self, kernels: &CudaKernels) -> Result<f64, BenchError> {
+    fn checksum_seconds(&self, kernels: &CudaKernels) -> Result<f64, CommandError> {
         let results = self.bytes / FRAGMENT * 4;
         let results = DeviceBuffer::new(&self.device.context, results as usize).map_err(failed)?;
         self.device.time(self.rounds, |turn| {
@@ -107,7 +107,7 @@ impl<'a> Pool<'a> {
 
     /// The row of a kernel that moves `moved` bytes (or, for a checksum, reads them) in these seconds, beside what a copy
     /// reaches in bytes a second.
-    fn kernel(&self, row: Row, moved: u64, ceiling: f64, seconds: Result<f64, BenchError>) -> Row {
+    fn kernel(&self, row: Row, moved: u64, ceiling: f64, seconds: Result<f64, CommandError>) -> Row {
         match seconds {
             Ok(seconds) => row.figure(moved as f64 / seconds / 1e9, "GB/s", ceiling / 1e9),
             Err(why) => row.failed(&why),
@@ -139,7 +139,7 @@ pub(super) struct Rates {
 }
 
 /// Measures, and gives what copies reach.
-pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<Rates, BenchError> {
+pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<Rates, CommandError> {
     if ![Part::Speed, Part::Staged, Part::Ipc].into_iter().any(|part| args.wants(part)) {
         return Ok(Rates::default());
     }
@@ -158,7 +158,7 @@ pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<
     table.say(&format!("Tensors of {} MiB are timed, in rotation.", pool.bytes as f64 / f64::from(1 << 20)));
     for (name, aim) in args.rows(Part::Speed) {
         let row = Row::new(name, aim);
-        let ceiling = |rate: Result<f64, &BenchError>| match rate {
+        let ceiling = |rate: Result<f64, &CommandError>| match rate {
             Ok(rate) => Row { measured: Some(rate / 1e9), unit: "GB/s", ..row.clone() },
             Err(why) => row.clone().failed(why),
         };

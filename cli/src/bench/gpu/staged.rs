@@ -3,8 +3,8 @@
 use super::device::Left;
 use super::table::{Row, Table};
 use super::{GpuArgs, Part, jobs};
-use crate::bench::BenchError;
 use crate::bench::report::ReportLine;
+use crate::failure::CommandError;
 
 /// Length of the small one, in bytes.
 const SMALL: u64 = 4096;
@@ -15,7 +15,7 @@ const ADDED: f64 = 40.0;
 const LINK: &str = if cfg!(feature = "dpdk") { "auto" } else { "kernel" };
 
 /// The lines of the job with tensors at a place, by size.
-fn bench(left: &Left, memory: &str, sizes: [u64; 2]) -> Result<[ReportLine; 2], BenchError> {
+fn bench(left: &Left, memory: &str, sizes: [u64; 2]) -> Result<[ReportLine; 2], CommandError> {
     jobs::allreduce(left, &["--hosts", "2", "--ranks", "2", "--transport", LINK, "--memory", memory], sizes)
 }
 
@@ -41,16 +41,16 @@ pub(super) fn run(
     left: &Left,
     pinned: Option<f64>,
     table: &mut Table,
-) -> Result<(), BenchError> {
+) -> Result<(), CommandError> {
     let rows: Vec<Row> = args.rows(Part::Staged).into_iter().map(|(row, aim)| Row::new(row, aim)).collect();
     let Ok(rows) = <[Row; 2]>::try_from(rows) else { return Ok(()) };
     let large = args.staged_bytes.unwrap_or(if left.simulated { 256 << 10 } else { 256 << 20 });
     let sizes = [SMALL, large.next_multiple_of(4)];
     let measured = bench(left, "gpu", sizes).and_then(|gpu| {
         let host = bench(left, "shared", sizes)?;
-        let pinned = pinned.ok_or_else(|| BenchError::Failed("copies could not be timed".into()))?;
+        let pinned = pinned.ok_or_else(|| CommandError::Failed("copies could not be timed".into()))?;
         let lines = judge(rows.clone(), &gpu, &host, pinned);
-        lines.ok_or_else(|| BenchError::Failed("the bench gave no times".into()))
+        lines.ok_or_else(|| CommandError::Failed("the bench gave no times".into()))
     });
     let rows = match measured {
         Ok(rows) => rows,

@@ -4,8 +4,8 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::bench::BenchError;
 use crate::bench::report::round4;
+use crate::failure::CommandError;
 
 /// What came of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -155,7 +155,7 @@ impl Table {
     }
 
     /// Adds a row; with JSON it is printed now. Times of a simulated driver are not judged.
-    pub(super) fn push(&mut self, mut row: Row) -> Result<(), BenchError> {
+    pub(super) fn push(&mut self, mut row: Row) -> Result<(), CommandError> {
         row.simulated = self.simulated;
         if row.simulated && row.fraction.is_some() {
             row.verdict = None;
@@ -173,7 +173,7 @@ impl Table {
     }
 
     /// Prints the table, unless it went out as JSON. A row that failed is an error.
-    pub(super) fn finish(self) -> Result<(), BenchError> {
+    pub(super) fn finish(self) -> Result<(), CommandError> {
         if self.json {
             self.head.iter().for_each(|line| eprintln!("{line}"));
         } else {
@@ -189,7 +189,7 @@ impl Table {
         if failed.is_empty() {
             return Ok(());
         }
-        Err(BenchError::Failed(format!("{} failed; see the notes", failed.join(", "))))
+        Err(CommandError::Failed(format!("{} failed; see the notes", failed.join(", "))))
     }
 
     fn text(&self) -> String {

@@ -17,7 +17,8 @@ use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::transport::{SendError, SendToken, Transport};
 
 use super::super::report::{ReportLine, median, percentiles_us, round4};
-use super::{BenchError, WorkerArgs};
+use super::WorkerArgs;
+use crate::failure::CommandError;
 
 /// Cold memory: more than private caches hold.
 const COLD: usize = 16 << 20;
@@ -63,8 +64,8 @@ impl Inbox for Count {
 impl ChannelEnd {
     /// Meets the other end and connects to it as the configuration says.
     #[allow(unsafe_code)]
-    pub(super) fn open() -> Result<Self, BenchError> {
-        let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
+    pub(super) fn open() -> Result<Self, CommandError> {
+        let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
         if let Some(core) = config.cores.first()
             && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
         {
@@ -92,24 +93,24 @@ impl ChannelEnd {
         })
     }
 
-    fn barrier(&mut self, what: &str) -> Result<(), BenchError> {
-        self.control.barrier(what, PATIENCE).map_err(|why| BenchError::Failed(why.to_string()))
+    fn barrier(&mut self, what: &str) -> Result<(), CommandError> {
+        self.control.barrier(what, PATIENCE).map_err(|why| CommandError::Failed(why.to_string()))
     }
 
     /// A number of rank 0's.
-    fn agree(&mut self, number: u64) -> Result<u64, BenchError> {
+    fn agree(&mut self, number: u64) -> Result<u64, CommandError> {
         let all = self.control.all_gather("figure", &number.to_le_bytes(), PATIENCE);
-        let all = all.map_err(|why| BenchError::Failed(why.to_string()))?;
+        let all = all.map_err(|why| CommandError::Failed(why.to_string()))?;
         Ok(all.first().and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     }
 
     /// One turn of the channel, and the time of it.
     #[inline]
-    fn poll(&mut self) -> Result<Instant, BenchError> {
+    fn poll(&mut self) -> Result<Instant, CommandError> {
         let now = Clock.now();
         self.up.receive(now, &mut self.count);
         if let Some(loss) = self.up.take_lost() {
-            return Err(BenchError::Failed(format!("{} is lost: {}", loss.rank, loss.why)));
+            return Err(CommandError::Failed(format!("{} is lost: {}", loss.rank, loss.why)));
         }
         self.up.transmit(now, &mut self.count);
         Ok(now)
@@ -117,11 +118,11 @@ impl ChannelEnd {
 
     /// Posts a message of the next `len` bytes of cold memory; false if there is no room.
     #[inline]
-    fn post(&mut self, len: usize, round: u32) -> Result<bool, BenchError> {
+    fn post(&mut self, len: usize, round: u32) -> Result<bool, CommandError> {
         if self.walked + len > COLD {
             self.walked = 0;
         }
-        let failed = || BenchError::Failed("the message does not fit the bench's memory".into());
+        let failed = || CommandError::Failed("the message does not fit the bench's memory".into());
         let payload = self.cold.span(self.walked, len).ok_or_else(failed)?;
         let header = Header {
             kind: MessageKind::Data,
@@ -140,34 +141,34 @@ impl ChannelEnd {
                 Ok(true)
             }
             Err(SendError::Full) => Ok(false),
-            Err(why) => Err(BenchError::Failed(why.to_string())),
+            Err(why) => Err(CommandError::Failed(why.to_string())),
         }
     }
 
     /// Posts a message as soon as there is room.
-    fn post_surely(&mut self, len: usize, round: u32) -> Result<(), BenchError> {
+    fn post_surely(&mut self, len: usize, round: u32) -> Result<(), CommandError> {
         let until = Clock.now() + PATIENCE;
         while !self.post(len, round)? {
             if self.poll()? > until {
-                return Err(BenchError::Failed("the peer takes nothing any more".into()));
+                return Err(CommandError::Failed("the peer takes nothing any more".into()));
             }
         }
         Ok(())
     }
 
     /// Turns until `done`.
-    fn until(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<(), BenchError> {
+    fn until(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<(), CommandError> {
         let until = Clock.now() + PATIENCE;
         while !done(self) {
             if self.poll()? > until {
-                return Err(BenchError::Failed("the peer does not answer".into()));
+                return Err(CommandError::Failed("the peer does not answer".into()));
             }
         }
         Ok(())
     }
 
     /// Waits until everything in flight has arrived; both ends call it.
-    fn settle(&mut self) -> Result<(), BenchError> {
+    fn settle(&mut self) -> Result<(), CommandError> {
         // The last message may take another connection than those before it, and arrive first.
         self.until(|end| end.up.is_drained())?;
         self.post_surely(64, LAST)?;
@@ -179,7 +180,7 @@ impl ChannelEnd {
         self.barrier("settled")
     }
 
-    fn print(&self, line: &ReportLine) -> Result<(), BenchError> {
+    fn print(&self, line: &ReportLine) -> Result<(), CommandError> {
         if self.rank.0 == 0 {
             println!("{}", serde_json::to_string(line).map_err(std::io::Error::other)?);
         }
@@ -188,7 +189,7 @@ impl ChannelEnd {
 }
 
 /// Rank 1 sends full fragments as fast as they go.
-pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), BenchError> {
+pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), CommandError> {
     let mut end = ChannelEnd::open()?;
     let size = end.up.max_fragment(end.peer).min(64 << 10);
     let mut figures = vec![];
@@ -223,7 +224,7 @@ pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), BenchError
 }
 
 /// A message goes there and back.
-pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Result<(), BenchError> {
+pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Result<(), CommandError> {
     let mut end = ChannelEnd::open()?;
     for &bytes in sizes {
         let (mut p50s, mut p99s, mut iterations) = (vec![], vec![], 0);
@@ -259,7 +260,7 @@ pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Resu
 }
 
 /// `count` round trips in nanoseconds; those of rank 0 count.
-fn trips(end: &mut ChannelEnd, bytes: usize, count: usize) -> Result<Vec<u64>, BenchError> {
+fn trips(end: &mut ChannelEnd, bytes: usize, count: usize) -> Result<Vec<u64>, CommandError> {
     let mut nanos = Vec::with_capacity(count);
     for _ in 0..count {
         let begin = Clock.now();

@@ -7,8 +7,9 @@ use shouter::runtime::{Clock, Instant};
 use shouter_netstack::tcp::{ConnectionId, ListenerId, Options, TcpEvent};
 
 use super::super::report::{ReportLine, median, round4};
+use super::WorkerArgs;
 use super::wire::{Ignore, Wire};
-use super::{BenchError, WorkerArgs};
+use crate::failure::CommandError;
 
 /// The server listens at so many ports from here on. With the client's ephemeral ports they make a million pairs, so
 /// that no pair is needed again before its TIME-WAIT is over.
@@ -22,12 +23,12 @@ fn options() -> Options {
     Options { time_wait: TIME_WAIT, send_buffer: 64 << 10, receive_buffer: 64 << 10, ..Options::group() }
 }
 
-fn listen(wire: &mut Wire) -> Result<Vec<ListenerId>, BenchError> {
+fn listen(wire: &mut Wire) -> Result<Vec<ListenerId>, CommandError> {
     PORTS
         .map(|port| {
             let local = SocketAddr::from(([0, 0, 0, 0], port));
             let listener = wire.stack.tcp_mut().listen(local, 4096, Some(options()));
-            listener.map_err(|why| BenchError::Failed(why.to_string()))
+            listener.map_err(|why| CommandError::Failed(why.to_string()))
         })
         .collect()
 }
@@ -40,7 +41,7 @@ fn remote(wire: &Wire, number: u64) -> SocketAddr {
 
 /// Rank 1 opens connections and closes each once it is established; rank 0 accepts them and closes when the other side
 /// has. A connection counts when both ends have finished it.
-pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Result<(), BenchError> {
+pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Result<(), CommandError> {
     let listeners = if wire.rank == 0 { listen(wire)? } else { vec![] };
     let mut rates = vec![];
     for number in 0..=args.passes {
@@ -71,8 +72,8 @@ pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Re
 }
 
 /// The client: returns how many connections were opened and closed by both sides.
-fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, BenchError> {
-    let failed = |why: &dyn std::fmt::Display| BenchError::Failed(why.to_string());
+fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, CommandError> {
+    let failed = |why: &dyn std::fmt::Display| CommandError::Failed(why.to_string());
     let (mut under_way, mut begun, mut finished) = (0, 0u64, 0u64);
     loop {
         let now = Clock.now();
@@ -135,7 +136,7 @@ fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
 }
 
 /// Opens `count` connections, leaves them idle, and reports what each costs this process.
-pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), BenchError> {
+pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), CommandError> {
     const AT_A_TIME: usize = 512;
     let listeners = if wire.rank == 0 { listen(wire)? } else { vec![] };
     wire.barrier("listening")?;
@@ -148,7 +149,7 @@ pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), BenchError> {
         while wire.rank == 1 && begun < count.min(enough) {
             let to = remote(wire, begun as u64);
             let connection = wire.stack.tcp_connect(Clock.now(), None, to, Some(options()));
-            connection.map_err(|why| BenchError::Failed(why.to_string()))?;
+            connection.map_err(|why| CommandError::Failed(why.to_string()))?;
             begun += 1;
         }
         let listeners = &listeners;
@@ -157,7 +158,7 @@ pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), BenchError> {
             while let Some(event) = wire.stack.tcp_mut().next_event() {
                 match event {
                     TcpEvent::Connected(id) => open.push(id),
-                    TcpEvent::Failed(_, why) => return Err(BenchError::Failed(why.to_string())),
+                    TcpEvent::Failed(_, why) => return Err(CommandError::Failed(why.to_string())),
                     _ => {}
                 }
             }
@@ -192,8 +193,8 @@ pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), BenchError> {
 }
 
 /// Bytes of memory that this process has resident (proc_pid_statm(5)).
-fn resident() -> Result<u64, BenchError> {
+fn resident() -> Result<u64, CommandError> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.map(|pages| pages * 4096).ok_or_else(|| BenchError::Failed(format!("/proc/self/statm: {text}")))
+    pages.map(|pages| pages * 4096).ok_or_else(|| CommandError::Failed(format!("/proc/self/statm: {text}")))
 }

@@ -7,7 +7,7 @@ use shouter::channel::verbs::{PortSurvey, survey};
 
 use super::super::report::{ReportLine, median, round4};
 use super::super::{kernel, output_within};
-use super::BenchError;
+use crate::failure::CommandError;
 
 /// Bytes of a write: as the channel's fragments.
 const WRITE: u64 = 64 << 10;
@@ -55,7 +55,7 @@ pub(super) fn lines(
     job: &kernel::Job<'_>,
     names: &[String],
     passes: u32,
-) -> Result<Vec<ReportLine>, BenchError> {
+) -> Result<Vec<ReportLine>, CommandError> {
     let devices = devices(names)?;
     let mut lines = vec![];
     match job.kind {
@@ -71,8 +71,8 @@ pub(super) fn lines(
 }
 
 /// Two devices with a route between them, and the GIDs that it goes from.
-fn devices(names: &[String]) -> Result<Devices, BenchError> {
-    let usage = |text: &str| BenchError::Usage(text.into());
+fn devices(names: &[String]) -> Result<Devices, CommandError> {
+    let usage = |text: &str| CommandError::Usage(text.into());
     let [a, b] = names else { return Err(usage("perftest needs two devices: --rdma-device NAME,NAME")) };
     let (a, b) = (survey(a), survey(b));
     let none = || usage("no route between the two RDMA devices; look at `rdma link` and `ip route get`");
@@ -84,7 +84,7 @@ fn devices(names: &[String]) -> Result<Devices, BenchError> {
 }
 
 /// Runs `passes` of a tool; `None` if perftest is not installed.
-fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<ReportLine>, BenchError> {
+fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<ReportLine>, CommandError> {
     let (mut figures, mut tails, mut iterations) = (vec![], vec![], 0);
     let count: u64 = if tool == Tool::WriteBandwidth { 1_000 } else { 2_000 };
     for pass in 0..passes {
@@ -102,7 +102,7 @@ fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<
         let _server = Server(child);
         let text = client_output(tool, client, bytes, count, port)?;
         let Some(row) = row(&text) else {
-            return Err(BenchError::Failed(format!("{} printed no figures:\n{text}", tool.program())));
+            return Err(CommandError::Failed(format!("{} printed no figures:\n{text}", tool.program())));
         };
         iterations += count;
         match tool {
@@ -148,7 +148,7 @@ fn client_output(
     bytes: u64,
     count: u64,
     port: u16,
-) -> Result<String, BenchError> {
+) -> Result<String, CommandError> {
     const TRIES: u32 = 50;
     let mut last = String::new();
     for _ in 0..TRIES {
@@ -160,7 +160,7 @@ fn client_output(
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    Err(BenchError::Failed(format!("{} found no server within {TRIES} tries:\n{last}", tool.program())))
+    Err(CommandError::Failed(format!("{} found no server within {TRIES} tries:\n{last}", tool.program())))
 }
 
 /// The figures of the table's only row.

@@ -8,7 +8,8 @@ use shouter_netstack::udp::Payload;
 
 use super::super::report::{ReportLine, median, percentiles_us, round4};
 use super::wire::Wire;
-use super::{BenchError, Protocol, WorkerArgs};
+use super::{Protocol, WorkerArgs};
+use crate::failure::CommandError;
 
 /// Round trips of a pass, at most.
 const MOST: usize = 200_000;
@@ -33,7 +34,7 @@ impl rud::Sink for Arrived {
 }
 
 /// Runs all passes of one size and prints a line per protocol on rank 0.
-pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Result<(), BenchError> {
+pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Result<(), CommandError> {
     let mut figures: Vec<(Vec<f64>, Vec<f64>, u64)> = vec![(vec![], vec![], 0); args.protocol.len()];
     for number in 0..=args.passes {
         for (figures, protocol) in figures.iter_mut().zip(&args.protocol) {
@@ -68,7 +69,7 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Resul
 }
 
 /// One pass: the round-trip times in nanoseconds, on rank 0. Both ends agree on the number beforehand.
-fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, bytes: usize) -> Result<Vec<u64>, BenchError> {
+fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, bytes: usize) -> Result<Vec<u64>, CommandError> {
     if protocol == Protocol::Tcp {
         wire.connection()?;
     }
@@ -84,7 +85,7 @@ fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, bytes: usize) -> Resul
 }
 
 /// `count` round trips; the times are those of rank 0.
-fn trips(wire: &mut Wire, protocol: Protocol, bytes: usize, count: usize) -> Result<Vec<u64>, BenchError> {
+fn trips(wire: &mut Wire, protocol: Protocol, bytes: usize, count: usize) -> Result<Vec<u64>, CommandError> {
     let mut nanos = Vec::with_capacity(count);
     // With room for more, so that a read that empties the connection is seen to.
     let mut inbox = vec![0; bytes + 1];
@@ -102,7 +103,7 @@ fn trips(wire: &mut Wire, protocol: Protocol, bytes: usize, count: usize) -> Res
     Ok(nanos)
 }
 
-fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), BenchError> {
+fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), CommandError> {
     let now = Clock.now();
     match protocol {
         Protocol::Raw => {
@@ -118,20 +119,20 @@ fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), BenchEr
             let extent = wire.payload(bytes);
             let payload = extent.map_or(Payload::Bytes(&[]), Payload::Extent);
             let sent = wire.stack.udp_send_to(now, wire.socket, wire.peer, &[], payload);
-            sent.map_err(|why| BenchError::Failed(why.to_string()))?;
+            sent.map_err(|why| CommandError::Failed(why.to_string()))?;
             wire.stack.transmit(now);
         }
         Protocol::Rud => {
             let payload = wire.payload(bytes);
             let sent = wire.stack.rud_mut().send(wire.session, &[], payload, rud::MessageToken(0));
-            sent.map_err(|why| BenchError::Failed(why.to_string()))?;
+            sent.map_err(|why| CommandError::Failed(why.to_string()))?;
             wire.stack.transmit(now);
         }
         Protocol::Tcp => {
             let connection = wire.connection()?;
             let message = MESSAGE.get(..bytes).unwrap_or(&MESSAGE);
             let sent = wire.stack.tcp_mut().write(now, connection, message);
-            sent.map_err(|why| BenchError::Failed(why.to_string()))?;
+            sent.map_err(|why| CommandError::Failed(why.to_string()))?;
             wire.stack.transmit(now);
         }
     }
@@ -139,7 +140,7 @@ fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), BenchEr
 }
 
 /// Polls until the message is there; a message that is lost (bare frames and UDP may be) ends the bench.
-fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) -> Result<(), BenchError> {
+fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) -> Result<(), CommandError> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let mut now = Clock.now();
     let end = now + PATIENCE;
@@ -174,7 +175,7 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
         if turns.is_multiple_of(8) {
             now = Clock.now();
             if now > end {
-                return Err(BenchError::Failed(format!(
+                return Err(CommandError::Failed(format!(
                     "a {} message did not arrive within {PATIENCE:?}",
                     protocol.name()
                 )));

@@ -9,7 +9,8 @@ use shouter_netstack::udp::Payload;
 
 use super::super::report::{ReportLine, median, round4};
 use super::wire::Wire;
-use super::{BenchError, Protocol, WorkerArgs};
+use super::{Protocol, WorkerArgs};
+use crate::failure::CommandError;
 
 /// What one pass of one protocol brought.
 #[derive(Clone, Copy, Default)]
@@ -40,7 +41,7 @@ impl rud::Sink for Count {
 }
 
 /// Runs all passes and prints a line per protocol on rank 0.
-pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), BenchError> {
+pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), CommandError> {
     let mut passes: Vec<Vec<Pass>> = vec![vec![]; args.protocol.len()];
     for number in 0..=args.passes {
         for (index, protocol) in args.protocol.iter().enumerate() {
@@ -87,7 +88,7 @@ fn payload_bytes(wire: &Wire, protocol: Protocol) -> usize {
 }
 
 /// One pass: what was received per direction within the time.
-fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Result<Pass, BenchError> {
+fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Result<Pass, CommandError> {
     if protocol == Protocol::Tcp {
         wire.connection()?;
     }
@@ -186,7 +187,7 @@ fn rud(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
 /// Bytes of one write: several super-segments.
 const TCP_WRITE: usize = 256 << 10;
 
-fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), BenchError> {
+fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), CommandError> {
     let connection = wire.connection()?;
     let mut bytes = 0u64;
     let before = wire.stack.device_counters(wire.port).rx_frames;
@@ -201,7 +202,7 @@ fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), BenchEr
                 match wire.stack.tcp_mut().write_extent(now, connection, extent, tcp::ReleaseToken(0)) {
                     Ok(()) => {}
                     Err(tcp::Error::WouldBlock) => break,
-                    Err(why) => return Err(BenchError::Failed(why.to_string())),
+                    Err(why) => return Err(CommandError::Failed(why.to_string())),
                 }
             }
         }

@@ -16,7 +16,7 @@ use shouter_netstack::stack::{PortId, Stack};
 use shouter_netstack::tcp::{self, ConnectionId};
 use shouter_netstack::udp::{SocketConfig, UdpHandle};
 
-use super::BenchError;
+use crate::failure::CommandError;
 
 /// Bytes of headers between an IP packet's first byte and a message's, at most.
 pub(super) const HEADROOM: u16 = 128;
@@ -25,7 +25,7 @@ const COLD: usize = 64 << 20;
 /// Local experimental EtherType 1 (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const UDP_PORT: u16 = 7_000;
-const RUD_PORT: u16 = 4_790;
+const RUD_PORT: u16 = 61_790;
 const TCP_PORT: u16 = 7_001;
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -49,14 +49,14 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Opens the port that the launcher has given this process, and meets the other end.
-    pub(super) fn open() -> Result<Self, BenchError> {
-        let config = Config::from_env().map_err(|why| BenchError::Usage(why.to_string()))?;
+    pub(super) fn open() -> Result<Self, CommandError> {
+        let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
         if let Some(core) = config.cores.first()
             && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
         {
             eprintln!("rank {} could not be pinned to core {core}", config.rank);
         }
-        let failed = |why: &dyn std::fmt::Display| BenchError::Failed(why.to_string());
+        let failed = |why: &dyn std::fmt::Display| CommandError::Failed(why.to_string());
         let meeting = RendezvousConfig::of(&config).map_err(|why| failed(&why))?;
         let (roster, control) = rendezvous::join(&meeting, Hello::of(&config)).map_err(|why| failed(&why))?;
         let first = config.ports.first().ok_or_else(|| failed(&"the launcher gave no port"))?;
@@ -110,14 +110,14 @@ impl Wire {
 
     /// Sends probes until the other end answers. Both know each other's station then, which they could not
     /// learn while bare frames go past the stack.
-    fn greet(&mut self, peer: Ipv4Addr) -> Result<(), BenchError> {
+    fn greet(&mut self, peer: Ipv4Addr) -> Result<(), CommandError> {
         const AGAIN: Duration = Duration::from_millis(20);
         let mut next = Clock.now();
         self.poll_until(|wire, now| {
             if now >= next {
                 next = now + AGAIN;
                 let sent = wire.stack.ping(now, peer, 1, 1, b"there?");
-                sent.map_err(|why| BenchError::Failed(why.to_string()))?;
+                sent.map_err(|why| CommandError::Failed(why.to_string()))?;
             }
             Ok(wire.stack.next_echo_reply().map(drop))
         })
@@ -142,15 +142,15 @@ impl Wire {
     }
 
     /// Both ends arrive here.
-    pub(super) fn barrier(&mut self, what: &str) -> Result<(), BenchError> {
-        self.control.barrier(what, PATIENCE).map_err(|why| BenchError::Failed(why.to_string()))
+    pub(super) fn barrier(&mut self, what: &str) -> Result<(), CommandError> {
+        self.control.barrier(what, PATIENCE).map_err(|why| CommandError::Failed(why.to_string()))
     }
 
     /// Exchanges a few numbers: those of rank 0, then those of rank 1.
-    pub(super) fn exchange(&mut self, numbers: &[u64]) -> Result<[Vec<u64>; 2], BenchError> {
+    pub(super) fn exchange(&mut self, numbers: &[u64]) -> Result<[Vec<u64>; 2], CommandError> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
         let all = self.control.all_gather("figures", &bytes, PATIENCE);
-        let all = all.map_err(|why| BenchError::Failed(why.to_string()))?;
+        let all = all.map_err(|why| CommandError::Failed(why.to_string()))?;
         let of = |rank: usize| {
             let bytes = all.get(rank).map(Vec::as_slice).unwrap_or_default();
             bytes
@@ -164,11 +164,11 @@ impl Wire {
 
     /// The TCP connection between the two ends, which both ask for at the same time. A first byte tells the client that
     /// the server has it: until then either may have to send something again.
-    pub(super) fn connection(&mut self) -> Result<ConnectionId, BenchError> {
+    pub(super) fn connection(&mut self) -> Result<ConnectionId, CommandError> {
         if let Some(connection) = self.connection {
             return Ok(connection);
         }
-        let failed = |why: &dyn std::fmt::Display| BenchError::Failed(why.to_string());
+        let failed = |why: &dyn std::fmt::Display| CommandError::Failed(why.to_string());
         let options = tcp::Options::group();
         let peer = SocketAddr::from((*self.peer.ip(), TCP_PORT));
         let connection = if self.rank == 0 {
@@ -202,8 +202,8 @@ impl Wire {
     /// Polls until `look` finds what it looks for.
     pub(super) fn poll_until<T>(
         &mut self,
-        mut look: impl FnMut(&mut Self, Instant) -> Result<Option<T>, BenchError>,
-    ) -> Result<T, BenchError> {
+        mut look: impl FnMut(&mut Self, Instant) -> Result<Option<T>, CommandError>,
+    ) -> Result<T, CommandError> {
         let end = Clock.now() + PATIENCE;
         loop {
             let now = Clock.now();
@@ -212,22 +212,24 @@ impl Wire {
                 return Ok(found);
             }
             if now > end {
-                return Err(BenchError::Failed(format!("the other end did not answer within {PATIENCE:?}")));
+                return Err(CommandError::Failed(format!(
+                    "the other end did not answer within {PATIENCE:?}"
+                )));
             }
         }
     }
 
     /// Reads what the TCP connection has received, if anything, and returns how many bytes that were.
     #[inline]
-    pub(super) fn drain(&mut self, now: Instant) -> Result<u64, BenchError> {
+    pub(super) fn drain(&mut self, now: Instant) -> Result<u64, CommandError> {
         let Some(connection) = self.ready_connection() else { return Ok(0) };
         let mut bytes = 0;
         loop {
             match self.stack.tcp_mut().read_chunk(now, connection) {
                 Ok(Some(chunk)) => bytes += chunk.len() as u64,
-                Ok(None) => return Err(BenchError::Failed("the other end closed the connection".into())),
+                Ok(None) => return Err(CommandError::Failed("the other end closed the connection".into())),
                 Err(tcp::Error::WouldBlock) => return Ok(bytes),
-                Err(why) => return Err(BenchError::Failed(why.to_string())),
+                Err(why) => return Err(CommandError::Failed(why.to_string())),
             }
         }
     }
@@ -235,12 +237,12 @@ impl Wire {
     /// The same through a buffer, as those read who wait for a message of which they know the length. What does not fit
     /// is read too.
     #[inline]
-    pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8]) -> Result<u64, BenchError> {
+    pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8]) -> Result<u64, CommandError> {
         let Some(connection) = self.ready_connection() else { return Ok(0) };
         let mut bytes = 0;
         loop {
             match self.stack.tcp_mut().read(now, connection, buffer) {
-                Ok(0) => return Err(BenchError::Failed("the other end closed the connection".into())),
+                Ok(0) => return Err(CommandError::Failed("the other end closed the connection".into())),
                 Ok(count) => {
                     bytes += count as u64;
                     if count < buffer.len() {
@@ -248,7 +250,7 @@ impl Wire {
                     }
                 }
                 Err(tcp::Error::WouldBlock) => return Ok(bytes),
-                Err(why) => return Err(BenchError::Failed(why.to_string())),
+                Err(why) => return Err(CommandError::Failed(why.to_string())),
             }
         }
     }

@@ -1,13 +1,29 @@
-//! How the group ends, in words that all ranks of the node see: who ended it, which operation ranks disagree about, and what their
-//! votes have shown.
+//! How the group ends, in memory that all ranks of the node see: who ended it, and why if it says so; which operation ranks disagree
+//! about, and what their votes have shown.
 
 use std::sync::atomic::Ordering;
 
 use shouter_reducer::executor::Divergence;
 
 use super::NodeSegment;
-use crate::channel::shm::layout::{ABORT_AT, DISPUTE_AT, VERDICT_AT};
+use crate::channel::shm::layout::{ABORT_AT, DISPUTE_AT, VERDICT_AT, WORDS, WORDS_AT};
 use crate::channel::shm::view::{pack_divergence, unpack_divergence};
+
+/// The states of a text, which the number of the rank follows: it is being written; it is there.
+const WRITING: u64 = 1;
+const WRITTEN: u64 = 2;
+const STATE_BITS: u32 = 8;
+/// Turns for which another rank's writing is waited for: that takes less than a microsecond, if it is not stopped meanwhile.
+const TURNS: u32 = 1000;
+
+/// As much of a text as there is room for.
+pub(crate) fn shortened(text: &str) -> &str {
+    let mut end = text.len().min(WORDS);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
 
 /// The rank to blame for the end of the group, and the reason's code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +40,39 @@ impl NodeSegment {
         let word = 1 << 63 | u64::from(reason) << 32 | u64::from(culprit);
         // A failure means that another rank was first, whose word stands.
         let _ = self.word(Some(ABORT_AT)).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Says why a rank has given up, ahead of [`set_abort`](Self::set_abort): as much as there is room for. The first writer wins; when
+    /// this returns, what that one has written is there, unless it was stopped.
+    pub(crate) fn set_words(&self, rank: u32, text: &str) {
+        let text = shortened(text);
+        let state = self.word(Some(WORDS_AT));
+        let of_rank = u64::from(rank) << STATE_BITS;
+        if state.compare_exchange(0, of_rank | WRITING, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            let is_written = || state.load(Ordering::Acquire) & WRITTEN != 0;
+            (0..TURNS).take_while(|_| !is_written()).for_each(|_| std::thread::yield_now());
+            return;
+        }
+        self.word(Some(WORDS_AT + 8)).store(text.len() as u64, Ordering::Relaxed);
+        for (at, bytes) in (WORDS_AT + 16..).step_by(8).zip(text.as_bytes().chunks(8)) {
+            let mut word = [0; 8];
+            word[..bytes.len()].copy_from_slice(bytes);
+            self.word(Some(at)).store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        state.store(of_rank | WRITTEN, Ordering::Release);
+    }
+
+    /// Why this rank has given up, if that is known here.
+    pub(crate) fn words(&self, rank: u32) -> Option<Box<str>> {
+        if self.word(Some(WORDS_AT)).load(Ordering::Acquire) != u64::from(rank) << STATE_BITS | WRITTEN {
+            return None;
+        }
+        let len = self.word(Some(WORDS_AT + 8)).load(Ordering::Relaxed).min(WORDS as u64) as usize;
+        let words = (WORDS_AT + 16..).step_by(8).take(len.div_ceil(8));
+        let mut bytes: Vec<u8> =
+            words.flat_map(|at| self.word(Some(at)).load(Ordering::Relaxed).to_le_bytes()).collect();
+        bytes.truncate(len);
+        Some(String::from_utf8_lossy(&bytes).into())
     }
 
     /// Who ended the group, if it has ended.

@@ -374,8 +374,8 @@ class Operations:
     def name(self) -> str:
         return "shouter"
 
-    def _part(self, ranks: Sequence[int]) -> _core.Group:
-        return _groups.part(self.core, ranks)
+    def _part(self, ranks: Sequence[int], timeout: timedelta) -> _core.Group:
+        return _groups.part(self.core, ranks, timeout)
 
     def _one_each(self, tensors: Tensors, call: str, what: str) -> None:
         if len(tensors) != self.core.size:

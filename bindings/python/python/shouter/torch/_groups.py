@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from .. import _core
+from .. import _core, _ends
 from ._work import raised
 from ..errors import ShouterError
 
@@ -25,7 +25,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta, ranks: Seq
         world = None if _world is None else _world()
         if ranks and world is not None and not world.is_closed and world.size == dist.get_world_size():
             # It costs no connection; only the members come here.
-            core = world.group(list(ranks))
+            core = world.group(list(ranks), _deadline(timeout))
         else:
             core = _join_through(store, rank, size, timeout)
             if not ranks:
@@ -36,10 +36,15 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta, ranks: Seq
     return core
 
 
-def part(parent: _core.Group, ranks: Sequence[int]) -> _core.Group:
+def _deadline(timeout: timedelta) -> float:
+    """A time that PyTorch gives, in seconds; none is short."""
+    return max(0.001, timeout.total_seconds())
+
+
+def part(parent: _core.Group, ranks: Sequence[int], timeout: timedelta) -> _core.Group:
     """The group of some members of a group, by their numbers there."""
     try:
-        core = parent.group(list(ranks))
+        core = parent.group(list(ranks), _deadline(timeout))
     except ShouterError as error:
         raise raised(error) from None
     _alive.add(core)
@@ -52,7 +57,7 @@ def _join_through(store: dist.Store, rank: int, size: int, timeout: timedelta) -
     place = dist.PrefixStore(f"shouter/{turn}", store)
     seconds = f"{max(1, round(timeout.total_seconds()))}s"
     settings = [("rank", str(rank)), ("size", str(size)), ("deadline", seconds), ("rendezvous_deadline", seconds)]
-    return _core.join(settings, None, place)
+    return _ends.joined(_core.join(settings, None, place))
 
 
 @atexit.register

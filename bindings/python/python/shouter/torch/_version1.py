@@ -55,11 +55,7 @@ class ProcessGroup(Operations, TorchProcessGroup):
 def _create(options: Any, _: Any = None) -> ProcessGroup:
     ranks = options.global_ranks_in_group
     core = _groups.join(options.store, options.group_rank, options.group_size, options.timeout, ranks)
-    group = ProcessGroup(core, options.timeout)
-    if ranks:
-        # The key `deadline` is the default group's.
-        group.set_timeout(options.timeout)
-    return group
+    return ProcessGroup(core, options.timeout)
 
 
 def register() -> None:

@@ -42,9 +42,7 @@ class Backend(Operations, TorchBackend):
         return TorchBackend.Options("shouter", self._timeout)
 
     def split(self, store: Any, ranks: Sequence[int], opts: Any) -> Backend:
-        part = Backend(self._part(ranks), opts._timeout)
-        part.set_timeout(opts._timeout)
-        return part
+        return Backend(self._part(ranks, opts._timeout), opts._timeout)
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -58,11 +56,7 @@ class Backend(Operations, TorchBackend):
 def _create(options: Any, _: Any) -> Backend:
     ranks = options.global_ranks_in_group
     core = _groups.join(options.store, options.group_rank, options.group_size, options.timeout, ranks)
-    backend = Backend(core, options.timeout)
-    if ranks:
-        # The key `deadline` is the default group's.
-        backend.set_timeout(options.timeout)
-    return backend
+    return Backend(core, options.timeout)
 
 
 # PyTorch wraps what a Python backend returns in a handle that passes on `wait` and `get_future` only.

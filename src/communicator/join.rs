@@ -1,0 +1,263 @@
+//! Meeting the other ranks: the rendezvous, the memory of the host, the channels to other hosts, and that all have them.
+
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use shouter_reducer::cost::Costs;
+use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::plan::Plan;
+
+use super::selection::{self, LocalCapabilities, Prepared};
+use crate::channel::shm::pass::{self, PassError};
+use crate::channel::shm::{NodeSegment, Shape};
+use crate::channel::up::UpChannels;
+use crate::config::Config;
+use crate::error::Error;
+use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster, Traffic};
+use crate::log;
+use crate::wire;
+
+/// The most that a rank's shared tensors may take: addresses, of which only what is used becomes memory. Where address space
+/// is limited (RLIMIT_AS) they get less.
+const ARENA_BYTES: usize = 64 << 30;
+
+/// Between two looks whether a rank has ended, while others of its host are waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The result of the rendezvous.
+pub(super) struct Joined {
+    roster: Roster,
+    control: ControlLink,
+    local: LocalCapabilities,
+}
+
+impl Joined {
+    /// Tells the other ranks why this one does not go on.
+    pub(super) fn give_up(&mut self, why: &Error) {
+        self.control.give_up(&why.to_string());
+    }
+}
+
+pub(super) fn join(config: &Config, plan: &Plan) -> Result<Joined, Error> {
+    let leads = config.local_size < config.size && config.local_rank == 0;
+    let local = LocalCapabilities::of(config, leads)?;
+    let mut hello = Hello::of(config);
+    hello.plan = plan.fields();
+    if leads {
+        hello.blob = local.to_bytes();
+    }
+    let meeting = RendezvousConfig::of(config)?;
+    let (roster, control) = rendezvous::join(&meeting, hello)?;
+    Ok(Joined { roster, control, local })
+}
+
+/// Maps the memory of this node.
+pub(super) fn meet(
+    config: &Config,
+    grid: &Grid,
+    plan: &Plan,
+    joined: &mut Joined,
+) -> Result<NodeSegment, Error> {
+    let shape = Shape {
+        ranks: grid.locals(grid.node_of(Rank(config.rank))),
+        lanes: plan.lanes,
+        lane_bytes: plan.lane_bytes as usize,
+        arena_bytes: ARENA_BYTES,
+    };
+    let rank = Rank(config.rank);
+    let (node, local) = (grid.node_of(rank), grid.local_of(rank));
+    let Joined { roster, control, .. } = joined;
+    let mut next = Instant::now();
+    let mut check = || match Instant::now() {
+        now if now < next => Ok(()),
+        now => {
+            next = now + LOOK_EVERY;
+            control.check("the shared memory of hosts")
+        }
+    };
+    let segment =
+        pass::meet(&roster.session_secret, node, local, shape, config.rendezvous_deadline, &mut check);
+    segment.map_err(|why| match why {
+        PassError::First { why } => {
+            let leader = grid.leader_of(node);
+            Error::join_without(leader.0, format!("{leader} made no shared memory for its host: {why}"))
+        }
+        PassError::Ended(why) => why.into(),
+        why => Error::join(why.to_string()),
+    })
+}
+
+/// The channels to the other hosts, and the control connections.
+#[derive(Default)]
+pub(super) struct Reached {
+    /// On a leader, where there are other hosts.
+    pub(super) up: UpChannels,
+    /// The kind of the leader's ports.
+    pub(super) device: Option<&'static str>,
+    /// The names of the channels that this host's leader uses.
+    pub(super) channels: String,
+    /// Why these, on a leader.
+    pub(super) reasons: Vec<String>,
+    /// The figures of the cost model, as rank 0 has them.
+    pub(super) costs: Costs,
+    pub(super) control: Option<ControlLink>,
+    /// What is wrong with the path to peers.
+    pub(super) unreached: Option<String>,
+}
+
+/// Selects the transports between hosts, and opens the channels.
+pub(super) fn reach(config: &Config, grid: &Grid, joined: Joined) -> Result<Reached, Error> {
+    let Joined { roster, mut control, local } = joined;
+    let reached = connect(config, grid, local, &roster, &mut control);
+    let reached = reached.inspect_err(|why| control.give_up(&why.to_string()))?;
+    Ok(Reached { control: Some(control), ..reached })
+}
+
+fn connect(
+    config: &Config,
+    grid: &Grid,
+    local: LocalCapabilities,
+    roster: &Roster,
+    control: &mut ControlLink,
+) -> Result<Reached, Error> {
+    let selection = selection::agree(config, grid, local, roster, control)?;
+    let prepared = selection.map(|selection| selection.prepare(config, grid)).transpose()?;
+    let names = prepared.as_ref().map(|prepared| prepared.names().join("+")).unwrap_or_default();
+    let first = prepared.as_ref().and_then(|prepared| prepared.names().first().copied());
+    let own = PortsOpen { channels: names, costs: own_costs(config, first) };
+    // Opening ports takes long. From here on every rank sends heartbeats and expects them.
+    let all = control.all_gather("ports are open", &wire::encode(&own), config.rendezvous_deadline)?;
+    let of = |rank: Rank| -> Result<PortsOpen, Error> {
+        let bytes = all.get(rank.0 as usize).map(Vec::as_slice).unwrap_or_default();
+        wire::decode(bytes)
+            .map_err(|why| Error::join_without(rank.0, format!("the channels of {rank}: {why}")))
+    };
+    let PortsOpen { channels, .. } = of(grid.leader_of(grid.node_of(Rank(config.rank))))?;
+    let costs = costs_from(&of(Rank(0))?.costs)?;
+    let device = prepared.as_ref().and_then(Prepared::device);
+    let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
+    let (up, reached) = prepared.map(|prepared| prepared.connect(config, roster)).transpose()?.unzip();
+    let up = up.unwrap_or_default();
+    let unreached = reached.and_then(Result::err);
+    Ok(Reached { up, device, channels, reasons, costs, control: None, unreached })
+}
+
+/// What a rank says when its ports are open.
+#[derive(Serialize, Deserialize)]
+struct PortsOpen {
+    /// The names of its channels, on a leader.
+    channels: String,
+    /// The figures of the cost model in the order of their fields; rank 0 alone has any.
+    #[serde(deserialize_with = "wire::at_most::<COSTS, _, _>")]
+    costs: Vec<u32>,
+}
+
+/// Figures that a rank sends at most.
+const COSTS: usize = 64;
+
+/// What rank 0 says of costs, by the channel that its host uses first; nothing on other ranks.
+fn own_costs(config: &Config, channel: Option<&str>) -> Vec<u32> {
+    if config.rank != 0 {
+        return Vec::new();
+    }
+    config.costs.of(channel.unwrap_or("shm")).fields().map(|(_, value)| value).to_vec()
+}
+
+/// The figures that rank 0 has sent.
+fn costs_from(values: &[u32]) -> Result<Costs, Error> {
+    let mut costs = Costs::default();
+    let names = costs.fields().map(|(name, _)| name);
+    if values.len() != names.len() {
+        return Err(Error::join_without(0, "rank 0 has sent other figures of costs than this release knows"));
+    }
+    for (name, &value) in names.into_iter().zip(values) {
+        if let Some(field) = costs.field_mut(name) {
+            *field = value;
+        }
+    }
+    Ok(costs)
+}
+
+/// Waits until all ranks are connected: none goes on before.
+///
+/// # Errors
+/// [`Error::Join`] with the rank that does not reach its peers, has another plan, or did not say.
+pub(super) fn all_connected(
+    control: &mut ControlLink,
+    unreached: Option<String>,
+    plan: &Plan,
+    within: Duration,
+) -> Result<(), Error> {
+    let own = Connected { unreached, plan: plan.digest() };
+    let all = control.all_gather("connected", &wire::encode(&own), within)?;
+    own.compare(&all)?;
+    let Traffic { sent, received } = control.traffic();
+    tracing::debug!(sent, received, "bytes over the control connections until all were connected");
+    Ok(())
+}
+
+/// What a rank says when its channels are open.
+#[derive(Serialize, Deserialize)]
+struct Connected {
+    /// What is wrong with the path to peers.
+    unreached: Option<String>,
+    /// The digest of the plan in force.
+    plan: [u8; 32],
+}
+
+impl Connected {
+    /// Whether all ranks reach their peers and have this one's plan.
+    fn compare(self, all: &[Vec<u8>]) -> Result<(), Error> {
+        if let Some(why) = self.unreached {
+            return Err(Error::join(why));
+        }
+        for (rank, bytes) in all.iter().zip(0..).map(|(bytes, rank)| (Rank(rank), bytes)) {
+            let of_peer = |why: String| Error::join_without(rank.0, why);
+            let said: Self =
+                wire::decode(bytes).map_err(|why| of_peer(format!("what {rank} says: {why}")))?;
+            if let Some(why) = said.unreached {
+                return Err(of_peer(format!("{rank} does not reach its peers: {why}")));
+            }
+            if said.plan != self.plan {
+                let what = "the figures of its cost model are others than rank 0 has sent";
+                return Err(of_peer(format!(
+                    "{rank} has another plan: {what}; run the same build on all ranks"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The grid of the job, by its roster. A rank that is alone has none.
+pub(super) fn grid(config: &Config, plan: &Plan, joined: Option<&Joined>) -> Result<Grid, Error> {
+    let hosts = joined.map_or_else(|| vec![1], |joined| joined.roster.hosts());
+    let grid = Grid::of_hosts(&hosts, plan.leaf_size).map_err(|why| Error::join(why.to_string()))?;
+    let rank = Rank(config.rank);
+    let place = (grid.ranks(), grid.local_of(rank), grid.locals(grid.node_of(rank)));
+    if !grid.contains(rank) || place != (config.size, config.local_rank, config.local_size) {
+        let why = format!("rank 0's list of ranks has {rank} elsewhere: {hosts:?} ranks on the hosts");
+        return Err(Error::join_without(0, why));
+    }
+    Ok(grid)
+}
+
+/// Meets the other ranks and opens the channel to those of other hosts, for a measurement of it: what a
+/// [`Group`](super::Group) drives otherwise.
+///
+/// # Errors
+/// As [`init`](super::init()).
+pub fn leaders(config: &Config) -> Result<(UpChannels, ControlLink), Error> {
+    log::speak_for(config.rank);
+    let plan = Plan::default();
+    let joined = join(config, &plan)?;
+    let grid = grid(config, &plan, Some(&joined))?;
+    let reached = reach(config, &grid, joined)?;
+    if let Some(why) = reached.unreached {
+        return Err(Error::join(why));
+    }
+    match reached.control {
+        Some(control) if !reached.up.is_empty() => Ok((reached.up, control)),
+        _ => Err(Error::Config("a channel is measured between two ranks, each on a host of its own".into())),
+    }
+}
