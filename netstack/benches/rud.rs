@@ -30,7 +30,13 @@ struct Wire {
 
 impl Wire {
     fn new(copy: bool) -> Self {
-        let meta = DatagramMeta { src_ip: IPS[0], dst_ip: IPS[1], src_port: 0, dst_port: 0 };
+        let meta = DatagramMeta {
+            src_ip: IPS[0],
+            dst_ip: IPS[1],
+            src_port: 0,
+            dst_port: 0,
+            congestion_experienced: false,
+        };
         let frames = (0..2 * BURST).map(|_| (meta, Vec::with_capacity(10_000))).collect();
         Self { frames, used: 0, copy }
     }
@@ -48,6 +54,7 @@ impl Emit for Wire {
             dst_ip: to.remote_ip,
             src_port: to.src_port,
             dst_port: to.dst_port,
+            congestion_experienced: false,
         };
         bytes.clear();
         bytes.extend_from_slice(header);

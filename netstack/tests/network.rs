@@ -274,6 +274,33 @@ fn seven_hosts_send_to_one_and_nothing_is_lost_for_good() {
     assert!(gigabits > 1.0, "{gigabits:.2} Gb/s");
 }
 
+/// Two senders over a port that marks: the marks are made because the datagrams say that they may be, and come back to the senders.
+#[test]
+fn a_switch_marks_rud_and_its_senders_hear_of_it() {
+    let versions: [fn(usize) -> IpAddr; 2] = [|host| address(host).into(), |host| address6(host).into()];
+    for address in versions {
+        let mut sim = Sim::new(3);
+        let link =
+            LinkConfig { bits_per_second: 10_000_000_000, queue_bytes: 1_000_000, ..LinkConfig::default() };
+        let link = LinkConfig { queue_frames: 10_000, mark_above_bytes: 10_000, ..link };
+        let mut hosts = hosts(&sim, 3, link, &FaultConfig::default());
+        for from in 1..3 {
+            open_between(&mut hosts, 0, from, [address(0), address(from)]);
+            hosts[from].session = Some(open_between(&mut hosts, from, 0, [address(from), address(0)]));
+            hosts[from].to_send = 1000;
+        }
+        let done =
+            sim.run_until(&mut hosts, secs(5), |hosts| hosts[1..].iter().all(|h| h.sink.released == 1000));
+        assert!(done && hosts[0].sink.messages == 2000);
+        let [_, port] = sim.network().counters(0);
+        assert!(port.marked > 10 && port.queue_drops == 0, "{port:?}");
+        for host in &hosts[1..] {
+            let counters = host.stack.rud().counters(host.session.unwrap());
+            assert!(counters.marked > 5 && counters.resent == 0, "{counters:?}");
+        }
+    }
+}
+
 #[test]
 fn a_short_cut_heals_and_a_long_one_ends_the_session() {
     let mut sim = Sim::new(3);

@@ -138,7 +138,12 @@ pub(crate) fn tcp(bytes: &[u8]) {
 pub(crate) fn rud(bytes: &[u8]) {
     assert!(rud::Block::parse_all(bytes).count() * rud::BLOCK_LEN <= bytes.len());
     let Ok(header) = rud::Header::parse(bytes) else { return };
-    let _ = header.payload_offset();
+    assert!(header.payload_offset() <= bytes.len());
+    assert_eq!(
+        header.stamp(bytes).is_some(),
+        matches!(header.kind, rud::DatagramKind::Probe | rud::DatagramKind::Answer)
+    );
     let mut out = [0; rud::HEADER_LEN];
     header.emit(&mut out);
+    assert_eq!(out[4..], bytes[4..rud::HEADER_LEN], "what was read is written, but for the CRC");
 }

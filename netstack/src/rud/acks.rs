@@ -3,6 +3,7 @@
 use super::api::Config;
 use super::nanos;
 use super::recovery::NEVER;
+use crate::wire::rud::Held;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,29 @@ pub(super) struct Acks {
     at: u64,
     /// Data sent since an acknowledgement was asked for.
     since_request: u32,
+    /// When the last data came, or could have come.
+    arrived_at: u64,
+    /// Whether that is not certain.
+    late: bool,
+    /// Data received with a mark.
+    marks: u64,
+    /// A probe that was not answered yet.
+    probe: Option<Probe>,
+}
+
+/// A peer's probe.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Probe {
+    pub(super) stamp: u64,
+    arrived_at: u64,
+    late: bool,
+}
+
+impl Probe {
+    /// How long this end has had it.
+    pub(super) fn held(&self, now: u64) -> Held {
+        Held::new(now.saturating_sub(self.arrived_at), self.late)
+    }
 }
 
 impl Acks {
@@ -34,6 +58,10 @@ impl Acks {
             due: false,
             at: NEVER,
             since_request: 0,
+            arrived_at: 0,
+            late: false,
+            marks: 0,
+            probe: None,
         }
     }
 
@@ -49,9 +77,12 @@ impl Acks {
         self.at
     }
 
-    /// Data was received.
+    /// Data was received, `marked` or not, which this end may have had for `late` nanoseconds before it looked.
     #[inline]
-    pub(super) fn on_data(&mut self, now: u64) {
+    pub(super) fn on_data(&mut self, now: u64, late: u64, marked: bool) {
+        self.arrived_at = now.saturating_sub(late);
+        self.late = late != 0;
+        self.marks += u64::from(marked);
         self.unacked += 1;
         if self.unacked == 1 {
             self.at = now.saturating_add(self.delay);
@@ -79,6 +110,34 @@ impl Acks {
         self.unacked = 0;
         self.due = false;
         self.at = NEVER;
+    }
+
+    /// A probe came, of which the same holds. It is answered at the next opportunity.
+    pub(super) fn on_probe(&mut self, now: u64, late: u64, stamp: u64) {
+        self.probe = Some(Probe { stamp, arrived_at: now.saturating_sub(late), late: late != 0 });
+        self.due = true;
+    }
+
+    /// The probe to be answered.
+    pub(super) fn probe(&self) -> Option<Probe> {
+        self.probe
+    }
+
+    /// It was answered.
+    pub(super) fn on_answered(&mut self) {
+        self.probe = None;
+    }
+
+    /// Data received with a mark.
+    #[inline]
+    pub(super) fn marks(&self) -> u64 {
+        self.marks
+    }
+
+    /// How long this end has had the data that came last.
+    #[inline]
+    pub(super) fn held(&self, now: u64) -> Held {
+        Held::new(now.saturating_sub(self.arrived_at), self.late)
     }
 
     /// Whether the datagram that fills a window of `limit` should ask.

@@ -34,10 +34,13 @@ pub struct Config {
     pub window_packets: u32,
     /// Payload bytes a session may have unacknowledged on the wire.
     pub window_bytes: usize,
-    /// The congestion window never falls below this many datagrams.
-    pub min_window: u32,
-    /// A round's share of lost datagrams, in percent, up to which the window is not reduced: loss that is not
-    /// congestion (spec.md section 7).
+    /// Datagrams that a session sends before it knows anything of the path, or fewer, but at least four, where they have more
+    /// than 1,500 bytes.
+    pub initial_window: u32,
+    /// The queue in the network that a session aims at, at least; it is longer where the round-trip time is (spec.md section 7.4).
+    pub queue_delay: Duration,
+    /// The share of lost datagrams, in percent, up to which losses without a queue do not reduce the window: they are not
+    /// congestion.
     pub loss_tolerance: u32,
     /// Bounds of the retransmission time-out.
     pub min_rto: Duration,
@@ -67,7 +70,8 @@ impl Default for Config {
             max_sessions: 1024,
             window_packets: 960,
             window_bytes: 4 << 20,
-            min_window: 32,
+            initial_window: 10,
+            queue_delay: Duration::from_micros(8),
             loss_tolerance: 12,
             // Longer than a peer without a core of its own waits for one, and than a thread that only looks now and
             // then takes to look.
@@ -90,7 +94,7 @@ impl Config {
     pub(super) fn clamped(mut self) -> Self {
         self.max_sessions = self.max_sessions.clamp(1, 65_535);
         self.window_packets = self.window_packets.clamp(1, MAX_WINDOW);
-        self.min_window = self.min_window.clamp(1, self.window_packets);
+        self.initial_window = self.initial_window.clamp(1, self.window_packets);
         self.window_bytes = self.window_bytes.max(1);
         self.loss_tolerance = self.loss_tolerance.min(100);
         self.ack_every = self.ack_every.max(1);
@@ -151,6 +155,8 @@ pub struct DatagramMeta {
     pub src_port: u16,
     /// UDP destination port.
     pub dst_port: u16,
+    /// Whether it was marked on its way (ECN: Congestion Experienced).
+    pub congestion_experienced: bool,
 }
 
 /// Where a datagram is to be sent.
@@ -374,6 +380,14 @@ pub struct Counters {
     pub srtt: Duration,
     /// The congestion window in datagrams.
     pub window: u32,
+    /// The distance that is kept between datagrams; zero if none is.
+    pub gap: Duration,
+    /// How long data has waited for that distance.
+    pub paced: Duration,
+    /// Our data that the peer reports as marked (ECN).
+    pub marked: u64,
+    /// Data received with a mark.
+    pub marks_received: u64,
 }
 
 /// What happened to datagrams of an endpoint that belong to no session, and totals.

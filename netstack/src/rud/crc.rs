@@ -1,4 +1,4 @@
-//! The datagram's CRC32C (spec.md section 4.4), nested so that a payload's part is computed once for all resends.
+//! The datagram's CRC32C (spec.md section 4.5), nested so that a payload's part is computed once for all resends.
 
 use core::net::IpAddr;
 
@@ -37,7 +37,7 @@ pub(super) fn seal(
     dst_port: u16,
     payload_crc: u32,
 ) {
-    //= rud/spec.md section 4.4
+    //= rud/spec.md section 4.5
     // The seed stands in the CRC field, the payload's CRC behind the body.
     head[..4].copy_from_slice(&seed(addresses, src_port, dst_port).to_be_bytes());
     head[len..len + 4].copy_from_slice(&payload_crc.to_be_bytes());

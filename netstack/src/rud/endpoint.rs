@@ -1,20 +1,24 @@
 //! The sessions of one shard: finds a datagram's session, schedules sessions to send, and keeps the next deadline.
 
+use core::cmp::Reverse;
 use core::net::IpAddr;
-use std::collections::VecDeque;
+use std::collections::{BinaryHeap, VecDeque};
 
 use super::api::{
     Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken,
     OpenError, SendError, SessionId, SessionParams, Sink,
 };
 use super::recovery::NEVER;
-use super::session::{Accepted, Session, Stranger, TransmitOutcome};
+use super::session::{Accepted, Look, Session, Stranger, TransmitOutcome};
 use super::table::TagTable;
 use crate::device::FramesOut;
 use crate::ip::peers::Peers;
 use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::rud::Header;
+
+/// An end that has not looked for datagrams for longer than so many nanoseconds does not know how long one was there.
+const LATE: u64 = 5_000;
 
 /// Data datagrams that a session may send before the next session is served.
 const QUANTUM: u32 = 64;
@@ -24,9 +28,42 @@ struct Entry {
     generation: u16,
     /// Whether the index is in `ready`.
     ready: bool,
+    /// Whether the index is in `paced`.
+    paced: bool,
     /// The session's deadline is not earlier. Kept beside the others, so that timers touch the sessions that are due and no other.
     due: u64,
     session: Option<Box<Session>>,
+}
+
+/// When the caller has looked for datagrams. Nanoseconds.
+#[derive(Debug, Default)]
+struct Looks {
+    last: u64,
+    /// Between the last two.
+    interval: u64,
+    /// The look before the pause whose datagrams are being read, and how long the pause was.
+    since: u64,
+    pause: u64,
+    /// For how long a datagram that is found now may have been there; zero if that is not long.
+    late: u64,
+}
+
+impl Looks {
+    /// One more; whether the one before left datagrams behind.
+    #[inline]
+    fn on_look(&mut self, now: u64, more: bool) {
+        self.interval = now.saturating_sub(self.last);
+        //= rud/spec.md section 7.1
+        // What a pause has left to be read is read in several looks, for as long as the pause at most. Whatever waits for longer
+        // waits for a host that is too slow.
+        if !more || now.saturating_sub(self.since) > 2 * self.pause {
+            self.since = self.last;
+            self.pause = self.interval;
+        }
+        let waited = now.saturating_sub(self.since);
+        self.late = if waited > LATE { waited } else { 0 };
+        self.last = now;
+    }
 }
 
 /// All RUD sessions of one shard.
@@ -43,6 +80,9 @@ pub struct Endpoint {
     peers: Peers,
     /// Sessions with something to send, in round-robin order. Each is in it at most once.
     ready: VecDeque<u16>,
+    /// Sessions whose data waits for its time, with the time. Each is in it at most once.
+    paced: BinaryHeap<Reverse<(u64, u16)>>,
+    looks: Looks,
     /// No session's deadline is earlier.
     earliest: u64,
     frames_out: FramesOut,
@@ -63,6 +103,8 @@ impl Endpoint {
             tags: TagTable::new(config.max_sessions),
             peers: Peers::default(),
             ready: VecDeque::with_capacity(config.max_sessions),
+            paced: BinaryHeap::new(),
+            looks: Looks::default(),
             earliest: NEVER,
             frames_out: FramesOut::None,
             stranger: None,
@@ -244,6 +286,14 @@ impl Endpoint {
         self.session(id).is_none_or(Session::is_idle)
     }
 
+    /// The caller looks for datagrams now; `more` says that its look before left some behind. Of who looks rarely it is not known
+    /// how long a datagram was there, and its peers are told so. An endpoint that hears of no look takes every datagram for one
+    /// that has just come.
+    #[inline]
+    pub fn on_poll(&mut self, now: Instant, more: bool) {
+        self.looks.on_look(now.as_nanos(), more);
+    }
+
     /// Takes in one received UDP payload.
     #[inline]
     pub fn on_datagram(
@@ -266,7 +316,8 @@ impl Endpoint {
         };
         let entry = &mut self.entries[index as usize];
         let Some(session) = entry.session.as_deref_mut() else { return };
-        match session.on_datagram(now, meta, &header, udp_payload, sink) {
+        let look = Look { now, late: self.looks.late };
+        match session.on_datagram(look, meta, &header, udp_payload, sink) {
             Accepted::Yes => {}
             Accepted::WrongAddress => self.counters.wrong_address += 1,
             Accepted::Damaged => self.counters.crc_dropped += 1,
@@ -286,7 +337,7 @@ impl Endpoint {
     /// Datagrams of the session that `udp_payload` is for which its peer has acknowledged: if it has acknowledged more
     /// afterwards, what is sent to it arrives.
     pub fn acknowledged_to(&self, udp_payload: &[u8]) -> Option<u64> {
-        let index = self.tags.get(Header::parse(udp_payload).ok()?.tag)?;
+        let index = self.tags.get(Header::tag_of(udp_payload)?)?;
         self.entries.get(usize::from(index))?.session.as_deref().map(Session::acked)
     }
 
@@ -298,7 +349,7 @@ impl Endpoint {
             let entry = &mut self.entries[index as usize];
             let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
-                    let outcome = session.transmit(now, QUANTUM, emit);
+                    let outcome = session.transmit(now, self.looks.interval, QUANTUM, emit);
                     entry.due = session.deadline();
                     self.earliest = self.earliest.min(entry.due);
                     outcome
@@ -308,6 +359,13 @@ impl Endpoint {
             match outcome {
                 TransmitOutcome::Done => {
                     entry.ready = false;
+                    self.ready.pop_front();
+                }
+                TransmitOutcome::Paced(at) => {
+                    entry.ready = false;
+                    if !core::mem::replace(&mut entry.paced, true) {
+                        self.paced.push(Reverse((at, index)));
+                    }
                     self.ready.pop_front();
                 }
                 TransmitOutcome::More => self.ready.rotate_left(1),
@@ -324,6 +382,12 @@ impl Endpoint {
     /// back-off is over, dead peers. Call [`transmit`](Self::transmit) afterwards.
     pub fn on_timeout(&mut self, now: Instant, sink: &mut impl Sink) {
         let now = now.as_nanos();
+        while let Some(&Reverse((_, index))) = self.paced.peek().filter(|Reverse((at, _))| *at <= now) {
+            self.paced.pop();
+            let entry = &mut self.entries[index as usize];
+            entry.paced = false;
+            Self::make_ready(&mut self.ready, entry, index);
+        }
         if now < self.earliest {
             return;
         }
@@ -347,7 +411,9 @@ impl Endpoint {
     /// deadlines that moved back are not tracked one by one. `None` without sessions.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        (self.earliest != NEVER).then_some(Instant::from_nanos(self.earliest))
+        let paced = self.paced.peek().map_or(NEVER, |Reverse((at, _))| *at);
+        let earliest = self.earliest.min(paced);
+        (earliest != NEVER).then_some(Instant::from_nanos(earliest))
     }
 
     /// Whether [`transmit`](Self::transmit) has something to send.

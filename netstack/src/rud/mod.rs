@@ -18,10 +18,11 @@
 //! - Lost datagrams are found by time, not by counting (as TCP's RACK does), so spraying over paths does no harm.
 //! - A session is made of parts that keep their own state: `sender` and `receiver` by PSN, `acks` (when to acknowledge, when to
 //!   ask for it), `recovery` (round-trip time, losses, timers), `liveness` (heartbeats), `paths` (addresses and source ports), and
-//!   `window`, the seam for congestion control.
+//!   `cc`, congestion control.
 
 mod acks;
 mod api;
+mod cc;
 mod crc;
 mod endpoint;
 mod liveness;
@@ -33,7 +34,6 @@ mod session;
 mod table;
 #[cfg(test)]
 mod tests;
-mod window;
 
 pub use api::{
     Clue, Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,

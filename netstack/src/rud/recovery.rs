@@ -19,6 +19,9 @@ const REORDER_PERSISTS: u32 = 4096;
 /// A probe's patience doubles at most this often.
 const MAX_PROBE_BACKOFF: u32 = 3;
 
+/// What was measured is too old after so many nanoseconds without traffic.
+const LONG_REST: u64 = 1_000_000_000;
+
 /// What a tail timer found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TailTimer {
@@ -135,6 +138,12 @@ impl Recovery {
     #[inline]
     pub(super) fn loss_deadline(&self) -> u64 {
         self.loss_at
+    }
+
+    /// Whether nothing was sent or acknowledged for so long that what was measured is too old.
+    #[inline]
+    pub(super) fn has_rested(&self, now: u64) -> bool {
+        now.saturating_sub(self.tail_at) >= LONG_REST
     }
 
     /// Data was sent; `first` if nothing was on the wire before.

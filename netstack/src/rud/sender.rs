@@ -278,6 +278,12 @@ impl Sender {
         self.slots.queued() + self.slots.lost() <= 1 && self.slots.free() == 0 || self.sequence.room() <= 1
     }
 
+    /// Whether something waits behind the picked datagram.
+    #[inline]
+    pub(super) fn has_more(&self) -> bool {
+        self.slots.queued() + self.slots.lost() > 1
+    }
+
     /// The message in `slot`.
     #[inline]
     pub(super) fn message(&self, slot: u16) -> &Message {

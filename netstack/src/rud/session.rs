@@ -9,12 +9,12 @@ use super::api::{
     Clue, Config, Counters, DatagramMeta, Disposition, Failure, MessageToken, RefusalReason, SendError,
     SessionId, SessionParams, Sink,
 };
+use super::cc::{AckSample, Controller as _, Pace, Signals, Swift};
 use super::liveness::{Liveness, Silence};
 use super::paths::Paths;
 use super::receiver::{Arrival, Receiver};
 use super::recovery::{NEVER, Recovery, TailTimer};
 use super::sender::{AckContext, Acked, Sender};
-use super::window::Window;
 use crate::device::FramesOut;
 use crate::region::Extent;
 use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, MAX_BODY, Psn};
@@ -39,6 +39,13 @@ pub(super) struct Stranger {
     pub(super) at: u64,
 }
 
+/// When an end looked for datagrams, and for how long what it found may have been there, if that is long. Nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) now: u64,
+    pub(super) late: u64,
+}
+
 /// One end of a session. Each part keeps its own state; the session leads what arrives, and the time, through them.
 #[derive(Debug)]
 pub(super) struct Session {
@@ -51,7 +58,11 @@ pub(super) struct Session {
     receiver: Receiver,
     acks: Acks,
     recovery: Recovery,
-    window: Window,
+    signals: Signals,
+    cc: Swift,
+    pace: Pace,
+    /// Payload bytes that may be on the wire.
+    max_bytes: usize,
     liveness: Liveness,
     failed: bool,
     counters: Counters,
@@ -76,7 +87,10 @@ impl Session {
             receiver: Receiver::new(first_psn(params.local_tag)),
             acks: Acks::new(config),
             recovery: Recovery::new(now, config),
-            window: Window::new(config),
+            signals: Signals::new(),
+            cc: Swift::new(config, params.max_payload),
+            pace: Pace::default(),
+            max_bytes: config.window_bytes,
             liveness: Liveness::new(now, config),
             failed: false,
             counters: Counters::default(),
@@ -169,7 +183,10 @@ impl Session {
     pub(super) fn counters(&self) -> Counters {
         Counters {
             srtt: Duration::from_nanos(self.recovery.srtt()),
-            window: self.window.limit(),
+            window: self.cc.limit(),
+            gap: Duration::from_nanos(self.cc.gap()),
+            paced: Duration::from_nanos(self.pace.waited()),
+            marks_received: self.acks.marks(),
             ..self.counters
         }
     }
@@ -179,11 +196,11 @@ impl Session {
         self.counters.acked
     }
 
-    /// A datagram with the session's tag.
+    /// A datagram with the session's tag, which this end may have had for `late` nanoseconds before it looked.
     #[inline]
     pub(super) fn on_datagram(
         &mut self,
-        now: u64,
+        Look { now, late }: Look,
         meta: &DatagramMeta,
         header: &Header,
         datagram: &[u8],
@@ -210,18 +227,23 @@ impl Session {
         }
         //= rud/spec.md section 5.1
         // Acknowledgements take effect before the payload is delivered.
-        self.on_acknowledgement(now, header, datagram, sink);
+        self.on_acknowledgement(Look { now, late }, header, datagram, sink);
         match header.kind {
-            DatagramKind::Data => self.on_data(now, header, datagram, sink),
-            DatagramKind::Ack => self.counters.acks_received += 1,
+            DatagramKind::Data => {
+                self.acks.on_data(now, late, meta.congestion_experienced);
+                self.on_data(header, datagram, sink);
+            }
+            DatagramKind::Ack | DatagramKind::Probe | DatagramKind::Answer => {
+                self.counters.acks_received += 1;
+                self.on_stamp(Look { now, late }, header, datagram);
+            }
         }
         self.acks.hurry(header.ack_request);
         Accepted::Yes
     }
 
     #[inline]
-    fn on_data(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
-        self.acks.on_data(now);
+    fn on_data(&mut self, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
         match self.receiver.classify(header.psn) {
             Arrival::New => {
                 let (front, payload) = datagram.split_at(header.payload_offset());
@@ -248,8 +270,18 @@ impl Session {
         }
     }
 
+    fn on_stamp(&mut self, Look { now, late }: Look, header: &Header, datagram: &[u8]) {
+        match header.stamp(datagram) {
+            Some(stamp) if header.kind == DatagramKind::Probe => self.acks.on_probe(now, late, stamp),
+            Some(stamp) => self.signals.on_answer(now, late, header.held, stamp),
+            None => {}
+        }
+    }
+
     #[inline]
-    fn on_acknowledgement(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+    fn on_acknowledgement(&mut self, look: Look, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+        let Look { now, late } = look;
+        let flight = self.sender.flight();
         let context =
             AckContext { now, min_rtt: self.recovery.min_rtt(), round_trip: self.recovery.round_trip() };
         let id = self.id;
@@ -259,7 +291,7 @@ impl Session {
         self.sender.on_cumulative(&context, header.cumulative, &mut acked, &mut release);
         let start = first_word.plus(u32::from(header.sack_word) * 64);
         self.sender.on_word(&context, start, header.sack, 0, &mut acked, &mut release);
-        if header.kind == DatagramKind::Ack {
+        if header.kind != DatagramKind::Data {
             for block in Block::parse_all(&datagram[HEADER_LEN..]) {
                 let start = first_word.plus(u32::from(block.word) * 64);
                 let Block { received, refused, .. } = block;
@@ -273,7 +305,18 @@ impl Session {
         self.counters.refused_by_peer += u64::from(acked.refused);
         self.counters.spurious += u64::from(acked.spurious);
         self.recovery.on_acked(now, &acked);
-        self.window.on_acked(now, acked.count + acked.refused, self.recovery.srtt());
+        let signal = self.signals.read(now, late, header, acked.clean_sent_at);
+        self.counters.marked += u64::from(signal.marked);
+        self.cc.on_acked(&AckSample {
+            now,
+            acked: acked.count + acked.refused,
+            marked: signal.marked,
+            spurious: acked.spurious,
+            sent_at: if acked.newest { acked.newest_sent_at } else { NEVER },
+            delay: signal.delay,
+            base: signal.base,
+            flight,
+        });
         self.detect_losses(now);
     }
 
@@ -282,7 +325,7 @@ impl Session {
     fn detect_losses(&mut self, now: u64) {
         let lost = self.recovery.detect_losses(now, &mut self.sender);
         if lost != 0 {
-            self.window.on_lost(lost);
+            self.cc.on_lost(lost);
             self.counters.lost += u64::from(lost);
         }
     }
@@ -309,7 +352,7 @@ impl Session {
                     //= rud/spec.md section 6.5
                     // Everything on the wire is lost.
                     self.counters.timeouts += 1;
-                    self.window.on_timeout();
+                    self.cc.on_timeout();
                     self.stalled(now, sink);
                     while self.sender.flight() != 0 {
                         self.sender.lose_oldest();

@@ -32,8 +32,12 @@ pub struct LinkConfig {
     pub delay: Duration,
     /// Packets that may be in the queue and on the line. Further ones are dropped, or refused where the sender is a device.
     pub queue_frames: usize,
+    /// Bytes that may be in the queue and on the line, as they count on the line: a port's buffer, whose are in it.
+    pub queue_bytes: usize,
     /// Packets in the queue above which further ones are marked.
     pub mark_above: usize,
+    /// Bytes in the queue above which further ones are marked.
+    pub mark_above_bytes: usize,
     /// Probability that a packet is lost.
     pub loss: f64,
     /// Probability that a packet comes twice.
@@ -56,7 +60,9 @@ impl Default for LinkConfig {
             bits_per_second: 100_000_000_000,
             delay: Duration::from_micros(1),
             queue_frames: 256,
+            queue_bytes: usize::MAX,
             mark_above: usize::MAX,
+            mark_above_bytes: usize::MAX,
             loss: 0.0,
             duplicate: 0.0,
             reorder: 0.0,
@@ -112,8 +118,10 @@ pub struct Link<P> {
     counters: LinkCounters,
     rng: SmallRng,
     free_at: Instant,
-    /// When each packet in the queue and on the line has left it, oldest first.
-    leaving: VecDeque<Instant>,
+    /// When each packet in the queue and on the line has left it, and its bytes on the line; oldest first.
+    leaving: VecDeque<(Instant, usize)>,
+    /// The sum of those bytes.
+    queued_bytes: usize,
     arrivals: BTreeMap<(Instant, u64), P>,
     order: u64,
 }
@@ -138,6 +146,7 @@ impl<P: Packet> Link<P> {
             rng: SmallRng::seed_from_u64(seed),
             free_at: Instant::ZERO,
             leaving: VecDeque::new(),
+            queued_bytes: 0,
             arrivals: BTreeMap::new(),
             order: 0,
         }
@@ -149,21 +158,30 @@ impl<P: Packet> Link<P> {
 
     /// Whether the queue has room at `now`.
     pub fn has_room(&mut self, now: Instant) -> bool {
-        while self.leaving.front().is_some_and(|at| *at <= now) {
+        self.queued_bytes(now) < self.config.queue_bytes && self.leaving.len() < self.config.queue_frames
+    }
+
+    /// Bytes in the queue and on the line at `now`.
+    pub fn queued_bytes(&mut self, now: Instant) -> usize {
+        while let Some((_, bytes)) = self.leaving.front().filter(|(at, _)| *at <= now) {
+            self.queued_bytes -= bytes;
             self.leaving.pop_front();
         }
-        self.leaving.len() < self.config.queue_frames
+        self.queued_bytes
     }
 
     /// When a full queue has room again.
     pub fn room_at(&self, now: Instant) -> Option<Instant> {
-        let full = self.leaving.len() >= self.config.queue_frames;
-        self.leaving.iter().find(|at| **at > now).copied().filter(|_| full)
+        let full =
+            self.leaving.len() >= self.config.queue_frames || self.queued_bytes >= self.config.queue_bytes;
+        self.leaving.iter().map(|(at, _)| *at).find(|at| *at > now).filter(|_| full)
     }
 
     /// Sends a packet, which arrives later, or not at all.
     pub fn send(&mut self, now: Instant, packet: P) {
-        let has_room = self.has_room(now);
+        let fits =
+            self.queued_bytes(now).saturating_add(packet.line_len() as usize) <= self.config.queue_bytes;
+        let has_room = fits && self.has_room(now);
         self.carry(now, packet, has_room);
     }
 
@@ -186,14 +204,17 @@ impl<P: Packet> Link<P> {
             self.counters.queue_drops += 1;
             return;
         }
-        if self.leaving.len() > self.config.mark_above && packet.mark() {
+        let deep =
+            self.leaving.len() > self.config.mark_above || self.queued_bytes > self.config.mark_above_bytes;
+        if deep && packet.mark() {
             self.counters.marked += 1;
         }
         self.free_at = self.free_at.max(now) + self.config.line_time(packet.line_len());
         if !self.config.jitter.is_zero() {
             self.free_at += self.config.jitter.mul_f64(self.rng.random());
         }
-        self.leaving.push_back(self.free_at);
+        self.leaving.push_back((self.free_at, packet.line_len() as usize));
+        self.queued_bytes += packet.line_len() as usize;
         self.counters.deepest_queue = self.counters.deepest_queue.max(self.leaving.len());
         if self.happens(self.config.duplicate) {
             self.put(packet.clone());

@@ -10,7 +10,8 @@ use super::link::{Link, LinkConfig, LinkCounters, Packet};
 use crate::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch, segment};
 use crate::time::Instant;
 use crate::wire::ethernet::{self, Mac};
-use crate::wire::vlan;
+use crate::wire::ip::Ecn;
+use crate::wire::{checksum, ipv4, ipv6, vlan};
 
 /// Preamble, start delimiter, frame check sequence and the gap between frames, in bytes: they take time on a link.
 const LINE_OVERHEAD: u64 = 8 + 4 + 12;
@@ -24,6 +25,32 @@ struct Carried(Arc<[u8]>);
 impl Packet for Carried {
     fn line_len(&self) -> u64 {
         (self.0.len() as u64).max(SHORTEST_FRAME) + LINE_OVERHEAD
+    }
+
+    /// Only of an untagged IP packet whose sender takes part in ECN.
+    fn mark(&mut self) -> bool {
+        let mut bytes = self.0.to_vec();
+        let marked = match bytes.get_mut(ethernet::HEADER_LEN - 2..) {
+            Some([0x08, 0x00, ip @ ..]) if ip.len() >= ipv4::HEADER_LEN && Ecn::of(ip[1]) != Ecn::NotEct => {
+                let word = |ip: &[u8], at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
+                let (sum, old) = (word(ip, 10), word(ip, 0));
+                ip[1] |= Ecn::Ce.bits();
+                let sum = checksum::update(sum, old, word(ip, 0));
+                ip[10..12].copy_from_slice(&sum.to_be_bytes());
+                true
+            }
+            Some([0x86, 0xdd, ip @ ..])
+                if ip.len() >= ipv6::HEADER_LEN && Ecn::of(ip[1] >> 4) != Ecn::NotEct =>
+            {
+                ip[1] |= Ecn::Ce.bits() << 4;
+                true
+            }
+            _ => false,
+        };
+        if marked {
+            self.0 = bytes.into();
+        }
+        marked
     }
 
     fn corrupt(&mut self, rng: &mut SmallRng) {
@@ -94,13 +121,19 @@ impl Network {
     /// Attaches a host by a link that is the same in both directions; its address is 02:51 followed by its number, from 1.
     /// A full queue on the host's side is back pressure, at the switch it is loss.
     pub fn attach(&self, mtu: u16, link: LinkConfig) -> SimDevice {
+        self.attach_to_port(mtu, link, link)
+    }
+
+    /// The same by a link with other properties from the switch's port to the host, as its buffer (see
+    /// [`LinkConfig::queue_bytes`] and [`LinkConfig::mark_above_bytes`]) than from the host.
+    pub fn attach_to_port(&self, mtu: u16, link: LinkConfig, port: LinkConfig) -> SimDevice {
         let mut fabric = lock(&self.fabric);
         let index = fabric.hosts.len();
         let [a, b, c, d] = (index as u32 + 1).to_be_bytes();
         let mac = Mac([0x02, 0x51, a, b, c, d]);
         fabric.by_mac.insert(mac, index);
         let seed = fabric.seed.wrapping_mul(1 << 16).wrapping_add(2 * index as u64);
-        fabric.hosts.push(Host { up: Link::new(link, seed), down: Link::new(link, seed + 1) });
+        fabric.hosts.push(Host { up: Link::new(link, seed), down: Link::new(port, seed + 1) });
         SimDevice {
             fabric: Arc::clone(&self.fabric),
             index,

@@ -187,3 +187,27 @@ fn a_link_does_what_its_configuration_says_and_no_more() {
     assert!((4_990..5_020).contains(&got.len()) && got.len() as u64 + counters.queue_drops == 10_000);
     assert!(counters.marked > 4_900 && counters.deepest_queue == 8, "{counters:?}");
 }
+
+/// Packets of 125 bytes come twice as fast as they leave.
+#[test]
+fn a_buffer_is_limited_and_marked_by_its_bytes() {
+    let config = LinkConfig {
+        bits_per_second: 1_000_000_000,
+        queue_frames: usize::MAX,
+        queue_bytes: 1_000,
+        mark_above_bytes: 500,
+        ..LinkConfig::default()
+    };
+    let mut link = Link::new(config, 7);
+    let at = |packet: u64| Instant::from_nanos(packet * 500);
+    for number in 0..100 {
+        link.send(at(number), Numbered(number as u32, false));
+        assert!(link.queued_bytes(at(number)) <= 1_000);
+    }
+    let counters = link.counters();
+    assert_eq!((counters.deepest_queue, counters.queue_drops), (8, 43), "{counters:?}");
+    // The first nine find 500 bytes or fewer.
+    assert_eq!(counters.marked, 57 - 9, "{counters:?}");
+    assert!(link.room_at(at(99)).is_some());
+    assert_eq!(link.queued_bytes(at(10_000)), 0);
+}

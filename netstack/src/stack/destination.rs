@@ -123,22 +123,29 @@ impl Template {
         match self.remote {
             IpAddr::V4(_) => {
                 let mut bytes = [0; IPV6_UDP];
-                bytes[..IPV4_UDP].copy_from_slice(&self.stamp_v4(source_port, destination_port, len));
+                bytes[..IPV4_UDP].copy_from_slice(&self.stamp_v4(
+                    source_port,
+                    destination_port,
+                    len,
+                    Ecn::NotEct,
+                ));
                 UdpHeaders { bytes, len: IPV4_UDP as u8 }
             }
             IpAddr::V6(_) => {
-                UdpHeaders { bytes: self.stamp_v6(source_port, destination_port, len), len: IPV6_UDP as u8 }
+                let bytes = self.stamp_v6(source_port, destination_port, len, Ecn::NotEct);
+                UdpHeaders { bytes, len: IPV6_UDP as u8 }
             }
         }
     }
 
     #[inline]
-    fn stamp_v4(&self, source_port: u16, destination_port: u16, len: usize) -> [u8; IPV4_UDP] {
+    fn stamp_v4(&self, source_port: u16, destination_port: u16, len: usize, ecn: Ecn) -> [u8; IPV4_UDP] {
         let mut out = [0; IPV4_UDP];
         out.copy_from_slice(&self.ip_udp[..IPV4_UDP]);
         let total = (len + IPV4_UDP) as u16;
         //= RFC 1071 section 2: the sum of the parts that never change is added to that of those that do.
-        let sum = fold(self.ip_sum + u32::from(total));
+        let sum = fold(self.ip_sum + u32::from(total) + u32::from(ecn.bits()));
+        out[1] |= ecn.bits();
         out[2..4].copy_from_slice(&total.to_be_bytes());
         out[10..12].copy_from_slice(&(!sum).to_be_bytes());
         out[20..22].copy_from_slice(&source_port.to_be_bytes());
@@ -148,8 +155,9 @@ impl Template {
     }
 
     #[inline]
-    fn stamp_v6(&self, source_port: u16, destination_port: u16, len: usize) -> [u8; IPV6_UDP] {
+    fn stamp_v6(&self, source_port: u16, destination_port: u16, len: usize, ecn: Ecn) -> [u8; IPV6_UDP] {
         let mut out = self.ip_udp;
+        out[1] |= ecn.bits() << 4;
         let udp_len = ((len + udp::HEADER_LEN) as u16).to_be_bytes();
         out[4..6].copy_from_slice(&udp_len);
         out[40..42].copy_from_slice(&source_port.to_be_bytes());
@@ -431,7 +439,8 @@ impl<D: Device> Emitter<'_, D> {
         };
         let payload = payload.as_ref().map_or(&[][..], |extent| extent.as_bytes());
         let len = header.len() + payload.len();
-        let headers = udp_packet_headers(source, remote, source_port, destination_port, len);
+        let ports = (source_port, destination_port);
+        let headers = udp_packet_headers((source, remote), ports, len, Ecn::Ect0);
         match (headers, self.ports.get_mut(port)) {
             (Some(headers), Some(port)) => {
                 let parts = [headers.as_bytes(), header, payload];
@@ -444,14 +453,13 @@ impl<D: Device> Emitter<'_, D> {
 
 /// IP and UDP headers without a template and without a UDP checksum.
 pub(super) fn udp_packet_headers(
-    source: IpAddr,
-    remote: IpAddr,
-    source_port: u16,
-    destination_port: u16,
+    (source, remote): (IpAddr, IpAddr),
+    (source_port, destination_port): (u16, u16),
     len: usize,
+    ecn: Ecn,
 ) -> Option<UdpHeaders> {
     let udp = udp::Repr::new(source_port, destination_port, len)?;
-    let ip = IpHeader::new(source, remote, Protocol::Udp, len + udp::HEADER_LEN, Ecn::NotEct)?;
+    let ip = IpHeader::new(source, remote, Protocol::Udp, len + udp::HEADER_LEN, ecn)?;
     let end = ip.len() + udp::HEADER_LEN;
     let mut out = UdpHeaders { bytes: [0; IPV6_UDP], len: end as u8 };
     out.bytes[..ip.len()].copy_from_slice(ip.as_bytes());
@@ -495,11 +503,11 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         let (src_port, dst_port) = (to.src_port, to.dst_port);
         let pushed = match remote {
             IpAddr::V4(_) => {
-                let ip_udp = &template.stamp_v4(src_port, dst_port, len);
+                let ip_udp = &template.stamp_v4(src_port, dst_port, len, Ecn::Ect0);
                 iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
             }
             IpAddr::V6(_) => {
-                let ip_udp = &template.stamp_v6(src_port, dst_port, len);
+                let ip_udp = &template.stamp_v6(src_port, dst_port, len, Ecn::Ect0);
                 iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
             }
         };

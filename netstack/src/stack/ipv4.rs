@@ -38,8 +38,9 @@ impl<S: rud::Sink> Receiver<'_, S> {
             return;
         }
         let (source, destination) = (IpAddr::V4(packet.source()), IpAddr::V4(packet.destination()));
+        let ecn = Ecn::of(packet.traffic_class());
         if packet.protocol() == Protocol::Udp
-            && self.on_rud(source, destination, packet.payload(), frame.checksum)
+            && self.on_rud(source, destination, ecn, packet.payload(), frame.checksum)
         {
             return;
         }
@@ -48,7 +49,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             destination,
             protocol: packet.protocol(),
             protocol_at: PROTOCOL_AT,
-            ecn: Ecn::of(packet.traffic_class()),
+            ecn,
             ttl: packet.ttl(),
             to_group: false,
             payload: packet.payload(),

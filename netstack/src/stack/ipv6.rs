@@ -41,10 +41,11 @@ impl<S: rud::Sink> Receiver<'_, S> {
         }
         let protocol = Protocol::from(packet.next_header());
         let (from, to) = (IpAddr::V6(source), IpAddr::V6(destination));
+        let ecn = Ecn::of(packet.traffic_class());
         if protocol == Protocol::Udp
             && !to_group
             && !source.is_unspecified()
-            && self.on_rud(from, to, packet.payload(), frame.checksum)
+            && self.on_rud(from, to, ecn, packet.payload(), frame.checksum)
         {
             return;
         }
@@ -54,7 +55,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             destination: to,
             protocol,
             protocol_at: 6,
-            ecn: Ecn::of(packet.traffic_class()),
+            ecn,
             ttl: packet.hop_limit(),
             to_group,
             payload: packet.payload(),

@@ -48,6 +48,7 @@ use crate::time::Instant;
 use crate::udp::{Payload, Sockets, UdpHandle};
 use crate::wire::ethernet::Mac;
 use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
+use crate::wire::ip::Ecn;
 use crate::wire::udp as udp_wire;
 use destination::{Destinations, Emitter, Miss, ResolvedRoute, any_for, ip_udp_len};
 use icmp::{About, SendIcmpError};
@@ -78,6 +79,8 @@ pub struct Stack<D> {
     linear: Vec<u8>,
     reassembly: Reassembly,
     icmp_limit: TokenBucket,
+    /// Whether the last poll has left frames with a device.
+    more: bool,
     /// When it is looked again whether releases still have to wait for frames.
     release_at: Instant,
     config: StackConfig,
@@ -98,6 +101,7 @@ impl<D: Device> Stack<D> {
             linear: Vec::new(),
             reassembly: Reassembly::new(config.reassembly.clone()),
             icmp_limit: TokenBucket::new(config.icmp_errors_per_second, ICMP_BURST),
+            more: false,
             release_at: Instant::ZERO,
             config,
         }
@@ -136,6 +140,8 @@ impl<D: Device> Stack<D> {
         if self.rud.frames_out() != FramesOut::None {
             self.release_held(now, sink);
         }
+        self.rud.on_poll(now, self.more);
+        self.more = false;
         let mut frames_in = 0;
         for (port, Port { device, iface }) in self.ports.iter_mut().enumerate() {
             let mut receiver = Receiver {
@@ -156,7 +162,9 @@ impl<D: Device> Stack<D> {
                 linear: &mut self.linear,
                 sink,
             };
-            frames_in += device.receive(now, self.config.rx_budget, &mut |frame| receiver.on_frame(frame));
+            let frames = device.receive(now, self.config.rx_budget, &mut |frame| receiver.on_frame(frame));
+            self.more |= frames >= self.config.rx_budget;
+            frames_in += frames;
         }
         if self.rud.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.rud.on_timeout(now, sink);
@@ -369,7 +377,9 @@ impl<D: Device> Stack<D> {
         }
         let headers = match found {
             Ok(template) => Some(template.udp_headers(source_port, to.port(), len)),
-            Err(_) => destination::udp_packet_headers(source, to.ip(), source_port, to.port(), len),
+            Err(_) => {
+                destination::udp_packet_headers((source, to.ip()), (source_port, to.port()), len, Ecn::NotEct)
+            }
         };
         let mut headers = headers.ok_or(SendError::TooLong { len, limit })?;
         //= RFC 8200 section 8.1: over IPv6 a UDP datagram always carries a checksum.

@@ -210,6 +210,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         &mut self,
         source: IpAddr,
         destination: IpAddr,
+        ecn: Ecn,
         payload: &[u8],
         checksum: RxChecksum,
     ) -> bool {
@@ -230,6 +231,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             dst_ip: destination,
             src_port: datagram.source_port(),
             dst_port: datagram.destination_port(),
+            congestion_experienced: ecn == Ecn::Ce,
         };
         self.counters.rx_rud += 1;
         let unproven = self.unproven(source);
@@ -245,7 +247,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
 
     fn on_udp(&mut self, packet: &Inbound<'_>) {
         let (source, destination) = (packet.source, packet.destination);
-        if self.on_rud(source, destination, packet.payload, packet.checksum) {
+        if self.on_rud(source, destination, packet.ecn, packet.payload, packet.checksum) {
             return;
         }
         let Ok(datagram) = udp::Datagram::new(packet.payload) else {

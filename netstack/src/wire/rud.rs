@@ -1,8 +1,8 @@
 //! The RUD header (`rud/spec.md` section 4): parsed into and emitted from [`Header`], without allocation.
 //!
 //! ```text
-//!  0      4  5  6    8            16    20    24            32    34    36
-//!  | crc  |k |b | len|    tag      | psn | cum |    sack     | lag |word | body (<= 64) | payload ...
+//!  0      4  5  6    8            16    20    24            32    34    36    38    40
+//!  | crc  |k |b | len|    tag      | psn | cum |    sack     | lag |word |marks|held | body (<= 64) | payload ...
 //! ```
 //!
 //! All integers are in network order. The CRC is not checked here: it covers addresses that only the endpoint knows.
@@ -14,13 +14,16 @@ use core::fmt;
 mod tests;
 
 /// Bytes of the fixed header.
-pub const HEADER_LEN: usize = 36;
+pub const HEADER_LEN: usize = 40;
 
 /// Largest body behind the fixed header, in bytes: an upper layer's message header, or acknowledgement blocks.
 pub const MAX_BODY: usize = 64;
 
 /// Bytes of one acknowledgement block.
 pub const BLOCK_LEN: usize = 18;
+
+/// Bytes of a stamp, which means something to the end alone that wrote it.
+pub const STAMP_LEN: usize = 8;
 
 /// Most acknowledgement blocks in one datagram.
 pub const MAX_BLOCKS: usize = MAX_BODY / BLOCK_LEN;
@@ -31,7 +34,7 @@ pub const MAX_WINDOW: u32 = 64 * (WORDS - 1);
 /// 64-PSN words in a receiver's bitmap.
 pub const WORDS: u32 = 64;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const ACK_REQUEST: u8 = 0x80;
 
 /// A packet sequence number. The order is that of RFC 1982: it wraps.
@@ -76,13 +79,58 @@ impl fmt::Debug for Psn {
     }
 }
 
+/// How long an end has had the datagram that arrived last, in units of 128 ns; the upper bit is set if it may have been there for
+/// longer than that end can tell exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held(u16);
+
+impl Held {
+    const LATE: u16 = 1 << 15;
+    const UNIT: u32 = 7;
+
+    /// So many nanoseconds, as the end can tell exactly or not.
+    #[inline]
+    pub const fn new(nanos: u64, late: bool) -> Self {
+        let most = (Self::LATE - 1) as u64;
+        let units = if nanos >> Self::UNIT < most { nanos >> Self::UNIT } else { most };
+        Self(units as u16 | if late { Self::LATE } else { 0 })
+    }
+
+    /// Nanoseconds; `None` if it was longer than can be said.
+    #[inline]
+    pub const fn nanos(self) -> Option<u64> {
+        let units = self.0 & !Self::LATE;
+        if units == Self::LATE - 1 { None } else { Some((units as u64) << Self::UNIT) }
+    }
+
+    /// Whether the end cannot tell exactly.
+    #[inline]
+    pub const fn is_late(self) -> bool {
+        self.0 & Self::LATE != 0
+    }
+}
+
 /// What a datagram carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramKind {
     /// A message: the body is the upper layer's header, the payload follows.
     Data,
-    /// An acknowledgement or a heartbeat: the body is acknowledgement blocks, there is no payload.
+    /// An acknowledgement: the body is acknowledgement blocks, there is no payload.
     Ack,
+    /// An acknowledgement with a stamp behind its blocks, to be answered at once. A heartbeat is one.
+    Probe,
+    /// An acknowledgement that brings a probe's stamp back.
+    Answer,
+}
+
+impl DatagramKind {
+    /// Bytes of stamp in the body.
+    const fn stamp_len(self) -> usize {
+        match self {
+            Self::Data | Self::Ack => 0,
+            Self::Probe | Self::Answer => STAMP_LEN,
+        }
+    }
 }
 
 /// Why bytes are not a RUD datagram.
@@ -90,12 +138,12 @@ pub enum DatagramKind {
 #[non_exhaustive]
 pub enum Malformed {
     /// Shorter than the fixed header.
-    #[error("a RUD datagram has at least 36 bytes")]
+    #[error("a RUD datagram has at least 40 bytes")]
     Short,
     /// Another version, or no RUD at all.
-    #[error("not version 1 of RUD; run the same version on every host")]
+    #[error("not version 2 of RUD; run the same version on every host")]
     Version,
-    /// A kind of datagram that version 1 does not know.
+    /// A kind of datagram that version 2 does not know.
     #[error("unknown kind of RUD datagram")]
     Kind,
     /// The lengths in the header do not add up to the datagram's.
@@ -129,6 +177,10 @@ pub struct Header {
     pub sack_word: u16,
     /// Bit i is set if PSN i of the described word has been consumed.
     pub sack: u64,
+    /// Data datagrams that have arrived here with a mark (ECN: Congestion Experienced), modulo 2^16.
+    pub marks: u16,
+    /// How long this end has had the data datagram that arrived last.
+    pub held: Held,
 }
 
 impl Header {
@@ -142,6 +194,8 @@ impl Header {
         let kind = match fixed[4] & 0x0f {
             0 => DatagramKind::Data,
             1 => DatagramKind::Ack,
+            2 => DatagramKind::Probe,
+            3 => DatagramKind::Answer,
             _ => return Err(Malformed::Kind),
         };
         let header = Self {
@@ -155,6 +209,8 @@ impl Header {
             sack: u64_at(fixed, 24),
             base_lag: u16_at(fixed, 32),
             sack_word: u16_at(fixed, 34),
+            marks: u16_at(fixed, 36),
+            held: Held(u16_at(fixed, 38)),
         };
         if header.body_len as usize > MAX_BODY
             || u32::from(header.base_lag) > MAX_WINDOW
@@ -165,12 +221,19 @@ impl Header {
         if HEADER_LEN + header.body_len as usize + header.payload_len as usize != datagram.len() {
             return Err(Malformed::Length);
         }
-        if kind == DatagramKind::Ack
-            && (header.payload_len != 0 || !usize::from(header.body_len).is_multiple_of(BLOCK_LEN))
-        {
-            return Err(Malformed::Length);
+        if kind != DatagramKind::Data {
+            let blocks = usize::from(header.body_len).checked_sub(kind.stamp_len());
+            if header.payload_len != 0 || !blocks.is_some_and(|len| len.is_multiple_of(BLOCK_LEN)) {
+                return Err(Malformed::Length);
+            }
         }
         Ok(header)
+    }
+
+    /// The tag in `datagram`, whatever the rest of it is.
+    #[inline]
+    pub fn tag_of(datagram: &[u8]) -> Option<u64> {
+        datagram.first_chunk::<HEADER_LEN>().map(|fixed| u64_at(fixed, 8))
     }
 
     /// Writes the header; the CRC field is left as it is.
@@ -180,6 +243,8 @@ impl Header {
             | match self.kind {
                 DatagramKind::Data => 0,
                 DatagramKind::Ack => 1,
+                DatagramKind::Probe => 2,
+                DatagramKind::Answer => 3,
             };
         out[5] = self.body_len | if self.ack_request { ACK_REQUEST } else { 0 };
         out[6..8].copy_from_slice(&self.payload_len.to_be_bytes());
@@ -189,6 +254,20 @@ impl Header {
         out[24..32].copy_from_slice(&self.sack.to_be_bytes());
         out[32..34].copy_from_slice(&self.base_lag.to_be_bytes());
         out[34..36].copy_from_slice(&self.sack_word.to_be_bytes());
+        out[36..38].copy_from_slice(&self.marks.to_be_bytes());
+        out[38..40].copy_from_slice(&self.held.0.to_be_bytes());
+    }
+
+    /// The stamp in `datagram`, if it has one.
+    #[inline]
+    pub fn stamp(&self, datagram: &[u8]) -> Option<u64> {
+        if self.kind.stamp_len() == 0 {
+            return None;
+        }
+        datagram
+            .get(..self.payload_offset())?
+            .last_chunk::<STAMP_LEN>()
+            .map(|bytes| u64::from_be_bytes(*bytes))
     }
 
     /// Where the payload starts in the datagram.

@@ -8,8 +8,8 @@ fn acks() -> Acks {
 #[test]
 fn one_is_due_after_so_many_datagrams_or_so_long_after_the_first() {
     let mut acks = acks();
-    acks.on_data(10);
-    acks.on_data(50);
+    acks.on_data(10, 0, false);
+    acks.on_data(50, 0, false);
     assert!(acks.unacked != 0 && !acks.is_due());
     assert_eq!(acks.deadline(), 110, "from the first on");
     acks.on_timeout(109);
@@ -20,10 +20,10 @@ fn one_is_due_after_so_many_datagrams_or_so_long_after_the_first() {
     acks.on_reported();
     assert!(acks.unacked == 0 && !acks.is_due());
     for now in 200..203 {
-        acks.on_data(now);
+        acks.on_data(now, 0, false);
         assert!(!acks.is_due());
     }
-    acks.on_data(203);
+    acks.on_data(203, 0, false);
     assert!(acks.is_due());
     acks.on_reported();
     assert_eq!(acks.deadline(), NEVER);

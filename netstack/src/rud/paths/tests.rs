@@ -1,5 +1,5 @@
 use super::*;
-use crate::wire::rud::{DatagramKind, Psn};
+use crate::wire::rud::{DatagramKind, Held, Psn};
 
 const IPS: [IpAddr; 2] =
     [IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(core::net::Ipv4Addr::new(10, 0, 0, 2))];
@@ -46,6 +46,8 @@ const HEADER: Header = Header {
     cumulative: Psn(0),
     sack_word: 0,
     sack: 0,
+    marks: 0,
+    held: Held::new(0, false),
 };
 
 //= rud/spec.md section 6.7
@@ -77,6 +79,7 @@ fn a_head_can_be_sent_again_and_keeps_its_body() {
             dst_ip: to.remote_ip,
             src_port: to.src_port,
             dst_port: to.dst_port,
+            congestion_experienced: false,
         };
         assert_eq!(Header::parse(&bytes), Ok(header));
         assert!(theirs.lead(&meta) && theirs.verify(&meta, &header, &bytes));

@@ -2,10 +2,11 @@
 
 use super::Session;
 use crate::rud::api::Emit;
+use crate::rud::cc::Controller as _;
 use crate::rud::crc::HEAD_ROOM;
 use crate::rud::sender::Pick;
 use crate::time::Instant;
-use crate::wire::rud::{BLOCK_LEN, Block, DatagramKind, HEADER_LEN, Header, MAX_BLOCKS};
+use crate::wire::rud::{BLOCK_LEN, Block, DatagramKind, HEADER_LEN, Header, MAX_BLOCKS, STAMP_LEN};
 
 /// How a call of `transmit` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,13 +17,16 @@ pub(in crate::rud) enum TransmitOutcome {
     More,
     /// There is no room to send.
     Blocked,
+    /// Data waits until this time.
+    Paced(u64),
 }
 
 impl Session {
     /// Whether the window lets a datagram out. A probe may exceed it by one.
     #[inline]
     fn window_open(&self) -> bool {
-        self.recovery.probe_due() || self.window.is_open(self.sender.flight(), self.sender.flight_bytes())
+        self.recovery.probe_due()
+            || self.sender.flight() < self.cc.limit() && self.sender.flight_bytes() < self.max_bytes
     }
 
     /// Whether `transmit` has something to do now.
@@ -35,11 +39,12 @@ impl Session {
                 || self.sender.retry_at() <= now)
     }
 
-    /// Sends what is due, up to `quantum` data datagrams.
+    /// Sends what is due, up to `quantum` data datagrams, of a sender that polled `interval` nanoseconds ago.
     #[inline]
     pub(in crate::rud) fn transmit(
         &mut self,
         now: u64,
+        interval: u64,
         quantum: u32,
         emit: &mut impl Emit,
     ) -> TransmitOutcome {
@@ -48,15 +53,22 @@ impl Session {
         }
         self.sender.requeue(now);
         let mut left = quantum;
+        let mut outcome = TransmitOutcome::Done;
         while self.window_open()
             && let Some(pick) = self.sender.pick()
         {
+            if !self.pace.is_open(now) && !self.recovery.probe_due() {
+                self.pace.on_wait(now);
+                outcome = TransmitOutcome::Paced(self.pace.next_at());
+                break;
+            }
             if left == 0 {
                 return TransmitOutcome::More;
             }
             if emit.room() == 0 || !self.send_data(now, pick, emit) {
                 return TransmitOutcome::Blocked;
             }
+            self.pace.on_sent(now, self.cc.gap(), interval);
             left -= 1;
         }
         while self.acks.is_due() || self.liveness.heartbeat_due() {
@@ -64,14 +76,20 @@ impl Session {
                 return TransmitOutcome::Blocked;
             }
         }
-        TransmitOutcome::Done
+        outcome
     }
 
     /// Whether the next datagram should ask for an acknowledgement because nothing may follow it.
     #[inline]
     fn closes_window(&self) -> bool {
-        let limit = self.window.limit();
-        self.acks.asks(limit) && (self.sender.flight() + 1 >= limit || self.sender.is_last())
+        //= rud/spec.md section 6.1
+        // Nothing may follow the datagram that fills the window, and what waits behind one does not follow at once where datagrams
+        // keep a distance.
+        let limit = self.cc.limit();
+        self.acks.asks(limit)
+            && (self.sender.flight() + 1 >= limit
+                || self.cc.gap() != 0 && self.sender.has_more()
+                || self.sender.is_last())
     }
 
     #[inline]
@@ -94,6 +112,8 @@ impl Session {
             cumulative: self.receiver.floor(),
             sack_word,
             sack,
+            marks: self.acks.marks() as u16,
+            held: self.acks.held(now),
         };
         if !self.paths.send(&header, message.head_mut(), payload_crc, payload, emit) {
             // What this datagram would have reported is still owed.
@@ -102,6 +122,9 @@ impl Session {
         }
         self.on_sent(now);
         self.acks.on_data_sent(ack_request);
+        if self.sender.is_quiet() && self.recovery.has_rested(now) {
+            self.cc.on_idle();
+        }
         self.recovery.on_sent(now, self.sender.is_quiet());
         self.sender.on_sent(now, pick);
         if again {
@@ -122,11 +145,24 @@ impl Session {
         for (block, out) in blocks[..count].iter().zip(body.as_chunks_mut::<BLOCK_LEN>().0) {
             block.emit(out);
         }
+        //= rud/spec.md section 4.3
+        // A stamp behind the blocks: the peer's, or that of a heartbeat.
+        let probe = self.acks.probe();
+        let (kind, stamp) = match probe {
+            Some(probe) => (DatagramKind::Answer, Some(probe.stamp)),
+            None if self.liveness.heartbeat_due() => (DatagramKind::Probe, Some(now)),
+            None => (DatagramKind::Ack, None),
+        };
+        let mut len = count * BLOCK_LEN;
+        if let Some(stamp) = stamp {
+            body[len..len + STAMP_LEN].copy_from_slice(&stamp.to_be_bytes());
+            len += STAMP_LEN;
+        }
         let psn = self.sender.next();
         let header = Header {
-            kind: DatagramKind::Ack,
+            kind,
             ack_request: false,
-            body_len: (count * BLOCK_LEN) as u8,
+            body_len: len as u8,
             payload_len: 0,
             tag: self.remote_tag,
             psn,
@@ -134,6 +170,8 @@ impl Session {
             cumulative: self.receiver.floor(),
             sack_word,
             sack,
+            marks: self.acks.marks() as u16,
+            held: probe.map_or_else(|| self.acks.held(now), |probe| probe.held(now)),
         };
         if !self.paths.send(&header, &mut head, 0, None, emit) {
             self.receiver.unreported();
@@ -141,7 +179,10 @@ impl Session {
         }
         self.on_sent(now);
         self.counters.acks_sent += 1;
-        self.counters.heartbeats += u64::from(self.liveness.take_heartbeat());
+        match kind {
+            DatagramKind::Answer => self.acks.on_answered(),
+            _ => self.counters.heartbeats += u64::from(self.liveness.take_heartbeat()),
+        }
         true
     }
 

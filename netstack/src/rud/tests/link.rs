@@ -174,7 +174,13 @@ pub(super) fn params(end: usize, tags: [u64; 2]) -> SessionParams {
 
 /// Where the datagrams that end `to` receives come from and go to.
 pub(super) fn meta(to: usize, src_port: u16) -> DatagramMeta {
-    DatagramMeta { src_ip: IPS[1 - to], dst_ip: IPS[to], src_port, dst_port: PORTS[to] }
+    DatagramMeta {
+        src_ip: IPS[1 - to],
+        dst_ip: IPS[to],
+        src_port,
+        dst_port: PORTS[to],
+        congestion_experienced: false,
+    }
 }
 
 pub(super) struct World {
@@ -182,6 +188,8 @@ pub(super) struct World {
     pub(super) now: u64,
     /// `links[i]` leads away from end `i`.
     pub(super) links: [Link<Datagram>; 2],
+    /// Whether the network marks whatever it carries.
+    pub(super) mark_all: bool,
 }
 
 impl World {
@@ -198,7 +206,12 @@ impl World {
             let app = App { rng: Some(SmallRng::seed_from_u64(seed ^ index as u64)), ..App::default() };
             End { endpoint, id, app, to_send: VecDeque::new(), alive: true }
         };
-        Self { ends: [end(0), end(1)], now: 0, links: [0, 1].map(|i| Link::new(link, seed * 2 + i)) }
+        Self {
+            ends: [end(0), end(1)],
+            now: 0,
+            links: [0, 1].map(|i| Link::new(link, seed * 2 + i)),
+            mark_all: false,
+        }
     }
 
     /// One poll of each end, as a shard would do it, then time jumps to the next event. False if there is none.
@@ -208,7 +221,8 @@ impl World {
             let now = Instant::from_nanos(self.now);
             while let Some(datagram) = self.links[1 - to].receive(now) {
                 if end.alive {
-                    let meta = meta(to, datagram.src_port);
+                    let congestion_experienced = self.mark_all;
+                    let meta = DatagramMeta { congestion_experienced, ..meta(to, datagram.src_port) };
                     end.endpoint.on_datagram(now, &meta, &datagram.bytes, &mut end.app);
                 }
             }

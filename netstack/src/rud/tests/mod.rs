@@ -11,6 +11,7 @@ use crate::time::Instant;
 use link::{App, Collect, World, expected_header, extent_from, extent_of, meta, params};
 
 const MS: u64 = 1_000_000;
+const HEADER: usize = crate::wire::rud::HEADER_LEN;
 const TAGS: [u64; 2] = [0x0000_0001_dead_beef, 0x0000_0001_feed_f00d];
 
 fn faulty() -> LinkConfig {
@@ -289,9 +290,14 @@ impl Sink for Journal {
     }
 }
 
+/// What is sent at once is limited by the memory for it alone.
+fn wide() -> Config {
+    Config { initial_window: 960, ..Config::default() }
+}
+
 fn pair() -> [(Endpoint, SessionId); 2] {
     [0, 1].map(|end| {
-        let mut endpoint = Endpoint::new(Config::default());
+        let mut endpoint = Endpoint::new(wide());
         let id = endpoint.open(Instant::ZERO, params(end, TAGS)).unwrap();
         // The first heartbeat.
         let mut collect = Collect { out: Vec::new(), room: 10 };
@@ -389,7 +395,7 @@ fn datagrams_take_turns_over_the_paths() {
 
 #[test]
 fn sessions_share_the_room() {
-    let mut endpoint = Endpoint::new(Config::default());
+    let mut endpoint = Endpoint::new(wide());
     let ids = [1u64, 2, 3].map(|tag| endpoint.open(Instant::ZERO, params(0, [tag, tag << 8])).unwrap());
     transmit(&mut endpoint, 0);
     for number in 0..300 {
@@ -425,6 +431,7 @@ fn ipv6_and_one_path() {
         dst_ip: to.remote_ip,
         src_port: to.src_port,
         dst_port: to.dst_port,
+        congestion_experienced: false,
     };
     ends[1].0.on_datagram(Instant::ZERO, &meta, &bytes, &mut journal);
     assert_eq!(journal.0, [format!("deliver {:?} 1400", [5u8; 64])]);
@@ -543,10 +550,92 @@ fn sessions_are_opened_up_to_the_limit_and_ids_do_not_come_back_to_life() {
 #[test]
 fn payload_room_adds_up() {
     let v4 = core::net::IpAddr::from([10, 0, 0, 1]);
-    assert_eq!(payload_room(1500, &v4, 64), 1500 - 20 - 8 - 36 - 64);
-    assert_eq!(payload_room(9000, &core::net::IpAddr::from([0u16; 8]), 0), 9000 - 40 - 8 - 36);
+    assert_eq!(payload_room(1500, &v4, 64), 1500 - 20 - 8 - HEADER - 64);
+    assert_eq!(payload_room(9000, &core::net::IpAddr::from([0u16; 8]), 0), 9000 - 40 - 8 - HEADER);
     assert_eq!(payload_room(60, &v4, 64), 0);
     assert_eq!(payload_room(1 << 20, &v4, 0), MAX_PAYLOAD);
+}
+
+/// What of a datagram is its `held`: nanoseconds, and whether they are late.
+fn held(bytes: &[u8]) -> (Option<u64>, bool) {
+    let held = crate::wire::rud::Header::parse(bytes).unwrap().held;
+    (held.nanos(), held.is_late())
+}
+
+//= rud/spec.md section 7.1
+#[test]
+fn a_host_that_did_not_look_says_so() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let mut journal = Journal::default();
+    let mut number = 0;
+    // A datagram that is read at `now` and acknowledged 10 us later.
+    let mut exchange = |b: &mut Endpoint, now: u64| {
+        number += 1;
+        a.send(a_id, &[], None, MessageToken(number)).unwrap();
+        a.request_ack(a_id);
+        let (to, bytes) = transmit(&mut a, now).remove(0);
+        b.on_datagram(Instant::from_nanos(now), &meta(1, to.src_port), &bytes, &mut journal);
+        let acks = transmit(b, now + 10_240);
+        a.on_datagram(
+            Instant::from_nanos(now + 20_000),
+            &meta(0, acks[0].0.src_port),
+            &acks[0].1,
+            &mut journal,
+        );
+        held(&acks[0].1)
+    };
+    let look = |b: &mut Endpoint, now: u64, more: bool| b.on_poll(Instant::from_nanos(now), more);
+    assert_eq!(exchange(&mut b, 50_000), (Some(10_240), false), "nothing is known of its looks");
+    look(&mut b, 1_000_000, false);
+    look(&mut b, 1_004_000, false);
+    assert_eq!(exchange(&mut b, 1_004_000), (Some(10_240), false), "4 us between looks");
+    look(&mut b, 2_028_000, false);
+    assert_eq!(exchange(&mut b, 2_028_000), (Some(1_034_240), true), "a pause of 1,024 us");
+    // What was left behind has waited for the pause as well; but not what still is after as long again.
+    look(&mut b, 2_028_640, true);
+    assert_eq!(exchange(&mut b, 2_028_640), (Some(1_034_880), true));
+    (2_029..3_100).for_each(|micros| look(&mut b, micros * 1_000, true));
+    assert!(!exchange(&mut b, 3_099_000).1);
+}
+
+//= rud/spec.md section 4.3
+#[test]
+fn a_heartbeat_is_answered_at_once_with_its_stamp() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let mut journal = Journal::default();
+    a.announce(a_id);
+    let (to, probe) = transmit(&mut a, 7_000).remove(0);
+    b.on_datagram(Instant::from_nanos(9_000), &meta(1, to.src_port), &probe, &mut journal);
+    let (to, answer) = transmit(&mut b, 9_256).remove(0);
+    let header = crate::wire::rud::Header::parse(&answer).unwrap();
+    assert_eq!(header.stamp(&answer), Some(7_000));
+    assert_eq!(held(&answer), (Some(256), false));
+    a.on_datagram(Instant::from_nanos(11_000), &meta(0, to.src_port), &answer, &mut journal);
+    assert!(transmit(&mut a, 11_000).is_empty() && transmit(&mut b, 11_000).is_empty(), "and that is all");
+}
+
+/// Only the sessions whose time has come are made ready.
+#[test]
+fn a_window_below_one_sends_at_its_pace() {
+    let mut world = World::with_tags(5, &Config::default(), delayed(5_000), TAGS);
+    world.ends[0].to_send.extend((0..3000).map(|number| number * 5 + 2));
+    // All is marked, and the window falls to its least.
+    world.mark_all = true;
+    while world.now < MS {
+        world.step();
+    }
+    let end = &world.ends[0];
+    let counters = end.endpoint.counters(end.id);
+    assert!(counters.marked > 10, "{counters:?}");
+    assert_eq!(counters.window, 1);
+    assert!(
+        counters.gap > Duration::from_micros(20) && counters.paced > Duration::from_micros(300),
+        "{counters:?}"
+    );
+    assert!(!end.endpoint.wants_transmit() && end.endpoint.next_deadline().is_some());
+    // As soon as it is not, the rest is sent.
+    world.mark_all = false;
+    world.run_to_completion(100 * MS, "without marks");
 }
 
 proptest! {
@@ -564,13 +653,15 @@ proptest! {
         }
         transmit(&mut b, 0);
         for (mut bytes, dressed) in garbage {
-            if dressed && bytes.len() >= 36 {
+            if dressed && bytes.len() >= HEADER {
                 // As evil a peer as can be: it knows the tag and computes the CRC.
-                bytes[4] = 0x10 | bytes[4] & 1;
-                let body = if bytes[4] == 0x11 { (bytes.len() - 36).min(54) / 18 * 18 } else { (bytes.len() - 36).min(64) };
-                if bytes[4] == 0x11 { bytes.truncate(36 + body); }
+                let (kind, rest) = (bytes[4] & 3, bytes.len() - HEADER);
+                let stamp = if kind >= 2 { 8 } else { 0 };
+                let body = if kind == 0 { rest.min(64) } else { rest.saturating_sub(stamp).min(54) / 18 * 18 + stamp };
+                if kind != 0 { bytes.resize(HEADER + body, 0); }
+                bytes[4] = 0x20 | kind;
                 bytes[5] = body as u8 | bytes[5] & 0x80;
-                let payload_len = (bytes.len() - 36 - body) as u16;
+                let payload_len = (bytes.len() - HEADER - body) as u16;
                 bytes[6..8].copy_from_slice(&payload_len.to_be_bytes());
                 bytes[8..16].copy_from_slice(&TAGS[1].to_be_bytes());
                 bytes[16..18].copy_from_slice(&[0, 0]);
@@ -579,7 +670,7 @@ proptest! {
                 bytes[34] = 0;
                 bytes[35] &= 63;
                 let mut scratch = [0; crc::HEAD_ROOM];
-                let front = 36 + body;
+                let front = HEADER + body;
                 scratch[..front].copy_from_slice(&bytes[..front]);
                 let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
                 crc::seal(&mut scratch, front, addresses, 40_000, link::PORTS[1], crate::crc::crc32c(&bytes[front..]));

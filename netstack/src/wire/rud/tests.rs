@@ -3,18 +3,19 @@ use proptest::prelude::*;
 
 prop_compose! {
     fn any_header()(
-        ack in any::<bool>(), ack_request in any::<bool>(), body in 0..=MAX_BODY as u8, payload_len in 0..=9000u16,
+        kind in 0..4usize, ack_request in any::<bool>(), body in 0..=MAX_BODY as u8, payload_len in 0..=9000u16,
         tag in any::<u64>(), psn in any::<u32>(), base_lag in 0..=MAX_WINDOW as u16, cumulative in any::<u32>(),
-        sack_word in 0..WORDS as u16, sack in any::<u64>(),
+        sack_word in 0..WORDS as u16, sack in any::<u64>(), marks in any::<u16>(), held in any::<u16>(),
     ) -> Header {
-        let (kind, body_len, payload_len) = if ack {
-            (DatagramKind::Ack, body / BLOCK_LEN as u8 * BLOCK_LEN as u8, 0)
-        } else {
-            (DatagramKind::Data, body, payload_len)
+        let kind = [DatagramKind::Data, DatagramKind::Ack, DatagramKind::Probe, DatagramKind::Answer][kind];
+        let blocks = usize::from(body).min(MAX_BLOCKS * BLOCK_LEN) / BLOCK_LEN * BLOCK_LEN;
+        let (body_len, payload_len) = match kind {
+            DatagramKind::Data => (body, payload_len),
+            _ => ((blocks + kind.stamp_len()) as u8, 0),
         };
         Header {
             kind, ack_request, body_len, payload_len, tag, psn: Psn(psn), base_lag,
-            cumulative: Psn(cumulative), sack_word, sack,
+            cumulative: Psn(cumulative), sack_word, sack, marks, held: Held(held),
         }
     }
 }
@@ -75,6 +76,8 @@ fn fields_out_of_range_are_refused() {
         cumulative: Psn(1),
         sack_word: 0,
         sack: 0,
+        marks: 0,
+        held: Held::default(),
     };
     let mut bytes = [0; HEADER_LEN];
     Header { sack_word: WORDS as u16, ..header }.emit(&mut bytes);
@@ -82,8 +85,17 @@ fn fields_out_of_range_are_refused() {
     Header { base_lag: MAX_WINDOW as u16 + 1, ..header }.emit(&mut bytes);
     assert_eq!(Header::parse(&bytes), Err(Malformed::Range));
     header.emit(&mut bytes);
-    bytes[4] = 0x20;
+    bytes[4] = 0x10;
     assert_eq!(Header::parse(&bytes), Err(Malformed::Version));
-    bytes[4] = 0x12;
+    bytes[4] = 0x24;
     assert_eq!(Header::parse(&bytes), Err(Malformed::Kind));
+}
+
+#[test]
+fn a_holding_time_is_told_in_units_up_to_four_milliseconds() {
+    assert_eq!((Held::new(0, false).nanos(), Held::new(127, false).nanos()), (Some(0), Some(0)));
+    assert_eq!(Held::new(20_000, false).nanos(), Some(19_968));
+    assert_eq!(Held::new(32_766 * 128, true).nanos(), Some(32_766 * 128));
+    assert_eq!((Held::new(32_767 * 128, false).nanos(), Held::new(u64::MAX, false).nanos()), (None, None));
+    assert!(Held::new(u64::MAX, true).is_late() && !Held::new(u64::MAX, false).is_late());
 }

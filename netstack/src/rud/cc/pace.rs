@@ -1,0 +1,50 @@
+//! The distance between datagrams (spec.md section 7.5).
+
+/// When the next datagram may leave.
+#[derive(Debug, Default)]
+pub(in crate::rud) struct Pace {
+    next_at: u64,
+    /// How long datagrams have waited for their time, over all.
+    waited: u64,
+    /// Since when one waits, if one does.
+    waits_since: Option<u64>,
+}
+
+impl Pace {
+    /// When the next datagram may leave.
+    #[inline]
+    pub(in crate::rud) fn next_at(&self) -> u64 {
+        self.next_at
+    }
+
+    /// Whether one may leave now.
+    #[inline]
+    pub(in crate::rud) fn is_open(&self, now: u64) -> bool {
+        self.next_at <= now
+    }
+
+    /// A datagram waits for its time.
+    #[cold]
+    pub(in crate::rud) fn on_wait(&mut self, now: u64) {
+        self.waits_since.get_or_insert(now);
+    }
+
+    /// How long datagrams have waited for their time, over all.
+    pub(in crate::rud) fn waited(&self) -> u64 {
+        self.waited
+    }
+
+    /// A datagram left, and the next may `gap` later. What a sender that polls every `interval` missed since it polled last,
+    /// it may send now.
+    #[inline]
+    pub(in crate::rud) fn on_sent(&mut self, now: u64, gap: u64, interval: u64) {
+        //= rud/spec.md section 7.5
+        // Two datagrams, and those of the time since the last poll, may leave at once.
+        if let Some(since) = self.waits_since.take() {
+            self.waited += now.saturating_sub(since);
+        }
+        if gap != 0 {
+            self.next_at = self.next_at.max(now.saturating_sub(interval + gap)) + gap;
+        }
+    }
+}

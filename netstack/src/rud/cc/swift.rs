@@ -1,0 +1,345 @@
+//! A window by delay in the manner of Swift (Kumar et al., SIGCOMM 2020), by marks in the manner of DCTCP (RFC 8257), and by losses
+//! only where there is a queue, or more of them than a link loses by chance.
+
+use super::{AckSample, Controller, NEVER};
+use crate::rud::api::Config;
+use crate::rud::nanos;
+
+/// One datagram, as windows are counted; one, as shares are.
+pub(super) const ONE: u64 = 1 << 16;
+
+/// The datagrams that the initial window is meant for have so many bytes...
+const INITIAL_BYTES: u64 = 1_500;
+/// ...and of longer ones it has at least so many.
+const INITIAL_LEAST: u64 = 4;
+
+/// The window never falls below this.
+const LEAST: u64 = ONE / 16;
+
+/// The longest queue that is aimed at, in nanoseconds, before it is scaled.
+const LONGEST_QUEUE: u64 = 100_000;
+
+/// A queue of so many times the aim does not come within one round.
+const DOUBTFUL: u64 = 16;
+
+/// Rounds without a queue after which the window grows faster.
+const CALM: u32 = 4;
+
+/// A round's losses are judged over at least this many datagrams, for a share of fewer says little.
+const JUDGED: u32 = 64;
+
+/// What acknowledgements have said since the round began.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    /// It ends with the acknowledgement of a datagram that was sent no earlier.
+    began: u64,
+    acked: u32,
+    marked: u32,
+    lost: u32,
+    /// The least delay.
+    delay: u64,
+}
+
+/// The window of one session. Times are nanoseconds.
+#[derive(Debug)]
+pub(in crate::rud) struct Swift {
+    window: u64,
+    max: u64,
+    initial: u64,
+    slow_start: bool,
+    round: Round,
+    /// Datagrams settled and lost since losses were judged.
+    judged: (u32, u32),
+    tolerance: u32,
+    /// The share of marked datagrams, smoothed.
+    alpha: u64,
+    /// The least queue that is aimed at.
+    least_queue: u64,
+    base: u64,
+    /// The delay with a quarter of the queue that is aimed at: what counts as none.
+    drained: u64,
+    /// The delay above which the window shrinks.
+    target: u64,
+    /// Whether the last round's delay was above it.
+    above: bool,
+    /// Rounds without a queue.
+    calm: u32,
+    /// The window before a time-out that may have been none; zero if there is none.
+    saved: u64,
+    /// The delay of the last round that had one.
+    delay: u64,
+    gap: u64,
+    /// The window and the delay, in microseconds or so, that the target and the gap are for.
+    paced_for: (u64, u64),
+}
+
+impl Swift {
+    /// In slow start, for datagrams of up to `payload` bytes.
+    pub(in crate::rud) fn new(config: &Config, payload: usize) -> Self {
+        //= rud/spec.md section 7.3
+        // What may be sent before anything is known is a number of bytes, so that a port's buffer takes that of many senders.
+        let most = u64::from(config.initial_window);
+        let initial =
+            (most * INITIAL_BYTES / (payload as u64).max(1)).clamp(INITIAL_LEAST.min(most), most) * ONE;
+        let max = u64::from(config.window_packets) * ONE;
+        Self {
+            window: initial,
+            max,
+            initial,
+            slow_start: true,
+            round: Round::new(0),
+            judged: (0, 0),
+            tolerance: config.loss_tolerance,
+            alpha: ONE,
+            least_queue: nanos(config.queue_delay),
+            base: NEVER,
+            drained: NEVER,
+            target: NEVER,
+            above: false,
+            calm: 0,
+            saved: 0,
+            delay: NEVER,
+            gap: 0,
+            paced_for: (0, 0),
+        }
+    }
+
+    /// The queue that is aimed at.
+    fn queue(&self) -> u64 {
+        (self.base - self.base / 4).min(LONGEST_QUEUE).max(self.least_queue)
+    }
+
+    fn aim(&mut self) {
+        //= rud/spec.md section 7.4
+        // The more senders, the smaller their windows, and the longer the queue that they need to be even.
+        if self.base != NEVER {
+            let window = self.window.clamp(LEAST, 64 * ONE);
+            // The inverse root of the window in 1/256: 32 of 64 datagrams, 1024 of a sixteenth.
+            let inverse = ONE / window.isqrt();
+            let queue = self.queue();
+            self.drained = self.base + queue / 4;
+            self.target = self.base + queue + 2 * queue * inverse.saturating_sub(32) / (1024 - 32);
+        }
+    }
+
+    /// Whether a delay can be that of the network.
+    fn believes(&self, delay: u64) -> bool {
+        //= rud/spec.md section 7.4
+        // A queue that is far too long and was none before is that of a host that paused, until the next round shows it too.
+        self.above || delay <= self.base.saturating_add(DOUBTFUL * self.queue())
+    }
+
+    fn grow(&mut self, acked: u32) {
+        //= rud/spec.md section 7.4
+        // By one for each datagram in slow start; then by a sixteenth of the window a round, but the less the larger it is: so two
+        // senders become even although each is marked as often as the other. By an eighth when there was no queue for some rounds.
+        let acked = u64::from(acked);
+        self.window += if self.slow_start {
+            acked * ONE
+        } else if self.calm >= CALM {
+            acked * ONE / 8
+        } else {
+            let most = 32 * ONE * ONE / self.window.max(32 * ONE);
+            let step = (self.window / 16).max(ONE / 16).min(most);
+            step * acked * ONE / self.window.max(ONE)
+        };
+        self.window = self.window.min(self.max);
+    }
+
+    /// What is left of the window at the end of a round, as a share of it.
+    fn remainder(&mut self) -> u64 {
+        let Round { acked, marked, lost, delay, .. } = self.round;
+        let mut left = ONE;
+        let share = u64::from(marked.min(acked)) * ONE / u64::from(acked.max(1));
+        if marked != 0 || self.alpha != ONE {
+            //= rud/spec.md section 7.4
+            // RFC 8257: half the share of marked datagrams, smoothed by a sixteenth, which is rounded so that it comes down to nothing.
+            self.alpha = self.alpha - self.alpha.div_ceil(16) + share / 16;
+        }
+        if marked != 0 {
+            left = ONE - self.alpha / 2;
+        }
+        if delay != NEVER && self.base != NEVER {
+            let above = delay > self.target;
+            let believed = self.believes(delay);
+            if believed && delay > self.drained && (above || lost != 0) {
+                let cut = (ONE - self.drained * ONE / delay).clamp(ONE / 8, ONE / 2);
+                // Many senders of a datagram at a time see a queue one after the other, and leave some of it to the others.
+                left = left.min(ONE - cut * (self.window / 2).clamp(ONE / 4, ONE) / ONE);
+            }
+            self.above = above;
+            if believed {
+                self.delay = delay;
+            }
+            self.calm = if delay <= self.drained && marked == 0 { self.calm.saturating_add(1) } else { 0 };
+        }
+        left.min(self.judge_losses()).max(ONE / 2)
+    }
+
+    /// What losses leave of the window, if they are more than chance.
+    fn judge_losses(&mut self) -> u64 {
+        let (settled, lost) = self.judged;
+        let total = u64::from(settled) + u64::from(lost);
+        if total < u64::from(JUDGED) {
+            return ONE;
+        }
+        self.judged = (0, 0);
+        //= rud/spec.md section 7.4
+        // Two standard deviations of a count are twice its root.
+        let certain = u64::from(lost.saturating_sub(2 * lost.isqrt()));
+        if certain * 100 <= total * u64::from(self.tolerance) {
+            return ONE;
+        }
+        self.slow_start = false;
+        ONE - u64::from(lost) * ONE / total
+    }
+
+    #[inline]
+    fn end_round(&mut self, now: u64) {
+        let Round { marked, lost, delay, .. } = self.round;
+        let quiet = marked == 0 && lost == 0 && self.judged.1 == 0 && delay <= self.target;
+        if quiet && self.alpha == self.rested_alpha() {
+            // Nothing shrinks the window: the usual round, in short.
+            if self.judged.0 >= JUDGED {
+                self.judged = (0, 0);
+            }
+            self.above = false;
+            self.delay = delay;
+            self.calm = if delay <= self.drained { self.calm.saturating_add(1) } else { 0 };
+        } else {
+            let left = self.remainder();
+            if left != ONE {
+                self.calm = 0;
+                self.window = (self.window * left / ONE).max(LEAST);
+            }
+        }
+        self.round = Round::new(now);
+        if (self.window, self.delay / 1024) != self.paced_for {
+            self.set_pace();
+        }
+    }
+
+    /// Alpha where no mark was seen for so long that it is forgotten, or none ever.
+    fn rested_alpha(&self) -> u64 {
+        if self.alpha == ONE { ONE } else { 0 }
+    }
+
+    /// The target and the distance follow the window and the delay.
+    fn set_pace(&mut self) {
+        self.paced_for = (self.window, self.delay / 1024);
+        self.aim();
+        //= rud/spec.md section 7.5
+        // A little faster than the window in a round trip, so that acknowledgements set the pace where they come evenly.
+        self.gap = if self.delay == NEVER {
+            0
+        } else {
+            let ahead = if self.slow_start { 2 * self.window } else { self.window + self.window / 4 };
+            self.delay * ONE / ahead
+        };
+    }
+}
+
+impl Round {
+    const fn new(began: u64) -> Self {
+        Self { began, acked: 0, marked: 0, lost: 0, delay: NEVER }
+    }
+}
+
+impl Controller for Swift {
+    #[inline]
+    fn limit(&self) -> u32 {
+        ((self.window / ONE) as u32).max(1)
+    }
+
+    #[inline]
+    fn gap(&self) -> u64 {
+        self.gap
+    }
+
+    #[inline]
+    fn on_acked(&mut self, sample: &AckSample) {
+        if sample.base != self.base {
+            self.base = sample.base;
+            self.aim();
+        }
+        let in_time = sample.delay <= self.target && sample.delay != NEVER;
+        if in_time
+            && 2 * sample.flight < self.limit()
+            && sample.marked | sample.spurious | self.round.lost == 0
+        {
+            // Little is sent, and nothing is wrong: there is nothing to do but to begin the round anew.
+            self.saved = 0;
+            self.above = false;
+            self.round.began = sample.now;
+            return;
+        }
+        self.take_in(sample);
+    }
+
+    fn on_lost(&mut self, count: u32) {
+        self.round.lost += count;
+        self.judged.1 += count;
+    }
+
+    fn on_timeout(&mut self) {
+        //= rud/spec.md section 7.6
+        // One datagram and slow start, and what was before comes back if nothing was lost.
+        self.saved = self.saved.max(self.window);
+        self.window = self.window.min(ONE);
+        self.slow_start = true;
+        self.gap = 0;
+        self.paced_for.0 = 0;
+        self.judged = (0, 0);
+    }
+
+    fn on_idle(&mut self) {
+        //= rud/spec.md section 7.3
+        // What was known is too old.
+        self.window = self.window.min(self.initial);
+        self.slow_start = true;
+        self.gap = 0;
+        self.paced_for.0 = 0;
+    }
+}
+
+impl Swift {
+    fn take_in(&mut self, sample: &AckSample) {
+        if sample.spurious != 0 {
+            self.on_spurious(sample.spurious);
+        } else if sample.delay != NEVER {
+            self.saved = 0;
+        }
+        self.judged.0 += sample.acked;
+        self.round.acked += sample.acked;
+        self.round.marked += sample.marked;
+        self.round.delay = self.round.delay.min(sample.delay);
+        let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
+        if congested && self.slow_start {
+            //= rud/spec.md section 7.3
+            // The first sign of a queue ends slow start at once.
+            self.slow_start = sample.marked == 0 && !self.believes(sample.delay);
+            self.end_round(sample.now);
+            return;
+        }
+        // A window that is not used must not grow.
+        let used = if self.slow_start { 2 * sample.flight } else { sample.flight + sample.flight / 4 };
+        if !congested && used >= self.limit() {
+            self.grow(sample.acked);
+        }
+        if sample.sent_at != NEVER && sample.sent_at >= self.round.began {
+            self.end_round(sample.now);
+        }
+    }
+
+    /// Datagrams that were held for lost were not.
+    #[cold]
+    fn on_spurious(&mut self, count: u32) {
+        self.round.lost = self.round.lost.saturating_sub(count);
+        self.judged.1 = self.judged.1.saturating_sub(count);
+        if self.saved != 0 {
+            self.window = self.window.max(self.saved);
+            self.saved = 0;
+            self.slow_start = false;
+        }
+    }
+}

@@ -1,0 +1,318 @@
+use super::swift::ONE;
+use super::*;
+use crate::rud::api::Config;
+use crate::wire::rud::{DatagramKind, Header, Held, Psn};
+
+const BASE: u64 = 10_000;
+const MTU: usize = 1400;
+
+/// A network on which every round takes `delay`, in virtual time.
+struct Rounds {
+    swift: Swift,
+    now: u64,
+}
+
+impl Rounds {
+    fn new() -> Self {
+        Self { swift: Swift::new(&Config::default(), MTU), now: 0 }
+    }
+
+    /// In avoidance, with a window that fits `base` and no queue.
+    fn open(window: u32) -> Self {
+        let mut rounds = Self::new();
+        while rounds.swift.limit() < window {
+            rounds.round(BASE, 0, 0);
+        }
+        rounds.round(BASE + 20_000, 0, 0);
+        while rounds.swift.limit() > window {
+            rounds.round(BASE + 20_000, 0, 0);
+        }
+        rounds
+    }
+
+    fn sample(&self, delay: u64, acked: u32, marked: u32) -> AckSample {
+        let (now, sent_at) = (self.now, self.now - 1);
+        AckSample { now, acked, marked, spurious: 0, sent_at, delay, base: BASE, flight: self.swift.limit() }
+    }
+
+    /// A whole window is acknowledged, of which so many were marked, and so many more lost.
+    fn round(&mut self, delay: u64, marked: u32, lost: u32) {
+        self.now += delay;
+        if lost != 0 {
+            self.swift.on_lost(lost);
+        }
+        let sample = self.sample(delay, self.swift.limit(), marked);
+        self.swift.on_acked(&sample);
+    }
+}
+
+#[test]
+fn the_first_window_is_a_number_of_bytes() {
+    let limit = |payload| Swift::new(&Config::default(), payload).limit();
+    assert_eq!([64, 1400, 2000, 8900, 60_000].map(limit), [10, 10, 7, 4, 4]);
+    let few = Config { initial_window: 2, ..Config::default() };
+    assert_eq!(Swift::new(&few, 8900).limit(), 2);
+}
+
+//= rud/spec.md section 7.3
+#[test]
+fn slow_start_doubles_until_there_is_a_queue_or_a_mark() {
+    for (delay, marked) in [(BASE + 30_000, 0), (BASE, 1)] {
+        let mut rounds = Rounds::new();
+        for window in [20, 40, 80] {
+            rounds.round(BASE, 0, 0);
+            assert_eq!(rounds.swift.limit(), window);
+        }
+        rounds.round(delay, marked, 0);
+        let window = rounds.swift.limit();
+        assert!((40..=43).contains(&window), "delay {delay}, {marked} marks: {window}");
+        rounds.round(BASE + 5_000, 0, 0);
+        assert!(rounds.swift.limit() <= window + 1, "by less than one in a round of avoidance");
+    }
+}
+
+#[test]
+fn a_window_that_is_not_used_does_not_grow() {
+    let mut rounds = Rounds::new();
+    for _ in 0..10 {
+        rounds.now += BASE;
+        let sample = AckSample { flight: 4, ..rounds.sample(BASE, 4, 0) };
+        rounds.swift.on_acked(&sample);
+    }
+    assert_eq!(rounds.swift.limit(), 10);
+}
+
+//= rud/spec.md section 7.4
+#[test]
+fn a_queue_is_emptied_once_a_round_and_only_if_all_of_the_round_met_it() {
+    let mut rounds = Rounds::open(100);
+    let before = rounds.swift.limit();
+    // One of the round's delays was short.
+    rounds.now += BASE;
+    for delay in [BASE + 60_000, BASE + 1_000, BASE + 60_000] {
+        let sample = AckSample { sent_at: NEVER, ..rounds.sample(delay, 1, 0) };
+        rounds.swift.on_acked(&sample);
+    }
+    rounds.round(BASE + 60_000, 0, 0);
+    assert_eq!(rounds.swift.limit(), before);
+    // Two thirds of 30 us were a queue; a quarter of the aim is left, and never less than half.
+    rounds.round(BASE + 10_500, 0, 0);
+    let once = rounds.swift.limit();
+    assert_eq!(once, before * 12_000 / 20_500);
+    let old = AckSample { sent_at: rounds.now - 1000, ..rounds.sample(BASE + 80_000, 1, 0) };
+    rounds.swift.on_acked(&old);
+    assert_eq!(rounds.swift.limit(), once, "a datagram that was sent before the round");
+    rounds.round(BASE + 80_000, 0, 0);
+    assert_eq!(rounds.swift.limit(), once / 2);
+    for _ in 0..20 {
+        rounds.round(BASE + 80_000, 0, 0);
+    }
+    assert_eq!(rounds.swift.limit(), 1);
+    assert!(rounds.swift.gap() > 10 * BASE, "a sixteenth of a datagram: {}", rounds.swift.gap());
+}
+
+//= rud/spec.md section 7.4
+#[test]
+fn marks_take_half_of_their_smoothed_share() {
+    let mut rounds = Rounds::open(100);
+    let all = rounds.swift.limit();
+    rounds.round(BASE + 5_000, all, 0);
+    assert_eq!(rounds.swift.limit(), all / 2, "alpha is one at first");
+    // A tenth is marked for long: alpha is a tenth.
+    for _ in 0..200 {
+        rounds.now += BASE;
+        let sample = rounds.sample(BASE + 5_000, 100, 10);
+        rounds.swift.on_acked(&sample);
+    }
+    while rounds.swift.limit() < 400 {
+        rounds.now += BASE;
+        let sample = AckSample { sent_at: NEVER, ..rounds.sample(BASE, 1000, 0) };
+        rounds.swift.on_acked(&sample);
+    }
+    let before = rounds.swift.limit();
+    rounds.now += BASE;
+    let sample = rounds.sample(BASE + 5_000, 1000, 100);
+    rounds.swift.on_acked(&sample);
+    let left = f64::from(rounds.swift.limit()) / f64::from(before);
+    assert!((0.94..0.96).contains(&left), "{left}");
+}
+
+//= rud/spec.md section 7.4
+#[test]
+fn losses_count_where_there_is_a_queue_or_too_many_of_them() {
+    let mut rounds = Rounds::open(100);
+    let before = rounds.swift.limit();
+    for _ in 0..100 {
+        rounds.round(BASE + 1_500, 0, 1 + rounds.swift.limit() / 50);
+    }
+    assert!(rounds.swift.limit() >= before, "by chance, without a queue");
+    let before = rounds.swift.limit();
+    rounds.round(BASE + 6_000, 0, 1);
+    let left = rounds.swift.limit() * 100 / before;
+    assert!((73..=76).contains(&left), "12 of 16 us: {left}%");
+    let before = rounds.swift.limit();
+    rounds.round(BASE, 0, before / 2);
+    let left = rounds.swift.limit() * 100 / before;
+    assert!((60..=75).contains(&left), "a third was lost: {left}%");
+    // Those that were none are taken back.
+    let before = rounds.swift.limit();
+    rounds.swift.on_lost(before);
+    let sample = AckSample { spurious: before, ..rounds.sample(BASE, before, 0) };
+    rounds.swift.on_acked(&sample);
+    assert!(rounds.swift.limit() >= before);
+}
+
+//= rud/spec.md section 7.4
+#[test]
+fn one_round_that_took_milliseconds_is_a_pause_and_two_are_a_queue() {
+    let mut rounds = Rounds::open(100);
+    rounds.round(BASE + 5_000, 0, 0);
+    let before = rounds.swift.limit();
+    rounds.round(5_000_000, 0, 0);
+    assert_eq!(rounds.swift.limit(), before);
+    assert!(rounds.swift.gap() < BASE, "nor does it slow the pace");
+    rounds.round(BASE + 5_000, 0, 0);
+    let before = rounds.swift.limit();
+    rounds.round(5_000_000, 0, 0);
+    assert_eq!(rounds.swift.limit(), before, "another one later");
+    rounds.round(5_000_000, 0, 0);
+    assert_eq!(rounds.swift.limit(), before / 2);
+    // It does not end slow start either.
+    let mut rounds = Rounds::new();
+    rounds.round(BASE, 0, 0);
+    rounds.round(5_000_000, 0, 0);
+    rounds.round(BASE, 0, 0);
+    assert!(rounds.swift.limit() >= 40, "{}", rounds.swift.limit());
+}
+
+//= rud/spec.md section 7.6
+#[test]
+fn a_time_out_that_was_none_is_undone() {
+    let mut rounds = Rounds::open(100);
+    let before = rounds.swift.limit();
+    rounds.swift.on_timeout();
+    rounds.swift.on_timeout();
+    assert_eq!((rounds.swift.limit(), rounds.swift.gap()), (1, 0));
+    let sample = AckSample { spurious: 50, delay: NEVER, ..rounds.sample(BASE, 50, 0) };
+    rounds.swift.on_acked(&sample);
+    assert!(rounds.swift.limit() >= before);
+    rounds.swift.on_timeout();
+    for _ in 0..5 {
+        rounds.round(BASE, 0, 0);
+    }
+    assert_eq!(rounds.swift.limit(), 32, "slow start from one");
+    let sample = AckSample { spurious: 1, ..rounds.sample(BASE, 1, 0) };
+    rounds.swift.on_acked(&sample);
+    assert!(rounds.swift.limit() < 40, "too late");
+}
+
+//= rud/spec.md section 7.3
+#[test]
+fn a_long_rest_ends_what_was_known() {
+    let mut rounds = Rounds::open(100);
+    rounds.swift.on_idle();
+    assert_eq!(rounds.swift.limit(), 10);
+    rounds.round(BASE, 0, 0);
+    assert_eq!(rounds.swift.limit(), 20);
+}
+
+#[test]
+fn an_empty_network_is_filled_faster() {
+    let mut rounds = Rounds::open(40);
+    let mut count = 0;
+    while rounds.swift.limit() < 200 {
+        rounds.round(BASE, 0, 0);
+        count += 1;
+    }
+    assert!((10..25).contains(&count), "{count}");
+}
+
+//= rud/spec.md section 7.5
+#[test]
+fn datagrams_keep_their_distance_and_make_up_for_a_late_poll() {
+    let mut pace = Pace::default();
+    // Two at once after a time without any.
+    let leave = |pace: &mut Pace, now: u64, interval: u64| {
+        let mut count = 0;
+        while pace.is_open(now) {
+            pace.on_sent(now, 100, interval);
+            count += 1;
+        }
+        count
+    };
+    assert_eq!(leave(&mut pace, 10_000, 0), 2);
+    assert_eq!(pace.next_at(), 10_100);
+    pace.on_wait(10_000);
+    pace.on_wait(10_050);
+    assert_eq!(leave(&mut pace, 10_099, 0), 0);
+    assert_eq!(leave(&mut pace, 10_100, 0), 1);
+    assert_eq!(pace.waited(), 100);
+    // A poll that comes 1 us after the one before sends what that one could not know of.
+    assert_eq!(leave(&mut pace, 11_100, 1_000), 10);
+    assert_eq!(leave(&mut pace, 11_199, 99), 0);
+    // No distance, no wait.
+    pace.on_sent(20_000, 0, 0);
+    assert!(pace.is_open(20_000));
+}
+
+fn header(marks: u16, held: Held) -> Header {
+    Header {
+        kind: DatagramKind::Ack,
+        ack_request: false,
+        body_len: 0,
+        payload_len: 0,
+        tag: 1,
+        psn: Psn(0),
+        base_lag: 0,
+        cumulative: Psn(0),
+        sack_word: 0,
+        sack: 0,
+        marks,
+        held,
+    }
+}
+
+//= rud/spec.md section 7.2
+#[test]
+fn marks_wrap_and_an_acknowledgement_that_was_overtaken_says_nothing() {
+    let mut signals = Signals::new();
+    let none = Held::new(0, false);
+    let mut marked = |marks: u16| signals.read(0, 0, &header(marks, none), NEVER).marked;
+    assert_eq!([5, 7, 6, 7, 32_000, 60_000, 3].map(&mut marked), [5, 2, 0, 0, 31_993, 28_000, 5_539]);
+}
+
+//= rud/spec.md section 7.1
+#[test]
+fn a_delay_is_less_what_either_end_was_not_there_for() {
+    let mut signals = Signals::new();
+    // 12.8 us there.
+    let signal = signals.read(50_000, 0, &header(0, Held::new(12_800, false)), 10_000);
+    assert_eq!((signal.delay, signal.base), (27_200, 27_200));
+    // It was late: a bound, and no base.
+    let signal = signals.read(50_000, 0, &header(0, Held::new(25_600, true)), 10_000);
+    assert_eq!((signal.delay, signal.base), (14_400, 27_200));
+    let signal = signals.read(50_000, 30_000, &header(0, Held::new(0, false)), 10_000);
+    assert_eq!((signal.delay, signal.base), (10_000, 27_200));
+    // For longer than can be said.
+    let signal = signals.read(9_000_000, 0, &header(0, Held::new(5_000_000, false)), 10_000);
+    assert_eq!((signal.delay, signal.base), (NEVER, 27_200));
+    // An answer to a probe, and one that is no stamp of ours.
+    signals.on_answer(100_000, 0, Held::new(1_280, false), 90_000);
+    signals.on_answer(100_000, 0, Held::new(0, false), 200_000);
+    signals.on_answer(100_000, 9_000, Held::new(0, false), 99_999);
+    let none = header(0, Held::new(0, false));
+    assert_eq!(signals.read(100_000, 0, &none, NEVER).base, 8_720);
+    // Routes change.
+    let mut now = 100_000;
+    let mut base = 0;
+    for _ in 0..4 {
+        now += 20_000_000_000;
+        base = signals.read(now, 0, &none, now - 40_000).base;
+    }
+    assert_eq!(base, 40_000);
+}
+
+#[test]
+fn a_window_counts_in_fractions() {
+    assert_eq!(ONE.isqrt().pow(2), ONE, "its root is exact");
+}

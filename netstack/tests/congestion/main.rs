@@ -1,0 +1,261 @@
+//! RUD's congestion control (`rud/spec.md` section 7) on simulated ports: incast, fairness, loss, reordering, buffers, pauses.
+//!
+//! Every test prints what it has measured: `cargo test -p shouter-netstack --test congestion -- --nocapture`.
+
+mod world;
+
+use core::time::Duration;
+
+use shouter_netstack::sim::{LinkConfig, Packet as _};
+use world::{OPENED, Scenario, World};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// What came out of a run in which all send at once.
+#[derive(Debug)]
+struct Outcome {
+    drops: f64,
+    utilisation: f64,
+    /// The queue that was exceeded for 1% of the time, in bandwidth-delay products.
+    queue: f64,
+    /// The last of 100 senders by the time that a full line would have taken.
+    completion: f64,
+    resent: f64,
+}
+
+/// All senders send so many bytes in all, each as many.
+fn incast(scenario: Scenario, bytes: u64) -> Outcome {
+    let senders = scenario.senders as u64;
+    let rtt = scenario.rtt;
+    let line = scenario.mtu as u64 + 38;
+    let bdp = scenario.bdp();
+    let rate = scenario.port.bits_per_second as f64;
+    let mut world = World::new(scenario);
+    let each = bytes / senders / line;
+    world.send_each(each);
+    world.run(rtt + Duration::from_micros(1), |_| false);
+    let (from, carried) = (world.now, world.carried);
+    // As long as all have something to send.
+    world.run(1000 * MS, |world| world.hosts.iter().any(|host| host.done.is_some()));
+    let utilisation = world.utilisation(from, carried);
+    world.complete(1000 * MS);
+    let ideal = (each * senders * line * 8) as f64 / rate + rtt.as_secs_f64();
+    let mut ends: Vec<_> = world.hosts.iter().filter_map(|host| host.done).collect();
+    ends.sort();
+    let last = ends[(ends.len() * 99).div_ceil(100) - 1] - OPENED;
+    let counters = world.port.counters();
+    let count = |each: fn(&shouter_netstack::rud::Counters) -> u64| -> u64 {
+        (0..senders as usize).map(|sender| each(&world.counters(sender))).sum()
+    };
+    Outcome {
+        drops: counters.queue_drops as f64 / counters.sent as f64,
+        utilisation,
+        queue: world.queue_exceeded_for(0.01) as f64 / bdp,
+        completion: last.as_secs_f64() / ideal,
+        resent: count(|c| c.resent) as f64 / count(|c| c.sent) as f64,
+    }
+}
+
+#[test]
+fn incast_fills_the_link_and_not_the_buffer() {
+    for mark_above_bytes in [usize::MAX, 80_000] {
+        for senders in [8, 16, 64] {
+            let mut scenario = Scenario::incast(senders);
+            scenario.port.mark_above_bytes = mark_above_bytes;
+            let outcome = incast(scenario, 200_000_000);
+            println!("incast of {senders}, marks above {mark_above_bytes}: {outcome:.3?}");
+            assert!(outcome.drops < 0.001, "{senders} senders: {outcome:?}");
+            assert!(outcome.utilisation > 0.95, "{senders} senders: {outcome:?}");
+            assert!(outcome.queue < 2.0, "{senders} senders: {outcome:?}");
+            assert!(outcome.completion < 1.5, "{senders} senders: {outcome:?}");
+        }
+    }
+}
+
+/// Some of them send a datagram in several round trips.
+#[test]
+fn more_senders_than_datagrams_fit_the_link_share_it_by_pacing() {
+    let mut scenario = Scenario::incast(256);
+    scenario.port.queue_bytes = 8_000_000;
+    let mut world = World::new(scenario);
+    world.send_each(10_000);
+    world.run(2 * MS, |_| false);
+    let (from, carried) = (world.now, world.carried);
+    world.queue.clear();
+    world.run(3 * MS, |_| false);
+    let utilisation = world.utilisation(from, carried);
+    let queue = world.queue_exceeded_for(0.01) as f64 / world.scenario.bdp();
+    let paced = (0..256).filter(|sender| world.counters(*sender).paced > MS).count();
+    println!("256 senders after 2 ms: {utilisation:.3} of the link, queue {queue:.2}, {paced} were paced");
+    assert!(utilisation > 0.8 && queue < 3.0 && paced > 200, "{utilisation} {queue} {paced}");
+    assert_eq!(world.port.counters().queue_drops, 0);
+}
+
+/// Goodput of a single sender as a share of the line, resends, and time-outs.
+fn single(scenario: Scenario, time: Duration) -> (f64, Outcome) {
+    let rtt = scenario.rtt;
+    let bdp = scenario.bdp();
+    let mut world = World::new(scenario);
+    world.send_each(u64::MAX / 2);
+    world.run(20 * rtt, |_| false);
+    let (from, carried, arrived) = (world.now, world.carried, world.arrived(0));
+    world.run(time, |_| false);
+    let goodput = (world.arrived(0) - arrived) as f64 * 8.0
+        / (world.now - from).as_secs_f64()
+        / world.scenario.port.bits_per_second as f64;
+    let counters = world.counters(0);
+    let port = world.port.counters();
+    let outcome = Outcome {
+        drops: port.queue_drops as f64 / port.sent as f64,
+        utilisation: world.utilisation(from, carried),
+        queue: world.queue_exceeded_for(0.01) as f64 / bdp,
+        completion: 0.0,
+        resent: counters.resent as f64 / counters.sent as f64,
+    };
+    (goodput, outcome)
+}
+
+#[test]
+fn random_loss_costs_no_more_than_itself() {
+    for mark_above_bytes in [usize::MAX, 80_000] {
+        let run = |loss| {
+            let mut scenario = Scenario::incast(1);
+            scenario.port = LinkConfig { loss, mark_above_bytes, ..scenario.port };
+            single(scenario, 10 * MS)
+        };
+        let ((clean, _), (lossy, outcome)) = (run(0.0), run(0.01));
+        println!(
+            "1% random loss, marks above {mark_above_bytes}: goodput {clean:.3} -> {lossy:.3}, {outcome:.3?}"
+        );
+        assert!(clean > 0.9 && lossy > 0.9 * clean, "{clean} -> {lossy}");
+    }
+}
+
+#[test]
+fn reordering_is_not_loss() {
+    let mut scenario = Scenario::incast(1);
+    scenario.port.reorder = 0.05;
+    scenario.port.reorder_by = Duration::from_micros(10);
+    let (goodput, outcome) = single(scenario, 20 * MS);
+    println!("5% reordered by up to 10 us: goodput {goodput:.3}, {outcome:.4?}");
+    assert!(outcome.resent < 0.001 && goodput > 0.9, "{goodput} {outcome:?}");
+}
+
+#[test]
+fn two_senders_are_soon_even() {
+    for mark_above_bytes in [usize::MAX, 80_000] {
+        let mut scenario = Scenario::incast(2);
+        scenario.port.mark_above_bytes = mark_above_bytes;
+        let mut world = World::new(scenario);
+        world.send_each(u64::MAX / 2);
+        world.hosts[1].starts = world.now + 5 * MS;
+        world.run(10 * MS, |_| false);
+        let before = [0, 1].map(|sender| world.arrived(sender));
+        world.run(10 * MS, |_| false);
+        let [first, second] = [0, 1].map(|sender| (world.arrived(sender) - before[sender]) as f64);
+        println!(
+            "two senders, marks above {mark_above_bytes}: the second has {:.3} of the first's",
+            second / first
+        );
+        assert!((0.67..1.5).contains(&(second / first)), "{first} {second}");
+    }
+}
+
+#[test]
+fn a_sender_that_is_alone_again_has_the_link_soon() {
+    let mut world = World::new(Scenario::incast(2));
+    world.send_each(u64::MAX / 2);
+    world.run(5 * MS, |_| false);
+    world.hosts[1].to_send = 0;
+    world.run(MS, |_| false);
+    let (from, carried) = (world.now, world.carried);
+    world.run(2 * MS, |_| false);
+    let utilisation = world.utilisation(from, carried);
+    println!("alone again: {utilisation:.3}");
+    assert!(utilisation > 0.95, "{utilisation}");
+}
+
+#[test]
+fn a_shallow_buffer_and_a_deep_one_are_filled_by_nobody() {
+    for (senders, queue_bytes) in [(1, 48_000), (2, 48_000), (8, 48_000), (2, 16_000_000), (16, 16_000_000)] {
+        let mut scenario = Scenario::incast(senders);
+        scenario.port.queue_bytes = queue_bytes;
+        // Each sender's line is the port's: a single one has its queue at home.
+        let outcome = incast(scenario, 100_000_000);
+        println!("{senders} senders, buffer of {queue_bytes}: {outcome:.4?}");
+        assert!(outcome.utilisation > 0.9 && outcome.drops < 0.05, "{outcome:?}");
+        assert!(queue_bytes < 1_000_000 || outcome.queue < 2.5, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_policer_is_heeded() {
+    let mut scenario = Scenario::incast(1);
+    scenario.rtt = Duration::from_micros(50);
+    let rate = 10e9;
+    let mut world = World::new(scenario);
+    // A token bucket of 64 KB.
+    let (mut tokens, mut last) = (64e3, world.now);
+    world.port.rule = Some(Box::new(move |now, packet| {
+        tokens = (tokens + (now - last).as_secs_f64() * rate / 8.0).min(64e3);
+        last = now;
+        let passes = tokens >= packet.line_len() as f64;
+        tokens -= if passes { packet.line_len() as f64 } else { 0.0 };
+        passes
+    }));
+    world.send_each(u64::MAX / 2);
+    world.run(2 * MS, |_| false);
+    let (from, carried, before) = (world.now, world.carried, world.port.counters());
+    world.run(20 * MS, |_| false);
+    let share = world.utilisation(from, carried) * 10.0;
+    let after = world.port.counters();
+    let lost = (after.lost - before.lost) as f64 / (after.sent - before.sent) as f64;
+    println!("a policer at a tenth of the link: {share:.3} of its rate, {lost:.3} lost");
+    assert!(share > 0.9 && lost < 0.25, "{share} {lost}");
+}
+
+#[test]
+fn a_host_that_pauses_is_no_queue() {
+    let run = |pauses: f64| {
+        let mut world = World::new(Scenario { seed: 3, ..Scenario::incast(1) });
+        world.pauses = (pauses, 5 * MS);
+        world.send_each(u64::MAX / 2);
+        // Rates are of the time in which neither end pauses.
+        let mut running = Duration::ZERO;
+        let mut windows = Vec::new();
+        let (mut carried, end) = (0, world.now + 300 * MS);
+        while world.now < end {
+            let (now, before) = (world.now, world.carried);
+            let paused = world.hosts.iter().any(|host| host.paused_until > now);
+            world.run(Duration::from_micros(20), |_| false);
+            if !paused {
+                running += world.now - now;
+                carried += world.carried - before;
+                windows.push(world.counters(0).window);
+            }
+        }
+        windows.sort_unstable();
+        let rate = carried as f64 * 8.0 / running.as_secs_f64() / 1e11;
+        (rate, windows[windows.len() / 10], world.counters(0))
+    };
+    let (rate, window, counters) = run(50.0);
+    println!(
+        "pauses of 5 ms, 50 a second at each end: {rate:.3} of the link between them, window {window} in the least tenth, {counters:?}"
+    );
+    assert!(rate > 0.8, "{rate} {window}");
+}
+
+#[test]
+fn a_jumbo_link_is_full_within_a_few_round_trips() {
+    let mut scenario = Scenario::incast(1);
+    scenario.mtu = 9000;
+    let rtt = scenario.rtt;
+    let mut world = World::new(scenario);
+    world.send_each(u64::MAX / 2);
+    world.run(5 * rtt, |_| false);
+    let (from, carried) = (world.now, world.carried);
+    world.run(5 * MS, |_| false);
+    let utilisation = world.utilisation(from, carried);
+    println!("MTU 9000 after five round trips: {utilisation:.3}");
+    assert!(utilisation > 0.95, "{utilisation}");
+}
