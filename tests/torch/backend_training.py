@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import pickle
 
 import torch
 import torch.distributed as dist
@@ -99,6 +100,8 @@ def buckets_in_shared_memory():
             for one, other in zip(*(parallel.parameters() for parallel in models)):
                 assert torch.allclose(one.grad, other.grad, atol=1e-6), step
             assert found[0] > 0 and found[1] == found[0], (step, found)
+        copy = pickle.loads(pickle.dumps(models[0]))
+        same(copy.module[0].weight, models[0].module[0].weight)
 
 
 def wide() -> torch.nn.Module:

@@ -26,6 +26,10 @@ class DistributedDataParallel(_DistributedDataParallel):
         with self._shared or contextlib.nullcontext():
             super().__init__(module, *args, **options)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # As PyTorch's, without what belongs to this process's group.
+        return super().__getstate__() | {"_shared": None}
+
     def _pre_forward(self, *inputs: Any, **options: Any) -> Any:
         if self._shared is None or getattr(self, "_has_rebuilt_buckets", True):
             return super()._pre_forward(*inputs, **options)
