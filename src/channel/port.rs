@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{Ipv4Addr, UdpSocket};
+use std::time::Duration;
 
 use shouter_netstack::device::{Device, Fault, FaultConfig};
 use shouter_netstack::ip::{Prefix, Route};
@@ -16,6 +17,13 @@ use crate::runtime::Clock;
 
 /// The MTU of a data network for which none is configured: what embedded links carry.
 pub(crate) const DEFAULT_MTU: u16 = 9_000;
+
+/// The queue that RUD aims at where all ports are links to other processes. There is no switch in between whose buffer could overflow: a full
+/// ring stops its sender. What looks like a queue is a peer that computes.
+const EMBEDDED_QUEUE: Duration = Duration::from_millis(1);
+
+/// Drivers of such links.
+const EMBEDDED: [&str; 4] = ["vhost", "virtio", "memif-server", "memif-client"];
 
 /// A port with its faults (none, unless they were asked for).
 #[cfg(feature = "dpdk")]
@@ -39,7 +47,12 @@ pub struct Ports {
 pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
     let mut stack_config =
         StackConfig::new(config.data_port, Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40);
-    stack_config.rud = rud;
+    let is_embedded =
+        |port: &PortConfig| port.device.split_once(':').is_some_and(|(driver, _)| EMBEDDED.contains(&driver));
+    stack_config.rud = match config.ports.iter().all(is_embedded) {
+        true => rud::Config { queue_delay: EMBEDDED_QUEUE, ..rud },
+        false => rud,
+    };
     stack_config.tcp.key = randomness()?;
     let mut stack = Stack::new(stack_config);
     let mut kind = "none";

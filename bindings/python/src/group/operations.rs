@@ -158,9 +158,7 @@ impl Group {
                 Flight::new(work, kept).end(&ended);
                 ended.map_err(|error| raised(py, &error))
             }
-            Err(Error::WouldBlock { .. }) => {
-                Work::new(self.begin(py, call)?, kept, None).block(py).map(drop)
-            }
+            Err(Error::WouldBlock { .. }) => Work::new(self.begin(py, call)?, kept, None).block(py).map(drop),
             Err(error) => Err(raised(py, &error)),
         }
     }

@@ -267,10 +267,14 @@ impl Controller for Swift {
             && 2 * sample.flight < self.limit()
             && sample.marked | sample.spurious | self.round.lost == 0
         {
-            // Little is sent, and nothing is wrong: there is nothing to do but to begin the round anew.
+            //= rud/spec.md section 7.5
+            // Little is sent, and nothing is wrong: there is nothing to do but to begin the round anew. The last full round's distance
+            // means nothing for single datagrams.
             self.saved = 0;
             self.above = false;
             self.round.began = sample.now;
+            self.gap = 0;
+            self.paced_for.0 = 0;
             return;
         }
         self.take_in(sample);

@@ -255,6 +255,21 @@ fn datagrams_keep_their_distance_and_make_up_for_a_late_poll() {
     assert!(pace.is_open(20_000));
 }
 
+//= rud/spec.md section 7.5
+#[test]
+fn single_datagrams_keep_no_distance_however_slow_the_last_full_round_was() {
+    let mut rounds = Rounds::new();
+    rounds.round(BASE + 90_000, 0, 0);
+    rounds.round(BASE + 90_000, 0, 0);
+    assert!(rounds.swift.limit() > 2 && rounds.swift.gap() > 5_000, "{:?}", rounds.swift);
+    rounds.now += BASE;
+    let alone = AckSample { flight: 1, ..rounds.sample(BASE, 1, 0) };
+    rounds.swift.on_acked(&alone);
+    assert_eq!(rounds.swift.gap(), 0);
+    rounds.round(BASE, 0, 0);
+    assert_ne!(rounds.swift.gap(), 0, "full windows keep one again");
+}
+
 fn header(marks: u16, held: Held) -> Header {
     Header {
         kind: DatagramKind::Ack,
