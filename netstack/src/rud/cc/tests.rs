@@ -260,7 +260,6 @@ fn datagrams_keep_their_distance_and_make_up_for_a_late_poll() {
 fn single_datagrams_keep_no_distance_however_slow_the_last_full_round_was() {
     let mut rounds = Rounds::new();
     rounds.round(BASE + 90_000, 0, 0);
-    rounds.round(BASE + 90_000, 0, 0);
     assert!(rounds.swift.limit() > 2 && rounds.swift.gap() > 5_000, "{:?}", rounds.swift);
     rounds.now += BASE;
     let alone = AckSample { flight: 1, ..rounds.sample(BASE, 1, 0) };
