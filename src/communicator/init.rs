@@ -216,7 +216,8 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
 /// ```
 /// use std::collections::HashMap;
 /// use std::sync::{Arc, Mutex};
-/// ///
+/// use std::time::{Duration, Instant};
+///
 /// use shouter::config::{Builder, Environment};
 /// use shouter::{Store, StoreError};
 ///

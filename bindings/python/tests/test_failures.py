@@ -323,10 +323,13 @@ def test_a_rank_that_raises_is_named(job: Job) -> None:
         """
         g = shouter.init()
         if g.rank == 1:
+            # It comes when the other's operation is under way.
+            g.recv(np.zeros(1), 0)
             raise ValueError("there is no data")
         try:
-            g.allreduce(np.ones(100_000))
-            g.barrier()
+            work = g.allreduce_async(np.ones(100_000))
+            g.send(np.ones(1), 1)
+            work.wait()
         except PeerFailed as why:
             print("heard", why.rank, why.reason)
         """,
