@@ -149,26 +149,36 @@ impl Cells {
             group.await_started()?;
         }
         let mut state = lock(&self.state);
+        let seq = state.number + 1;
         if let Some(abort) = self.segment.abort()
             && let Some(error) = self.refusal(group, abort, state.is_broken, &part.view(), step)
         {
-            let (at, seq, rank) = (executor_time(begin), state.number + 1, Some(Rank(abort.culprit)));
-            state.recorder.record(Record { at, seq, rank, ..Record::of(RecordKind::Failed) });
-            return Err(group.outcomes.recorded(error));
+            return Err(self.failed(group, &mut state.recorder, (begin, seq), error));
         }
-        state.number += 1;
-        let (at, seq, bytes) = (executor_time(begin), state.number, part.input.len() as u64);
+        state.number = seq;
+        let (at, bytes) = (executor_time(begin), part.input.len() as u64);
         state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
         let operation = pack_small(&part.problem.shape, part.problem.tag());
         let tag = Tag { operation, started: self.started.load(Ordering::Relaxed) };
         let result = self.exchange(&Call { group, begin, step, part, number: state.number, tag });
         state.is_broken = result.is_err();
-        result.map_err(|error| {
-            let rank = self.segment.abort().map(|abort| Rank(abort.culprit));
-            let at = executor_time(Clock.now());
-            state.recorder.record(Record { at, seq, rank, ..Record::of(RecordKind::Failed) });
-            group.outcomes.recorded(error)
-        })
+        result.map_err(|error| self.failed(group, &mut state.recorder, (Clock.now(), seq), error))
+    }
+
+    /// An operation has failed, and the group ends with it: all groups of the job have ended on this rank when the caller reads the error.
+    #[cold]
+    fn failed(
+        &self,
+        group: &Group,
+        recorder: &mut Recorder,
+        (at, seq): (Instant, u64),
+        error: Error,
+    ) -> Error {
+        let rank = self.segment.abort().map(|abort| Rank(abort.culprit));
+        recorder.record(Record { at: executor_time(at), seq, rank, ..Record::of(RecordKind::Failed) });
+        // An engine that is of no more use has ended, too.
+        let _ = group.drive.with(|engine| engine.end_with_node(Clock.now()));
+        group.outcomes.recorded(error)
     }
 
     /// Why nothing is published any more, after the group has ended. Where ranks diverge, this one says what it runs.

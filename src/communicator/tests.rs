@@ -280,7 +280,10 @@ fn the_words_of_a_rank_that_gives_up_are_in_the_errors_of_all() {
                     "{error}"
                 );
             }
-            let of_half = each(&half, |rank| rank.barrier().unwrap_err().to_string());
+            let of_half = each(&half, |rank| {
+                let (rank, ended) = (rank.rank(), rank.barrier());
+                ended.expect_err(&format!("the half's rank {rank}, job {hosts} x {size}")).to_string()
+            });
             assert!(of_half.iter().all(|text| text.contains("out of data")), "{of_half:?}");
             // Nothing changes what was said.
             group[(gives_up + 1) % size as usize].abort("something else").unwrap();

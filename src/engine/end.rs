@@ -221,12 +221,7 @@ impl Engine {
     #[cold]
     pub fn withdraw(&mut self, now: Instant) -> Option<u64> {
         self.poll(now);
-        if self.executor.aborted().is_none()
-            && let Some(ended) =
-                self.node.as_ref().and_then(|node| Some(liveness::ended(node, node.abort()?)))
-        {
-            self.follow(ended);
-        }
+        self.follow_node();
         let is_busy = self.running != 0 || !self.submitted.is_empty() || self.beside.is_running();
         let is_busy = is_busy || self.has_tasks(None);
         if self.executor.aborted().is_none() && is_busy {
@@ -240,6 +235,22 @@ impl Engine {
         // Tells the others.
         self.poll(now);
         None
+    }
+
+    /// Ends the group as a rank of the node has, before the next look at them is due.
+    #[cold]
+    pub fn end_with_node(&mut self, now: Instant) {
+        self.follow_node();
+        self.poll(now);
+    }
+
+    fn follow_node(&mut self) {
+        if self.executor.aborted().is_none()
+            && let Some(ended) =
+                self.node.as_ref().and_then(|node| Some(liveness::ended(node, node.abort()?)))
+        {
+            self.follow(ended);
+        }
     }
 
     /// This rank gives up: the group ends, and the errors of all ranks have these words. Nothing is done where it has ended before.
@@ -285,8 +296,8 @@ impl Engine {
             liveness::publish(node, &cause);
         }
         if let Some(notice) = &self.notice {
-            if let (AbortReason::GaveUp(Some(words)), true) = (&cause.reason, cause.culprit == self.rank) {
-                notice.give_up(words);
+            if let AbortReason::GaveUp(Some(words)) = &cause.reason {
+                notice.gave_up(cause.culprit.0, words);
             }
             notify(notice, &cause);
         }

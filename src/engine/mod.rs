@@ -327,6 +327,10 @@ impl Engine {
             // After a divergence peers leave as soon as they know the votes, which this rank is about to.
             return;
         }
+        if self.executor.given_up().is_some() && !matches!(why, AbortReason::GaveUp(_)) {
+            // Peers close their connections for that reason while its words are awaited.
+            return;
+        }
         let given_up = why == AbortReason::Failed && self.resumed.is_some_and(|until| self.turned < until);
         let cause = match self.executor.aborted() {
             Some(cause) => (cause.culprit, cause.reason.clone()),

@@ -294,10 +294,14 @@ impl ControlLink {
         }
     }
 
-    /// Announces why this rank has given up; the close follows.
-    pub(super) fn give_up_saying(&mut self, text: &str) {
-        let rank = if let Role::Member { rank, .. } = &self.role { *rank } else { 0 };
-        self.send(&Message::GaveUp(Words { rank, text: text.to_owned() }));
+    /// Announces why a rank has given up; the close follows. Only rank 0 speaks for others.
+    pub(super) fn tell_words(&mut self, words: &Words) {
+        if let Role::Member { rank, .. } = &self.role
+            && *rank != words.rank
+        {
+            return;
+        }
+        self.send(&Message::GaveUp(words.clone()));
     }
 
     /// Why ranks have given up, since the last call; rank 0 passes it on.

@@ -39,8 +39,8 @@ pub enum MemberEvent {
 
 struct Shared {
     ended: OnceLock<GroupEnd>,
-    /// Why this rank has given up.
-    words: OnceLock<Box<str>>,
+    /// Why a rank has given up.
+    words: OnceLock<Words>,
     /// The others have been sent the end, or that this rank leaves.
     notified: AtomicBool,
     /// This rank leaves, after so many operations.
@@ -98,9 +98,10 @@ impl Notice {
         }
     }
 
-    /// This rank gives up, and says why: ahead of [`ended`](Self::ended).
-    pub fn give_up(&self, words: &str) {
-        let _ = self.0.words.set(words.into());
+    /// A rank gives up, and says why: ahead of [`ended`](Self::ended). The others hear it from that rank and from rank 0, which says nothing
+    /// more behind the end, and may know it by shared memory before that rank's message has come.
+    pub fn gave_up(&self, rank: u32, words: &str) {
+        let _ = self.0.words.set(Words { rank, text: words.into() });
     }
 
     /// Whether the others have been sent the end, so that they do not take the end of this process for its cause.
@@ -279,7 +280,7 @@ impl Listener {
                 self.link.tell_lost(end.rank);
             }
             if let Some(words) = self.shared.words.get() {
-                self.link.give_up_saying(words);
+                self.link.tell_words(words);
             }
             self.link.leave(leaving.filter(|_| ended.is_none()));
             self.shared.notified.store(true, Ordering::Release);

@@ -110,7 +110,7 @@ fn why_a_rank_has_given_up_every_other_one_hears() {
     for gave_up in 0..3 {
         let mut ranks = ranks(3, straight);
         let notice = ranks[gave_up as usize].control.notice();
-        notice.give_up("no data");
+        notice.gave_up(gave_up, "no data");
         notice.ended(end(gave_up, Reason::Aborted));
         assert_eq!(ranks[gave_up as usize].next(), Some(MemberEvent::PeersNotified));
         drop(ranks.remove(gave_up as usize));
@@ -118,6 +118,29 @@ fn why_a_rank_has_given_up_every_other_one_hears() {
         assert!(ranks.iter().all(|rank| rank.next() == Some(MemberEvent::GaveUp(words.clone()))));
         assert!(ranks.iter().all(Rank::hears_nothing));
     }
+}
+
+#[test]
+fn rank_0_ends_by_the_words_of_a_rank_of_its_host_before_they_come_by_the_connection() {
+    let ranks = ranks(3, straight);
+    let tell = |rank: &Rank| {
+        rank.control.notice().gave_up(1, "no data");
+        rank.control.notice().ended(end(1, Reason::Aborted));
+    };
+    tell(&ranks[0]);
+    let words = MemberEvent::GaveUp(Words { rank: 1, text: "no data".into() });
+    assert_eq!(ranks[2].next(), Some(words));
+    tell(&ranks[1]);
+    assert!(ranks[2].hears_nothing());
+}
+
+#[test]
+fn a_rank_other_than_0_does_not_speak_for_others() {
+    let ranks = ranks(3, straight);
+    ranks[2].control.notice().gave_up(1, "no data");
+    ranks[2].control.notice().ended(end(1, Reason::Aborted));
+    assert_eq!(ranks[2].next(), Some(MemberEvent::PeersNotified));
+    assert!(ranks[..2].iter().all(Rank::hears_nothing));
 }
 
 /// A middlebox before rank 0: its port, and what makes it close the connection that it has taken, after `before`.
