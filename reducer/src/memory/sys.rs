@@ -3,7 +3,8 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+use memmap2::MmapMut;
 
 use super::MemoryKind;
 use crate::dtype::{DType, ReduceOp};
@@ -286,22 +287,16 @@ pub(crate) struct Addresses {
 // SAFETY: the addresses are only looked at inside `fold`, which fills the vectors first.
 unsafe impl Send for Addresses {}
 
-/// What memory is aligned to, in bytes.
-const PAGE: usize = 4096;
-
-/// Zeroed memory of this process, aligned to a page. Pages that are never touched cost nothing: the allocator is asked
-/// for no more than its own alignment, for then large zeroed pieces come untouched from the operating system.
+/// Zeroed memory of this process, aligned to a page. Pages that are never touched cost nothing: it is mapped for itself, for an allocator
+/// clears large pieces that it has had before.
 #[derive(Debug)]
 pub struct Owned {
-    /// What the allocator gave.
-    allocation: NonNull<u8>,
-    layout: Layout,
-    /// The first page boundary in it.
+    pages: MmapMut,
+    /// The first byte.
     base: NonNull<u8>,
-    len: usize,
 }
 
-// SAFETY: the allocation belongs to the value, as a Box's would.
+// SAFETY: the pages belong to the value, as a Box's would.
 unsafe impl Send for Owned {}
 // SAFETY: `&Owned` gives only the address, through an unsafe function.
 unsafe impl Sync for Owned {}
@@ -309,12 +304,8 @@ unsafe impl Sync for Owned {}
 impl Owned {
     /// `len` zeroed bytes; `None` if there is not so much memory.
     pub fn new(len: usize) -> Option<Self> {
-        let layout = Layout::from_size_align(len.checked_add(PAGE)?, 8).ok()?;
-        // SAFETY: the layout's size is not zero.
-        let allocation = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        // SAFETY: less than a page further on, and there is a page more than `len`.
-        let base = unsafe { allocation.add(allocation.align_offset(PAGE)) };
-        Some(Self { allocation, layout, base, len })
+        let mut pages = MmapMut::map_anon(len).ok()?;
+        Some(Self { base: NonNull::new(pages.as_mut_ptr())?, pages })
     }
 
     /// The first byte's address.
@@ -324,7 +315,7 @@ impl Owned {
 
     /// How many bytes.
     pub fn bytes(&self) -> usize {
-        self.len
+        self.pages.len()
     }
 
     /// The memory as a region.
@@ -333,14 +324,7 @@ impl Owned {
     /// As for [`TensorRegion::from_raw_parts`]; in particular the value outlives every operation that names the region.
     pub unsafe fn region(&self) -> TensorRegion {
         // SAFETY: passed on to the caller.
-        unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, self.base, self.len, 0) }
-    }
-}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.allocation.as_ptr(), self.layout) };
+        unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, self.base, self.bytes(), 0) }
     }
 }
 
