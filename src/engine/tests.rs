@@ -2,8 +2,10 @@
 //! rank's accelerator may touch it, or the error says so.
 #![allow(unsafe_code)]
 
+mod instructions;
 mod leaving;
 mod losses;
+mod poll_cost;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -45,6 +45,7 @@ mod run;
 mod scratch;
 mod slots;
 mod trace;
+mod waits;
 
 pub use self::api::{
     AbortCause, AbortReason, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId,
@@ -65,6 +66,7 @@ use self::queues::Queues;
 use self::ring::Ring;
 use self::scratch::Scratch;
 use self::slots::Slots;
+use self::waits::{LaneWaits, Locals};
 use crate::header::{GRANULE_UNIT, Header, Identity, MAX_COUNT, MatchKey, MessageKind};
 use crate::memory::{self, TensorRegion};
 use crate::recorder::{Record, RecordKind, Recorder, RegisteredTensor};
@@ -77,6 +79,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Executor {
     config: ExecutorConfig,
+    locals: Locals,
     ring: Ring,
     lanes: LaneUses,
     slots: Slots,
@@ -86,6 +89,7 @@ pub struct Executor {
     agreement: Agreement,
     deadlines: Deadlines,
     queues: Queues,
+    waits: LaneWaits,
     scratch: Scratch,
     counters: Counters,
 }
@@ -116,8 +120,10 @@ impl Executor {
         let nodes = config.grid.nodes() as usize;
         let slots = Slots::new(config.slot_pool_bytes, config.lazy_slots);
         let slots = slots.ok_or(ExecutorError::SlotPool(config.slot_pool_bytes))?;
+        let locals = Locals { count: config.locals(), own: config.grid.local_of(config.rank) };
         Ok(Self {
             config,
+            locals,
             ring: Ring::new(operations),
             lanes: LaneUses::default(),
             slots,
@@ -127,6 +133,7 @@ impl Executor {
             agreement: Agreement::new(config.rank),
             deadlines: Deadlines::new(),
             queues: Queues::new(nodes),
+            waits: LaneWaits::default(),
             scratch: Scratch::default(),
             counters: Counters::default(),
         })
@@ -188,6 +195,7 @@ impl Executor {
     /// Makes the memory shared by the ranks of this node known, once and before the first operation that uses it.
     pub fn attach_node<N: NodeMemory>(&mut self, node: &N) -> Result<(), ExecutorError> {
         self.ring.attach(self.lanes.attach(node, self.config.locals())?);
+        self.waits.attach(node.lanes(), self.config.max_operations);
         Ok(())
     }
 

@@ -181,6 +181,13 @@ impl Op {
         core::mem::take(&mut self.stirred)
     }
 
+    /// What a step has waited for has come.
+    #[inline]
+    pub(super) fn wake(&mut self, step: u32) {
+        self.steps.make_ready(step);
+        self.stirred = true;
+    }
+
     /// Whether a poll can do something for it.
     #[inline]
     pub(super) fn is_due(&self) -> bool {

@@ -7,6 +7,7 @@ use super::op::{Op, OpState};
 use super::queues::Queues;
 use super::scratch::Scratch;
 use super::trace::Phase;
+use super::waits::{Awaited, LaneWait, LaneWaits, Locals};
 use super::{Counters, Executor};
 use crate::grid::{Grid, Rank};
 use crate::header::Header;
@@ -29,6 +30,8 @@ pub(super) enum StepOutcome {
     Partly,
     /// It cannot go on now.
     NotYet,
+    /// It is ready again when flags of the node's ranks say so.
+    Waits,
     /// Its memory is not what the schedule was built for.
     Broken,
 }
@@ -40,13 +43,15 @@ pub(super) struct Context<'a, 'b, T, N> {
     node: Option<&'a N>,
     kernels: Kernels,
     grid: Grid,
-    /// Ranks of this node.
-    locals: u32,
+    locals: Locals,
     rank: Rank,
     pub(super) scratch: &'a mut Scratch,
     pub(super) control: &'a mut Control,
     counters: &'a mut Counters,
     queues: &'a mut Queues,
+    waits: &'a mut LaneWaits,
+    /// This rank has set a flag, for which steps of other operations may wait.
+    has_signalled: bool,
     /// Bytes that may still be moved.
     budget: usize,
     failed: Option<(Rank, AbortReason)>,
@@ -75,6 +80,9 @@ impl Executor {
             worked |= self.decide(node, &mut accelerator);
         }
         self.queues.next_poll();
+        if let Some(node) = node {
+            self.waits.wake(&mut self.ring, node, self.locals);
+        }
         let mut budget = self.config.poll_bytes.max(1);
         let mut index = 0;
         while let Some((seq, runs)) = self.ring.due(index) {
@@ -102,12 +110,14 @@ impl Executor {
                 node,
                 kernels: self.config.kernels,
                 grid: self.config.grid,
-                locals: self.config.locals(),
+                locals: self.locals,
                 rank: self.config.rank,
                 scratch: &mut self.scratch,
                 control: &mut self.control,
                 counters: &mut self.counters,
                 queues: &mut self.queues,
+                waits: &mut self.waits,
+                has_signalled: false,
                 budget,
                 failed: None,
                 agreement: &mut self.agreement,
@@ -117,6 +127,7 @@ impl Executor {
             let (ran, is_done) = self.ring.edit(seq, |op| (context.run(op), op.steps.are_done()));
             worked |= ran;
             budget = context.budget;
+            let has_signalled = context.has_signalled;
             if let Some(error) = context.broken {
                 self.accelerator_failed(seq, error);
                 break;
@@ -134,6 +145,12 @@ impl Executor {
             }
             if budget == 0 {
                 break;
+            }
+            if let (true, Some(node)) = (has_signalled, node)
+                && self.waits.wake(&mut self.ring, node, self.locals)
+            {
+                // It may be this operation that can go on.
+                index -= 1;
             }
         }
         self.ring.sweep();
@@ -180,6 +197,10 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         let ran = self.step(op, schedule, step);
         match ran {
             StepOutcome::NotYet => return false,
+            StepOutcome::Waits => {
+                op.steps.unready(step);
+                return false;
+            }
             StepOutcome::Partly => return true,
             StepOutcome::Broken => {
                 self.failed.get_or_insert((self.rank, AbortReason::Protocol));
@@ -187,7 +208,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             }
             StepOutcome::Done | StepOutcome::Posted => {}
         }
-        op.steps.has_run(step);
+        op.steps.unready(step);
         if matches!(ran, StepOutcome::Done) {
             op.done_with(schedule, step, self.control);
         }
@@ -197,7 +218,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     #[inline]
     fn step(&mut self, op: &mut Op, schedule: &Schedule, step: u32) -> StepOutcome {
         // All ranks of the node write to the result area: one that runs something else may have.
-        if self.locals > 1 && self.agreement.through() <= op.seq() && schedule.reads_node(step) {
+        if self.locals.count > 1 && self.agreement.through() <= op.seq() && schedule.reads_node(step) {
             match self.agreed(op) {
                 StepOutcome::Done => {}
                 other => return other,
@@ -261,32 +282,49 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 let Some(node) = self.node else { return StepOutcome::NotYet };
                 let (lane, used) = op.buffers.lane(chunk, schedule.params.lanes);
                 node.signal(lane, flag, used);
+                if flag == LaneFlag::Consumed {
+                    self.waits.consumed(lane, used);
+                }
+                self.has_signalled = true;
                 StepOutcome::Done
             }
             Action::Wait { local, flag } => {
-                let Some(node) = self.node else { return StepOutcome::NotYet };
-                let (lane, used) = op.buffers.lane(chunk, schedule.params.lanes);
-                if node.observe(local, lane, flag) >= used { self.agreed(op) } else { StepOutcome::NotYet }
+                let (lane, number) = op.buffers.lane(chunk, schedule.params.lanes);
+                self.wait(op, step, LaneWait { lane, flag, number, of: Awaited::Rank(local) })
             }
             Action::WaitAll { flag } => {
-                match self.all(op.buffers.lane(chunk, schedule.params.lanes), flag, true) {
-                    StepOutcome::Done => self.agreed(op),
-                    ran => ran,
-                }
+                let (lane, number) = op.buffers.lane(chunk, schedule.params.lanes);
+                self.wait(op, step, LaneWait { lane, flag, number, of: Awaited::Others })
             }
             Action::WaitFree => {
                 let (lane, used) = op.buffers.lane(chunk, schedule.params.lanes);
-                self.all((lane, used - 1), LaneFlag::Consumed, false)
+                let (flag, number) = (LaneFlag::Consumed, used - 1);
+                self.wait(op, step, LaneWait { lane, flag, number, of: Awaited::All })
             }
             // Receives are driven by fragments and never in the ready set.
             Action::Receive { .. } | Action::ReceiveReduce { .. } => StepOutcome::NotYet,
         }
     }
 
+    /// Waits for flags in the node's memory. What other ranks have left in a lane is used only if they run the same operations; a lane that
+    /// is free holds nothing.
+    #[inline]
+    fn wait(&mut self, op: &Op, step: u32, wait: LaneWait) -> StepOutcome {
+        let Some(node) = self.node else { return StepOutcome::NotYet };
+        if !wait.is_reached(node, self.locals) {
+            let is_kept = self.waits.add(op.seq(), step, wait);
+            return if is_kept { StepOutcome::Waits } else { StepOutcome::NotYet };
+        }
+        match wait.of {
+            Awaited::All => StepOutcome::Done,
+            Awaited::Rank(_) | Awaited::Others => self.agreed(op),
+        }
+    }
+
     /// What other ranks of the node have left in a lane is used only if they run the same operations.
     #[inline]
     fn agreed(&mut self, op: &Op) -> StepOutcome {
-        let Some(node) = self.node.filter(|_| self.locals > 1) else { return StepOutcome::Done };
+        let Some(node) = self.node.filter(|_| self.locals.count > 1) else { return StepOutcome::Done };
         match self.agreement.reaches(node, op.seq()) {
             NodeAgreement::Same => StepOutcome::Done,
             NodeAgreement::Unknown => StepOutcome::NotYet,
@@ -301,15 +339,6 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     #[inline]
     fn is_over(&self) -> bool {
         self.failed.is_some() || self.broken.is_some() || self.diverged.is_some()
-    }
-
-    /// Whether all local ranks (with `others`, all but this one) have set the flag for this use of the lane.
-    #[inline]
-    fn all(&self, (lane, used): (u32, u64), flag: LaneFlag, others: bool) -> StepOutcome {
-        let Some(node) = self.node else { return StepOutcome::NotYet };
-        let me = self.grid.local_of(self.rank);
-        let come = |local: u32| (others && local == me) || node.observe(local, lane, flag) >= used;
-        if (0..self.locals).all(come) { StepOutcome::Done } else { StepOutcome::NotYet }
     }
 
     /// Posts fragments until the message is out or the queue is full.

@@ -169,9 +169,9 @@ impl Steps {
         last.max(self.last)
     }
 
-    /// The step has run.
+    /// The step has run, or waits for something that makes it ready again.
     #[inline]
-    pub(in crate::executor) fn has_run(&mut self, step: u32) {
+    pub(in crate::executor) fn unready(&mut self, step: u32) {
         self.ready[step as usize / 64] &= !(1 << (step % 64));
     }
 
