@@ -53,6 +53,10 @@ impl Engine {
             None => self.beside.messages.post(executor_time(now), &mut self.up),
             Some(id) => self.groups.post(id, now, &mut self.up),
         }
+        // What lies in a ring by now need not be kept.
+        let mut inboxes =
+            Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
+        self.up.transmit(now, &mut inboxes);
         self.rests = !self.beside.has_work();
     }
 
@@ -61,4 +65,3 @@ impl Engine {
         self.turned
     }
 }
-
