@@ -30,8 +30,11 @@ impl Engine {
             Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
         let any = self.up.receive(now, &mut inboxes);
         if any {
+            // The caller may not poll again: what has come is answered, and who is told of an end hears of it.
+            if self.beside.has_work() || self.beside.is_running() || !self.groups.is_empty() {
+                return Some(self.poll(now).or(Activity::Busy));
+            }
             self.last_busy = now;
-            // What has come may be answered.
             self.rests = false;
         }
         Some(Activity::from_busy(any))
