@@ -20,6 +20,7 @@ fn rank_body() {
         ("any", any),
         ("crossing", crossing),
         ("order", order),
+        ("small", small),
         ("started", started),
         ("wrong", wrong),
         ("arguments", arguments),
@@ -140,6 +141,37 @@ fn order(group: &Group) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Small messages, one by one and in bursts that rings have to go around for, to both neighbours at once: in the group of all, and in one
+/// of its ranks the other way round.
+fn small(group: &Group) -> Result<(), Error> {
+    let reversed: Vec<u32> = (0..group.size()).rev().collect();
+    let other = group.group(&reversed)?;
+    let mut next = 0u64;
+    for burst in [1, 1, 1, 3, 900, 1, 40, 1].into_iter().cycle().take(40) {
+        for group in [group, &other] {
+            let (left, right) = neighbours(group);
+            let one = |number: u64, from: u32| number << 32 | u64::from(from);
+            for number in next..next + burst {
+                let data = [one(number, group.rank()); 5];
+                let len = (number % 6) as usize;
+                group.send(&data[..len], right, 1)?;
+                group.send(&data[..len], left, 2)?;
+            }
+            for number in next..next + burst {
+                for (from, tag) in [(left, 1), (right, 2)] {
+                    let mut into = [0u64; 5];
+                    let status = group.receive(&mut into, from, tag)?;
+                    let len = (number % 6) as usize;
+                    assert_eq!((status.rank, status.count), (from, len as u64));
+                    assert!(into[..len].iter().all(|value| *value == one(number, from)), "{number}");
+                }
+            }
+        }
+        next += burst;
+    }
+    other.finalize()
 }
 
 /// Started messages: cancelled, waited for with a time-out, dropped, from any rank, on other threads, hundreds at once; told of by callbacks,
@@ -413,6 +445,11 @@ fn receives_from_any_rank_keep_the_order_of_each() {
 #[test]
 fn exchanges_of_large_messages_in_any_order_end() {
     everywhere("crossing");
+}
+
+#[test]
+fn small_messages_one_by_one_and_in_bursts_keep_their_order() {
+    everywhere("small");
 }
 
 #[test]

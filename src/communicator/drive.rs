@@ -143,6 +143,30 @@ impl Drive {
         self.driver.drive_until(goal, None).map_err(drive_error)
     }
 
+    /// Runs a send or receive to its end: what [`exchange`](Self::exchange) does, without an allocation. It starts at `begin`, or when the
+    /// thread that drives comes to it.
+    #[inline]
+    pub(super) fn exchange_one(&self, post: Post, begin: Instant) -> Result<Outcome, Error> {
+        let (group, mut started) = (self.group, None);
+        let goal = move |engine: &mut RankEngine| {
+            let id = match started {
+                Some(id) => id,
+                None => {
+                    let now = begin.max(engine.turned());
+                    match start_post(engine, group, now, &post) {
+                        Ok(id) => {
+                            engine.post(group, now);
+                            *started.insert(id)
+                        }
+                        Err(why) => return Some(Err(why)),
+                    }
+                }
+            };
+            engine.take_transfer(group, id).map(Ok)
+        };
+        self.driver.drive_until(goal, None).map_err(drive_error)
+    }
+
     /// Drives until something could be done with the engine.
     pub(super) fn until_of<R: Send + 'static>(
         &self,
@@ -308,18 +332,20 @@ fn post_all(
     group: Option<GroupId>,
     posts: &[Post],
 ) -> Vec<Result<TransferId, PostError>> {
-    posts.iter().map(|post| start_post(engine, group, post)).collect()
+    let now = Clock.now();
+    posts.iter().map(|post| start_post(engine, group, now, post)).collect()
 }
 
 /// Starts a send or receive.
 pub(super) fn start_post(
     engine: &mut RankEngine,
     group: Option<GroupId>,
+    now: Instant,
     post: &Post,
 ) -> Result<TransferId, PostError> {
     match post {
         Post::Send(request) => engine.start_send(group, *request),
-        Post::Receive(request) => engine.start_receive(group, Clock.now(), *request),
+        Post::Receive(request) => engine.start_receive(group, now, *request),
     }
 }
 

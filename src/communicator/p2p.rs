@@ -19,7 +19,7 @@ use super::staging::{Ended, Staged};
 use super::{Group, Work};
 use crate::engine::executor_time;
 use crate::error::{Error, Operation};
-use crate::runtime::Clock;
+use crate::runtime::{Clock, Instant};
 pub use exchange::Exchange;
 pub(super) use exchange::Message;
 pub(super) use started::Messages;
@@ -129,7 +129,7 @@ impl Group {
     /// # }
     /// ```
     pub fn send<T: Element>(&self, data: &[T], to: u32, tag: u32) -> Result<(), Error> {
-        self.exchange(&[Exchange::send(data, to, tag)]).remove(0).map(drop)
+        self.exchange_one(*Exchange::send(data, to, tag).message()).map(drop)
     }
 
     /// Receives the first message from this rank (or any) with this tag (or any) into `into`, which may be longer than the message.
@@ -143,7 +143,7 @@ impl Group {
         from: impl Into<Source>,
         tag: impl Into<Tag>,
     ) -> Result<Status, Error> {
-        self.exchange(&[Exchange::receive(into, from, tag)]).remove(0)
+        self.exchange_one(*Exchange::receive(into, from, tag).message())
     }
 
     /// Sends and receives at once.
@@ -220,6 +220,11 @@ impl Group {
         if let Err(error) = self.drive.check_process() {
             return all(error);
         }
+        if let [one] = exchanges
+            && one.is_plain()
+        {
+            return vec![self.exchange_one(*one.message())];
+        }
         if exchanges.iter().any(Exchange::is_on_gpu) {
             return self.exchange_started(exchanges);
         }
@@ -229,7 +234,8 @@ impl Group {
             Ok(staged) => staged,
             Err(error) => return all(error),
         };
-        let posts = staged.iter().map(|(message, _)| self.post_of(*message, false)).collect();
+        let begin = Clock.now();
+        let posts = staged.iter().map(|(message, _)| self.post_of(*message, begin, false)).collect();
         let ended = match self.drive.exchange(posts) {
             Ok(ended) => ended,
             Err(error) => {
@@ -242,18 +248,33 @@ impl Group {
                 return all(error);
             }
         };
-        let outcome = |(ended, (message, staged)): (Outcome, (Message, Option<Staged>))| match ended {
-            Ok(Ok(status)) => {
-                let status = Status::from(status);
-                if let Some(staged) = staged {
-                    staged.received(status.count);
-                }
-                Ok(status)
+        let outcome = |(ended, (message, staged)): (Outcome, (Message, Option<Staged>))| {
+            let status = self.outcome(ended, message)?;
+            if let Some(staged) = staged {
+                staged.received(status.count);
             }
-            Ok(Err(error)) => Err(self.transfer_error(&error)),
-            Err(error) => Err(self.post_error(error, message.operation())),
+            Ok(status)
         };
         ended.into_iter().zip(staged).map(outcome).collect()
+    }
+
+    /// Runs one to its end whose elements lie where the message says.
+    #[inline]
+    fn exchange_one(&self, message: Message) -> Result<Status, Error> {
+        let begin = Clock.now();
+        match self.drive.exchange_one(self.post_of(message, begin, false), begin) {
+            Ok(ended) => self.outcome(ended, message),
+            Err(error) => Err(self.outcomes.recorded(error)),
+        }
+    }
+
+    #[inline]
+    fn outcome(&self, ended: Outcome, message: Message) -> Result<Status, Error> {
+        match ended {
+            Ok(Ok(status)) => Ok(status.into()),
+            Ok(Err(error)) => Err(self.transfer_error(&error)),
+            Err(error) => Err(self.post_error(error, message.operation())),
+        }
     }
 
     /// The same of messages of which some are on a GPU: each is started by itself, in this order.
@@ -272,8 +293,8 @@ impl Group {
     }
 
     /// With `held` the elements of a send are not there yet.
-    fn post_of(&self, message: Message, held: bool) -> Post {
-        let deadline = executor_time(Clock.now() + self.deadline);
+    fn post_of(&self, message: Message, begin: Instant, held: bool) -> Post {
+        let deadline = executor_time(begin + self.deadline);
         match message {
             Message::Send { data, dtype, to, tag, synchronous } => Post::Send(SendRequest {
                 to: Rank(to),

@@ -15,6 +15,7 @@
 mod beside;
 pub(crate) mod divergence;
 mod end;
+mod glance;
 pub(crate) mod groups;
 pub(crate) mod liveness;
 mod messages;
@@ -151,8 +152,10 @@ pub struct Engine {
     settling: Option<Instant>,
     /// Reports the end of the group over the group's control connection.
     notice: Option<Notice>,
-    /// The last turn.
+    /// The last whole poll.
     turned: Instant,
+    /// It has found nothing to do, and nothing was started since.
+    rests: bool,
     dead_after: Duration,
     /// Until then, what this rank finds lost may only have given it up: it was stopped for too long.
     resumed: Option<Instant>,
@@ -217,6 +220,7 @@ impl Engine {
             settling: None,
             notice: None,
             turned: now,
+            rests: false,
             dead_after,
             resumed: None,
             first,
@@ -563,7 +567,16 @@ impl Poller for Engine {
         if busy {
             self.last_busy = now;
         }
+        self.rests = !busy && self.may_rest();
         Activity::from_busy(busy)
+    }
+
+    #[inline]
+    fn poll_again(&mut self, now: Instant) -> Activity {
+        match self.glance(now) {
+            Some(activity) => activity,
+            None => self.poll(now),
+        }
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -100,16 +100,29 @@ impl<M: Machine> Served<M> {
         busy | self.gather()
     }
 
+    /// Posts what finds room.
+    #[inline]
+    pub(super) fn post(&mut self, now: Duration, transport: &mut impl Transport) {
+        if self.machine.has_work() {
+            self.machine.poll(now, transport);
+        }
+    }
+
+    #[inline]
     fn gather(&mut self) -> bool {
         let mut any = false;
         while let Some((id, outcome)) = self.machine.take_ended() {
-            match self.told.remove(&id) {
-                Some(told) => self.due.push_back((told, outcome)),
-                None => drop(self.ended.insert(id, outcome)),
-            }
+            self.keep(id, outcome);
             any = true;
         }
         any
+    }
+
+    fn keep(&mut self, id: M::Id, outcome: M::Outcome) {
+        match self.told.remove(&id) {
+            Some(told) => self.due.push_back((told, outcome)),
+            None => drop(self.ended.insert(id, outcome)),
+        }
     }
 
     /// The outcome of a request that has just been started goes to this one, and is not taken.
@@ -130,7 +143,13 @@ impl<M: Machine> Served<M> {
     /// Takes how a request has ended, once it has.
     #[inline]
     pub(super) fn take(&mut self, id: M::Id) -> Option<M::Outcome> {
-        self.gather();
+        // It is the only one in nearly all cases, and needs no place then.
+        while let Some((ended, outcome)) = self.machine.take_ended() {
+            if ended == id {
+                return Some(outcome);
+            }
+            self.keep(ended, outcome);
+        }
         self.ended.remove(&id)
     }
 

@@ -408,7 +408,8 @@ impl<P: Poller + Send + 'static> Inner<P> {
         let mut idle = Backoff::new(self.idle);
         let mut fresh = true;
         loop {
-            let activity = self.poll_and_serve(poller, clock.now());
+            let activity = poller.poll_again(clock.now());
+            let activity = self.serve(poller, activity);
             let parked = idle.wait_with(
                 activity,
                 || earlier(poller.next_deadline(), deadline),
@@ -439,6 +440,12 @@ impl<P: Poller + Send + 'static> Inner<P> {
     #[inline]
     fn poll_and_serve(&self, poller: &mut P, now: Instant) -> Activity {
         let activity = poller.poll(now);
+        self.serve(poller, activity)
+    }
+
+    /// Checks the enqueued conditions behind a poll.
+    #[inline]
+    fn serve(&self, poller: &mut P, activity: Activity) -> Activity {
         if (activity.is_busy() && !self.waiters.is_empty()) || self.waiters.are_due() {
             let reached = self.waiters.serve(poller);
             return activity.or(Activity::from_busy(reached));

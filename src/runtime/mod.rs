@@ -146,6 +146,12 @@ pub trait Poller {
     /// anything that a caller may be waiting for.
     fn poll(&mut self, now: Instant) -> Activity;
 
+    /// The same, for a caller that goes on polling until it finds something: it may leave out what one of the next calls does soon enough.
+    #[inline]
+    fn poll_again(&mut self, now: Instant) -> Activity {
+        self.poll(now)
+    }
+
     /// When it needs the next call although nothing may arrive. A parked shard wakes by then.
     fn next_deadline(&self) -> Option<Instant> {
         None

@@ -9,7 +9,10 @@ pub(crate) struct Fragments {
     granule: u32,
     /// Fragments that have come.
     came: u64,
-    bits: Vec<u64>,
+    /// Those of the first 64...
+    first: u64,
+    /// ...and of all behind them.
+    rest: Vec<u64>,
 }
 
 /// What a fragment is to its message.
@@ -33,13 +36,14 @@ impl Fragments {
         self.granule = header.granule;
         let index = header.offset / granule;
         let (word, bit) = ((index / 64) as usize, 1 << (index % 64));
-        if word >= self.bits.len() {
-            self.bits.resize(word + 1, 0);
+        if word > self.rest.len() {
+            self.rest.resize(word, 0);
         }
-        if self.bits[word] & bit != 0 {
+        let bits = if word == 0 { &mut self.first } else { &mut self.rest[word - 1] };
+        if *bits & bit != 0 {
             return FragmentIs::Repeated;
         }
-        self.bits[word] |= bit;
+        *bits |= bit;
         self.came += 1;
         FragmentIs::New
     }

@@ -184,6 +184,16 @@ impl<'a> Exchange<'a> {
 }
 
 impl Exchange<'_> {
+    /// The message, by the address that was given.
+    pub(super) fn message(&self) -> &Message {
+        &self.message
+    }
+
+    /// Whether its elements lie there, one behind the other.
+    pub(super) fn is_plain(&self) -> bool {
+        self.strided.is_none() && self.cuda_stream.is_none()
+    }
+
     /// Whether its elements are on a GPU.
     pub(super) fn is_on_gpu(&self) -> bool {
         self.cuda_stream.is_some()

@@ -241,11 +241,11 @@ impl Group {
         let mut staged = staged;
         let mut copies: Vec<_> =
             staged.iter_mut().map(|(_, staged)| staged.as_mut().and_then(Staged::take_copies)).collect();
+        let begin = Clock.now();
         let posts = staged.iter().zip(&copies);
         let posts: Vec<Post> =
-            posts.map(|((message, _), copies)| self.post_of(*message, copies.is_some())).collect();
+            posts.map(|((message, _), copies)| self.post_of(*message, begin, copies.is_some())).collect();
         let bytes = staged.iter().map(|(message, _)| message.bytes()).sum();
-        let begin = Clock.now();
         let group = self.drive.group();
         let staged = staged.into_iter().map(|(message, staged)| (Message::operation(&message), staged));
         let what = Messages::new(group, staged);
@@ -255,7 +255,7 @@ impl Group {
         let goal = move |engine: &mut crate::communicator::drive::RankEngine| {
             while let Some((at, post)) = posts.peek() {
                 let (at, this) = (*at, starting.clone());
-                match start_post(engine, group, post) {
+                match start_post(engine, group, Clock.now(), post) {
                     Ok(id) => {
                         starting.messages().into_iter().for_each(|messages| messages.posted(at, id));
                         if let Some(mut copies) = copies.get_mut(at).and_then(Option::take) {

@@ -294,6 +294,13 @@ impl Groups {
         busy
     }
 
+    /// Sends what was just started in a group.
+    pub(super) fn post(&mut self, id: GroupId, now: Instant, up: &mut UpChannels) {
+        if let Some(group) = self.group(id.0) {
+            group.poll(now, up);
+        }
+    }
+
     /// Whether a group has ended in error, and its members are told; so has one that is gone.
     #[cfg(feature = "cuda")]
     pub(super) fn is_flooded(&self, id: GroupId) -> bool {
@@ -374,6 +381,7 @@ impl Engine {
         request: Request,
     ) -> Result<OpId, StartError> {
         let Some(GroupId(id)) = group else { return self.start(now, request) };
+        self.rests = false;
         match self.groups.group(id) {
             Some(group) => group.start(now, request),
             None => Err(StartError::Busy { what: "groups" }),
