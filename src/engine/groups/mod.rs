@@ -358,6 +358,7 @@ impl Engine {
             None => {
                 let (id, lineage) = self.groups.make(parent, members, self.executor.config())?;
                 if let Some(group) = self.groups.group(id.0) {
+                    self.watch.timeline().into_iter().for_each(|timeline| group.draw(timeline.clone()));
                     self.left.iter().for_each(|departure| group.departed(Rank(departure.rank)));
                 }
                 Ok((id, lineage))

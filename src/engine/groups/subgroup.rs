@@ -31,7 +31,9 @@ use crate::engine::divergence::{LOOK_EVERY, VERDICT, VIEWS};
 use crate::engine::end::{FLOOD, abort_header, is_behind};
 use crate::engine::served::ARRIVES;
 use crate::engine::submitted::{Due, Failure, Submissions, Submitted};
+use crate::engine::trace::Phases;
 use crate::engine::{COMPARE_EVERY, executor_time};
+use crate::observe::Timeline;
 
 /// A control message that waits to be posted.
 struct Waiting {
@@ -113,6 +115,12 @@ impl Subgroup {
             closing: None,
             next_compare: Instant::ZERO,
         }
+    }
+
+    /// Puts what happens on the timeline, too. Before the first operation.
+    pub(super) fn draw(&mut self, timeline: Arc<Timeline>) {
+        let phases = Phases::of_some(timeline, self.job, self.members.clone());
+        self.executor.attach_trace(Box::new(phases));
     }
 
     pub(super) fn id(&self) -> u32 {
