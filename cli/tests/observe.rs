@@ -33,6 +33,7 @@ fn rank_body() {
         match scenario.as_str() {
             "timeline" => train(&group)?,
             "tracks" => tracks(&group)?,
+            "labels of groups" => labels_of_groups(&group)?,
             "steps" => steps(&group)?,
             "small steps" => small_steps(&group)?,
             "dump" => dump(&group)?,
@@ -218,6 +219,25 @@ fn tracks(group: &Group) -> Result<(), Error> {
     group.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum)?;
     let folder = PathBuf::from(parameter("FOLDER").unwrap());
     group.write_timeline(&folder.join(format!("{}.json", group.rank())))
+}
+
+/// Operations with labels, and one of a registered tensor, in groups of two: on different hosts, and on one.
+fn labels_of_groups(group: &Group) -> Result<(), Error> {
+    let across = group.split(Some(group.rank() % 2), 0)?.unwrap();
+    let beside = group.split(Some(group.rank() / 2), 0)?.unwrap();
+    across.set_label("experts");
+    beside.set_label("slices");
+    for group in [&across, &beside] {
+        group.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum)?;
+    }
+    let mut gate = vec![1f32; 50_000];
+    let ids = across.register(&[TensorSpec::all_reduce("gate", DType::F32, 50_000, ReduceOp::Sum)])?;
+    // SAFETY: the registered number of elements, left alone until the wait.
+    unsafe { across.push(ids[0], gate.as_mut_ptr().cast()) }?.wait(None)?;
+    tell(format_args!("dump {}", group.dump()?.display()));
+    let folder = PathBuf::from(parameter("FOLDER").unwrap());
+    group.write_timeline(&folder.join(format!("{}.json", group.rank())))?;
+    [across, beside].into_iter().try_for_each(Group::finalize)
 }
 
 /// The lines of the log in a job's output, behind rank and time.
@@ -496,6 +516,57 @@ fn a_track_that_nothing_is_on_is_not_there() {
         .map(|track| track["args"]["name"].as_str().unwrap().split(" (").next().unwrap())
         .collect();
     assert_eq!(tracks, ["calls", "engine", "fold", "queue", "wait"].into());
+}
+
+#[test]
+fn operations_of_groups_of_some_ranks_have_their_labels() {
+    let folder = Folder::new("groups");
+    let state = job(4, 2, "labels of groups")
+        .env("SHOUTER_DUMP_FOLDER", folder.0.display())
+        .with("FOLDER", folder.0.display())
+        .env("SHOUTER_TIMELINE", folder.0.join("unused").display())
+        .run();
+    state.assert_success();
+    for (rank, told) in (0u32..).zip(&state.ranks) {
+        let peers = BTreeMap::from([("experts", rank ^ 2), ("gate", rank ^ 2), ("slices", rank ^ 1)]);
+        let timeline = trace(&folder.0.join(format!("{rank}.json")));
+        let of = |track| {
+            let spans = spans(&timeline).into_iter().filter(move |span| span.track == track);
+            let named = spans.filter(|span| peers.contains_key(span.tensor));
+            named.map(|span| if track == "calls" { span.tensor } else { span.name }).collect::<BTreeSet<_>>()
+        };
+        for track in ["calls", "queue", "fold", "wait"] {
+            assert_eq!(of(track), peers.keys().copied().collect(), "rank {rank}: {track}");
+        }
+        assert_eq!(of("wire"), ["experts", "gate"].into(), "rank {rank}: what stays on the host");
+        for event in named(&timeline, "send").into_iter().chain(named(&timeline, "receive")) {
+            let tensor = event["args"]["tensor"].as_str().unwrap();
+            assert!(peers.get(tensor).is_none_or(|peer| event["args"]["peer"] == *peer), "{event}");
+        }
+        let dump = told.told.iter().find_map(|line| line.strip_prefix("dump ")).unwrap();
+        let dump = trace(dump.as_ref());
+        let operations =
+            named(&dump, "operation").into_iter().filter(|event| event["args"]["group"].is_u64());
+        let (mut numbers, mut sent) = (BTreeMap::new(), 0);
+        for event in operations {
+            if let Some(name) = event["args"]["tensor"].as_str() {
+                numbers.insert(
+                    (event["args"]["group"].as_u64().unwrap(), event["args"]["seq"].as_u64().unwrap()),
+                    name,
+                );
+            }
+        }
+        let labelled: Vec<_> = numbers.values().copied().collect();
+        assert_eq!(labelled.len(), 3, "{numbers:?}");
+        for event in named(&dump, "first fragment sent") {
+            let Some(group) = event["args"]["group"].as_u64() else { continue };
+            if let Some(name) = numbers.get(&(group, event["args"]["seq"].as_u64().unwrap())) {
+                assert_eq!(event["args"]["peer"], peers[name], "{event}");
+                sent += 1;
+            }
+        }
+        assert!(sent >= 3, "{sent}");
+    }
 }
 
 /// A folder for one test, removed at the end.

@@ -102,6 +102,8 @@ pub(super) struct Args {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tensor_id: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) group: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) step: Option<u64>,
