@@ -12,7 +12,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use shouter::observe::{Timeline, TraceEvent};
+use shouter::observe::{Row, Timeline, TraceEvent};
 use shouter::runtime::{
     Activity, Backoff, Clock, CoreAllowance, Driver, DriverOptions, IdlePolicy, Instant, Poller, Reactor,
     sleep, spawn_local, yield_now,
@@ -197,7 +197,9 @@ fn observe(c: &mut Criterion) {
         ..TraceEvent::default()
     };
     let timeline = Timeline::new(0, "host", 1 << 12);
-    c.bench_function("observe/timeline", |b| b.iter(|| timeline.engine(black_box(&event).clone())));
+    c.bench_function("observe/timeline", |b| {
+        b.iter(|| timeline.record(Row::Engine, black_box(&event).clone()))
+    });
     let mut recorder = Recorder::new();
     let record = Record { rank: Some(Rank(1)), bytes: 4096, ..Record::of(RecordKind::Sent) };
     c.bench_function("observe/recorder", |b| b.iter(|| recorder.record(black_box(record))));

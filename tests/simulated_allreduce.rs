@@ -136,6 +136,7 @@ fn request(plan: &Plan, grid: Grid, rank: u32, count: u64, data: &Owned, deadlin
         deadline,
         name: Arc::from("gradient"),
         step: 0,
+        pushed: Duration::ZERO,
         device: None,
     }
 }

@@ -4,7 +4,7 @@
 
 mod ranks;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ranks::{LIMIT, end, job, names_only, parameter, scenario, tell};
 use serde_json::Value;
 use shouter::config::{Builder, ConfigError};
-use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec};
+use shouter::{Collective, Config, DType, Error, Group, ReduceOp, TensorSpec, UnevenCall};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
@@ -32,6 +32,8 @@ fn rank_body() {
     end(config.and_then(shouter::init).and_then(|group| {
         match scenario.as_str() {
             "timeline" => train(&group)?,
+            "tracks" => tracks(&group)?,
+            "labels of groups" => labels_of_groups(&group)?,
             "steps" => steps(&group)?,
             "small steps" => small_steps(&group)?,
             "dump" => dump(&group)?,
@@ -165,6 +167,79 @@ fn train(group: &Group) -> Result<(), Error> {
     group.write_timeline(&folder.join(format!("{}.json", group.rank())))
 }
 
+/// How much later than rank 0 rank 1 starts what the queue of rank 0 waits for.
+const LATE: Duration = Duration::from_millis(50);
+
+/// Pushed tensors, one of which is behind an operation that rank 1 starts late, and blocking calls; and the timeline of them.
+fn tracks(group: &Group) -> Result<(), Error> {
+    let spec = |name: &str, count, op| TensorSpec::all_reduce(name, DType::F32, count, op);
+    // Different reductions are not fused.
+    let ids = group.register(&[
+        spec("trunk", 1 << 20, ReduceOp::Sum),
+        spec("head", 2_000, ReduceOp::Max),
+        spec("behind", 2_000, ReduceOp::Min),
+    ])?;
+    let (mut trunk, mut head, mut behind) = (vec![1f32; 1 << 20], vec![1f32; 2_000], vec![1f32; 2_000]);
+    // SAFETY: the registered number of elements each, left alone until the waits below.
+    let works = unsafe {
+        [group.push(ids[0], trunk.as_mut_ptr().cast())?, group.push(ids[1], head.as_mut_ptr().cast())?]
+    };
+    works.iter().try_for_each(|work| work.wait(None))?;
+    group.set_step(1);
+    group.set_label("tokens");
+    if group.rank() == 1 {
+        group.receive(&mut [0u8], 0, 7)?;
+        std::thread::sleep(LATE);
+    }
+    let ranks = group.size() as usize;
+    let (given, mut taken) = (vec![3u32; ranks], vec![0u32; ranks]);
+    let call = UnevenCall {
+        collective: Collective::AllToAllV,
+        input: given.as_ptr().cast(),
+        output: taken.as_mut_ptr().cast(),
+        given: &vec![1; ranks],
+        taken: &vec![1; ranks],
+        dtype: DType::U32,
+        op: ReduceOp::Sum,
+        root: 0,
+    };
+    // SAFETY: as many elements as the counts and the table say, left alone until the waits below.
+    let (tokens, work) =
+        unsafe { (group.start_uneven(&call)?, group.push(ids[2], behind.as_mut_ptr().cast())?) };
+    if group.rank() == 0 {
+        group.send(&[0u8], 1, 7)?;
+    }
+    work.wait(None)?;
+    tokens.wait(None)?;
+    assert_eq!(taken, given);
+    group.set_step(2);
+    group.set_label("loss");
+    group.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum)?;
+    group.set_label("");
+    group.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum)?;
+    let folder = PathBuf::from(parameter("FOLDER").unwrap());
+    group.write_timeline(&folder.join(format!("{}.json", group.rank())))
+}
+
+/// Operations with labels, and one of a registered tensor, in groups of two: on different hosts, and on one.
+fn labels_of_groups(group: &Group) -> Result<(), Error> {
+    let across = group.split(Some(group.rank() % 2), 0)?.unwrap();
+    let beside = group.split(Some(group.rank() / 2), 0)?.unwrap();
+    across.set_label("experts");
+    beside.set_label("slices");
+    for group in [&across, &beside] {
+        group.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum)?;
+    }
+    let mut gate = vec![1f32; 50_000];
+    let ids = across.register(&[TensorSpec::all_reduce("gate", DType::F32, 50_000, ReduceOp::Sum)])?;
+    // SAFETY: the registered number of elements, left alone until the wait.
+    unsafe { across.push(ids[0], gate.as_mut_ptr().cast()) }?.wait(None)?;
+    tell(format_args!("dump {}", group.dump()?.display()));
+    let folder = PathBuf::from(parameter("FOLDER").unwrap());
+    group.write_timeline(&folder.join(format!("{}.json", group.rank())))?;
+    [across, beside].into_iter().try_for_each(Group::finalize)
+}
+
 /// The lines of the log in a job's output, behind rank and time.
 fn logged(state: &ranks::State) -> Vec<String> {
     let text = state.to_string();
@@ -276,7 +351,7 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
         events.iter().filter(same).copied().collect::<Vec<_>>()
     };
     for (rank, peer) in [(0, 2), (2, 0)] {
-        for name in ["wait for credit", "send", "receive", "fold", "copy", "all-reduce"] {
+        for name in ["wait for credit", "send", "receive", "copy", "all-reduce"] {
             let found = of(rank, name, "trunk");
             assert!(!found.is_empty(), "rank {rank}: no {name}");
             assert!(found.iter().all(|event| event["dur"].as_f64() >= Some(0.0)), "{found:?}");
@@ -305,7 +380,10 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     }
     // Ranks that lead no host have no wire.
     for rank in [1, 3] {
-        assert!(of(rank, "send", "").is_empty() && !of(rank, "fold", "trunk").is_empty());
+        assert!(of(rank, "send", "").is_empty() && !of(rank, "copy", "trunk").is_empty());
+        let is_on =
+            |track: &str| spans(&trace).iter().any(|span| (span.rank, span.track) == (rank.into(), track));
+        assert!(is_on("fold") && is_on("queue") && !is_on("wire"));
     }
     let times: Vec<f64> = events.iter().map(|event| event["ts"].as_f64().unwrap()).collect();
     assert!(times.is_sorted(), "merged, and not in order");
@@ -313,6 +391,183 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     assert_eq!(twice.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&twice.stderr).contains("both of rank 0"), "{twice:?}");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A span of a merged timeline.
+struct Span<'a> {
+    /// Without the number of those that overlap.
+    track: &'a str,
+    rank: u64,
+    name: &'a str,
+    tensor: &'a str,
+    step: u64,
+    start: f64,
+    end: f64,
+}
+
+/// All of a file.
+fn spans(trace: &Value) -> Vec<Span<'_>> {
+    let events = || trace["traceEvents"].as_array().unwrap().iter();
+    let place = |event: &Value| (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
+    let tracks: BTreeMap<_, _> = events()
+        .filter(|event| event["name"] == "thread_name")
+        .map(|event| (place(event), event["args"]["name"].as_str().unwrap()))
+        .collect();
+    let lasting = events().filter(|event| event["ph"] == "X");
+    let span = |event| {
+        let track = tracks[&place(event)];
+        let args = &event["args"];
+        let start = event["ts"].as_f64().unwrap();
+        Span {
+            track: track.split_once(" (overlap").map_or(track, |(track, _)| track),
+            rank: place(event).0,
+            name: event["name"].as_str().unwrap(),
+            tensor: args["tensor"].as_str().unwrap(),
+            step: args["step"].as_u64().unwrap(),
+            start,
+            end: start + event["dur"].as_f64().unwrap(),
+        }
+    };
+    lasting.map(span).collect()
+}
+
+/// The merged timeline of a job of two ranks that plays "tracks".
+fn merged_tracks(folder: &Folder, hosts: u32, args: &[&str]) -> Value {
+    let path = |name: &str| folder.0.join(format!("{hosts}-{name}"));
+    let state = job(2, hosts, "tracks")
+        .args(args)
+        .with("FOLDER", folder.0.display())
+        .env("SHOUTER_TIMELINE", path("unused").display())
+        .run();
+    state.assert_success();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
+    command.args(["timeline", "merge"]).arg(path("all.json"));
+    let merged = command.args(["0.json", "1.json"].map(|name| folder.0.join(name))).output().unwrap();
+    assert!(merged.status.success(), "{merged:?}");
+    trace(&path("all.json"))
+}
+
+/// In microseconds: what a sum of two times may be off.
+const ROUNDED: f64 = 0.01;
+
+#[test]
+fn what_tensors_wait_for_is_on_tracks_of_its_own() {
+    let folder = Folder::new("tracks");
+    let trace = merged_tracks(&folder, 2, &["--transport", "kernel"]);
+    let spans = spans(&trace);
+    for rank in 0..2 {
+        let of = |track, name| {
+            let same = |span: &&Span<'_>| (span.rank, span.track, span.name) == (rank, track, name);
+            spans.iter().filter(same).collect::<Vec<_>>()
+        };
+        let one = |track, name| {
+            let found = of(track, name);
+            assert_eq!(found.len(), 1, "rank {rank}: {track} of {name}");
+            found[0]
+        };
+        let tracks: BTreeSet<_> =
+            spans.iter().filter(|span| span.rank == rank).map(|span| span.track).collect();
+        assert_eq!(tracks, ["calls", "engine", "fold", "queue", "wait", "wire"].into(), "rank {rank}");
+        let calls: Vec<_> = spans.iter().filter(|span| (span.rank, span.track) == (rank, "calls")).collect();
+        for span in spans.iter().filter(|span| span.rank == rank && span.track != "calls") {
+            let is_named = ["engine", "calls"].contains(&span.track) || span.name == span.tensor;
+            assert!(is_named || (span.name, span.tensor) == ("all-reduce", "ad hoc"), "{}", span.name);
+            let around = calls.iter().find(|call| {
+                (call.tensor, call.step) == (span.tensor, span.step)
+                    && call.start <= span.start + ROUNDED
+                    // Who waits goes on after the end.
+                    && (span.track == "wait" || span.track == "engine" || span.end <= call.end + ROUNDED)
+            });
+            assert!(around.is_some(), "rank {rank}: {} of {} at {}", span.track, span.name, span.start);
+        }
+        for name in ["trunk", "head", "behind", "loss", "all-reduce"] {
+            let (queue, wire) = (one("queue", name), one("wire", name));
+            assert!(queue.start < queue.end && wire.start < wire.end, "rank {rank}: {name}");
+            assert!(queue.end <= wire.start + ROUNDED, "rank {rank}: {name} is on the wire before its start");
+        }
+        assert!(!of("queue", "tokens").is_empty() && !of("wire", "tokens").is_empty());
+        for name in ["trunk", "loss", "all-reduce"] {
+            let (folds, wire) = (of("fold", name), one("wire", name));
+            assert!(!folds.is_empty(), "rank {rank}: no fold of {name}");
+            assert!(folds.iter().all(|fold| fold.start >= wire.start - ROUNDED), "rank {rank}: {name}");
+        }
+        let call = calls.iter().find(|call| call.tensor == "loss").unwrap();
+        let wait = one("wait", "loss");
+        assert_eq!((wait.start, wait.end), (call.start, call.end));
+    }
+    // What rank 0 has pushed is behind an operation that its peer starts later.
+    let late = LATE.as_micros() as f64;
+    let (of, lasted) = (
+        |track, name| spans.iter().find(move |span| (span.rank, span.track, span.name) == (0, track, name)),
+        |span: &Span<'_>| span.end - span.start,
+    );
+    assert!(lasted(of("queue", "behind").unwrap()) >= late && lasted(of("wait", "behind").unwrap()) >= late);
+    let before = spans.iter().filter(|span| (span.rank, span.track, span.name) == (0, "wire", "tokens"));
+    let counts = before.map(|span| span.end).fold(f64::INFINITY, f64::min);
+    assert!(of("queue", "behind").unwrap().end >= counts, "it was started before what it waited for");
+}
+
+#[test]
+fn a_track_that_nothing_is_on_is_not_there() {
+    let folder = Folder::new("no-wire");
+    let trace = merged_tracks(&folder, 1, &[]);
+    let tracks: BTreeSet<_> = named(&trace, "thread_name")
+        .into_iter()
+        .map(|track| track["args"]["name"].as_str().unwrap().split(" (").next().unwrap())
+        .collect();
+    assert_eq!(tracks, ["calls", "engine", "fold", "queue", "wait"].into());
+}
+
+#[test]
+fn operations_of_groups_of_some_ranks_have_their_labels() {
+    let folder = Folder::new("groups");
+    let state = job(4, 2, "labels of groups")
+        .env("SHOUTER_DUMP_FOLDER", folder.0.display())
+        .with("FOLDER", folder.0.display())
+        .env("SHOUTER_TIMELINE", folder.0.join("unused").display())
+        .run();
+    state.assert_success();
+    for (rank, told) in (0u32..).zip(&state.ranks) {
+        let peers = BTreeMap::from([("experts", rank ^ 2), ("gate", rank ^ 2), ("slices", rank ^ 1)]);
+        let timeline = trace(&folder.0.join(format!("{rank}.json")));
+        let of = |track| {
+            let spans = spans(&timeline).into_iter().filter(move |span| span.track == track);
+            let named = spans.filter(|span| peers.contains_key(span.tensor));
+            named.map(|span| if track == "calls" { span.tensor } else { span.name }).collect::<BTreeSet<_>>()
+        };
+        for track in ["calls", "queue", "fold", "wait"] {
+            assert_eq!(of(track), peers.keys().copied().collect(), "rank {rank}: {track}");
+        }
+        assert_eq!(of("wire"), ["experts", "gate"].into(), "rank {rank}: what stays on the host");
+        for event in named(&timeline, "send").into_iter().chain(named(&timeline, "receive")) {
+            let tensor = event["args"]["tensor"].as_str().unwrap();
+            assert!(peers.get(tensor).is_none_or(|peer| event["args"]["peer"] == *peer), "{event}");
+        }
+        let dump = told.told.iter().find_map(|line| line.strip_prefix("dump ")).unwrap();
+        let dump = trace(dump.as_ref());
+        let operations =
+            named(&dump, "operation").into_iter().filter(|event| event["args"]["group"].is_u64());
+        let (mut numbers, mut sent) = (BTreeMap::new(), 0);
+        for event in operations {
+            if let Some(name) = event["args"]["tensor"].as_str() {
+                numbers.insert(
+                    (event["args"]["group"].as_u64().unwrap(), event["args"]["seq"].as_u64().unwrap()),
+                    name,
+                );
+            }
+        }
+        // What a registration exchanges has the label, too.
+        let labelled: BTreeSet<_> = numbers.values().copied().collect();
+        assert_eq!(labelled, peers.keys().copied().collect(), "{numbers:?}");
+        for event in named(&dump, "first fragment sent") {
+            let Some(group) = event["args"]["group"].as_u64() else { continue };
+            if let Some(name) = numbers.get(&(group, event["args"]["seq"].as_u64().unwrap())) {
+                assert_eq!(event["args"]["peer"], peers[name], "{event}");
+                sent += 1;
+            }
+        }
+        assert!(sent >= 3, "{sent}");
+    }
 }
 
 /// A folder for one test, removed at the end.

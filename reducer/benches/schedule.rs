@@ -124,6 +124,7 @@ impl Pair {
             deadline: Duration::from_nanos(u64::MAX - 1),
             name: Arc::from("bench"),
             step: 0,
+            pushed: Duration::ZERO,
             device: None,
         };
         let requests = [request(0), request(1)];

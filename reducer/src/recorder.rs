@@ -16,6 +16,9 @@ pub const EVENTS: usize = 4096;
 /// One more than are kept: the writer may be about to overwrite the oldest.
 const SLOTS: usize = EVENTS + 1;
 
+/// An operation's number has the bits below; above them is its group.
+const SEQ_BITS: u32 = 48;
+
 /// Stands for no rank and no tensor.
 const NONE: u32 = u32::MAX;
 
@@ -102,6 +105,8 @@ pub struct Record {
     pub at: Duration,
     /// Its kind.
     pub what: RecordKind,
+    /// The group, where that is not all: as [`Recorder::of_group`] was told.
+    pub group: u16,
     /// The other rank, or the culprit.
     pub rank: Option<Rank>,
     /// The registered tensor.
@@ -117,7 +122,7 @@ pub struct Record {
 impl Record {
     /// An event of this kind, of which nothing is said yet.
     pub const fn of(what: RecordKind) -> Self {
-        Self { at: Duration::ZERO, what, rank: None, tensor: None, seq: 0, value: 0, bytes: 0 }
+        Self { at: Duration::ZERO, what, group: 0, rank: None, tensor: None, seq: 0, value: 0, bytes: 0 }
     }
 
     #[inline]
@@ -128,7 +133,7 @@ impl Record {
         let generation = self.tensor.map_or(0, |tensor| u64::from(tensor.generation));
         [
             self.at.as_nanos() as u64,
-            self.seq,
+            u64::from(self.group) << SEQ_BITS | self.seq,
             self.value,
             self.bytes,
             u64::from(whom) << 32 | generation << 16 | self.what as u64,
@@ -136,11 +141,12 @@ impl Record {
     }
 
     fn from_words([at, seq, value, bytes, last]: [u64; 5]) -> Self {
+        let (group, seq) = ((seq >> SEQ_BITS) as u16, seq & ((1 << SEQ_BITS) - 1));
         let (what, generation) = (RecordKind::from_code(last & 0xffff), (last >> 16) as u16);
         let whom = Some((last >> 32) as u32).filter(|whom| *whom != NONE);
         let named = whom.map(|tensor| RegisteredTensor { generation, tensor });
         let (tensor, rank) = if what == RecordKind::Started { (named, None) } else { (None, whom) };
-        Self { at: Duration::from_nanos(at), what, rank: rank.map(Rank), tensor, seq, value, bytes }
+        Self { at: Duration::from_nanos(at), what, group, rank: rank.map(Rank), tensor, seq, value, bytes }
     }
 }
 
@@ -150,11 +156,11 @@ struct Ring {
     events: AtomicU64,
 }
 
-/// Writes the events of one shard.
+/// Writes the events of one shard. Those of several groups may go to one ring, by one thread at a time.
 pub struct Recorder {
     ring: Arc<Ring>,
-    /// As `Ring::events`, which only this writes.
-    events: u64,
+    /// The group whose events these are, where that is not all, and its ranks in the job by their numbers in the group.
+    group: Option<(u16, Arc<[Rank]>)>,
 }
 
 /// Reads what a [`Recorder`] wrote.
@@ -171,7 +177,12 @@ impl Recorder {
     /// Allocates the ring.
     pub fn new() -> Self {
         let slots = std::iter::repeat_with(Slot::default).take(SLOTS).collect();
-        Self { ring: Arc::new(Ring { slots, events: AtomicU64::new(0) }), events: 0 }
+        Self { ring: Arc::new(Ring { slots, events: AtomicU64::new(0) }), group: None }
+    }
+
+    /// Writes to the same ring the events of a group of some ranks, which has this number: with the ranks' numbers in the job.
+    pub fn of_group(&self, group: u16, ranks: Arc<[Rank]>) -> Self {
+        Self { ring: Arc::clone(&self.ring), group: Some((group, ranks)) }
     }
 
     /// What reads it.
@@ -181,15 +192,21 @@ impl Recorder {
 
     /// Keeps an event in the place of the oldest.
     #[inline]
-    pub fn record(&mut self, record: Record) {
-        let Some(slot) = self.ring.slots.get((self.events % SLOTS as u64) as usize) else { return };
+    pub fn record(&mut self, mut record: Record) {
+        if let Some((group, ranks)) = &self.group {
+            // One that is no member has a number behind those of the members.
+            let behind = |rank: Rank| Rank(rank.0.saturating_sub(ranks.len() as u32));
+            let job = |rank: Rank| ranks.get(rank.0 as usize).copied().unwrap_or_else(|| behind(rank));
+            (record.group, record.rank) = (*group, record.rank.map(job));
+        }
+        let events = self.ring.events.load(Ordering::Relaxed);
+        let Some(slot) = self.ring.slots.get((events % SLOTS as u64) as usize) else { return };
         // A reader that sees a word of this event sees the count of all before it.
         fence(Ordering::Release);
         for (word, value) in slot.iter().zip(record.to_words()) {
             word.store(value, Ordering::Relaxed);
         }
-        self.events += 1;
-        self.ring.events.store(self.events, Ordering::Release);
+        self.ring.events.store(events + 1, Ordering::Release);
     }
 }
 
@@ -213,7 +230,7 @@ impl Records {
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recorder").field("events", &self.events).finish_non_exhaustive()
+        f.debug_struct("Recorder").field("events", &self.ring.events).finish_non_exhaustive()
     }
 }
 

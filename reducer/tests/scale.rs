@@ -141,6 +141,7 @@ fn run(collective: Collective, count: u64) -> (Cost, Duration) {
             deadline: Duration::MAX,
             name: Arc::from("scale"),
             step: 0,
+            pushed: Duration::ZERO,
             device: None,
         };
         executor.start(request).unwrap();

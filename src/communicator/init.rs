@@ -34,7 +34,7 @@ use crate::group::store::{OfLauncher, Store};
 use crate::group::watch::{Control, MemberEvent};
 use crate::log;
 use crate::observe::Timeline;
-use crate::observe::flight::{DumpTarget, ENGINE, Flight, UNNAMED};
+use crate::observe::flight::{DumpTarget, ENGINE, Flight, GROUPS, UNNAMED};
 use crate::observe::metrics::{Exporter, MetricsOf};
 use crate::observe::signal::OnSignal;
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller, fork_generation};
@@ -115,8 +115,9 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         up.reach_all(node.clone(), grid, rank);
     }
     let idle = idle_policy(&config);
-    let (shard, small) = (Recorder::new(), Recorder::new());
-    let rows = vec![(ENGINE, shard.records()), ("small operations", small.records())];
+    let (shard, small, groups) = (Recorder::new(), Recorder::new(), Recorder::new());
+    let rows =
+        vec![(ENGINE, shard.records()), ("small operations", small.records()), (GROUPS, groups.records())];
     let flight = Arc::new(Flight::new(dump_place(&config, &grid), rows));
     let cells = match (&node, grid.nodes()) {
         (Some(node), 1) => Some(Cells::new(node.clone(), kernels, idle, small)),
@@ -129,7 +130,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         let timeline = Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS);
         Arc::new(timeline)
     });
-    engine.record(shard, flight.labels(), timeline.clone());
+    engine.record((shard, flight.labels()), (groups, flight.group_labels()), timeline.clone());
     let options = DriverOptions { idle, ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let submissions = engine.submissions();

@@ -56,10 +56,10 @@ use crate::engine::groups::Lineage;
 use crate::engine::submitted::Submissions;
 use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
-use crate::observe::Timeline;
 use crate::observe::flight::{Flight, UNNAMED};
 use crate::observe::metrics::Exporter;
 use crate::observe::signal::OnSignal;
+use crate::observe::{Row, Timeline};
 use crate::runtime::{Clock, Instant};
 pub use collectives::CollectiveCall;
 use drive::Drive;
@@ -272,13 +272,19 @@ impl Group {
         let begin = Clock.now();
         let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let nothing = element::Buffer::empty();
+        let step = self.step.load(Ordering::Relaxed);
         match &self.cells {
             Some(cells) => {
                 let part = small::Part::in_place(self.tables.problem(&shape, Rank(0)), nothing);
-                cells.run(self, begin, &part, self.step.load(Ordering::Relaxed))
+                cells.run(self, begin, &part, step)
             }
             None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(nothing), None),
+        }?;
+        if self.timeline.is_some() {
+            let (rows, lasted) = (&[Row::Calls, Row::Wait], (begin, Clock.now()));
+            self.outcomes.lasted(rows, lasted, shape.collective.name(), &self.label(), 0, step);
         }
+        Ok(())
     }
 
     /// Agrees with all ranks on the tensors that each step reduces, gathers or moves otherwise, and gives each a number.
@@ -403,15 +409,18 @@ impl Group {
             deadline: executor_time(begin + self.deadline),
             name: self.label(),
             step,
+            pushed: executor_time(begin),
             device,
         };
         let run = self.drive.run(request);
         run.map_err(|why| self.outcomes.recorded(self.outcomes.run_error(why, &shape, None, step)))
     }
 
+    /// An operation has brought its result to its caller, who was blocked all the time.
     #[inline]
     fn finished(&self, begin: Instant, collective: Collective, name: &Arc<str>, bytes: usize) {
-        self.outcomes.finished(begin, collective, name, bytes, self.step.load(Ordering::Relaxed));
+        let (rows, step) = (&[Row::Calls, Row::Wait], self.step.load(Ordering::Relaxed));
+        self.outcomes.finished(rows, begin, collective, name, bytes, step);
     }
 
     /// What this rank has done so far, counted since it joined.

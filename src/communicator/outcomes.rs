@@ -15,7 +15,7 @@ use crate::channel::shm::NodeSegment;
 use crate::engine::groups::{GroupId, Members};
 use crate::error::Error;
 use crate::observe::flight::Flight;
-use crate::observe::{Timeline, TraceEvent};
+use crate::observe::{Row, Timeline, TraceEvent};
 use crate::runtime::{Clock, DriveError, Driver, Instant, fork_generation};
 
 /// What a group's handles need of it.
@@ -56,10 +56,11 @@ impl Outcomes {
         node.map_or(0, |node| node.small_started(node.local()))
     }
 
-    /// An operation has brought its result.
+    /// An operation has brought its result, and goes to these tracks of the timeline.
     #[inline]
     pub(super) fn finished(
         &self,
+        rows: &[Row],
         begin: Instant,
         collective: Collective,
         name: &Arc<str>,
@@ -68,16 +69,32 @@ impl Outcomes {
     ) {
         let end = Clock.now();
         self.tally.finished(begin, end, bytes);
-        if let Some(timeline) = &self.timeline {
-            timeline.call(TraceEvent {
-                name: collective.name(),
+        self.lasted(rows, (begin, end), collective.name(), name, bytes, step);
+    }
+
+    /// Puts something of an operation on the timeline, if there is one.
+    #[inline]
+    pub(super) fn lasted(
+        &self,
+        rows: &[Row],
+        (begin, end): (Instant, Instant),
+        what: &'static str,
+        name: &Arc<str>,
+        bytes: usize,
+        step: u64,
+    ) {
+        let Some(timeline) = &self.timeline else { return };
+        for row in rows {
+            let event = TraceEvent {
+                name: what,
                 start: begin,
                 duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
                 tensor: Some(name.clone()),
                 step,
                 bytes: Some(bytes as u64),
                 ..TraceEvent::default()
-            });
+            };
+            timeline.record(*row, event);
         }
     }
 }

@@ -297,6 +297,7 @@ impl Group {
             deadline: executor_time(begin + self.deadline),
             name: name.clone(),
             step,
+            pushed: executor_time(begin),
             device,
         };
         let bytes = request.data.len().max(request.input.len());

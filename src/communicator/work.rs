@@ -22,6 +22,7 @@ use super::uneven::Followed;
 use crate::engine::groups::GroupId;
 use crate::engine::submitted::{Failure, Report, Submissions};
 use crate::error::Error;
+use crate::observe::{Row, TraceEvent};
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
 
 /// The operation has ended.
@@ -202,6 +203,26 @@ impl Operation {
         self.turn().is_some() && self.state.load(Ordering::Acquire) & (ENDED | RELEASED) == 0
     }
 
+    /// A caller was blocked in a wait for it: the timeline has that.
+    #[cold]
+    fn has_blocked(&self, begin: Instant, end: Instant) {
+        let Some(timeline) = &self.outcomes.timeline else { return };
+        let About { what, begin: pushed, step, bytes, name } = &self.about;
+        let event = TraceEvent {
+            name: match what {
+                What::Collective { shape, .. } => shape.collective.name(),
+                What::Messages(_) => "messages",
+            },
+            start: begin,
+            duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
+            tensor: Some(name.clone()),
+            step: *step,
+            bytes: Some(*bytes as u64),
+            ..TraceEvent::default()
+        };
+        timeline.blocked(*pushed, self.has_ended(), event);
+    }
+
     /// Ends the turn if it is held; false if there is no slot for that now.
     fn end_turn(self: &Arc<Self>) -> bool {
         let Some(turn) = self.turn() else { return true };
@@ -275,7 +296,7 @@ impl Operation {
         if let (Ok(()), About { what: What::Collective { shape, .. }, begin, name, bytes, step }) =
             (&result, &self.about)
         {
-            self.outcomes.finished(*begin, shape.collective, name, *bytes, *step);
+            self.outcomes.finished(&[Row::Calls], *begin, shape.collective, name, *bytes, *step);
         }
         self.conclude(result);
     }
@@ -382,6 +403,10 @@ impl Work {
                     driver.drive_until(move |_| works.iter().position(Self::has_ended), until)
                 }
             };
+            if outcomes.timeline.is_some() {
+                let ended = waited.as_ref().ok().and_then(|at| works.get(*at));
+                ended.unwrap_or(first).0.has_blocked(begin, Clock.now());
+            }
             return waited.map_err(drive_error);
         }
         // The group is being dropped, by another thread, which reports the end.

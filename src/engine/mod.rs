@@ -241,16 +241,17 @@ impl Engine {
         }
     }
 
-    /// From now on the last events are kept, and put on the timeline, if there is one; the labels of operations, too. Before the first
-    /// operation.
+    /// From now on the last events are kept, and put on the timeline, if there is one; the labels of operations, too. Those of groups of some
+    /// ranks are kept apart. Before the first operation.
     pub(crate) fn record(
         &mut self,
-        recorder: Recorder,
-        labels: Arc<Labels>,
+        (recorder, labels): (Recorder, Arc<Labels>),
+        of_groups: (Recorder, Arc<Labels>),
         timeline: Option<Arc<Timeline>>,
     ) {
         self.executor.attach_recorder(recorder);
         self.labels = Some(labels);
+        self.groups.record(of_groups);
         if let Some(timeline) = timeline {
             self.watch.draw(timeline, &mut self.executor);
         }
@@ -275,7 +276,7 @@ impl Engine {
         let op = self.executor.start(request)?;
         open.op = op;
         if let Some((labels, label)) = self.labels.as_ref().zip(label) {
-            labels.keep(op.0, label);
+            labels.keep((0, op.0), label);
         }
         if self.running == 0 {
             self.next_compare = now + COMPARE_EVERY;

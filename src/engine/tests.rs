@@ -148,6 +148,7 @@ fn pair() -> [Member; 2] {
             deadline: executor_time(Clock.now() + LIMIT * 2),
             name: Arc::from("gradient"),
             step: 0,
+            pushed: Duration::ZERO,
             device: Some(DeviceTensor { ready_event: None, export: Some(export) }),
         };
         let op = engine.start(Clock.now(), request).unwrap();
@@ -333,6 +334,7 @@ fn who_is_late_to_look_names_the_culprit_that_others_have_named() {
         deadline: executor_time(begin + allowed),
         name: Arc::from("gradient"),
         step: 0,
+        pushed: Duration::ZERO,
         device: None,
     };
     let op = engine.start(begin, request).unwrap();

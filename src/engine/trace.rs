@@ -5,45 +5,76 @@ use std::time::Duration;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{Executor, Phase, PhaseRecord, Trace};
-use shouter_reducer::grid::Rank;
+use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::recorder::{Record, RecordKind};
 use shouter_reducer::transport::SendToken;
 
+use super::groups::Members;
 use crate::channel::up::UpChannels;
-use crate::observe::{Category, Timeline, TraceEvent};
+use crate::observe::{Category, Row, Timeline, TraceEvent};
 use crate::runtime::Clock;
 
 /// Between two looks at what a channel has counted: they cost a look at each peer.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// Puts the phases of operations on the timeline.
+/// Puts the phases of a group's operations on the timeline.
 #[derive(Debug)]
-struct Phases(Arc<Timeline>);
+pub(super) struct Phases {
+    timeline: Arc<Timeline>,
+    /// Which rank of the job is on which host.
+    job: Grid,
+    /// This one.
+    own: Rank,
+    /// Who is in the group, where that is not all.
+    members: Option<Arc<Members>>,
+}
+
+impl Phases {
+    /// Those of a group of some ranks.
+    pub(super) fn of_some(timeline: Arc<Timeline>, job: Grid, members: Arc<Members>) -> Self {
+        let own = members.rank(members.own()).unwrap_or_default();
+        Self { timeline, job, own, members: Some(members) }
+    }
+
+    /// The rank of the job that the group knows by this number.
+    fn in_job(&self, rank: Rank) -> Rank {
+        self.members.as_ref().map_or(rank, |members| members.named(rank).0)
+    }
+}
 
 impl Trace for Phases {
     fn now(&self) -> Duration {
         super::executor_time(Clock.now())
     }
 
+    fn leaves_host(&self, peer: Rank) -> bool {
+        self.job.node_of(self.in_job(peer)) != self.job.node_of(self.own)
+    }
+
     fn record(&mut self, passed: PhaseRecord) {
-        let (name, category) = match passed.phase {
-            Phase::Credit => ("wait for credit", Category::Network),
-            Phase::Send => ("send", Category::Network),
-            Phase::Receive => ("receive", Category::Network),
-            Phase::Fold => ("fold", Category::Kernel),
-            Phase::Copy => ("copy", Category::Kernel),
+        let operation = passed.collective.name();
+        let (row, name, category) = match passed.phase {
+            Phase::Queue => (Row::Queue, operation, Category::Operation),
+            Phase::Wire => (Row::Wire, operation, Category::Network),
+            Phase::Fold => (Row::Fold, operation, Category::Kernel),
+            Phase::Credit => (Row::Engine, "wait for credit", Category::Network),
+            Phase::Send => (Row::Engine, "send", Category::Network),
+            Phase::Receive => (Row::Engine, "receive", Category::Network),
+            Phase::Copy => (Row::Engine, "copy", Category::Kernel),
         };
-        self.0.engine(TraceEvent {
+        let bytes = passed.phase != Phase::Queue;
+        let event = TraceEvent {
             name,
             category,
             start: Instant::ZERO + passed.start,
             duration_ns: Some(passed.end.saturating_sub(passed.start).as_nanos() as u64),
             tensor: Some(passed.name),
             step: passed.step,
-            peer: passed.peer.map(|rank| rank.0),
-            bytes: Some(passed.bytes as u64),
+            peer: passed.peer.map(|rank| self.in_job(rank).0),
+            bytes: bytes.then_some(passed.bytes as u64),
             count: None,
-        });
+        };
+        self.timeline.record(row, event);
     }
 }
 
@@ -71,8 +102,15 @@ impl Watch {
 
     /// Puts what happens on the timeline, too, and makes the executor report its phases.
     pub(super) fn draw(&mut self, timeline: Arc<Timeline>, executor: &mut Executor) {
-        executor.attach_trace(Box::new(Phases(timeline.clone())));
+        let (job, own) = (executor.config().grid, executor.config().rank);
+        let phases = Phases { timeline: timeline.clone(), job, own, members: None };
+        executor.attach_trace(Box::new(phases));
         self.timeline = Some(timeline);
+    }
+
+    /// Where that is put, if anywhere.
+    pub(super) fn timeline(&self) -> Option<&Arc<Timeline>> {
+        self.timeline.as_ref()
     }
 
     /// Keeps what has been counted since the last look.
@@ -145,7 +183,7 @@ impl Watch {
 
     fn happened(&self, event: TraceEvent) {
         if let Some(timeline) = &self.timeline {
-            timeline.engine(TraceEvent { category: Category::Network, ..event });
+            timeline.record(Row::Engine, TraceEvent { category: Category::Network, ..event });
         }
     }
 }

@@ -160,7 +160,9 @@ impl Told {
             let text = |key: &str| args.and_then(|args| args.get(key)).and_then(Value::as_str);
             let track = match event.get("tid").and_then(Value::as_u64).unwrap_or(0) / TRACKS {
                 0 => Track::Engine,
-                _ => Track::Small,
+                1 => Track::Small,
+                // Groups of some ranks number their operations apart, and each rank numbers those groups.
+                _ => continue,
             };
             let place = number("seq").map(|seq| (track, seq));
             let name = event.get("name").and_then(Value::as_str).unwrap_or_default();

@@ -32,23 +32,29 @@ const LABELS: usize = EVENTS / 2;
 /// The track of the engine, whose operations may have labels.
 pub(crate) const ENGINE: &str = "engine";
 
+/// The track of the groups of some ranks, whose operations are called by labels only.
+pub(crate) const GROUPS: &str = "groups of some ranks";
+
 /// The name of operations outside the table that have no label.
 pub(crate) const UNNAMED: &str = "ad hoc";
 
-/// What the program calls operations outside the table, by their numbers: the last ones.
+/// An operation: its group as a recorder knows it, and its number there.
+pub(crate) type Place = (u16, u64);
+
+/// What the program calls operations outside the table, by their places: the last ones.
 #[derive(Debug, Default)]
-pub(crate) struct Labels(Mutex<VecDeque<(u64, Arc<str>)>>);
+pub(crate) struct Labels(Mutex<VecDeque<(Place, Arc<str>)>>);
 
 impl Labels {
-    pub(crate) fn keep(&self, seq: u64, label: Arc<str>) {
+    pub(crate) fn keep(&self, place: Place, label: Arc<str>) {
         let mut labels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if labels.len() >= LABELS {
             labels.pop_front();
         }
-        labels.push_back((seq, label));
+        labels.push_back((place, label));
     }
 
-    fn by_seq(&self) -> HashMap<u64, Arc<str>> {
+    fn by_place(&self) -> HashMap<Place, Arc<str>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
@@ -70,9 +76,10 @@ pub(crate) type NameOf = Box<dyn Fn(RegisteredTensor) -> Option<Arc<NamedTensor>
 pub(crate) struct Flight {
     target: DumpTarget,
     names: OnceLock<NameOf>,
-    /// What is recorded, by track of the dump: the engine of each shard, and small operations, which bypass it.
+    /// What is recorded, by track of the dump: the engine of each shard, small operations, which bypass it, and groups of some ranks.
     tracks: Vec<(&'static str, Records)>,
     labels: Arc<Labels>,
+    group_labels: Arc<Labels>,
     joined: OnceLock<Instant>,
     /// The dump of the group's end, or nothing if it could not be written.
     last: OnceLock<Option<PathBuf>>,
@@ -80,12 +87,12 @@ pub(crate) struct Flight {
 
 impl Flight {
     pub(crate) fn new(target: DumpTarget, tracks: Vec<(&'static str, Records)>) -> Self {
-        let labels = Arc::default();
         Self {
             target,
             names: OnceLock::new(),
             tracks,
-            labels,
+            labels: Arc::default(),
+            group_labels: Arc::default(),
             joined: OnceLock::new(),
             last: OnceLock::new(),
         }
@@ -96,7 +103,12 @@ impl Flight {
         self.labels.clone()
     }
 
-    /// Dumps name tensors as this does.
+    /// The same for those of groups of some ranks, registered ones among them.
+    pub(crate) fn group_labels(&self) -> Arc<Labels> {
+        self.group_labels.clone()
+    }
+
+    /// Dumps name tensors of the group of all as this does.
     pub(crate) fn name_tensors(&self, names: NameOf) {
         let _ = self.names.set(names);
     }
@@ -154,7 +166,11 @@ impl Flight {
         let mut trace = Trace::new(*rank, host, self.joined.get().copied(), Some(dump));
         for (name, records) in &self.tracks {
             let (records, before) = records.copy();
-            let labels = if *name == ENGINE { self.labels.by_seq() } else { HashMap::new() };
+            let labels = match *name {
+                ENGINE => self.labels.by_place(),
+                GROUPS => self.group_labels.by_place(),
+                _ => HashMap::new(),
+            };
             trace.add(name, lines(&records, self.names.get(), &labels), before);
         }
         trace
@@ -162,17 +178,21 @@ impl Flight {
 }
 
 /// Events as the file has them. The end of an operation whose start is there, too, is drawn with its length.
-fn lines(records: &[Record], names: Option<&NameOf>, labels: &HashMap<u64, Arc<str>>) -> Vec<TraceLine> {
-    let named = |record: &Record| names.zip(record.tensor).and_then(|(names, tensor)| names(tensor));
-    let mut started: HashMap<u64, &Record> = HashMap::new();
+fn lines(records: &[Record], names: Option<&NameOf>, labels: &HashMap<Place, Arc<str>>) -> Vec<TraceLine> {
+    // Only those of the group of all are in its table.
+    let registered = |record: &Record| record.tensor.filter(|_| record.group == 0);
+    let named = |record: &Record| names.zip(registered(record)).and_then(|(names, tensor)| names(tensor));
+    let mut started: HashMap<Place, &Record> = HashMap::new();
     let mut lines = Vec::with_capacity(records.len());
     for record in records {
-        let mut args = args(record);
+        let mut args = Args { group: (record.group != 0).then_some(record.group), ..args(record) };
         let of_tensor = |args: &mut Args, record: &Record| {
             let tensor = named(record);
             args.tensor_id = tensor.as_ref().map(|tensor| tensor.id.0);
-            let label =
-                || labels.get(&record.seq).filter(|_| record.tensor.is_none()).map(|label| label.to_string());
+            let label = || {
+                let label = labels.get(&place(record)).filter(|_| registered(record).is_none());
+                label.map(|label| label.to_string())
+            };
             args.tensor = tensor.map(|tensor| tensor.name.clone()).or_else(label);
         };
         let mut line = |start: Instant, length, args| {
@@ -181,11 +201,11 @@ fn lines(records: &[Record], names: Option<&NameOf>, labels: &HashMap<u64, Arc<s
         let at = instant(record);
         let start = match record.what {
             RecordKind::Started => {
-                started.insert(record.seq, record);
+                started.insert(place(record), record);
                 of_tensor(&mut args, record);
                 None
             }
-            RecordKind::Done | RecordKind::Failed => started.remove(&record.seq),
+            RecordKind::Done | RecordKind::Failed => started.remove(&place(record)),
             _ => None,
         };
         match start {
@@ -199,6 +219,10 @@ fn lines(records: &[Record], names: Option<&NameOf>, labels: &HashMap<u64, Arc<s
         }
     }
     lines
+}
+
+fn place(record: &Record) -> Place {
+    (record.group, record.seq)
 }
 
 fn instant(record: &Record) -> Instant {

@@ -20,4 +20,4 @@ mod timeline;
 pub use explain::{Explanation, OpenOperation, RankState, explain};
 pub use merge::{Merged, merge};
 pub use metrics::MetricsTarget;
-pub use timeline::{Category, Timeline, TimelineError, TraceEvent};
+pub use timeline::{Category, Row, Timeline, TimelineError, TraceEvent};

@@ -3,6 +3,7 @@
 //! A rank is a process, and each of its tracks a thread. There are complete events (`ph: X`) and instants (`ph: i`), with microseconds of
 //! the host's clock; `otherData` says which clock that is, so that files of several ranks can be put on one time axis.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -67,7 +68,7 @@ pub(super) struct Dump {
 /// One entry of `traceEvents`.
 #[derive(Serialize)]
 pub(super) struct TraceLine {
-    name: &'static str,
+    name: Cow<'static, str>,
     ph: &'static str,
     pid: u32,
     tid: u64,
@@ -100,6 +101,8 @@ pub(super) struct Args {
     pub(super) tensor: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tensor_id: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) group: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seq: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -182,10 +185,15 @@ impl Trace {
 
 impl TraceLine {
     /// An event that began then and took so many nanoseconds; an instant, if it has no length.
-    pub(super) fn new(name: &'static str, start: Instant, duration_ns: Option<u64>, args: Args) -> Self {
+    pub(super) fn new(
+        name: impl Into<Cow<'static, str>>,
+        start: Instant,
+        duration_ns: Option<u64>,
+        args: Args,
+    ) -> Self {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         Self {
-            name,
+            name: name.into(),
             ph: if duration_ns.is_some() { "X" } else { "i" },
             pid: 0,
             tid: 0,

@@ -3,33 +3,45 @@
 //! ```text
 //!   Timeline (a rank)      one process in the viewer, "rank 2 (host b)"
 //!     "calls"              tracks of that process: operations as their caller sees them
-//!     "engine"             more tracks: what they are made of, and what went wrong on the wire
+//!     "queue", "wire", "fold", "wait"    more tracks: what they spend their time on, named after their tensors
+//!     "engine"             what they are made of besides, and what went wrong on the wire
 //! ```
 //!
 //! | track | event | is |
 //! |---|---|---|
-//! | calls | `all-reduce` | from the call, or the push, to the end of the wait |
+//! | calls | `all-reduce` | from the call, or the push, to the operation's end |
+//! | queue | the tensor | from the call, or the push, until something was done for it, or there was nothing to do before others came |
+//! | wire | the tensor | from the first fragment that went between hosts to the last that was received |
+//! | fold | the tensor | time in a reduction kernel; of a message that is reduced as it comes, one piece that ends with it |
+//! | wait | the tensor | a caller was blocked, in the call or in a wait for it |
 //! | engine | `wait for credit` | a message could go, but its receiver had not asked for it yet |
 //! | engine | `send` | from a message's first fragment to the acknowledgement of its last |
 //! | engine | `receive` | from a message's first fragment to its last |
-//! | engine | `fold` | time in a reduction kernel; of a message that is reduced as it comes, one piece that ends with it |
 //! | engine | `copy` | to a lane of the host or from it |
 //! | engine | `resend`, `lost` | at this moment, `count` datagrams or segments were sent again, or declared lost |
 //! | engine | `damaged` | at this moment, `count` datagrams had come with a wrong checksum |
 //! | engine | `peer lost` | at this moment, a leader was given up |
 //!
+//! What has no tensor's name, nor a label, is named after its collective. A track without an event is not in the file.
+//!
 //! Each track is a ring allocated when it is made; when full, the oldest event goes and is counted. Times are those of
 //! [`Clock`](crate::runtime::Clock), which all processes of a host share, so their files line up as they are; files of several
 //! hosts are lined up by the moment at which the ranks had joined.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use serde::Serialize;
 
+use super::flight::UNNAMED;
 use super::perfetto::{self, Args, Trace, TraceLine};
 use shouter_netstack::time::Instant;
+
+/// Waits for one operation that follow each other so soon are one.
+const SLICES: Duration = Duration::from_millis(10);
 
 /// What an event is about; the viewer can filter by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -42,6 +54,44 @@ pub enum Category {
     Kernel,
     /// Messages, and what became of them.
     Network,
+}
+
+/// The tracks of a rank, as they lie one above the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Row {
+    /// Operations as their callers see them.
+    Calls,
+    /// What waits for its start.
+    Queue,
+    /// What is on the way between hosts.
+    Wire,
+    /// What reduction kernels work on.
+    Fold,
+    /// What callers are blocked by.
+    Wait,
+    /// What operations are made of besides, and what happened to them.
+    Engine,
+}
+
+impl Row {
+    /// All of them.
+    const ALL: [Self; 6] = [Self::Calls, Self::Queue, Self::Wire, Self::Fold, Self::Wait, Self::Engine];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Calls => "calls",
+            Self::Queue => "queue",
+            Self::Wire => "wire",
+            Self::Fold => "fold",
+            Self::Wait => "wait",
+            Self::Engine => "engine",
+        }
+    }
+
+    /// Whether its events are called by their tensors: they are all of one kind.
+    fn is_of_one_kind(self) -> bool {
+        !matches!(self, Self::Calls | Self::Engine)
+    }
 }
 
 /// Something that took time, or happened.
@@ -70,18 +120,27 @@ pub struct TraceEvent {
 /// A bounded ring of events.
 #[derive(Clone, Debug)]
 struct Track {
-    name: &'static str,
     capacity: usize,
     events: Vec<TraceEvent>,
     /// Where the next event goes once the ring is full.
     next: usize,
     overwritten: u64,
+    /// The last event is of a wait for the operation that began then, which had not ended when the wait had.
+    open: Option<Instant>,
 }
 
 impl Track {
     /// A track for `capacity` events (120 bytes each), allocated now.
-    fn new(name: &'static str, capacity: usize) -> Self {
-        Self { name, capacity, events: Vec::with_capacity(capacity), next: 0, overwritten: 0 }
+    fn new(capacity: usize) -> Self {
+        Self { capacity, events: Vec::with_capacity(capacity), next: 0, overwritten: 0, open: None }
+    }
+
+    /// The last wait, if its operation had not ended: when that began, when the wait ended, and the event.
+    fn last(&mut self) -> Option<(Instant, Instant, &mut TraceEvent)> {
+        let began = self.open?;
+        let at = self.next.checked_sub(1).or(self.events.len().checked_sub(1))?;
+        let last = self.events.get_mut(at)?;
+        Some((began, last.start + Duration::from_nanos(last.duration_ns.unwrap_or(0)), last))
     }
 
     /// Keeps an event; the oldest goes if the ring is full.
@@ -141,11 +200,12 @@ impl TimelineError {
 /// One rank's timeline.
 ///
 /// ```
-/// use shouter::observe::{TraceEvent, Timeline};
+/// use shouter::observe::{Row, TraceEvent, Timeline};
 /// use shouter::runtime::Clock;
 ///
 /// let timeline = Timeline::new(2, "host-b", 1 << 10);
-/// timeline.call(TraceEvent { name: "all-reduce", start: Clock.now(), duration_ns: Some(1_500), ..TraceEvent::default() });
+/// let event = TraceEvent { name: "all-reduce", start: Clock.now(), duration_ns: Some(1_500), ..TraceEvent::default() };
+/// timeline.record(Row::Calls, event);
 /// let json = timeline.to_json();
 /// assert!(json.contains("rank 2 (host host-b)"));
 /// ```
@@ -154,21 +214,15 @@ pub struct Timeline {
     rank: u32,
     host: String,
     joined: OnceLock<Instant>,
-    calls: Mutex<Track>,
-    engine: Mutex<Track>,
+    /// In the order of [`Row::ALL`].
+    tracks: [Mutex<Track>; Row::ALL.len()],
 }
 
 impl Timeline {
-    /// For `rank` on `host`, keeping the last `capacity` operations, and as many of the engine's events.
+    /// For `rank` on `host`, keeping the last `capacity` events of each track.
     pub fn new(rank: u32, host: impl Into<String>, capacity: usize) -> Self {
-        let track = |name| Mutex::new(Track::new(name, capacity));
-        Self {
-            rank,
-            host: host.into(),
-            joined: OnceLock::new(),
-            calls: track("calls"),
-            engine: track("engine"),
-        }
+        let tracks = Row::ALL.map(|_| Mutex::new(Track::new(capacity)));
+        Self { rank, host: host.into(), joined: OnceLock::new(), tracks }
     }
 
     /// All ranks have met now: the moment by which files of different hosts are lined up. The first call counts.
@@ -176,14 +230,21 @@ impl Timeline {
         let _ = self.joined.set(now);
     }
 
-    /// Keeps what a caller did. Any thread may record; the lock is contended only if several do at the same time.
-    pub fn call(&self, event: TraceEvent) {
-        lock(&self.calls).record(event);
+    /// Keeps an event. Any thread may record; the lock is contended only if several do at the same time.
+    pub fn record(&self, row: Row, event: TraceEvent) {
+        lock(&self.tracks[row as usize]).record(event);
     }
 
-    /// Keeps what the engine did.
-    pub fn engine(&self, event: TraceEvent) {
-        lock(&self.engine).record(event);
+    /// Keeps a wait for the operation that began then, and is over or not. The next wait for it goes on where this one ended, if it comes
+    /// soon: who looks for signals waits in slices.
+    pub fn blocked(&self, began: Instant, is_over: bool, event: TraceEvent) {
+        let mut track = lock(&self.tracks[Row::Wait as usize]);
+        let end = event.start + Duration::from_nanos(event.duration_ns.unwrap_or(0));
+        match track.last().filter(|(of, last_end, _)| *of == began && event.start <= *last_end + SLICES) {
+            Some((_, _, last)) => last.duration_ns = Some((end - last.start).as_nanos() as u64),
+            None => track.record(event),
+        }
+        track.open = (!is_over).then_some(began);
     }
 
     /// Writes the trace to `path`.
@@ -204,15 +265,19 @@ impl Timeline {
 
     fn trace(&self) -> Trace {
         let mut trace = Trace::new(self.rank, &self.host, self.joined.get().copied(), None);
-        for track in [&self.calls, &self.engine] {
+        for (row, track) in Row::ALL.into_iter().zip(&self.tracks) {
             let track = lock(track).clone();
-            trace.add(track.name, track.events.iter().map(line).collect(), track.overwritten);
+            trace.add(
+                row.name(),
+                track.events.iter().map(|event| line(row, event)).collect(),
+                track.overwritten,
+            );
         }
         trace
     }
 }
 
-fn line(event: &TraceEvent) -> TraceLine {
+fn line(row: Row, event: &TraceEvent) -> TraceLine {
     let args = Args {
         tensor: event.tensor.as_deref().map(str::to_owned),
         step: Some(event.step),
@@ -221,7 +286,9 @@ fn line(event: &TraceEvent) -> TraceLine {
         count: event.count,
         ..Args::default()
     };
-    TraceLine::new(event.name, event.start, event.duration_ns, args).of(event.category)
+    let tensor = args.tensor.clone().filter(|tensor| row.is_of_one_kind() && tensor != UNNAMED);
+    let name = tensor.map_or(Cow::Borrowed(event.name), Cow::Owned);
+    TraceLine::new(name, event.start, event.duration_ns, args).of(event.category)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

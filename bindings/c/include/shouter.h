@@ -645,6 +645,11 @@ shouter_status_t shouter_barrier(const struct shouter_t *shouter);
 /* Tells which step of the training the next operations belong to: for error messages and traces. */
 shouter_status_t shouter_set_step(const struct shouter_t *shouter, uint64_t step);
 
+/* Names the operations without a tensor's name that this rank starts in this group from now on, in timelines and dumps: after the tensors in
+ * a bucket, say. An empty label is none, and so is NULL. The label is copied; ranks need not have the same. */
+shouter_status_t shouter_set_label(const struct shouter_t *shouter,
+                                   const char *label);
+
 /* Why the calling thread's last failed call failed: who, what, and what to do next. An empty string if none has failed.
  * The text is valid until the next call of this library on the same thread. */
 const char *shouter_last_error(void);
@@ -686,6 +691,14 @@ shouter_status_t shouter_group_create(const struct shouter_t *shouter,
                                       const uint32_t *ranks,
                                       size_t n,
                                       struct shouter_t **out);
+
+/* The same with a deadline of its own for each of the new group's operations, in milliseconds and above 0, in place of that of `shouter`; its
+ * making may take the longer of both. Members may have different ones. */
+shouter_status_t shouter_group_create_within(const struct shouter_t *shouter,
+                                             const uint32_t *ranks,
+                                             size_t n,
+                                             int64_t deadline_ms,
+                                             struct shouter_t **out);
 
 /* Makes a group of the same ranks with the same numbers, whose operations have an order of their own. Every rank calls it. */
 shouter_status_t shouter_group_duplicate(const struct shouter_t *shouter,

@@ -10,7 +10,7 @@
     reason = "the documentation is written for C; the promise is in the module's"
 )]
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 
 use shouter::{DType, Error, ReduceOp, TensorSpec};
 
@@ -132,6 +132,20 @@ pub unsafe extern "C" fn shouter_set_step(shouter: *const Shouter, step: u64) ->
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         unsafe { group(shouter) }?.set_step(step);
+        Ok(())
+    })
+}
+
+/// Names the operations without a tensor's name that this rank starts in this group from now on, in timelines and dumps: after the tensors in
+/// a bucket, say. An empty label is none, and so is NULL. The label is copied; ranks need not have the same.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_set_label(shouter: *const Shouter, label: *const c_char) -> Status {
+    guard(|| {
+        // SAFETY: NULL or live, as the module demands of its callers.
+        let group = unsafe { group(shouter) }?;
+        // SAFETY: not NULL; the caller promises a string.
+        let label = if label.is_null() { "" } else { unsafe { text(label, "label") }? };
+        group.set_label(label);
         Ok(())
     })
 }

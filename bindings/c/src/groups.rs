@@ -8,7 +8,9 @@
     reason = "the documentation is written for C; the promise is in the module's"
 )]
 
-use shouter::Error;
+use std::time::Duration;
+
+use shouter::{Error, Group};
 
 use crate::error::{Status, guard, null};
 use crate::handle::{Shouter, group, hand_out};
@@ -62,21 +64,55 @@ pub unsafe extern "C" fn shouter_group_create(
     n: usize,
     out: *mut *mut Shouter,
 ) -> Status {
+    // SAFETY: passed on to the caller.
+    guard(|| unsafe { make(shouter, (ranks, n), out, Group::group) })
+}
+
+/// The same with a deadline of its own for each of the new group's operations, in milliseconds and above 0, in place of that of `shouter`; its
+/// making may take the longer of both. Members may have different ones.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_group_create_within(
+    shouter: *const Shouter,
+    ranks: *const u32,
+    n: usize,
+    deadline_ms: i64,
+    out: *mut *mut Shouter,
+) -> Status {
     guard(|| {
-        if out.is_null() || ranks.is_null() {
-            return Err(null("ranks or out"));
-        }
-        // SAFETY: NULL or live, as the module `handle` demands of its callers.
-        let group = unsafe { group(shouter) }?;
-        if n > group.size() as usize {
-            return Err(Error::Argument(format!("n is {n}, and the group has {} ranks", group.size())));
-        }
-        // SAFETY: not NULL; the caller promises n numbers.
-        let made = group.group(unsafe { std::slice::from_raw_parts(ranks, n) })?;
-        // SAFETY: not NULL; the caller promises room for a pointer.
-        unsafe { hand_out(made, out) };
-        Ok(())
+        let deadline = u64::try_from(deadline_ms).ok().filter(|deadline| *deadline > 0).ok_or_else(|| {
+            Error::Argument(format!(
+                "deadline_ms is {deadline_ms}; give one above 0, or call shouter_group_create"
+            ))
+        })?;
+        let made = |group: &Group, ranks: &[u32]| group.group_within(ranks, Duration::from_millis(deadline));
+        // SAFETY: passed on to the caller.
+        unsafe { make(shouter, (ranks, n), out, made) }
     })
+}
+
+/// Makes a group of these ranks.
+///
+/// # Safety
+/// `shouter` is NULL or live, `ranks` NULL or valid for so many numbers, and `out` NULL or valid for a write.
+unsafe fn make(
+    shouter: *const Shouter,
+    (ranks, n): (*const u32, usize),
+    out: *mut *mut Shouter,
+    made: impl FnOnce(&Group, &[u32]) -> Result<Group, Error>,
+) -> Result<(), Error> {
+    if out.is_null() || ranks.is_null() {
+        return Err(null("ranks or out"));
+    }
+    // SAFETY: NULL or live, as the module `handle` demands of its callers.
+    let group = unsafe { group(shouter) }?;
+    if n > group.size() as usize {
+        return Err(Error::Argument(format!("n is {n}, and the group has {} ranks", group.size())));
+    }
+    // SAFETY: not NULL; the caller promises n numbers.
+    let made = made(group, unsafe { std::slice::from_raw_parts(ranks, n) })?;
+    // SAFETY: not NULL; the caller promises room for a pointer.
+    unsafe { hand_out(made, out) };
+    Ok(())
 }
 
 /// Makes a group of the same ranks with the same numbers, whose operations have an order of their own. Every rank calls it.

@@ -14,6 +14,7 @@ use shouter::{DType, Error, Operation, Reason, ReduceOp};
 use crate::blocks::*;
 use crate::collective::*;
 use crate::error::*;
+use crate::groups::*;
 use crate::handle::*;
 use crate::log::*;
 use crate::p2p::*;
@@ -417,6 +418,7 @@ fn null_is_refused_everywhere() {
             shouter_exchange(none, ptr::null_mut(), 1),
             shouter_probe(none, 0, 0, 0, ptr::null_mut(), ptr::null_mut()),
             shouter_set_step(none, 0),
+            shouter_set_label(none, c"x".as_ptr()),
             shouter_stats(none, &mut Stats::default()),
             shouter_timeline(none, c"x".as_ptr()),
             shouter_dump(none, ptr::null_mut(), 0),
@@ -540,10 +542,30 @@ fn a_group_of_one_trains() {
         assert_eq!(shouter_free(shouter, memory), SHOUTER_ERROR_ARGUMENT);
         assert_eq!(shouter_free(shouter, ptr::null_mut()), SHOUTER_OK);
         assert_eq!(shouter_alloc(shouter, usize::MAX, &mut memory), SHOUTER_ERROR_ARGUMENT);
+        let mut part = ptr::null_mut();
+        assert_eq!(shouter_group_create(shouter, [0].as_ptr(), 1, &mut part), SHOUTER_OK, "{}", last());
+        let labelled = [(shouter, c"layers 3 to 5"), (part, c"experts")];
+        for (group, label) in labelled {
+            assert_eq!(shouter_set_label(group, label.as_ptr()), SHOUTER_OK, "{}", last());
+        }
+        for (group, _) in labelled {
+            let mut sum = || shouter_allreduce(group, data.as_mut_ptr().cast(), 3, SHOUTER_F32, SHOUTER_SUM);
+            assert_eq!(sum(), SHOUTER_OK, "{}", last());
+            assert_eq!(shouter_set_label(group, ptr::null()), SHOUTER_OK, "{}", last());
+            assert_eq!(sum(), SHOUTER_OK, "{}", last());
+        }
+        let bad = [0xffu8, 0];
+        assert_eq!(shouter_set_label(part, bad.as_ptr().cast()), SHOUTER_ERROR_ARGUMENT);
+        assert_eq!(shouter_finalize(part), SHOUTER_OK, "{}", last());
         let trace = folder.join("trace.json");
         let path = CString::new(trace.to_str().unwrap()).unwrap();
         assert_eq!(shouter_timeline(shouter, path.as_ptr()), SHOUTER_OK, "{}", last());
-        assert!(std::fs::read_to_string(trace).unwrap().contains("traceEvents"));
+        let trace = std::fs::read_to_string(trace).unwrap();
+        for (_, label) in labelled {
+            let named = format!("\"name\":{:?}", label.to_str().unwrap());
+            // What a caller waits for is called by its label, and this was one operation.
+            assert_eq!(trace.matches(&*named).count(), 2, "queue and wait of {label:?}: {trace}");
+        }
         let mut path = [1; 4096];
         assert_eq!(shouter_dump(shouter, path.as_mut_ptr(), path.len()), SHOUTER_OK, "{}", last());
         let dump = CStr::from_ptr(path.as_ptr()).to_str().unwrap();

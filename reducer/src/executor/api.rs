@@ -122,6 +122,8 @@ pub struct Request {
     pub name: Arc<str>,
     /// The trainer's step, for messages and traces.
     pub step: u64,
+    /// When the caller gave it, for traces.
+    pub pushed: Duration,
     /// Set if the tensor is in an accelerator's memory.
     pub device: Option<DeviceTensor>,
 }

@@ -108,6 +108,11 @@ impl Control {
         self.trace.as_ref().map(|trace| trace.now())
     }
 
+    /// Whether what goes to this rank leaves the host, and a trace is attached.
+    pub(super) fn leaves_host(&self, to: Rank) -> bool {
+        self.trace.as_ref().is_some_and(|trace| trace.leaves_host(to))
+    }
+
     /// Reports a phase, if a trace is attached.
     pub(super) fn report(&mut self, record: PhaseRecord) {
         if let Some(trace) = &mut self.trace {

@@ -145,6 +145,9 @@ impl Executor {
     fn end(&mut self, seq: u64, result: impl FnOnce(&Op) -> Result<(), OpError>) {
         let Some(op) = self.ring.end(seq) else { return };
         let (result, outstanding) = (result(op), op.outstanding());
+        if result.is_ok() && self.control.is_traced() {
+            op.sum_up(&mut self.control);
+        }
         let (small, early) = (!op.sends.wait_for_credit(), !op.early.is_empty());
         if self.running() == 0 {
             self.deadlines.clear();

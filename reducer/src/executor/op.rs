@@ -110,8 +110,19 @@ impl Op {
         now: Duration,
     ) {
         let given = request.given();
-        let Request { identity: _, shape: _, data, input, schedule, priority, deadline, name, step, device } =
-            request;
+        let Request {
+            identity: _,
+            shape: _,
+            data,
+            input,
+            schedule,
+            priority,
+            deadline,
+            name,
+            step,
+            pushed,
+            device,
+        } = request;
         self.state = OpState::Running;
         self.template = template;
         self.schedule = Some(schedule);
@@ -125,6 +136,7 @@ impl Op {
         self.sends.start(credit, positions);
         self.background.start(device.and_then(|device| device.ready_event));
         self.early.start();
+        self.marks.start(pushed);
         self.stirred = self.background.asks();
     }
 
@@ -136,6 +148,7 @@ impl Op {
         let credit = self.sends.wait_for_credit();
         self.marks.reset(schedule.steps.len(), control);
         self.steps.reset(&schedule.indegree);
+        let mut has_work = false;
         for (index, step) in (0u32..).zip(&schedule.steps) {
             let mut asks = false;
             let mut pending = schedule.indegree[index as usize];
@@ -144,6 +157,7 @@ impl Op {
                 asks = credit || !control.budget.covers(node, self.sends.ends());
                 pending = self.steps.set_credit(index, !asks);
             }
+            has_work |= asks && pending == 1;
             if asks && pending == 1 {
                 self.waits_for_credit(index, step, control);
             } else if pending == 0 {
@@ -153,6 +167,10 @@ impl Op {
                 // then its release is as good as here: granting now saves a message's time.
                 self.grant(step, control);
             }
+        }
+        if !has_work && !self.steps.are_ready() {
+            // There is nothing to do before something comes from others.
+            self.marks.works(control.now());
         }
         self.schedule = Some(schedule);
     }
@@ -406,6 +424,7 @@ impl Op {
         self.sends.released(from.buffer);
         if last {
             self.ends(schedule, step, Phase::Send, control);
+            self.marks.released(control.now());
         }
         if last && self.state == OpState::Running {
             debug_assert_eq!(plan.edge_kind(), EdgeKind::Reusable);

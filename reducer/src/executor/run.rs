@@ -360,6 +360,8 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         let mut granule = state.granule;
         if granule == 0 {
             granule = super::granule(self.transport.max_fragment(to));
+        }
+        if state.progress == 0 {
             op.marks.begin(step, self.control.now());
         }
         let token = SendToken::new(op.seq(), step);
@@ -390,6 +392,9 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         if state.progress == 0 && posted > 0 {
             let (rank, seq, bytes) = (Some(to), op.seq(), len as u64);
             self.control.note(Record { rank, seq, bytes, ..Record::of(RecordKind::Sent) });
+            if self.control.is_traced() {
+                op.first_sent(step, (to, len), self.control);
+            }
         }
         op.sent((step, from.buffer), granule, (sent - state.progress, posted));
         if matches!(ran, StepOutcome::Posted) {

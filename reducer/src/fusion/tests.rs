@@ -92,6 +92,7 @@ fn push(turn: &mut Turn<u32>, bucket: &Arc<Bucket>, index: usize, deadline: u64)
         deadline: Duration::from_secs(deadline),
         name: Arc::from("t"),
         step: 0,
+        pushed: Duration::ZERO,
         device: None,
     };
     turn.push(&Member { bucket: bucket.clone(), index }, request, index as u32);

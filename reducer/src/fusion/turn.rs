@@ -136,6 +136,7 @@ impl<D> Flight<D> {
             deadline: requests().map(|request| request.deadline).min()?,
             name: bucket.name.clone(),
             step: requests().map(|request| request.step).max()?,
+            pushed: requests().map(|request| request.pushed).min()?,
             device: None,
         })
     }

@@ -6,6 +6,7 @@ fn event(number: u64) -> Record {
     Record {
         at: Duration::from_nanos(number),
         what: RecordKind::Sent,
+        group: 0,
         rank: Some(Rank(7)),
         tensor: None,
         seq: number,
@@ -25,6 +26,19 @@ fn the_last_events_are_kept_and_those_before_them_counted() {
     (3..last).for_each(|number| recorder.record(event(number)));
     let first = last - EVENTS as u64;
     assert_eq!(records.copy(), ((first..last).map(event).collect(), first));
+}
+
+#[test]
+fn groups_of_some_ranks_share_a_ring_and_have_the_ranks_of_the_job() {
+    let mut all = Recorder::new();
+    let mut some = all.of_group(u16::MAX, [4, 7].map(Rank).into());
+    let sent = |rank| Record { rank: Some(Rank(rank)), seq: (1 << 48) - 1, ..event(1) };
+    all.record(sent(1));
+    some.record(sent(1));
+    // No member: behind the numbers of those.
+    some.record(sent(2 + 5));
+    let of = |group, rank| Record { group, ..sent(rank) };
+    assert_eq!(all.records().copy(), (vec![sent(1), of(u16::MAX, 7), of(u16::MAX, 5)], 0));
 }
 
 #[test]

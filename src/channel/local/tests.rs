@@ -438,6 +438,7 @@ fn a_collective_of_ranks_as_equals_runs_over_it() {
                 deadline: Duration::from_secs(15),
                 name: Arc::from("gradient"),
                 step: 0,
+                pushed: Duration::ZERO,
                 device: None,
             };
             executor.start(request).unwrap();

@@ -94,6 +94,7 @@ fn start(now: Instant, rank: u32, host: &mut Host, bytes: usize) -> OpId {
         deadline: crate::engine::executor_time(now + Duration::from_secs(60)),
         name: Arc::from("gradient"),
         step: 0,
+        pushed: Duration::ZERO,
         device: None,
     };
     host.engine.start(now, request).unwrap()

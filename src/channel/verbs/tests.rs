@@ -104,6 +104,7 @@ impl<F: Fabric> Leader<F> {
             deadline: executor_time(Instant::ZERO + Duration::from_secs(100)),
             name: Arc::from("gradient"),
             step: 0,
+            pushed: Duration::ZERO,
             device: None,
         };
         self.executor.start(request).unwrap();

@@ -106,6 +106,7 @@ impl Followed {
             deadline: self.deadline,
             name: self.name.clone(),
             step: self.step,
+            pushed: executor_time(Clock.now()),
             device: None,
         })
     }

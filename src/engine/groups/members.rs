@@ -1,12 +1,14 @@
 //! Who a group of some ranks has: a rank has one number in the job and another in the group.
 
+use std::sync::Arc;
+
 use shouter_reducer::grid::Rank;
 
 /// The members of a group, in the order of their numbers there.
 #[derive(Debug)]
 pub(crate) struct Members {
     /// By number in the group: the rank in the job.
-    ranks: Box<[Rank]>,
+    ranks: Arc<[Rank]>,
     /// Both, by rank in the job.
     numbers: Box<[(Rank, Rank)]>,
     /// This rank's number.
@@ -46,7 +48,7 @@ impl Members {
     }
 
     /// The ranks in the job, in the order of the numbers in the group.
-    pub(crate) fn ranks(&self) -> &[Rank] {
+    pub(crate) fn ranks(&self) -> &Arc<[Rank]> {
         &self.ranks
     }
 

@@ -28,6 +28,7 @@ use shouter_reducer::executor::{
 };
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, MatchKey};
+use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::SendToken;
 
 use super::Engine;
@@ -35,6 +36,7 @@ use super::beside::Beside;
 use super::submitted::Submissions;
 use crate::channel::up::UpChannels;
 use crate::group::watch::Departure;
+use crate::observe::flight::Labels;
 pub(super) use lineage::Greeting;
 pub(crate) use lineage::Lineage;
 pub(crate) use members::{Members, MembersError};
@@ -104,6 +106,8 @@ pub(super) struct Groups {
     early: Vec<Early>,
     /// Ranks that have said that they leave the job.
     departures: Vec<Departure>,
+    /// Keeps the last events of all of them, and what the program calls their operations.
+    recording: Option<(Recorder, Arc<Labels>)>,
 }
 
 impl Groups {
@@ -116,7 +120,13 @@ impl Groups {
             made: HashMap::new(),
             early: vec![],
             departures: vec![],
+            recording: None,
         }
+    }
+
+    /// From now on the last events of the groups that are made are kept.
+    pub(super) fn record(&mut self, recording: (Recorder, Arc<Labels>)) {
+        self.recording = Some(recording);
     }
 
     /// Whether a rank has said that it leaves the job.
@@ -195,6 +205,9 @@ impl Groups {
             }
         };
         let mut group = Subgroup::new((id, index + 1), lineage, (members, like.grid), executor);
+        if let Some((recorder, labels)) = &self.recording {
+            group.record(recorder, labels.clone());
+        }
         self.early.retain(|early| {
             let is_of = early.lineage == lineage;
             if is_of {
@@ -365,6 +378,7 @@ impl Engine {
             None => {
                 let (id, lineage) = self.groups.make(parent, members, self.executor.config())?;
                 if let Some(group) = self.groups.group(id.0) {
+                    self.watch.timeline().into_iter().for_each(|timeline| group.draw(timeline.clone()));
                     self.left.iter().for_each(|departure| group.departed(Rank(departure.rank)));
                 }
                 Ok((id, lineage))

@@ -19,6 +19,7 @@ use shouter_reducer::executor::{
 use shouter_reducer::fusion::Ends;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, MessageKind};
+use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
 use super::lineage::{Greeting, Lineage};
@@ -31,7 +32,10 @@ use crate::engine::divergence::{LOOK_EVERY, VERDICT, VIEWS};
 use crate::engine::end::{FLOOD, abort_header, is_behind};
 use crate::engine::served::ARRIVES;
 use crate::engine::submitted::{Due, Failure, Submissions, Submitted};
+use crate::engine::trace::Phases;
 use crate::engine::{COMPARE_EVERY, executor_time};
+use crate::observe::Timeline;
+use crate::observe::flight::{Labels, UNNAMED};
 
 /// A control message that waits to be posted.
 struct Waiting {
@@ -79,6 +83,8 @@ pub(super) struct Subgroup {
     /// This rank has left; the group goes when nothing refers to it, and its members know.
     closing: Option<Instant>,
     next_compare: Instant,
+    /// What the program calls its operations.
+    labels: Option<Arc<Labels>>,
 }
 
 impl Subgroup {
@@ -112,7 +118,25 @@ impl Subgroup {
             ballot: None,
             closing: None,
             next_compare: Instant::ZERO,
+            labels: None,
         }
+    }
+
+    /// Puts what happens on the timeline, too. Before the first operation.
+    pub(super) fn draw(&mut self, timeline: Arc<Timeline>) {
+        let phases = Phases::of_some(timeline, self.job, self.members.clone());
+        self.executor.attach_trace(Box::new(phases));
+    }
+
+    /// Keeps the last events, and what the program calls its operations. Before the first one.
+    pub(super) fn record(&mut self, recorder: &Recorder, labels: Arc<Labels>) {
+        self.executor.attach_recorder(recorder.of_group(self.in_records(), self.members.ranks().clone()));
+        self.labels = Some(labels);
+    }
+
+    /// What records call it: places are taken anew, and sixteen groups in a row have different numbers.
+    fn in_records(&self) -> u16 {
+        self.id as u16
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -207,7 +231,11 @@ impl Subgroup {
         if self.under_way.is_empty() {
             self.next_compare = now + COMPARE_EVERY;
         }
+        let label = self.labels.as_ref().filter(|_| *request.name != *UNNAMED).map(|_| request.name.clone());
         let op = self.executor.start(request)?;
+        if let Some((labels, label)) = self.labels.as_ref().zip(label) {
+            labels.keep((self.in_records(), op.0), label);
+        }
         self.started += 1;
         self.under_way.push(op);
         Ok(op)

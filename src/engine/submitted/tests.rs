@@ -40,6 +40,7 @@ fn request() -> Request {
         deadline: Duration::MAX,
         name: Arc::from("t"),
         step: 0,
+        pushed: Duration::ZERO,
         device: None,
     }
 }

@@ -49,13 +49,43 @@ fn operations_outside_the_table_have_the_labels_that_the_program_gave_them() {
     let (mut shard, mut small) = (Recorder::new(), Recorder::new());
     let flight = folder.flight(0, vec![(ENGINE, shard.records()), ("small operations", small.records())]);
     // Of those that went before, the last ones are kept.
-    (0..=LABELS as u64).for_each(|seq| flight.labels().keep(seq, format!("bucket {seq}").into()));
+    (0..=LABELS as u64).for_each(|seq| flight.labels().keep((0, seq), format!("bucket {seq}").into()));
     let started = |seq| Record { seq, ..at(10, RecordKind::Started) };
     [7, 0, 1 << 40].into_iter().for_each(|seq| shard.record(started(seq)));
     small.record(started(8));
     let trace = parse(&flight.dump("asked for").unwrap());
     let named: Vec<_> = events(&trace).iter().map(|event| event["args"]["tensor"].clone()).collect();
     assert_eq!(named, ["bucket 7".into(), Value::Null, Value::Null, Value::Null]);
+}
+
+#[test]
+fn operations_of_groups_have_their_labels_and_no_name_of_another_groups_tensor() {
+    let folder = Folder::new("groups");
+    let all = Recorder::new();
+    let flight = folder.flight(0, vec![(GROUPS, all.records())]);
+    flight.name_tensors(Box::new(|_| Some(Arc::new(NamedTensor { id: TensorId(8), name: "others".into() }))));
+    let ranks: Arc<[Rank]> = [0, 1].map(Rank).into();
+    let groups = [1, 2].map(|group| all.of_group(group, ranks.clone()));
+    let tensor = Some(RegisteredTensor { generation: 1, tensor: 3 });
+    for (mut group, number) in groups.into_iter().zip(1..) {
+        flight.group_labels().keep((number, 5), format!("expert {number}").into());
+        group.record(Record { tensor, ..at(10, RecordKind::Started) });
+    }
+    let mut first = all.of_group(1, ranks);
+    first.record(at(12, RecordKind::Done));
+    let trace = parse(&flight.dump("asked for").unwrap());
+    let named: Vec<_> = events(&trace)
+        .iter()
+        .map(|event| (event["name"].as_str().unwrap(), &event["args"]["tensor"], &event["args"]["group"]))
+        .collect();
+    let expert = |number: u16| Value::from(format!("expert {number}"));
+    let due = [
+        ("started", &expert(1), &1.into()),
+        ("operation", &expert(1), &1.into()),
+        ("started", &expert(2), &2.into()),
+    ];
+    assert_eq!(named.len(), 3);
+    assert!(due.iter().all(|event| named.contains(event)), "{named:?}");
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn lasted(begin: u64, end: u64) -> TraceEvent {
 #[test]
 fn the_newest_events_stay_and_the_lost_are_counted() {
     let timeline = Timeline::new(0, "a", 4);
-    (0..11).for_each(|n| timeline.engine(lasted(n, n)));
+    (0..11).for_each(|n| timeline.record(Row::Engine, lasted(n, n)));
     let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
     let kept: Vec<f64> = timed(&trace).iter().map(|event| event["ts"].as_f64().unwrap()).collect();
     assert_eq!(kept, [0.007, 0.008, 0.009, 0.01]);
@@ -64,21 +64,27 @@ fn the_newest_events_stay_and_the_lost_are_counted() {
 fn the_trace_is_json_in_order_of_time_with_names() {
     let folder = Folder::new("trace");
     let timeline = Timeline::new(3, "b", 16);
-    timeline.call(TraceEvent { name: "barrier", step: 2, ..lasted(9_000, 9_500) });
-    timeline.call(TraceEvent {
-        tensor: Some("layer1.\"weight\"\n".into()),
-        step: 1,
-        bytes: Some(4096),
-        ..lasted(1_234, 3_235)
-    });
-    timeline.engine(TraceEvent {
-        name: "resend",
-        category: Category::Network,
-        start: at(5_000),
-        peer: Some(9),
-        count: Some(2),
-        ..TraceEvent::default()
-    });
+    timeline.record(Row::Calls, TraceEvent { name: "barrier", step: 2, ..lasted(9_000, 9_500) });
+    timeline.record(
+        Row::Calls,
+        TraceEvent {
+            tensor: Some("layer1.\"weight\"\n".into()),
+            step: 1,
+            bytes: Some(4096),
+            ..lasted(1_234, 3_235)
+        },
+    );
+    timeline.record(
+        Row::Engine,
+        TraceEvent {
+            name: "resend",
+            category: Category::Network,
+            start: at(5_000),
+            peer: Some(9),
+            count: Some(2),
+            ..TraceEvent::default()
+        },
+    );
     let path = folder.file("t.json");
     timeline.write(&path).unwrap();
     let trace = parse(&path);
@@ -107,7 +113,7 @@ fn the_trace_is_json_in_order_of_time_with_names() {
 fn operations_that_overlap_get_rows_of_their_own() {
     let timeline = Timeline::new(0, "a", 16);
     for (begin, end) in [(0, 100), (50, 150), (100, 200), (120, 130)] {
-        timeline.call(lasted(begin, end));
+        timeline.record(Row::Calls, lasted(begin, end));
     }
     let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
     let tracks: Vec<u64> = timed(&trace).iter().map(|event| event["tid"].as_u64().unwrap()).collect();
@@ -115,11 +121,52 @@ fn operations_that_overlap_get_rows_of_their_own() {
 }
 
 #[test]
+fn events_of_one_kind_are_called_by_their_tensors() {
+    let timeline = Timeline::new(0, "a", 16);
+    let of = |tensor: &str| TraceEvent { tensor: Some(tensor.into()), ..lasted(1, 2) };
+    timeline.record(Row::Calls, of("trunk"));
+    for tensor in ["trunk", UNNAMED] {
+        timeline.record(Row::Wire, of(tensor));
+    }
+    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let called: Vec<&Value> = timed(&trace).iter().map(|event| &event["name"]).collect();
+    assert_eq!(called, ["all-reduce", "trunk", "all-reduce"]);
+    assert_eq!(names(&trace, "thread_name"), ["calls", "wire", "wire (overlap 1)"], "no track is empty");
+}
+
+#[test]
+fn waits_in_slices_are_one_until_the_operation_has_ended() {
+    // Three places: it goes on where the ring has begun again, too.
+    let timeline = Timeline::new(0, "a", 3);
+    let ms = |ms: u64| ms * 1_000_000;
+    let waits = [
+        (1, 10, 60, false),
+        (1, 61, 111, false),
+        (2, 112, 120, true),
+        // Of the first one again, but not at once.
+        (1, 121, 171, false),
+        (1, 182, 190, false),
+        (1, 190, 200, true),
+        (1, 200, 201, true),
+    ];
+    for (operation, begin, end, is_over) in waits {
+        timeline.blocked(at(operation), is_over, lasted(ms(begin), ms(end)));
+    }
+    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let kept: Vec<(f64, f64)> = timed(&trace)
+        .iter()
+        .map(|event| (event["ts"].as_f64().unwrap() / 1e3, event["dur"].as_f64().unwrap() / 1e3))
+        .collect();
+    assert_eq!(kept, [(121.0, 50.0), (182.0, 18.0), (200.0, 1.0)]);
+    assert_eq!(trace["otherData"]["overwritten"], 2);
+}
+
+#[test]
 fn threads_record_into_one_timeline() {
     let timeline = Timeline::new(0, "a", 1_000);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..500).for_each(|n| timeline.call(lasted(n, n + 1))));
+            scope.spawn(|| (0..500).for_each(|n| timeline.record(Row::Calls, lasted(n, n + 1))));
         }
     });
     let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
@@ -130,7 +177,7 @@ fn threads_record_into_one_timeline() {
 fn file(folder: &Folder, rank: u32, clock: &str, joined: u64, times: &[u64]) -> PathBuf {
     let timeline = Timeline::new(rank, clock, 2);
     timeline.joined(at(joined));
-    times.iter().for_each(|time| timeline.call(lasted(*time, *time)));
+    times.iter().for_each(|time| timeline.record(Row::Calls, lasted(*time, *time)));
     let mut trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
     assert!(trace["otherData"]["clock"].as_str().is_some_and(|clock| clock.len() == 36), "a boot's name");
     trace["otherData"]["clock"] = clock.into();

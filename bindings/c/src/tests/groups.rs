@@ -50,6 +50,11 @@ fn groups_are_made_and_used_from_c() {
                 shouter_group_create(shouter, [me].as_ptr(), 1, ptr::null_mut()),
                 shouter_group_create(shouter, [me, me].as_ptr(), 2, &mut none),
                 shouter_group_create(shouter, [me].as_ptr(), 3, &mut none),
+                shouter_group_create_within(ptr::null(), [0].as_ptr(), 1, 1, &mut none),
+                shouter_group_create_within(shouter, [me].as_ptr(), 1, 0, &mut none),
+                shouter_group_create_within(shouter, [me].as_ptr(), 1, -1, &mut none),
+                shouter_group_create_within(shouter, [me].as_ptr(), 1, i64::MAX, &mut none),
+                shouter_group_create_within(shouter, [me].as_ptr(), 1, 1, ptr::null_mut()),
                 shouter_group_duplicate(ptr::null(), &mut none),
                 shouter_group_duplicate(shouter, ptr::null_mut()),
                 shouter_job_rank(shouter, 0, ptr::null_mut()),
@@ -61,6 +66,42 @@ fn groups_are_made_and_used_from_c() {
             ok(shouter_finalize(shouter));
             assert_eq!(sum(twin), [3, 2]);
             [own, turned, twin].into_iter().for_each(|group| ok(shouter_finalize(group)));
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || play(ranks[0], 0));
+        scope.spawn(move || play(ranks[1], 1));
+    });
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A deadline of a group's own ends that group, long before the one of the group that it was made of, which goes on.
+#[test]
+fn a_group_has_a_deadline_of_its_own() {
+    let (ranks, folder) = two("within");
+    let play = |rank: Shared, me: u32| {
+        let shouter = rank.get();
+        let ok = |status| assert_eq!(status, SHOUTER_OK, "{}", last());
+        let mut data = [me];
+        let at = data.as_mut_ptr().cast();
+        let mut within = ptr::null_mut::<Shouter>();
+        // SAFETY: live groups, room for what is written, and data that no operation uses when it goes.
+        unsafe {
+            ok(shouter_group_create_within(shouter, [0, 1].as_ptr(), 2, 200, &mut within));
+            if me == 0 {
+                let begin = std::time::Instant::now();
+                let status = shouter_allreduce(within, at, 1, SHOUTER_U32, SHOUTER_SUM);
+                let took = begin.elapsed().as_millis();
+                assert_eq!(status, SHOUTER_ERROR_DEADLINE, "{}", last());
+                assert!((200..60_000).contains(&took), "{took} ms");
+                let why = info(size_of::<ErrorInfo>()).1;
+                assert_eq!(why.operation, SHOUTER_OPERATION_ALLREDUCE, "{}", last());
+                assert!(last().contains("waiting for rank 1"), "{}", last());
+            }
+            // Rank 1 comes to the other group only.
+            ok(shouter_allreduce(shouter, at, 1, SHOUTER_U32, SHOUTER_SUM));
+            assert_ne!(shouter_finalize(within), SHOUTER_OK);
+            ok(shouter_finalize(shouter));
         }
     };
     std::thread::scope(|scope| {

@@ -179,6 +179,7 @@ fn run_seed(seed: u64) -> u64 {
                 deadline: core::time::Duration::MAX,
                 name: Arc::from("t"),
                 step: 7,
+                pushed: core::time::Duration::ZERO,
                 device: device.then_some(DeviceTensor { ready_event: Some(StreamEvent(9)), export: None }),
             });
             tensors.push(here);

@@ -478,6 +478,7 @@ impl Group {
             deadline: Duration::MAX,
             name: Arc::from("t"),
             step: 7,
+            pushed: Duration::ZERO,
             device: None,
         }
     }
