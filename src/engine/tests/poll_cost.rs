@@ -87,6 +87,7 @@ fn idle_poll(hosts: u32, operations: usize, elements: u64) -> Option<u64> {
             name: Arc::from("gradient"),
             step: 0,
             device: None,
+            pushed: Duration::ZERO,
         };
         engine.start(begin, request).unwrap();
     }
