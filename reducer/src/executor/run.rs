@@ -50,8 +50,6 @@ pub(super) struct Context<'a, 'b, T, N> {
     counters: &'a mut Counters,
     queues: &'a mut Queues,
     waits: &'a mut LaneWaits,
-    /// This rank has set a flag, for which steps of other operations may wait.
-    has_signalled: bool,
     /// Bytes that may still be moved.
     budget: usize,
     failed: Option<(Rank, AbortReason)>,
@@ -117,7 +115,6 @@ impl Executor {
                 counters: &mut self.counters,
                 queues: &mut self.queues,
                 waits: &mut self.waits,
-                has_signalled: false,
                 budget,
                 failed: None,
                 agreement: &mut self.agreement,
@@ -127,7 +124,6 @@ impl Executor {
             let (ran, is_done) = self.ring.edit(seq, |op| (context.run(op), op.steps.are_done()));
             worked |= ran;
             budget = context.budget;
-            let has_signalled = context.has_signalled;
             if let Some(error) = context.broken {
                 self.accelerator_failed(seq, error);
                 break;
@@ -146,7 +142,8 @@ impl Executor {
             if budget == 0 {
                 break;
             }
-            if let (true, Some(node)) = (has_signalled, node)
+            // This rank has set flags, or others have meanwhile.
+            if let (true, Some(node)) = (ran, node)
                 && self.waits.wake(&mut self.ring, node, self.locals)
             {
                 // It may be this operation that can go on.
@@ -285,7 +282,6 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 if flag == LaneFlag::Consumed {
                     self.waits.consumed(lane, used);
                 }
-                self.has_signalled = true;
                 StepOutcome::Done
             }
             Action::Wait { local, flag } => {
