@@ -14,7 +14,7 @@ use shouter_reducer::transport::{SendToken, Transport};
 
 use super::Engine;
 use super::groups::GroupId;
-use super::served::{Machine, Completion};
+use super::served::{Completion, Machine};
 use crate::runtime::Poller;
 
 impl Machine for Messenger {

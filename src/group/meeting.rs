@@ -281,7 +281,11 @@ fn follow(rank: u32, own: &Arrival, steps: &mut Steps<'_>) -> Result<MeetingPoin
 }
 
 /// Opens rank 0's port where the others can reach it.
-fn open(config: &Config, given: StorePlacement, all: &[Arrival]) -> Result<(MeetingPoint, TcpListener), JoinError> {
+fn open(
+    config: &Config,
+    given: StorePlacement,
+    all: &[Arrival],
+) -> Result<(MeetingPoint, TcpListener), JoinError> {
     let blocks = match given {
         StorePlacement::Given => None,
         StorePlacement::Found => Some(blocks(all).map_err(|(rank, why)| failed(Some(rank), why))?),

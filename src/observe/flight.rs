@@ -178,7 +178,11 @@ impl Flight {
 }
 
 /// Events as the file has them. The end of an operation whose start is there, too, is drawn with its length.
-fn lines(records: &[Record], names: Option<&NameOf>, labels: &HashMap<OperationRef, Arc<str>>) -> Vec<TraceLine> {
+fn lines(
+    records: &[Record],
+    names: Option<&NameOf>,
+    labels: &HashMap<OperationRef, Arc<str>>,
+) -> Vec<TraceLine> {
     // Only those of the group of all are in its table.
     let registered = |record: &Record| record.tensor.filter(|_| record.group == 0);
     let named = |record: &Record| names.zip(registered(record)).and_then(|(names, tensor)| names(tensor));

@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use shouter::{Error, TensorSpec};
 
 use crate::buffer::{Buffer, Kept};
-use crate::call::{self, Call, Counts, GivenCounts, Endpoint};
+use crate::call::{self, Call, Counts, Endpoint, GivenCounts};
 use crate::error::{argument, raised};
 use crate::memory::Memory;
 use crate::sys;
@@ -242,7 +242,14 @@ impl Group {
         keep: Option<Py<PyAny>>,
         stream: Option<u64>,
     ) -> PyResult<Work> {
-        self.message_at(py, (address, bytes), dtype, Endpoint::To { rank: to, tag, synchronous }, keep, stream)
+        self.message_at(
+            py,
+            (address, bytes),
+            dtype,
+            Endpoint::To { rank: to, tag, synchronous },
+            keep,
+            stream,
+        )
     }
 
     /// Starts a receive into memory at an address; the handle's `wait` returns a `Status`.

@@ -11,7 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use shouter::{Error, Exchange, Group, Tensor, TensorId, Work};
 
-use crate::call::{Call, Message, Endpoint};
+use crate::call::{Call, Endpoint, Message};
 
 /// Starts a collective.
 ///
@@ -54,7 +54,9 @@ pub(crate) fn start_messages(group: &Group, messages: &[Message]) -> Result<Work
                     let sent = Exchange::send_raw(at as *const u8, count, dtype, rank, tag)?;
                     if synchronous { sent.synchronous() } else { sent }
                 }
-                Endpoint::From { source, tag } => Exchange::receive_raw(at as *mut u8, count, dtype, source, tag)?,
+                Endpoint::From { source, tag } => {
+                    Exchange::receive_raw(at as *mut u8, count, dtype, source, tag)?
+                }
             };
             Ok(match stream {
                 Some(stream) => exchange.on_cuda(stream),

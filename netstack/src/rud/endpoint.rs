@@ -9,7 +9,7 @@ use super::api::{
     OpenError, SendError, SessionId, SessionParams, Sink,
 };
 use super::recovery::NEVER;
-use super::session::{Accepted, Look, Session, UnknownSender, TransmitOutcome};
+use super::session::{Accepted, Look, Session, TransmitOutcome, UnknownSender};
 use super::table::TagTable;
 use crate::device::FramesOut;
 use crate::ip::peers::Peers;

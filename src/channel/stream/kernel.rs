@@ -79,7 +79,7 @@ pub struct KernelStreams {
     again: Vec<SocketId>,
     /// When to try to accept again.
     accept_at: Option<Instant>,
-    poll: u64,
+    polls: u64,
     buffer: Box<[u8]>,
     counters: DeviceCounters,
 }
@@ -117,7 +117,7 @@ impl KernelStreams {
             sample_at: Instant::ZERO,
             again: vec![],
             accept_at: None,
-            poll: 0,
+            polls: 0,
             buffer: vec![0; BUFFER].into(),
             counters: DeviceCounters::default(),
         })
@@ -236,7 +236,7 @@ impl KernelStreams {
 
     /// Reads into `buffer`; `Ok(None)` is the end of the data.
     fn read_into(&mut self, id: SocketId, buffer: &mut [u8]) -> Result<usize, Error> {
-        let (poll, dead_after) = (self.poll, self.dead_after);
+        let (poll, dead_after) = (self.polls, self.dead_after);
         let socket = self.get_mut(id).ok_or(Error::Unknown)?;
         match socket.stage {
             Stage::Connecting => return Err(Error::WouldBlock),
@@ -381,7 +381,7 @@ impl Streams for KernelStreams {
     }
 
     fn receive(&mut self, now: Instant) -> bool {
-        self.poll += 1;
+        self.polls += 1;
         self.events.extend(self.again.drain(..).map(StreamEvent::Readable));
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;

@@ -5,7 +5,7 @@ use shouter::{Collective, Error};
 
 use super::Group;
 use crate::buffer::{Buffer, Kept};
-use crate::call::{self, Call, Counts, GivenCounts, Message, Span, Endpoint};
+use crate::call::{self, Call, Counts, Endpoint, GivenCounts, Message, Span};
 use crate::error::{argument, raised};
 use crate::sys;
 use crate::wait::SLICE;
@@ -209,7 +209,8 @@ impl Group {
         let dtype = call::dtype(dtype).map_err(|why| raised(py, &why))?;
         let message = Message { span, dtype, endpoint, stream };
         let work = self.started(py, |group| sys::start_messages(group, &[message]))?;
-        let returns = if matches!(endpoint, Endpoint::From { .. }) { Returns::Status } else { Returns::Nothing };
+        let returns =
+            if matches!(endpoint, Endpoint::From { .. }) { Returns::Status } else { Returns::Nothing };
         Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), returns))
     }
 }
