@@ -187,7 +187,8 @@ impl ShardsBuilder {
     ///
     /// # Errors
     ///
-    /// If a core may not be used, a thread cannot be had, or `make` fails; no shard is left then.
+    /// If a core may not be used, a thread cannot be had, or `make` fails, or if a shard failed before all pollers were
+    /// made; no shard is left then.
     pub fn start<Q, P, F, R, E, M>(
         &self,
         queues: impl IntoIterator<Item = Q>,
