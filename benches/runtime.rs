@@ -118,10 +118,10 @@ impl Poller for Engine {
 fn driver(c: &mut Criterion) {
     let quiet = DriverOptions { active_period: Duration::from_secs(1), ..DriverOptions::default() };
     let driver = Driver::new(Engine(0), quiet).expect("a helper starts");
-    c.bench_function("driver/goal-already-reached", |b| {
+    c.bench_function("driver/condition-already-true", |b| {
         b.iter(|| driver.drive_until(|engine| Some(engine.0), None));
     });
-    c.bench_function("driver/goal-reached-in-one-turn", |b| {
+    c.bench_function("driver/condition-true-after-one-poll", |b| {
         b.iter(|| {
             let mut asked = false;
             driver.drive_until(move |engine| std::mem::replace(&mut asked, true).then_some(engine.0), None)

@@ -305,6 +305,24 @@ fn signals_reach_every_rank() {
     assert_eq!(home.entries(), 0);
 }
 
+#[test]
+fn a_job_gets_a_session_of_its_own_only_from_a_terminal() {
+    let home = Home::new("session");
+    let show = "cut -d ' ' -f 6 /proc/self/stat"; // proc_pid_stat(5): the session's id
+    let job = format!("{show}; {} run -n 1 -- {show}", env!("CARGO_BIN_EXE_shouter"));
+    let sessions = |command: &mut Command| {
+        let output = command.env("XDG_RUNTIME_DIR", &home.0).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let ids: Vec<u32> =
+            said.lines().map(|line| line.split_whitespace().last().unwrap().parse().unwrap()).collect();
+        <[u32; 2]>::try_from(ids).unwrap()
+    };
+    let [launcher, rank] = sessions(Command::new("setsid").args(["--wait", "sh", "-c", &job]));
+    assert_eq!(launcher, rank);
+    let [launcher, rank] = sessions(Command::new("script").args(["-q", "-e", "-c", &job, "/dev/null"]));
+    assert_ne!(launcher, rank);
+}
+
 /// The processes that a process has started, as the kernel lists them.
 fn children(pid: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();

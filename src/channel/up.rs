@@ -130,14 +130,14 @@ impl Loss {
 
 /// A channel to some leaders of other nodes. It is polled and never blocks.
 pub trait Channel: Transport + Any {
-    /// Receives and hands fragments to the inbox; what the inbox makes of them goes out with the same turn's
+    /// Receives and hands fragments to the inbox; what the inbox makes of them goes out with the same poll's
     /// [`transmit`](Self::transmit). True if anything came.
     fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool;
 
     /// Sends what was posted and what the protocol owes. True if anything was sent.
     fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool;
 
-    /// When the next turn is needed although nothing may arrive.
+    /// When the next poll is needed although nothing may arrive.
     fn next_deadline(&self) -> Option<Instant>;
 
     /// A peer that was lost since the last call.
@@ -319,7 +319,7 @@ impl UpChannels {
         transmit(channels, now, &mut local.through(inbox)) | any
     }
 
-    /// When the next turn is needed although nothing may arrive.
+    /// When the next poll is needed although nothing may arrive.
     pub fn next_deadline(&self) -> Option<Instant> {
         self.channels.iter().filter_map(|channel| channel.next_deadline()).min()
     }

@@ -88,7 +88,7 @@ impl Drive {
     #[inline]
     pub(super) fn run(&self, request: Request) -> Result<(), RunError> {
         let (group, mut started) = (self.group, None);
-        let goal = move |engine: &mut RankEngine| {
+        let condition = move |engine: &mut RankEngine| {
             let op = match started {
                 Some(op) => op,
                 None => match engine.start_in(group, Clock.now(), request.clone()) {
@@ -99,7 +99,7 @@ impl Drive {
             };
             engine.take_finished_in(group, op).map(|completed| completed.result.map_err(RunError::from))
         };
-        self.driver.drive_until(goal, None).map_err(drive_error)?
+        self.driver.drive_until(condition, None).map_err(drive_error)?
     }
 
     /// Has the engine polled, by this thread unless another one drives; does not wait.
@@ -122,7 +122,7 @@ impl Drive {
         let group = self.group;
         let mut started: Option<Vec<Result<TransferId, PostError>>> = None;
         let (mut outcomes, mut left) = (Vec::with_capacity(posts.len()), 0);
-        let goal = move |engine: &mut RankEngine| {
+        let condition = move |engine: &mut RankEngine| {
             let started = started.get_or_insert_with(|| {
                 let started = post_all(engine, group, &posts);
                 engine.poll(Clock.now());
@@ -140,7 +140,7 @@ impl Drive {
             }
             (left == 0).then(|| std::mem::take(&mut outcomes).into_iter().flatten().collect())
         };
-        self.driver.drive_until(goal, None).map_err(drive_error)
+        self.driver.drive_until(condition, None).map_err(drive_error)
     }
 
     /// Runs a send or receive to its end: what [`exchange`](Self::exchange) does, without an allocation. It starts at `begin`, or when the
@@ -148,11 +148,11 @@ impl Drive {
     #[inline]
     pub(super) fn exchange_one(&self, post: Post, begin: Instant) -> Result<Outcome, Error> {
         let (group, mut started) = (self.group, None);
-        let goal = move |engine: &mut RankEngine| {
+        let condition = move |engine: &mut RankEngine| {
             let id = match started {
                 Some(id) => id,
                 None => {
-                    let now = begin.max(engine.turned());
+                    let now = begin.max(engine.polled_at());
                     match start_post(engine, group, now, &post) {
                         Ok(id) => {
                             engine.post(group, now);
@@ -164,22 +164,22 @@ impl Drive {
             };
             engine.take_transfer(group, id).map(Ok)
         };
-        self.driver.drive_until(goal, None).map_err(drive_error)
+        self.driver.drive_until(condition, None).map_err(drive_error)
     }
 
     /// Drives until something could be done with the engine.
     pub(super) fn until_of<R: Send + 'static>(
         &self,
-        goal: impl FnMut(&mut RankEngine) -> Option<R> + Send + 'static,
+        condition: impl FnMut(&mut RankEngine) -> Option<R> + Send + 'static,
         until: Option<Instant>,
     ) -> Result<R, Error> {
-        self.driver.drive_until(goal, until).map_err(drive_error)
+        self.driver.drive_until(condition, until).map_err(drive_error)
     }
 
     /// Starts an access to a window, where there is room for one more, and waits for its end where it is waited for.
     pub(super) fn access(&self, request: AccessRequest) -> Result<Accessed, Error> {
         let (group, mut started) = (self.group, None);
-        let goal = move |engine: &mut RankEngine| {
+        let condition = move |engine: &mut RankEngine| {
             let id = match started {
                 Some(id) => id,
                 None => match engine.start_access(group, request) {
@@ -193,14 +193,14 @@ impl Drive {
             };
             if request.waited { engine.take_access(group, id).map(Ok) } else { Some(Ok(Ok(()))) }
         };
-        self.driver.drive_until(goal, None).map_err(drive_error)
+        self.driver.drive_until(condition, None).map_err(drive_error)
     }
 
     /// Waits until all accesses of a window to a target, or to all, have ended.
     pub(super) fn flush(&self, window: WindowId, target: Option<Rank>) -> Result<Accessed, Error> {
         let group = self.group;
-        let goal = move |engine: &mut RankEngine| engine.take_flush(group, window, target);
-        self.driver.drive_until(goal, None).map_err(drive_error)
+        let condition = move |engine: &mut RankEngine| engine.take_flush(group, window, target);
+        self.driver.drive_until(condition, None).map_err(drive_error)
     }
 
     /// Waits for a message that a receive could take, or the end of the group.
@@ -211,7 +211,7 @@ impl Drive {
         until: Instant,
     ) -> Result<Result<Status, AbortCause>, Error> {
         let (group, mut is_first) = (self.group, true);
-        let goal = move |engine: &mut RankEngine| {
+        let condition = move |engine: &mut RankEngine| {
             // One that does not wait looks at what has come, too.
             if std::mem::take(&mut is_first) {
                 engine.poll(Clock.now());
@@ -219,7 +219,7 @@ impl Drive {
             let aborted = engine.aborted_in(group).cloned().map(Err);
             aborted.or_else(|| engine.probe(group, from, tag).map(Ok))
         };
-        self.driver.drive_until(goal, Some(until)).map_err(drive_error)
+        self.driver.drive_until(condition, Some(until)).map_err(drive_error)
     }
 
     /// Refuses a forked child, before it waits for a lock that a thread of its parent's may have held.
@@ -256,8 +256,8 @@ impl Drive {
     /// Waits until every operation that was started has ended, which its deadline bounds.
     pub(super) fn finish(&self) -> Result<(), Error> {
         let group = self.group;
-        let goal = move |engine: &mut RankEngine| engine.is_idle_in(group).then_some(());
-        self.driver.drive_until(goal, None).map_err(drive_error)
+        let condition = move |engine: &mut RankEngine| engine.is_idle_in(group).then_some(());
+        self.driver.drive_until(condition, None).map_err(drive_error)
     }
 
     /// Why the group has ended, if it has.

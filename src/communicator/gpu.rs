@@ -502,7 +502,7 @@ impl Group {
         self.until(call, || shared.is_done(fence))
     }
 
-    /// Asks a GPU until it says yes.
+    /// Polls a GPU until it says that something is reached.
     fn until(
         &self,
         (begin, operation): (Instant, Operation),

@@ -52,7 +52,7 @@ pub struct AccessCall {
     pub dtype: DType,
     /// What goes there: `count` elements; two for a compare-and-swap, the expected one and the new one. Not looked at for a get.
     pub data: *const u8,
-    /// Where goes what comes back: `count` elements. Not looked at for a put or an accumulate.
+    /// The buffer for the result: `count` elements. Not looked at for a put or an accumulate.
     pub into: *mut u8,
 }
 

@@ -28,7 +28,7 @@ pub enum StorePlacement {
     /// Who shares a host with whom.
     Found,
     /// Nothing: each was told its place on its host.
-    Told,
+    Given,
 }
 
 /// A number and where it came from, for messages that set two of them against each other.
@@ -174,10 +174,10 @@ pub(super) fn place_through(
     let range = 1..=MAX_RANKS;
     let given = |key| Ok::<_, ConfigError>(value::integer(layers, key, range.clone())?.map(|n| n as u32));
     let local_size = given("local_size")?;
-    let store = if local_size.is_some() { StorePlacement::Told } else { StorePlacement::Found };
+    let store = if local_size.is_some() { StorePlacement::Given } else { StorePlacement::Found };
     let local_size = local_size.unwrap_or(1);
     let local_rank = match (store, value::integer(layers, "local_rank", 0..=MAX_RANKS - 1)?) {
-        (StorePlacement::Told, Some(number)) => number as u32,
+        (StorePlacement::Given, Some(number)) => number as u32,
         _ => rank.value % local_size,
     };
     let shown = |key, value| {

@@ -21,7 +21,8 @@ pub(super) struct Beside {
 }
 
 impl Beside {
-    /// Of a rank of so many, in the group that has this number here. An engine holds it, and drops its channels before it.
+    /// The services of one of `ranks` ranks, in the group that has the number `group` in this process. An engine holds them, and drops its
+    /// channels before them.
     #[allow(unsafe_code)]
     pub(super) fn new(group: u32, rank: Rank, ranks: u32) -> Self {
         let messages = MessengerConfig { group, ..MessengerConfig::new(rank, ranks) };
@@ -129,7 +130,7 @@ impl Beside {
     }
 
     /// Whether no channel refers to memory of messages and windows, that of copies and answers included.
-    pub(super) fn is_at_rest(&self) -> bool {
-        self.messages.machine.is_at_rest() && self.windows.machine.is_at_rest()
+    pub(super) fn is_quiesced(&self) -> bool {
+        self.messages.machine.is_quiesced() && self.windows.machine.is_quiesced()
     }
 }

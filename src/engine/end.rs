@@ -24,8 +24,8 @@ pub(crate) const COPIES_END: Duration = Duration::from_secs(2);
 /// How long operations wait for the acknowledgement of the abort message before they return; the process may exit then.
 pub(super) const FLOOD: Duration = Duration::from_millis(200);
 
-/// How long the words of a rank that has given up may take longer than the abort message.
-const WORDS: Duration = Duration::from_secs(1);
+/// How much later than the abort message the reason of a rank that has given up may arrive.
+const REASON_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A peer whose last acknowledgement was lost asks again within this time.
 const QUIET: Duration = Duration::from_millis(10);
@@ -37,7 +37,7 @@ const LINGER: Duration = Duration::from_millis(200);
 pub(super) struct Leaving {
     begun: Instant,
     /// Ranks that are to be told.
-    untold: Vec<Rank>,
+    to_notify: Vec<Rank>,
     /// When the peers had acknowledged everything for the first time.
     drained: Option<Instant>,
 }
@@ -85,7 +85,7 @@ impl Engine {
     fn await_others(&mut self, begin: Instant) {
         let Some(node) = &self.node else { return };
         // A rank that has closed gracefully may have left operations running, so its departure proves nothing.
-        let moving = |local: &u32| *local != node.local() && !node.is_at_rest(*local);
+        let moving = |local: &u32| *local != node.local() && !node.is_quiesced(*local);
         while self.open.iter().any(|open| open.export.is_some()) {
             let Some(local) = (0..node.ranks()).find(moving) else { break };
             // The other ranks begin to wait for their own copies a little later.
@@ -129,7 +129,7 @@ impl Engine {
     fn tell_departure(&mut self) {
         let Self { leaving: Some(leaving), up, left, rank, started, .. } = self else { return };
         let header = Lineage::ALL.message(*rank, Greeting::Left(*started));
-        leaving.untold.retain(|to| {
+        leaving.to_notify.retain(|to| {
             let has_left = left.iter().any(|departure| departure.rank == to.0);
             let told = |up: &mut UpChannels| up.send(*to, &header, PayloadRange::empty(), SendToken::CONTROL);
             !has_left && told(up) == Err(SendError::Full)
@@ -152,7 +152,7 @@ impl Engine {
     /// acknowledged what this rank sent, which the heartbeat time-out bounds, and none asks for an acknowledgement again.
     pub fn depart(&mut self, now: Instant) -> bool {
         if self.leaving.is_none() {
-            self.leaving = Some(Leaving { begun: now, untold: self.acquaintances(), drained: None });
+            self.leaving = Some(Leaving { begun: now, to_notify: self.acquaintances(), drained: None });
             // Before the host's ranks are told that nothing more will come.
             self.tell_departure();
             self.liveness.expect_departures();
@@ -272,10 +272,10 @@ impl Engine {
         }
     }
 
-    /// A leader says that a rank has given up. Its words come over the control connections, and may come later, or not at all.
+    /// A leader says that a rank has given up. Its reason arrives separately, over the control connections: later, or not at all.
     #[cold]
     pub(super) fn await_words(&mut self, now: Instant, rank: Rank) {
-        let due = *self.words_due.get_or_insert(now + WORDS);
+        let due = *self.reason_due.get_or_insert(now + REASON_TIMEOUT);
         if now >= due || self.notice.is_none() {
             self.end(rank, AbortReason::GaveUp(None));
         }

@@ -23,7 +23,7 @@ impl Engine {
     /// Looks at the rings alone; `None` where a whole poll is due.
     #[inline]
     pub(super) fn glance(&mut self, now: Instant) -> Option<Activity> {
-        if !self.rests || self.running != 0 || now.saturating_since(self.turned) >= WHOLE_EVERY {
+        if !self.rests || self.running != 0 || now.saturating_since(self.polled_at) >= WHOLE_EVERY {
             return None;
         }
         let mut inboxes =
@@ -48,7 +48,7 @@ impl Engine {
 
     /// Sends what was started just now.
     pub(crate) fn post(&mut self, group: Option<GroupId>, now: Instant) {
-        if !self.may_rest() || now.saturating_since(self.turned) >= POSTED_FOR {
+        if !self.may_rest() || now.saturating_since(self.polled_at) >= POSTED_FOR {
             self.poll(now);
             return;
         }
@@ -64,7 +64,7 @@ impl Engine {
     }
 
     /// The time of the last whole poll.
-    pub(crate) fn turned(&self) -> Instant {
-        self.turned
+    pub(crate) fn polled_at(&self) -> Instant {
+        self.polled_at
     }
 }

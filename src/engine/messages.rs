@@ -14,7 +14,7 @@ use shouter_reducer::transport::{SendToken, Transport};
 
 use super::Engine;
 use super::groups::GroupId;
-use super::served::{Machine, Told};
+use super::served::{Completion, Machine};
 use crate::runtime::Poller;
 
 impl Machine for Messenger {
@@ -117,7 +117,7 @@ impl Engine {
         id: TransferId,
         tell: impl FnOnce(Option<Result<Status, TransferError>>) + Send + 'static,
     ) {
-        let told = Told::new(tell);
+        let told = Completion::new(tell);
         if let Some(beside) = self.beside_in(group) {
             beside.messages.tell_of(id, told);
         }

@@ -153,19 +153,19 @@ pub struct Engine {
     /// Reports the end of the group over the group's control connection.
     notice: Option<Notice>,
     /// The last whole poll.
-    turned: Instant,
+    polled_at: Instant,
     /// It has found nothing to do, and nothing was started since.
     rests: bool,
     dead_after: Duration,
-    /// Until then, what this rank finds lost may only have given it up: it was stopped for too long.
+    /// This rank was stopped for too long: until then, a peer that it loses may have dropped it for that reason.
     resumed: Option<Instant>,
     first: Rank,
     next_compare: Instant,
     /// When something last happened.
     last_busy: Instant,
-    /// Its memory goes after the channels that know it...
+    /// Dropped after the channels, which refer to its memory.
     staging: Option<Staging>,
-    /// ...and the slots after the channels that send from them and the device that has page-locked them.
+    /// Dropped after the channels that send from its slots, and after the device that has page-locked them.
     executor: Executor,
     beside: Beside,
     groups: Groups,
@@ -177,7 +177,7 @@ pub struct Engine {
     /// How the first loss of a channel showed, and the rank that is to blame for it: for the texts of errors.
     seen: Option<(Rank, Box<str>)>,
     /// Until when the reason of a rank that has given up is waited for.
-    words_due: Option<Instant>,
+    reason_due: Option<Instant>,
     /// The ranks that have left in good order.
     left: Vec<Departure>,
     /// Ranks of the group beside this one.
@@ -190,7 +190,7 @@ pub struct Engine {
     watch: Watch,
     /// What the program calls its operations outside the table.
     labels: Option<Arc<Labels>>,
-    /// After all whose ends they wait for.
+    /// Dropped last: tasks wait for the parts above.
     tasks: Tasks,
 }
 
@@ -219,7 +219,7 @@ impl Engine {
             flooded: false,
             settling: None,
             notice: None,
-            turned: now,
+            polled_at: now,
             rests: false,
             dead_after,
             resumed: None,
@@ -230,7 +230,7 @@ impl Engine {
             ballot: None,
             suspect: None,
             seen: None,
-            words_due: None,
+            reason_due: None,
             left: vec![],
             others: ranks.saturating_sub(1),
             leaving: None,
@@ -336,7 +336,7 @@ impl Engine {
             // Peers close their connections for that reason while its words are awaited.
             return;
         }
-        let given_up = why == AbortReason::Failed && self.resumed.is_some_and(|until| self.turned < until);
+        let given_up = why == AbortReason::Failed && self.resumed.is_some_and(|until| self.polled_at < until);
         let cause = match self.executor.aborted() {
             Some(cause) => (cause.culprit, cause.reason.clone()),
             None if given_up => (self.rank, AbortReason::Stopped),
@@ -352,8 +352,8 @@ impl Engine {
     /// Notices a pause of this process itself.
     #[inline]
     fn look_back(&mut self, now: Instant) {
-        let pause = now.saturating_since(self.turned);
-        self.turned = now;
+        let pause = now.saturating_since(self.polled_at);
+        self.polled_at = now;
         self.executor.set_time(executor_time(now));
         // The others count from this rank's last heartbeat, which was before it was stopped.
         if pause > self.dead_after / 4 * 3 {
@@ -481,9 +481,9 @@ impl Poller for Engine {
             tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
             self.watch.lost(now, loss.rank, &mut self.executor);
             let has_left = self.left.iter().any(|departure| departure.rank == loss.rank.0);
-            // A lost accelerator is told of some peer, whichever: it has nothing to do with that one.
+            // The loss of an accelerator names some peer, which has nothing to do with it.
             let is_device = loss.why == Loss::Verbs(Fault::Accelerator);
-            // What goes by other ways goes on.
+            // Traffic on other paths goes on.
             let (grid, own, lost) = (self.executor.config().grid, self.rank, loss.rank);
             let is_behind = |rank| rank == lost || end::is_behind(&grid, own, lost, rank);
             let waits = || self.running != 0 || self.beside.waits_for(is_behind);
@@ -586,11 +586,11 @@ impl Poller for Engine {
         let up = self.up.next_deadline();
         let node = self.node.as_ref().map(|_| self.liveness.next_check());
         let ballot = self.ballot.as_ref().filter(|_| !self.flooded).map(|ballot| ballot.next);
-        let suspect = self.suspect.as_ref().map(|_| self.turned);
+        let suspect = self.suspect.as_ref().map(|_| self.polled_at);
         let compare = (self.running != 0).then_some(self.next_compare);
         let groups = self.groups.next_deadline();
         let held = self.submitted.next_deadline();
-        let words = self.words_due.filter(|_| !self.flooded);
+        let words = self.reason_due.filter(|_| !self.flooded);
         [
             executor,
             beside,

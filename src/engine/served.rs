@@ -37,10 +37,10 @@ pub(super) trait Machine {
     fn fenced(&mut self);
 }
 
-/// Who hears how a request has ended: with `None` where all that could end it is gone, and nothing refers to its memory.
-pub(crate) struct Told<O>(Option<Box<dyn FnOnce(Option<O>) + Send>>);
+/// The callback for the end of a request. It gets `None` where the request was dropped: nothing refers to its memory then.
+pub(crate) struct Completion<O>(Option<Box<dyn FnOnce(Option<O>) + Send>>);
 
-impl<O> Told<O> {
+impl<O> Completion<O> {
     /// Has `tell` called once, by the thread that drives the engine: it must be quick.
     pub(crate) fn new(tell: impl FnOnce(Option<O>) + Send + 'static) -> Self {
         Self(Some(Box::new(tell)))
@@ -53,7 +53,7 @@ impl<O> Told<O> {
     }
 }
 
-impl<O> Drop for Told<O> {
+impl<O> Drop for Completion<O> {
     fn drop(&mut self) {
         if let Some(tell) = self.0.take() {
             tell(None);
@@ -61,14 +61,14 @@ impl<O> Drop for Told<O> {
     }
 }
 
-/// A state machine of a group, and the ends that nobody has taken.
+/// A state machine of a group, and the outcomes that are not collected yet.
 pub(super) struct Served<M: Machine> {
     pub(super) machine: M,
     ended: BTreeMap<M::Id, M::Outcome>,
-    /// Who hears of the ends of those that nobody takes...
-    told: BTreeMap<M::Id, Told<M::Outcome>>,
-    /// ...and has not heard yet.
-    due: VecDeque<(Told<M::Outcome>, M::Outcome)>,
+    /// The callbacks of requests whose outcomes are not collected.
+    told: BTreeMap<M::Id, Completion<M::Outcome>>,
+    /// Callbacks to be called, with their outcomes.
+    due: VecDeque<(Completion<M::Outcome>, M::Outcome)>,
     /// The ranks that have left, and when nothing of theirs is on its way any more.
     left: Vec<(Rank, Option<Instant>)>,
 }
@@ -126,7 +126,7 @@ impl<M: Machine> Served<M> {
     }
 
     /// The outcome of a request that has just been started goes to this one, and is not taken.
-    pub(super) fn tell_of(&mut self, id: M::Id, told: Told<M::Outcome>) {
+    pub(super) fn tell_of(&mut self, id: M::Id, told: Completion<M::Outcome>) {
         self.told.insert(id, told);
     }
 

@@ -238,9 +238,9 @@ fn an_error_says_whose_memory_must_stay() {
     assert!(own.contains("leave the tensor's memory as it is"), "{own}");
     let (others, second) = second.join().unwrap();
     assert!(others.contains("rank 0's GPU may still use it"), "{others}");
-    assert!(!first.engine.node.as_ref().unwrap().is_at_rest(0), "its folds have not ended");
+    assert!(!first.engine.node.as_ref().unwrap().is_quiesced(0), "its folds have not ended");
     drop(first.engine);
-    assert!(!second.engine.node.as_ref().unwrap().is_at_rest(0), "its folds have not ended");
+    assert!(!second.engine.node.as_ref().unwrap().is_quiesced(0), "its folds have not ended");
 }
 
 /// Two ranks of one node that have nothing to do.

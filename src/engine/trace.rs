@@ -87,7 +87,7 @@ struct Counted {
     reconnected: u64,
 }
 
-/// Looks at a channel's counts: after each turn for a timeline, else now and then.
+/// Looks at a channel's counts: after each poll for a timeline, else now and then.
 #[derive(Debug)]
 pub(super) struct Watch {
     timeline: Option<Arc<Timeline>>,

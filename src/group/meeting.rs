@@ -54,12 +54,12 @@ struct Meeting {
     /// What every rank has sent, by rank.
     #[serde(deserialize_with = "wire::at_most::<{ MAX_RANKS as usize }, _, _>")]
     nonces: Vec<Nonce>,
-    place: Result<Place, String>,
+    place: Result<MeetingPoint, String>,
 }
 
 /// Where the ranks meet.
 #[derive(Clone, Serialize, Deserialize)]
-struct Place {
+struct MeetingPoint {
     /// Addresses of rank 0, with commas between them.
     addresses: String,
     port: u16,
@@ -196,7 +196,7 @@ fn lead(
     given: StorePlacement,
     own: Arrival,
     steps: &mut Steps<'_>,
-) -> Result<(Place, Option<Arc<TcpListener>>), JoinError> {
+) -> Result<(MeetingPoint, Option<Arc<TcpListener>>), JoinError> {
     let start: Nonce = random().map_err(JoinError::Randomness)?;
     steps.put(START, &start)?;
     steps.fence()?;
@@ -247,7 +247,7 @@ fn shortened(text: &str) -> String {
 }
 
 /// The part of every other rank.
-fn follow(rank: u32, own: &Arrival, steps: &mut Steps<'_>) -> Result<Place, JoinError> {
+fn follow(rank: u32, own: &Arrival, steps: &mut Steps<'_>) -> Result<MeetingPoint, JoinError> {
     steps.fence()?;
     let mut pause = FIRST_PAUSE;
     let mut first = true;
@@ -281,9 +281,13 @@ fn follow(rank: u32, own: &Arrival, steps: &mut Steps<'_>) -> Result<Place, Join
 }
 
 /// Opens rank 0's port where the others can reach it.
-fn open(config: &Config, given: StorePlacement, all: &[Arrival]) -> Result<(Place, TcpListener), JoinError> {
+fn open(
+    config: &Config,
+    given: StorePlacement,
+    all: &[Arrival],
+) -> Result<(MeetingPoint, TcpListener), JoinError> {
     let blocks = match given {
-        StorePlacement::Told => None,
+        StorePlacement::Given => None,
         StorePlacement::Found => Some(blocks(all).map_err(|(rank, why)| failed(Some(rank), why))?),
     };
     let one_host = all.iter().all(|arrival| arrival.machine == all[0].machine);
@@ -309,7 +313,7 @@ fn open(config: &Config, given: StorePlacement, all: &[Arrival]) -> Result<(Plac
         Some(_) => None,
         None => Some(random().map_err(JoinError::Randomness)?),
     };
-    Ok((Place { addresses, port, key, blocks }, listener))
+    Ok((MeetingPoint { addresses, port, key, blocks }, listener))
 }
 
 /// How many ranks follow each other on each host.

@@ -35,7 +35,7 @@ const FANOUT: u32 = 16;
 /// How long a rank waits for the one above it, and for those below.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Until when a rank waits that was told at `since` and has `until` for the join. It may go beyond that as far as any wait for rank 0.
+/// The deadline of a rank that was told at `since` and has until `until` for the join. It may be later than `until` as any wait for rank 0.
 pub(super) fn patience(since: Instant, until: Instant) -> Instant {
     (since + PATIENCE).min(until.max(since + SILENCE))
 }
@@ -149,7 +149,7 @@ pub(super) fn serve(
             .collect();
         while acceptable && let Ok((stream, peer)) = listener.accept() {
             if candidates.len() == SLOTS {
-                // Those that have proved themselves read the roster; strangers must not interrupt them.
+                // Those that have proved themselves read the roster; unauthenticated peers must not interrupt them.
                 let unproven = candidates.iter().position(|one| one.handshake.is_some());
                 let oldest = candidates.remove(unproven.unwrap_or(0));
                 rejections.refuse(oldest.conn.peer(), "too many connections wait at once");

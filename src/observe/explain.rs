@@ -88,18 +88,18 @@ pub fn explain(files: &[PathBuf]) -> Result<Explanation, TimelineError> {
                 dump.job, dump.size
             )));
         }
-        ranks.push(Told::by(trace, dump));
+        ranks.push(DumpSummary::by(trace, dump));
     }
     let (job, size) = about.unwrap_or_default();
     let present: BTreeSet<u64> = ranks.iter().map(|told| told.rank).collect();
     let silent = (0..size).filter(|rank| !present.contains(rank)).collect();
     let (culprits, verdict) = Evidence { ranks: &ranks, silent: &silent }.verdict();
-    let ranks = ranks.into_iter().map(Told::state).collect();
+    let ranks = ranks.into_iter().map(DumpSummary::state).collect();
     Ok(Explanation { job, size, ranks, silent, culprits, verdict })
 }
 
 /// An operation is known by the track of the recorder that it is on, and its number there.
-type Place = (Track, u64);
+type OperationRef = (Track, u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Track {
@@ -118,24 +118,24 @@ struct Start {
 
 /// What one dump says.
 #[derive(Debug)]
-struct Told {
+struct DumpSummary {
     rank: u64,
     host: String,
     cause: String,
     /// Operations that were started and not finished, also those that failed.
-    open: BTreeMap<Place, Start>,
+    open: BTreeMap<OperationRef, Start>,
     /// The last operation that was started, and the last that was finished.
     started: BTreeMap<Track, u64>,
     finished: BTreeMap<Track, u64>,
     /// Whom the rank blames, and why.
     blames: Option<(u64, Option<String>)>,
     /// Messages by operation and peer.
-    sent: BTreeSet<(Place, u64)>,
-    received: BTreeSet<(Place, u64)>,
+    sent: BTreeSet<(OperationRef, u64)>,
+    received: BTreeSet<(OperationRef, u64)>,
     written_ns: i64,
 }
 
-impl Told {
+impl DumpSummary {
     fn by(trace: &Trace, dump: &DumpAbout) -> Self {
         let mut told = Self {
             rank: trace.rank,
@@ -197,7 +197,7 @@ impl Told {
         told
     }
 
-    fn has_started(&self, (track, seq): Place) -> bool {
+    fn has_started(&self, (track, seq): OperationRef) -> bool {
         self.started.get(&track).is_some_and(|last| *last >= seq)
     }
 
@@ -214,7 +214,7 @@ impl Told {
         }
     }
 
-    fn open_operation(&self, (track, seq): Place, start: &Start) -> OpenOperation {
+    fn open_operation(&self, (track, seq): OperationRef, start: &Start) -> OpenOperation {
         OpenOperation {
             seq,
             is_small: track == Track::Small,
@@ -226,13 +226,13 @@ impl Told {
     }
 }
 
-fn latest(of: &mut BTreeMap<Track, u64>, (track, seq): Place) {
+fn latest(of: &mut BTreeMap<Track, u64>, (track, seq): OperationRef) {
     of.entry(track).and_modify(|last| *last = seq.max(*last)).or_insert(seq);
 }
 
 /// All dumps together.
 struct Evidence<'a> {
-    ranks: &'a [Told],
+    ranks: &'a [DumpSummary],
     silent: &'a Vec<u64>,
 }
 
@@ -325,7 +325,7 @@ impl Evidence<'_> {
     }
 
     /// The first operation that some rank had started and not finished.
-    fn first_open(&self) -> Option<(Place, Start)> {
+    fn first_open(&self) -> Option<(OperationRef, Start)> {
         let open = self.ranks.iter().filter_map(|told| told.open.iter().next());
         open.min_by_key(|(place, _)| **place).map(|(place, start)| (*place, start.clone()))
     }
@@ -343,7 +343,7 @@ fn ranks(ranks: &[u64]) -> String {
     }
 }
 
-fn operation((track, seq): Place, start: &Start) -> String {
+fn operation((track, seq): OperationRef, start: &Start) -> String {
     let Start { tensor, step, bytes, .. } = start;
     let small = if track == Track::Small { "small " } else { "" };
     let tensor = tensor.as_ref().map(|name| format!("tensor \"{name}\", ")).unwrap_or_default();

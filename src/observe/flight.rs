@@ -39,14 +39,14 @@ pub(crate) const GROUPS: &str = "groups of some ranks";
 pub(crate) const UNNAMED: &str = "ad hoc";
 
 /// An operation: its group as a recorder knows it, and its number there.
-pub(crate) type Place = (u16, u64);
+pub(crate) type OperationRef = (u16, u64);
 
 /// What the program calls operations outside the table, by their places: the last ones.
 #[derive(Debug, Default)]
-pub(crate) struct Labels(Mutex<VecDeque<(Place, Arc<str>)>>);
+pub(crate) struct Labels(Mutex<VecDeque<(OperationRef, Arc<str>)>>);
 
 impl Labels {
-    pub(crate) fn keep(&self, place: Place, label: Arc<str>) {
+    pub(crate) fn keep(&self, place: OperationRef, label: Arc<str>) {
         let mut labels = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if labels.len() >= LABELS {
             labels.pop_front();
@@ -54,7 +54,7 @@ impl Labels {
         labels.push_back((place, label));
     }
 
-    fn by_place(&self) -> HashMap<Place, Arc<str>> {
+    fn by_place(&self) -> HashMap<OperationRef, Arc<str>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
@@ -178,11 +178,15 @@ impl Flight {
 }
 
 /// Events as the file has them. The end of an operation whose start is there, too, is drawn with its length.
-fn lines(records: &[Record], names: Option<&NameOf>, labels: &HashMap<Place, Arc<str>>) -> Vec<TraceLine> {
+fn lines(
+    records: &[Record],
+    names: Option<&NameOf>,
+    labels: &HashMap<OperationRef, Arc<str>>,
+) -> Vec<TraceLine> {
     // Only those of the group of all are in its table.
     let registered = |record: &Record| record.tensor.filter(|_| record.group == 0);
     let named = |record: &Record| names.zip(registered(record)).and_then(|(names, tensor)| names(tensor));
-    let mut started: HashMap<Place, &Record> = HashMap::new();
+    let mut started: HashMap<OperationRef, &Record> = HashMap::new();
     let mut lines = Vec::with_capacity(records.len());
     for record in records {
         let mut args = Args { group: (record.group != 0).then_some(record.group), ..args(record) };
@@ -221,7 +225,7 @@ fn lines(records: &[Record], names: Option<&NameOf>, labels: &HashMap<Place, Arc
     lines
 }
 
-fn place(record: &Record) -> Place {
+fn place(record: &Record) -> OperationRef {
     (record.group, record.seq)
 }
 

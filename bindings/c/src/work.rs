@@ -21,11 +21,8 @@ use shouter::{CollectiveCall, Error, Staging, TensorId};
 
 use crate::error::{SHOUTER_OK, Status, guard, null, remember};
 use crate::handle::{Shouter, group};
-use crate::types::{self, Dtype, Layout, Op};
+use crate::types::{self, Dtype, LONGEST_WAIT, Layout, Op};
 use started::Counted;
-
-/// Longer waits are this long: a sum of a time and a duration must not overflow.
-const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// Memory of this host, page-locked memory included.
 pub const SHOUTER_MEMORY_HOST: i32 = 0;

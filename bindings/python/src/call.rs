@@ -11,14 +11,14 @@ pub(crate) type Span = (usize, usize);
 pub(crate) struct Message {
     pub(crate) span: Span,
     pub(crate) dtype: DType,
-    pub(crate) way: Way,
+    pub(crate) endpoint: Endpoint,
     /// Of memory of a GPU: the stream that it is ordered with.
     pub(crate) stream: Option<u64>,
 }
 
 /// Where a message goes, or where it may come from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Endpoint {
     To { rank: u32, tag: u32, synchronous: bool },
     From { source: Source, tag: Tag },
 }
@@ -74,7 +74,7 @@ impl Counts {
     }
 }
 
-impl Way {
+impl Endpoint {
     pub(crate) fn from(source: Option<u32>, tag: Option<u32>) -> Self {
         Self::From { source: source.map_or(Source::Any, Source::Rank), tag: tag.map_or(Tag::Any, Tag::Is) }
     }

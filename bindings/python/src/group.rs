@@ -12,7 +12,7 @@ use pyo3::types::PyDict;
 use shouter::{Error, TensorSpec};
 
 use crate::buffer::{Buffer, Kept};
-use crate::call::{self, Call, Counts, GivenCounts, Way};
+use crate::call::{self, Call, Counts, Endpoint, GivenCounts};
 use crate::error::{argument, raised};
 use crate::memory::Memory;
 use crate::sys;
@@ -188,7 +188,7 @@ impl Group {
         synchronous: bool,
     ) -> PyResult<Work> {
         let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
-        self.messages(py, [(buffer, Way::To { rank: to, tag, synchronous })], Returns::Nothing)
+        self.messages(py, [(buffer, Endpoint::To { rank: to, tag, synchronous })], Returns::Nothing)
     }
 
     /// Starts a receive into an array; the handle's `wait` returns a `Status`.
@@ -203,7 +203,7 @@ impl Group {
     ) -> PyResult<Work> {
         let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
         let buffer = buffer.writable(py, "the array")?;
-        self.messages(py, [(buffer, Way::from(source, tag))], Returns::Status)
+        self.messages(py, [(buffer, Endpoint::from(source, tag))], Returns::Status)
     }
 
     /// Starts a send and a receive at once; the handle's `wait` returns the `Status` of what was received.
@@ -223,8 +223,8 @@ impl Group {
         let dtype = call::dtype_of(py, dtype)?;
         let into = Buffer::of(into, "the output", dtype)?.writable(py, "the output")?;
         let from = Buffer::of(array, "the input", dtype)?;
-        let send = Way::To { rank: to, tag, synchronous: false };
-        self.messages(py, [(into, Way::from(source, receive_tag)), (from, send)], Returns::Status)
+        let send = Endpoint::To { rank: to, tag, synchronous: false };
+        self.messages(py, [(into, Endpoint::from(source, receive_tag)), (from, send)], Returns::Status)
     }
 
     /// Starts a send of the elements at an address, as `start` does.
@@ -242,7 +242,14 @@ impl Group {
         keep: Option<Py<PyAny>>,
         stream: Option<u64>,
     ) -> PyResult<Work> {
-        self.message_at(py, (address, bytes), dtype, Way::To { rank: to, tag, synchronous }, keep, stream)
+        self.message_at(
+            py,
+            (address, bytes),
+            dtype,
+            Endpoint::To { rank: to, tag, synchronous },
+            keep,
+            stream,
+        )
     }
 
     /// Starts a receive into memory at an address; the handle's `wait` returns a `Status`.
@@ -259,7 +266,7 @@ impl Group {
         keep: Option<Py<PyAny>>,
         stream: Option<u64>,
     ) -> PyResult<Work> {
-        self.message_at(py, (address, bytes), dtype, Way::from(source, tag), keep, stream)
+        self.message_at(py, (address, bytes), dtype, Endpoint::from(source, tag), keep, stream)
     }
 
     /// Agrees with all ranks on tensors: each has a name, a kind, a count, a type, a reduction and a root. Returns their numbers.
@@ -427,7 +434,7 @@ impl Group {
         Ok(())
     }
 
-    /// Leaves the group without a word: its operations under way end, for the others with this rank as the culprit.
+    /// Leaves the group without a word: its operations under endpoint end, for the others with this rank as the culprit.
     fn leave(&self, py: Python<'_>) {
         if let Some(group) = self.take() {
             py.detach(|| drop(group));

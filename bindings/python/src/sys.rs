@@ -1,7 +1,7 @@
 //! The calls of the library that take memory by address.
 #![allow(
     unsafe_code,
-    reason = "memory of Python's objects, which their owners keep for as long as an operation is under way"
+    reason = "memory of Python's objects, which their owners keep for as long as an operation is under endpoint"
 )]
 
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use shouter::{Error, Exchange, Group, Tensor, TensorId, Work};
 
-use crate::call::{Call, Message, Way};
+use crate::call::{Call, Endpoint, Message};
 
 /// Starts a collective.
 ///
@@ -45,16 +45,18 @@ pub(crate) fn push(group: &Group, tensor: TensorId, call: &Call, count: usize) -
 /// Starts sends and receives, as one operation. Their memory is kept until it has ended, as for [`start`].
 pub(crate) fn start_messages(group: &Group, messages: &[Message]) -> Result<Work, Error> {
     let exchange = |message: &Message| {
-        let &Message { span: (at, bytes), dtype, way, stream } = message;
+        let &Message { span: (at, bytes), dtype, endpoint, stream } = message;
         let count = bytes / dtype.size();
         // SAFETY: see `start`.
         unsafe {
-            let exchange = match way {
-                Way::To { rank, tag, synchronous } => {
+            let exchange = match endpoint {
+                Endpoint::To { rank, tag, synchronous } => {
                     let sent = Exchange::send_raw(at as *const u8, count, dtype, rank, tag)?;
                     if synchronous { sent.synchronous() } else { sent }
                 }
-                Way::From { source, tag } => Exchange::receive_raw(at as *mut u8, count, dtype, source, tag)?,
+                Endpoint::From { source, tag } => {
+                    Exchange::receive_raw(at as *mut u8, count, dtype, source, tag)?
+                }
             };
             Ok(match stream {
                 Some(stream) => exchange.on_cuda(stream),

@@ -169,16 +169,16 @@ fn offset(group: &Group, peer: u32, limit: Duration) -> Result<Offset, Error> {
         group.receive(&mut told, peer, CONTROL)?;
         let t4 = wall();
         let [t2, t3] = told;
-        let (delay, doubled) = trip([t1, t2, t3, t4]);
+        let (delay, twice_the_offset) = trip([t1, t2, t3, t4]);
         if best.is_none_or(|(least, _)| delay < least) {
-            best = Some((delay, doubled));
+            best = Some((delay, twice_the_offset));
         }
         if is_last {
             break;
         }
     }
-    let (delay, doubled) = best.unwrap_or_default();
-    Ok(Offset { offset_us: doubled as f64 / 2e3, uncertainty_us: delay.max(0) as f64 / 2e3 })
+    let (delay, twice_the_offset) = best.unwrap_or_default();
+    Ok(Offset { offset_us: twice_the_offset as f64 / 2e3, uncertainty_us: delay.max(0) as f64 / 2e3 })
 }
 
 /// Delay of a round trip, and twice the offset that it tells, in nanoseconds: of the times at which the request was sent and received and the

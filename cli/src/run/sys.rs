@@ -91,8 +91,10 @@ pub(super) enum Half {
 
 /// Makes two processes of this one, which must have one thread. Both take in the orphans among their descendants.
 ///
-/// The keeper has a session of its own, so that neither a terminal's signals nor a shell's to the whole job reach it but
-/// through the front; the death of the front is a signal to it ([`FRONT_DIED`]).
+/// Neither a terminal's signals nor a shell's to the whole job reach the keeper but through the front; the death of the
+/// front is a signal to it ([`FRONT_DIED`]). With a controlling terminal the keeper gets a session of its own. Without one
+/// a process group is enough, and the job stays in the launcher's scheduling autogroup: jobs that share cores from
+/// sessions of their own can keep each other from running for seconds (docs/decisions.md).
 pub(super) fn split() -> io::Result<Half> {
     let front = std::process::id();
     set_child_subreaper(Some(process::getpid()))?;
@@ -105,12 +107,21 @@ pub(super) fn split() -> io::Result<Half> {
             return Ok(Half::Front { keeper });
         }
     }
-    process::setsid()?;
+    if has_terminal() {
+        process::setsid()?;
+    } else {
+        process::setpgid(None, None)?;
+    }
     set_child_subreaper(Some(process::getpid()))?;
     set_parent_process_death_signal(Signal::from_named_raw(FRONT_DIED))?;
     // A wish: only tools look at it.
     let _ = rustix::thread::set_name(KEEPER);
     Ok(Half::Keeper { front })
+}
+
+/// Whether this process has a controlling terminal: `/dev/tty` can be opened then alone.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
 }
 
 /// Whether a process is this one's parent, and therefore alive.

@@ -8,7 +8,7 @@ use crate::wire::rud::Held;
 #[cfg(test)]
 mod tests;
 
-/// The acknowledgements that are owed, and those that were asked for.
+/// The acknowledgements that are pending, and those that were asked for.
 ///
 /// `at` is set from the first of `unacked` datagrams until it has passed; then, as after `every` of them, an acknowledgement is
 /// `due`. A datagram that reports all ends all three: every datagram acknowledges.
@@ -92,7 +92,7 @@ impl Acks {
 
     /// One is due at the next opportunity, if `wanted`.
     #[inline]
-    pub(super) fn hurry(&mut self, wanted: bool) {
+    pub(super) fn set_due(&mut self, wanted: bool) {
         self.due |= wanted;
     }
 

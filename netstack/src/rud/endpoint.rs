@@ -9,7 +9,7 @@ use super::api::{
     OpenError, SendError, SessionId, SessionParams, Sink,
 };
 use super::recovery::NEVER;
-use super::session::{Accepted, Look, Session, Stranger, TransmitOutcome};
+use super::session::{Accepted, Look, Session, TransmitOutcome, UnknownSender};
 use super::table::TagTable;
 use crate::device::FramesOut;
 use crate::ip::peers::Peers;
@@ -87,9 +87,9 @@ pub struct Endpoint {
     earliest: u64,
     frames_out: FramesOut,
     /// The last: enough for a clue, and no work for whoever is flooded with such datagrams.
-    stranger: Option<Stranger>,
+    unknown: Option<UnknownSender>,
     /// The sessions have not heard of it.
-    stranger_is_new: bool,
+    unknown_is_new: bool,
     counters: EndpointCounters,
 }
 
@@ -107,8 +107,8 @@ impl Endpoint {
             looks: Looks::default(),
             earliest: NEVER,
             frames_out: FramesOut::None,
-            stranger: None,
-            stranger_is_new: false,
+            unknown: None,
+            unknown_is_new: false,
             counters: EndpointCounters::default(),
             config,
         }
@@ -310,8 +310,8 @@ impl Endpoint {
         };
         let Some(index) = self.tags.get(header.tag) else {
             self.counters.unknown_session += 1;
-            self.stranger = Some(Stranger { from: meta.src_ip, at: now });
-            self.stranger_is_new = true;
+            self.unknown = Some(UnknownSender { from: meta.src_ip, at: now });
+            self.unknown_is_new = true;
             return;
         };
         let entry = &mut self.entries[index as usize];
@@ -392,10 +392,10 @@ impl Endpoint {
             return;
         }
         self.earliest = NEVER;
-        let all = core::mem::take(&mut self.stranger_is_new);
+        let all = core::mem::take(&mut self.unknown_is_new);
         for (index, entry) in self.entries.iter_mut().enumerate() {
             if let Some(session) = entry.session.as_deref_mut().filter(|_| all || entry.due <= now) {
-                session.on_timeout(now, self.stranger, sink);
+                session.on_timeout(now, self.unknown, sink);
                 entry.due = session.deadline();
                 if session.wants_transmit(now) {
                     Self::make_ready(&mut self.ready, entry, index as u16);

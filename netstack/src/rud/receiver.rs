@@ -72,7 +72,7 @@ impl Receiver {
 
     /// Whether there is something to report besides the floor.
     #[inline]
-    pub(super) fn owes(&self) -> bool {
+    pub(super) fn ack_pending(&self) -> bool {
         self.fresh | self.refusals != 0
     }
 

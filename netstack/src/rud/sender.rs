@@ -357,14 +357,14 @@ impl Sender {
         acked: &mut Acked,
         release: &mut impl FnMut(MessageToken),
     ) {
-        let mut news = self.sequence.unsettled(start, received | refused);
-        if news == 0 {
+        let mut unsettled = self.sequence.unsettled(start, received | refused);
+        if unsettled == 0 {
             return;
         }
-        while news != 0 {
-            let bit = news & news.wrapping_neg();
-            let psn = start.plus(news.trailing_zeros());
-            news ^= bit;
+        while unsettled != 0 {
+            let bit = unsettled & unsettled.wrapping_neg();
+            let psn = start.plus(unsettled.trailing_zeros());
+            unsettled ^= bit;
             let Some(at) = self.sequence.settle(psn) else { continue };
             if received & bit != 0 {
                 self.consumed(context, at, acked, release);

@@ -34,7 +34,7 @@ pub(super) enum Accepted {
 
 /// Who sent a datagram with a tag of no session, and when.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stranger {
+pub(super) struct UnknownSender {
     pub(super) from: IpAddr,
     pub(super) at: u64,
 }
@@ -238,7 +238,7 @@ impl Session {
                 self.on_stamp(Look { now, late }, header, datagram);
             }
         }
-        self.acks.hurry(header.ack_request);
+        self.acks.set_due(header.ack_request);
         Accepted::Yes
     }
 
@@ -255,7 +255,7 @@ impl Session {
                     }
                     Disposition::Refused(why) => {
                         self.receiver.refused(header.psn);
-                        self.acks.hurry(true);
+                        self.acks.set_due(true);
                         self.counters.refused += 1;
                         self.counters.refused_not_ready += u64::from(why == RefusalReason::NotReady);
                     }
@@ -263,7 +263,7 @@ impl Session {
             }
             Arrival::Duplicate => {
                 self.receiver.duplicate(header.psn);
-                self.acks.hurry(true);
+                self.acks.set_due(true);
                 self.counters.duplicates += 1;
             }
             Arrival::OutOfWindow => self.counters.out_of_window += 1,
@@ -330,8 +330,8 @@ impl Session {
         }
     }
 
-    /// Lets every timer fire whose time has come. `stranger` sent the last datagram with a tag of no session.
-    pub(super) fn on_timeout(&mut self, now: u64, stranger: Option<Stranger>, sink: &mut impl Sink) {
+    /// Lets every timer fire whose time has come. `unknown` sent the last datagram with a tag of no session.
+    pub(super) fn on_timeout(&mut self, now: u64, unknown: Option<UnknownSender>, sink: &mut impl Sink) {
         if self.failed {
             return;
         }
@@ -361,8 +361,8 @@ impl Session {
                 }
             }
         }
-        if let Some(stranger) = stranger.filter(|stranger| stranger.from == self.paths.remote_ip()) {
-            self.liveness.on_clue(stranger.at, Clue::UnknownSession);
+        if let Some(unknown) = unknown.filter(|unknown| unknown.from == self.paths.remote_ip()) {
+            self.liveness.on_clue(unknown.at, Clue::UnknownSession);
         }
         if let Some(Silence { silent, clue }) = self.liveness.on_timeout(now) {
             let timeouts = if self.sender.is_quiet() { 0 } else { self.recovery.backoff() };

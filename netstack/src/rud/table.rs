@@ -70,7 +70,7 @@ impl TagTable {
             if moved == 0 {
                 break;
             }
-            // An entry may move into the hole unless its home lies between the hole and itself.
+            // An entry may move into the hole unless its preferred bucket lies between the hole and itself.
             let distance = at.wrapping_sub(self.home(moved)) & mask;
             if distance >= at.wrapping_sub(hole) & mask {
                 self.slots[hole] = self.slots[at];

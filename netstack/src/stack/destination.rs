@@ -258,11 +258,11 @@ impl Destinations {
     /// Notes that packets to `remote` longer than `mtu` do not get through, where `current` ones were tried. The caller
     /// has checked that this comes from a host on the path.
     pub(super) fn reduce_path_mtu(&mut self, now: Instant, remote: IpAddr, mtu: u16, current: u16) -> bool {
-        let news = self.path_mtus.reduce(now, remote, mtu, current);
-        if news {
+        let is_new = self.path_mtus.reduce(now, remote, mtu, current);
+        if is_new {
             self.clear();
         }
-        news
+        is_new
     }
 
     /// The largest packet to `remote`, if the path is known to be narrower than the port.

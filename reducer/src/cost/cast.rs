@@ -21,7 +21,7 @@ const SLICE: u64 = 64;
 
 /// A step of one of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct StepRef {
     pub(super) member: usize,
     pub(super) step: u32,
 }
@@ -29,8 +29,8 @@ pub(super) struct Place {
 /// A message: its sender's step and its receiver's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
-    pub(super) send: Place,
-    pub(super) receive: Place,
+    pub(super) send: StepRef,
+    pub(super) receive: StepRef,
 }
 
 /// The ranks that are evaluated.
@@ -117,11 +117,11 @@ fn links(schedules: &[Schedule], like: Option<Rank>) -> Vec<Link> {
         let mut unknown = Vec::new();
         for (step, len, from, round) in receives(schedule) {
             let sender = members.get(&from.0).or_else(|| members.get(&like?.0)).copied();
-            let receive = Place { member, step };
+            let receive = StepRef { member, step };
             match sender {
                 Some(sender) if sender != member => {
                     if let Some(StepId(step)) = schedules[sender].send(me, round) {
-                        links.push(Link { send: Place { member: sender, step }, receive });
+                        links.push(Link { send: StepRef { member: sender, step }, receive });
                     }
                 }
                 _ => unknown.push((step, (round, len))),
@@ -132,8 +132,8 @@ fn links(schedules: &[Schedule], like: Option<Rank>) -> Vec<Link> {
             _ => None,
         });
         let of_own = |(send, receive)| Link {
-            send: Place { member, step: send },
-            receive: Place { member, step: receive },
+            send: StepRef { member, step: send },
+            receive: StepRef { member, step: receive },
         };
         links.extend(in_order(sends, unknown).into_iter().map(of_own));
     }

@@ -3,7 +3,7 @@
 //! A rank's core runs one step at a time, of those that are ready the one that became so first. A message's bytes cost its sender's core,
 //! the sender's wire, the receiver's wire and the receiver's core; these overlap, but for the latency and the overhead at both ends.
 
-use super::cast::{Cast, Place};
+use super::cast::{Cast, StepRef};
 use super::{Costs, Picoseconds};
 use crate::schedule::{Action, Buffer, Schedule, StepId};
 use crate::transport::LaneFlag;
@@ -29,7 +29,7 @@ pub(super) fn run(cast: &Cast, costs: &Costs, credit: bool) -> Picoseconds {
 
 /// One step's state.
 #[derive(Clone, Copy, Debug, Default)]
-struct State {
+struct StepState {
     /// Edges within the rank that it waits for.
     edges: u32,
     /// What it waits for of other ranks: a message, a grant, flags.
@@ -48,7 +48,7 @@ struct Run<'a> {
     credit: bool,
     /// The first step of each member, among all.
     base: Vec<usize>,
-    states: Vec<State>,
+    states: Vec<StepState>,
     /// Where the message of each send goes, and who grants it; by step among all, in the order of the links.
     receivers: Vec<Vec<usize>>,
     granted_by: Vec<Option<usize>>,
@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
             costs,
             credit,
             base,
-            states: vec![State::default(); total],
+            states: vec![StepState::default(); total],
             receivers: vec![Vec::new(); total],
             granted_by: vec![None; total],
             grants: vec![Vec::new(); total],
@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
         run
     }
 
-    fn id(&self, place: Place) -> usize {
+    fn id(&self, place: StepRef) -> usize {
         self.base[place.member] + place.step as usize
     }
 
@@ -132,7 +132,7 @@ impl<'a> Run<'a> {
         };
         for (member, schedule, step, at) in each(self.cast) {
             if let Action::Signal { flag } = step.action {
-                let id = self.id(Place { member, step: at });
+                let id = self.id(StepRef { member, step: at });
                 signals.insert((schedule.problem().rank.0, step.chunk, flag), id);
             }
         }
@@ -146,7 +146,7 @@ impl<'a> Run<'a> {
                 _ => continue,
             };
             let Some(chunk) = chunk else { continue };
-            let id = self.id(Place { member, step: at });
+            let id = self.id(StepRef { member, step: at });
             for local in locals.filter(|&local| local != me) {
                 if let Some(&signal) = signals.get(&(grid.rank_at(node, local).0, chunk, flag)) {
                     self.waiters[signal].push(id);
@@ -156,9 +156,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn place(&self, id: usize) -> Place {
+    fn place(&self, id: usize) -> StepRef {
         let member = self.base.partition_point(|&base| base <= id) - 1;
-        Place { member, step: (id - self.base[member]) as u32 }
+        StepRef { member, step: (id - self.base[member]) as u32 }
     }
 
     /// All steps of its own rank that a step waits for are done: its message may come.
@@ -194,7 +194,7 @@ impl<'a> Run<'a> {
     }
 
     fn step(&mut self, at: u64, id: usize) {
-        let Place { member, step } = self.place(id);
+        let StepRef { member, step } = self.place(id);
         let schedule = &self.cast.schedules[member];
         let action = &schedule.steps()[step as usize].action;
         let start = at.max(self.core[member]);

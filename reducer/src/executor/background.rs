@@ -121,7 +121,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         self.started(op, step, started)
     }
 
-    /// Lets the accelerator fold in the background.
+    /// Starts a fold on the accelerator, which runs in the background.
     #[cold]
     pub(super) fn fold_in_background(
         &mut self,

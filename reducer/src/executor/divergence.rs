@@ -262,7 +262,7 @@ impl Executor {
 
 impl Executor {
     /// For operations that wait for long: looks whether a rank of the node runs something else than this rank, and tells the
-    /// nodes waited for what runs here, once for each operation. The group ends where they run something else.
+    /// nodes that it waits for which operation this is, once for each. The group ends where they run something else.
     #[cold]
     pub fn compare<N: NodeMemory>(&mut self, node: Option<&N>) {
         if let Some(node) = node {

@@ -16,7 +16,7 @@ pub(super) struct Ended {
     completed: VecDeque<Completed>,
     /// Why the group has ended.
     cause: Option<Arc<AbortCause>>,
-    /// The rank that has given up, as another one says. Why is told by other ways.
+    /// The rank that has given up, as another one says. The reason arrives separately.
     gave_up: Option<Rank>,
 }
 
@@ -76,7 +76,8 @@ impl Executor {
         }
     }
 
-    /// The rank that has given up, as another one says: in the group of all that does not end the group, for why is told by other ways.
+    /// The rank that has given up, as another one says: in the group of all that does not end the group, for the reason arrives over
+    /// the control connections.
     pub fn given_up(&self) -> Option<Rank> {
         self.ended.gave_up.filter(|_| !self.ended.is_over())
     }
@@ -116,7 +117,7 @@ impl Executor {
     }
 
     /// Whether no operation runs, and no transport or accelerator refers to anything of this executor or of its operations.
-    pub fn is_at_rest(&self) -> bool {
+    pub fn is_quiesced(&self) -> bool {
         self.ring.iter().all(|op| op.state() == OpState::Vacant)
     }
 

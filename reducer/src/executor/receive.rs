@@ -131,7 +131,7 @@ impl Executor {
             return self.park(header, payload);
         }
         if !self.ring.op(seq).runs(seq) {
-            // This rank may be through with what another one runs as something else, and waits for.
+            // This rank may have completed an operation in whose place the sender runs another one.
             if self.own_view(seq).is_some_and(|own| own != header.view()) {
                 self.differs(header);
                 return Disposition::Refused(Refusal::Mismatch);

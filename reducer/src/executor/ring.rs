@@ -17,7 +17,7 @@ use std::sync::Arc;
 type Urgency = (u32, u64);
 
 #[derive(Debug)]
-struct Place {
+struct OpSlot {
     op: Op,
     /// It is in the list of those that are due.
     listed: bool,
@@ -27,7 +27,7 @@ struct Place {
 #[derive(Debug)]
 pub(super) struct Ring {
     /// Operation `seq` lives at `seq & mask`.
-    places: Vec<Place>,
+    places: Vec<OpSlot>,
     mask: u64,
     next_seq: u64,
     /// Operations whose steps are not chosen yet, in their order.
@@ -44,7 +44,7 @@ impl Ring {
     /// Places for so many operations at once, a power of two.
     pub(super) fn new(operations: usize) -> Self {
         Self {
-            places: (0..operations).map(|_| Place { op: Op::vacant(), listed: false }).collect(),
+            places: (0..operations).map(|_| OpSlot { op: Op::vacant(), listed: false }).collect(),
             mask: operations as u64 - 1,
             next_seq: 0,
             undecided: VecDeque::new(),
@@ -187,7 +187,7 @@ impl Ring {
     /// Whether the list holds the operations that are due and no other, as it does after a poll.
     #[cfg(test)]
     pub(super) fn lists_what_is_due(&self) -> bool {
-        let is_right = |place: &Place| {
+        let is_right = |place: &OpSlot| {
             let listed = self.due.contains(&place.op.entry()) && place.op.state() == OpState::Running;
             [place.listed, listed] == [place.op.is_due(); 2]
         };

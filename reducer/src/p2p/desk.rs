@@ -12,7 +12,7 @@ use crate::transport::{SendError, SendToken, Transport};
 use core::time::Duration;
 use std::collections::VecDeque;
 
-/// It.
+/// State that sends and receives share.
 #[derive(Debug)]
 pub(super) struct Desk {
     pub(super) config: MessengerConfig,

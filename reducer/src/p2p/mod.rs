@@ -236,12 +236,12 @@ impl Messenger {
     }
 
     /// Whether no transport refers to memory of a send, a copy included.
-    pub fn is_at_rest(&self) -> bool {
+    pub fn is_quiesced(&self) -> bool {
         self.sends.iter().all(|(_, send)| send.unreleased == 0)
     }
 
     /// Whether one of these ranks has still to be sent a message, or a part of it; that its send may have ended does not matter.
-    pub fn owes(&self, ranks: impl Fn(Rank) -> bool) -> bool {
+    pub fn has_unacknowledged(&self, ranks: impl Fn(Rank) -> bool) -> bool {
         let own = self.desk.config.rank;
         self.sends.iter().any(|(_, send)| send.failure.is_none() && send.to != own && ranks(send.to))
     }

@@ -144,7 +144,7 @@ pub(super) struct Waiting {
 
 /// Messages that receives have taken, and that the peer has not been told of: neighbours.
 #[derive(Debug, Default)]
-pub(super) struct Untold {
+pub(super) struct Unreported {
     pub(super) first: u64,
     pub(super) count: u32,
     pub(super) cost: usize,
@@ -162,7 +162,7 @@ pub(super) struct Inbound {
     pub(super) waiting: VecDeque<Waiting>,
     /// Receives from this peer without a message, in order.
     pub(super) posted: VecDeque<Receive>,
-    pub(super) untold: Untold,
+    pub(super) unreported: Unreported,
 }
 
 impl Inbound {

@@ -3,7 +3,7 @@
 use super::Messenger;
 use super::api::{PostError, ReceiveRequest, Status, TransferError, TransferId};
 use super::fragments::FragmentIs;
-use super::peer::{Body, Inbound, Incoming, OVERHEAD, Receive, Untold, Waiting};
+use super::peer::{Body, Inbound, Incoming, OVERHEAD, Receive, Unreported, Waiting};
 use super::wire::{DOES_NOT_FIT, Envelope};
 use crate::executor::Disposition;
 use crate::grid::Rank;
@@ -108,7 +108,7 @@ impl Messenger {
                 self.recycle(buffer);
             }
         }
-        self.tell_of(from, Untold { first: seq, count: 1, cost: 0 });
+        self.tell_of(from, Unreported { first: seq, count: 1, cost: 0 });
     }
 
     /// Gives a message to the receive that takes it.
@@ -189,16 +189,16 @@ impl Messenger {
 
     /// Notes that a receive has taken a message that came unasked; its sender hears of it soon.
     fn taken(&mut self, from: Rank, seq: u64, cost: usize) {
-        let untold = &mut self.peers.at(from).inbound.untold;
-        let joins = untold.count > 0 && untold.first + u64::from(untold.count) == seq;
+        let unreported = &mut self.peers.at(from).inbound.unreported;
+        let joins = unreported.count > 0 && unreported.first + u64::from(unreported.count) == seq;
         let before = match joins {
-            true => Untold::default(),
-            false => std::mem::replace(untold, Untold { first: seq, count: 0, cost: 0 }),
+            true => Unreported::default(),
+            false => std::mem::replace(unreported, Unreported { first: seq, count: 0, cost: 0 }),
         };
-        untold.count += 1;
-        untold.cost += cost;
-        let many = untold.count >= TELL || untold.cost >= self.desk.config.room_bytes / 8;
-        let now = if many { std::mem::take(untold) } else { Untold::default() };
+        unreported.count += 1;
+        unreported.cost += cost;
+        let many = unreported.count >= TELL || unreported.cost >= self.desk.config.room_bytes / 8;
+        let now = if many { std::mem::take(unreported) } else { Unreported::default() };
         self.tell_of(from, before);
         self.tell_of(from, now);
         if !many {
@@ -207,19 +207,19 @@ impl Messenger {
     }
 
     /// Tells a sender which messages were taken.
-    fn tell_of(&mut self, from: Rank, untold: Untold) {
-        if untold.count > 0 && from != self.desk.config.rank {
-            let header = Envelope { seq: untold.first, tag: 0, dtype: crate::dtype::DType::U8, count: 0 }
+    fn tell_of(&mut self, from: Rank, unreported: Unreported) {
+        if unreported.count > 0 && from != self.desk.config.rank {
+            let header = Envelope { seq: unreported.first, tag: 0, dtype: crate::dtype::DType::U8, count: 0 }
                 .header(&self.desk.config, MessageKind::Taken);
-            self.desk.control(from, Header { len: untold.count, ..header });
+            self.desk.control(from, Header { len: unreported.count, ..header });
         }
     }
 
     /// Tells all senders what was taken.
     pub(super) fn tell(&mut self) {
         while let Some(rank) = self.peers.next_to_tell() {
-            let untold = std::mem::take(&mut self.peers.at(rank).inbound.untold);
-            self.tell_of(rank, untold);
+            let unreported = std::mem::take(&mut self.peers.at(rank).inbound.unreported);
+            self.tell_of(rank, unreported);
         }
     }
 

@@ -30,7 +30,7 @@ impl Envelope {
             src: config.rank,
             key: MatchKey { group: config.group, epoch: config.epoch, seq },
             identity: Identity::AdHoc { root: Rank(tag) },
-            // The kind says what it is; no collective has such a one.
+            // No collective uses this kind of message.
             shape: Shape { collective: Collective::Barrier, dtype, op: ReduceOp::Sum, count },
             round: 0,
             offset: 0,

@@ -126,7 +126,7 @@ pub struct AccessRequest {
     /// What goes there; two elements for a compare-and-swap, the expected one and the new one; empty for a get. Nobody writes it until the
     /// access has ended.
     pub data: TensorRegion,
-    /// Where goes what comes back; empty for a put or an accumulate. Nobody else touches it until the access has ended.
+    /// The buffer for the result; empty for a put or an accumulate. Nobody else touches it until the access has ended.
     pub into: TensorRegion,
     /// When to give up; [`Duration::MAX`] to wait for ever.
     pub deadline: Duration,
@@ -185,7 +185,7 @@ impl Denial {
     }
 }
 
-/// Why an access failed. What it has changed in the target's memory, it has changed. The group goes on, unless it has been aborted.
+/// Why an access failed. Changes already made in the target's memory remain. The group goes on, unless it has been aborted.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum AccessError {
     /// The target refuses it.

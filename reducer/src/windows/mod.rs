@@ -310,7 +310,7 @@ impl Windows {
     }
 
     /// Whether no transport refers to memory of an access or an answer, copies included.
-    pub fn is_at_rest(&self) -> bool {
+    pub fn is_quiesced(&self) -> bool {
         self.accesses.iter().all(|(_, access)| access.unreleased == 0)
             && self.answers.iter().all(|(_, answer)| answer.unreleased() == 0)
     }

@@ -294,7 +294,7 @@ impl Windows {
             let room = given.next_multiple_of(GRANULE_UNIT).max(GRANULE_UNIT);
             let header = piece.header(config, MessageKind::Access, out.next);
             let header = Header { granule: room as u32, len: given as u32, ..header };
-            // Nothing of the caller's memory is lent where nothing goes there.
+            // Without payload, the transport does not refer to the caller's memory.
             let token = if given == 0 { SendToken::CONTROL } else { handle.token(false) };
             match transport.send(target, &header, payload, token) {
                 Ok(()) => {}

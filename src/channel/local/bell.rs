@@ -2,7 +2,7 @@
 //!
 //! A rank has a doorbell, a word with a bit for each ring that it reads. A writer sets its bit behind each entry; the rank takes all bits
 //! at once. That costs both sides the exchange of a cache line for each message. So the few rings that bring messages now are *watched*:
-//! the rank looks at their next entries in every turn, and says so in a second word, which hardly ever changes; their writers leave the
+//! the rank looks at their next entries in every poll, and says so in a second word, which hardly ever changes; their writers leave the
 //! doorbell alone.
 //!
 //! Nothing is missed when a rank stops watching: it takes its word back, then looks once more, while a writer completes an entry, then
@@ -13,7 +13,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use crate::channel::shm::NodeSegment;
 
-/// Rings that are watched at a time: a load each in every turn.
+/// Rings that are watched at a time: a load each in every poll.
 const SLOTS: usize = 4;
 
 /// Turns without a message after which a ring is not watched any more: a millisecond or so of a rank that waits.
@@ -57,21 +57,21 @@ impl Bell {
         segment.doorbell(segment.local()).swap(0, Ordering::Acquire)
     }
 
-    /// The bits of the watched rings that are to be looked at; `has_come` says of a bit's number whether its ring has something.
+    /// The bits of the watched rings that are to be looked at; `has_entry` says of a bit's number whether its ring has something.
     #[inline]
-    pub(super) fn look(&mut self, segment: &NodeSegment, has_come: impl Fn(u32) -> bool) -> u64 {
-        if self.mask == 0 { 0 } else { self.look_at_slots(segment, has_come) }
+    pub(super) fn look(&mut self, segment: &NodeSegment, has_entry: impl Fn(u32) -> bool) -> u64 {
+        if self.mask == 0 { 0 } else { self.look_at_slots(segment, has_entry) }
     }
 
-    fn look_at_slots(&mut self, segment: &NodeSegment, has_come: impl Fn(u32) -> bool) -> u64 {
+    fn look_at_slots(&mut self, segment: &NodeSegment, has_entry: impl Fn(u32) -> bool) -> u64 {
         let (mut due, mut quiet) = (0, 0);
         for slot in &mut self.slots {
-            let Some(Slot { at, quiet: turns }) = slot else { continue };
-            if has_come(*at) {
-                *turns = 0;
+            let Some(Slot { at, quiet: polls }) = slot else { continue };
+            if has_entry(*at) {
+                *polls = 0;
                 due |= 1 << *at;
-            } else if *turns < QUIET {
-                *turns += 1;
+            } else if *polls < QUIET {
+                *polls += 1;
             } else {
                 quiet |= 1 << *at;
                 *slot = None;

@@ -9,8 +9,8 @@
 //! with its messages to other hosts, one down from the leader with those from there. So what waits for another host holds up nothing
 //! within this one. The pages of a ring that nobody uses are never touched.
 //!
-//! A payload is copied into a ring, and released with the same turn. A rank has one [doorbell](bell) for all the rings that it reads: a
-//! turn in which nothing has come costs one load of it. Nobody is woken: as with the flags of lanes, a rank that sleeps finds out when it
+//! A payload is copied into a ring, and released with the same poll. A rank has one [doorbell](bell) for all the rings that it reads: a
+//! poll in which nothing has come costs one load of it. Nobody is woken: as with the flags of lanes, a rank that sleeps finds out when it
 //! polls next, at the latest by its helper.
 //!
 //! What the leader does with messages to and from other hosts is described at [relay]. A message keeps the header that its sender has
@@ -203,8 +203,8 @@ impl Local {
     pub(super) fn receive(&mut self, inbox: &mut dyn Inbox) -> bool {
         let Self { segment, readers, upwards, .. } = self;
         self.due |= self.bell.look(segment, |at| match (readers.get(at as usize), &*upwards) {
-            (Some(reader), _) if at < BITS => reader.has_come(segment),
-            (_, Upwards::ByLeader { down, .. }) => down.has_come(segment),
+            (Some(reader), _) if at < BITS => reader.has_entry(segment),
+            (_, Upwards::ByLeader { down, .. }) => down.has_entry(segment),
             _ => false,
         });
         let has_rung = Bell::has_rung(segment);

@@ -10,7 +10,7 @@
 //! cannot take yet is copied and held. A window bounds that, per leader and destination: no more than [`WINDOW`] bytes are on the way
 //! or held, and the destination's leader reports (by [`Relayed`](MessageKind::Relayed)) what was taken, whenever a quarter of
 //! the window was. So one destination that takes nothing stops what goes to it, and the ring of a rank that sends nothing else; it stops no
-//! other rank. A ring, a window and what is held depend on no message of the other direction: there is no circle in which all wait.
+//! other rank. A ring, a window and what is held depend on no message of the other direction: there is no cyclic wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;

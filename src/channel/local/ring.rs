@@ -19,7 +19,7 @@
 //! - A reader learns from the [bell](super::bell) that there is something to acquire.
 //!
 //! A message that cannot be taken yet stays where it is, and later ones are taken before it. Whatever the other side has written, this
-//! side stays inside the ring, and finds [`Garbled`] what cannot be.
+//! side stays inside the ring, and returns [`Garbled`] for an invalid entry.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -207,7 +207,7 @@ impl Reader {
 
     /// Whether an entry is complete that nobody has looked at.
     #[inline]
-    pub(super) fn has_come(&self, segment: &NodeSegment) -> bool {
+    pub(super) fn has_entry(&self, segment: &NodeSegment) -> bool {
         let at = (self.cursor % RING as u64) as usize;
         segment.ring_word(self.ring, at).load(Ordering::Relaxed) != 0 && !self.is_broken
     }

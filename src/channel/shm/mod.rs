@@ -4,7 +4,7 @@
 //!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message
 //!  per rank  a liveness line: heartbeat, process id
 //!            a doorbell: which of the rank's rings may hold something new
-//!            announcements: what the rank has started, so that those who wait can see who differs, and where its tensor lies
+//!            announcements: what the rank has started, by which waiting ranks detect divergence, and where its tensor lies
 //!            two cells for small messages
 //!            four flags for each lane, a cache line each
 //!  per lane  a staging area for each rank, and the node's result

@@ -101,7 +101,7 @@ pub(crate) fn meet(
 }
 
 /// A rank that waits for the segment.
-struct Guest {
+struct WaitingRank {
     local: u32,
     stream: UnixStream,
     /// Bytes of address space that it may still map.
@@ -118,19 +118,19 @@ fn give(
 ) -> Result<NodeSegment, PassError> {
     let listener = UnixListener::bind_addr(name)?;
     listener.set_nonblocking(true)?;
-    let mut guests = Vec::new();
-    let made = gather(&listener, key, first..first + shape.ranks, wait, check, &mut guests).and_then(|()| {
-        let least = guests.iter().map(|guest| guest.room).fold(sys::address_room(), u64::min);
+    let mut waiting = Vec::new();
+    let made = gather(&listener, key, first..first + shape.ranks, wait, check, &mut waiting).and_then(|()| {
+        let least = waiting.iter().map(|rank| rank.room).fold(sys::address_room(), u64::min);
         let segment = NodeSegment::create(shape.within(least))?;
-        guests.iter().try_for_each(|guest| pass(guest, first, &segment))?;
+        waiting.iter().try_for_each(|rank| pass(rank, first, &segment))?;
         Ok(segment)
     });
     made.inspect_err(|error| {
         // Who has the segment already reads no more.
         let refusal = [&[REFUSAL], error.to_string().as_bytes()].concat();
-        for guest in &guests {
-            if let Err(error) = (&guest.stream).write_all(&refusal) {
-                tracing::debug!(local = guest.local, %error, "the reason why there is no shared memory was not sent to a rank");
+        for rank in &waiting {
+            if let Err(error) = (&rank.stream).write_all(&refusal) {
+                tracing::debug!(local = rank.local, %error, "the reason why there is no shared memory was not sent to a rank");
             }
         }
     })
@@ -143,20 +143,20 @@ fn gather(
     ranks: Range<u32>,
     wait: Duration,
     check: Check<'_>,
-    guests: &mut Vec<Guest>,
+    waiting: &mut Vec<WaitingRank>,
 ) -> Result<(), PassError> {
     let begin = Instant::now();
     let first = ranks.start;
     let ranks = ranks.end - first;
-    let is_there = |guests: &[Guest], local| guests.iter().any(|guest| guest.local == local);
-    while guests.len() + 1 < ranks as usize {
+    let is_there = |waiting: &[WaitingRank], local| waiting.iter().any(|rank| rank.local == local);
+    while waiting.len() + 1 < ranks as usize {
         match listener.accept() {
             Ok((stream, _)) => match welcome(stream, key) {
-                Ok(guest) if (1..ranks).contains(&guest.local) && !is_there(guests, guest.local) => {
-                    guests.push(guest)
+                Ok(rank) if (1..ranks).contains(&rank.local) && !is_there(waiting, rank.local) => {
+                    waiting.push(rank)
                 }
-                Ok(guest) => tracing::warn!(
-                    local = guest.local,
+                Ok(rank) => tracing::warn!(
+                    local = rank.local,
                     "a rank that is not due asked for the host's shared memory"
                 ),
                 Err(error) => {
@@ -165,7 +165,7 @@ fn gather(
             },
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 if begin.elapsed() > wait {
-                    let missing = (1..ranks).filter(|local| !is_there(guests, *local));
+                    let missing = (1..ranks).filter(|local| !is_there(waiting, *local));
                     let missing = Missing::of(missing.map(|local| first + local));
                     return Err(PassError::Missing { missing, waited: wait });
                 }
@@ -179,7 +179,7 @@ fn gather(
 }
 
 /// Reads what a rank begins with.
-fn welcome(mut stream: UnixStream, key: &Key) -> io::Result<Guest> {
+fn welcome(mut stream: UnixStream, key: &Key) -> io::Result<WaitingRank> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
@@ -191,15 +191,15 @@ fn welcome(mut stream: UnixStream, key: &Key) -> io::Result<Guest> {
     }
     stream.read_exact(&mut local)?;
     stream.read_exact(&mut room)?;
-    Ok(Guest { local: u32::from_le_bytes(local), stream, room: u64::from_le_bytes(room) })
+    Ok(WaitingRank { local: u32::from_le_bytes(local), stream, room: u64::from_le_bytes(room) })
 }
 
 /// Hands the segment to a rank.
-fn pass(guest: &Guest, first: u32, segment: &NodeSegment) -> Result<(), PassError> {
-    let mut stream = &guest.stream;
+fn pass(rank: &WaitingRank, first: u32, segment: &NodeSegment) -> Result<(), PassError> {
+    let mut stream = &rank.stream;
     sys::send_descriptor(stream, SEGMENT, segment.fd())
         .and_then(|()| stream.write_all(&(segment.arena_bytes() as u64).to_le_bytes()))
-        .map_err(|why| PassError::Gone { rank: first + guest.local, why })
+        .map_err(|why| PassError::Gone { rank: first + rank.local, why })
 }
 
 fn fetch(

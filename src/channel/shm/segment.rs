@@ -298,7 +298,7 @@ impl NodeSegment {
     }
 
     /// Whether no accelerator of a local rank touches any tensor: it says so, or its process has ended.
-    pub(crate) fn is_at_rest(&self, local: u32) -> bool {
+    pub(crate) fn is_quiesced(&self, local: u32) -> bool {
         self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1
             || self.is_gone(local)
     }

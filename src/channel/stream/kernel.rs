@@ -1,6 +1,6 @@
-//! Streams of the kernel's TCP: non-blocking sockets, looked at in every turn (epoll, without waiting).
+//! Streams of the kernel's TCP: non-blocking sockets, looked at in every poll (epoll, without waiting).
 //!
-//! What is written waits for the turn's end and goes out in few calls; extents are free when the kernel has copied
+//! What is written waits for the poll's end and goes out in few calls; extents are free when the kernel has copied
 //! them. The kernel acknowledges whether or not the process runs, so the channel sends heartbeats of its own.
 //! No thread sleeps on a socket: the runtime parks for at most some hundred microseconds while a thread waits, and its
 //! helper looks every few milliseconds between calls.
@@ -28,13 +28,13 @@ use socket::{Socket, Stage};
 /// The listener's name among those that epoll knows.
 const LISTENER: mio::Token = mio::Token(usize::MAX);
 
-/// Announcements taken in one turn.
+/// Announcements taken in one poll.
 const EVENTS: usize = 256;
 
 /// Bytes read in one call.
 const BUFFER: usize = 256 << 10;
 
-/// Bytes read from one connection in one turn; then the others have theirs.
+/// Bytes read from one connection in one poll; then the others have theirs.
 const BUDGET: usize = 1 << 20;
 
 /// Between two looks at what was acknowledged, while something is not.
@@ -75,11 +75,11 @@ pub struct KernelStreams {
     /// Those with something unacknowledged, and when they are looked at.
     watched: Vec<SocketId>,
     sample_at: Instant,
-    /// Those that were not read to their end because their turn was over.
+    /// Those that were not read to their end because their poll was over.
     again: Vec<SocketId>,
     /// When to try to accept again.
     accept_at: Option<Instant>,
-    turn: u64,
+    polls: u64,
     buffer: Box<[u8]>,
     counters: DeviceCounters,
 }
@@ -117,7 +117,7 @@ impl KernelStreams {
             sample_at: Instant::ZERO,
             again: vec![],
             accept_at: None,
-            turn: 0,
+            polls: 0,
             buffer: vec![0; BUFFER].into(),
             counters: DeviceCounters::default(),
         })
@@ -203,7 +203,7 @@ impl KernelStreams {
         }
     }
 
-    /// Sees to it that what was queued is written at the turn's end.
+    /// Sees to it that what was queued is written at the poll's end.
     fn mark(&mut self, id: SocketId) {
         if let Some(socket) = self.get_mut(id)
             && !socket.blocked
@@ -236,14 +236,14 @@ impl KernelStreams {
 
     /// Reads into `buffer`; `Ok(None)` is the end of the data.
     fn read_into(&mut self, id: SocketId, buffer: &mut [u8]) -> Result<usize, Error> {
-        let (turn, dead_after) = (self.turn, self.dead_after);
+        let (poll, dead_after) = (self.polls, self.dead_after);
         let socket = self.get_mut(id).ok_or(Error::Unknown)?;
         match socket.stage {
             Stage::Connecting => return Err(Error::WouldBlock),
             Stage::Failed(failure) => return Err(failure.into()),
             Stage::Open => {}
         }
-        match socket.read(turn, BUDGET, buffer) {
+        match socket.read(poll, BUDGET, buffer) {
             Some(Ok(count)) => {
                 self.counters.rx_bytes += count as u64;
                 Ok(count)
@@ -381,7 +381,7 @@ impl Streams for KernelStreams {
     }
 
     fn receive(&mut self, now: Instant) -> bool {
-        self.turn += 1;
+        self.polls += 1;
         self.events.extend(self.again.drain(..).map(StreamEvent::Readable));
         if self.accept_at.is_some_and(|at| at <= now) {
             self.accept_at = None;

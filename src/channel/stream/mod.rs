@@ -18,7 +18,7 @@
 //! | `outbox` | what waits to be sent to a peer |
 //! | `share` | which connection takes the next fragment |
 //! | `inbox`, `backlog` | what is done with received frames; those that come too early |
-//! | `standing`, `heartbeat` | signs of life, a peer's and this rank's |
+//! | `standing`, `heartbeat` | heartbeats, a peer's and this rank's |
 //! | `side` | messages that are not the executor's |
 //!
 //! When the group ends, fragments that were begun cannot be taken out of a stream: [`StreamChannel::fence`] resets the
@@ -82,7 +82,7 @@ pub type KernelChannel = StreamChannel<KernelStreams>;
 /// The connection of a peer that carries control messages; those for data follow.
 const CONTROL: usize = 0;
 
-/// Rounds of sharing and sending in one turn.
+/// Rounds of sharing and sending in one poll.
 const ROUNDS: usize = 4;
 
 /// What a channel needs to know beside its peers.

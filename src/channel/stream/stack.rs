@@ -139,7 +139,7 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
                 tcp::TcpEvent::Dropped(id, token) => StreamEvent::Dropped(id, token),
                 tcp::TcpEvent::Failed(id, failure) => StreamEvent::Failed(id, failure),
                 tcp::TcpEvent::Closed(id) => StreamEvent::Closed(id),
-                // What found no room is tried again in every turn, and who dials waits for the challenge.
+                // What found no room is tried again in every poll, and who dials waits for the challenge.
                 _ => continue,
             });
         }

@@ -167,7 +167,7 @@ pub trait Streams: 'static {
     /// Sends what was written. True if anything was sent.
     fn transmit(&mut self, now: Instant) -> bool;
 
-    /// When the next turn is needed although nothing may arrive.
+    /// When the next poll is needed although nothing may arrive.
     fn next_deadline(&self) -> Option<Instant>;
 
     /// Gives up what was handed over and waits for a device.

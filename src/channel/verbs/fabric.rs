@@ -202,7 +202,7 @@ pub enum RegisterError {
 /// Memory that a device knows, whichever way it does; it knows it no longer when this is dropped. Both may take seconds.
 pub type Registered = Box<dyn Any + Send>;
 
-/// The part of a registration that may take long, to be made in any thread: no turn of the channel waits for it.
+/// The part of a registration that may take long, to be made in any thread: no poll of the channel waits for it.
 pub type Registering = Box<dyn FnOnce() -> Result<Registered, RegisterError> + Send>;
 
 /// Queue pairs by connection, with slots for each. A connection has one queue pair at a time.

@@ -160,7 +160,7 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
 }
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
-    /// Connections to these ranks; they come up in the turns that follow.
+    /// Connections to these ranks; they come up in the polls that follow.
     pub fn new(fabric: F, control: C, peers: &[Rank], settings: Settings, now: Instant) -> Self {
         let (connections, sizes) = (usize::from(settings.connections.max(1)), fabric.sizes());
         let room = (sizes.slot_bytes as usize).saturating_sub(TRAILER) / GRANULE_UNIT * GRANULE_UNIT;
@@ -228,7 +228,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
 impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
     fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let mut came = false;
-        // In each turn, while there is something to set up.
+        // In each poll, while there is something to set up.
         if let Some(any) = self.control.receive(now, self.alarm.at().is_some(), inbox) {
             came |= any;
             while let Some((rank, bytes)) = self.control.take_side() {

@@ -504,7 +504,7 @@ impl Fabric for Rdma {
             });
             pair.unsignaled = unsignaled;
             if !posted {
-                // What is out goes by the slots of the next queue pair.
+                // Fragments in flight are sent again over the next queue pair, by its slots.
                 self.refused.push(connection);
             }
         }
@@ -521,7 +521,7 @@ impl Fabric for Rdma {
         while let Some(done) = self.early.pop_front() {
             self.complete(&done, events);
         }
-        // It is kept: to clear it in every turn would take longer than the look.
+        // It is kept: to clear it in every poll would take longer than the look.
         let mut done = std::mem::take(&mut self.done);
         match self.queue.poll(&mut done) {
             Ok(count) => done.iter().take(count).for_each(|done| self.complete(done, events)),

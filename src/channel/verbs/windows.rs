@@ -7,7 +7,7 @@ use shouter_reducer::header::Header;
 use super::fabric::Remote;
 use super::message::Window;
 
-/// More than this is not remembered; what it is about goes by the slots.
+/// Beyond this limit credits are not kept, and their fragments use the slots.
 const MOST: usize = 1 << 14;
 
 /// The messages of one credit.

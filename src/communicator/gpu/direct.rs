@@ -223,7 +223,7 @@ impl Group {
             }
         }
         if known.len() >= MOST {
-            self.complain(direct, "as many allocations are registered as are kept");
+            self.warn_once(direct, "as many allocations are registered as are kept");
             return Ok(());
         }
         let registered = match self.register_with_nic(direct, base, size)? {
@@ -236,7 +236,7 @@ impl Group {
                 true
             }
             Err(why) => {
-                self.complain(direct, &why);
+                self.warn_once(direct, &why);
                 false
             }
         };
@@ -244,7 +244,7 @@ impl Group {
         Ok(())
     }
 
-    fn complain(&self, direct: &Direct, why: &str) {
+    fn warn_once(&self, direct: &Direct, why: &str) {
         if !direct.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(why, "some tensors on the GPU go by way of the host's memory; this is said once");
         }

@@ -379,7 +379,7 @@ impl Drop for CopyTask {
         };
         let in_use = fence.is_some_and(|fence| !self.ends_soon(fence));
         let told = self.progress.leave(in_use);
-        // Else who tells the end finds the copies gone.
+        // The copies stay until the completion has run.
         if !self.has_ended && told.is_none() {
             return;
         }

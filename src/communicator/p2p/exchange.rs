@@ -101,7 +101,7 @@ impl<'a> Exchange<'a> {
     /// elements.
     ///
     /// # Safety
-    /// What was promised of the buffer holds of the blocks, and need not of what lies between them.
+    /// What was promised of the buffer holds for the blocks; the gaps between them are not accessed.
     pub unsafe fn strided_raw(mut self, layout: Layout) -> Result<Self, Error> {
         let (data, dtype) = self.message.buffer();
         let count = data.len() / dtype.size();

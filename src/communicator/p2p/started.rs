@@ -25,10 +25,10 @@ use crate::runtime::Clock;
 pub(in crate::communicator) struct Messages {
     /// The group whose messages they are; `None` for the group of all.
     group: Option<GroupId>,
-    state: Mutex<State>,
+    state: Mutex<BatchState>,
 }
 
-struct State {
+struct BatchState {
     messages: Vec<One>,
     /// Those that have not ended.
     left: usize,
@@ -65,7 +65,7 @@ impl Messages {
     fn new(group: Option<GroupId>, messages: impl Iterator<Item = (Operation, Option<Staged>)>) -> Self {
         let messages: Vec<_> =
             messages.map(|(operation, staged)| One { operation, staged, end: End::Waits }).collect();
-        Self { group, state: Mutex::new(State { left: messages.len(), posted: false, messages }) }
+        Self { group, state: Mutex::new(BatchState { left: messages.len(), posted: false, messages }) }
     }
 
     /// Of one on a GPU: what it and its copies know of each other.
@@ -252,7 +252,7 @@ impl Group {
         let about = About { what: What::Messages(what), begin, step, bytes, name: self.label() };
         let operation = Arc::new(Started::new(self.outcomes.clone(), about));
         let (starting, mut posts) = (operation.clone(), posts.into_iter().enumerate().peekable());
-        let goal = move |engine: &mut crate::communicator::drive::RankEngine| {
+        let condition = move |engine: &mut crate::communicator::drive::RankEngine| {
             while let Some((at, post)) = posts.peek() {
                 let (at, this) = (*at, starting.clone());
                 match start_post(engine, group, Clock.now(), post) {
@@ -278,7 +278,7 @@ impl Group {
             }
             Some(())
         };
-        let posted = self.drive.until_of(goal, Some(begin + SLOT));
+        let posted = self.drive.until_of(condition, Some(begin + SLOT));
         let result = match posted {
             Ok(()) => operation.refusal().map_or(Ok(()), Err),
             Err(Error::Timeout { after }) => self.withhold(&operation, Error::WouldBlock { after }),

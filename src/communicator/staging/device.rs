@@ -16,7 +16,7 @@ pub(in crate::communicator) type Outcome = Result<Option<Status>, Failure>;
 /// What is done with the engine when an input is in its staging area.
 pub(in crate::communicator) type Act = Box<dyn FnOnce(&mut RankEngine) + Send>;
 
-/// Who hears of an end.
+/// The callback of the end.
 pub(in crate::communicator) type Tell = Box<dyn FnOnce(Outcome) + Send>;
 
 /// A GPU's side of a staging area.
@@ -94,7 +94,7 @@ impl Progress {
         matches!(lock(&self.ends).outcome, Some(Err(_)))
     }
 
-    /// The copies go, and may leave one behind that runs; takes the end that nobody has told.
+    /// The copies go, and may leave one behind that runs; returns the outcome that was not reported.
     pub(in crate::communicator) fn leave(&self, in_use: bool) -> Option<Outcome> {
         let mut ends = lock(&self.ends);
         (ends.are_gone, ends.in_use) = (true, in_use);

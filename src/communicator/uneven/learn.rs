@@ -1,4 +1,5 @@
-//! How ranks learn counts that not each of them knows: rounds in which they tell each other, as data, for who waits and who does not.
+//! How ranks learn counts that not each of them knows: rounds in which they exchange them as data, for blocking calls and for started
+//! ones.
 
 use std::fmt::Write as _;
 

@@ -77,7 +77,7 @@ fn keys_come_before_a_launcher() {
 
     let here = [("SHOUTER_LOCAL_SIZE", "2")];
     let told = build(&[&HYDRA[..], &here[..]].concat()).unwrap();
-    assert_eq!((numbers(&told), told.store), ([3, 4, 1, 2], Some(StorePlacement::Told)));
+    assert_eq!((numbers(&told), told.store), ([3, 4, 1, 2], Some(StorePlacement::Given)));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Which group it is: what all members know of it without a message.
+//! The identity of a group, which all members derive without communication.
 //!
 //! A group is made of another one, its parent, by members of that. Its lineage is a digest of the parent's lineage and of the members
 //! in their order, and how many groups of this digest there were before. Members make groups of the same parent and the same members in

@@ -78,7 +78,7 @@ pub(crate) enum MakeError {
 
 /// A place for a group.
 #[derive(Default)]
-struct Place {
+struct GroupSlot {
     /// Groups that were there.
     uses: u32,
     group: Option<Box<Subgroup>>,
@@ -95,7 +95,7 @@ struct Early {
 /// The groups of some ranks.
 pub(super) struct Groups {
     /// A group's number is this place's index and one, and above that the place's uses.
-    places: Vec<Place>,
+    places: Vec<GroupSlot>,
     /// Indices of places, the one that was left first in front.
     free: VecDeque<u32>,
     /// Indices of places with a group.
@@ -189,7 +189,7 @@ impl Groups {
         let index = match self.free.pop_front() {
             Some(index) => index,
             None if self.places.len() < MAX_GROUPS => {
-                self.places.push(Place::default());
+                self.places.push(GroupSlot::default());
                 self.places.len() as u32 - 1
             }
             None => return Err(MakeError::TooMany),
@@ -461,7 +461,7 @@ impl Engine {
 
     /// Whether nothing refers to the memory of a group's operations.
     pub(crate) fn is_group_at_rest(&self, id: GroupId) -> bool {
-        self.groups.look(id).is_none_or(Subgroup::is_at_rest) && !self.has_tasks(Some(id))
+        self.groups.look(id).is_none_or(Subgroup::is_quiesced) && !self.has_tasks(Some(id))
     }
 }
 

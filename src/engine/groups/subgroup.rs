@@ -67,9 +67,9 @@ pub(super) struct Subgroup {
     waiting: VecDeque<Waiting>,
     started: u64,
     under_way: Vec<OpId>,
-    /// Operations to be started that nobody waits for here...
+    /// Operations to be started without a caller that waits.
     submitted: Submitted,
-    /// ...and who hears of the ends of those that were.
+    /// The callbacks of such operations that were started.
     dues: Vec<(OpId, Ends<Due>)>,
     finished: Vec<Completed>,
     /// A member has left, or a rank by which members are reached.
@@ -372,7 +372,7 @@ impl Subgroup {
         if let Some(until) = self.settling {
             let late = now >= until;
             // Ends are told after that.
-            self.settling = match self.executor.is_at_rest()
+            self.settling = match self.executor.is_quiesced()
                 && !self.beside.has_unended()
                 && (late || self.waiting.is_empty())
             {
@@ -436,7 +436,7 @@ impl Subgroup {
         let absent = |peer: &Peer| oldest.is_some_and(|op| peer.left.is_some_and(|started| started <= op.0));
         let number = self.peers.iter().position(absent).map(|number| Rank(number as u32));
         let number = number.or_else(|| {
-            // What was sent on before may be enough, and a farewell says what was.
+            // What was sent before may be enough: the leave message has the number of operations that were started.
             let cut = if oldest.is_some() { &mut self.cut[..] } else { &mut [] };
             let peers = &self.peers;
             let is_there = |name: Rank| peers.get(name.0 as usize).is_none_or(|peer| peer.left.is_none());
@@ -573,8 +573,8 @@ impl Subgroup {
     }
 
     /// Whether nothing refers to the memory of its operations, and the ends of those that were started are reported.
-    pub(super) fn is_at_rest(&self) -> bool {
-        self.executor.is_at_rest()
+    pub(super) fn is_quiesced(&self) -> bool {
+        self.executor.is_quiesced()
             && !self.beside.is_running()
             && self.submitted.is_empty()
             && self.dues.is_empty()
@@ -600,10 +600,10 @@ impl Subgroup {
             peers.get(number.0 as usize).is_some_and(|peer| peer.left.is_none())
                 && cut.iter().all(|(name, _)| *name != number)
         };
-        self.is_at_rest()
+        self.is_quiesced()
             && self.waiting.is_empty()
-            && self.beside.is_at_rest()
+            && self.beside.is_quiesced()
             && (late || !self.beside.has_work())
-            && !self.beside.messages.machine.owes(is_there)
+            && !self.beside.messages.machine.has_unacknowledged(is_there)
     }
 }

@@ -118,15 +118,15 @@ fn a_whole_poll_is_due_after_a_microsecond_and_where_an_operation_is_under_way()
     let [mut first, _second] = resting(now);
     let later = now + Duration::from_micros(1);
     assert_eq!(first.engine.glance(later), None);
-    assert_eq!(first.engine.turned(), now);
+    assert_eq!(first.engine.polled_at(), now);
     first.engine.poll_again(later);
-    assert_eq!(first.engine.turned(), later);
+    assert_eq!(first.engine.polled_at(), later);
     // A send that comes long after the last poll is one itself.
     let much_later = later + Duration::from_micros(20);
     first.send(later + Duration::from_micros(19), 1, 8);
-    assert_eq!(first.engine.turned(), later);
+    assert_eq!(first.engine.polled_at(), later);
     first.send(much_later, 2, 8);
-    assert_eq!(first.engine.turned(), much_later);
+    assert_eq!(first.engine.polled_at(), much_later);
     first.engine.poll(much_later);
     first.engine.poll(much_later);
     assert_eq!(first.engine.glance(much_later), Some(Activity::Idle));

@@ -76,7 +76,7 @@ fn rank_0_sends_and_receives_in_proportion_to_the_ranks() {
 }
 
 #[test]
-fn strangers_do_not_keep_the_roster_from_those_it_is_for() {
+fn unauthenticated_peers_do_not_keep_the_roster_from_those_it_is_for() {
     let job = Job::new(2);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -88,9 +88,9 @@ fn strangers_do_not_keep_the_roster_from_those_it_is_for() {
     let config = job.config.clone();
     let server = thread::spawn(move || serve(&config, &listener, &encoded, 3, begun + PATIENCE));
     let mut silent: Vec<_> = (0..2 * SLOTS).map(|_| TcpStream::connect(at).unwrap()).collect();
-    for stranger in silent.iter_mut().step_by(2) {
+    for unauthenticated in silent.iter_mut().step_by(2) {
         // It may have been closed for the next one.
-        let _ = stranger.write_all(b"GET / HTTP/1.1\r\n\r\n");
+        let _ = unauthenticated.write_all(b"GET / HTTP/1.1\r\n\r\n");
     }
     let mut others = job.config.clone();
     others.key = Key::from_secret([8; 32]);
@@ -108,9 +108,9 @@ fn strangers_do_not_keep_the_roster_from_those_it_is_for() {
     assert!(begun.elapsed() < PATIENCE, "it waited for more than it was told of");
 }
 
-/// A stranger can open connections faster than a rank reads a large roster.
+/// An unauthenticated peer can open connections faster than a rank reads a large roster.
 #[test]
-fn strangers_do_not_interrupt_a_rank_that_reads_the_roster() {
+fn unauthenticated_peers_do_not_interrupt_a_rank_that_reads_the_roster() {
     let job = Job::new(2);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -123,10 +123,10 @@ fn strangers_do_not_interrupt_a_rank_that_reads_the_roster() {
     let server = thread::spawn(move || serve(&config, &listener, &encoded, 1, until));
     let stream = TcpStream::connect(at).unwrap();
     let framer = prove(&job.config, 1, &stream, at, until).unwrap_or_else(|why| panic!("{why}"));
-    let mut strangers: Vec<_> = (0..=SLOTS).map(|_| TcpStream::connect(at).unwrap()).collect();
+    let mut unauthenticated: Vec<_> = (0..=SLOTS).map(|_| TcpStream::connect(at).unwrap()).collect();
     // The first of them is closed for a later one; whom that would interrupt is closed by then.
-    strangers[0].set_read_timeout(Some(SOON)).unwrap();
-    assert_eq!(strangers[0].read(&mut [0]).unwrap(), 0);
+    unauthenticated[0].set_read_timeout(Some(SOON)).unwrap();
+    assert_eq!(unauthenticated[0].read(&mut [0]).unwrap(), 0);
     let mut above = Trusted::new(Conn::new(stream, at).unwrap(), framer);
     let read = loop {
         let end = above.read(MAX_MESSAGE).unwrap();

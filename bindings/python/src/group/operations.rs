@@ -5,7 +5,7 @@ use shouter::{Collective, Error};
 
 use super::Group;
 use crate::buffer::{Buffer, Kept};
-use crate::call::{self, Call, Counts, GivenCounts, Message, Span, Way};
+use crate::call::{self, Call, Counts, Endpoint, GivenCounts, Message, Span};
 use crate::error::{argument, raised};
 use crate::sys;
 use crate::wait::SLICE;
@@ -183,13 +183,13 @@ impl Group {
     pub(super) fn messages<const N: usize>(
         &self,
         py: Python<'_>,
-        messages: [(Buffer, Way); N],
+        messages: [(Buffer, Endpoint); N],
         returns: Returns,
     ) -> PyResult<Work> {
-        let at = |(buffer, way): &(Buffer, Way)| Message {
+        let at = |(buffer, endpoint): &(Buffer, Endpoint)| Message {
             span: (buffer.at, buffer.bytes),
             dtype: buffer.dtype,
-            way: *way,
+            endpoint: *endpoint,
             stream: buffer.stream,
         };
         let posted = messages.each_ref().map(at);
@@ -202,14 +202,15 @@ impl Group {
         py: Python<'_>,
         span: Span,
         dtype: &str,
-        way: Way,
+        endpoint: Endpoint,
         keep: Option<Py<PyAny>>,
         stream: Option<u64>,
     ) -> PyResult<Work> {
         let dtype = call::dtype(dtype).map_err(|why| raised(py, &why))?;
-        let message = Message { span, dtype, way, stream };
+        let message = Message { span, dtype, endpoint, stream };
         let work = self.started(py, |group| sys::start_messages(group, &[message]))?;
-        let returns = if matches!(way, Way::From { .. }) { Returns::Status } else { Returns::Nothing };
+        let returns =
+            if matches!(endpoint, Endpoint::From { .. }) { Returns::Status } else { Returns::Nothing };
         Ok(Work::new(work, keep.into_iter().map(Kept::Object).collect(), returns))
     }
 }

@@ -173,11 +173,11 @@ struct Trainer<'a> {
     /// All tensors, one behind the other.
     data: Tensor<f32>,
     /// By layer: where each tensor begins, its elements, and its numbers in the tables by push and by need.
-    tensors: Vec<Vec<Place>>,
+    tensors: Vec<Vec<LayerTensor>>,
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct LayerTensor {
     start: usize,
     count: usize,
     ids: [TensorId; 2],
@@ -196,7 +196,7 @@ impl<'a> Trainer<'a> {
         let mut place = |&(_, count): &(String, u64)| {
             let (count, at) = (count as usize, start);
             start += count;
-            ids.next().map(|ids| Place { start: at, count, ids })
+            ids.next().map(|ids| LayerTensor { start: at, count, ids })
         };
         let tensors =
             layers.iter().map(|layer| layer.tensors.iter().filter_map(&mut place).collect()).collect();

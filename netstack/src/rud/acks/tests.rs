@@ -30,12 +30,12 @@ fn one_is_due_after_so_many_datagrams_or_so_long_after_the_first() {
 }
 
 #[test]
-fn what_is_in_a_hurry_does_not_wait() {
+fn what_is_due_does_not_wait() {
     let mut acks = acks();
-    acks.hurry(false);
+    acks.set_due(false);
     assert!(!acks.is_due());
-    acks.hurry(true);
-    acks.hurry(false);
+    acks.set_due(true);
+    acks.set_due(false);
     assert!(acks.is_due());
 }
 

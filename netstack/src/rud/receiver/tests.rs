@@ -10,7 +10,7 @@ fn in_order_arrivals_leave_nothing_to_report_but_the_floor() {
         assert_eq!(receiver.classify(psn), Arrival::New);
         receiver.consumed(psn);
         assert_eq!(receiver.floor(), psn.plus(1));
-        assert!(!receiver.owes());
+        assert!(!receiver.ack_pending());
         assert_eq!(receiver.classify(psn), Arrival::Duplicate);
     }
 }
@@ -72,7 +72,7 @@ proptest! {
                 Arrival::New => { receiver.consumed(psn); consumed.insert(psn.0); }
                 _ => receiver.duplicate(psn),
             }
-            while receiver.owes() {
+            while receiver.ack_pending() {
                 let (sack, count) = receiver.report(&mut blocks);
                 let header = Block { word: sack.0, received: sack.1, refused: 0 };
                 for block in blocks[..count].iter().chain([&header]) {

@@ -1,4 +1,4 @@
-//! What a session sends: resends first, then new data, then what is still owed in acknowledgements.
+//! What a session sends: resends first, then new data, then what is the acknowledgements that are pending.
 
 use super::Session;
 use crate::rud::api::Emit;
@@ -116,7 +116,7 @@ impl Session {
             held: self.acks.held(now),
         };
         if !self.paths.send(&header, message.head_mut(), payload_crc, payload, emit) {
-            // What this datagram would have reported is still owed.
+            // What this datagram would have reported is still pending.
             self.receiver.unreported();
             return false;
         }
@@ -190,7 +190,7 @@ impl Session {
     #[inline]
     fn on_sent(&mut self, now: u64) {
         self.liveness.on_sent(now);
-        if !self.receiver.owes() {
+        if !self.receiver.ack_pending() {
             self.acks.on_reported();
         }
     }

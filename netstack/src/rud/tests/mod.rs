@@ -231,11 +231,11 @@ fn the_end_of_a_silent_peer_says_what_came_instead() {
     for (disturb, clue) in clues {
         assert_eq!(end(disturb), [format!("{silent}{clue}")]);
     }
-    let stranger: Disturb = |meta, bytes| {
+    let unknown: Disturb = |meta, bytes| {
         meta.src_ip = meta.dst_ip;
         bytes[8] ^= 1;
     };
-    assert_eq!(end(stranger), [format!("{silent}{}", Clue::Nothing)], "not from the peer's address");
+    assert_eq!(end(unknown), [format!("{silent}{}", Clue::Nothing)], "not from the peer's address");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The user of a connection: what it has done, and what it is told.
+//! The user of a connection: what it has done, and which events are reported to it.
 
 use crate::time::Instant;
 

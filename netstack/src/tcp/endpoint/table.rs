@@ -111,7 +111,7 @@ impl Table {
             if moved.value == EMPTY {
                 break;
             }
-            // It may fill the hole unless its home lies after the hole.
+            // An entry may fill the hole unless its preferred bucket lies after the hole.
             let home = moved.hash as usize & mask;
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
                 if let Some(place) = self.slots.get_mut(hole) {

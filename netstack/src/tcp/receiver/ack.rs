@@ -11,7 +11,7 @@ const QUICK: u8 = 16;
 /// No deadline.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
-/// Duplicate acknowledgements owed at most.
+/// Duplicate acknowledgements pending at most.
 const MAX_DUPLICATES: u8 = 16;
 
 /// Decides when an acknowledgement leaves. Decisions are taken for each segment; what is due leaves at the end of a
@@ -30,7 +30,7 @@ pub(super) struct AckPolicy {
     /// The largest payload seen: what the peer calls a full segment.
     full: u16,
     quick: u8,
-    /// Acknowledgements owed to segments out of order, one each.
+    /// Acknowledgements pending for segments out of order, one each.
     duplicates: u8,
     due: bool,
 }
@@ -118,7 +118,7 @@ impl AckPolicy {
         }
     }
 
-    /// Duplicates owed beyond the one acknowledgement that reports all.
+    /// Duplicates pending beyond the one acknowledgement that reports all.
     pub(super) fn take_duplicates(&mut self) -> u8 {
         core::mem::take(&mut self.duplicates).saturating_sub(1)
     }

@@ -495,10 +495,10 @@ impl Receiver {
         }
     }
 
-    /// Acknowledgements owed beyond one, each to its segment out of order; zero with SACK, which reports all at once.
+    /// Acknowledgements pending beyond one, each to its segment out of order; zero with SACK, which reports all at once.
     pub(crate) fn take_duplicates(&mut self) -> u8 {
-        let owed = self.policy.take_duplicates();
-        if self.sack { 0 } else { owed }
+        let pending = self.policy.take_duplicates();
+        if self.sack { 0 } else { pending }
     }
 
     /// An acknowledgement left: alone, with SACK blocks, or with data.

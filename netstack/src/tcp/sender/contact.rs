@@ -1,4 +1,4 @@
-//! When this side sent something last and heard from the peer last, and since when an acknowledgement is owed: patience with a
+//! When this side sent something last and heard from the peer last, and since when an acknowledgement is awaited: the user timeout for a
 //! silent peer counts from there.
 
 use crate::time::Instant;
@@ -34,7 +34,7 @@ impl Contact {
     }
 
     /// Whether the peer has been heard since something was sent last: the intervals between probes grow longer than
-    /// anybody's patience with silence.
+    /// any user timeout.
     pub(super) fn is_answered(&self) -> bool {
         self.heard >= self.sent
     }

@@ -14,11 +14,11 @@ impl Sender {
     pub(super) fn predicted(&self, ack: &AckIn) -> Option<Record> {
         let record = self.board.only()?;
         let all = ack.ack == record.end && ack.ack == self.space.nxt();
-        let news = !ack.sack.is_empty() || (self.ecn.is_on() && ack.ece);
+        let is_new = !ack.sack.is_empty() || (self.ecn.is_on() && ack.ece);
         let quiet = self.recovery.is_quiet();
         let probing = self.timers.tail.are_out() || self.timers.persist.is_on();
         let plain = record.sends == 1 && !record.sacked && !record.lost && !record.path_mtu;
-        (all && !news && quiet && !probing && plain).then_some(*record)
+        (all && !is_new && quiet && !probing && plain).then_some(*record)
     }
 
     /// Works it in.

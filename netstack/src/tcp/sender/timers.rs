@@ -100,8 +100,8 @@ impl Sender {
         if self.wants_transmit(now) { TimerOut::Transmit } else { TimerOut::None }
     }
 
-    /// The peer's window was shut and is open: what has waited did so for the peer's sake, so that patience and
-    /// time-outs begin anew.
+    /// The peer's window was shut and is open: data waited because of the peer, so that the user timeout and
+    /// retransmission time-outs begin anew.
     pub(super) fn on_window_reopened(&mut self, now: Instant) {
         self.contact.waits_from(now);
         self.recovery.on_progress();

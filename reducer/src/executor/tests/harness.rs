@@ -687,7 +687,7 @@ impl Group {
         verdicts
     }
 
-    /// Lets the network come to rest.
+    /// Lets the network become idle.
     pub(super) fn drain(&mut self) {
         for _ in 0..1_000_000 {
             let network = self.network();
@@ -696,7 +696,7 @@ impl Group {
                 return;
             }
         }
-        panic!("the network never comes to rest");
+        panic!("the network never becomes idle");
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) struct Socket {
     drained: bool,
     /// The end of the data, or an error, was announced; it is not announced again.
     ending: bool,
-    /// Bytes read in a turn.
+    /// Bytes read in a poll.
     taken: (u64, usize),
     /// Bytes that the kernel has taken.
     written: u64,
@@ -236,13 +236,13 @@ impl Socket {
         self.staged.clear();
     }
 
-    /// Reads what has come, at most `budget` bytes in one turn (within one call to spare): `None` if that is used up.
-    pub(super) fn read(&mut self, turn: u64, budget: usize, buffer: &mut [u8]) -> Option<io::Result<usize>> {
+    /// Reads what has come, at most `budget` bytes in one poll (within one call to spare): `None` if that is used up.
+    pub(super) fn read(&mut self, poll: u64, budget: usize, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         if self.drained && !self.ending {
             return Some(Err(io::ErrorKind::WouldBlock.into()));
         }
-        if self.taken.0 != turn {
-            self.taken = (turn, 0);
+        if self.taken.0 != poll {
+            self.taken = (poll, 0);
         }
         if self.taken.1 >= budget {
             return None;

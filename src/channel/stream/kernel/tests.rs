@@ -20,7 +20,7 @@ fn accepted() -> (KernelStreams, SocketId, Plain) {
 /// Turns until an event, or its absence, is what is waited for.
 fn until(
     streams: &mut KernelStreams,
-    mut goal: impl FnMut(StreamEvent<SocketId>, &mut KernelStreams) -> bool,
+    mut condition: impl FnMut(StreamEvent<SocketId>, &mut KernelStreams) -> bool,
 ) {
     let end = Clock.now() + Duration::from_secs(20);
     loop {
@@ -28,7 +28,7 @@ fn until(
         assert!(now < end, "it has not come");
         streams.receive(now);
         while let Some(event) = streams.next_event() {
-            if goal(event, streams) {
+            if condition(event, streams) {
                 return;
             }
         }

@@ -72,10 +72,10 @@ fn ends(connections: u16, crc: [bool; 2]) -> [End; 2] {
     })
 }
 
-/// Turns all ends until `goal` is reached.
-fn until(ends: &mut [End], what: &str, mut goal: impl FnMut(&mut [End]) -> bool) {
+/// Turns all ends until `condition` is reached.
+fn until(ends: &mut [End], what: &str, mut condition: impl FnMut(&mut [End]) -> bool) {
     let end = Clock.now() + PATIENCE;
-    while !goal(ends) {
+    while !condition(ends) {
         let now = Clock.now();
         assert!(now < end, "not within {PATIENCE:?}: {what}");
         ends.iter_mut().for_each(|end| end.turn(now));
