@@ -52,7 +52,7 @@ pub(crate) fn argument(py: Python<'_>, why: impl Into<String>) -> PyErr {
 /// The exception for a wait that was too long for its caller.
 pub(crate) fn timeout(py: Python<'_>, seconds: f64) -> PyErr {
     let text = format!(
-        "the operation has not completed within {seconds:.3} s; it is still under endpoint: wait again"
+        "the operation has not completed within {seconds:.3} s; it is still under way: wait again"
     );
     let raise = || {
         let fields = PyDict::new(py);

@@ -434,7 +434,7 @@ impl Group {
         Ok(())
     }
 
-    /// Leaves the group without a word: its operations under endpoint end, for the others with this rank as the culprit.
+    /// Leaves the group without a word: its operations under way end, for the others with this rank as the culprit.
     fn leave(&self, py: Python<'_>) {
         if let Some(group) = self.take() {
             py.detach(|| drop(group));

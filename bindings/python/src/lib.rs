@@ -1,7 +1,7 @@
 //! The extension module `shouter._core`: the library as the Python package `shouter` calls it.
 //!
 //! The package's classes and functions, with their documentation and types, are Python (`python/shouter`). Here are the objects that
-//! own what is the library's: groups, operations under endpoint, shared memory. Every call that waits gives the interpreter's lock away, and
+//! own what is the library's: groups, operations under way, shared memory. Every call that waits gives the interpreter's lock away, and
 //! looks for signals ([`wait`]).
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! The calls of the library that take memory by address.
 #![allow(
     unsafe_code,
-    reason = "memory of Python's objects, which their owners keep for as long as an operation is under endpoint"
+    reason = "memory of Python's objects, which their owners keep for as long as an operation is under way"
 )]
 
 use std::ffi::c_int;

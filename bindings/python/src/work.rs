@@ -1,4 +1,4 @@
-//! Operations under endpoint.
+//! Operations under way.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -148,7 +148,7 @@ impl Work {
         ended.is_some()
     }
 
-    /// The exception with which the operation has ended; None where it has ended well, and while it is under endpoint.
+    /// The exception with which the operation has ended; None where it has ended well, and while it is under way.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         let ended = py.detach(|| self.work.test());
         ended.and_then(Result::err).map(|error| raised(py, &error))

@@ -1,4 +1,4 @@
-//! What a session sends: resends first, then new data, then what is the acknowledgements that are pending.
+//! What a session sends: resends first, then new data, then the pending acknowledgements.
 
 use super::Session;
 use crate::rud::api::Emit;
