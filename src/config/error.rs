@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Errors of the configuration, each with its place.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -51,7 +51,7 @@ pub enum ConfigError {
     Syntax {
         /// Where.
         source_of: Source,
-        /// What the parser met.
+        /// The parser's message.
         why: String,
     },
     /// There is no such key.
@@ -75,7 +75,7 @@ pub enum ConfigError {
         source_of: Source,
         /// The value as found.
         found: String,
-        /// What would do.
+        /// The values allowed.
         allowed: String,
     },
     /// Keys that are needed are nowhere.
@@ -99,7 +99,7 @@ pub enum ConfigError {
     Key {
         /// Where.
         source_of: Source,
-        /// What is wrong with it.
+        /// The reason.
         error: KeyError,
     },
 }

@@ -297,7 +297,7 @@ fn shards_of_both_hosts_share_a_wire() {
                 streams.push(stream);
             }
             count.fetch_add(1, Ordering::Release);
-            // The servers end: what their shards still sent has come here, through the first of them.
+            // The servers end: the last data of their shards has come here, through the first of them.
             for mut stream in streams {
                 assert_eq!(stream.read(&mut [0; 1]).await?, 0, "the end of the data");
             }
