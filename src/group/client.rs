@@ -30,14 +30,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// ...to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a rank waits for, in errors.
+/// The awaited message, in errors.
 const ROSTER: &str = "the roster";
 
 /// Why an attempt failed.
 pub(super) enum Setback {
     /// It may work the next time.
     Retry(String),
-    /// So may this, which says more than that rank 0 was not reached.
+    /// It may work the next time; this error says more than that rank 0 was not reached.
     Met(JoinError),
     /// It will not.
     Give(JoinError),
@@ -213,7 +213,7 @@ fn connect(
             },
             Err(error) => Setback::Retry(format!("{address}: {error}")),
         };
-        // What another program answers at one address says more than that nobody does at the next.
+        // The answer of another program at one address says more than none at the next.
         if !matches!((&setback, &failed), (Setback::Met(_), Setback::Retry(_))) {
             setback = failed;
         }

@@ -33,15 +33,16 @@ pub(super) struct MemberConn {
     state: ConnState,
     messages: VecDeque<Message>,
     lost: Option<u32>,
-    /// Ranks that have left, this one or others, and were not asked for yet.
+    /// Ranks that have left, this one or others, not taken yet.
     left: Vec<Departure>,
-    /// Why ranks have given up, this one or others; not asked for yet.
+    /// Why ranks have given up, this one or others; not taken yet.
     words: Vec<Words>,
     /// The other side has closed and reads nothing any more.
     write_closed: bool,
-    /// A write was told that the connection was reset. The system says so once; a read then ends as if the other side had closed it.
+    /// A write failed because the connection was reset. The system reports that once; a read then ends as if the other
+    /// side had closed it.
     reset: Option<String>,
-    /// What the rank gets if it asks for the roster; once, and before its first exchange.
+    /// The roster, for a rank that asks for it; sent once, and before its first exchange.
     roster: Option<Arc<[u8]>>,
 }
 
@@ -84,7 +85,7 @@ impl MemberConn {
         self.state == ConnState::Open
     }
 
-    /// The rank whose process has ended, as the other side says.
+    /// The rank whose process has ended, as the other side reports.
     pub(super) fn lost(&self) -> Option<u32> {
         self.lost
     }
@@ -127,14 +128,14 @@ impl MemberConn {
         }
     }
 
-    /// Writes what the connection takes.
+    /// Writes as much as the connection takes.
     pub(super) fn flush(&mut self) {
         if !self.has_output() {
             return;
         }
         match self.trusted.conn.flush() {
             Ok(()) => {}
-            // What it sent before is still to be read, and tells how it ended.
+            // Messages that it sent before are still to be read, and show how it ended.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.write_closed = true,
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 self.write_closed = true;
@@ -144,14 +145,14 @@ impl MemberConn {
         }
     }
 
-    /// Writes and reads what can be; messages have `limit` bytes at most.
+    /// Writes and reads as much as possible; messages have `limit` bytes at most.
     pub(super) fn pump(&mut self, limit: usize) {
         self.flush();
         if !self.is_open() {
             return;
         }
         let end = self.trusted.read(limit);
-        // What came before the end counts.
+        // Messages that came before the end count.
         loop {
             match self.trusted.next(limit) {
                 Ok(None) => break,

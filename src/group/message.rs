@@ -24,7 +24,7 @@ pub(super) enum Message {
     Hello(Hello),
     /// Rank 0 lists the missing ranks.
     Waiting(Missing),
-    /// Rank 0 says who the members are, in the order of ranks, and what the session's secret is derived from.
+    /// Rank 0 sends the members, in the order of ranks, and the nonce from which the session's secret is derived.
     Roster {
         epoch: u64,
         nonce: [u8; TAG_LEN],
@@ -58,11 +58,11 @@ pub(super) enum Message {
     Left(Departure),
     /// Rank 0 asks the rank to pass the roster on, to so many others. Comes before the roster.
     Relay { others: u32 },
-    /// Rank 0 says where the rank gets the roster, and its [digest](super::relay::digest).
+    /// Rank 0 sends the address at which the rank gets the roster, and its [digest](super::relay::digest).
     RosterAt { from: SocketAddr, digest: [u8; TAG_LEN] },
     /// The roster is not to be had there: rank 0 sends it itself.
     Resend,
-    /// What the ranks that take part in an exchange have for the receiver of this.
+    /// The bytes of all ranks that take part in an exchange for the receiver of this message.
     Column {
         number: u64,
         tag: String,

@@ -5,8 +5,8 @@
 //!     '-- digest, address of the one above ------------^
 //! ```
 //!
-//! Rank 0 tells every rank further down, over the connection that it has to it, where to ask and the digest of what it will get. So a
-//! rank that passes the roster on can keep it back and cannot change it. Both prove that they hold the job's key, by the
+//! Rank 0 sends every rank further down, over their connection, the address to ask and the digest of the roster. So a
+//! rank that passes the roster on can withhold it and cannot change it. Both prove that they hold the job's key, by the
 //! same handshake as at rank 0. A rank that gets no answer asks rank 0.
 
 use std::io;
@@ -35,7 +35,8 @@ const FANOUT: u32 = 16;
 /// How long a rank waits for the one above it, and for those below.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The deadline of a rank that was told at `since` and has until `until` for the join. It may be later than `until` as any wait for rank 0.
+/// The deadline of a rank that got the address at `since` and has until `until` for the join. It may be later than
+/// `until`, as any wait for rank 0 may.
 pub(super) fn patience(since: Instant, until: Instant) -> Instant {
     (since + PATIENCE).min(until.max(since + SILENCE))
 }
@@ -111,7 +112,7 @@ struct Candidate {
     handshake: Option<Handshake>,
 }
 
-/// What becomes of one.
+/// The fate of a candidate.
 enum Outcome {
     Stays,
     /// It has read the roster.
@@ -119,7 +120,7 @@ enum Outcome {
     Rejected(&'static str),
 }
 
-/// Passes the encoded roster on to `others` ranks, until `until`: who has not come by then asks rank 0.
+/// Passes the encoded roster on to `others` ranks, until `until`: a rank that has not come by then asks rank 0.
 pub(super) fn serve(
     config: &RendezvousConfig,
     listener: &TcpListener,

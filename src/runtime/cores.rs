@@ -31,7 +31,7 @@ impl CpuQuota {
 /// The CPUs that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreAllowance {
-    /// The cores of the affinity mask of the thread that asked, ascending.
+    /// The cores of the calling thread's affinity mask, ascending.
     pub cores: Vec<usize>,
     /// The tightest CPU limit of the process's cgroup and those above it.
     pub quota: Option<CpuQuota>,

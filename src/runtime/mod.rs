@@ -29,9 +29,9 @@
 //!
 //! # Waiting
 //!
-//! Every loop that waits goes through one [`Backoff`]: it spins, then yields, then parks with a bound. How long it
-//! does each is the [`IdlePolicy`], chosen from what this process may use: cgroup quota, affinity mask, and how many
-//! ranks share the cores.
+//! Every loop that waits goes through one [`Backoff`]: it spins, then yields, then parks with a bound. The
+//! [`IdlePolicy`] gives the length of each, by the CPUs that this process may use: cgroup quota, affinity mask, and the
+//! number of ranks that share the cores.
 //!
 //! # Forks
 //!
@@ -146,7 +146,8 @@ pub trait Poller {
     /// anything that a caller may be waiting for.
     fn poll(&mut self, now: Instant) -> Activity;
 
-    /// The same, for a caller that goes on polling until it finds something: it may leave out what one of the next calls does soon enough.
+    /// The same, for a caller that goes on polling until it finds something: it may leave out work that one of the next
+    /// calls does soon enough.
     #[inline]
     fn poll_again(&mut self, now: Instant) -> Activity {
         self.poll(now)
@@ -169,7 +170,7 @@ impl Poller for () {
     }
 }
 
-/// What a panic said, for an error message.
+/// The message of a panic.
 pub(crate) fn panic_message(payload: &(dyn core::any::Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&'static str>() {
         (*text).to_owned()

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Runs `work` on the first of so many shards, and gives what came of it.
+/// Runs `work` on the first of so many shards, and returns its output.
 fn on_first<F, R>(count: usize, idle: IdlePolicy, work: impl FnOnce() -> F + Clone + Send + 'static) -> R
 where
     F: Future<Output = R> + 'static,

@@ -76,7 +76,7 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
         let state = &mut self.0;
-        // What the tree no longer needs is handed out and dropped here, after the context was left.
+        // Wakers that the tree no longer needs are handed out and dropped here, after the context was left.
         let (done, _unused) = context::with(|context| {
             let at = match *state {
                 SleepState::After(duration) => context.now + duration,
