@@ -1,4 +1,4 @@
-//! How a rank learns which of its rings hold something new.
+//! The doorbell, by which a rank learns which of its rings hold something new.
 //!
 //! A rank has a doorbell, a word with a bit for each ring that it reads. A writer sets its bit behind each entry; the rank takes all bits
 //! at once. That costs both sides the exchange of a cache line for each message. So the few rings that bring messages now are *watched*:
@@ -46,13 +46,13 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// What has been rung, a bit each; cheap, and perhaps too old.
+    /// The rings that were rung, a bit each; cheap, and perhaps too old.
     #[inline]
     pub(super) fn has_rung(segment: &NodeSegment) -> bool {
         segment.doorbell(segment.local()).load(Ordering::Relaxed) != 0
     }
 
-    /// Takes what has been rung.
+    /// Takes the bits of the rings that were rung.
     pub(super) fn take(segment: &NodeSegment) -> u64 {
         segment.doorbell(segment.local()).swap(0, Ordering::Acquire)
     }

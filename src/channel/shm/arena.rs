@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use super::layout::{HUGE, PAGE};
 use super::segment::NodeSegment;
 
-/// What of an arena is handed out: lengths by offset, all multiples of a page. First fit.
+/// The ranges of an arena that are handed out: lengths by offset, all multiples of a page. First fit.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     live: BTreeMap<usize, usize>,

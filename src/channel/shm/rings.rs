@@ -1,4 +1,4 @@
-//! The memory of the rings between ranks. What lies in them, and who may touch it when, is the matter of
+//! The memory of the rings between ranks. Their content, and who may touch it when, is the matter of
 //! [`local`](crate::channel::local).
 #![allow(unsafe_code)]
 
@@ -29,7 +29,7 @@ impl NodeSegment {
         self.ring_between(self.ranks(), to)
     }
 
-    /// How far a ring was read, in bytes since its beginning; its reader's.
+    /// The bytes read from a ring since its beginning; written by its reader.
     #[inline]
     pub(crate) fn ring_head(&self, ring: Ring) -> &AtomicU64 {
         self.word(self.layout.ring_head(ring.0))

@@ -1,4 +1,4 @@
-//! The node segment: typed access to what the ranks of a node share.
+//! The node segment: typed access to the memory that the ranks of a node share.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -42,7 +42,7 @@ const _: () =
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum SegmentError {
-    /// The shape is beyond what can be mapped.
+    /// The shape is too large to be mapped.
     #[error("{ranks} ranks with {lanes} lanes of {lane_bytes} bytes do not fit in memory; use smaller lanes")]
     TooLarge {
         /// Ranks of the node.
@@ -57,7 +57,7 @@ pub(crate) enum SegmentError {
     System {
         /// Bytes asked for.
         bytes: usize,
-        /// What it said.
+        /// The system's error.
         why: io::Error,
         /// The limit, as far as it is known.
         remedy: String,
@@ -67,16 +67,17 @@ pub(crate) enum SegmentError {
     Foreign,
 }
 
-/// What a rank says it has started: its operation number, a packed shape, and an identity.
+/// A rank's announcement of an operation that it has started: its number, a packed shape, and an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement {
     /// Number of the rank's operation, from 1.
     pub(crate) number: u64,
-    /// The operation's shape, packed by the one who compares.
+    /// The operation's shape, packed by the comparing side.
     pub(crate) shape: u64,
     /// The tensor's identity, packed likewise.
     pub(crate) identity: u64,
-    /// Where in the rank's arena the tensor lies, plus one; 0 where it lies elsewhere; [`Self::EXPORTED`] where it is exported.
+    /// The tensor's offset in the rank's arena plus one; 0 where it lies elsewhere; [`Self::EXPORTED`] where it is
+    /// exported.
     pub(crate) tensor: u64,
     /// Small operations that the rank had started before: its numbers and those of the cells are two sequences.
     pub(crate) small_before: u64,
@@ -101,7 +102,7 @@ pub struct NodeSegment {
     pub(super) mapping: Mapping,
     pub(super) layout: Layout,
     local: u32,
-    /// What of this rank's arena is handed out.
+    /// The ranges of this rank's arena that are handed out.
     pub(super) arena: Mutex<Arena>,
     fenced: AtomicBool,
     /// A watch on each process, opened when its id is first needed.
@@ -210,7 +211,7 @@ impl NodeSegment {
         self.word(self.layout.life(self.local).map(|at| at + 8)).store(0, Ordering::Release);
     }
 
-    /// Whether a local rank has left in good order; all that it had to say is seen after this.
+    /// Whether a local rank has left in good order; all its earlier writes are seen after this.
     pub(crate) fn has_left(&self, local: u32) -> bool {
         self.word(self.layout.life(local)).load(Ordering::Acquire) >= LEFT
     }
@@ -276,7 +277,7 @@ impl NodeSegment {
         same.then_some(Announcement { number, shape, identity, tensor, small_before })
     }
 
-    /// How a local rank's tensor of operation `number` is opened; only while that is announced as exported.
+    /// The handle of a local rank's tensor of operation `number`; only while that is announced as exported.
     fn export(&self, local: u32, number: u64) -> Option<ExportedTensor> {
         let at = self.layout.announcement(local, number)?;
         let word = |at| self.word(Some(at)).load(Ordering::Acquire);
@@ -318,7 +319,8 @@ impl NodeSegment {
         self.mapping.region(self.layout.arena(local)?.checked_add(offset)?, len)
     }
 
-    /// Where in this rank's arena `len` bytes at `address` lie; `None` if they do not, or are no longer shared.
+    /// The offset in this rank's arena of `len` bytes at `address`; `None` if they lie elsewhere, or are no longer
+    /// shared.
     pub(crate) fn locate(&self, address: *const u8, len: usize) -> Option<usize> {
         let arena = self.arena_at(0, self.layout.arena_bytes())?;
         let offset = address.addr().checked_sub(arena.addr().get())?;
@@ -396,11 +398,11 @@ fn system(layout: &Layout, why: io::Error) -> SegmentError {
 /// Bytes of payload that travel in the cell's first line, beside its sequence word.
 const INLINE: usize = 40;
 
-/// Where in the first line the number of started operations lies.
+/// The offset, in the first line, of the number of started operations.
 const STARTED_AT: usize = 16 + INLINE;
 const _: () = assert!(STARTED_AT + 8 <= LINE, "it lies in the same line");
 
-/// What a rank says of the small operation in a cell.
+/// A rank's facts about the small operation in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
     /// The operation, [packed](super::pack_small).

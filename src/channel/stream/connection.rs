@@ -1,8 +1,8 @@
-//! One connection: what is written to it, and the frames that are read from it.
+//! One connection: the frames that are written to it and read from it.
 //!
-//! A frame is a head and a payload. The head is 4 bytes that say what it is and how long its payload is, the message
-//! header, and 4 bytes of CRC32C over both and over the payload's own CRC32C (zero where the group does without).
-//! Numbers are little endian.
+//! A frame is a head and a payload. The head is 4 bytes with the kind of the frame and the length of its payload, the
+//! message header, and 4 bytes of CRC32C over both and over the payload's own CRC32C (zero where the group does
+//! without). Numbers are little endian.
 //!
 //! | bit 31, 30 | what | payload |
 //! |---|---|---|
@@ -140,7 +140,7 @@ pub(super) struct Connection<Id> {
     frames: Frames,
     /// The part of the handshake received so far.
     greeting: Vec<u8>,
-    /// What found no room yet: bytes from an offset on, then an extent.
+    /// Bytes that found no room yet, from an offset on, then an extent.
     bytes: Vec<u8>,
     written: usize,
     extent: Option<(Extent, tcp::ReleaseToken)>,
@@ -199,7 +199,7 @@ impl<Id: Copy> Connection<Id> {
         self.state = ConnectionState::Up;
     }
 
-    /// Where the present part of the handshake is put together.
+    /// The buffer in which the present part of the handshake is put together.
     pub(super) fn greeting(&mut self) -> &mut Vec<u8> {
         &mut self.greeting
     }
@@ -227,7 +227,7 @@ impl<Id: Copy> Connection<Id> {
         !self.bytes.is_empty() || self.extent.is_some()
     }
 
-    /// Writes what found no room before; true if nothing is left.
+    /// Writes the bytes that found no room before; true if nothing is left.
     pub(super) fn flush(&mut self, now: Instant, streams: &mut impl Streams<Id = Id>) -> bool {
         let Some(id) = self.id else { return false };
         while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
@@ -248,7 +248,7 @@ impl<Id: Copy> Connection<Id> {
         true
     }
 
-    /// Writes bytes behind what was written; no extent may be stuck.
+    /// Writes bytes behind those written before; no extent may be stuck.
     pub(super) fn write(&mut self, now: Instant, streams: &mut impl Streams<Id = Id>, bytes: &[u8]) {
         let taken = match self.id {
             Some(id) if self.bytes.is_empty() => streams.write(now, id, bytes).unwrap_or(0),
@@ -339,7 +339,7 @@ impl Frames {
     }
 }
 
-/// What a frame is, and how long its payload.
+/// The first word of a head: the kind of the frame, and the length of its payload.
 fn what(head: &[u8]) -> u32 {
     head.first_chunk().map_or(0, |what| u32::from_le_bytes(*what))
 }

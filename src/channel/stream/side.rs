@@ -1,5 +1,5 @@
-//! What a connection for control messages carries beside the executor's: messages of the channel's owner, heartbeats,
-//! and the farewell.
+//! The messages of a connection for control beside the executor's: those of the channel's owner, heartbeats, and the
+//! farewell.
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;

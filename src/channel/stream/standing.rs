@@ -1,4 +1,4 @@
-//! Whether a peer counts as there: when it was last heard, whether it leaves, what speaks against it.
+//! Whether a peer counts as there: when it was last heard, whether it leaves, and signs against it.
 
 use std::time::Duration;
 

@@ -90,7 +90,7 @@ impl Connections {
         }
     }
 
-    /// Whether a peer has asked since the last call.
+    /// Whether a peer has requested an acknowledgement since the last call.
     #[inline]
     pub(super) fn take_asked(&mut self) -> bool {
         std::mem::take(&mut self.asked)

@@ -1,9 +1,9 @@
 //! Payloads in a device's memory: sent from there and written there without the host reading them.
 //!
-//! The host has no business with the bytes, but their CRC goes end to end. A [`Digest`] finds it on the device, in the
-//! background. A payload to be sent waits for its CRC in the outbox; a fragment that a peer has written to its place is open until the
-//! CRC of what lies there is known, and only then handed to the executor, or refused as damaged. What is behind it on the same connection goes
-//! on meanwhile, but neither is acknowledged before.
+//! The host does not read the bytes, but their CRC goes end to end. A [`Digest`] finds it on the device, in the
+//! background. A payload to be sent waits for its CRC in the outbox; a fragment that a peer has written to its place is
+//! open until the CRC of the bytes there is known, and only then handed to the executor, or refused as damaged.
+//! Fragments behind it on the same connection go on meanwhile, but neither is acknowledged before.
 
 use std::time::Duration;
 
@@ -27,10 +27,11 @@ const OUTBOX: usize = 256;
 /// Between two questions to a device.
 const ASK_EVERY: Duration = Duration::from_micros(20);
 
-/// A device that answers nothing for so long has failed: what it is asked takes microseconds, behind whatever else it does.
+/// A device that answers nothing for so long has failed: a CRC takes microseconds, behind whatever else the device
+/// does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names a CRC that was asked for.
+/// Names a CRC that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u64);
 
@@ -93,17 +94,17 @@ struct Arrived {
     crc: Answer,
 }
 
-/// How far a question is.
+/// The state of a CRC's request.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// Not asked yet, for want of room.
+    /// Not requested yet, for want of room.
     Unasked,
     Asked(Ticket),
     Known(u32),
 }
 
 impl Answer {
-    /// Asks, if that was not done; false for want of room.
+    /// Requests the CRC, if that was not done; false for want of room.
     fn ask(&mut self, digest: &mut dyn Digest, span: Span) -> Result<bool, AcceleratorError> {
         if let Self::Unasked = self {
             let Some(ticket) = digest.start(span)? else { return Ok(false) };
@@ -129,16 +130,16 @@ impl Answer {
     }
 }
 
-/// What the channel keeps for a device.
+/// The channel's state for a device.
 pub(super) struct OnDevice {
     digest: Box<dyn Digest + Send>,
     outbox: Vec<Waiting>,
     arrivals: Vec<Arrived>,
     /// NICs have written since the device last made writes visible.
     fresh: bool,
-    /// When something was last answered, or there was nothing to ask.
+    /// When a CRC was last known, or none was to be requested.
     moved: Instant,
-    /// When the device is asked again.
+    /// When the device is polled again.
     ask_at: Option<Instant>,
 }
 
@@ -160,7 +161,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         Ok(())
     }
 
-    /// Sends what has its CRC, and settles what has come. True if anything happened.
+    /// Sends payloads whose CRCs are known, and settles fragments that have come. True if anything happened.
     pub(super) fn poll_device(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let Some(mut device) = self.device.take() else { return false };
         let looked = self.settle_arrivals(now, &mut device, inbox).and_then(|settled| {
@@ -344,12 +345,12 @@ impl OnDevice {
         Self { digest, outbox: vec![], arrivals: vec![], fresh: false, moved: Instant::ZERO, ask_at: None }
     }
 
-    /// When the device is asked again.
+    /// When the device is polled again.
     pub(super) fn next_question(&self) -> Option<Instant> {
         self.ask_at
     }
 
-    /// What NICs wrote needs no check, and is to be seen by the device.
+    /// Makes the writes of NICs, which need no check, visible to the device.
     pub(super) fn see_writes(&mut self) -> Result<(), AcceleratorError> {
         self.digest.settle_writes()
     }
@@ -361,7 +362,8 @@ impl OnDevice {
     }
 }
 
-/// Hands on a payload received in a slot. What belongs into a device's memory is copied there; the rest is the executor's.
+/// Hands on a payload received in a slot. One that belongs into a device's memory is copied there; others go to the
+/// executor.
 pub(super) fn deliver(
     device: &mut Option<OnDevice>,
     header: &Header,

@@ -124,7 +124,7 @@ impl Link {
         }
     }
 
-    /// When to look again at a connection that does not work.
+    /// When to check a connection again that does not work.
     ///
     /// # Errors
     /// The last fault, if it has not worked for `patience`.
