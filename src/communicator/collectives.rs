@@ -18,7 +18,7 @@ use super::{Group, Memory};
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
 
-/// One rank's part of a collective, by addresses: what [`Group::run_collective`] runs.
+/// One rank's part of a collective, by addresses, for [`Group::run_collective`].
 ///
 /// | collective | input | output |
 /// |---|---|---|

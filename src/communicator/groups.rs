@@ -25,13 +25,13 @@ const SPARE: usize = 32;
 /// The longest deadline: times are counted in nanoseconds.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Who is in a group of some ranks.
+/// The members of a group of some ranks.
 pub(super) struct Subset {
     members: Arc<Members>,
     pub(super) places: Places,
 }
 
-/// Where a rank stands among the members of its group, by hosts.
+/// The place of a rank among the members of its group, by hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) local_rank: u32,
@@ -248,7 +248,7 @@ impl Group {
 }
 
 impl Outcomes {
-    /// An error of this group, whose ranks have its numbers, with what those are in the job where that is not the same.
+    /// An error of this group, whose ranks have its numbers, with their numbers in the job where these differ.
     pub(super) fn with_job_ranks(&self, error: Error) -> Error {
         let Some(members) = &self.members else { return error };
         let named = error.rank().into_iter().chain(error.missing().iter().copied()).chain(error.in_use_by());

@@ -104,16 +104,17 @@ pub use work::Work;
 pub struct Group {
     rank: Rank,
     grid: Grid,
-    /// What all groups of this process keep. Dropped before the engine, which the control connections notify.
+    /// The state that all groups of this process share. Dropped before the engine, which the control connections
+    /// notify.
     job: Arc<Job>,
-    /// Who is in it, where that is not all.
+    /// The members, where they are not all ranks.
     subset: Option<Subset>,
     lineage: Lineage,
     drive: Drive,
     /// After the engine, which reports the ends of all operations.
     _stop_notifier: StopNotifier,
     outcomes: Arc<Outcomes>,
-    /// The queue of what is started; a group of some ranks gets one with the first start.
+    /// The queue of started operations; a group of some ranks gets one with the first start.
     submissions: OnceLock<Arc<Submissions>>,
     /// For the ends of started operations: those that only this list refers to are free.
     spare: ArrayQueue<Arc<Started>>,
@@ -127,10 +128,10 @@ pub struct Group {
     flight: Arc<Flight>,
     /// Writes dumps when a signal comes, where the configuration names one.
     _on_signal: Option<OnSignal>,
-    /// What operations outside the table are called.
+    /// The label of operations outside the table.
     label: Mutex<Arc<str>>,
     device: Option<&'static str>,
-    /// The channel to other hosts makes use of memory that it knows.
+    /// The channel to other hosts makes use of registered memory.
     takes_memory: bool,
     /// The GPU that tensors lie on, once there was one.
     #[cfg(feature = "cuda")]
@@ -156,7 +157,7 @@ impl Drop for Job {
     }
 }
 
-/// What an operation works on.
+/// The memory of an operation.
 struct Memory {
     output: TensorRegion,
     /// Empty where the output holds the input.
@@ -205,8 +206,8 @@ impl Group {
         self.device
     }
 
-    /// Annotates what follows with the trainer's step number, for errors and traces; 0 before the first call. Ranks need not
-    /// have the same.
+    /// Annotates later operations with the trainer's step number, for errors and traces; 0 before the first call. Ranks
+    /// need not have the same.
     pub fn set_step(&self, step: u64) {
         self.step.store(step, Ordering::Relaxed);
     }
@@ -329,7 +330,7 @@ impl Group {
         registered.map_err(|error| self.outcomes.recorded(error))
     }
 
-    /// A tensor to be registered, with nothing in it that its collective does not know.
+    /// A tensor to be registered, without parameters that its collective does not have.
     fn checked(&self, spec: &TensorSpec) -> Result<TensorSpec, Error> {
         let TensorSpec { name, collective, dtype, count, op, root } = spec;
         let shape = self.even_shape(*collective, usize::try_from(*count).unwrap_or(usize::MAX), *dtype, *op);
@@ -347,8 +348,8 @@ impl Group {
     /// times faster where cores are far apart. Whether a rank uses it, and for which tensors, may differ between ranks: results
     /// are the same.
     ///
-    /// RDMA devices send large tensors from it, and write to it, without a copy; there all of it takes memory at once, elsewhere
-    /// only what is touched. A forked child does not have it.
+    /// RDMA devices send large tensors from it, and write to it, without a copy; there all of it takes memory at once,
+    /// elsewhere only touched pages. A forked child does not have it.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is not so much memory; [`Error::Closed`] after the group has failed, and in a forked child.
@@ -372,7 +373,7 @@ impl Group {
         Ok(tensor)
     }
 
-    /// A buffer as the reducer's memory: shared, if it lies in what [`alloc`](Self::alloc) gave.
+    /// A buffer as the reducer's memory: shared, if it lies in memory of [`alloc`](Self::alloc).
     fn region(&self, data: element::Buffer) -> TensorRegion {
         let shared = self.node.as_ref().and_then(|node| node.locate(data.as_ptr(), data.len())).is_some();
         data.region(if shared { MemoryKind::Shared } else { MemoryKind::Host })
@@ -423,12 +424,12 @@ impl Group {
         self.outcomes.finished(rows, begin, collective, name, bytes, step);
     }
 
-    /// What this rank has done so far, counted since it joined.
+    /// The counters of this rank since it joined.
     pub fn stats(&self) -> Stats {
         self.outcomes.tally.snapshot(&self.drive)
     }
 
-    /// Writes what this rank did as a trace that Perfetto opens.
+    /// Writes this rank's recorded events as a trace that Perfetto opens.
     ///
     /// # Errors
     /// [`Error::Argument`] if the file cannot be written, or nothing was recorded (set `timeline`).

@@ -73,7 +73,7 @@ enum Stage {
     Leaving,
 }
 
-/// What to do with a pending connection.
+/// The outcome for a pending connection.
 enum PendingOutcome {
     Stay(Pending),
     Drop,

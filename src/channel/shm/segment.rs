@@ -265,7 +265,7 @@ impl NodeSegment {
         word & !UNFINISHED >= number
     }
 
-    /// What a local rank has announced as its operation `number`; `None` before it has, or when it was overwritten.
+    /// A local rank's announcement of its operation `number`; `None` before it is made, or when it was overwritten.
     pub(crate) fn announcement(&self, local: u32, number: u64) -> Option<Announcement> {
         let at = self.layout.announcement(local, number)?;
         let read = |offset: usize, order| self.word(Some(at + offset)).load(order);

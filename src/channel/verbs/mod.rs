@@ -253,8 +253,7 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         self.events = events;
         came |= self.poll_device(now, inbox);
         if self.connections.take_asked() {
-            // Ahead of the executor's next messages: the reply to one may come from the memory that the peer needs
-            // back.
+            // Ahead of the executor's messages, as they may answer data sent from memory that the peer wants back.
             self.connections.report(&mut self.fabric, false);
             self.fabric.flush();
         }
