@@ -74,13 +74,13 @@ thread_local! {
     static IN_SINK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this thread speaks for `rank`, as do threads for which nothing was said.
+/// Lets this thread log for `rank` from now on, as do threads for which no rank was set.
 pub(crate) fn speak_for(rank: u32) {
     PROCESS.store(rank, Ordering::Relaxed);
     take_over(Some(rank));
 }
 
-/// From now on this thread speaks for `rank`: that of the thread which made it.
+/// Lets this thread log for `rank` from now on: that of the thread which made it.
 pub(crate) fn take_over(rank: Option<u32>) {
     RANK.set(rank.unwrap_or(NOBODY));
 }

@@ -157,7 +157,7 @@ mod device {
     use crate::config::Hugepages;
     use crate::runtime::Clock;
 
-    /// Between two tries to reach the other side of a link.
+    /// The pause between two tries to reach the other side of a link.
     const PAUSE: Duration = Duration::from_millis(2);
 
     /// Fails where this process has the port open.

@@ -38,7 +38,7 @@ use crate::runtime::{Clock, Instant};
 /// may not overlap otherwise. An address of no elements is not looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveCall {
-    /// Which.
+    /// The collective.
     pub collective: Collective,
     /// The input.
     pub input: *const u8,

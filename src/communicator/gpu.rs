@@ -505,7 +505,7 @@ impl Group {
         self.until(call, || shared.is_done(fence))
     }
 
-    /// Polls a GPU until it says that something is reached.
+    /// Polls a GPU until `ask` returns true.
     fn until(
         &self,
         (begin, operation): (Instant, Operation),

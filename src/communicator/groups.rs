@@ -41,7 +41,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Of a member; `grid` says which rank of the job is on which host.
+    /// The places of a member; `grid` has the hosts of the job's ranks.
     fn of(members: &Members, grid: &Grid) -> Self {
         let host = |rank: &Rank| grid.node_of(*rank);
         let mut hosts: Vec<u32> = members.ranks().iter().map(host).collect();

@@ -21,7 +21,7 @@ use crate::wire;
 /// space is limited (RLIMIT_AS) they get less.
 const ARENA_BYTES: usize = 64 << 30;
 
-/// Between two looks whether a rank has ended, while others of its host are waited for.
+/// The interval of the checks whether a rank has ended, while others of its host are waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The result of the rendezvous.

@@ -74,8 +74,8 @@ impl<I: Owned, O: Owned<Element = I::Element>> Lend for (I, O) {
     }
 }
 
-/// Which operation buffers are [lent](Group::lend) for: that of a registered tensor ([`TensorId`]), or any collective ([`Collective`], with
-/// [`op`](Self::op) and [`root`](Self::root) where it has them).
+/// The operation that buffers are [lent](Group::lend) for: that of a registered tensor ([`TensorId`]), or any
+/// collective ([`Collective`], with [`op`](Self::op) and [`root`](Self::root) where it has them).
 #[derive(Clone, Copy, Debug)]
 pub struct Lending(What);
 

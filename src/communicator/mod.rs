@@ -141,7 +141,7 @@ pub struct Group {
 
 /// This process's membership in its job, which ends with the last of its groups.
 struct Job {
-    /// Which rank of the job is on which host.
+    /// The hosts of the job's ranks.
     grid: Grid,
     /// The control connections to the other ranks, where there are any.
     control: Option<Control>,
@@ -196,7 +196,7 @@ impl Group {
         self.subset.as_ref().map_or(self.grid.nodes(), |subset| subset.places.nodes)
     }
 
-    /// Which channels the group's data takes on this host, and why.
+    /// The channels of the group's data on this host, and the reasons.
     pub fn transport(&self) -> &Transport {
         &self.transport
     }

@@ -83,13 +83,13 @@ impl Notifier {
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
-        // Ordered by the queue: `stop` looks into it after it has said so.
+        // Ordered by the queue: `stop` looks into it after it has set this.
         if self.over.load(Ordering::SeqCst) {
             self.run_due();
         }
     }
 
-    /// Tells all that are due; whether there was one.
+    /// Announces all ends that are due; true if there was one.
     fn run_due(&self) -> bool {
         let mut any = false;
         while let Some(operation) = self.ended.pop() {

@@ -32,7 +32,7 @@ use crate::engine::liveness::ended;
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
-/// Turns of waiting between two looks at everything else: the engine, the end of the group, the deadline.
+/// Turns of waiting between two checks of everything else: the engine, the end of the group, the deadline.
 const LOOK_EVERY: u32 = 256;
 
 /// After this wait the rank checks which operation the other one runs instead.
@@ -53,7 +53,7 @@ struct SmallState {
     number: u64,
     /// The last one failed.
     is_broken: bool,
-    /// Keeps the start of each: the next one's says that it has ended.
+    /// Keeps the start of each: the next one's shows that it has ended.
     recorder: Recorder,
 }
 
@@ -317,7 +317,7 @@ impl Cells {
         group.drive.poll()?;
         let waited = Clock.now() - begin;
         if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
-            // It will not: all name it.
+            // It will not publish: all name it.
             self.segment.set_abort(local, AbortReason::Aborted.code() as u8);
         }
         let aborted = self.segment.abort();
@@ -338,7 +338,7 @@ impl Cells {
             return Err(Outcomes::aborted(&cause(group, &self.segment, abort), &call.part.view(), step));
         }
         if waited > group.deadline {
-            // Else the others would take this rank, which leaves, for the cause.
+            // Else the others would name this rank, which leaves, as the cause.
             self.segment.set_abort(local, AbortReason::Late.code() as u8);
             return Err(group.outcomes.late(Rank(local), waited, &call.part.view(), step));
         }

@@ -404,7 +404,7 @@ impl Group {
         self.drive.until(move || submissions.are_all_started().then_some(()), None)
     }
 
-    /// Room for an operation's end: that of an earlier one which nobody asks for any more, if there is one.
+    /// Room for an operation's end: that of an earlier one to which nothing else refers any more, if there is one.
     fn spare_operation(&self, about: About, staged: Option<Staged>) -> Arc<Operation> {
         let new = |about| Operation::new(self.outcomes.clone(), about).with_memory(staged);
         // The oldest is the first that is free again.

@@ -7,7 +7,7 @@ use shouter_reducer::grid::{Grid, Rank};
 /// How many ranks a reason names before it counts the others.
 const NAMED: usize = 8;
 
-/// Which channels carry a group's data on this host, and why these.
+/// The channels that carry a group's data on this host, and the reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transport {
     /// `local`; or `shm` within the host, and `verbs`, `rud`, `tcp` or `kernel` to other hosts, with `+` between, such as

@@ -44,7 +44,7 @@ pub(super) use started::Followed;
 /// from it.
 #[derive(Clone, Copy, Debug)]
 pub struct UnevenCall<'a> {
-    /// Which.
+    /// The collective.
     pub collective: Collective,
     /// The input.
     pub input: *const u8,

@@ -69,7 +69,7 @@ enum Watcher {
     Task(Waker),
 }
 
-/// An operation, from its start until nobody asks for it any more.
+/// An operation, from its start until nothing refers to it any more.
 pub(super) struct Operation {
     state: AtomicU8,
     /// Set before it has ended, if it failed.
@@ -185,7 +185,7 @@ impl Operation {
         }
     }
 
-    /// It has ended: has its watchers notified.
+    /// Records the end, and hands the operation to the notifier if it has watchers.
     pub(super) fn conclude(self: Arc<Self>, result: Result<(), Failure>) {
         if let Err(failure) = result {
             // It ends once.
@@ -335,7 +335,8 @@ impl Operation {
 pub struct Work(pub(super) Arc<Operation>);
 
 impl Work {
-    /// How the operation has ended; `None` while it is under way. Takes one poll of the engine where nobody drives it.
+    /// How the operation has ended; `None` while it is under way. Takes one poll of the engine where no thread drives
+    /// it.
     pub fn test(&self) -> Option<Result<(), Error>> {
         if self.0.has_ended() {
             return Some(self.0.result());

@@ -49,7 +49,7 @@ pub enum ConfigError {
     /// The text is not TOML (nor, in an environment variable, JSON).
     #[error("{source_of}: not valid TOML: {why}")]
     Syntax {
-        /// Where.
+        /// Its place.
         source_of: Source,
         /// The parser's message.
         why: String,
@@ -59,7 +59,7 @@ pub enum ConfigError {
     UnknownKey {
         /// The key as found.
         key: String,
-        /// Where.
+        /// Its place.
         source_of: Source,
         /// A key that is spelt almost like it.
         nearest: Option<String>,
@@ -71,7 +71,7 @@ pub enum ConfigError {
     Value {
         /// The key.
         key: String,
-        /// Where.
+        /// Its place.
         source_of: Source,
         /// The value as found.
         found: String,
@@ -97,7 +97,7 @@ pub enum ConfigError {
     /// The key of the job cannot be used.
     #[error("{source_of}: {error}")]
     Key {
-        /// Where.
+        /// Its place.
         source_of: Source,
         /// The reason.
         error: KeyError,

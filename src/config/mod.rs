@@ -180,7 +180,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Whether any fault is asked for.
+    /// Whether any fault is to be injected.
     pub fn any(&self) -> bool {
         self.loss > 0.0 || self.corrupt > 0.0
     }

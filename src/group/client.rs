@@ -1,8 +1,8 @@
 //! The rendezvous client, on every rank but 0: connect to rank 0, authenticate, send the hello, wait for the roster.
 //!
-//! Failures that do not come from an authenticated rank 0 (no listener yet, a broken connection, no answer, an unknown name, another
-//! program on the port) are retried until the deadline. An error that rank 0 sends is returned at once. Once rank 0 has said that
-//! all ranks are there, it takes nobody in any more, and nothing is retried.
+//! Failures that do not come from an authenticated rank 0 (no listener yet, a broken connection, no answer, an unknown
+//! name, another program on the port) are retried until the deadline. An error that rank 0 sends is returned at once.
+//! Once rank 0 has reported that all ranks are there, it accepts no rank any more, and nothing is retried.
 
 use std::cell::Cell;
 use std::fmt;

@@ -273,7 +273,7 @@ pub enum JoinError {
         /// How long it was tried.
         seconds: f64,
     },
-    /// The name of rank 0's host means nothing here.
+    /// The name of rank 0's host cannot be resolved.
     #[error(
         "the name `{host}` of rank 0's host cannot be resolved ({why}), tried for {seconds} s; set SHOUTER_ADDR (or MASTER_ADDR) to \
          rank 0's address or to a name that this host knows, and look at /etc/hosts and the name servers"

@@ -295,7 +295,7 @@ impl ControlLink {
         }
     }
 
-    /// Announces why a rank has given up; the close follows. Only rank 0 speaks for others.
+    /// Announces why a rank has given up; the close follows. Only rank 0 reports for others.
     pub(super) fn tell_words(&mut self, words: &Words) {
         if let Role::Member { rank, .. } = &self.role
             && *rank != words.rank

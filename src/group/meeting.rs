@@ -35,7 +35,7 @@ type Nonce = [u8; 8];
 const MAX_ADDRESSES: usize = 16;
 /// The longest text in a message, in bytes.
 const LONGEST_TEXT: usize = 600;
-/// Pauses between two looks whether an earlier meeting has been replaced grow from this...
+/// Pauses between two checks whether an earlier meeting has been replaced grow from this...
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// ...to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);

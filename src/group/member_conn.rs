@@ -17,11 +17,11 @@ const AHEAD: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnState {
     Open,
-    /// The rank has said that it leaves, whatever comes after it.
+    /// The rank has announced that it leaves; later events of the connection do not matter.
     Left,
     /// The other side's kernel has closed it in order, without a leave message of the rank: its process has ended.
     Gone,
-    /// It was reset or timed out. A firewall does that too, so it says nothing of the process.
+    /// It was reset or timed out. A firewall does that too, so it proves nothing about the process.
     Broken(String),
 }
 
@@ -164,7 +164,7 @@ impl MemberConn {
                 Ok(Some(Message::Left(departure))) => self.left.push(departure),
                 Ok(Some(Message::Lost(rank))) => self.lost = Some(rank),
                 Ok(Some(Message::GaveUp(words))) => {
-                    // Rank 0 speaks for others, all others for themselves.
+                    // Rank 0 passes on the reasons of others, all others send their own.
                     let rank = if self.rank == 0 { words.rank } else { self.rank };
                     self.words.push(Words { rank, ..words });
                 }

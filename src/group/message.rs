@@ -69,14 +69,14 @@ pub(super) enum Message {
         #[serde(deserialize_with = "wire::at_most::<MAX_RANKS, _, _>")]
         line: Line,
     },
-    /// A rank has given up, and says why; rank 0 passes it on.
+    /// A rank has given up, with its reason; rank 0 passes it on.
     GaveUp(Words),
 }
 
 /// A rank has left in good order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departure {
-    /// Which one.
+    /// The rank.
     pub rank: u32,
     /// Operations that it has started; it takes part in no later one.
     pub started: u64,
@@ -85,9 +85,9 @@ pub struct Departure {
 /// Why a rank has given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words {
-    /// Which one.
+    /// The rank.
     pub rank: u32,
-    /// In its own words.
+    /// Its own text.
     pub text: String,
 }
 

@@ -1,4 +1,4 @@
-//! The way of the roster: down a tree of ranks, so that rank 0 sends it to a few, whatever the job's size.
+//! Distribution of the roster: down a tree of ranks, so that rank 0 sends it to a few, whatever the job's size.
 //!
 //! ```text
 //!   rank 0 -- roster --> ranks 1 to 16 -- roster --> ranks 17 to 272 -- roster --> ...
@@ -29,7 +29,8 @@ use super::sys;
 use crate::key::{TAG_LEN, random};
 use crate::wire;
 
-/// To how many a rank passes the roster on: 1,024 ranks have it after three steps, and a rank sends little.
+/// The number of ranks that a rank passes the roster on to: 1,024 ranks have it after three steps, and a rank sends
+/// little.
 const FANOUT: u32 = 16;
 
 /// How long a rank waits for the one above it, and for those below.

@@ -1,4 +1,4 @@
-//! A key/value store of somebody else's, through which a job can come together: a launcher's (PMI), or torch's.
+//! An external key/value store, through which a job can come together: a launcher's (PMI), or torch's.
 
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ pub enum MemberEvent {
     Lost(u32),
     /// A rank has left in good order.
     Left(Departure),
-    /// A rank has given up, and says why.
+    /// A rank has given up, with its reason.
     GaveUp(Words),
     /// The other ranks have been sent the end given to [`Notice::ended`].
     PeersNotified,

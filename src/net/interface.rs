@@ -29,9 +29,9 @@ impl Interface {
 
     /// A queue pair of the device for each of so many shards (at least one).
     ///
-    /// The device's single queue is polled by shard 0, which hands the frames of other shards' connections to them: a hash of
-    /// addresses and ports gives a connection's shard, so all of its frames come to one shard, and a connection
-    /// that a shard opens leaves from a port whose answers come back there. It is frames that are handed over, not accepted
+    /// The device's single queue is polled by shard 0, which hands the frames of other shards' connections to them: a
+    /// hash of addresses and ports gives a connection's shard, so all of its frames come to one shard, and a connection
+    /// that a shard opens leaves from a port whose answers come back there. Frames are handed over, not accepted
     /// connections: the state of a connection belongs to its shard's stack.
     pub fn queues<D: Device>(&self, device: D, shards: u16) -> Vec<Queue<D>> {
         let shards = shards.max(1);
@@ -58,7 +58,7 @@ pub struct Queue<D> {
 }
 
 impl<D: Device + 'static> Queue<D> {
-    /// Which shard's it is.
+    /// The shard that it belongs to.
     pub fn shard(&self) -> u16 {
         self.rss.as_ref().map_or(0, |(_, shard)| *shard)
     }
@@ -91,7 +91,7 @@ mod dpdk {
         DeviceSpec, DpdkDevice, Eal, EalConfig, Port, PortConfig, PortError,
     };
 
-    /// Between two attempts to open a port whose other side is not there.
+    /// The pause between two attempts to open a port whose other side is not there.
     const PAUSE: Duration = Duration::from_millis(10);
 
     /// Opens a device through DPDK, with checksums and segmentation left to it where it can; frames carry IP packets of `mtu`

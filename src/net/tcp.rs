@@ -13,7 +13,7 @@ use shouter_netstack::tcp::{Chunk, ConnectError, ConnectionId, Error, Failure, I
 use super::shard_stack::{Guard, Net, Waiters, now};
 use super::sys::SharedRegion;
 
-/// Waits for connections at an address. Dropping it refuses those that nobody accepted.
+/// Waits for connections at an address. Dropping it refuses those that were not accepted.
 #[derive(Debug)]
 pub struct TcpListener {
     net: Net,

@@ -56,7 +56,7 @@ where
     shard.block_on(timeout(Duration::from_secs(10), body)).expect("in time").expect("no error");
 }
 
-/// Echoes whatever comes on every connection.
+/// Echoes all bytes on every connection.
 async fn echo(mut listener: TcpListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;

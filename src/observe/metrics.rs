@@ -23,7 +23,7 @@ use crate::runtime::fork_generation;
 /// Before the port is tried again after an error.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Between two versions of the file.
+/// The interval between two versions of the file.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Where the counters go.
@@ -167,7 +167,7 @@ impl Http {
         self.current().unblock();
     }
 
-    /// Nobody can connect any more, and the port is another one's to have.
+    /// Refuses connections from now on, and frees the port.
     fn close(&self) {
         if let Err(why) = SockRef::from(&self.listener).shutdown(Shutdown::Both) {
             tracing::debug!(%why, "the port of the counters stays open for a moment");

@@ -16,7 +16,7 @@ pub(super) struct Trace {
     pub(super) host: String,
     /// Events that had made room for later ones before it was written.
     pub(super) overwritten: u64,
-    /// Which clock its times are of.
+    /// The clock of its times.
     clock: String,
     joined_ns: Option<i64>,
     /// Present in dumps only.

@@ -1,4 +1,4 @@
-//! When: the last events of a rank, as a trace for <https://ui.perfetto.dev>.
+//! Timelines: the last events of a rank, as a trace for <https://ui.perfetto.dev>.
 //!
 //! ```text
 //!   Timeline (a rank)      one process in the viewer, "rank 2 (host b)"
@@ -53,7 +53,7 @@ pub enum Category {
     Operation,
     /// Time in a reduction kernel, or in a copy within the host.
     Kernel,
-    /// Messages, and what became of them.
+    /// Messages, and faults on the wire.
     Network,
 }
 
@@ -166,7 +166,7 @@ pub enum TimelineError {
     /// The file could not be read or written.
     #[error("{path}: {error}; check the folder, its permissions and the room on the disk")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The operating system's error.
         error: std::io::Error,
@@ -174,7 +174,7 @@ pub enum TimelineError {
     /// The file is not a trace of ours.
     #[error("{path} is not a timeline: {why}; give the files that the ranks wrote")]
     NotATimeline {
-        /// Which file.
+        /// The file.
         path: PathBuf,
         /// The reason.
         why: String,

@@ -40,7 +40,7 @@ pub struct DriverOptions {
     pub idle: IdlePolicy,
     /// The helper's name; Linux shows the first 15 bytes.
     pub name: String,
-    /// Time between two looks of the helper at the network while there was traffic lately.
+    /// The interval of the helper's polls of the network while there was traffic lately.
     pub active_period: Duration,
     /// The same when there was none for a while.
     pub idle_period: Duration,
@@ -236,8 +236,8 @@ impl<P: Poller + Send + 'static> Driver<P> {
     }
 
     /// Sees to it that the engine is polled for news that is already where it looks, in a queue: by this thread, once, if no thread drives
-    /// it, else by the one that does. Does not wait, and allocates nothing.
-    ///
+    /// Has the engine polled for news that is already in a queue that it reads: by this thread, once, if no thread
+    /// drives it, else by the one that does. Does not wait, and allocates nothing.
     /// # Errors
     ///
     /// If the engine is of no more use.

@@ -41,7 +41,7 @@ impl Endpoint {
         Self { presence: Presence { id: ShardId(0), all }, parker, links, inbound: Vec::new() }
     }
 
-    /// Which shard this makes.
+    /// The shard that this makes.
     pub(super) fn id(&self) -> ShardId {
         self.presence.id
     }

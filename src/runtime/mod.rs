@@ -100,7 +100,7 @@ pub(crate) use sys::{count_forks, fork_generation};
 pub use task::{Task, current_shard, spawn_local, yield_now};
 pub use timer::{Elapsed, Sleep, sleep, timeout};
 
-/// Which of the shards that were started together: 0 up to their number.
+/// A shard's number among those that were started together: from 0 up to their number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub usize);
 

@@ -173,7 +173,7 @@ impl<P: Poller> Reactor<P> {
         }
     }
 
-    /// Which shard of its mesh it is.
+    /// The shard's number in its mesh.
     pub(super) fn id(&self) -> ShardId {
         self.shared().id
     }

@@ -68,7 +68,7 @@ pub enum ShardError {
     /// The poller could not be made, or the shard's work ended with an error.
     #[error("{shard}: {why}")]
     Failed {
-        /// Which.
+        /// The shard.
         shard: ShardId,
         /// The error.
         why: String,
@@ -76,7 +76,7 @@ pub enum ShardError {
     /// The poller or the shard's work panicked.
     #[error("{shard} panicked: {message}; this is a bug in what ran there")]
     Panicked {
-        /// Which.
+        /// The shard.
         shard: ShardId,
         /// The panic's message.
         message: String,
@@ -86,7 +86,7 @@ pub enum ShardError {
         "{shard} did not end within {grace:?} after it was asked to, and was cancelled; let its work end with `stopping`"
     )]
     Unfinished {
-        /// Which.
+        /// The shard.
         shard: ShardId,
         /// How long it had.
         grace: Duration,

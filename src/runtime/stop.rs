@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{all_shards, context, sleep, submit_to, sys};
 
-/// Between two looks at whether a signal has come.
+/// The interval of the checks for a signal.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Ready once the shard was asked to end; see [`stopping`].

@@ -58,7 +58,7 @@ pub(super) fn catch_signals() -> io::Result<()> {
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*registered {
         for (signal, seen) in [(SIGINT, &INTERRUPTED), (SIGTERM, &TERMINATED)] {
-            // In this order: the first action looks whether an earlier signal has set the flag.
+            // In this order: the first action checks whether an earlier signal has set the flag.
             flag::register_conditional_default(signal, seen)?;
             flag::register(signal, seen)?;
         }

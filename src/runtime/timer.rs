@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{Instant, context};
 
-/// When, and the how many-th timer: equal times fire in the order in which they were set.
+/// The due time and the timer's number: timers with equal times fire in the order in which they were set.
 type Key = (Instant, u64);
 
 /// The timers of one shard.
@@ -42,7 +42,7 @@ impl Timers {
     }
 }
 
-/// Where a timer is.
+/// The state of a timer.
 #[derive(Debug)]
 enum SleepState {
     /// Counted from the first poll.

@@ -9,9 +9,9 @@
 //! with its messages to other hosts, one down from the leader with those from there. So messages that wait for another
 //! host hold up nothing within this one. The pages of a ring that nobody uses are never touched.
 //!
-//! A payload is copied into a ring, and released with the same poll. A rank has one [doorbell](bell) for all the rings that it reads: a
-//! poll in which nothing has come costs one load of it. Nobody is woken: as with the flags of lanes, a rank that sleeps finds out when it
-//! polls next, at the latest by its helper.
+//! A payload is copied into a ring, and released with the same poll. A rank has one [doorbell](bell) for all the rings
+//! that it reads: a poll in which nothing has come costs one load of it. No rank is woken: as with the flags of lanes,
+//! a rank that sleeps sees the message when it polls next, at the latest by its helper.
 //!
 //! The leader's handling of messages to and from other hosts is described at [relay]. A message keeps the header that
 //! its sender has given it; a rank takes nothing that names a sender from which it cannot have come.
@@ -75,7 +75,7 @@ pub(super) struct Local {
     readers: Vec<Reader>,
     upwards: Upwards,
     bell: Bell,
-    /// Rings to look at though the bell does not say so.
+    /// Rings to look at although the bell does not name them.
     due: u64,
     /// Tokens of copied payloads.
     copied: Vec<SendToken>,

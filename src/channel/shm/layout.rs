@@ -117,12 +117,12 @@ impl Layout {
         self.rank(local)
     }
 
-    /// Which of the rank's rings may hold something new.
+    /// The bits of the rank's rings that may hold something new.
     pub(super) fn doorbell(&self, local: u32) -> Option<usize> {
         Some(self.rank(local)? + APART)
     }
 
-    /// Which of the rank's rings are looked at anyway.
+    /// The bits of the rank's rings that are watched without the doorbell.
     pub(super) fn watched(&self, local: u32) -> Option<usize> {
         Some(self.rank(local)? + 2 * APART)
     }

@@ -17,13 +17,13 @@ use super::sys;
 use crate::group::error::{ExchangeError, Missing};
 use crate::key::Key;
 
-/// Between two looks for a connection.
+/// The interval of the checks for a connection.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The timeout of a silent connection.
 const SILENCE: Duration = Duration::from_secs(5);
 /// The first byte of local rank 0's answer: the descriptor comes with it, and behind it the arena's size.
 const SEGMENT: u8 = 1;
-/// The same: a text says why there is none.
+/// The first byte of an answer without a segment: a text with the reason follows.
 const REFUSAL: u8 = 0;
 /// The longest text of a refusal that is read, in bytes.
 const LONGEST_REFUSAL: u64 = 4096;
@@ -76,8 +76,9 @@ pub(crate) enum PassError {
 type Check<'a> = &'a mut dyn FnMut() -> Result<(), ExchangeError>;
 
 /// The segment of this node, shared with its other ranks. Every rank of the node calls it: local rank 0 makes the
-/// segment and passes it on, the others fetch it. `secret` is the group's. The arena is smaller than the shape says where a
-/// rank's address space is limited. `check` is called while others are waited for, and fails when they cannot come any more.
+/// segment and passes it on, the others fetch it. `secret` is the group's. The arena is smaller than in the shape where
+/// a rank's address space is limited. `check` is called while others are waited for, and fails when they cannot come
+/// any more.
 ///
 /// # Errors
 /// If the others do not come before the deadline, or memory cannot be had.

@@ -25,13 +25,14 @@ pub(crate) use end::{Abort, shortened};
 /// "shouter" and the layout's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x06");
 
-/// In the number of an announcement that is being written.
+/// A flag in the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
 
 /// A heartbeat count that only a rank that has left shows (and beats on from, if its helper is late).
 const LEFT: u64 = 1 << 63;
 
-/// In an announcement, in bytes: whether the rank could open the others' tensors; its own one's device address, and handle.
+/// Offsets in an announcement, in bytes: whether the rank could open the others' tensors; its own one's device address,
+/// and handle.
 const AGREED_AT: usize = 40;
 const ADDRESS_AT: usize = 48;
 const HANDLE_AT: usize = 56;
@@ -298,7 +299,7 @@ impl NodeSegment {
         self.word(self.layout.life(self.local).map(|at| at + 24)).store(1, Ordering::Release);
     }
 
-    /// Whether no accelerator of a local rank touches any tensor: it says so, or its process has ended.
+    /// Whether no accelerator of a local rank touches any tensor: the rank has announced it, or its process has ended.
     pub(crate) fn is_quiesced(&self, local: u32) -> bool {
         self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1
             || self.is_gone(local)
@@ -338,8 +339,8 @@ impl NodeSegment {
         }
     }
 
-    /// Takes a piece of this rank's arena away from the other ranks, contents included: whatever they write there from now
-    /// on does not arrive here. After this no tensor of this rank is shared any more.
+    /// Takes a piece of this rank's arena away from the other ranks, contents included: their later writes do not
+    /// arrive here. After this no tensor of this rank is shared any more.
     pub(crate) fn fence(&self, offset: usize, len: usize) {
         self.fenced.store(true, Ordering::Release);
         if let Some(at) = self.layout.arena(self.local)
@@ -494,7 +495,8 @@ impl NodeMemory for NodeSegment {
         if self.has_announced(local, number) {
             return None;
         }
-        // It has not come so far. It runs something else if it has begun a small operation more than another rank had before.
+        // It has not come so far. It runs another operation if it has begun a small one more than another rank had
+        // before.
         let before = (0..self.ranks()).find_map(|local| self.announcement(local, number))?.small_before;
         let tag = self.cell(local, before + 1).tag()?;
         // The tag is newer than an announcement would be.

@@ -87,7 +87,8 @@ fn head(what: u32, write: impl FnOnce(&mut [u8; HEADER_BYTES]), payload: &[u8], 
     head
 }
 
-/// The CRC of a frame: over what the head has in front of it, and over the payload's, which this leaves in the CRC's place.
+/// The CRC of a frame: over the head's bytes in front of it, and over the payload's CRC, which this leaves in its
+/// place.
 #[inline]
 fn sum_of(head: &mut [u8; HEAD], payload: &[u8]) -> u32 {
     set_sum(head, crc32c(payload).to_le_bytes());
@@ -119,7 +120,7 @@ impl Post {
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionState {
-    /// There is none: it is dialled then, or the peer will.
+    /// There is none: it is dialled then, or by the peer.
     Down(Option<Instant>),
     /// Opened by this side, not yet challenged.
     Dialled,

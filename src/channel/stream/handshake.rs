@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A proof is HMAC-SHA256 under the session's secret over both ranks, the connection, the flags and both nonces, so none can be
-//! used again. Flag 1 says that frames carry a CRC. An acceptor that has it otherwise says so with a proof of another
-//! kind in place of the welcome. Numbers are little endian.
+//! used again. Flag 1 says that frames carry a CRC. An acceptor with another setting sends a proof of another kind in
+//! place of the welcome. Numbers are little endian.
 
 use shouter_reducer::grid::Rank;
 
@@ -33,7 +33,7 @@ pub(super) struct Claim {
     pub(super) from: Rank,
     /// The rank that accepts it.
     pub(super) to: Rank,
-    /// Which of the connections between them.
+    /// The number of the connection between them.
     pub(super) connection: u32,
     /// Whether frames carry a CRC.
     pub(super) crc: bool,

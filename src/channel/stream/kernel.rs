@@ -89,7 +89,7 @@ impl KernelStreams {
     /// for `dead_after`.
     ///
     /// # Errors
-    /// [`ListenError`] with what the kernel said.
+    /// [`ListenError`] with the kernel's error.
     pub fn bind(local: SocketAddr, dead_after: Duration) -> Result<Self, ListenError> {
         Self::try_bind(local, dead_after).map_err(|why| ListenError::Socket { local, why })
     }

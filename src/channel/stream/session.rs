@@ -15,7 +15,7 @@ use super::{CONTROL, StreamChannel};
 use crate::channel::Inbox;
 use crate::channel::up::Loss;
 
-/// Between two tries to connect.
+/// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Peers have at least so long to be connected.

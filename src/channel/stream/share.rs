@@ -1,4 +1,4 @@
-//! Which connection takes the next fragment.
+//! Selects the connection that takes the next fragment.
 //!
 //! All connections to a peer draw from one queue, each when little of its share is still unsent. That alone would
 //! let a slow connection take a fragment for which all others have to wait at the end. So a connection takes one only
@@ -32,7 +32,7 @@ impl Load {
         }
     }
 
-    /// In how many seconds it will have delivered `len` bytes more.
+    /// Seconds until it will have delivered `len` bytes more.
     fn done(&self, len: usize) -> f64 {
         (self.unacknowledged + len) as f64 / self.rate
     }

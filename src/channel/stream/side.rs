@@ -19,7 +19,7 @@ impl<S: Streams> StreamChannel<S> {
         bytes.len() <= MAX_SIDE && peer.outbox.post_side(|| connection::side_frame(bytes, crc))
     }
 
-    /// The next side message that has come, and from whom. To be called until there is none after every
+    /// The next received side message, and its sender. To be called until there is none after every
     /// [`receive`](Self::receive): a peer is not read while 64 of its messages wait.
     pub fn take_side(&mut self) -> Option<(Rank, Vec<u8>)> {
         self.peers.iter_mut().find_map(|(rank, peer)| Some((rank, peer.backlog.take_side()?)))

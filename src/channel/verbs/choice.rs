@@ -1,4 +1,4 @@
-//! Which RDMA device and port lead to a peer.
+//! Selects the RDMA device and port that lead to a peer.
 
 use std::fmt;
 use std::net::Ipv6Addr;

@@ -12,7 +12,7 @@ use crate::channel::Inbox;
 use crate::channel::stream::KernelChannel;
 use crate::channel::up::{Channel, PeerLoss};
 
-/// Between two looks at the control connections, while all connections are up.
+/// The interval of the polls of the control connections, while all connections are up.
 const LISTEN_EVERY: Duration = Duration::from_millis(1);
 
 /// The control connections as the verbs channel uses them: for control messages, and for its own set-up messages.

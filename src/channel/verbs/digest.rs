@@ -24,7 +24,7 @@ use crate::channel::up::Loss;
 /// Payloads that wait for their CRC, or for room on a connection, at most.
 const OUTBOX: usize = 256;
 
-/// Between two questions to a device.
+/// The interval of the polls of a device.
 const ASK_EVERY: Duration = Duration::from_micros(20);
 
 /// A device that answers nothing for so long has failed: a CRC takes microseconds, behind whatever else the device
@@ -54,7 +54,7 @@ pub trait Digest {
     /// The answer is not needed any more. The range may be read yet: see the accelerator's `is_idle`.
     fn forget(&mut self, ticket: Ticket);
 
-    /// Makes what NICs have written so far visible to all work that the device is given later, this one's own included.
+    /// Makes the writes of NICs so far visible to all later work of the device, this one's own included.
     ///
     /// # Errors
     /// The device has failed.

@@ -156,7 +156,7 @@ pub struct Export {
 pub enum Reach {
     /// By a dma-buf.
     Dmabuf,
-    /// By its address, which a driver of the device explains to the kernel (nvidia-peermem).
+    /// By its address, which a driver of the device translates for the kernel (nvidia-peermem).
     Address,
 }
 

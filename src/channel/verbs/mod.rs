@@ -34,8 +34,8 @@
 //! | `control` | the control connections, one socket to each peer |
 //! | `choice` | which device and port lead to a peer |
 //!
-//! Set-up, liveness and the abort message go by authenticated connections of kernel sockets, the channel
-//! `kernel`, on the network on which the ranks met: a group whose RDMA ports are gone can still say so.
+//! Set-up, liveness and the abort message go by authenticated connections of kernel sockets, the channel `kernel`, on
+//! the network on which the ranks met: a group whose RDMA ports are gone can still report it.
 
 #[cfg(feature = "verbs")]
 mod choice;

@@ -29,7 +29,7 @@ use ticket::{RECEIVE, Ticket};
 /// Completions taken from the queue at a time.
 const BURST: usize = 64;
 
-/// Between two looks at the device's events, in polls.
+/// The interval of the checks for the device's events, in polls.
 const LOOK_EVERY: u32 = 4096;
 
 /// Data that a request carries along, at most.
@@ -322,8 +322,8 @@ impl Fabric for Rdma {
         if let Err(error) = pair.pair.to_error() {
             tracing::debug!(%error, "a queue pair does not take the way to the error state; it is destroyed all the same");
         }
-        // All that was posted is flushed. Receives complete one by one, so their number shows when that is done. (What had
-        // arrived whole counts as not taken, and is sent again.)
+        // All posted requests are flushed. Receives complete one by one, so their number shows when that is done.
+        // (Fragments that had arrived whole count as not taken, and are sent again.)
         let mut left = pair.receives;
         let until = Clock.now() + DRAIN;
         let mut done = [Completion::default(); BURST];

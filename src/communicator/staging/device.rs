@@ -33,7 +33,8 @@ pub(in crate::communicator) trait Copies: Send {
     /// Has this called once, when the input is in the staging area.
     fn when_ready(&mut self, act: Act);
 
-    /// Has this called once, when the operation has ended and no copy runs any more, or the error says so.
+    /// Has this called once, when the operation has ended and no copy runs any more, or with an error that says that
+    /// one may.
     fn when_over(&mut self, tell: Tell);
 
     /// Hands them over to the engine.
@@ -49,7 +50,7 @@ pub(in crate::communicator) struct Progress {
 
 #[derive(Default)]
 struct Ends {
-    /// The copies are gone, and nobody waits for the outcome.
+    /// The copies are gone, and nothing waits for the outcome.
     are_gone: bool,
     /// A copy that was begun may run yet.
     in_use: bool,

@@ -124,7 +124,7 @@ fn unauthenticated_peers_do_not_interrupt_a_rank_that_reads_the_roster() {
     let stream = TcpStream::connect(at).unwrap();
     let framer = prove(&job.config, 1, &stream, at, until).unwrap_or_else(|why| panic!("{why}"));
     let mut unauthenticated: Vec<_> = (0..=SLOTS).map(|_| TcpStream::connect(at).unwrap()).collect();
-    // The first of them is closed for a later one; whom that would interrupt is closed by then.
+    // The first of them is closed for a later one; a peer that it would interrupt is closed by then.
     unauthenticated[0].set_read_timeout(Some(SOON)).unwrap();
     assert_eq!(unauthenticated[0].read(&mut [0]).unwrap(), 0);
     let mut above = Trusted::new(Conn::new(stream, at).unwrap(), framer);

@@ -92,7 +92,7 @@ fn succeeded(what: &str, status: c_int) -> Result<(), String> {
 }
 
 impl Pmix {
-    /// Opens the library, and says to the launcher that this process takes part.
+    /// Opens the library, and registers this process with the launcher.
     pub(super) fn open() -> Result<Self, String> {
         let places = ["PMIX_INSTALL_PREFIX", "OPAL_PREFIX"];
         let installed =

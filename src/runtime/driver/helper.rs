@@ -16,8 +16,9 @@ use crate::runtime::{Activity, Clock, Poller, panic_message};
 
 /// Idle looks at the network before the helper slows down: 16 of half a millisecond.
 const LOOKS_BEFORE_SLOW: u32 = 16;
-/// Time between two looks while a caller drives: the network is answered then. A thread that wakes every half millisecond beside
-/// one that computes or polls keeps some Linux schedulers from giving its core to other autogroups (docs/decisions.md).
+/// The interval of the polls while a caller drives: the network is answered then. A thread that wakes every half
+/// millisecond beside one that computes or polls keeps some Linux schedulers from giving its core to other autogroups
+/// (docs/decisions.md).
 const DRIVEN_PERIOD: Duration = Duration::from_millis(2);
 /// Polls before the driver lock is released and taken again.
 const POLLS_PER_LOCK: u32 = 256;

@@ -22,7 +22,7 @@ pub(super) const QUEUE: usize = 256 << 10;
 /// The kernel takes no more while it has so many bytes unsent (TCP_NOTSENT_LOWAT of tcp(7)).
 const UNSENT: u32 = 128 << 10;
 
-/// So many questions whether a peer has room again, without an answer, are a sign that it is gone.
+/// So many unanswered probes of a full window are a sign that the peer is gone.
 const PROBES: u8 = 3;
 
 /// Pieces given to the kernel in one call.

@@ -121,7 +121,7 @@ fn who_has_no_room_for_long_is_not_gone() {
         written += count;
         streams.transmit(Clock.now());
     }
-    // The kernel asks whether there is room after 0.2, 0.4, 0.8 and 1.6 seconds: for longer than `dead_after` nothing comes.
+    // The kernel probes for room after 0.2, 0.4, 0.8 and 1.6 seconds: for longer than `dead_after` nothing comes.
     let end = Clock.now() + Duration::from_secs(4);
     let step = |streams: &mut KernelStreams| {
         streams.receive(Clock.now());

@@ -131,7 +131,7 @@ impl Puppet {
         Self { end, connections, _listener: listener }
     }
 
-    /// Says something on a connection, and returns the loss that comes of it.
+    /// Writes to a connection, and returns the loss that results.
     fn says(&mut self, connection: usize, bytes: &[u8]) -> Loss {
         self.connections[connection].write_all(bytes).unwrap();
         self.loss()

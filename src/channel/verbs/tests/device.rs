@@ -1,4 +1,4 @@
-//! Payloads in a device's memory: here ordinary memory that only a fake of a device looks at, and answers late.
+//! Payloads in a device's memory: here ordinary memory, read only by a fake device, which answers late.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -31,9 +31,9 @@ struct Asked {
     writes: usize,
     settled: usize,
     damaged: u64,
-    /// It says this to every question.
+    /// Every request fails.
     broken: bool,
-    /// It answers nothing.
+    /// No request is answered.
     hangs: bool,
 }
 
