@@ -39,11 +39,11 @@ pub struct PeerAddress {
 pub struct PeerLoss {
     /// The leader that is gone.
     pub rank: Rank,
-    /// The sign of its loss.
+    /// The evidence.
     pub why: Loss,
 }
 
-/// The sign that a peer is gone.
+/// The evidence that a peer is gone.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
@@ -218,7 +218,7 @@ pub trait Registry {
         registering.is_some_and(|registering| self.adopt(memory, registering()))
     }
 
-    /// Makes memory of a device known to the NIC, which reads and writes it by its dma-buf or by its address.
+    /// Registers memory of a device with the NIC, which reads and writes it by its dma-buf or by its address.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing has changed then, and nothing of that memory may be named to the channel.

@@ -63,7 +63,7 @@ impl Group {
     /// A new group has its own order of operations, deadlines and end: an error in it leaves this one as it was, and operations of both go
     /// on beside each other, in whichever order ranks start them. The end of the job's group of all, as by the death of a rank, ends all
     /// groups. Errors name ranks by their numbers in the group that was called, and say which ranks of the job those are. A group costs no
-    /// thread, connection or shared memory. Its tensors are registered by itself.
+    /// thread, connection or shared memory. Its tensors are registered with it alone.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -445,7 +445,7 @@ impl Group {
     /// Writes the last 4,096 events of this rank to a new file and returns its path: a trace that Perfetto opens, and `shouter timeline merge`
     /// takes. The file is in the folder that the key `dump_folder` names.
     ///
-    /// The same is done by itself when the group ends in error, whose text names the file then.
+    /// A group that ends in error does the same; the error's text names the file then.
     ///
     /// # Errors
     /// [`Error::Argument`] if the file cannot be written; [`Error::Closed`] in a forked child.
@@ -454,10 +454,11 @@ impl Group {
         self.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
     }
 
-    /// Gives up: ends the job for all its ranks, as where this one's program has met an error that it cannot go on with. Their calls fail from
-    /// then on with [`Error::PeerFailed`], or, where none was under way, with [`Error::Closed`]: both name this rank, and their texts have
-    /// `why`, of which the first 1,024 bytes are kept. It waits for nobody. Where the group has ended before, nothing is done. A group of some
-    /// ranks does the same: all groups of the job end.
+    /// Gives up: ends the job for all its ranks, as where this one's program has met an error that it cannot go on
+    /// with. Their calls fail from then on with [`Error::PeerFailed`], or, where none was under way, with
+    /// [`Error::Closed`]: both name this rank, and their texts have `why`, of which the first 1,024 bytes are kept. It
+    /// does not wait for other ranks. Where the group has ended before, nothing is done. A group of some ranks does the
+    /// same: all groups of the job end.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked child.

@@ -11,8 +11,8 @@ use super::drive::{Drive, RankEngine};
 use crate::error::Error;
 use crate::runtime::Driver;
 
-/// Makes memory known to the channel to other hosts; whether it is. The device's part may take seconds, so it is this thread's: meanwhile
-/// others drive the engine, and peers get heartbeats from this rank.
+/// Registers memory with the channel to other hosts; true if that succeeded. The device's part may take seconds, so it
+/// runs in this thread: meanwhile others drive the engine, and peers get heartbeats from this rank.
 ///
 /// # Safety
 /// The memory stays mapped until it was unregistered, or for ever.

@@ -69,8 +69,8 @@ pub struct Staging {
     pub factor: Option<f64>,
     /// The layout of the input's elements, those of all blocks in one. Not looked at where this rank has no input.
     pub input: Option<Layout>,
-    /// The layout of the output's; a broadcast's root has its elements there, too. Not looked at where this rank has no
-    /// output.
+    /// The layout of the output's elements; a broadcast's root has its elements there, too. Not looked at where this
+    /// rank has no output.
     pub output: Option<Layout>,
     /// Input and output are in the memory of an NVIDIA GPU, and this is a stream of it (a `cudaStream_t`; 0 is the default stream): the input is
     /// read, and the output written, after the work that the stream holds at the call. When the operation has ended the

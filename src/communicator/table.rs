@@ -20,7 +20,7 @@ use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
 use crate::group::error::{Ending, ExchangeError};
 use crate::group::watch::Control;
 
-/// The state to push a tensor.
+/// The state needed to push a tensor.
 pub(super) struct Entry {
     generation: u32,
     pub(super) tensor: u32,

@@ -112,9 +112,10 @@ impl<T: Element> Window<'_, T> {
     ///
     /// # Errors
     /// The group goes on after [`Error::Argument`] (no such rank, a range that is not within its part), [`Error::Mismatch`] (the target has
-    /// freed its part, or has another than it has said) and [`Error::Deadline`] (the target did not serve it within the key `deadline`; it may
-    /// take effect later). [`Error::PeerFailed`] and [`Error::Closed`] where it has ended. Where the access was copied, all but the first and
-    /// the last are errors of the next [`flush`](Self::flush).
+    /// freed its part, or has another than it has announced) and [`Error::Deadline`] (the target did not serve it
+    /// within the key `deadline`; it may take effect later). [`Error::PeerFailed`] and [`Error::Closed`] where it has
+    /// ended. Where the access was copied, all but the first and the last are errors of the next
+    /// [`flush`](Self::flush).
     pub fn put(&self, data: &[T], target: u32, offset: u64) -> Result<(), Error> {
         self.run(Action::Put, (from_slice(data), Buffer::empty()), target, offset)
     }

@@ -256,7 +256,7 @@ impl ControlLink {
         self.conns().filter_map(|(_, conn)| Some(conn.waits()?.0.as_raw_fd())).collect()
     }
 
-    /// Waits until something can be read or the waker fires, then reads it.
+    /// Waits until something can be read or the waker fires, then reads and writes as much as possible.
     pub(super) fn listen(&mut self) -> std::io::Result<()> {
         wait(self.conns().map(|(_, conn)| conn), self.waker.as_ref(), Instant::now() + IDLE)?;
         self.pump();

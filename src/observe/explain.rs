@@ -66,8 +66,8 @@ pub struct OpenOperation {
 
 /// Reads the dumps of a job's ranks, one of each, and finds the ranks that were at fault or late, and where.
 ///
-/// A rank that others name as the cause of the group's end is at fault. Where nobody is named, as in dumps of a job that hangs, those ranks
-/// are late that had not started the first operation which another had started and not finished.
+/// A rank that others name as the cause of the group's end is at fault. Where none is named, as in dumps of a job that
+/// hangs, the late ranks are those that had not started the first operation that another had started and not finished.
 ///
 /// # Errors
 ///

@@ -88,7 +88,7 @@ pub(super) struct TraceLine {
     end: u64,
 }
 
-/// The facts of an event besides its kind and time.
+/// The facts of an event besides its name and time.
 #[derive(Default, Serialize)]
 pub(super) struct Args {
     #[serde(skip_serializing_if = "Option::is_none")]

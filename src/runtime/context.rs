@@ -3,8 +3,8 @@
 //! A [`Context`] lives in its reactor and is moved into a thread-local for the length of a poll, so the free
 //! functions (`spawn_local`, `sleep`, `submit_to`) find it. The move costs a pointer swap.
 //!
-//! The rule that keeps the `RefCell` quiet: inside [`with`] no foreign code runs. Wakers are cloned, woken and dropped
-//! outside, for the last reference to a task's waker may schedule the task, which comes back here.
+//! A rule keeps the `RefCell` from a second borrow: inside [`with`] no foreign code runs. Wakers are cloned, woken and
+//! dropped outside, for the last reference to a task's waker may schedule the task, which comes back here.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,4 +1,4 @@
-//! How much CPU this process may use: its affinity mask, and the quota of the cgroup it lives in.
+//! How much CPU this process may use: its affinity mask, and the quota of its cgroup.
 //!
 //! A container limited to 1.5 CPUs may still see 64 cores. A process that spins on two of them spends the quota of a
 //! period early and is then stopped for the rest of it, so the quota counts as much as the mask.

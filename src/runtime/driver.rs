@@ -235,9 +235,9 @@ impl<P: Poller + Send + 'static> Driver<P> {
         self.drive_until(move |poller| f.take().map(|f| f(poller)), None)
     }
 
-    /// Sees to it that the engine is polled for news that is already where it looks, in a queue: by this thread, once, if no thread drives
     /// Has the engine polled for news that is already in a queue that it reads: by this thread, once, if no thread
     /// drives it, else by the one that does. Does not wait, and allocates nothing.
+    ///
     /// # Errors
     ///
     /// If the engine is of no more use.

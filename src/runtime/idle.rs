@@ -23,9 +23,9 @@ pub struct IdlePolicy {
 }
 
 impl IdlePolicy {
-    /// For a thread with a core to itself: some 100 us of pure spinning, then milliseconds of yielding. A yield costs
-    /// a lone thread 0.2 us, which such a long wait does not notice; but when the core turns out to be
-    /// shared after all (a data loader, a neighbour), a long spin would keep the one waited for from running.
+    /// For a thread with a core to itself: some 100 us of pure spinning, then milliseconds of yielding. A yield costs a
+    /// lone thread 0.2 us, which is negligible in such a long wait; but when the core turns out to be shared after all
+    /// (a data loader, a neighbour), a long spin would keep the awaited thread from running.
     pub const EXCLUSIVE: Self = Self {
         spins: 1_000,
         yields: 10_000,

@@ -36,8 +36,8 @@
 //! # Forks
 //!
 //! Threads do not survive `fork`. A [`Driver`] or [`Shards`] that finds itself in a forked child refuses to work
-//! ([`DriveError::Forked`], [`ShardError::Forked`]) and, when dropped there, leaks what it holds rather than touch the parent's
-//! devices.
+//! ([`DriveError::Forked`], [`ShardError::Forked`]) and, when dropped there, leaks its resources rather than touch the
+//! parent's devices.
 //!
 //! # Example
 //!
@@ -100,7 +100,7 @@ pub(crate) use sys::{count_forks, fork_generation};
 pub use task::{Task, current_shard, spawn_local, yield_now};
 pub use timer::{Elapsed, Sleep, sleep, timeout};
 
-/// A shard's number among those that were started together: from 0 up to their number.
+/// A shard's number among those that were started together: from 0 on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub usize);
 

@@ -1,5 +1,5 @@
-//! The system calls of the runtime: the monotonic clock as a number, and notice of a fork or of a signal that ends the
-//! program.
+//! The system's services to the runtime: the monotonic clock as a number, and notice of a fork or of a signal that ends
+//! the program.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};

@@ -303,7 +303,7 @@ impl Reader {
                 }
                 end = self.cursor + entry(len) as u64;
             }
-            // A writer leaves room alone that was not given back.
+            // A writer does not overwrite room that was not given back.
             if end - self.head > RING as u64 {
                 return Err(Garbled);
             }

@@ -189,7 +189,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Watches for the end of a process.
+/// A watch for the end of a process.
 #[derive(Debug)]
 pub(super) enum Watch {
     /// By a descriptor that becomes readable then.

@@ -26,7 +26,7 @@ const CLAIM: usize = HELLO - WELCOME;
 
 pub(super) type Nonce = [u8; 16];
 
-/// The claim of a connection about its purpose.
+/// The connection that an opener claims to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
     /// The rank that opens it.

@@ -89,9 +89,9 @@ pub enum ListenError {
     },
 }
 
-/// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that was
-/// given as extents until it says [`StreamEvent::Released`] or [`StreamEvent::Dropped`], or until the connection is aborted and
-/// [`drop_waiting`](Self::drop_waiting) was called.
+/// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that
+/// was given as extents until it reports [`StreamEvent::Released`] or [`StreamEvent::Dropped`], or until the connection
+/// is aborted and [`drop_waiting`](Self::drop_waiting) was called.
 pub trait Streams: 'static {
     /// A connection; a stale one finds nothing.
     type Id: Copy + Eq + Hash + Debug + Send;
@@ -144,7 +144,8 @@ pub trait Streams: 'static {
     /// Copies received bytes into `buffer`, not more than it holds, and returns how many; 0 is the end of the data.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there are none; [`StreamEvent::Readable`] follows. Else why not, which comes as an event too.
+    /// [`Error::WouldBlock`] if there are none; [`StreamEvent::Readable`] follows. Else the failure, which comes as an
+    /// event too.
     fn read(&mut self, now: Instant, id: Self::Id, buffer: &mut [u8]) -> Result<usize, Error>;
 
     /// Hands out received bytes; `None` is the end of the data.

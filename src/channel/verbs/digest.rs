@@ -38,8 +38,9 @@ pub struct Ticket(pub u64);
 /// Finds CRC32Cs of a device's memory, and reads and writes it where a slot is in between. Errors are for good: the device has
 /// failed, and the group ends.
 pub trait Digest {
-    /// Asks for the CRC32C of a range, which stays as it is until that is known, or [forgotten](Self::forget); `None`, if there is no
-    /// room for the question now. The answer may be begun as late as with the next [`poll`](Self::poll).
+    /// Requests the CRC32C of a range, which stays as it is until the CRC is known, or [forgotten](Self::forget);
+    /// `None` if there is no room for the request now. The computation may begin as late as with the next
+    /// [`poll`](Self::poll).
     ///
     /// # Errors
     /// The device has failed.

@@ -7,9 +7,9 @@
 //!   Ready(epoch) -->                        <-- Ready(epoch)
 //! ```
 //!
-//! A connection's epoch counts its queue pairs. The end that sees one fail closes it (nothing of it is in flight afterwards)
-//! and offers the next; the other end closes its own when it receives the offer. An offer says which fragments were taken, so the rest is
-//! posted again, none twice, none left out.
+//! A connection's epoch counts its queue pairs. The end that sees one fail closes it (nothing of it is in flight
+//! afterwards) and offers the next; the other end closes its own when it receives the offer. An offer gives the
+//! fragments taken, so the rest is posted again, none twice, none left out.
 
 use std::time::Duration;
 

@@ -64,7 +64,7 @@ fn may_open(descriptors: u64) -> bool {
     setrlimit(Resource::Nofile, raised).is_ok() && limit.maximum.is_none_or(|most| most >= descriptors)
 }
 
-/// A thousand ranks took a GiB when rank 0 sent all of them the roster, and each rank's reach. The list of missing
+/// A thousand ranks took a GiB when rank 0 sent each of them the roster and every rank's reach. The list of missing
 /// ranks, which rank 0 sends twice a second, comes on top; on a slow machine more often.
 #[test]
 fn rank_0_sends_and_receives_in_proportion_to_the_ranks() {

@@ -43,7 +43,7 @@ impl NodeSegment {
     }
 
     /// Records why a rank has given up, ahead of [`set_abort`](Self::set_abort): as much as there is room for. The
-    /// first writer wins; when this returns, its text is there, unless it was stopped.
+    /// first writer wins; when this returns, that writer's text is there, unless it was stopped.
     pub(crate) fn set_words(&self, rank: u32, text: &str) {
         let text = shortened(text);
         let state = self.word(Some(WORDS_AT));
@@ -62,7 +62,7 @@ impl NodeSegment {
         state.store(of_rank | WRITTEN, Ordering::Release);
     }
 
-    /// The reason why this rank has given up, if it is recorded here.
+    /// The reason why `rank` has given up, if it is recorded here.
     pub(crate) fn words(&self, rank: u32) -> Option<Box<str>> {
         if self.word(Some(WORDS_AT)).load(Ordering::Acquire) != u64::from(rank) << STATE_BITS | WRITTEN {
             return None;
