@@ -123,7 +123,7 @@ impl Group {
         }
         let mut group = self.make(ranks.iter().map(|rank| self.rank_in_job(*rank)).collect(), deadline)?;
         group.deadline = deadline.max(self.deadline);
-        // An agreement of the members alone.
+        // Only the members take part.
         group.barrier()?;
         group.deadline = deadline;
         Ok(group)

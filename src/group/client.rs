@@ -73,7 +73,7 @@ pub(super) fn join(config: &RendezvousConfig, hello: &Hello) -> Result<(Roster, 
                 error
             }
         };
-        // The pause ends before the deadline or is the end: an attempt without time would only blur the reason.
+        // The pause ends before the deadline, else it is the last: an attempt without time would only hide the reason.
         let left = until.saturating_duration_since(Instant::now());
         if left <= pause {
             std::thread::sleep(left);

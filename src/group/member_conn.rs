@@ -174,7 +174,7 @@ impl MemberConn {
                     }
                 }
                 Ok(Some(message)) if self.messages.len() < AHEAD => {
-                    // A rank that takes part in an exchange has it.
+                    // A rank that takes part in an exchange has the roster.
                     if let Message::Part { .. } = message {
                         self.roster = None;
                     }

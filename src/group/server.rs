@@ -412,7 +412,7 @@ impl Server<'_> {
     fn tell_progress(&mut self) {
         let message = wire::encode(&Message::Waiting(self.missing()));
         for (trusted, _) in self.members.iter_mut().flatten() {
-            // A member that does not read is not sent it again.
+            // A member that does not read gets no further list.
             if !trusted.conn.has_output() {
                 trusted.queue_encoded(&message);
             }

@@ -256,7 +256,7 @@ impl ShardsBuilder {
             }
         }
         drop(making);
-        // Ends when all have dropped theirs.
+        // Returns when all shards have dropped their ends.
         let _ = made.recv();
         match ending.error() {
             Some(error) => {

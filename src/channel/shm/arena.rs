@@ -74,7 +74,7 @@ impl Drop for SharedMemory {
             return;
         }
         let mut arena = self.segment.arena.lock().unwrap_or_else(PoisonError::into_inner);
-        // The pages go while nobody else can be given them.
+        // The pages are released under the lock, before they can be handed out again.
         if let Some(len) = arena.put(self.offset) {
             self.segment.empty(self.offset, len);
         }

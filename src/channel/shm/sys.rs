@@ -64,7 +64,7 @@ impl Mapping {
         let map = ManuallyDrop::new(MmapOptions::new().len(len).map_raw(&fd)?);
         count_forks();
         let this = Self { map, fd, forks: fork_generation() };
-        // A wish.
+        // Only advice: a failure does no harm.
         let _ = this.map.advise(Advice::HugePage);
         this.map.advise(Advice::DontFork)?;
         Ok(this)

@@ -259,7 +259,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         while let Some(waiting) = outbox.get_mut(at) {
             let Some(crc) = waiting.crc.look(&mut **digest)? else { break };
             let Some(connection) = self.connections.pick(waiting.index, 1, &self.fabric) else {
-                // Another peer's may have room.
+                // A connection of another peer may have room.
                 at += 1;
                 continue;
             };
@@ -269,7 +269,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             if self.send_zero_copy(connection, &header, (span, into), token, Some(Read::Crc(crc))) {
                 continue;
             }
-            // It is not registered any more.
+            // The payload is not registered any more.
             let mut copy = vec![0; span.len()];
             digest.read(span, &mut copy)?;
             self.post(connection, Head::New(&header), &copy);

@@ -184,7 +184,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if why == Fault::RemoteAccess
             && let Some(peer) = self.peers.get_mut(index)
         {
-            // Perhaps a key that is none any more: the slots will do.
+            // The peer's key may be invalid by now: its fragments go to the slots instead.
             peer.windows.clear();
         }
         self.alarm.set(due);
@@ -197,7 +197,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         let bytes = bytes.unwrap_or_default().into();
         let (due, refusals) = match fragment.why {
             RefusalReason::Damaged => (now, fragment.refusals),
-            // Ever more seldom: a peer that goes on refusing is not sent to for ever.
+            // Each retry waits longer: a peer that goes on refusing is not sent to all the time.
             RefusalReason::NotReady => {
                 let wait = NOT_READY.saturating_mul(1 << fragment.refusals.min(30));
                 (now + wait, fragment.refusals.saturating_add(1))

@@ -60,7 +60,7 @@ impl Memory {
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Queues a payload to be written from where it lies, to the peer's slot or `into` its memory; false if it is not
-    /// registered, or small. That of a device's is `known` by its CRC.
+    /// registered, or small. The CRC of a device's payload is `known`.
     #[inline]
     pub(super) fn send_zero_copy(
         &mut self,

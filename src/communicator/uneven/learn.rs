@@ -157,7 +157,7 @@ impl Learning {
 pub(super) fn differ(own: Rank, collective: Collective, step: u64, pairs: Vec<Differing>) -> Error {
     let call = Call { operation: collective.into(), tensor: None, step };
     let mut text = format!("{collective} at step {step} was not started: ");
-    // The pairs that this rank is of come first for it.
+    // Pairs with this rank come first in its text.
     let (mine, others): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|pair| pair.has(own));
     let pairs = [mine, others].concat();
     let Some(first) = pairs.first() else {
@@ -166,7 +166,7 @@ pub(super) fn differ(own: Rank, collective: Collective, step: u64, pairs: Vec<Di
     };
     for (index, pair) in pairs.iter().take(NAMED).enumerate() {
         let separator = if index > 0 { "; " } else { "" };
-        // Text has room for text.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{separator}{} and {}", pair.given(), pair.taken());
     }
     if pairs.len() > NAMED {
