@@ -307,7 +307,7 @@ fn a_panicking_poller_fails_calls_to_its_shard_and_ends_all_with_an_error() {
         let (blow, heard) = (fuse.0.clone(), heard.clone());
         let work = async move {
             if n == 1 {
-                // Never ends of itself, and does not listen.
+                // Never ends by itself, and ignores the request to end.
                 std::future::pending::<()>().await;
             }
             let first = submit_to(ShardId(1), move || drop(blow)).await;
