@@ -137,8 +137,8 @@ impl<'a> Exchange<'a> {
     /// ```
     ///
     /// # Safety
-    /// The promises about the buffer hold from what `stream` holds at the start on. The stream is not destroyed during the start, and the
-    /// context lives until the group is dropped.
+    /// The promises about the buffer hold from what `stream` holds at the start on. The stream is not destroyed during
+    /// the start, and the context lives until the group is dropped.
     #[must_use]
     pub unsafe fn on_cuda(self, stream: u64) -> Self {
         Self { cuda_stream: Some(stream), ..self }
