@@ -1,4 +1,4 @@
-//! Counts what a test's own thread allocates.
+//! Counts the allocations of a test's own thread.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -9,7 +9,7 @@ use shouter_reducer::executor::{AbortCause, AbortReason};
 use shouter_reducer::header::Collective;
 use shouter_reducer::recorder::EVENTS;
 
-/// What went wrong, for whom, and the remedy.
+/// An error of the library: the call and the ranks that it concerns, and the remedy.
 ///
 /// A program looks at the variant and its fields; [`Display`](std::fmt::Display) is the text for people. The fields may grow:
 /// match with `..`.
@@ -67,9 +67,9 @@ pub enum Error {
         tensor: Option<Arc<NamedTensor>>,
         /// The trainer's step at the call.
         step: u64,
-        /// What most ranks run or have; where there is no majority, this rank. `None` where it is not known.
+        /// The operation or value of most ranks; without a majority, that of this rank. `None` where it is not known.
         ours: Option<Box<str>>,
-        /// What `rank` runs or has.
+        /// The operation or value of `rank`.
         theirs: Option<Box<str>>,
         /// The rank whose GPU may still use the tensor: its memory must stay as it is.
         in_use_by: Option<u32>,
@@ -85,9 +85,9 @@ pub enum Error {
     PeerFailed {
         /// The rank. It is this rank's own where the others have given it up.
         rank: u32,
-        /// What happened to it.
+        /// The cause.
         reason: Reason,
-        /// The call that hears of it.
+        /// The call that reports it.
         operation: Operation,
         /// The tensor of that call, if it is registered.
         tensor: Option<Arc<NamedTensor>>,
@@ -161,7 +161,7 @@ pub enum Error {
     Closed {
         /// The rank that the group ended with, where it ended for one.
         rank: Option<u32>,
-        /// What happened to it.
+        /// The cause.
         reason: Option<Reason>,
         /// The text.
         text: Box<str>,
@@ -171,7 +171,7 @@ pub enum Error {
     Internal(String),
 }
 
-/// What happened to the rank that a group ended with. The numbers are stable; [`Display`](std::fmt::Display) says what to do.
+/// The reason why a group ended with a rank. The numbers are stable; [`Display`](std::fmt::Display) says what to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum Reason {
@@ -183,7 +183,7 @@ pub enum Reason {
     Late = 3,
     /// It runs other operations than the other ranks.
     Diverged = 4,
-    /// It sent what no rank of this version and plan sends.
+    /// It sent a message that no rank of this version and plan sends.
     Protocol = 5,
     /// Its accelerator failed.
     Accelerator = 6,
@@ -320,7 +320,7 @@ pub(crate) struct Call {
     pub(crate) step: u64,
 }
 
-/// What two ranks have in the same place.
+/// The differing operations or values of two ranks.
 #[derive(Default)]
 pub(crate) struct Views {
     pub(crate) ours: Option<Box<str>>,
@@ -388,7 +388,7 @@ impl Error {
         }
     }
 
-    /// What happened to that rank.
+    /// The cause, where the group ended with a rank.
     pub fn reason(&self) -> Option<Reason> {
         match self {
             Self::PeerFailed { reason, .. } => Some(*reason),

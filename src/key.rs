@@ -1,8 +1,8 @@
 //! The one type for secrets, and for everything that is authenticated or derived with one: HMAC-SHA256 (RFC 2104).
 //!
-//! A process that holds the job's key can join the job; any other is refused before anything that it sends is parsed. The
-//! key itself never crosses the wire: both ends prove that they know it, and what is derived from it is different for each
-//! connection and each purpose.
+//! A process that holds the job's key can join the job; any other is refused before anything that it sends is parsed.
+//! The key itself never crosses the wire: both ends prove that they have it, and the secrets derived from it differ for
+//! each connection and each purpose.
 
 use std::fmt;
 use std::fs::File;

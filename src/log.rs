@@ -1,8 +1,8 @@
 //! Log lines of the library, to standard error or to a callback.
 //!
-//! The library speaks through `tracing`. A Rust program that has a subscriber of its own hears it there, and nothing here changes
-//! that. A program without one, such as every C or Python program, gets [`start`]: one line for each event, with the rank
-//! that it is about, filtered by `SHOUTER_LOG`.
+//! The library logs through `tracing`. A Rust program that has a subscriber of its own gets the events there, and
+//! nothing here changes that. A program without one, such as every C or Python program, gets [`start`]: one line for
+//! each event, with the rank that it is about, filtered by `SHOUTER_LOG`.
 //!
 //! `SHOUTER_LOG` is a level (`error`, `warn`, `info`, `debug`, `trace`, `off`), or levels by module, such as
 //! `warn,shouter::channel=debug`. The default is `warn`.
@@ -20,10 +20,10 @@ use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata, Subscriber, span};
 use tracing_subscriber::filter::Targets;
 
-/// The variable that says what is logged.
+/// The variable that holds the filter.
 const VARIABLE: &str = "SHOUTER_LOG";
 
-/// What stands for no rank.
+/// Stands for no rank.
 const NOBODY: u32 = u32::MAX;
 
 /// One event.
@@ -37,7 +37,8 @@ pub struct Line<'a> {
     pub text: &'a str,
 }
 
-/// What takes the lines in place of standard error. Called from any thread, also from those that drive the network.
+/// A callback that takes the lines in place of standard error. Any thread may call it, also those that drive the
+/// network.
 pub type Sink = Box<dyn Fn(&Line<'_>) + Send + Sync>;
 
 /// Why the log stays as it was.
@@ -50,9 +51,9 @@ pub enum LogError {
          warn,shouter::channel=debug"
     )]
     Filter {
-        /// What was given.
+        /// The filter as given.
         filter: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The program has a `tracing` subscriber.
@@ -73,26 +74,26 @@ thread_local! {
     static IN_SINK: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this thread speaks for `rank`, as do threads for which nothing was said.
+/// Lets this thread log for `rank` from now on, as do threads for which no rank was set.
 pub(crate) fn speak_for(rank: u32) {
     PROCESS.store(rank, Ordering::Relaxed);
     take_over(Some(rank));
 }
 
-/// From now on this thread speaks for `rank`: that of the thread which made it.
+/// Lets this thread log for `rank` from now on: that of the thread which made it.
 pub(crate) fn take_over(rank: Option<u32>) {
     RANK.set(rank.unwrap_or(NOBODY));
 }
 
-/// Which rank this thread speaks for.
+/// The rank that this thread logs for.
 pub(crate) fn spoken_for() -> Option<u32> {
     let own = RANK.try_with(Cell::get).unwrap_or(NOBODY);
     let rank = if own == NOBODY { PROCESS.load(Ordering::Relaxed) } else { own };
     (rank != NOBODY).then_some(rank)
 }
 
-/// Sends the log to standard error, filtered by `SHOUTER_LOG`, unless a subscriber is installed already. A filter that cannot be read
-/// is said there, and the default holds.
+/// Sends the log to standard error, filtered by `SHOUTER_LOG`, unless a subscriber is installed already. A filter that
+/// cannot be read is reported there, and the default holds.
 pub fn start() {
     if tracing::dispatcher::has_been_set() {
         return;
@@ -101,7 +102,7 @@ pub fn start() {
         eprintln!("{VARIABLE}: {why}");
         usual()
     });
-    // Who was quicker than this thread is a listener as good.
+    // If another thread was quicker, its subscriber serves as well.
     let _ = install(filter, None);
 }
 
@@ -112,7 +113,7 @@ pub(crate) fn start_if_asked() {
     }
 }
 
-/// Sets what is logged (`None`: what `SHOUTER_LOG` says) and who takes it (`None`: standard error). What was set before is not
+/// Sets the filter (`None`: that of `SHOUTER_LOG`) and the sink (`None`: standard error). The sink set before is not
 /// called any more when this has returned.
 ///
 /// # Errors
@@ -170,7 +171,7 @@ fn parse(text: &str) -> Result<Targets, LogError> {
         .map_err(|why: tracing_subscriber::filter::ParseError| wrong(why.to_string()))
 }
 
-/// The subscriber. It knows events only: the library has no spans.
+/// The subscriber. It takes events only: the library has no spans.
 struct Log;
 
 impl Log {

@@ -1,8 +1,8 @@
 //! The encoding of control messages after the handshake: postcard, by serde types.
 //!
-//! The handshake has compared versions before the first of them, so their form may change with the version. What is
-//! decoded came over an authenticated connection, and is bounded all the same: by the frame that it came in, by
-//! [`at_most`] where a list's elements take more memory than bytes on the wire, and by refusing what is left over.
+//! The handshake has compared versions before the first of them, so their form may change with the version. Messages
+//! come over an authenticated connection and are bounded all the same: by their frame, by [`at_most`] where a list's
+//! elements take more memory than bytes on the wire, and by refusing bytes left over.
 
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Where a rank stands among the peers of a channel.
+//! The place of a rank among the peers of a channel.
 
 use shouter_reducer::grid::Rank;
 

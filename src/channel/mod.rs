@@ -24,12 +24,12 @@ use shouter_reducer::transport::SendToken;
 /// The most bytes that a rank gives in an operation of one host that goes through cells of its memory, without a schedule.
 pub const CELL_BYTES: usize = shm::CELL_PAYLOAD;
 
-/// Where a channel hands what it receives: the executor, or a bench's counter.
+/// The receiver of a channel's messages: the executor, or a bench's counter.
 pub trait Inbox {
     /// A checked fragment; the payload is only borrowed.
     fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition;
 
-    /// Where a fragment belongs that the peer may have written there itself; `None` if nothing of the kind is expected.
+    /// The place of a fragment that the peer may have written there itself; `None` if no such fragment is expected.
     fn landing(&self, _header: &Header) -> Option<Span> {
         None
     }
@@ -39,7 +39,7 @@ pub trait Inbox {
         Disposition::Refused(Refusal::Malformed)
     }
 
-    /// Nothing refers to what was posted with this token any more.
+    /// Nothing refers any more to the payload posted with this token.
     fn released(&mut self, token: SendToken);
 }
 

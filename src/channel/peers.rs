@@ -5,7 +5,7 @@ use shouter_reducer::grid::Rank;
 use super::by_rank::ByRank;
 use super::up::{Loss, PeerLoss};
 
-/// A peer and what the channel keeps for it.
+/// A peer and its state.
 struct Entry<P> {
     rank: Rank,
     is_lost: bool,
@@ -58,19 +58,19 @@ impl<P> Peers<P> {
         self.all.get(index).map(|entry| entry.rank)
     }
 
-    /// What is kept for a peer.
+    /// The state of a peer.
     #[inline]
     pub(super) fn get(&self, index: usize) -> Option<&P> {
         self.all.get(index).map(|entry| &entry.state)
     }
 
-    /// What is kept for a peer.
+    /// The state of a peer.
     #[inline]
     pub(super) fn get_mut(&mut self, index: usize) -> Option<&mut P> {
         self.all.get_mut(index).map(|entry| &mut entry.state)
     }
 
-    /// What is kept for the peer of a rank.
+    /// The state of the peer of a rank.
     #[inline]
     pub(super) fn of(&self, rank: Rank) -> Option<&P> {
         self.get(self.index(rank)?)

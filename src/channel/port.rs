@@ -15,17 +15,17 @@ use crate::error::Error;
 use crate::key;
 use crate::runtime::Clock;
 
-/// The MTU of a data network for which none is configured: what embedded links carry.
+/// The MTU of a data network for which none is configured: that of embedded links.
 pub(crate) const DEFAULT_MTU: u16 = 9_000;
 
-/// The queue that RUD aims at where all ports are links to other processes. There is no switch in between whose buffer could overflow: a full
-/// ring stops its sender. What looks like a queue is a peer that computes.
+/// The queue that RUD aims at where all ports are links to other processes. There is no switch in between whose buffer
+/// could overflow: a full ring stops its sender. An apparent queue is a peer that computes.
 const EMBEDDED_QUEUE: Duration = Duration::from_millis(1);
 
 /// Drivers of such links.
 const EMBEDDED: [&str; 4] = ["vhost", "virtio", "memif-server", "memif-client"];
 
-/// A port with its faults (none, unless they were asked for).
+/// A port with its faults (none, unless they were configured).
 #[cfg(feature = "dpdk")]
 pub type PortDevice = Fault<shouter_netstack::device::dpdk::DpdkDevice>;
 /// A port of a build without DPDK; there is none to open.
@@ -100,7 +100,7 @@ pub(crate) fn randomness() -> Result<[u8; 32], Error> {
     key::random().map_err(|why| Error::Internal(why.to_string()))
 }
 
-/// The MTU of a port in bytes: what is configured, or less where an interface of the kernel's takes less.
+/// The MTU of a port in bytes: the configured one, or less where an interface of the kernel's takes less.
 pub fn mtu_of(config: &Config, port: &PortConfig) -> u16 {
     let configured = port.mtu.or(config.mtu).unwrap_or(DEFAULT_MTU);
     let most = interface_of(&port.device).map(|interface| interface.mtu);
@@ -131,7 +131,7 @@ fn check_address(config: &Config, port: &PortConfig) -> Result<(), Error> {
     Ok(())
 }
 
-/// A port's addresses as the stack wants them: hosts that are named have a route of their own.
+/// A port's addresses for the stack: hosts that are named have a route of their own.
 fn addressing(port: &PortConfig, mtu: u16) -> StackPort {
     let mut stack_port = StackPort::new(port.address.ip, port.address.prefix_len, mtu);
     stack_port.gateway = port.gateway;
@@ -157,7 +157,7 @@ mod device {
     use crate::config::Hugepages;
     use crate::runtime::Clock;
 
-    /// Between two tries to reach the other side of a link.
+    /// The pause between two tries to reach the other side of a link.
     const PAUSE: Duration = Duration::from_millis(2);
 
     /// Fails where this process has the port open.

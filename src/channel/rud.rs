@@ -236,7 +236,7 @@ impl<D: Device + 'static> Transport for RudChannel<D> {
     }
 }
 
-/// Where checked datagrams go: the executor, while the bytes are in the receive buffer.
+/// Takes checked datagrams to the executor, while the bytes are in the receive buffer.
 struct Sink<'a> {
     inbox: &'a mut dyn Inbox,
     peers: &'a mut Peers<Peer>,
@@ -290,7 +290,8 @@ fn tag(secret: &Key, from: Rank, to: Rank) -> u64 {
     u64::from_le_bytes(secret.tag_prefix("shouter rud session tag", &ranks))
 }
 
-/// The RUD configuration for a group whose dead are found after `dead_after`, and a leader with `peers` others to reach.
+/// The RUD configuration for a group whose dead ranks are found after `dead_after`, and a leader with `peers` others to
+/// reach.
 pub fn rud_config(dead_after: Duration, peers: usize) -> rud::Config {
     let heartbeat = (dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
     rud::Config { dead_after, heartbeat, max_sessions: peers, ..rud::Config::default() }

@@ -1,4 +1,4 @@
-//! The one place where the reducer's memory becomes the stack's, and where the kernel is asked about its interfaces.
+//! Conversions of the reducer's memory to the stack's, and questions to the kernel about its interfaces.
 #![allow(unsafe_code)]
 
 use std::net::{Ipv4Addr, UdpSocket};
@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use shouter_netstack::region::{Extent, Region, RegionId};
 use shouter_reducer::transport::PayloadRange;
 
-/// The range as the stack sees it; `None` if it holds no bytes.
+/// The range as an extent of the stack; `None` if it holds no bytes.
 #[inline]
 pub(crate) fn extent_of(range: &PayloadRange) -> Option<Extent> {
     if range.is_empty() {
@@ -30,7 +30,7 @@ pub(crate) fn bytes_of(range: &PayloadRange) -> Option<&[u8]> {
     unsafe { range.as_bytes() }
 }
 
-/// What the kernel says about an interface of its own.
+/// The kernel's facts about an interface of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Interface {
     /// Largest IP packet in bytes.

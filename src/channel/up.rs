@@ -39,11 +39,11 @@ pub struct PeerAddress {
 pub struct PeerLoss {
     /// The leader that is gone.
     pub rank: Rank,
-    /// How it showed.
+    /// The evidence.
     pub why: Loss,
 }
 
-/// How it shows that a peer is gone.
+/// The evidence that a peer is gone.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
@@ -62,15 +62,15 @@ pub enum Loss {
          nothing on the way drops its packets"
     )]
     Unconnected {
-        /// Where it listens, or would.
+        /// The address at which it listens, or would.
         remote: SocketAddr,
         /// For how long it was tried.
         waited: Duration,
     },
-    /// What came on a connection makes no sense.
+    /// The bytes on a connection make no sense.
     #[error("{remote} sent what makes no frames; run the same version on all ranks")]
     Garbled {
-        /// Where it listens, or would.
+        /// The address at which it listens, or would.
         remote: SocketAddr,
     },
     /// A frame came damaged through TCP, which cannot bring it again.
@@ -79,7 +79,7 @@ pub enum Loss {
          way damages data. Take that host or path out of the job, or use transport = \"rud\", which sends again"
     )]
     Corrupted {
-        /// Where it listens, or would.
+        /// The address at which it listens, or would.
         remote: SocketAddr,
     },
     /// One side's frames carry a CRC and the other's do not.
@@ -87,10 +87,10 @@ pub enum Loss {
     CrcDiffers {
         /// The peer.
         rank: Rank,
-        /// What this rank has: on or off.
+        /// This rank's setting: on or off.
         ours: &'static str,
     },
-    /// What it has written to the rings that it shares with this rank makes no sense.
+    /// Its writes to the rings that it shares with this rank make no sense.
     #[error(
         "it has written what makes no messages to the memory that its host shares; run the same version on all ranks, and look for \
          what overwrites its memory"
@@ -101,15 +101,15 @@ pub enum Loss {
         "{remote} has given no heartbeat for {after:?}, though its connection is open; see whether its process was stopped"
     )]
     Silent {
-        /// Where it listens.
+        /// The address at which it listens.
         remote: SocketAddr,
-        /// Since when.
+        /// The time since it was last heard.
         after: Duration,
     },
 }
 
 impl Loss {
-    /// What it says of the peer, where it is not [this rank's own](Self::is_own).
+    /// The abort reason for the peer, where it is not [this rank's own](Self::is_own).
     pub fn reason(&self) -> AbortReason {
         match self {
             Self::Rud(rud::Failure::NoProgress { .. }) => AbortReason::Unreachable,
@@ -130,11 +130,11 @@ impl Loss {
 
 /// A channel to some leaders of other nodes. It is polled and never blocks.
 pub trait Channel: Transport + Any {
-    /// Receives and hands fragments to the inbox; what the inbox makes of them goes out with the same poll's
+    /// Receives and hands fragments to the inbox; the inbox's replies go out with the same poll's
     /// [`transmit`](Self::transmit). True if anything came.
     fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool;
 
-    /// Sends what was posted and what the protocol owes. True if anything was sent.
+    /// Sends posted messages and those that the protocol requires. True if anything was sent.
     fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool;
 
     /// When the next poll is needed although nothing may arrive.
@@ -161,7 +161,7 @@ pub trait Channel: Transport + Any {
     /// The same for those peers only that are `awaited`.
     fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool;
 
-    /// What keeps the memory that the channel's device accesses directly; `None` if the channel copies all payloads.
+    /// The registry of memory that the channel's device accesses directly; `None` if the channel copies all payloads.
     fn registry(&mut self) -> Option<&mut dyn Registry> {
         None
     }
@@ -169,7 +169,7 @@ pub trait Channel: Transport + Any {
     /// Datagrams, segments or fragments sent again.
     fn resent(&self) -> u64;
 
-    /// Datagrams declared lost, where the channel knows of each.
+    /// Datagrams declared lost, where the channel counts them.
     fn lost(&self) -> u64 {
         0
     }
@@ -179,7 +179,7 @@ pub trait Channel: Transport + Any {
         0
     }
 
-    /// What was sent again last and to whom, where the channel knows.
+    /// The last resent message and its receiver, where the channel records them.
     fn last_resent(&self) -> Option<(Rank, SendToken)> {
         None
     }
@@ -195,18 +195,19 @@ pub trait Channel: Transport + Any {
 
 /// Memory that an RDMA device reads where it lies, and that peers write.
 pub trait Registry {
-    /// What makes memory known, so that an RDMA device reads it where it lies, once it is [adopted](Self::adopt); `None` if it is copied as
-    /// before. A system call, and one that touches every page: it is made off the critical path.
+    /// A closure that registers memory, so that an RDMA device reads it without a copy, once it is
+    /// [adopted](Self::adopt); `None` if it is copied as before. It makes a system call that touches every page, and so
+    /// runs off the critical path.
     ///
     /// # Safety
     /// The memory stays mapped until the result of this is dropped: by [`unregister`](Self::unregister)'s caller, or with the channel.
     #[allow(unsafe_code)]
     unsafe fn registering(&mut self, memory: TensorRegion) -> Option<Registering>;
 
-    /// Takes what came of [`registering`](Self::registering); whether the memory is known from now on.
+    /// Takes the result of [`registering`](Self::registering); true if the memory is registered from now on.
     fn adopt(&mut self, memory: TensorRegion, registered: Result<Registered, RegisterError>) -> bool;
 
-    /// Makes memory known at once; false if it is copied as before.
+    /// Registers memory at once; false if it is copied as before.
     ///
     /// # Safety
     /// As for [`registering`](Self::registering).
@@ -217,7 +218,7 @@ pub trait Registry {
         registering.is_some_and(|registering| self.adopt(memory, registering()))
     }
 
-    /// Makes memory of a device known to the NIC, which reads and writes it by its dma-buf or by its address.
+    /// Registers memory of a device with the NIC, which reads and writes it by its dma-buf or by its address.
     ///
     /// # Errors
     /// [`RegisterError`]; nothing has changed then, and nothing of that memory may be named to the channel.
@@ -231,16 +232,16 @@ pub trait Registry {
         export: Option<Export>,
     ) -> Result<Reach, RegisterError>;
 
-    /// Forgets memory that begins at `address`, if it is known. The registration ends with the drop of what is returned, which may take
-    /// long. Nothing may be under way from there.
+    /// Forgets memory that begins at `address`, if it is registered. The registration ends with the drop of the
+    /// returned value, which may take long. Nothing may be under way from there.
     fn unregister(&mut self, address: usize) -> Option<Registered>;
 
     /// From now on payloads may lie in a device's memory. Once.
     fn attach_digest(&mut self, digest: Box<dyn Digest + Send>);
 }
 
-/// The ways to all other ranks: the channels to the leaders of other nodes (none on a rank that is no leader, or whose node is the
-/// only one), and, where nodes have several ranks, what is between those of this node.
+/// The ways to all other ranks: the channels to the leaders of other nodes (none on a rank that is no leader, or whose
+/// node is the only one), and, where nodes have several ranks, the rings between those of this node.
 #[derive(Default)]
 pub struct UpChannels {
     channels: Vec<Box<dyn Channel + Send>>,
@@ -286,13 +287,13 @@ impl UpChannels {
         channel_to(&mut self.channels, &self.by_rank, rank)
     }
 
-    /// What carries messages to a rank that no channel reaches as they are.
+    /// The carrier of messages to a rank that no channel reaches as they are.
     #[inline]
     fn indirect(&mut self, to: Rank) -> Option<&mut Local> {
         self.local.as_deref_mut().filter(|local| !local.is_direct(to))
     }
 
-    /// Receives what has come from any rank; see [`Channel::receive`].
+    /// Receives messages from all ranks; see [`Channel::receive`].
     #[inline]
     pub fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let Some(local) = &mut self.local else { return receive(&mut self.channels, now, inbox) };
@@ -303,7 +304,7 @@ impl UpChannels {
         receive(&mut self.channels, now, &mut local.through(inbox)) | any
     }
 
-    /// Sends what was posted to any rank; see [`Channel::transmit`].
+    /// Sends the messages posted to all ranks; see [`Channel::transmit`].
     #[inline]
     pub fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let Self { channels, by_rank, local: Some(local) } = self else {
@@ -358,7 +359,8 @@ impl UpChannels {
             && self.local.as_ref().is_none_or(|local| local.is_drained())
     }
 
-    /// What keeps the memory that a channel's device accesses directly, if one does: of all that RDMA reaches there is one channel.
+    /// The registry of memory that a channel's device accesses directly, if one does: one channel reaches all peers
+    /// that RDMA reaches.
     pub fn registry(&mut self) -> Option<&mut dyn Registry> {
         self.channels.iter_mut().find_map(|channel| channel.registry())
     }
@@ -376,7 +378,7 @@ impl UpChannels {
         self.channels.iter().map(|channel| channel.resent()).sum()
     }
 
-    /// Datagrams declared lost, where the channel knows of each.
+    /// Datagrams declared lost, where the channel counts them.
     pub fn lost(&self) -> u64 {
         self.channels.iter().map(|channel| channel.lost()).sum()
     }
@@ -386,7 +388,7 @@ impl UpChannels {
         self.channels.iter().map(|channel| channel.reconnected()).sum()
     }
 
-    /// What was sent again last and to whom, where the channel knows.
+    /// The last resent message and its receiver, where the channel records them.
     pub fn last_resent(&self) -> Option<(Rank, SendToken)> {
         self.channels.iter().find_map(|channel| channel.last_resent())
     }
@@ -466,7 +468,8 @@ impl Transport for UpChannels {
         self.to(to).ok_or(SendError::PeerFailed)?.send(to, header, payload, token)
     }
 
-    /// With several channels the landing is left out: another of them may send what lies there again, until that is acknowledged.
+    /// With several channels the landing is left out: another of them may resend bytes from there, until they are
+    /// acknowledged.
     #[inline]
     fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
         if let Some(local) = self.indirect(to) {

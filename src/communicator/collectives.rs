@@ -18,7 +18,7 @@ use super::{Group, Memory};
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
 
-/// One rank's part of a collective, by addresses: what [`Group::run_collective`] runs.
+/// One rank's part of a collective, by addresses, for [`Group::run_collective`].
 ///
 /// | collective | input | output |
 /// |---|---|---|
@@ -38,7 +38,7 @@ use crate::runtime::{Clock, Instant};
 /// may not overlap otherwise. An address of no elements is not looked at.
 #[derive(Clone, Copy, Debug)]
 pub struct CollectiveCall {
-    /// Which.
+    /// The collective.
     pub collective: Collective,
     /// The input.
     pub input: *const u8,

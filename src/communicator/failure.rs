@@ -35,7 +35,7 @@ impl Outcomes {
         let group = self.group;
         let by_engine =
             |driver: Arc<Driver<RankEngine>>| driver.with(move |engine| engine.aborted_in(group).is_some());
-        // Where the group was dropped nothing is to be said of its end.
+        // The end of a group that was dropped is not reported.
         by_node || self.driver().is_some_and(|driver| by_engine(driver).unwrap_or(true))
     }
 
@@ -49,7 +49,7 @@ impl Outcomes {
         Call { operation: shape.collective.into(), tensor: None, step }
     }
 
-    /// What ranks run that run different operations, by the tensors' names.
+    /// The different operations that ranks run, by the tensors' names.
     fn views(&self, Divergence { expected, found, .. }: &Divergence) -> Views {
         let describe = |view| Some(self.tables.describe(view).into());
         Views { ours: describe(expected), theirs: describe(found) }
@@ -113,7 +113,7 @@ impl Outcomes {
         Error::deadline(self.call_of(shape, tensor, step), vec![], self.deadline, text)
     }
 
-    /// What an operation is for people: of a registered tensor or of this shape alone.
+    /// The text of an operation for people: of a registered tensor or of this shape alone.
     pub(super) fn subject(shape: &Shape, tensor: Option<&Entry>) -> String {
         match tensor {
             Some(entry) => format!("{shape} of \"{}\"", entry.name),

@@ -1,10 +1,10 @@
-//! Tensors in the memory of an NVIDIA GPU: found out about, ordered with the trainer's stream, and reduced by the GPUs of the host's
-//! ranks where they can open each other's, else staged through lanes that the GPU copies to and from.
+//! Tensors in the memory of an NVIDIA GPU: classified, ordered with the trainer's stream, and reduced by the GPUs of
+//! the host's ranks where they can open each other's, else staged through lanes that the GPU copies to and from.
 //!
 //! A group serves one GPU of its process, that of the first tensor that lies on one: one process for each GPU is how frameworks train.
-//! Copies go by streams of ours. A tensor's begin when what the trainer's stream held at its hand-over has ended, which is asked for
-//! each tensor by itself: what is handed over later holds up nothing. Their end is seen before `all_reduce_cuda` or `wait`
-//! returns; nothing waits for the whole device.
+//! Copies go by streams of ours. A tensor's copies begin when the work that the trainer's stream held at its hand-over
+//! has ended, which is checked for each tensor by itself: later hand-overs hold up nothing. Their end is seen before
+//! `all_reduce_cuda` or `wait` returns; nothing waits for the whole device.
 #![allow(unsafe_code)]
 
 mod collectives;
@@ -77,13 +77,13 @@ impl Bound {
     }
 }
 
-/// What a group keeps of its GPU. The engine has the rest.
+/// A group's state for its GPU. The engine has the rest.
 struct Gpu {
     context: Context,
     shared: Shared,
     /// For tensors that NICs read and write, if they can.
     direct: Option<Direct>,
-    /// Where small tensors go to meet in the host's cells; none after a copy has failed.
+    /// The memory in which small tensors go through the host's cells; none after a copy has failed.
     small: Mutex<Option<Pinned>>,
 }
 
@@ -159,9 +159,9 @@ impl Accelerator for Shared {
 }
 
 impl Group {
-    /// As [`all_reduce_raw`](Self::all_reduce_raw), for elements in GPU memory, which the CPU does not touch. It reads them after
-    /// what `stream` holds at the call; when it returns, the results are there for any stream. Ranks with tensors in host memory
-    /// may take part.
+    /// As [`all_reduce_raw`](Self::all_reduce_raw), for elements in GPU memory, which the CPU does not touch. It reads
+    /// them after the work that `stream` holds at the call; when it returns, the results are there for any stream.
+    /// Ranks with tensors in host memory may take part.
     ///
     /// `data` is a device address, or one of managed memory; `stream` a `cudaStream_t` of the same device, 0 for the default
     /// stream.
@@ -348,7 +348,8 @@ impl Group {
         Ok((buffer.region(MemoryKind::Device), device))
     }
 
-    /// The context that memory belongs to, which is that of all of the group's, and what is known of the memory.
+    /// The context that memory belongs to, which is that of all of the group's, and the driver's facts about the
+    /// memory.
     fn context_of(&self, address: u64, bytes: usize) -> Result<(Context, Pointer), Error> {
         let cuda = Cuda::probe().map_err(Error::accelerator)?;
         let pointer = cuda.classify_range(address, bytes as u64).map_err(gpu_error)?;
@@ -371,7 +372,7 @@ impl Group {
         }
     }
 
-    /// The GPU that memory lies on, which is the group's from then on, and what is known of the memory.
+    /// The GPU that memory lies on, which is the group's from then on, and the driver's facts about the memory.
     fn gpu(&self, address: u64, bytes: usize) -> Result<(Arc<Gpu>, Pointer), Error> {
         let (context, pointer) = self.context_of(address, bytes)?;
         let mut bound = lock(&self.gpu.gpu);
@@ -390,7 +391,8 @@ impl Group {
         Ok((bound.insert(Arc::new(Gpu { context, shared, direct, small })).clone(), pointer))
     }
 
-    /// Gives the engine what it needs: lanes that the GPU copies to and from, who copies, and what NICs need that reach the GPU.
+    /// Gives the engine its parts: lanes that the GPU copies to and from, the copier, and the slots and CRCs of NICs
+    /// that reach the GPU.
     fn stage(
         &self,
         context: &Context,
@@ -412,7 +414,8 @@ impl Group {
                 Staging { accelerator, solo, memory: Box::new((memory, slots, parts)) }
             }
             Some(node) => {
-                // What the ranks share goes when the last part of the group does; the registration goes with the engine.
+                // The ranks' shared memory goes when the last part of the group does; the registration goes with the
+                // engine.
                 let memory: Box<dyn Any + Send> =
                     Box::new((registered(context, node.lanes_memory())?, slots, node.clone(), parts));
                 Staging { accelerator, solo: None, memory }
@@ -423,7 +426,7 @@ impl Group {
         Ok(direct)
     }
 
-    /// What may touch a tensor that was handed over.
+    /// The access to a tensor that was handed over.
     pub(super) fn access(&self, data: &TensorRegion) -> Access {
         // Without elements there may be no GPU yet.
         if data.kind() != MemoryKind::Device || data.is_empty() {
@@ -502,7 +505,7 @@ impl Group {
         self.until(call, || shared.is_done(fence))
     }
 
-    /// Polls a GPU until it says that something is reached.
+    /// Polls a GPU until `ask` returns true.
     fn until(
         &self,
         (begin, operation): (Instant, Operation),
@@ -547,7 +550,7 @@ fn registered(context: &Context, memory: TensorRegion) -> Result<Registered, Err
     unsafe { Registered::new(context, base, memory.len()) }.map_err(gpu_error)
 }
 
-/// What the caller can mend is an argument's fault, the rest the GPU's.
+/// An error that the caller can mend is an argument's fault, others are the GPU's.
 fn gpu_error(error: CudaError) -> Error {
     match error {
         CudaError::NotDevice { .. }

@@ -25,13 +25,13 @@ const SPARE: usize = 32;
 /// The longest deadline: times are counted in nanoseconds.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// Who is in a group of some ranks.
+/// The members of a group of some ranks.
 pub(super) struct Subset {
     members: Arc<Members>,
     pub(super) places: Places,
 }
 
-/// Where a rank stands among the members of its group, by hosts.
+/// The place of a rank among the members of its group, by hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) local_rank: u32,
@@ -41,7 +41,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// Of a member; `grid` says which rank of the job is on which host.
+    /// The places of a member; `grid` has the hosts of the job's ranks.
     fn of(members: &Members, grid: &Grid) -> Self {
         let host = |rank: &Rank| grid.node_of(*rank);
         let mut hosts: Vec<u32> = members.ranks().iter().map(host).collect();
@@ -63,7 +63,7 @@ impl Group {
     /// A new group has its own order of operations, deadlines and end: an error in it leaves this one as it was, and operations of both go
     /// on beside each other, in whichever order ranks start them. The end of the job's group of all, as by the death of a rank, ends all
     /// groups. Errors name ranks by their numbers in the group that was called, and say which ranks of the job those are. A group costs no
-    /// thread, connection or shared memory. Its tensors are registered by itself.
+    /// thread, connection or shared memory. Its tensors are registered with it alone.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -123,7 +123,7 @@ impl Group {
         }
         let mut group = self.make(ranks.iter().map(|rank| self.rank_in_job(*rank)).collect(), deadline)?;
         group.deadline = deadline.max(self.deadline);
-        // An agreement of the members alone.
+        // Only the members take part.
         group.barrier()?;
         group.deadline = deadline;
         Ok(group)
@@ -248,7 +248,7 @@ impl Group {
 }
 
 impl Outcomes {
-    /// An error of this group, whose ranks have its numbers, with what those are in the job where that is not the same.
+    /// An error of this group, whose ranks have its numbers, with their numbers in the job where these differ.
     pub(super) fn with_job_ranks(&self, error: Error) -> Error {
         let Some(members) = &self.members else { return error };
         let named = error.rank().into_iter().chain(error.missing().iter().copied()).chain(error.in_use_by());

@@ -1,4 +1,4 @@
-//! How a rank becomes a member: what [`join`](mod@super::join) has found, an engine over it, and the group around that.
+//! Makes a rank a member: takes the result of [`join`](mod@super::join), an engine over it, and the group around that.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -87,7 +87,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         joined.iter_mut().for_each(|joined| joined.give_up(why));
     })?;
     let node = match &mut joined {
-        // Where one host has several ranks, all have memory for what they say to one another's ranks.
+        // Where a host has several ranks, the ranks of all hosts have memory for messages to ranks that are no leaders.
         Some(joined) if grid.most_locals() > 1 => {
             let met = meet(&config, &grid, &plan, joined);
             Some(Arc::new(met.inspect_err(|why| joined.give_up(why))?))
@@ -202,17 +202,18 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     })
 }
 
-/// Joins the group of a job whose ranks share a key/value store, such as a launcher's or torch's; else as [`init`]. `builder` needs the
-/// keys `size` and `rank` (or a launcher's variables for them) and nothing more: rank 0 opens a port that the kernel chooses, makes
-/// a key for this job, and puts both into the store with its addresses, and the ranks find out there who shares a host.
+/// Joins the group of a job whose ranks share a key/value store, such as a launcher's or torch's; else as [`init`].
+/// `builder` needs the keys `size` and `rank` (or a launcher's variables for them) and nothing more: rank 0 opens a
+/// port that the kernel chooses, makes a key for this job, and puts both into the store with its addresses, and the
+/// ranks find out there which of them share a host.
 ///
-/// Whoever can read the store can join the job, and whoever can write to it can lead the ranks elsewhere: it has to be as
-/// trusted as the job's key. Where the key `key` (or `key_file`) is given on all ranks, that one is used and none is put there. Of the
-/// others, `addr` and `port` say where rank 0 listens, and `local_size` who shares a host. The store may hold what an earlier
-/// meeting of the same ranks has left.
+/// Any process that can read the store can join the job, and any that can write to it can lead the ranks elsewhere: it
+/// has to be as trusted as the job's key. Where the key `key` (or `key_file`) is given on all ranks, that one is used
+/// and none is put there. Of the other keys, `addr` and `port` say where rank 0 listens, and `local_size` which ranks
+/// share a host. The store may hold the values of an earlier meeting of the same ranks.
 ///
 /// # Errors
-/// As [`init`]; [`Error::Join`] with what the store says, and the rank that did not come to it.
+/// As [`init`]; [`Error::Join`] with the store's error, and the rank that did not come to it.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -292,7 +293,7 @@ fn exporter(config: &Config, grid: &Grid, drive: &Drive, outcomes: &Arc<Outcomes
     Exporter::start(target, of, count).inspect_err(warn).ok()
 }
 
-/// Where dumps go.
+/// The target of dumps.
 fn dump_place(config: &Config, grid: &Grid) -> DumpTarget {
     let folder = config.dump_folder.clone().unwrap_or_else(std::env::temp_dir);
     if !folder.is_dir() {
@@ -342,7 +343,7 @@ fn executor(config: ExecutorConfig) -> Result<Executor, ExecutorError> {
     unsafe { Executor::new(config) }
 }
 
-/// What a leader sends to other hosts, and gets from them, lies in the node's result areas: makes them known to the channel.
+/// Registers the node's result areas with the channel: a leader's messages to and from other hosts lie there.
 #[allow(unsafe_code)]
 fn lend_results(up: &mut UpChannels, node: &NodeSegment) {
     let Some(registry) = up.registry() else { return };
@@ -363,7 +364,7 @@ fn check_one_host(config: &Config) -> Result<(), Error> {
     }
 }
 
-/// What the configuration names must be able to serve these hosts.
+/// The configured transport must be able to serve these hosts.
 fn check_hosts(config: &Config, grid: &Grid) -> Result<(), Error> {
     if config.transport == TransportChoice::Rud && grid.most_locals() > 1 {
         return Err(Error::Config(format!(

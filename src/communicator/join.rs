@@ -17,11 +17,11 @@ use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roste
 use crate::log;
 use crate::wire;
 
-/// The most that a rank's shared tensors may take: addresses, of which only what is used becomes memory. Where address space
-/// is limited (RLIMIT_AS) they get less.
+/// The most that a rank's shared tensors may take: addresses, of which only used pages become memory. Where address
+/// space is limited (RLIMIT_AS) they get less.
 const ARENA_BYTES: usize = 64 << 30;
 
-/// Between two looks whether a rank has ended, while others of its host are waited for.
+/// The interval of the checks whether a rank has ended, while others of its host are waited for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// The result of the rendezvous.
@@ -96,12 +96,12 @@ pub(super) struct Reached {
     pub(super) device: Option<&'static str>,
     /// The names of the channels that this host's leader uses.
     pub(super) channels: String,
-    /// Why these, on a leader.
+    /// The reasons for these, on a leader.
     pub(super) reasons: Vec<String>,
     /// The figures of the cost model, as rank 0 has them.
     pub(super) costs: Costs,
     pub(super) control: Option<ControlLink>,
-    /// What is wrong with the path to peers.
+    /// The fault of the path to peers.
     pub(super) unreached: Option<String>,
 }
 
@@ -142,7 +142,7 @@ fn connect(
     Ok(Reached { up, device, channels, reasons, costs, control: None, unreached })
 }
 
-/// What a rank says when its ports are open.
+/// A rank's message when its ports are open.
 #[derive(Serialize, Deserialize)]
 struct PortsOpen {
     /// The names of its channels, on a leader.
@@ -155,7 +155,7 @@ struct PortsOpen {
 /// Figures that a rank sends at most.
 const COSTS: usize = 64;
 
-/// What rank 0 says of costs, by the channel that its host uses first; nothing on other ranks.
+/// Rank 0's figures of the costs, for the channel that its host uses first; nothing on other ranks.
 fn own_costs(config: &Config, channel: Option<&str>) -> Vec<u32> {
     if config.rank != 0 {
         return Vec::new();
@@ -181,7 +181,7 @@ fn costs_from(values: &[u32]) -> Result<Costs, Error> {
 /// Waits until all ranks are connected: none goes on before.
 ///
 /// # Errors
-/// [`Error::Join`] with the rank that does not reach its peers, has another plan, or did not say.
+/// [`Error::Join`] with the rank that does not reach its peers, has another plan, or did not answer.
 pub(super) fn all_connected(
     control: &mut ControlLink,
     unreached: Option<String>,
@@ -196,10 +196,10 @@ pub(super) fn all_connected(
     Ok(())
 }
 
-/// What a rank says when its channels are open.
+/// A rank's message when its channels are open.
 #[derive(Serialize, Deserialize)]
 struct Connected {
-    /// What is wrong with the path to peers.
+    /// The fault of the path to peers.
     unreached: Option<String>,
     /// The digest of the plan in force.
     plan: [u8; 32],
@@ -242,7 +242,7 @@ pub(super) fn grid(config: &Config, plan: &Plan, joined: Option<&Joined>) -> Res
     Ok(grid)
 }
 
-/// Meets the other ranks and opens the channel to those of other hosts, for a measurement of it: what a
+/// Meets the other ranks and opens the channel to those of other hosts, for a measurement of it: the channels that a
 /// [`Group`](super::Group) drives otherwise.
 ///
 /// # Errors

@@ -31,8 +31,9 @@ mod sealed {
 
 use sealed::Owned;
 
-/// What can be [lent](Group::lend) to a group: an owned buffer (a `Vec`, a `Box` or a [`Tensor`]) that holds input and output in one, or a
-/// pair of them, input and output. A buffer's elements stay where they are when it is moved.
+/// Memory that can be [lent](Group::lend) to a group: an owned buffer (a `Vec`, a `Box` or a [`Tensor`]) that holds
+/// input and output in one, or a pair of them, input and output. A buffer's elements stay where they are when it is
+/// moved.
 pub trait Lend: sealed::Sealed {
     /// The type of its elements.
     type Element: Element;
@@ -73,8 +74,8 @@ impl<I: Owned, O: Owned<Element = I::Element>> Lend for (I, O) {
     }
 }
 
-/// Which operation buffers are [lent](Group::lend) for: that of a registered tensor ([`TensorId`]), or any collective ([`Collective`], with
-/// [`op`](Self::op) and [`root`](Self::root) where it has them).
+/// The operation that buffers are [lent](Group::lend) for: that of a registered tensor ([`TensorId`]), or any
+/// collective ([`Collective`], with [`op`](Self::op) and [`root`](Self::root) where it has them).
 #[derive(Clone, Copy, Debug)]
 pub struct Lending(What);
 
@@ -149,7 +150,7 @@ impl std::fmt::Display for Lending {
 /// ```
 #[must_use = "dropping it waits until the operation has ended"]
 pub struct Lent<G: Deref<Target = Group>, B: Lend> {
-    /// The group lives on: it ends what uses the buffers.
+    /// The group lives on: it ends the operations that use the buffers.
     _group: G,
     lending: Lending,
     state: LentState,
@@ -157,21 +158,21 @@ pub struct Lent<G: Deref<Target = Group>, B: Lend> {
     data: MaybeUninit<B>,
 }
 
-/// What the buffer is used for.
+/// The use of the buffer.
 enum LentState {
     /// The operation.
     UnderWay(Work),
     /// The operation has ended, well or not.
     Ended(Result<(), Error>),
-    /// Nothing tells any more whether the operation has ended.
+    /// It cannot be known any more whether the operation has ended.
     Unknown(Error),
     /// The buffer is elsewhere, or nothing may free it.
     Taken,
 }
 
-/// Why a [lent](Group::lend) buffer has no result.
+/// The error of a [lent](Group::lend) buffer without a result, and the buffer.
 pub struct LendError<B> {
-    /// What went wrong.
+    /// The error.
     pub error: Error,
     /// The buffer: as it was where nothing was started, with undefined content after an operation that failed. `None` where
     /// something may still read or write it; it is never freed then.
@@ -202,11 +203,13 @@ impl<B> From<LendError<B>> for Error {
 }
 
 impl Group {
-    /// Starts an operation on buffers that are lent to the group until [`Lent::wait`] gives them back; returns at once: what
-    /// [`push`](Self::push) and [`start`](Self::start) do, without `unsafe`. Any number may be lent at once.
+    /// Starts an operation on buffers that are lent to the group until [`Lent::wait`] gives them back; returns at once.
+    /// It does the same as [`push`](Self::push) and [`start`](Self::start), without `unsafe`. Any number may be lent at
+    /// once.
     ///
     /// One buffer holds input and output: of an all-gather, for instance, a block for each rank, of which the rank's own is its input. A
-    /// pair is the input and the output, as [`CollectiveCall`] lists them; what this rank does not have may be empty.
+    /// pair is the input and the output, as [`CollectiveCall`] lists them; one that this rank does not have may be
+    /// empty.
     ///
     /// # Errors
     /// As [`push`](Self::push) and [`start`](Self::start), and [`Error::Argument`] for buffers of another element type than was registered,
@@ -246,7 +249,7 @@ impl Group {
     }
 }
 
-/// What is started for a loan.
+/// The start of a loan, checked.
 enum Checked {
     Tensor(Arc<Entry>, *const u8, *mut u8),
     Call(CollectiveCall),

@@ -104,16 +104,17 @@ pub use work::Work;
 pub struct Group {
     rank: Rank,
     grid: Grid,
-    /// What all groups of this process keep. Dropped before the engine, which the control connections notify.
+    /// The state that all groups of this process share. Dropped before the engine, which the control connections
+    /// notify.
     job: Arc<Job>,
-    /// Who is in it, where that is not all.
+    /// The members, where they are not all ranks.
     subset: Option<Subset>,
     lineage: Lineage,
     drive: Drive,
     /// After the engine, which reports the ends of all operations.
     _stop_notifier: StopNotifier,
     outcomes: Arc<Outcomes>,
-    /// The queue of what is started; a group of some ranks gets one with the first start.
+    /// The queue of started operations; a group of some ranks gets one with the first start.
     submissions: OnceLock<Arc<Submissions>>,
     /// For the ends of started operations: those that only this list refers to are free.
     spare: ArrayQueue<Arc<Started>>,
@@ -127,10 +128,10 @@ pub struct Group {
     flight: Arc<Flight>,
     /// Writes dumps when a signal comes, where the configuration names one.
     _on_signal: Option<OnSignal>,
-    /// What operations outside the table are called.
+    /// The label of operations outside the table.
     label: Mutex<Arc<str>>,
     device: Option<&'static str>,
-    /// The channel to other hosts makes use of memory that it knows.
+    /// The channel to other hosts makes use of registered memory.
     takes_memory: bool,
     /// The GPU that tensors lie on, once there was one.
     #[cfg(feature = "cuda")]
@@ -140,7 +141,7 @@ pub struct Group {
 
 /// This process's membership in its job, which ends with the last of its groups.
 struct Job {
-    /// Which rank of the job is on which host.
+    /// The hosts of the job's ranks.
     grid: Grid,
     /// The control connections to the other ranks, where there are any.
     control: Option<Control>,
@@ -156,7 +157,7 @@ impl Drop for Job {
     }
 }
 
-/// What an operation works on.
+/// The memory of an operation.
 struct Memory {
     output: TensorRegion,
     /// Empty where the output holds the input.
@@ -195,7 +196,7 @@ impl Group {
         self.subset.as_ref().map_or(self.grid.nodes(), |subset| subset.places.nodes)
     }
 
-    /// Which channels the group's data takes on this host, and why.
+    /// The channels of the group's data on this host, and the reasons.
     pub fn transport(&self) -> &Transport {
         &self.transport
     }
@@ -205,8 +206,8 @@ impl Group {
         self.device
     }
 
-    /// Annotates what follows with the trainer's step number, for errors and traces; 0 before the first call. Ranks need not
-    /// have the same.
+    /// Annotates later operations with the trainer's step number, for errors and traces; 0 before the first call. Ranks
+    /// need not have the same.
     pub fn set_step(&self, step: u64) {
         self.step.store(step, Ordering::Relaxed);
     }
@@ -329,7 +330,7 @@ impl Group {
         registered.map_err(|error| self.outcomes.recorded(error))
     }
 
-    /// A tensor to be registered, with nothing in it that its collective does not know.
+    /// A tensor to be registered, without parameters that its collective does not have.
     fn checked(&self, spec: &TensorSpec) -> Result<TensorSpec, Error> {
         let TensorSpec { name, collective, dtype, count, op, root } = spec;
         let shape = self.even_shape(*collective, usize::try_from(*count).unwrap_or(usize::MAX), *dtype, *op);
@@ -347,8 +348,8 @@ impl Group {
     /// times faster where cores are far apart. Whether a rank uses it, and for which tensors, may differ between ranks: results
     /// are the same.
     ///
-    /// RDMA devices send large tensors from it, and write to it, without a copy; there all of it takes memory at once, elsewhere
-    /// only what is touched. A forked child does not have it.
+    /// RDMA devices send large tensors from it, and write to it, without a copy; there all of it takes memory at once,
+    /// elsewhere only touched pages. A forked child does not have it.
     ///
     /// # Errors
     /// [`Error::Argument`] if there is not so much memory; [`Error::Closed`] after the group has failed, and in a forked child.
@@ -372,7 +373,7 @@ impl Group {
         Ok(tensor)
     }
 
-    /// A buffer as the reducer's memory: shared, if it lies in what [`alloc`](Self::alloc) gave.
+    /// A buffer as the reducer's memory: shared, if it lies in memory of [`alloc`](Self::alloc).
     fn region(&self, data: element::Buffer) -> TensorRegion {
         let shared = self.node.as_ref().and_then(|node| node.locate(data.as_ptr(), data.len())).is_some();
         data.region(if shared { MemoryKind::Shared } else { MemoryKind::Host })
@@ -423,12 +424,12 @@ impl Group {
         self.outcomes.finished(rows, begin, collective, name, bytes, step);
     }
 
-    /// What this rank has done so far, counted since it joined.
+    /// The counters of this rank since it joined.
     pub fn stats(&self) -> Stats {
         self.outcomes.tally.snapshot(&self.drive)
     }
 
-    /// Writes what this rank did as a trace that Perfetto opens.
+    /// Writes this rank's recorded events as a trace that Perfetto opens.
     ///
     /// # Errors
     /// [`Error::Argument`] if the file cannot be written, or nothing was recorded (set `timeline`).
@@ -444,7 +445,7 @@ impl Group {
     /// Writes the last 4,096 events of this rank to a new file and returns its path: a trace that Perfetto opens, and `shouter timeline merge`
     /// takes. The file is in the folder that the key `dump_folder` names.
     ///
-    /// The same is done by itself when the group ends in error, whose text names the file then.
+    /// A group that ends in error does the same; the error's text names the file then.
     ///
     /// # Errors
     /// [`Error::Argument`] if the file cannot be written; [`Error::Closed`] in a forked child.
@@ -453,10 +454,11 @@ impl Group {
         self.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
     }
 
-    /// Gives up: ends the job for all its ranks, as where this one's program has met an error that it cannot go on with. Their calls fail from
-    /// then on with [`Error::PeerFailed`], or, where none was under way, with [`Error::Closed`]: both name this rank, and their texts have
-    /// `why`, of which the first 1,024 bytes are kept. It waits for nobody. Where the group has ended before, nothing is done. A group of some
-    /// ranks does the same: all groups of the job end.
+    /// Gives up: ends the job for all its ranks, as where this one's program has met an error that it cannot go on
+    /// with. Their calls fail from then on with [`Error::PeerFailed`], or, where none was under way, with
+    /// [`Error::Closed`]: both name this rank, and their texts have `why`, of which the first 1,024 bytes are kept. It
+    /// does not wait for other ranks. Where the group has ended before, nothing is done. A group of some ranks does the
+    /// same: all groups of the job end.
     ///
     /// # Errors
     /// [`Error::Closed`] in a forked child.

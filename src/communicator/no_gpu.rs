@@ -13,7 +13,7 @@ fn refused<T>() -> Result<T, Error> {
     Err(Error::accelerator("this build has no CUDA; build it with the feature cuda"))
 }
 
-/// What a build with CUDA does. None of it is unsafe here.
+/// The calls that a build with CUDA serves. None of them is unsafe here.
 impl Group {
     pub(super) unsafe fn run_collective_cuda(&self, _: &CollectiveCall, _: u64) -> Result<(), Error> {
         refused()

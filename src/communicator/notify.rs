@@ -1,5 +1,5 @@
-//! Tells of ends without waiting for them: one helper thread of the group runs callbacks, wakes futures and signals the group's eventfd.
-//! The thread that drives the engine only puts what has ended into a queue.
+//! Announces ends without waiting for them: one helper thread of the group runs callbacks, wakes futures and signals
+//! the group's eventfd. The thread that drives the engine only puts ended operations into a queue.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,7 +19,7 @@ use crate::{log, runtime::panic_message};
 pub(super) struct Notifier {
     ended: SegQueue<Arc<Operation>>,
     stopping: AtomicBool,
-    /// The thread has ended, or never will be: who asks for something does it.
+    /// The thread has ended, or never starts: the calling thread does its work then.
     over: AtomicBool,
     thread: OnceLock<Thread>,
     handle: Mutex<Option<JoinHandle<()>>>,
@@ -71,25 +71,25 @@ impl Notifier {
         Ok(self.eventfd.get_or_init(|| made).as_fd())
     }
 
-    /// Whether every end is wanted.
+    /// Whether every end is to be announced.
     #[inline]
     pub(super) fn wants_all(&self) -> bool {
         self.eventfd.get().is_some()
     }
 
-    /// An operation has ended that somebody wants to hear of.
+    /// An operation has ended whose end is to be announced.
     pub(super) fn push(&self, operation: Arc<Operation>) {
         self.ended.push(operation);
         if let Some(thread) = self.thread.get() {
             thread.unpark();
         }
-        // Ordered by the queue: `stop` looks into it after it has said so.
+        // Ordered by the queue: `stop` looks into it after it has set this.
         if self.over.load(Ordering::SeqCst) {
             self.run_due();
         }
     }
 
-    /// Tells all that are due; whether there was one.
+    /// Announces all ends that are due; true if there was one.
     fn run_due(&self) -> bool {
         let mut any = false;
         while let Some(operation) = self.ended.pop() {
@@ -120,7 +120,7 @@ impl Notifier {
         }
     }
 
-    /// Runs what is due, and ends the thread.
+    /// Runs due callbacks, and ends the thread.
     fn stop(&self) {
         let handle = {
             let mut handle = lock(&self.handle);

@@ -1,5 +1,5 @@
-//! How operations end, for those who read it: errors with the tensors' names, counts, the timeline. It outlives the group for the
-//! sake of handles that do.
+//! The ends of operations, for their readers: errors with the tensors' names, counts, the timeline. It outlives the
+//! group for the sake of handles that do.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,10 +18,10 @@ use crate::observe::flight::Flight;
 use crate::observe::{Row, Timeline, TraceEvent};
 use crate::runtime::{Clock, DriveError, Driver, Instant, fork_generation};
 
-/// What a group's handles need of it.
+/// The part of a group that its handles use.
 pub(super) struct Outcomes {
     pub(super) rank: Rank,
-    /// The group in the engine, and who is in it; `None` for the group of all.
+    /// The group in the engine, and its members; `None` for the group of all.
     pub(super) group: Option<GroupId>,
     pub(super) members: Option<Arc<Members>>,
     pub(super) deadline: Duration,
@@ -45,7 +45,7 @@ impl Outcomes {
         Err(drive_error(DriveError::Forked))
     }
 
-    /// What drives the engine, until the group is dropped.
+    /// The driver of the engine, until the group is dropped.
     pub(super) fn driver(&self) -> Option<Arc<Driver<RankEngine>>> {
         self.driver.upgrade()
     }

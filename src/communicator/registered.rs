@@ -1,4 +1,4 @@
-//! Memory that the channel to other hosts knows, so that an RDMA device reads it where it lies.
+//! Memory registered with the channel to other hosts, so that an RDMA device reads it without a copy.
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
@@ -11,8 +11,8 @@ use super::drive::{Drive, RankEngine};
 use crate::error::Error;
 use crate::runtime::Driver;
 
-/// Makes memory known to the channel to other hosts; whether it is. The device's part may take seconds, so it is this thread's: meanwhile
-/// others drive the engine, and peers get heartbeats from this rank.
+/// Registers memory with the channel to other hosts; true if that succeeded. The device's part may take seconds, so it
+/// runs in this thread: meanwhile others drive the engine, and peers get heartbeats from this rank.
 ///
 /// # Safety
 /// The memory stays mapped until it was unregistered, or for ever.
@@ -45,18 +45,19 @@ impl Registration {
 
     /// Whether the memory may go now; otherwise it has to stay for ever.
     pub(super) fn end(self) -> bool {
-        // Where there is no engine any more, all that it knew went with it.
+        // Where there is no engine any more, its registrations went with it.
         let Some(driver) = self.driver.upgrade() else { return true };
         let address = self.address;
-        // What is known is dropped in this thread: that may take seconds, too.
+        // The registration is dropped in this thread: that may take seconds, too.
         driver.with(move |engine| engine.registry()?.unregister(address)).is_ok()
     }
 }
 
 impl Group {
-    /// Promises that `bytes` bytes at `data` stay where they are, so that RDMA devices can send tensors of them, and write what peers
-    /// send to them, without a copy. Worth it for memory of the trainer's own that is pushed again and again; what
-    /// [`alloc`](Self::alloc) gave needs no promise. It takes a while: every page is looked up, and from then on stays in memory.
+    /// Promises that `bytes` bytes at `data` stay where they are, so that RDMA devices can send tensors of them, and
+    /// write peers' messages to them, without a copy. Worth it for memory of the trainer's own that is pushed again and
+    /// again; memory of [`alloc`](Self::alloc) needs no promise. It takes a while: every page is looked up, and from
+    /// then on stays in memory.
     ///
     /// Where it is of no use (another transport, no room below `rdma_memory_mb` or the limit of locked memory, which the log
     /// says once), nothing changes. A forked child does not have the pages that the memory touches.

@@ -14,7 +14,7 @@ const KEPT: usize = 64;
 /// The same for blocks that differ: counts that change in each step must not drive the others out.
 const KEPT_UNEVEN: usize = 8;
 
-/// What a rank's schedule depends on, in one group.
+/// The parameters of a rank's schedule, in one group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ScheduleKey {
     pub(super) shape: Shape,
@@ -24,7 +24,7 @@ pub(super) struct ScheduleKey {
     pub(super) counts: Option<Arc<Counts>>,
 }
 
-/// Schedules by what they depend on.
+/// Schedules by their parameters.
 #[derive(Default)]
 pub(super) struct Schedules {
     kept: HashMap<ScheduleKey, Kept>,

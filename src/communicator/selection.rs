@@ -42,7 +42,7 @@ pub(super) enum TransportKind {
 impl TransportKind {
     const ALL: [Self; 4] = [Self::Verbs, Self::Rud, Self::Tcp, Self::Kernel];
 
-    /// As in the configuration.
+    /// The name in the configuration.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Verbs => "verbs",
@@ -68,7 +68,7 @@ impl TransportKind {
     }
 }
 
-/// What a leader sends to the others about itself; opaque to the rendezvous.
+/// A leader's message to the others about itself; opaque to the rendezvous.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Advertisement {
     /// The transport that it is configured to use.
@@ -81,7 +81,7 @@ struct Advertisement {
     mtu: u16,
     /// The UDP or TCP port at which its ports are reached.
     data_port: u16,
-    /// Where a socket of its kernel listens for the channel `kernel`.
+    /// The address at which a socket of its kernel listens for the channel `kernel`.
     kernel: Option<SocketAddrV4>,
     /// The same for the control connections beside verbs' queue pairs.
     control: Option<SocketAddrV4>,
@@ -89,7 +89,7 @@ struct Advertisement {
     rdma: rdma::Reachable,
 }
 
-/// The ports and sockets of this rank, and what it has advertised.
+/// The ports and sockets of this rank, and its advertisement.
 pub(super) struct LocalCapabilities {
     advertised: Advertisement,
     kernel: Option<KernelStreams>,
@@ -275,7 +275,7 @@ struct Peer {
 }
 
 impl Peer {
-    /// Where one of its kernel's sockets listens.
+    /// The address at which one of its kernel's sockets listens.
     fn listening(&self, remote: Option<SocketAddrV4>) -> Option<PeerAddress> {
         let remote = remote?;
         // The kernel chooses the address on this side.
@@ -284,7 +284,7 @@ impl Peer {
     }
 }
 
-/// The selected transports from this rank, and what is needed to open them.
+/// The selected transports from this rank, and the state to open them.
 pub(super) struct Selection {
     local: LocalCapabilities,
     peers: Vec<Peer>,
@@ -323,7 +323,7 @@ pub(super) fn agree(
         .map(|(rank, advertised)| if *rank == own { 0 } else { usable(config, &local, advertised) })
         .collect();
     let here = grid.node_of(own) as usize;
-    // Nobody asks how a host reaches itself, and rows of hosts that are alike are to be equal.
+    // The entry of a host for itself is not used, and rows of hosts that are alike are to be equal.
     let neighbour = ours.get(here.wrapping_sub(1)).or(ours.get(here + 1)).copied();
     if let (Some(own), Some(neighbour)) = (ours.get_mut(here), neighbour) {
         *own = neighbour;

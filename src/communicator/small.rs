@@ -1,9 +1,10 @@
 //! Small collectives within one node: a straight line, not a schedule.
 //!
-//! Each rank publishes its input in its own cell, waits for those of all ranks, and takes what it needs. What is reduced is folded in
-//! rank order, so all end with the same bits. Two cells a rank suffice: no rank publishes operation n + 1 before it has read all of operation n, so a rank that
-//! writes a cell again has seen that all ranks have read it. Up to 40 bytes travel in one cache line with the sequence
-//! word: the latency is that of one line going from core to core.
+//! Each rank publishes its input in its own cell, waits for those of all ranks, and takes the parts that it needs.
+//! Reductions are folded in rank order, so all end with the same bits. Two cells a rank suffice: no rank publishes
+//! operation n + 1 before it has read all of operation n, so a rank that writes a cell again has seen that all ranks
+//! have read it. Up to 40 bytes travel in one cache line with the sequence word: the latency is that of one line going
+//! from core to core.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,10 +32,10 @@ use crate::engine::liveness::ended;
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
-/// Turns of waiting between two looks at everything else: the engine, the end of the group, the deadline.
+/// Turns of waiting between two checks of everything else: the engine, the end of the group, the deadline.
 const LOOK_EVERY: u32 = 256;
 
-/// After this wait the rank checks what the other one runs instead.
+/// After this wait the rank checks which operation the other one runs instead.
 const SLOW: Duration = Duration::from_millis(50);
 
 /// The cells of a node whose ranks are the whole group.
@@ -52,7 +53,7 @@ struct SmallState {
     number: u64,
     /// The last one failed.
     is_broken: bool,
-    /// Keeps the start of each: the next one's says that it has ended.
+    /// Keeps the start of each: the next one's shows that it has ended.
     recorder: Recorder,
 }
 
@@ -60,7 +61,7 @@ struct SmallState {
 #[derive(Clone)]
 pub(super) struct Part {
     pub(super) problem: Problem,
-    /// What it publishes. A broadcast's root has it in the output.
+    /// The published bytes. A broadcast's root has them in the output.
     pub(super) input: Buffer,
     pub(super) output: Buffer,
 }
@@ -71,7 +72,7 @@ impl Part {
         Self { problem, input: data, output: data }
     }
 
-    /// What this rank runs.
+    /// This rank's view of the operation.
     fn view(&self) -> View {
         View { identity: self.problem.identity(), shape: self.problem.shape }
     }
@@ -110,7 +111,7 @@ struct Call<'a> {
 pub(super) struct Starts(Option<Arc<AtomicU64>>);
 
 impl Starts {
-    /// What tells an operation outside the table that is started from others.
+    /// The identity of an operation outside the table that is started, other than that of a call.
     pub(super) fn identity(&self, problem: &Problem) -> Identity {
         match &self.0 {
             Some(_) if published(problem) <= CELL_BYTES => Identity::Started { root: problem.tag() },
@@ -137,14 +138,14 @@ impl Cells {
         Self { segment, kernels, idle, started: Arc::default(), state: Mutex::new(state) }
     }
 
-    /// What counts those that are started rather than called.
+    /// The counter of operations that are started rather than called.
     pub(super) fn starts(&self) -> Starts {
         Starts(Some(self.started.clone()))
     }
 
     /// Runs an operation over all ranks of the node to its end.
     pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part, step: u64) -> Result<(), Error> {
-        // The others take what this rank publishes for all that it does after what it has announced.
+        // The others order this rank's published input behind the operations that it has announced.
         if group.submissions.get().is_some_and(|submissions| !submissions.are_all_started()) {
             group.await_started()?;
         }
@@ -181,7 +182,8 @@ impl Cells {
         group.outcomes.recorded(error)
     }
 
-    /// Why nothing is published any more, after the group has ended. Where ranks diverge, this one says what it runs.
+    /// The error after the group has ended, when nothing is published any more. Where ranks diverge, this one still
+    /// publishes.
     #[cold]
     fn refusal(&self, group: &Group, abort: Abort, is_broken: bool, view: &View, step: u64) -> Option<Error> {
         // Cells are safe to write again only after all ranks have read those before.
@@ -260,7 +262,7 @@ impl Cells {
                 _ => self.kernels.accumulate(shape.dtype, shape.op, output, &bytes[part.clone()]),
             })?;
         } else {
-            // All at once: what is folded in f32 is rounded once, as everywhere else.
+            // All at once: a fold in f32 is rounded once, as everywhere else.
             let mut contributions = Vec::with_capacity(ranks as usize);
             for local in 0..ranks {
                 // SAFETY: as in `for_each`.
@@ -301,7 +303,7 @@ impl Cells {
             let parked = idle.wait(Activity::Idle, None);
             if (parked || turns.is_multiple_of(LOOK_EVERY))
                 && let Err(error) = self.look_around(call, local)
-                // What was published in the meantime counts, though its rank may have left since.
+                // An input published in the meantime counts, though its rank may have left since.
                 && !cell.is_published()
             {
                 return Err(error);
@@ -315,7 +317,7 @@ impl Cells {
         group.drive.poll()?;
         let waited = Clock.now() - begin;
         if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
-            // It will not: all name it.
+            // It will not publish: all name it.
             self.segment.set_abort(local, AbortReason::Aborted.code() as u8);
         }
         let aborted = self.segment.abort();
@@ -336,7 +338,7 @@ impl Cells {
             return Err(Outcomes::aborted(&cause(group, &self.segment, abort), &call.part.view(), step));
         }
         if waited > group.deadline {
-            // Else the others would take this rank, which leaves, for the cause.
+            // Else the others would name this rank, which leaves, as the cause.
             self.segment.set_abort(local, AbortReason::Late.code() as u8);
             return Err(group.outcomes.late(Rank(local), waited, &call.part.view(), step));
         }
@@ -355,7 +357,7 @@ impl Cells {
             if let Some(divergence) = self.segment.verdict() {
                 return group.outcomes.diverged(Some(divergence), &view, step);
             }
-            // Where an operation of the engine is in dispute, that finds out.
+            // Where an operation of the engine is in dispute, its votes give the verdict.
             if self.segment.dispute().is_none()
                 && (waited > VIEWS || self.have_all_published(number))
                 && let Some(divergence) = self.judge(group, number, view)
@@ -374,7 +376,7 @@ impl Cells {
         }
     }
 
-    /// Whether all ranks have said what they run as small operation `number`, but for those that are gone.
+    /// Whether all ranks have published their small operation `number`, but for those that are gone.
     fn have_all_published(&self, number: u64) -> bool {
         let segment = &self.segment;
         (0..segment.ranks()).all(|local| {
@@ -423,7 +425,7 @@ fn diverged() -> u8 {
     AbortReason::Diverged(None).code() as u8
 }
 
-/// Why the group has ended.
+/// The cause of the group's end.
 fn cause(group: &Group, segment: &NodeSegment, abort: Abort) -> AbortCause {
     let (culprit, why) = ended(segment, abort);
     AbortCause::seen_by(group.rank, culprit, why)

@@ -29,8 +29,9 @@ use crate::error::{Error, TensorId};
 use crate::runtime::{Clock, Instant};
 use device::{Copies, Device, Progress};
 
-/// What is done to the input of a collective before it, and to its output after it, in a staging area of the operation's own. Ranks may
-/// differ in it: none of it is compared, and what ranks exchange is the same number of elements of the same type.
+/// The work on the input of a collective before it, and on its output after it, in a staging area of the operation's
+/// own. Ranks may differ in it: none of it is compared, and ranks exchange the same number of elements of the same
+/// type.
 ///
 /// It takes memory: as much again as the input where that has a factor or a layout, and as the output where that has a layout. Input and
 /// output may overlap as they like where either of them is staged. An operation that fails leaves an output with a layout as it was.
@@ -66,13 +67,15 @@ pub struct Staging {
     /// that sums are accumulated in (f32 for floats of up to 32 bits and complex numbers of them, else f64), and the product to the
     /// element's type; then products are summed as elements are.
     pub factor: Option<f64>,
-    /// How the elements of the input lie, those of all blocks in one. Not looked at where this rank has no input.
+    /// The layout of the input's elements, those of all blocks in one. Not looked at where this rank has no input.
     pub input: Option<Layout>,
-    /// How those of the output lie; a broadcast's root has its elements there, too. Not looked at where this rank has no output.
+    /// The layout of the output's elements; a broadcast's root has its elements there, too. Not looked at where this
+    /// rank has no output.
     pub output: Option<Layout>,
     /// Input and output are in the memory of an NVIDIA GPU, and this is a stream of it (a `cudaStream_t`; 0 is the default stream): the input is
-    /// read, and the output written, after what the stream holds at the call. When the operation has ended the result is there for any stream.
-    /// Layouts are refused then. See [`all_reduce_cuda`](Group::all_reduce_cuda) for what else is asked of the memory.
+    /// read, and the output written, after the work that the stream holds at the call. When the operation has ended the
+    /// result is there for any stream. Layouts are refused then. See [`all_reduce_cuda`](Group::all_reduce_cuda) for
+    /// the further conditions on the memory.
     pub cuda_stream: Option<u64>,
 }
 
@@ -82,12 +85,12 @@ impl Staging {
         Self { cuda_stream: Some(stream), ..Self::default() }
     }
 
-    /// The stream of memory of a GPU, where nothing else is asked for.
+    /// The stream of memory of a GPU, where no other staging is requested.
     fn plain_stream(&self) -> Option<u64> {
         self.cuda_stream.filter(|_| *self == Self::on_cuda(self.cuda_stream.unwrap_or(0)))
     }
 
-    /// Refuses what is not done to memory of a GPU.
+    /// Refuses staging that does not exist for memory of a GPU.
     pub(super) fn check_on_gpu(&self) -> Result<(), Error> {
         if self.input.is_some() || self.output.is_some() {
             return Err(argument(
@@ -107,7 +110,7 @@ impl Staging {
     }
 }
 
-/// How an operation has ended, as far as its staging area cares.
+/// The end of an operation, for its staging area.
 pub(super) enum Ended {
     Well,
     Badly,
@@ -116,11 +119,11 @@ pub(super) enum Ended {
 }
 
 impl Ended {
-    /// How a call has ended that waits.
+    /// The end of a call that waits.
     pub(super) fn of<T>(result: &Result<T, Error>) -> Self {
         match result {
             Ok(_) => Self::Well,
-            // After a panic of the engine nobody knows.
+            // After a panic of the engine it is unknown.
             Err(Error::Internal(_)) => Self::InUse,
             Err(error) if error.in_use_by().is_some() => Self::InUse,
             Err(_) => Self::Badly,
@@ -128,7 +131,7 @@ impl Ended {
     }
 }
 
-/// Where an output is to be written after the operation.
+/// The destination of an output after the operation.
 struct Unpack {
     layout: Layout,
     size: usize,
@@ -162,7 +165,7 @@ impl Staged {
         Self { memory: ManuallyDrop::new(None), output: None, keeper: None, device: Some(device) }
     }
 
-    /// What its operation and the copies know of each other, where there are copies.
+    /// The progress that the operation and its copies share, where there are copies.
     pub(super) fn progress(&self) -> Option<&Arc<Progress>> {
         self.device.as_ref().map(|device| &device.progress)
     }
@@ -207,7 +210,7 @@ impl Unpack {
     }
 }
 
-/// What goes where: the number of elements, and the memory.
+/// One side of an operation: the number of elements, and the memory.
 #[derive(Clone, Copy)]
 struct Side {
     address: *mut u8,
@@ -216,7 +219,7 @@ struct Side {
 }
 
 impl Side {
-    /// The caller's memory, with what lies between its blocks.
+    /// The caller's memory, with the gaps between its blocks.
     ///
     /// # Safety
     /// As for [`Buffer::from_raw`].
@@ -243,7 +246,7 @@ pub(super) struct Sides {
 }
 
 impl Sides {
-    /// Those of this rank's part of a collective. What a broadcast's root gives is the input here.
+    /// Those of this rank's part of a collective. The data of a broadcast's root is the input here.
     fn of(problem: &Problem, input: *const u8, output: *mut u8) -> Self {
         let dtype = problem.shape.dtype;
         let elements = |bytes: u64| bytes as usize / dtype.size();
@@ -298,9 +301,9 @@ impl Group {
     /// As [`run_collective`](Self::run_collective), with a factor or layouts.
     ///
     /// # Errors
-    /// [`Error::Argument`] for a factor of what is no sum, or of a type that has none; for a layout with blocks of nothing, with blocks
-    /// that overlap, that does not fit in memory, or that has another number of elements than the collective; else as
-    /// [`run_collective`](Self::run_collective).
+    /// [`Error::Argument`] for a factor of an operation that is no sum, or of a type that has none; for a layout with
+    /// blocks of nothing, with blocks that overlap, that does not fit in memory, or that has another number of elements
+    /// than the collective; else as [`run_collective`](Self::run_collective).
     ///
     /// # Safety
     /// As for [`run_collective`](Self::run_collective), where what a layout says is valid; what lies between its blocks is not touched.
@@ -383,7 +386,8 @@ impl Group {
     /// As [`run_uneven`](Self::run_uneven), with this rank's input multiplied by a factor first, as [`Staging::factor`](field@Staging::factor) says.
     ///
     /// # Errors
-    /// As [`run_uneven`](Self::run_uneven), and [`Error::Argument`] for what is no sum, or of a type without factors.
+    /// As [`run_uneven`](Self::run_uneven), and [`Error::Argument`] for an operation that is no sum, or a type without
+    /// factors.
     ///
     /// # Safety
     /// As for [`run_uneven`](Self::run_uneven).
@@ -517,7 +521,7 @@ impl Group {
         Ok((placed(problem, buffers.0, buffers.1)?, buffers.0, buffers.1, Some(staged)))
     }
 
-    /// Refuses factors of what is no sum, and of types that have none.
+    /// Refuses factors of operations that are no sum, and of types that have none.
     pub(super) fn check_factor(collective: Collective, op: ReduceOp, dtype: DType) -> Result<(), Error> {
         if !collective.reduces() || op != ReduceOp::Sum {
             let what =
@@ -528,7 +532,7 @@ impl Group {
     }
 }
 
-/// Writes what an input has to a staging area.
+/// Writes the input's elements to a staging area.
 ///
 /// # Safety
 /// The input is valid for reads of its elements.

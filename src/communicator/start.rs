@@ -1,8 +1,9 @@
 //! Starting operations without waiting for them: any collective by address, and registered tensors.
 //!
-//! What is started goes into the engine's queue ([`Submissions`](crate::engine::submitted)); from then on only its handle waits. Small
-//! collectives within a host, which go by the cells where a call waits for them, go by the engine, too: the cells are a straight line.
-//! Their identity says so, and the cells' tags count them, so ranks that start and ranks that call diverge, and hear it.
+//! Started operations go into the engine's queue ([`Submissions`](crate::engine::submitted)); from then on only the
+//! handle waits. Small collectives within a host, which go by the cells where a call waits for them, go by the engine,
+//! too: the cells are a straight line. Their identity says so, and the cells' tags count them, so ranks that start and
+//! ranks that call diverge, and get the error.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -56,8 +57,9 @@ impl Group {
     /// Starts any collective, on memory that is given by address; returns at once. [`run_collective`](Self::run_collective) does the
     /// same and waits.
     ///
-    /// Every rank starts the same operations in the same order, among those that it calls. Where all ranks are on one host, what one rank
-    /// starts all must start: with a rank that calls it they diverge ([`Error::Mismatch`]) if it is small.
+    /// Every rank starts the same operations in the same order, among those that it calls. Where all ranks are on one
+    /// host, all must start an operation that one of them starts: with a rank that calls it they diverge
+    /// ([`Error::Mismatch`]) if it is small.
     ///
     /// # Errors
     /// As [`run_collective`](Self::run_collective) before it waits; [`Error::WouldBlock`] where more than 1,000 operations are under
@@ -143,7 +145,7 @@ impl Group {
         Ok(work)
     }
 
-    /// What counts the small operations that are started rather than called.
+    /// The counter of small operations that are started rather than called.
     pub(super) fn starts(&self) -> Starts {
         self.cells.as_ref().map_or_else(Starts::default, Cells::starts)
     }
@@ -345,7 +347,7 @@ impl Group {
         }
     }
 
-    /// The queue of what is started, made with the first start in a group of some ranks.
+    /// The queue of started operations, made with the first start in a group of some ranks.
     fn submissions(&self) -> Result<&Arc<Submissions>, Error> {
         if let Some(submissions) = self.submissions.get() {
             return Ok(submissions);
@@ -375,7 +377,7 @@ impl Group {
         self.node.as_ref().map_or(0, |node| node.small_started(node.local()))
     }
 
-    /// Ends the turn: what is held for others of its bucket goes by itself.
+    /// Ends the turn: tensors that are held for others of their bucket go by themselves.
     #[inline]
     pub(super) fn end_turn(&self) -> Result<(), Error> {
         match self.submissions.get() {
@@ -391,7 +393,7 @@ impl Group {
         let small_before = self.small_before();
         let submissions = submissions.clone();
         let end = move || submissions.end_turn(None, small_before).then_some(());
-        // The deadlines of what is under way bound the wait for a slot.
+        // The deadlines of operations under way bound the wait for a slot.
         end().map_or_else(|| self.drive.until(end, None), Ok)
     }
 
@@ -402,7 +404,7 @@ impl Group {
         self.drive.until(move || submissions.are_all_started().then_some(()), None)
     }
 
-    /// Room for an operation's end: that of an earlier one which nobody asks for any more, if there is one.
+    /// Room for an operation's end: that of an earlier one to which nothing else refers any more, if there is one.
     fn spare_operation(&self, about: About, staged: Option<Staged>) -> Arc<Operation> {
         let new = |about| Operation::new(self.outcomes.clone(), about).with_memory(staged);
         // The oldest is the first that is free again.
@@ -424,8 +426,8 @@ impl Group {
         operation
     }
 
-    /// A descriptor that becomes readable when an operation ends that was started since the first call of this: for an event loop, which
-    /// reads its 8 bytes, and asks its [`Work`]s then. It may be readable without news.
+    /// A descriptor that becomes readable when an operation ends that was started since the first call of this: for an
+    /// event loop, which reads its 8 bytes, and tests its [`Work`]s then. It may be readable without news.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no descriptor or thread; [`Error::Closed`] in a forked child.

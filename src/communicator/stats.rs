@@ -1,4 +1,4 @@
-//! What a rank has done, counted.
+//! The counters of a rank.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use super::drive::Drive;
 use crate::observe::metrics::Metric;
 use crate::runtime::Instant;
 
-/// What a rank has done since it joined.
+/// The counters of a rank since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stats {
     /// Collectives completed.
@@ -36,7 +36,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// As Prometheus counts them.
+    /// The counters for Prometheus.
     pub(super) fn metrics(&self) -> Vec<Metric> {
         let metric = |name, help, value: u64| Metric { name, help, value: value as f64 };
         let seconds = self.time_in_allreduce_ns as f64 / 1e9;

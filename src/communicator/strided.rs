@@ -28,7 +28,7 @@ pub struct Strided<'a, T: Element> {
     count: usize,
 }
 
-/// As [`Strided`], to be written. What lies between the blocks stays as it is.
+/// As [`Strided`], to be written. The gaps between the blocks stay as they are.
 #[derive(Debug)]
 pub struct StridedMut<'a, T: Element> {
     data: &'a mut [T],
@@ -51,7 +51,7 @@ impl<'a, T: Element> Strided<'a, T> {
         Ok(Self { count: count_of(&layout, data.len())?, data, layout: Some(layout) })
     }
 
-    /// Elements, without what lies between them.
+    /// Elements, without the gaps between them.
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.count
@@ -72,7 +72,7 @@ impl<'a, T: Element> StridedMut<'a, T> {
         Ok(Self { count: count_of(&layout, data.len())?, data, layout: Some(layout) })
     }
 
-    /// Elements, without what lies between them.
+    /// Elements, without the gaps between them.
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.count
@@ -100,8 +100,8 @@ impl Group {
     /// As [`broadcast`](Self::broadcast), of elements in blocks: ranks may have them in other blocks, or one behind the other, as long as
     /// they are as many of one type.
     ///
-    /// This and the other collectives of elements in blocks stage what lies in blocks, which takes as much memory again; an operation that fails
-    /// leaves such an output as it was.
+    /// This and the other collectives of elements in blocks stage these, which takes as much memory again; an operation
+    /// that fails leaves such an output as it was.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

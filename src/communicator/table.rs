@@ -20,7 +20,7 @@ use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
 use crate::group::error::{Ending, ExchangeError};
 use crate::group::watch::Control;
 
-/// What is needed to push a tensor.
+/// The state needed to push a tensor.
 pub(super) struct Entry {
     generation: u32,
     pub(super) tensor: u32,
@@ -32,7 +32,7 @@ pub(super) struct Entry {
     pub(super) name: Arc<str>,
     /// Staging areas of operations that have ended.
     staging: OnceLock<ArrayQueue<Owned>>,
-    /// What it is fused with.
+    /// Its place in a bucket, if it is fused.
     pub(super) member: Option<Member>,
 }
 
@@ -72,12 +72,12 @@ struct Generation {
     /// The number of the first.
     first: usize,
     entries: Vec<Arc<Entry>>,
-    /// What is fused of them; their numbers follow.
+    /// The buckets of those that are fused; their numbers follow.
     buckets: Vec<Arc<Bucket>>,
     next: OnceLock<Box<Generation>>,
 }
 
-/// How the ranks of a group show each other what they register.
+/// The way in which the ranks of a group exchange their tables.
 pub(super) enum TableExchange<'a> {
     /// The group of all: beside its operations.
     Control(&'a Control),
@@ -93,10 +93,10 @@ pub(super) struct Tables {
     rank: Rank,
     grid: Grid,
     plan: Plan,
-    /// Who registers holds it throughout; the entries stay free for those who push.
+    /// The registering thread holds it throughout; the entries stay free for pushes.
     registering: Mutex<TensorTable>,
     registered: OnceLock<Box<Generation>>,
-    /// By shape, and what may touch the tensor.
+    /// By shape, and access to the tensor.
     schedules: Mutex<Schedules>,
     choices: Mutex<Choices>,
 }
@@ -135,12 +135,12 @@ impl Tables {
         Problem::new(self.grid, self.rank, shape, root)
     }
 
-    /// What schedules are made by.
+    /// The plan of all schedules.
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Whether messages of an operation of so many bytes wait until they are asked for.
+    /// Whether messages of an operation of so many bytes wait for credit.
     #[cfg(feature = "cuda")]
     pub(super) fn is_credited(&self, bytes: u64) -> bool {
         bytes > self.plan.eager_bytes
@@ -178,7 +178,7 @@ impl Tables {
         self.generations().last().map_or(0, |last| last.first + last.entries.len())
     }
 
-    /// What is known of a tensor.
+    /// The entry of a tensor.
     pub(super) fn entry(&self, tensor: TensorId) -> Result<Arc<Entry>, Error> {
         let at = tensor.0 as usize;
         let found = self

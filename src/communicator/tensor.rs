@@ -20,7 +20,7 @@ pub struct Tensor<T: Element> {
     base: NonNull<T>,
     count: usize,
     shared: bool,
-    /// What the elements lie in: whole pages of it.
+    /// The memory of the elements: whole pages of it.
     memory: Option<Memory>,
     registration: Option<Registration>,
     _elements: PhantomData<T>,

@@ -73,7 +73,7 @@ pub(super) fn in_place(data: &mut [f32]) -> CollectiveCall {
     }
 }
 
-/// What every rank does at once.
+/// Runs `body` on every rank at once.
 pub(super) fn each<R: Send>(group: &[Group], body: impl Fn(&Group) -> R + Sync) -> Vec<R> {
     thread::scope(|scope| {
         let body = &body;
@@ -285,7 +285,7 @@ fn the_words_of_a_rank_that_gives_up_are_in_the_errors_of_all() {
                 ended.expect_err(&format!("the half's rank {rank}, job {hosts} x {size}")).to_string()
             });
             assert!(of_half.iter().all(|text| text.contains("out of data")), "{of_half:?}");
-            // Nothing changes what was said.
+            // A later abort does not change the text.
             group[(gives_up + 1) % size as usize].abort("something else").unwrap();
             let again = group[gives_up].barrier().unwrap_err().to_string();
             assert!(again.contains("out of data") && !again.contains("something else"), "{again}");

@@ -1,4 +1,4 @@
-//! What carries a group's data, and why: for people, and for `shouter_transport`.
+//! The channels of a group's data, and the reasons: for people, and for `shouter_transport`.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use shouter_reducer::grid::{Grid, Rank};
 /// How many ranks a reason names before it counts the others.
 const NAMED: usize = 8;
 
-/// Which channels carry a group's data on this host, and why these.
+/// The channels that carry a group's data on this host, and the reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Transport {
     /// `local`; or `shm` within the host, and `verbs`, `rud`, `tcp` or `kernel` to other hosts, with `+` between, such as
     /// `shm+rud`.
     pub channels: String,
-    /// A line for each choice: what it is for, what was taken, and what was passed over for which reason. Between hosts the
-    /// first rank of each host chooses, and knows why.
+    /// A line for each choice: its purpose, the channel taken, and those passed over with the reason. Between hosts the
+    /// first rank of each host chooses, and has the reasons.
     pub reasons: Vec<String>,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for Transport {
 }
 
 impl Transport {
-    /// Of a rank of this grid, whose leader uses `channels` to other hosts for those `reasons`, which only it knows.
+    /// Of a rank of this grid, whose leader uses `channels` to other hosts for those `reasons`, which only it has.
     pub(super) fn new(grid: &Grid, rank: Rank, channels: &str, reasons: Vec<String>) -> Self {
         let mut all = vec![];
         let locals = grid.locals(grid.node_of(rank));

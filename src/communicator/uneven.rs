@@ -1,8 +1,9 @@
 //! Collectives whose blocks differ: a count for each rank, or for each pair of ranks, zero allowed.
 //!
-//! Where all ranks know all counts, a digest of them is compared as part of the operation. Else ranks gather them first: one round, in
-//! which each rank also gives a digest of what it expects. So either all ranks find the counts right, or all gather the rest of them and
-//! return the same error before a block has been sent; then the group goes on.
+//! Where all ranks have all counts, a digest of them is compared as part of the operation. Else ranks gather them
+//! first: one round, in which each rank also sends a digest of the counts that it expects. So either all ranks find the
+//! counts right, or all gather the rest of them and return the same error before a block has been sent; then the group
+//! goes on.
 
 mod learn;
 mod started;
@@ -26,8 +27,8 @@ use crate::runtime::{Clock, Instant};
 use learn::{Learned, Learning};
 pub(super) use started::Followed;
 
-/// One rank's part of a collective whose blocks differ, by addresses: what [`Group::run_uneven`] runs and
-/// [`Group::start_uneven`] starts.
+/// One rank's part of a collective whose blocks differ, by addresses, for [`Group::run_uneven`] and
+/// [`Group::start_uneven`].
 ///
 /// | collective | `given`: elements of each block of the input | `taken`: elements of each block of the output |
 /// |---|---|---|
@@ -37,12 +38,13 @@ pub(super) use started::Followed;
 /// | reduce-scatter-v | each rank's; the same on all ranks | this rank's |
 /// | all-to-all-v | for each rank | from each rank |
 ///
-/// Blocks lie in rank order, one behind the other. What one rank gives another one takes: ranks whose counts differ get
-/// [`Error::Mismatch`]. Input and output may be the same memory as for a [`CollectiveCall`](super::CollectiveCall); for an all-to-all-v where
-/// this rank gives each rank as much as it takes from it.
+/// Blocks lie in rank order, one behind the other. A rank takes as many elements as the other gives it: ranks whose
+/// counts differ get [`Error::Mismatch`]. Input and output may be the same memory as for a
+/// [`CollectiveCall`](super::CollectiveCall); for an all-to-all-v where this rank gives each rank as much as it takes
+/// from it.
 #[derive(Clone, Copy, Debug)]
 pub struct UnevenCall<'a> {
-    /// Which.
+    /// The collective.
     pub collective: Collective,
     /// The input.
     pub input: *const u8,
@@ -61,7 +63,7 @@ pub struct UnevenCall<'a> {
 }
 
 impl UnevenCall<'_> {
-    /// Refuses what is not done beside it.
+    /// Refuses staging that these collectives do not have.
     fn check(&self, staging: &Staging) -> Result<(), Error> {
         let Self { collective, op, dtype, .. } = *self;
         if staging.input.is_some() || staging.output.is_some() {
@@ -300,7 +302,7 @@ impl Group {
         Ok(())
     }
 
-    /// This rank's part, with the counts of all: checks them, and exchanges them where this rank does not know all.
+    /// This rank's part, with the counts of all: checks them, and exchanges them where this rank does not have all.
     fn uneven_problem(
         &self,
         begin: Instant,
@@ -325,7 +327,7 @@ impl Group {
         Ok(Frame { shape: Shape { collective, dtype, op, count: 0 }, root, placement })
     }
 
-    /// What this rank can see to be wrong by itself; and whether input and output are in place.
+    /// The errors that this rank can find by itself; and whether input and output are in place.
     fn check_blocks(
         &self,
         blocks: &Blocks<'_>,
@@ -360,7 +362,7 @@ impl Group {
                 return Err(blocks.argument(text));
             }
         }
-        // Where this rank has its own block of those of all, it says twice how long it is.
+        // Where this rank has its own block among those of all, its length is given twice.
         let own = if from == 1 && into == ranks { Some((given[0], taken[me])) } else { None };
         let own = if into == 1 && from == ranks { Some((taken[0], given[me])) } else { own };
         if let Some((block, count)) = own.filter(|(block, count)| block != count) {

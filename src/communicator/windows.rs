@@ -1,6 +1,6 @@
 //! Windows: memory of each rank that the others read and write without its taking part.
 //!
-//! What is promised of order, atomicity and progress is said in [`shouter_reducer::windows`] and docs/windows.md.
+//! The rules of order, atomicity and progress are in [`shouter_reducer::windows`] and docs/windows.md.
 #![allow(unsafe_code)]
 
 use std::fmt::Display;
@@ -35,14 +35,14 @@ impl From<ReduceOp> for Update {
     }
 }
 
-/// An access to a window by addresses: what [`Group::window_access`] and [`Group::start_window_access`] make.
+/// An access to a window by addresses, for [`Group::window_access`] and [`Group::start_window_access`].
 #[derive(Clone, Copy, Debug)]
 pub struct AccessCall {
     /// The window's number, as [`Group::open_window`] gave it.
     pub window: u32,
-    /// What is done.
+    /// The kind of the access.
     pub action: Action,
-    /// The rank whose memory it is; it may be this one.
+    /// The rank of the accessed memory; it may be this one.
     pub target: u32,
     /// The first element there.
     pub offset: u64,
@@ -50,7 +50,8 @@ pub struct AccessCall {
     pub count: usize,
     /// Their type: the window's.
     pub dtype: DType,
-    /// What goes there: `count` elements; two for a compare-and-swap, the expected one and the new one. Not looked at for a get.
+    /// The data that go there: `count` elements; two for a compare-and-swap, the expected one and the new one. Not
+    /// looked at for a get.
     pub data: *const u8,
     /// The buffer for the result: `count` elements. Not looked at for a put or an accumulate.
     pub into: *mut u8,
@@ -111,9 +112,10 @@ impl<T: Element> Window<'_, T> {
     ///
     /// # Errors
     /// The group goes on after [`Error::Argument`] (no such rank, a range that is not within its part), [`Error::Mismatch`] (the target has
-    /// freed its part, or has another than it has said) and [`Error::Deadline`] (the target did not serve it within the key `deadline`; it may
-    /// take effect later). [`Error::PeerFailed`] and [`Error::Closed`] where it has ended. Where the access was copied, all but the first and
-    /// the last are errors of the next [`flush`](Self::flush).
+    /// freed its part, or has another than it has announced) and [`Error::Deadline`] (the target did not serve it
+    /// within the key `deadline`; it may take effect later). [`Error::PeerFailed`] and [`Error::Closed`] where it has
+    /// ended. Where the access was copied, all but the first and the last are errors of the next
+    /// [`flush`](Self::flush).
     pub fn put(&self, data: &[T], target: u32, offset: u64) -> Result<(), Error> {
         self.run(Action::Put, (from_slice(data), Buffer::empty()), target, offset)
     }
@@ -145,7 +147,8 @@ impl<T: Element> Window<'_, T> {
         self.run(action, (from_slice(data), Buffer::empty()), target, offset)
     }
 
-    /// The same, and reads what the elements were before to `before`, which is as long. The data of [`Update::Keep`] is not looked at.
+    /// The same, and reads the elements' former values to `before`, which is as long. The data of [`Update::Keep`] is
+    /// not looked at.
     ///
     /// # Errors
     /// As [`accumulate`](Self::accumulate); [`Error::Argument`] for slices of different lengths.
@@ -165,8 +168,8 @@ impl<T: Element> Window<'_, T> {
         self.run(action, (from_slice(data), with_bytes(before, |before| before)), target, offset)
     }
 
-    /// Writes `new` to an element of rank `target`'s part if it has the bits of `expected`; returns what it was before. Only integers and
-    /// truth values have it.
+    /// Writes `new` to an element of rank `target`'s part if it has the bits of `expected`; returns its former value.
+    /// Only integers and truth values have it.
     ///
     /// # Errors
     /// As [`put`](Self::put); [`Error::Argument`] for floats and complex numbers.
@@ -345,7 +348,7 @@ impl Group {
         made.map(|()| id)
     }
 
-    /// Tells all ranks what this one's part is, and hears what theirs are.
+    /// Exchanges the number, type and length of all ranks' parts, and compares them.
     fn agree_on_window(&self, id: u32, len: u64, dtype: DType) -> Result<(), Error> {
         let own = [u64::from(id), u64::from(u8::from(dtype)), len];
         let mut all = vec![0; own.len() * self.size() as usize];

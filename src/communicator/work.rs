@@ -27,13 +27,13 @@ use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
 
 /// The operation has ended.
 const ENDED: u8 = 1;
-/// Somebody is to be told when it ends.
+/// Its end is to be announced.
 const WATCHED: u8 = 2;
 
 /// It is not held for others of its bucket.
 const RELEASED: u8 = 4;
 
-/// What a handle knows of its operation.
+/// A handle's facts about its operation.
 pub(super) struct About {
     pub(super) what: What,
     pub(super) begin: Instant,
@@ -48,7 +48,7 @@ pub(super) enum What {
         shape: Shape,
         /// The tensor, if it is registered.
         entry: Option<Arc<Entry>>,
-        /// Where it was handed over and may be held for others of its bucket, if it is in one: a wait ends the turn there.
+        /// The queue in which it may be held for others of its bucket, if it is in one: a wait ends the turn there.
         turn: Option<Arc<Submissions>>,
     },
     Messages(Messages),
@@ -63,13 +63,13 @@ impl std::fmt::Display for What {
     }
 }
 
-/// Who is told of an end.
+/// A receiver of the end.
 enum Watcher {
     Callback(Box<dyn FnOnce(Result<(), Error>) + Send>),
     Task(Waker),
 }
 
-/// An operation, from its start until nobody asks for it any more.
+/// An operation, from its start until nothing refers to it any more.
 pub(super) struct Operation {
     state: AtomicU8,
     /// Set before it has ended, if it failed.
@@ -81,9 +81,9 @@ pub(super) struct Operation {
     about: About,
     /// Memory of its own until it has ended, if it has any.
     staged: Option<Mutex<Option<Staged>>>,
-    /// Of one on a GPU: what it and its copies know of each other.
+    /// Of one on a GPU: the progress that it shares with its copies.
     progress: Option<Arc<Progress>>,
-    /// What is behind its parts, if it has several.
+    /// Its parts behind the first, if it has several.
     followed: Option<Arc<Followed>>,
 }
 
@@ -169,7 +169,7 @@ impl Operation {
         }
     }
 
-    /// Where it was handed over and may be held for others of its bucket.
+    /// The queue in which it may be held for others of its bucket.
     fn turn(&self) -> Option<&Arc<Submissions>> {
         match &self.about.what {
             What::Collective { turn, .. } => turn.as_ref(),
@@ -177,7 +177,7 @@ impl Operation {
         }
     }
 
-    /// What it is of messages.
+    /// Its messages, if it is one of messages.
     pub(super) fn messages(&self) -> Option<&Messages> {
         match &self.about.what {
             What::Messages(messages) => Some(messages),
@@ -185,7 +185,7 @@ impl Operation {
         }
     }
 
-    /// It has ended: tells those who are to hear of it.
+    /// Records the end, and hands the operation to the notifier if it has watchers.
     pub(super) fn conclude(self: Arc<Self>, result: Result<(), Failure>) {
         if let Err(failure) = result {
             // It ends once.
@@ -227,7 +227,7 @@ impl Operation {
     fn end_turn(self: &Arc<Self>) -> bool {
         let Some(turn) = self.turn() else { return true };
         let report: Arc<dyn Report> = self.clone();
-        // Those that ran since the push count: what is held starts behind them.
+        // Those that ran since the push count: held operations start behind them.
         turn.end_turn(Some(&report), self.outcomes.small_before())
     }
 
@@ -238,7 +238,7 @@ impl Operation {
         }
     }
 
-    /// Tells those who wait to be told.
+    /// Notifies the watchers.
     pub(super) fn tell(&self) {
         loop {
             let next = {
@@ -302,15 +302,16 @@ impl Operation {
     }
 }
 
-/// An operation under way, or ended: what [`Group::start`](super::Group::start), [`Group::push`](super::Group::push),
-/// [`Group::start_uneven`](super::Group::start_uneven) and [`Group::start_message`](super::Group::start_message) give.
+/// An operation under way, or ended, as returned by [`Group::start`](super::Group::start),
+/// [`Group::push`](super::Group::push), [`Group::start_uneven`](super::Group::start_uneven) and
+/// [`Group::start_message`](super::Group::start_message).
 ///
 /// Any thread may ask it, as often as it likes, also after the group was dropped; clones are the same operation. It does not own the
 /// operation's memory: dropping the last handle changes nothing, the operation goes on, and its memory is the group's until the operation
 /// has ended or the group was dropped, which waits for that. ([`Lent`](super::Lent) owns memory, and waits when it is dropped.)
 ///
-/// Whoever waits drives the engine, unless a dedicated shard does (the key `mode`). Between calls of the group a helper thread looks
-/// every 0.5 ms; callbacks and futures hear of an end that much later where no shard drives.
+/// A thread that waits drives the engine, unless a dedicated shard does (the key `mode`). Between calls of the group a
+/// helper thread looks every 0.5 ms; callbacks and futures get an end that much later where no shard drives.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -334,7 +335,8 @@ impl Operation {
 pub struct Work(pub(super) Arc<Operation>);
 
 impl Work {
-    /// How the operation has ended; `None` while it is under way. Takes one poll of the engine where nobody drives it.
+    /// How the operation has ended; `None` while it is under way. Takes one poll of the engine where no thread drives
+    /// it.
     pub fn test(&self) -> Option<Result<(), Error>> {
         if self.0.has_ended() {
             return Some(self.0.result());
@@ -358,9 +360,10 @@ impl Work {
     /// Waits until the operation has ended, for `timeout` at most; without one, its deadline (the key `deadline`) ends it. Its memory is
     /// the caller's again then.
     ///
-    /// A wait for a tensor that is held for others of its bucket (the key `fuse_below`) ends the turn, for all threads and other tensors:
-    /// all that is held goes by itself. So ranks wait for those in the same order among their pushes. [`test`](Self::test), callbacks and
-    /// futures end no turn: what only they ask for fails with [`Error::Deadline`] where its bucket is not pushed in time.
+    /// A wait for a tensor that is held for others of its bucket (the key `fuse_below`) ends the turn, for all threads
+    /// and other tensors: every held tensor goes by itself. So ranks wait for those in the same order among their
+    /// pushes. [`test`](Self::test), callbacks and futures end no turn: a tensor that only they ask for fails with
+    /// [`Error::Deadline`] where its bucket is not pushed in time.
     ///
     /// # Errors
     /// [`Error::Timeout`] when `timeout` passes first: the operation is still under way. [`Error::Mismatch`], [`Error::PeerFailed`],
@@ -451,14 +454,14 @@ impl Work {
             ids.into_iter().filter(|id| engine.cancel_receive(group, *id)).count()
         };
         let cancelled = driver.with(cancel);
-        // It is told of with the next poll.
+        // The next poll reports it.
         drop(self.test());
         cancelled.map(|cancelled| cancelled > 0).map_err(drive_error)
     }
 
     /// Has a helper thread of the group call `callback` with the outcome, once, when the operation has ended; soon, where it has. Callbacks
-    /// run one after the other, so they should be quick; they may start and wait for operations. Dropping the group runs those that
-    /// are due and waits for them; it ends what is under way, so none is left out.
+    /// run one after the other, so they should be quick; they may start and wait for operations. Dropping the group
+    /// runs those that are due and waits for them; it ends operations under way, so none is left out.
     ///
     /// # Errors
     /// [`Error::Device`] if there is no thread; [`Error::Closed`] in a forked child.

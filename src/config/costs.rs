@@ -6,7 +6,7 @@
 //! core_mb_s = 9000
 //! ```
 //!
-//! What a table leaves out is as [`Costs::of_transport`] has it.
+//! A figure that a table leaves out is that of [`Costs::of_transport`].
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl CostTable {
     /// Reads the file's text.
     ///
     /// # Errors
-    /// What cannot be used, in words.
+    /// A text that says what cannot be used.
     pub fn parse(text: &str) -> Result<Self, String> {
         let tables: BTreeMap<String, BTreeMap<String, u32>> =
             toml::from_str(text).map_err(|error| error.message().to_owned())?;
@@ -103,8 +103,8 @@ impl CostTable {
         text
     }
 
-    /// Where the figures are kept unless the key `costs` names a file: `$XDG_CACHE_HOME/shouter/costs.toml`, else below `~/.cache`.
-    /// `None` where neither is known.
+    /// The path of the figures unless the key `costs` names one: `$XDG_CACHE_HOME/shouter/costs.toml`, else below
+    /// `~/.cache`. `None` where neither folder is known.
     pub fn usual_path(environment: &Environment) -> Option<PathBuf> {
         let absolute = |name| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
         let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
@@ -112,7 +112,8 @@ impl CostTable {
     }
 }
 
-/// The figures that rank 0 gives the group. A file that was asked for must be there; the usual one may be missing, or of another version.
+/// The figures that rank 0 gives the group. A file named by the key must be there; the usual one may be missing, or of
+/// another version.
 pub(super) fn of(layers: &Layers, environment: &Environment, rank: u32) -> Result<CostTable, ConfigError> {
     let named = value::path(layers, "costs")?;
     if rank != 0 {

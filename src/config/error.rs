@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! Errors of the configuration, each with its place.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -49,9 +49,9 @@ pub enum ConfigError {
     /// The text is not TOML (nor, in an environment variable, JSON).
     #[error("{source_of}: not valid TOML: {why}")]
     Syntax {
-        /// Where.
+        /// Its place.
         source_of: Source,
-        /// What the parser met.
+        /// The parser's message.
         why: String,
     },
     /// There is no such key.
@@ -59,7 +59,7 @@ pub enum ConfigError {
     UnknownKey {
         /// The key as found.
         key: String,
-        /// Where.
+        /// Its place.
         source_of: Source,
         /// A key that is spelt almost like it.
         nearest: Option<String>,
@@ -71,11 +71,11 @@ pub enum ConfigError {
     Value {
         /// The key.
         key: String,
-        /// Where.
+        /// Its place.
         source_of: Source,
         /// The value as found.
         found: String,
-        /// What would do.
+        /// The values allowed.
         allowed: String,
     },
     /// Keys that are needed are nowhere.
@@ -97,9 +97,9 @@ pub enum ConfigError {
     /// The key of the job cannot be used.
     #[error("{source_of}: {error}")]
     Key {
-        /// Where.
+        /// Its place.
         source_of: Source,
-        /// What is wrong with it.
+        /// The reason.
         error: KeyError,
     },
 }

@@ -1,15 +1,15 @@
 //! The keys of the configuration: one row each.
 
-/// A key: its name, and what its value may be.
+/// A key: its name, and its allowed values.
 #[derive(Debug, Clone, Copy)]
 pub struct KeySpec {
     /// The name in the file; `SHOUTER_` and its upper case in the environment.
     pub name: &'static str,
-    /// What its value is, to finish the sentence "it is ...".
+    /// The allowed values, to finish the sentence "it is ...".
     pub allowed: &'static str,
     /// The value when it is given nowhere, or what happens then.
     pub default: &'static str,
-    /// What it does.
+    /// The key's effect, or the thing it sets.
     pub about: &'static str,
 }
 
@@ -28,7 +28,7 @@ pub(super) const DURATION: &str =
 /// A share, as the messages describe it.
 pub(super) const PERCENT: &str = "a percentage from \"0%\" to below \"100%\", such as \"0.1%\"";
 
-/// Every key, in the order in which a reader wants to meet them.
+/// Every key, in the order of the documentation.
 pub const KEYS: &[KeySpec] = &[
     key(
         "rank",
@@ -254,7 +254,7 @@ pub const KEYS: &[KeySpec] = &[
     ),
 ];
 
-/// What a key's value may be.
+/// The values that a key allows.
 pub(super) fn allowed(name: &str) -> &'static str {
     KEYS.iter().find(|key| key.name == name).map_or("", |key| key.allowed)
 }

@@ -1,7 +1,7 @@
 //! Values and where they came from, laid over each other: the file, then the environment, then the program's call.
 //!
-//! A layer knows keys and raw values; what a value must look like is decided when it is taken (`value.rs`). Each value
-//! keeps its source, down to the elements of a list, so that a message can name the line or the variable.
+//! A layer holds keys and raw values; a value is checked when it is taken (`value.rs`). Each value keeps its source,
+//! down to the elements of a list, so that a message can name the line or the variable.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -108,7 +108,7 @@ impl Layers {
         Ok(layers)
     }
 
-    /// Lays one value over what is there.
+    /// Sets one value, in place of any that is there.
     pub(super) fn set(&mut self, key: &str, raw: Raw, source: Source) -> Result<(), ConfigError> {
         match KEYS.iter().find(|spec| spec.name == key) {
             Some(spec) => {

@@ -11,7 +11,7 @@
 //! ports = [{ device = "pci:0000:3b:00.0", address = "192.168.7.11/24", gateway = "192.168.7.1" }]
 //! ```
 //!
-//! A value that cannot be used is an error that names the key, the line or the variable, the value and what would do.
+//! A value that cannot be used is an error that names the key, the line or the variable, the value and those allowed.
 //! Nothing is guessed from a misspelt key.
 //!
 //! ```
@@ -61,11 +61,11 @@ mod value;
 
 use layers::Layers;
 
-/// Where leaders reach each other unless `data_port` says otherwise: none that a protocol has, or could get (RFC 6335 section 6), and
-/// above those that Linux gives to its own sockets.
+/// The port at which leaders reach each other unless `data_port` is set: no protocol has it or could get it (RFC 6335
+/// section 6), and it is above those that Linux gives to its own sockets.
 pub(crate) const DATA_PORT: u16 = 61_790;
 
-/// What carries the bytes between ranks.
+/// The transport between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TransportChoice {
@@ -84,7 +84,7 @@ pub enum TransportChoice {
 }
 
 impl TransportChoice {
-    /// As the configuration names it.
+    /// The name in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::Auto => "auto",
@@ -97,7 +97,7 @@ impl TransportChoice {
     }
 }
 
-/// Who drives the network.
+/// The thread that drives the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
@@ -137,7 +137,7 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads `10.77.0.1/24`; `None` for what is no such text, and for addresses that no host can have.
+    /// Reads `10.77.0.1/24`; `None` for other text, and for addresses that no host can have.
     ///
     /// ```
     /// use shouter::config::Address;
@@ -180,7 +180,7 @@ pub struct Faults {
 }
 
 impl Faults {
-    /// Whether any fault is asked for.
+    /// Whether any fault is to be injected.
     pub fn any(&self) -> bool {
         self.loss > 0.0 || self.corrupt > 0.0
     }
@@ -214,7 +214,7 @@ pub struct Config {
     pub node: Option<u32>,
     /// The address of the rendezvous.
     pub rendezvous: RendezvousAddress,
-    /// What the ranks find out through a store before they meet, where they use one.
+    /// The placement that the ranks find out through a store before they meet, where they use one.
     pub(crate) store: Option<StorePlacement>,
     /// The launcher's store, where it is that one.
     pub(crate) launcher_store: Option<LauncherStore>,
@@ -226,9 +226,9 @@ pub struct Config {
     pub channel_num: u32,
     /// The UDP or TCP port of leaders over DPDK ports.
     pub data_port: u16,
-    /// What carries the bytes.
+    /// The transport between ranks.
     pub transport: TransportChoice,
-    /// Who drives the network.
+    /// The thread that drives the network.
     pub mode: Mode,
     /// How to wait; `None`: as ranks and cores of the host suggest.
     pub idle: Option<Idle>,
@@ -356,7 +356,8 @@ impl Builder {
         self
     }
 
-    /// Leaves it to a store where the ranks meet, by which key, and who shares a host: see [`init_through`](crate::init_through).
+    /// Leaves the meeting point, the job's key and the ranks of each host to a store: see
+    /// [`init_through`](crate::init_through).
     #[must_use]
     pub(crate) fn through_store(mut self) -> Self {
         self.through_store = true;

@@ -16,18 +16,18 @@ pub(super) struct RankPlacement {
     pub(super) local_size: u32,
     pub(super) node: Option<u32>,
     pub(super) rendezvous: RendezvousAddress,
-    /// What a store is to tell, where the ranks meet through one.
+    /// The placement that the ranks look up in a store, where they meet through one.
     pub(super) store: Option<StorePlacement>,
     /// The launcher's store, where it is that one.
     pub(super) launcher_store: Option<LauncherStore>,
 }
 
-/// What the ranks find out through a store, beside where they meet.
+/// The placement that the ranks find out through a store, besides the meeting point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StorePlacement {
-    /// Who shares a host with whom.
+    /// The ranks that share each host.
     Found,
-    /// Nothing: each was told its place on its host.
+    /// Nothing: each rank was given its place on its host.
     Given,
 }
 
@@ -153,8 +153,9 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPl
     })
 }
 
-/// The place where the ranks meet through a store: rank and size must be given, and the rest may be by keys of ours. What a launcher
-/// says of this host does not count: ranks that it puts together may be in several network namespaces.
+/// The placement of a rank that meets the others through a store: rank and size must be given, the rest may be set by
+/// keys. The launcher's figures for this host do not count: ranks that it puts together may be in several network
+/// namespaces.
 pub(super) fn place_through(
     layers: &Layers,
     environment: &Environment,
@@ -201,7 +202,7 @@ pub(super) fn place_through(
     })
 }
 
-/// Whether keys say neither which rank this is nor all of where the ranks meet and by which key.
+/// Whether the keys give neither rank and size nor the meeting point's port and key.
 fn leaves_meeting_open(layers: &Layers) -> bool {
     let given = |keys: &[&str]| keys.iter().all(|key| layers.get(key).is_some());
     let has_key = given(&["key"]) || given(&["key_file"]);
@@ -212,7 +213,7 @@ fn node(layers: &Layers) -> Result<Option<u32>, ConfigError> {
     Ok(value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32))
 }
 
-/// All that was not given, of what is needed: its key, whether it was given, and how it is.
+/// The error for needed values that were not given. Each has its key, whether it was given, and how to give it.
 fn missing(launcher: Option<&str>, needed: &[(&str, bool, &str)]) -> ConfigError {
     let lacking = || needed.iter().filter(|(_, given, _)| !given);
     let mut remedy: Vec<&str> = lacking().map(|(.., how)| *how).collect();

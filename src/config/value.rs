@@ -1,4 +1,4 @@
-//! From a raw value to what a key means, or to an error that names the key, the place, the value and what would do.
+//! Parses raw values; an error names the key, the place, the value found and the values allowed.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! The rendezvous client, on every rank but 0: connect to rank 0, authenticate, send the hello, wait for the roster.
 //!
-//! Failures that do not come from an authenticated rank 0 (no listener yet, a broken connection, no answer, an unknown name, another
-//! program on the port) are retried until the deadline. An error that rank 0 sends is returned at once. Once rank 0 has said that
-//! all ranks are there, it takes nobody in any more, and nothing is retried.
+//! Failures that do not come from an authenticated rank 0 (no listener yet, a broken connection, no answer, an unknown
+//! name, another program on the port) are retried until the deadline. An error that rank 0 sends is returned at once.
+//! Once rank 0 has reported that all ranks are there, it accepts no rank any more, and nothing is retried.
 
 use std::cell::Cell;
 use std::fmt;
@@ -30,14 +30,14 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// ...to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// What a rank waits for, in errors.
+/// The awaited message, in errors.
 const ROSTER: &str = "the roster";
 
 /// Why an attempt failed.
 pub(super) enum Setback {
     /// It may work the next time.
     Retry(String),
-    /// So may this, which says more than that rank 0 was not reached.
+    /// It may work the next time; this error says more than that rank 0 was not reached.
     Met(JoinError),
     /// It will not.
     Give(JoinError),
@@ -73,7 +73,7 @@ pub(super) fn join(config: &RendezvousConfig, hello: &Hello) -> Result<(Roster, 
                 error
             }
         };
-        // The pause ends before the deadline or is the end: an attempt without time would only blur the reason.
+        // The pause ends before the deadline, else it is the last: an attempt without time would only hide the reason.
         let left = until.saturating_duration_since(Instant::now());
         if left <= pause {
             std::thread::sleep(left);
@@ -213,7 +213,7 @@ fn connect(
             },
             Err(error) => Setback::Retry(format!("{address}: {error}")),
         };
-        // What another program answers at one address says more than that nobody does at the next.
+        // The answer of another program at one address says more than none at the next.
         if !matches!((&setback, &failed), (Setback::Met(_), Setback::Retry(_))) {
             setback = failed;
         }

@@ -87,8 +87,8 @@ impl Conn {
         self.traffic
     }
 
-    /// Reads what is there, as long as the inbox holds less than `limit` bytes. The buffer grows with the received bytes, not with
-    /// the announced length.
+    /// Reads the available bytes, as long as the inbox holds less than `limit`. The buffer grows with the received
+    /// bytes, not with the announced length.
     pub(super) fn read(&mut self, limit: usize) -> io::Result<ReadStatus> {
         let mut chunk = [0u8; 16 * 1024];
         let mut budget = READ_AT_ONCE;
@@ -109,7 +109,7 @@ impl Conn {
         Ok(ReadStatus::Open)
     }
 
-    /// Reads what is there and discards it.
+    /// Reads the available bytes and discards them.
     pub(super) fn discard(&mut self) -> io::Result<ReadStatus> {
         self.inbox.clear();
         let end = self.read(READ_AT_ONCE);
@@ -126,7 +126,7 @@ impl Conn {
         self.outbox.extend_from_slice(bytes);
     }
 
-    /// Writes what the connection takes.
+    /// Writes as much as the connection takes.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         while self.has_output() {
             match self.stream.write(&self.outbox[self.written..]) {
@@ -180,7 +180,7 @@ impl Trusted {
         self.framer.open(&mut self.conn.inbox, limit)
     }
 
-    /// Reads what one message of `limit` bytes may need.
+    /// Reads as many bytes as one message of `limit` bytes may need.
     pub(super) fn read(&mut self, limit: usize) -> io::Result<ReadStatus> {
         self.conn.read(HEADER_LEN + limit)
     }

@@ -1,4 +1,4 @@
-//! Why a group did not come together, or fell apart during set-up.
+//! Errors of a group that did not come together, or fell apart during set-up.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -51,7 +51,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What rank 0 found wrong with a rank that holds the job's key. It travels to whom it concerns.
+/// A fault that rank 0 found with a rank that holds the job's key. It is sent to the ranks that it concerns.
 #[derive(Debug, Clone, PartialEq, Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -77,7 +77,7 @@ pub enum Refusal {
         /// Rank 0's version.
         ours: u32,
     },
-    /// Two processes say that they are the same rank; the first stays.
+    /// Two processes claim the same rank; the first stays.
     #[error(
         "rank {rank} is here already, from {first}, and {second} says that it is rank {rank} too; give each process its \
          own SHOUTER_RANK (or RANK), and end what an earlier start left behind"
@@ -85,9 +85,9 @@ pub enum Refusal {
     DuplicateRank {
         /// The rank.
         rank: u32,
-        /// Who came first.
+        /// The process that came first.
         first: String,
-        /// Who came second.
+        /// The process that came second.
         second: SocketAddr,
     },
     /// Ranks disagree on the size of the job.
@@ -96,7 +96,7 @@ pub enum Refusal {
          WORLD_SIZE)"
     )]
     Size {
-        /// Who disagrees.
+        /// The rank that disagrees.
         rank: u32,
         /// Its size.
         theirs: u32,
@@ -109,9 +109,9 @@ pub enum Refusal {
          release of shouter on every host"
     )]
     Plan {
-        /// Who disagrees.
+        /// The rank that disagrees.
         rank: u32,
-        /// On what: the configuration's key where there is one.
+        /// The subject: the configuration's key where there is one.
         key: String,
         /// Its value.
         theirs: String,
@@ -124,9 +124,9 @@ pub enum Refusal {
          where hosts have different numbers of ranks, each is told its own (SHOUTER_LOCAL_RANK and SHOUTER_LOCAL_SIZE)"
     )]
     Place {
-        /// Who.
+        /// The rank.
         rank: u32,
-        /// What does not fit.
+        /// The fault.
         what: String,
     },
     /// Ranks did not arrive in time.
@@ -135,13 +135,13 @@ pub enum Refusal {
          they have the same key, job and SHOUTER_PORT{refused}"
     )]
     Missing {
-        /// Who.
+        /// The missing ranks.
         missing: Missing,
         /// How long they were waited for.
         seconds: f64,
-        /// Where rank 0 waited for them.
+        /// The address at which rank 0 waited for them.
         meeting: String,
-        /// What was refused in the meantime, for a reader.
+        /// The connections refused in the meantime, for a reader.
         refused: String,
     },
     /// A rank was there and is gone.
@@ -157,7 +157,7 @@ pub enum Refusal {
         /// How long it was waited for.
         seconds: f64,
     },
-    /// What all ranks say about themselves is too large to be passed on.
+    /// The ranks' hellos are too large together to be passed on.
     #[error(
         "the ranks' hellos have {len} bytes together, and at most {limit} are passed on; register fewer tensors before joining"
     )]
@@ -190,7 +190,7 @@ impl Refusal {
         }
     }
 
-    /// Whether the job cannot go on without what was refused.
+    /// Whether the job cannot go on without the refused rank.
     pub(super) fn ends_the_job(&self) -> bool {
         !matches!(self, Self::AnotherJob { .. } | Self::DuplicateRank { .. })
     }
@@ -273,7 +273,7 @@ pub enum JoinError {
         /// How long it was tried.
         seconds: f64,
     },
-    /// The name of rank 0's host means nothing here.
+    /// The name of rank 0's host cannot be resolved.
     #[error(
         "the name `{host}` of rank 0's host cannot be resolved ({why}), tried for {seconds} s; set SHOUTER_ADDR (or MASTER_ADDR) to \
          rank 0's address or to a name that this host knows, and look at /etc/hosts and the name servers"
@@ -286,12 +286,12 @@ pub enum JoinError {
         /// How long it was tried.
         seconds: f64,
     },
-    /// The ranks did not learn through a store where to meet.
+    /// The ranks did not learn the meeting point through a store.
     #[error("{text}")]
     Store {
         /// The rank that is at fault, where one is.
         rank: Option<u32>,
-        /// What is wrong, and what to do.
+        /// The fault, and the remedy.
         text: String,
     },
     /// Rank 0 reports why the job, or this rank, cannot go on.
@@ -306,7 +306,7 @@ pub enum JoinError {
     /// The system refused something that it should not.
     #[error("the rendezvous failed: {what}: {why}")]
     System {
-        /// What was tried.
+        /// The attempted action.
         what: &'static str,
         /// The system's reason.
         why: String,
@@ -331,9 +331,9 @@ impl From<JoinError> for crate::error::Error {
 pub struct GroupEnd {
     /// The rank that it ended with.
     pub rank: u32,
-    /// What happened to it.
+    /// The cause.
     pub reason: Reason,
-    /// Both for people, with what is known besides.
+    /// Both for people, with further facts.
     pub text: String,
 }
 
@@ -366,9 +366,9 @@ pub enum ExchangeError {
          and makes the same calls in the same order, and look at the missing ranks' logs"
     )]
     Missing {
-        /// What was exchanged.
+        /// The exchange's tag.
         tag: String,
-        /// Who.
+        /// The missing ranks.
         missing: Missing,
         /// How long they were waited for.
         waited: Duration,
@@ -376,7 +376,7 @@ pub enum ExchangeError {
     /// The group, or this rank's part in it, ended meanwhile.
     #[error("the exchange of {tag} was given up: {ending}")]
     Ended {
-        /// What was exchanged.
+        /// The exchange's tag.
         tag: String,
         /// How it ended.
         ending: Ending,
@@ -384,9 +384,9 @@ pub enum ExchangeError {
     /// A rank's connection closed.
     #[error("rank {rank} left during the exchange of {tag} ({why}); look at its log, and restart the job")]
     Left {
-        /// What was exchanged.
+        /// The exchange's tag.
         tag: String,
-        /// Who.
+        /// The rank.
         rank: u32,
         /// How its absence showed.
         why: String,
@@ -394,7 +394,7 @@ pub enum ExchangeError {
     /// A rank cannot go on with the set-up.
     #[error("rank {rank} left the set-up: {why}")]
     GaveUp {
-        /// Who.
+        /// The rank.
         rank: u32,
         /// Its error.
         why: String,
@@ -405,11 +405,11 @@ pub enum ExchangeError {
          order"
     )]
     Mismatch {
-        /// Who differs.
+        /// The rank that differs.
         rank: u32,
-        /// What rank 0 exchanges.
+        /// The tag of rank 0's exchange.
         expected: String,
-        /// What the rank exchanges.
+        /// The tag of the rank's exchange.
         found: String,
     },
     /// More than an exchange carries.
@@ -417,7 +417,7 @@ pub enum ExchangeError {
         "the exchange of {tag} has {len} bytes, and at most {limit} are carried; register fewer tensors at once"
     )]
     TooLarge {
-        /// What was exchanged.
+        /// The exchange's tag.
         tag: String,
         /// Its length, in bytes.
         len: usize,
@@ -429,15 +429,15 @@ pub enum ExchangeError {
         "rank {rank} sent something without meaning during the exchange of {tag}; check that all hosts run the same release"
     )]
     Malformed {
-        /// What was exchanged.
+        /// The exchange's tag.
         tag: String,
-        /// Who.
+        /// The rank.
         rank: u32,
     },
     /// The system refused something that it should not.
     #[error("the exchange of {tag} failed: {why}")]
     System {
-        /// What was exchanged.
+        /// The exchange's tag.
         tag: String,
         /// The system's reason.
         why: String,

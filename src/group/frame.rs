@@ -51,8 +51,8 @@ impl Framer {
         bytes
     }
 
-    /// Takes the first message from the front of `inbox`; `None` when it is not all there. The length is believed only as
-    /// far as `limit`, and nothing is decoded before the HMAC holds.
+    /// Takes the first message from the front of `inbox`; `None` when it is not all there. The length is accepted only
+    /// as far as `limit`, and nothing is decoded before the HMAC holds.
     pub(super) fn open(&mut self, inbox: &mut Vec<u8>, limit: usize) -> Result<Option<Message>, FrameError> {
         let Some((header, rest)) = inbox.split_at_checked(HEADER_LEN) else { return Ok(None) };
         let (len, tag) = header.split_at(4);

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! A proof is the HMAC of both openings (and the job tag) under the key, with a purpose that tells the two directions
-//! apart, so neither end can be made to answer its own question. The nonces are fresh, so nothing can be replayed. All
+//! apart, so neither end can be made to answer its own challenge. The nonces are fresh, so nothing can be replayed. All
 //! lengths are fixed: until its proof holds, a peer occupies 80 bytes of ours, and nothing that it sends is parsed
-//! further than its magic. Every later version keeps this exchange, so that two versions can tell each other so.
+//! further than its magic. Every later version keeps this exchange, so that two versions can report their difference.
 //!
 //! No I/O here: bytes come in, bytes go out.
 
@@ -21,7 +21,7 @@ use crate::key::{Key, TAG_LEN};
 const CONNECTOR_MAGIC: [u8; 8] = *b"SHOUTER\x01";
 const LISTENER_MAGIC: [u8; 8] = *b"SHOUTER\x02";
 
-/// The version of what follows the handshake.
+/// The version of the protocol after the handshake.
 pub(super) const VERSION: u32 = 4;
 
 /// Magic, version, nonce.
@@ -56,7 +56,7 @@ fn job_tag(key: &Key, job: &str) -> [u8; TAG_LEN] {
     key.tag(JOB_TAG, &[job.as_bytes()])
 }
 
-/// Why a peer is not one of ours.
+/// Why a peer is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandshakeError {
     /// It does not speak this protocol.
@@ -65,7 +65,7 @@ pub(super) enum HandshakeError {
     WrongKey,
 }
 
-/// What rank 0 knows after a handshake.
+/// Rank 0's findings about a peer in a handshake.
 pub(super) struct Peer {
     pub(super) framer: Framer,
     pub(super) version: u32,
@@ -79,7 +79,7 @@ pub(super) struct Listener {
     openings: Option<(Opening, Opening)>,
 }
 
-/// What rank 0 does next.
+/// The next step of rank 0.
 pub(super) enum Answer {
     /// Send this and wait for more.
     Send(Opening),
@@ -94,7 +94,7 @@ impl Listener {
         Self { version, nonce, openings: None }
     }
 
-    /// How many bytes the next step takes.
+    /// The number of bytes that the next step takes.
     pub(super) fn wanted(&self) -> usize {
         if self.openings.is_none() { OPENING_LEN } else { PROOF_LEN }
     }

@@ -1,4 +1,4 @@
-//! The hello: what a rank sends about itself when it arrives.
+//! The hello: a rank's facts about itself, sent on arrival.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ pub const MAX_HELLO: usize = 64 * 1024;
 /// The most entries of a plan.
 const MAX_PLAN: usize = 1024;
 
-/// A rank's own view of the job, and what its channels want the others to know.
+/// A rank's own view of the job, and its channels' data for the others.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// This rank.
@@ -28,13 +28,13 @@ pub struct Hello {
     pub local_size: u32,
     /// The host's number, where it was given.
     pub node: Option<u32>,
-    /// What could differ between ranks and must not, by name: schedules, slices, channels.
+    /// Values that could differ between ranks and must not, by name: schedules, slices, channels.
     #[serde(deserialize_with = "wire::at_most::<MAX_PLAN, _, _>")]
     pub plan: Vec<(String, u64)>,
     /// The tensor table, where it is known already; opaque here.
     #[serde(with = "serde_bytes")]
     pub table: Vec<u8>,
-    /// What the channels of this rank want the others to know, such as addresses; opaque here.
+    /// Data of this rank's channels for the others, such as addresses; opaque here.
     #[serde(with = "serde_bytes")]
     pub blob: Vec<u8>,
     /// The TCP port on which this rank would pass the roster on.

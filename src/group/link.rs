@@ -1,9 +1,9 @@
-//! Exchanges between all ranks: each contributes bytes and receives those of all ([`ControlLink::all_gather`]), or what the
-//! others have for it ([`ControlLink::transpose`]).
+//! Exchanges between all ranks: each contributes bytes and receives those of all ([`ControlLink::all_gather`]), or the
+//! others' bytes for it ([`ControlLink::transpose`]).
 //!
 //! The connections are those of the join. Rank 0 collects the parts of a round and hands all of them out, equal ones once. A
 //! round has a number and a tag, so that a rank which makes another call than the others is detected and named. While it
-//! waits, rank 0 says who is missing, so every rank can name them when its time is up.
+//! waits, rank 0 sends the list of missing ranks, so every rank can name them when its time is up.
 //!
 //! After set-up a thread of its own listens to the connections between the exchanges (`watch`).
 
@@ -28,16 +28,16 @@ mod round;
 pub(super) const FAREWELL: Duration = Duration::from_secs(2);
 /// The most that one rank may give to an exchange, in bytes.
 pub const MAX_PART: usize = 16 * 1024 * 1024;
-/// What surrounds a rank's part on the wire, in bytes, beyond its tag.
+/// The framing of a rank's part on the wire, in bytes, beyond its tag.
 const PART_OVERHEAD: usize = 64;
 /// The longest tag, in bytes.
 const MAX_TAG: usize = 256;
 /// Interval of the checks of idle connections.
 const IDLE: Duration = Duration::from_secs(3600);
-/// What a member may send in one message, in bytes.
+/// The longest message of a member, in bytes.
 const FROM_MEMBER: usize = MAX_PART + MAX_TAG + PART_OVERHEAD;
 
-/// The connections of the join, kept for what must be agreed on later. Not part of the data path.
+/// The connections of the join, kept for later agreements. Not part of the data path.
 pub struct ControlLink {
     role: Role,
     round: u64,
@@ -46,9 +46,9 @@ pub struct ControlLink {
     waker: Option<Waker>,
     /// The rank whose process has ended, as announced to the other ranks.
     announced: Option<u32>,
-    /// This rank has said that it leaves in good order.
+    /// This rank has announced that it leaves in good order.
     has_left: bool,
-    /// Why ranks have given up, as it was passed on and not taken yet.
+    /// Why ranks have given up; passed on, and not taken yet.
     words: Vec<Words>,
 }
 
@@ -95,7 +95,7 @@ impl ControlLink {
         Self::new(Role::Leader((0..).zip(members).map(conn).collect()))
     }
 
-    /// What the connections have carried since they were opened.
+    /// The traffic of the connections since they were opened.
     pub fn traffic(&self) -> Traffic {
         self.conns().map(|(_, conn)| conn.traffic()).sum()
     }
@@ -179,7 +179,7 @@ impl ControlLink {
         result.inspect_err(|error| self.fail(error))
     }
 
-    /// The link is of no use any more; rank 0 tells the others why.
+    /// The link is of no use any more; rank 0 sends the others the reason.
     fn fail(&mut self, error: &ExchangeError) {
         self.failed = Some(error.clone());
         self.pass_words();
@@ -192,8 +192,8 @@ impl ControlLink {
         }
     }
 
-    /// Looks without waiting whether a rank has ended or given up: for what waits for something else than an exchange, which
-    /// `tag` names.
+    /// Checks without waiting whether a rank has ended or given up, for callers that wait for something else than an
+    /// exchange, which `tag` names.
     ///
     /// # Errors
     /// As [`all_gather`](Self::all_gather).
@@ -256,29 +256,30 @@ impl ControlLink {
         self.conns().filter_map(|(_, conn)| Some(conn.waits()?.0.as_raw_fd())).collect()
     }
 
-    /// Reads what has come, until something can be read or the waker fires.
+    /// Waits until something can be read or the waker fires, then reads and writes as much as possible.
     pub(super) fn listen(&mut self) -> std::io::Result<()> {
         wait(self.conns().map(|(_, conn)| conn), self.waker.as_ref(), Instant::now() + IDLE)?;
         self.pump();
         Ok(())
     }
 
-    /// Reads and writes what can be.
+    /// Reads and writes as much as possible.
     fn pump(&mut self) {
         let limit = if let Role::Member { .. } = &self.role { MAX_MESSAGE } else { FROM_MEMBER };
         self.conns_mut().for_each(|conn| conn.pump(limit));
     }
 
-    /// A rank whose process has ended for certain: its kernel has closed the connection without a leave message, or another
-    /// rank knows it.
+    /// A rank whose process has ended for certain: its kernel has closed the connection without a leave message, or
+    /// another rank reports it.
     pub(super) fn lost(&self) -> Option<u32> {
         let gone = |(rank, conn): (u32, &MemberConn)| (*conn.state() == ConnState::Gone).then_some(rank);
         // A message before the end names the cause.
         self.conns().find_map(|(_, conn)| conn.lost()).or_else(|| self.conns().find_map(gone))
     }
 
-    /// Broken connections, which say nothing of the processes of their ranks. None once this rank leaves: ranks that know it read nothing
-    /// more and say nothing when they go, so that what was still sent to them resets the connection.
+    /// Broken connections, which prove nothing about the processes of their ranks. None once this rank leaves: ranks
+    /// that have learnt it read nothing more and send nothing when they go, so that late messages to them reset the
+    /// connection.
     pub(super) fn broken(&self) -> impl Iterator<Item = (u32, &str)> {
         self.conns().filter_map(|(rank, conn)| match conn.state() {
             ConnState::Broken(why) if !self.has_left => Some((rank, why.as_str())),
@@ -294,7 +295,7 @@ impl ControlLink {
         }
     }
 
-    /// Announces why a rank has given up; the close follows. Only rank 0 speaks for others.
+    /// Announces why a rank has given up; the close follows. Only rank 0 reports for others.
     pub(super) fn tell_words(&mut self, words: &Words) {
         if let Role::Member { rank, .. } = &self.role
             && *rank != words.rank
@@ -386,7 +387,7 @@ fn tell_all(members: &mut [Option<MemberConn>], message: &Message) {
     }
 }
 
-/// As much of a tag as is sent.
+/// The part of a tag that is sent.
 fn shortened(tag: &str) -> &str {
     let mut end = tag.len().min(MAX_TAG);
     while !tag.is_char_boundary(end) {

@@ -1,5 +1,5 @@
-//! A matrix of bytes, a row from each rank and a column to each: rows and columns as runs, so that hosts which are alike cost what
-//! one of them does.
+//! A matrix of bytes, a row from each rank and a column to each: rows and columns as runs, so that alike hosts cost as
+//! much as one of them.
 
 use crate::wire::{self, Malformed};
 
@@ -34,12 +34,12 @@ pub(super) fn from_line(line: &Line, most: usize) -> Result<Vec<u8>, Malformed> 
 struct Rows {
     count: u32,
     line: std::vec::IntoIter<(u32, u8)>,
-    /// What is left of the current run.
+    /// The rest of the current run.
     run: (u32, u8),
 }
 
 impl Rows {
-    /// Goes on to the next run where the current one is at its end; what is left of it.
+    /// Goes on to the next run where the current one is at its end; returns the length of the rest.
     fn left(&mut self) -> u32 {
         while self.run.0 == 0 {
             match self.line.next() {

@@ -1,5 +1,5 @@
-//! How the ranks of a job learn through a [`Store`] what they must know to meet: rank 0's address, its port, the job's key, and who
-//! shares a host with whom.
+//! Meeting through a [`Store`]: the ranks of a job learn rank 0's address, its port, the job's key, and which ranks
+//! share a host.
 //!
 //! ```text
 //!   rank 0                                        the others
@@ -10,8 +10,9 @@
 //!                                                 get <start>/meeting
 //! ```
 //!
-//! A store may keep what an earlier meeting has put there, as when a process joins again through the same one. No rank is misled: rank 0
-//! looks only below its own new number, and another rank that does not find its own number in the meeting begins again.
+//! A store may keep the values of an earlier meeting, as when a process joins again through the same one. No rank is
+//! misled: rank 0 looks only below its own new number, and another rank that does not find its own number in the
+//! meeting begins again.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
@@ -34,12 +35,12 @@ type Nonce = [u8; 8];
 const MAX_ADDRESSES: usize = 16;
 /// The longest text in a message, in bytes.
 const LONGEST_TEXT: usize = 600;
-/// Pauses between two looks whether an earlier meeting has been replaced grow from this...
+/// Pauses between two checks whether an earlier meeting has been replaced grow from this...
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// ...to this.
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// What a rank says of itself.
+/// A rank's facts about itself.
 #[derive(Serialize, Deserialize)]
 struct Arrival {
     nonce: Nonce,
@@ -48,10 +49,10 @@ struct Arrival {
     host: String,
 }
 
-/// What rank 0 says.
+/// The answer of rank 0.
 #[derive(Serialize, Deserialize)]
 struct Meeting {
-    /// What every rank has sent, by rank.
+    /// The nonce of every rank, by rank.
     #[serde(deserialize_with = "wire::at_most::<{ MAX_RANKS as usize }, _, _>")]
     nonces: Vec<Nonce>,
     place: Result<MeetingPoint, String>,
@@ -65,7 +66,7 @@ struct MeetingPoint {
     port: u16,
     /// The job's key; `None`: the ranks were given one.
     key: Option<[u8; TAG_LEN]>,
-    /// How many ranks the hosts have, in the order of ranks; `None`: the ranks were told.
+    /// The number of ranks on each host, in the order of ranks; `None`: the ranks were given their places.
     #[serde(deserialize_with = "blocks_of_hosts")]
     blocks: Option<Vec<u32>>,
 }
@@ -76,10 +77,11 @@ fn blocks_of_hosts<'a, D: serde::Deserializer<'a>>(from: D) -> Result<Option<Vec
     Ok(Option::<Blocks>::deserialize(from)?.map(|Blocks(blocks)| blocks))
 }
 
-/// Finds out through the store what the configuration leaves open, and puts it there.
+/// Fills in, through the store, the values that the configuration leaves open.
 ///
 /// # Errors
-/// What the store says, that ranks did not come, or that they cannot make a job; the ranks that reach the store in time get the same.
+/// The store's error, that ranks did not come, or that they cannot make a job; the ranks that reach the store in time
+/// get the same.
 pub fn complete(config: &mut Config, given: StorePlacement, store: &mut dyn Store) -> Result<(), JoinError> {
     let own = Arrival {
         nonce: random().map_err(JoinError::Randomness)?,
@@ -119,7 +121,7 @@ fn failed(rank: Option<u32>, text: String) -> JoinError {
     JoinError::Store { rank, text }
 }
 
-/// The steps that ranks take at the store, with what time is left.
+/// The steps that ranks take at the store, within the remaining time.
 struct Steps<'a> {
     store: &'a mut dyn Store,
     until: Instant,
@@ -143,7 +145,7 @@ impl Steps<'_> {
         })
     }
 
-    /// What rank 0 has put there after this start; `None` if it has begun again before that.
+    /// The meeting that rank 0 has put there after this start; `None` if it has begun again before that.
     fn meeting_of(&mut self, start: &[u8]) -> Result<Option<Vec<u8>>, JoinError> {
         let key = below(start, "meeting");
         while self.left() > SLICE {
@@ -187,7 +189,7 @@ fn below(start: &[u8], what: impl std::fmt::Display) -> String {
 /// How long to wait for a meeting before looking whether rank 0 has begun again.
 const SLICE: Duration = Duration::from_secs(1);
 
-/// Where a start is told.
+/// The key of the start.
 const START: &str = "shouter/start";
 
 /// Rank 0's part. Whatever goes wrong, it takes all steps, so that the others get the reason.
@@ -367,7 +369,7 @@ fn own_addresses(preferred: Option<Ipv4Addr>) -> Result<String, JoinError> {
     })?;
     let reachable = |ip: &IpAddr| match ip {
         IpAddr::V4(ip) => !ip.is_loopback() && !ip.is_unspecified(),
-        // Of a link-local address others would have to know the link.
+        // Others would have to know the link of a link-local address.
         IpAddr::V6(ip) => !ip.is_loopback() && !ip.is_unicast_link_local(),
     };
     let (four, six): (Vec<IpAddr>, Vec<IpAddr>) =

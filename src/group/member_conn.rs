@@ -17,11 +17,11 @@ const AHEAD: usize = 8;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ConnState {
     Open,
-    /// The rank has said that it leaves, whatever comes after it.
+    /// The rank has announced that it leaves; later events of the connection do not matter.
     Left,
     /// The other side's kernel has closed it in order, without a leave message of the rank: its process has ended.
     Gone,
-    /// It was reset or timed out. A firewall does that too, so it says nothing of the process.
+    /// It was reset or timed out. A firewall does that too, so it proves nothing about the process.
     Broken(String),
 }
 
@@ -33,15 +33,16 @@ pub(super) struct MemberConn {
     state: ConnState,
     messages: VecDeque<Message>,
     lost: Option<u32>,
-    /// Ranks that have left, this one or others, and were not asked for yet.
+    /// Ranks that have left, this one or others, not taken yet.
     left: Vec<Departure>,
-    /// Why ranks have given up, this one or others; not asked for yet.
+    /// Why ranks have given up, this one or others; not taken yet.
     words: Vec<Words>,
     /// The other side has closed and reads nothing any more.
     write_closed: bool,
-    /// A write was told that the connection was reset. The system says so once; a read then ends as if the other side had closed it.
+    /// A write failed because the connection was reset. The system reports that once; a read then ends as if the other
+    /// side had closed it.
     reset: Option<String>,
-    /// What the rank gets if it asks for the roster; once, and before its first exchange.
+    /// The roster, for a rank that asks for it; sent once, and before its first exchange.
     roster: Option<Arc<[u8]>>,
 }
 
@@ -84,7 +85,7 @@ impl MemberConn {
         self.state == ConnState::Open
     }
 
-    /// The rank whose process has ended, as the other side says.
+    /// The rank whose process has ended, as the other side reports.
     pub(super) fn lost(&self) -> Option<u32> {
         self.lost
     }
@@ -127,14 +128,14 @@ impl MemberConn {
         }
     }
 
-    /// Writes what the connection takes.
+    /// Writes as much as the connection takes.
     pub(super) fn flush(&mut self) {
         if !self.has_output() {
             return;
         }
         match self.trusted.conn.flush() {
             Ok(()) => {}
-            // What it sent before is still to be read, and tells how it ended.
+            // Messages that it sent before are still to be read, and show how it ended.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => self.write_closed = true,
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 self.write_closed = true;
@@ -144,14 +145,14 @@ impl MemberConn {
         }
     }
 
-    /// Writes and reads what can be; messages have `limit` bytes at most.
+    /// Writes and reads as much as possible; messages have `limit` bytes at most.
     pub(super) fn pump(&mut self, limit: usize) {
         self.flush();
         if !self.is_open() {
             return;
         }
         let end = self.trusted.read(limit);
-        // What came before the end counts.
+        // Messages that came before the end count.
         loop {
             match self.trusted.next(limit) {
                 Ok(None) => break,
@@ -163,7 +164,7 @@ impl MemberConn {
                 Ok(Some(Message::Left(departure))) => self.left.push(departure),
                 Ok(Some(Message::Lost(rank))) => self.lost = Some(rank),
                 Ok(Some(Message::GaveUp(words))) => {
-                    // Rank 0 speaks for others, all others for themselves.
+                    // Rank 0 passes on the reasons of others, all others send their own.
                     let rank = if self.rank == 0 { words.rank } else { self.rank };
                     self.words.push(Words { rank, ..words });
                 }
@@ -173,7 +174,7 @@ impl MemberConn {
                     }
                 }
                 Ok(Some(message)) if self.messages.len() < AHEAD => {
-                    // A rank that takes part in an exchange has it.
+                    // A rank that takes part in an exchange has the roster.
                     if let Message::Part { .. } = message {
                         self.roster = None;
                     }

@@ -24,7 +24,7 @@ pub(super) enum Message {
     Hello(Hello),
     /// Rank 0 lists the missing ranks.
     Waiting(Missing),
-    /// Rank 0 says who the members are, in the order of ranks, and what the session's secret is derived from.
+    /// Rank 0 sends the members, in the order of ranks, and the nonce from which the session's secret is derived.
     Roster {
         epoch: u64,
         nonce: [u8; TAG_LEN],
@@ -58,25 +58,25 @@ pub(super) enum Message {
     Left(Departure),
     /// Rank 0 asks the rank to pass the roster on, to so many others. Comes before the roster.
     Relay { others: u32 },
-    /// Rank 0 says where the rank gets the roster, and its [digest](super::relay::digest).
+    /// Rank 0 sends the address at which the rank gets the roster, and its [digest](super::relay::digest).
     RosterAt { from: SocketAddr, digest: [u8; TAG_LEN] },
     /// The roster is not to be had there: rank 0 sends it itself.
     Resend,
-    /// What the ranks that take part in an exchange have for the receiver of this.
+    /// The bytes of all ranks that take part in an exchange for the receiver of this message.
     Column {
         number: u64,
         tag: String,
         #[serde(deserialize_with = "wire::at_most::<MAX_RANKS, _, _>")]
         line: Line,
     },
-    /// A rank has given up, and says why; rank 0 passes it on.
+    /// A rank has given up, with its reason; rank 0 passes it on.
     GaveUp(Words),
 }
 
 /// A rank has left in good order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Departure {
-    /// Which one.
+    /// The rank.
     pub rank: u32,
     /// Operations that it has started; it takes part in no later one.
     pub started: u64,
@@ -85,9 +85,9 @@ pub struct Departure {
 /// Why a rank has given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words {
-    /// Which one.
+    /// The rank.
     pub rank: u32,
-    /// In its own words.
+    /// Its own text.
     pub text: String,
 }
 

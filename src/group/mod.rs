@@ -1,4 +1,4 @@
-//! The ranks of a job as a group: who belongs to it, how they find each other, and what they agree on before step 0.
+//! The ranks of a job as a group: its members, how they find each other, and their agreement before step 0.
 //!
 //! ```text
 //!   rank 1 ──┐
@@ -6,12 +6,12 @@
 //!   rank 3 ──┘
 //! ```
 //!
-//! What all get from rank 0 and grows with the job, the roster, goes down a tree of ranks (`relay.rs`); rank 0 itself sends its digest.
+//! The roster, which all get from rank 0 and which grows with the job, goes down a tree of ranks (`relay.rs`); rank 0
+//! itself sends its digest.
 //!
-//! No gradient crosses the star. It serves set-up, what must be agreed on later, and the report that a rank's process has
-//! ended. It is authenticated and not encrypted: an observer of the
-//! network sees addresses and the names of tensors, but can neither take part nor change a byte unnoticed, and the
-//! session's secret is derived at both ends and never sent.
+//! No gradient crosses the star. It serves set-up, later agreements, and the report that a rank's process has ended. It
+//! is authenticated and not encrypted: an observer of the network sees addresses and the names of tensors, but can
+//! neither take part nor change a byte unnoticed, and the session's secret is derived at both ends and never sent.
 
 mod client;
 mod conn;

@@ -39,7 +39,7 @@ pub(super) fn advance(conn: &mut Conn, handshake: &mut Handshake, config: &Rende
             Ok(Answer::Send(opening)) => conn.queue(&opening),
             Ok(Answer::Refuse(verdict)) => {
                 conn.queue(&verdict);
-                // One attempt: what does not fit into the socket's buffer does not reach it.
+                // One attempt: bytes that do not fit into the socket's buffer do not reach it.
                 let _ = conn.flush();
                 return Proving::Rejected("it has another key");
             }

@@ -28,7 +28,7 @@ impl Rejections {
         }
     }
 
-    /// What was refused, as the end of a message; empty when nothing was.
+    /// The refused connections, as the end of a message; empty when there were none.
     pub(super) fn summary(&self) -> String {
         match self.last {
             None => String::new(),

@@ -1,12 +1,12 @@
-//! The way of the roster: down a tree of ranks, so that rank 0 sends it to a few, whatever the job's size.
+//! Distribution of the roster: down a tree of ranks, so that rank 0 sends it to a few, whatever the job's size.
 //!
 //! ```text
 //!   rank 0 -- roster --> ranks 1 to 16 -- roster --> ranks 17 to 272 -- roster --> ...
 //!     '-- digest, address of the one above ------------^
 //! ```
 //!
-//! Rank 0 tells every rank further down, over the connection that it has to it, where to ask and the digest of what it will get. So a
-//! rank that passes the roster on can keep it back and cannot change it. Both prove that they hold the job's key, by the
+//! Rank 0 sends every rank further down, over their connection, the address to ask and the digest of the roster. So a
+//! rank that passes the roster on can withhold it and cannot change it. Both prove that they hold the job's key, by the
 //! same handshake as at rank 0. A rank that gets no answer asks rank 0.
 
 use std::io;
@@ -29,13 +29,15 @@ use super::sys;
 use crate::key::{TAG_LEN, random};
 use crate::wire;
 
-/// To how many a rank passes the roster on: 1,024 ranks have it after three steps, and a rank sends little.
+/// The number of ranks that a rank passes the roster on to: 1,024 ranks have it after three steps, and a rank sends
+/// little.
 const FANOUT: u32 = 16;
 
 /// How long a rank waits for the one above it, and for those below.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The deadline of a rank that was told at `since` and has until `until` for the join. It may be later than `until` as any wait for rank 0.
+/// The deadline of a rank that got the address at `since` and has until `until` for the join. It may be later than
+/// `until`, as any wait for rank 0 may.
 pub(super) fn patience(since: Instant, until: Instant) -> Instant {
     (since + PATIENCE).min(until.max(since + SILENCE))
 }
@@ -111,7 +113,7 @@ struct Candidate {
     handshake: Option<Handshake>,
 }
 
-/// What becomes of one.
+/// The fate of a candidate.
 enum Outcome {
     Stays,
     /// It has read the roster.
@@ -119,7 +121,7 @@ enum Outcome {
     Rejected(&'static str),
 }
 
-/// Passes the encoded roster on to `others` ranks, until `until`: who has not come by then asks rank 0.
+/// Passes the encoded roster on to `others` ranks, until `until`: a rank that has not come by then asks rank 0.
 pub(super) fn serve(
     config: &RendezvousConfig,
     listener: &TcpListener,

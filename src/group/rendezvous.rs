@@ -1,6 +1,6 @@
 //! The rendezvous of a job's ranks: all connect to rank 0, whose address is the only one that all know.
 //!
-//! [`join`] returns the same [`Roster`] on every rank, and a [`ControlLink`] for what else must be agreed on before step 0.
+//! [`join`] returns the same [`Roster`] on every rank, and a [`ControlLink`] for further agreements before step 0.
 //! It takes no part in the data path, and no rank waits for rank 0 after set-up.
 
 use std::fmt;
@@ -122,7 +122,7 @@ pub fn resolve(config: &RendezvousConfig) -> Result<Vec<SocketAddr>, JoinError> 
 /// Joins the ranks of the job. Blocks until all have arrived, or until the deadline.
 ///
 /// # Errors
-/// Every error says who is at fault and what to do. Where rank 0 finds something that the job cannot go on with, every rank
+/// Every error says which rank is at fault and what to do. Where rank 0 finds a fault that ends the job, every rank
 /// that has arrived gets the same error.
 pub fn join(config: &RendezvousConfig, hello: Hello) -> Result<(Roster, ControlLink), JoinError> {
     let Hello { rank, size, .. } = hello;

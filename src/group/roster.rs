@@ -57,7 +57,7 @@ impl Roster {
         self.members.last().map_or(0, |member| member.node + 1)
     }
 
-    /// How many ranks each node has.
+    /// The number of ranks on each node.
     pub fn hosts(&self) -> Vec<u32> {
         let same = |one: &Member, next: &Member| one.node == next.node;
         self.members.chunk_by(same).map(|members| members.len() as u32).collect()
@@ -136,7 +136,7 @@ impl Roster {
         Message::Roster { epoch: self.epoch, nonce: *nonce, members: self.members.clone() }
     }
 
-    /// The roster from what has crossed the wire.
+    /// The roster made from its message.
     pub(super) fn received(
         epoch: u64,
         nonce: &[u8; TAG_LEN],

@@ -68,12 +68,12 @@ enum Stage {
     Unproved(Handshake),
     /// It holds the key; its hello is awaited.
     Proved(Box<super::frame::Framer>),
-    /// It was refused. What it still sends is thrown away until it closes: to close first would reset the
-    /// connection, and the reset could overtake the reason.
+    /// It was refused. Further bytes of it are discarded until it closes: to close first would reset the connection,
+    /// and the reset could overtake the reason.
     Leaving,
 }
 
-/// What to do with a pending connection.
+/// The outcome for a pending connection.
 enum PendingOutcome {
     Stay(Pending),
     Drop,
@@ -94,7 +94,7 @@ struct Server<'a> {
     duplicate: Option<Refusal>,
     /// Why the job cannot go on, once that is so.
     over: Option<Refusal>,
-    /// Ranks that were refused, and know it.
+    /// Ranks that were refused and have been sent the reason.
     refused: HashSet<u32>,
     /// Ranks that were here and have left, with their addresses, and until when they may come back.
     left: Vec<(u32, SocketAddr, Instant)>,
@@ -102,7 +102,7 @@ struct Server<'a> {
     slots: usize,
 }
 
-/// What rank 0 has when all ranks have arrived.
+/// Rank 0's result once all ranks have arrived.
 pub(super) struct Gathered {
     pub(super) roster: Roster,
     /// The connections by rank; rank 0's own place is empty.
@@ -412,7 +412,7 @@ impl Server<'_> {
     fn tell_progress(&mut self) {
         let message = wire::encode(&Message::Waiting(self.missing()));
         for (trusted, _) in self.members.iter_mut().flatten() {
-            // A member that does not read is not sent it again.
+            // A member that does not read gets no further list.
             if !trusted.conn.has_output() {
                 trusted.queue_encoded(&message);
             }
@@ -451,7 +451,7 @@ impl Server<'_> {
             let above = relay::above(rank)?;
             let (_, hello) = self.members.get(above as usize)?.as_ref()?;
             let (ip, port) = (address(above)?, hello.relay?);
-            // What rank 0 sees of a rank beside it may mean another host to the others.
+            // A loopback address, at which rank 0 sees a rank of its own host, means another host to the others.
             let leads = !ip.is_loopback() || address(rank)?.is_loopback();
             leads.then(|| SocketAddr::new(ip, port))
         };

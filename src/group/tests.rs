@@ -1,4 +1,4 @@
-//! A job whose ranks are threads: what the tests of the group begin with.
+//! A job whose ranks are threads, for the tests of the group.
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;

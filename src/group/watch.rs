@@ -1,9 +1,10 @@
 //! The control connections between the exchanges: all ranks learn of the end of a process at once.
 //!
-//! A kernel closes the sockets of a process that ends, however it ends. So a connection that is closed in order, without a
-//! leave message of the rank before, is taken for the end of its process: rank 0 sees that of every other rank, and the others see that
-//! of rank 0. Ranks that know it otherwise (from the process of a host's other rank) tell rank 0, which tells all. A connection
-//! that is reset or timed out proves nothing, as firewalls do that too; then heartbeats decide, as if there had been none.
+//! A kernel closes the sockets of a process that ends, however it ends. So a connection that is closed in order,
+//! without a leave message of the rank before, is taken for the end of its process: rank 0 sees that of every other
+//! rank, and the others see that of rank 0. Ranks that learn it otherwise (from the process of a host's other rank)
+//! report it to rank 0, which reports it to all. A connection that is reset or timed out proves nothing, as firewalls
+//! do that too; then heartbeats decide, as if there had been none.
 //!
 //! A thread of its own sleeps until a socket is readable. Exchanges go through it, so a caller that waits in an exchange returns
 //! when the group ends.
@@ -31,7 +32,7 @@ pub enum MemberEvent {
     Lost(u32),
     /// A rank has left in good order.
     Left(Departure),
-    /// A rank has given up, and says why.
+    /// A rank has given up, with its reason.
     GaveUp(Words),
     /// The other ranks have been sent the end given to [`Notice::ended`].
     PeersNotified,
@@ -98,8 +99,9 @@ impl Notice {
         }
     }
 
-    /// A rank gives up, and says why: ahead of [`ended`](Self::ended). The others hear it from that rank and from rank 0, which says nothing
-    /// more behind the end, and may know it by shared memory before that rank's message has come.
+    /// A rank gives up, for this reason: call it ahead of [`ended`](Self::ended). The others learn it from that rank
+    /// and from rank 0, which sends nothing more behind the end, and may have it by shared memory before that rank's
+    /// message has come.
     pub fn gave_up(&self, rank: u32, words: &str) {
         let _ = self.0.words.set(Words { rank, text: words.into() });
     }
@@ -170,7 +172,7 @@ impl Control {
         });
         match (result, self.shared.ended.get()) {
             (Some(Ok(parts)), _) => Ok(parts),
-            // Why a connection broke off is less than why the group ended.
+            // The reason why the group ended counts for more than that of a broken connection.
             (_, Some(end)) => ended(Ending::Group(end.clone())),
             (Some(Err(error)), None) => Err(error),
             (None, None) => ended(Ending::Unserved),
@@ -239,7 +241,7 @@ impl Listener {
                 warned.push(rank);
             }
             if self.shared.stop.load(Ordering::Acquire) {
-                // That this rank leaves may have been said just before.
+                // The notice that this rank leaves may have been given just before.
                 return self.pass_on(tell);
             }
             while let Ok(Request { tag, bytes, deadline, reply }) = asked.try_recv() {
@@ -257,7 +259,7 @@ impl Listener {
         }
     }
 
-    /// Reports what the others sent to this process, and sends them what this process announced.
+    /// Reports the messages of the others to this process, and sends them its announcements.
     fn pass_on(&mut self, tell: &impl Fn(MemberEvent)) {
         let leaving = self.shared.leaving.get().copied();
         for words in self.link.take_words() {

@@ -12,7 +12,7 @@ use shouter_netstack::tcp::Options as TcpOptions;
 use super::shard_stack::{Net, NetPoller, net};
 use crate::config::DATA_PORT;
 
-/// What the stacks on a device have in common: its addresses, and the options that TCP connections begin with.
+/// Settings that the stacks on a device share: its addresses, and the options that TCP connections begin with.
 #[derive(Clone, Debug)]
 pub struct Interface {
     /// Addresses, routes and MTU.
@@ -29,9 +29,9 @@ impl Interface {
 
     /// A queue pair of the device for each of so many shards (at least one).
     ///
-    /// The device's single queue is polled by shard 0, which hands the frames of other shards' connections to them: a hash of
-    /// addresses and ports says whose a connection is, so all of its frames come to one shard, and a connection
-    /// that a shard opens leaves from a port whose answers come back there. It is frames that are handed over, not accepted
+    /// The device's single queue is polled by shard 0, which hands the frames of other shards' connections to them: a
+    /// hash of addresses and ports gives a connection's shard, so all of its frames come to one shard, and a connection
+    /// that a shard opens leaves from a port whose answers come back there. Frames are handed over, not accepted
     /// connections: the state of a connection belongs to its shard's stack.
     pub fn queues<D: Device>(&self, device: D, shards: u16) -> Vec<Queue<D>> {
         let shards = shards.max(1);
@@ -58,12 +58,12 @@ pub struct Queue<D> {
 }
 
 impl<D: Device + 'static> Queue<D> {
-    /// Which shard's it is.
+    /// The shard that it belongs to.
     pub fn shard(&self) -> u16 {
         self.rss.as_ref().map_or(0, |(_, shard)| *shard)
     }
 
-    /// Puts a stack on it: what the shard's tasks hold, and what the shard polls.
+    /// Puts a stack on it: returns the handle for the shard's tasks, and the poller for the shard.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] for addresses that no host can have; and if the system gives no randomness.
@@ -91,7 +91,7 @@ mod dpdk {
         DeviceSpec, DpdkDevice, Eal, EalConfig, Port, PortConfig, PortError,
     };
 
-    /// Between two attempts to open a port whose other side is not there.
+    /// The pause between two attempts to open a port whose other side is not there.
     const PAUSE: Duration = Duration::from_millis(10);
 
     /// Opens a device through DPDK, with checksums and segmentation left to it where it can; frames carry IP packets of `mtu`
@@ -99,7 +99,7 @@ mod dpdk {
     /// with this PCI device if it is one.
     ///
     /// # Errors
-    /// What DPDK says, with the remedy.
+    /// DPDK's error, with the remedy.
     pub fn open(device: &DeviceSpec, mtu: u16, patience: Duration) -> io::Result<DpdkDevice> {
         let pci = match device {
             DeviceSpec::Pci(address) => vec![address.clone()],

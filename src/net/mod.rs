@@ -12,8 +12,8 @@
 //!
 //! An [`Interface`] gives a device its addresses and makes a [`Queue`] for each shard. On the shard's thread
 //! [`Queue::open`] makes of it the [`NetPoller`] that the shard polls and the [`Net`] that its tasks hold. Nothing
-//! crosses a thread: a call on a socket works on the connection at once, and what it has to send leaves with the
-//! shard's next poll.
+//! crosses a thread: a call on a socket works on the connection at once, and its data leaves with the shard's next
+//! poll.
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};

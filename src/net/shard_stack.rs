@@ -14,7 +14,7 @@ use shouter_netstack::udp::{Sockets, UdpHandle};
 use super::sys::SharedRegion;
 use crate::runtime::{Activity, Clock, Instant, Poller};
 
-/// What sockets need of a stack, whatever its device.
+/// The part of a stack that sockets use, whatever its device.
 pub(super) trait SocketStack {
     fn tcp(&mut self) -> &mut Endpoint;
     fn udp(&mut self) -> &mut Sockets;
@@ -64,14 +64,14 @@ impl<D: Device> SocketStack for Stack<D> {
     }
 }
 
-/// Who waits for a connection.
+/// The tasks that wait for a connection.
 #[derive(Default)]
 pub(super) struct Waiters {
     pub(super) reader: Option<Waker>,
     pub(super) writer: Option<Waker>,
 }
 
-/// The stack, and who waits for what.
+/// The stack, and the tasks that wait for its events.
 pub(super) struct Shared<H: ?Sized> {
     pub(super) connections: HashMap<ConnectionId, Waiters>,
     pub(super) listeners: HashMap<ListenerId, Waker>,
@@ -97,7 +97,7 @@ impl<H: SocketStack + ?Sized> Shared<H> {
         Ok(())
     }
 
-    /// Distributes what the stack has to tell; wakers are called by the caller, outside of the borrow.
+    /// Turns the stack's events into wakers, which the caller calls outside of the borrow.
     fn dispatch(&mut self, woken: &mut Vec<Waker>) {
         while let Some(event) = self.stack.tcp().next_event() {
             match event {
@@ -165,7 +165,7 @@ impl<D: Device> std::fmt::Debug for NetPoller<D> {
     }
 }
 
-/// Cuts a stack in two: what a shard polls, and what its tasks use.
+/// Cuts a stack in two: a handle for the shard's tasks, and a poller for the shard.
 pub(super) fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
     let shared = Rc::new(RefCell::new(Shared {
         connections: HashMap::new(),
@@ -193,7 +193,7 @@ impl<D: Device> Poller for NetPoller<D> {
 
     fn next_deadline(&self) -> Option<Instant> {
         let shared = self.shared.borrow();
-        // What a task wrote in the last part of a poll leaves with the next one.
+        // Data that a task wrote in the last part of a poll leaves with the next one.
         if has_unsent(&shared.stack) { Some(Instant::ZERO) } else { shared.stack.next_deadline() }
     }
 

@@ -13,7 +13,7 @@ use shouter_netstack::tcp::{Chunk, ConnectError, ConnectionId, Error, Failure, I
 use super::shard_stack::{Guard, Net, Waiters, now};
 use super::sys::SharedRegion;
 
-/// Waits for connections at an address. Dropping it refuses those that nobody accepted.
+/// Waits for connections at an address. Dropping it refuses those that were not accepted.
 #[derive(Debug)]
 pub struct TcpListener {
     net: Net,
@@ -30,7 +30,7 @@ impl TcpListener {
         Self::bind_with(net, local, 1024, None)
     }
 
-    /// As [`TcpListener::bind`], with room for `backlog` connections that nobody has accepted yet, and the options that
+    /// As [`TcpListener::bind`], with room for `backlog` connections that are not accepted yet, and the options that
     /// accepted connections get.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl TcpListener {
         self.local
     }
 
-    /// The next connection, and whose it is.
+    /// The next connection, and its peer's address.
     ///
     /// # Errors
     /// None at present; the type leaves room for them.
@@ -64,7 +64,7 @@ impl TcpListener {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// [`TcpListener::accept`] for those who poll.
+    /// [`TcpListener::accept`] for callers that poll.
     pub fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
         let mut shared = self.net.shared();
         match shared.stack.tcp().accept(self.id) {
@@ -92,8 +92,8 @@ impl Drop for TcpListener {
     }
 }
 
-/// A connection. Dropping it closes it: what was written is still delivered, as long as the shard is polled (after its work has
-/// ended, for 100 ms at most); if something was left unread, the peer gets a reset (RFC 9293 section 3.6.1).
+/// A connection. Dropping it closes it: data written is still delivered, as long as the shard is polled (after its work
+/// has ended, for 100 ms at most); if something was left unread, the peer gets a reset (RFC 9293 section 3.6.1).
 #[derive(Debug)]
 pub struct TcpStream {
     net: Net,
@@ -105,7 +105,7 @@ impl TcpStream {
     ///
     /// # Errors
     /// [`io::ErrorKind::ConnectionRefused`], [`io::ErrorKind::TimedOut`], [`io::ErrorKind::HostUnreachable`]..., with
-    /// what to do in the text.
+    /// the remedy in the text.
     pub async fn connect(net: &Net, remote: SocketAddr) -> io::Result<Self> {
         Self::connect_with(net, None, remote, None).await
     }
@@ -139,7 +139,7 @@ impl TcpStream {
         Ok(stream)
     }
 
-    /// What the connection looks like: addresses, round-trip time, window, retransmissions.
+    /// The connection's state: addresses, round-trip time, window, retransmissions.
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] once it is gone.

@@ -56,7 +56,7 @@ where
     shard.block_on(timeout(Duration::from_secs(10), body)).expect("in time").expect("no error");
 }
 
-/// Echoes whatever comes on every connection.
+/// Echoes all bytes on every connection.
 async fn echo(mut listener: TcpListener) -> io::Result<()> {
     loop {
         let (mut stream, _) = listener.accept().await?;
@@ -297,7 +297,7 @@ fn shards_of_both_hosts_share_a_wire() {
                 streams.push(stream);
             }
             count.fetch_add(1, Ordering::Release);
-            // The servers end: what their shards still sent has come here, through the first of them.
+            // The servers end: the last data of their shards has come here, through the first of them.
             for mut stream in streams {
                 assert_eq!(stream.read(&mut [0; 1]).await?, 0, "the end of the data");
             }

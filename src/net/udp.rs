@@ -10,7 +10,7 @@ use shouter_netstack::udp::{Received, SocketConfig, UdpHandle};
 
 use super::shard_stack::{Net, now};
 
-/// A bound socket. Dropping it closes it; what waits in it is lost.
+/// A bound socket. Dropping it closes it; datagrams that wait in it are lost.
 ///
 /// ```
 /// # use shouter::net::{Addresses, Interface, Loopback, UdpSocket};

@@ -1,4 +1,4 @@
-//! What the dumps of a job's ranks say together: who was late or at fault, and in which operation.
+//! Compares the dumps of a job's ranks: which rank was late or at fault, and in which operation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::perfetto::TRACKS;
 use super::read::{self, Trace};
 use super::{TimelineError, read::DumpAbout};
 
-/// What [`explain`] found.
+/// The findings of [`explain`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// The job's name.
@@ -64,10 +64,10 @@ pub struct OpenOperation {
     pub open_ns: u64,
 }
 
-/// Reads the dumps of a job's ranks, one of each, and says who was at fault or late, and where.
+/// Reads the dumps of a job's ranks, one of each, and finds the ranks that were at fault or late, and where.
 ///
-/// A rank that others name as the cause of the group's end is at fault. Where nobody is named, as in dumps of a job that hangs, those ranks
-/// are late that had not started the first operation which another had started and not finished.
+/// A rank that others name as the cause of the group's end is at fault. Where none is named, as in dumps of a job that
+/// hangs, the late ranks are those that had not started the first operation that another had started and not finished.
 ///
 /// # Errors
 ///
@@ -116,7 +116,6 @@ struct Start {
     bytes: u64,
 }
 
-/// What one dump says.
 #[derive(Debug)]
 struct DumpSummary {
     rank: u64,
@@ -281,7 +280,7 @@ impl Evidence<'_> {
         Some((vec![*culprit], text))
     }
 
-    /// Who had not started what others were waiting in.
+    /// The ranks that had not started the first operation in which others were waiting.
     fn late(&self) -> Option<(Vec<u64>, String)> {
         let (place, start) = self.first_open()?;
         let what = operation(place, &start);

@@ -5,8 +5,8 @@
 //!   small operations --records--> Recorder                   >  Flight --a dump--> shouter-JOB-rank0-PID.json
 //! ```
 //!
-//! The recorders always run. What they write costs some nanoseconds an event; all else is done when a dump is written, from copies, by
-//! the thread that meets the error or asks. So one can be written while an engine hangs.
+//! The recorders always run. Recording costs some nanoseconds an event; all else is done when a dump is written, from
+//! copies, by the thread that meets the error or calls for the dump. So a dump can be written while an engine hangs.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::{self, OpenOptions};
@@ -38,10 +38,10 @@ pub(crate) const GROUPS: &str = "groups of some ranks";
 /// The name of operations outside the table that have no label.
 pub(crate) const UNNAMED: &str = "ad hoc";
 
-/// An operation: its group as a recorder knows it, and its number there.
+/// An operation: its group's number in the recorder, and its own number in the group.
 pub(crate) type OperationRef = (u16, u64);
 
-/// What the program calls operations outside the table, by their places: the last ones.
+/// The labels of the last operations outside the table, by operation.
 #[derive(Debug, Default)]
 pub(crate) struct Labels(Mutex<VecDeque<(OperationRef, Arc<str>)>>);
 
@@ -59,7 +59,7 @@ impl Labels {
     }
 }
 
-/// Where a rank's dumps go, and what they say of it.
+/// The folder of a rank's dumps, and their facts about the rank.
 #[derive(Debug)]
 pub(crate) struct DumpTarget {
     pub(crate) folder: PathBuf,
@@ -76,7 +76,8 @@ pub(crate) type NameOf = Box<dyn Fn(RegisteredTensor) -> Option<Arc<NamedTensor>
 pub(crate) struct Flight {
     target: DumpTarget,
     names: OnceLock<NameOf>,
-    /// What is recorded, by track of the dump: the engine of each shard, small operations, which bypass it, and groups of some ranks.
+    /// The recorders, by track of the dump: the engine of each shard, small operations, which bypass it, and groups of
+    /// some ranks.
     tracks: Vec<(&'static str, Records)>,
     labels: Arc<Labels>,
     group_labels: Arc<Labels>,
@@ -129,7 +130,7 @@ impl Flight {
         written.as_deref()
     }
 
-    /// Writes what is recorded to a new file.
+    /// Writes the recorded events to a new file.
     pub(crate) fn dump(&self, cause: &str) -> Result<PathBuf, TimelineError> {
         let trace = self.trace(cause);
         let DumpTarget { folder, job, rank, .. } = &self.target;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::read::{self, Trace};
 use super::{TimelineError, perfetto};
 
-/// What [`merge`] wrote.
+/// The counts of a [`merge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Merged {
     /// Ranks.

@@ -1,7 +1,7 @@
 //! A rank's counters for Prometheus: over HTTP, or in a file for the node exporter's textfile collector.
 //!
-//! <https://prometheus.io/docs/instrumenting/exposition_formats/> has the format. A thread of its own asks for the counters when it is
-//! asked for them, or every ten seconds; it ends with the group.
+//! <https://prometheus.io/docs/instrumenting/exposition_formats/> has the format. A thread reads the counters for each
+//! request, or every ten seconds; it ends with the group.
 
 use std::fmt;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::runtime::fork_generation;
 /// Before the port is tried again after an error.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Between two versions of the file.
+/// The interval between two versions of the file.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Where the counters go.
@@ -48,7 +48,7 @@ impl MetricsTarget {
         Some(Self::Http(SocketAddr::new(host, port)))
     }
 
-    /// That of one rank.
+    /// The target of one rank: a path has its rank for `%r`, a port is the first rank's plus the local rank.
     fn of_rank(&self, of: &MetricsOf) -> io::Result<Self> {
         match self {
             Self::File(path) => {
@@ -75,7 +75,7 @@ impl fmt::Display for MetricsTarget {
     }
 }
 
-/// Whose counters they are.
+/// The rank that the counters are of.
 #[derive(Clone, Debug)]
 pub(crate) struct MetricsOf {
     pub(crate) job: String,
@@ -93,7 +93,7 @@ pub(crate) struct Metric {
     pub(crate) value: f64,
 }
 
-/// Counts, for whoever asks.
+/// Reads the counters.
 pub(crate) type Count = Box<dyn Fn() -> Vec<Metric> + Send>;
 
 /// Shows a rank's counters while it lives.
@@ -108,7 +108,7 @@ enum Stop {
     Http(Arc<Http>),
 }
 
-/// What answers at a port.
+/// The HTTP server at a port.
 struct Http {
     /// The listener of all servers, which a thread of a server drops some time after that has gone.
     listener: TcpListener,
@@ -167,7 +167,7 @@ impl Http {
         self.current().unblock();
     }
 
-    /// Nobody can connect any more, and the port is another one's to have.
+    /// Refuses connections from now on, and frees the port.
     fn close(&self) {
         if let Err(why) = SockRef::from(&self.listener).shutdown(Shutdown::Both) {
             tracing::debug!(%why, "the port of the counters stays open for a moment");

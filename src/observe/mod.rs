@@ -1,12 +1,14 @@
-//! What a rank did, for people: a timeline, and a flight recorder.
+//! A rank's record of its work, for people: a timeline, a flight recorder, and counters.
 //!
-//! * A [`Timeline`] answers *when*: where one is asked for, it keeps what each operation spends its time on in a preallocated ring.
-//! * The flight recorder answers *what was going on* when a group has failed: it always keeps the last events of each shard
-//!   ([`Recorder`](shouter_reducer::recorder::Recorder)).
+//! * A [`Timeline`] answers *when*: where configured, it keeps the times of each operation's parts in a preallocated
+//!   ring.
+//! * The flight recorder answers *what was going on* when a group has failed: it always keeps the last events of each
+//!   shard ([`Recorder`](shouter_reducer::recorder::Recorder)).
 //! * Counters ([`MetricsTarget`]) answer *how much*, for Prometheus.
 //!
-//! Timelines and dumps of the flight recorder are files of one format, which <https://ui.perfetto.dev> opens; [`merge()`] makes one of those
-//! of several ranks, and [`explain()`] says from the dumps of a job's ranks who was late or at fault. Nothing formats or makes a system call until it is asked to write.
+//! Timelines and dumps of the flight recorder are files of one format, which <https://ui.perfetto.dev> opens.
+//! [`merge()`] makes one file of those of several ranks; [`explain()`] finds in the dumps of a job's ranks which was
+//! late or at fault. Nothing formats or makes a system call until a file is to be written.
 
 mod explain;
 pub(crate) mod flight;

@@ -33,14 +33,14 @@ pub(super) struct Trace {
     next_track: u64,
 }
 
-/// Whose trace it is.
+/// The rank of a trace, and its clock.
 #[derive(Serialize)]
 struct About {
     rank: u32,
     host: String,
     /// Earlier events that are not in the file.
     overwritten: u64,
-    /// Whose clock the times are of: the boot of a host.
+    /// The clock of the times: the boot of a host.
     clock: String,
     /// The zero of that clock, in nanoseconds of UTC since 1970.
     clock_zero_unix_ns: u64,
@@ -50,7 +50,7 @@ struct About {
     dump: Option<Dump>,
 }
 
-/// What a dump says besides.
+/// The further facts of a dump.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Dump {
     /// The job's name.
@@ -88,7 +88,7 @@ pub(super) struct TraceLine {
     end: u64,
 }
 
-/// What an event says besides its name and time.
+/// The facts of an event besides its name and time.
 #[derive(Default, Serialize)]
 pub(super) struct Args {
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -16,15 +16,15 @@ pub(super) struct Trace {
     pub(super) host: String,
     /// Events that had made room for later ones before it was written.
     pub(super) overwritten: u64,
-    /// Which clock its times are of.
+    /// The clock of its times.
     clock: String,
     joined_ns: Option<i64>,
-    /// What only a dump says.
+    /// Present in dumps only.
     pub(super) dump: Option<DumpAbout>,
     pub(super) events: Vec<Value>,
 }
 
-/// What only a dump says of itself.
+/// The part that only dumps have.
 pub(super) struct DumpAbout {
     pub(super) job: String,
     /// Ranks of the group.
@@ -48,8 +48,9 @@ pub(super) fn all(files: &[PathBuf]) -> Result<Vec<Trace>, TimelineError> {
     Ok(traces.into_values().collect())
 }
 
-/// What to add to the times of each file, in nanoseconds, so that all are of the first one's clock. Ranks of one host have one clock;
-/// those of another are shifted so that the moments at which all ranks had joined coincide, which is exact to about the time of a message.
+/// The nanoseconds to add to the times of each file, so that all are of the first one's clock. Ranks of one host have
+/// one clock; those of another are shifted so that the moments at which all ranks had joined coincide, which is exact
+/// to about the time of a message.
 pub(super) fn shifts(traces: &[Trace]) -> Vec<i64> {
     // The first of a host's ranks to learn that all have joined has the smallest delay.
     let mut joined: BTreeMap<&str, i64> = BTreeMap::new();

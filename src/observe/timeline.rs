@@ -1,4 +1,4 @@
-//! When: the last events of a rank, as a trace for <https://ui.perfetto.dev>.
+//! Timelines: the last events of a rank, as a trace for <https://ui.perfetto.dev>.
 //!
 //! ```text
 //!   Timeline (a rank)      one process in the viewer, "rank 2 (host b)"
@@ -22,7 +22,8 @@
 //! | engine | `damaged` | at this moment, `count` datagrams had come with a wrong checksum |
 //! | engine | `peer lost` | at this moment, a leader was given up |
 //!
-//! What has no tensor's name, nor a label, is named after its collective. A track without an event is not in the file.
+//! An event with neither a tensor's name nor a label is named after its collective. A track without an event is not in
+//! the file.
 //!
 //! Each track is a ring allocated when it is made; when full, the oldest event goes and is counted. Times are those of
 //! [`Clock`](crate::runtime::Clock), which all processes of a host share, so their files line up as they are; files of several
@@ -43,7 +44,7 @@ use shouter_netstack::time::Instant;
 /// Waits for one operation that follow each other so soon are one.
 const SLICES: Duration = Duration::from_millis(10);
 
-/// What an event is about; the viewer can filter by it.
+/// The subject of an event; the viewer can filter by it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Category {
@@ -52,7 +53,7 @@ pub enum Category {
     Operation,
     /// Time in a reduction kernel, or in a copy within the host.
     Kernel,
-    /// Messages, and what became of them.
+    /// Messages, and faults on the wire.
     Network,
 }
 
@@ -61,15 +62,15 @@ pub enum Category {
 pub enum Row {
     /// Operations as their callers see them.
     Calls,
-    /// What waits for its start.
+    /// Tensors that wait for their start.
     Queue,
-    /// What is on the way between hosts.
+    /// Tensors on the way between hosts.
     Wire,
-    /// What reduction kernels work on.
+    /// Tensors in reduction kernels.
     Fold,
-    /// What callers are blocked by.
+    /// Tensors for which callers are blocked.
     Wait,
-    /// What operations are made of besides, and what happened to them.
+    /// Messages, copies, and faults on the wire.
     Engine,
 }
 
@@ -97,13 +98,13 @@ impl Row {
 /// Something that took time, or happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceEvent {
-    /// What it was: `all-reduce`, `resend`...
+    /// The event's name: `all-reduce`, `resend`...
     pub name: &'static str,
-    /// What it is about.
+    /// The event's subject.
     pub category: Category,
     /// When it began.
     pub start: Instant,
-    /// How long it took, in nanoseconds; `None` for what has no length.
+    /// How long it took, in nanoseconds; `None` for an event without a length.
     pub duration_ns: Option<u64>,
     /// The tensor's name, if it was for one.
     pub tensor: Option<Arc<str>>,
@@ -165,17 +166,17 @@ pub enum TimelineError {
     /// The file could not be read or written.
     #[error("{path}: {error}; check the folder, its permissions and the room on the disk")]
     Io {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         error: std::io::Error,
     },
     /// The file is not a trace of ours.
     #[error("{path} is not a timeline: {why}; give the files that the ranks wrote")]
     NotATimeline {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// Two files are of the same rank.
@@ -235,8 +236,8 @@ impl Timeline {
         lock(&self.tracks[row as usize]).record(event);
     }
 
-    /// Keeps a wait for the operation that began then, and is over or not. The next wait for it goes on where this one ended, if it comes
-    /// soon: who looks for signals waits in slices.
+    /// Keeps a wait for the operation that began then, and is over or not. The next wait for it goes on where this one
+    /// ended, if it comes soon: a caller that looks for signals waits in slices.
     pub fn blocked(&self, began: Instant, is_over: bool, event: TraceEvent) {
         let mut track = lock(&self.tracks[Row::Wait as usize]);
         let end = event.start + Duration::from_nanos(event.duration_ns.unwrap_or(0));

@@ -41,7 +41,7 @@ impl PollClock {
         self.now
     }
 
-    /// Call after each poll with what it did: the time for the next, and whether it was freshly read.
+    /// To be called after each poll, with its activity: returns the time for the next, and whether it was freshly read.
     #[inline]
     pub fn after(&mut self, activity: Activity) -> (Instant, bool) {
         self.stale += 1;

@@ -1,10 +1,10 @@
-//! What a shard's tasks may reach while they run: the queue, the timers, the links to other shards.
+//! The parts of a shard that its tasks reach while they run: the queue, the timers, the links to other shards.
 //!
 //! A [`Context`] lives in its reactor and is moved into a thread-local for the length of a poll, so the free
 //! functions (`spawn_local`, `sleep`, `submit_to`) find it. The move costs a pointer swap.
 //!
-//! The rule that keeps the `RefCell` quiet: inside [`with`] no foreign code runs. Wakers are cloned, woken and dropped
-//! outside, for the last reference to a task's waker may schedule the task, which comes back here.
+//! A rule keeps the `RefCell` from a second borrow: inside [`with`] no foreign code runs. Wakers are cloned, woken and
+//! dropped outside, for the last reference to a task's waker may schedule the task, which comes back here.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -37,7 +37,7 @@ pub(super) struct Context {
     pub(super) links: Links,
     /// A waker for every task that has not finished, so that a shard that ends can drop all its futures.
     pub(super) tasks: Wakers,
-    /// Those who wait for the shard to be asked to end.
+    /// Tasks that wait for the request to end the shard.
     pub(super) stop_waiters: Wakers,
 }
 
@@ -118,7 +118,7 @@ impl Wakers {
         })
     }
 
-    /// Fills the place; what was in it is returned to be dropped outside of [`with`].
+    /// Fills the place, and returns its former waker to be dropped outside of [`with`].
     pub(super) fn fill(&mut self, key: usize, waker: Waker) -> Option<Waker> {
         self.wakers[key].replace(waker)
     }

@@ -1,4 +1,4 @@
-//! How much CPU this process may use: its affinity mask, and the quota of the cgroup it lives in.
+//! How much CPU this process may use: its affinity mask, and the quota of its cgroup.
 //!
 //! A container limited to 1.5 CPUs may still see 64 cores. A process that spins on two of them spends the quota of a
 //! period early and is then stopped for the rest of it, so the quota counts as much as the mask.
@@ -31,7 +31,7 @@ impl CpuQuota {
 /// The CPUs that this process may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreAllowance {
-    /// The cores of the affinity mask of the thread that asked, ascending.
+    /// The cores of the calling thread's affinity mask, ascending.
     pub cores: Vec<usize>,
     /// The tightest CPU limit of the process's cgroup and those above it.
     pub quota: Option<CpuQuota>,

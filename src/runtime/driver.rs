@@ -40,7 +40,7 @@ pub struct DriverOptions {
     pub idle: IdlePolicy,
     /// The helper's name; Linux shows the first 15 bytes.
     pub name: String,
-    /// Time between two looks of the helper at the network while there was traffic lately.
+    /// The interval of the helper's polls of the network while there was traffic lately.
     pub active_period: Duration,
     /// The same when there was none for a while.
     pub idle_period: Duration,
@@ -64,13 +64,13 @@ pub enum DriveError {
     /// The deadline passed. The engine works on; drive again with a later deadline, or give the operation up.
     #[error("not reached after {waited:?}; drive again with a later deadline, or cancel the operation")]
     Timeout {
-        /// How long was waited.
+        /// The time waited.
         waited: Duration,
     },
     /// The poller, or a closure run on it, panicked, now or earlier. The engine does nothing any more.
     #[error("the network engine panicked: {message}; leave the job and start anew")]
     Panicked {
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// This is a forked child; the engine and its devices belong to the parent.
@@ -84,7 +84,7 @@ pub enum DriveError {
     NoHelper(String),
 }
 
-/// What the driver lock protects.
+/// The state that the driver lock protects.
 struct Locked<P> {
     poller: P,
     /// The driving thread parks on it.
@@ -195,8 +195,9 @@ impl<P: Poller + Send + 'static> Driver<P> {
 
     /// Blocks until `condition` returns a result, polling the engine meanwhile.
     ///
-    /// `condition` is asked before the first poll, after each poll that did something, and now and then after one that did not. It may be
-    /// asked by another thread that drives already, hence `Send + 'static`; it must be quick and must not block.
+    /// `condition` is checked before the first poll, after each poll that did something, and now and then after one
+    /// that did not. Another thread that drives already may check it, hence `Send + 'static`; it must be quick and must
+    /// not block.
     ///
     /// # Errors
     ///
@@ -234,8 +235,8 @@ impl<P: Poller + Send + 'static> Driver<P> {
         self.drive_until(move |poller| f.take().map(|f| f(poller)), None)
     }
 
-    /// Sees to it that the engine is polled for news that is already where it looks, in a queue: by this thread, once, if no thread drives
-    /// it, else by the one that does. Does not wait, and allocates nothing.
+    /// Has the engine polled for news that is already in a queue that it reads: by this thread, once, if no thread
+    /// drives it, else by the one that does. Does not wait, and allocates nothing.
     ///
     /// # Errors
     ///
@@ -326,15 +327,16 @@ impl<P: Poller + Send + 'static> Inner<P> {
     fn unlock(&self, locked: MutexGuard<'_, Locked<P>>) {
         self.release(locked);
         if self.nudged.load(Ordering::Relaxed) {
-            // Who nudged has found the lock taken. A panic of the engine is kept for those who drive next.
+            // The nudging thread found the lock taken. A panic of the engine is kept for the next driving thread.
             let _ = self.serve_nudge();
         }
     }
 
-    /// Polls for what waits for a poll, unless another thread drives.
+    /// Polls once for work that waits for a poll, unless another thread drives.
     fn nudge(&self) -> Result<(), DriveError> {
         self.nudged.store(true, Ordering::Relaxed);
-        // Pairs with the read-modify-write in `release`: either we find the lock free, or who has released it sees the nudge.
+        // Pairs with the read-modify-write in `release`: either we find the lock free, or the releasing thread sees the
+        // nudge.
         self.drives.fetch_add(0, Ordering::AcqRel);
         self.serve_nudge()
     }
@@ -365,8 +367,9 @@ impl<P: Poller + Send + 'static> Inner<P> {
         self.driving_thread.store(0, Ordering::Relaxed);
         let dead = locked.dead.is_some();
         drop(locked);
-        // Pairs with the read-modify-writes in `drive_or_wait` and `nudge`. Of two on one word, the later sees what came before the
-        // earlier: either we see who waits, or they see the free lock. (A fence says the same at twice the price.)
+        // Pairs with the read-modify-writes in `drive_or_wait` and `nudge`. Of two on one word, the later sees all
+        // writes before the earlier: either we see the waiting thread, or it sees the free lock. (A fence does the same
+        // at twice the price.)
         self.drives.fetch_add(1, Ordering::AcqRel);
         if !self.waiters.is_empty() {
             if dead { self.waiters.wake_all() } else { self.waiters.wake_first() }
@@ -491,7 +494,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
             if let Some(mut locked) = self.try_lock() {
                 self.waiters.refresh();
                 let result = self.drive(&mut locked, &mut |_: &mut P| ticket.take(), deadline);
-                // First, for the release wakes who has waited longest.
+                // Removed before the release, which wakes the longest waiting thread.
                 self.waiters.remove(&ticket);
                 self.unlock(locked);
                 return result;
@@ -509,7 +512,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
     }
 }
 
-/// A condition that holds once it has been asked.
+/// A condition that holds after its first check.
 fn once<P, R>(mut act: impl FnMut(&mut P) -> R) -> impl FnMut(&mut P) -> Option<R> {
     move |poller| Some(act(poller))
 }
@@ -522,7 +525,7 @@ fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// Counts a caller that wants the driver lock.
+/// Counts a caller that waits for the driver lock.
 struct Contending<'a>(&'a AtomicU32);
 
 impl<'a> Contending<'a> {

@@ -23,9 +23,9 @@ pub struct IdlePolicy {
 }
 
 impl IdlePolicy {
-    /// For a thread with a core to itself: some 100 us of pure spinning, then milliseconds of yielding. A yield costs
-    /// a lone thread 0.2 us, which such a long wait does not notice; but when the core turns out to be
-    /// shared after all (a data loader, a neighbour), a long spin would keep the one waited for from running.
+    /// For a thread with a core to itself: some 100 us of pure spinning, then milliseconds of yielding. A yield costs a
+    /// lone thread 0.2 us, which is negligible in such a long wait; but when the core turns out to be shared after all
+    /// (a data loader, a neighbour), a long spin would keep the awaited thread from running.
     pub const EXCLUSIVE: Self = Self {
         spins: 1_000,
         yields: 10_000,
@@ -69,7 +69,7 @@ impl IdlePolicy {
     }
 }
 
-/// What to do next, as [`Backoff::step`] decides it.
+/// The next action of a waiting loop, as [`Backoff::step`] decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BackoffStep {
     /// Go on at once.
@@ -143,7 +143,7 @@ impl Backoff {
         BackoffStep::Park(park)
     }
 
-    /// Waits as the policy wants after a poll with this `activity`; parks no longer than until `next_deadline`.
+    /// Waits as the policy says after a poll with this `activity`; parks no longer than until `next_deadline`.
     ///
     /// Parking is `std::thread::park_timeout`, so any thread may unpark it. Returns whether it
     /// parked (then time has passed, and a remembered clock is stale).
@@ -152,7 +152,7 @@ impl Backoff {
         self.wait_with(activity, || next_deadline, std::thread::park_timeout)
     }
 
-    /// As [`Backoff::wait`], with the deadline asked for only when it is needed, and a park of the caller's own.
+    /// As [`Backoff::wait`], with a deadline that is computed only when it is needed, and a park of the caller's own.
     #[inline]
     pub fn wait_with(
         &mut self,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A call is one allocation: the box that carries the closure there carries its result back. When a ring is full,
-//! messages queue up in order at the sender, who tries again at the end of every poll.
+//! messages queue up in order at the sender, which tries again at the end of every poll.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -41,12 +41,12 @@ impl Endpoint {
         Self { presence: Presence { id: ShardId(0), all }, parker, links, inbound: Vec::new() }
     }
 
-    /// Which shard this makes.
+    /// The shard that this makes.
     pub(super) fn id(&self) -> ShardId {
         self.presence.id
     }
 
-    /// What other threads may touch of each shard.
+    /// The part of each shard that other threads may touch.
     pub(super) fn all(&self) -> &Arc<[Arc<Shared>]> {
         &self.presence.all
     }
@@ -154,7 +154,7 @@ pub(super) struct Links {
     dirty: bool,
 }
 
-/// What [`Links::flush`] did.
+/// The outcome of [`Links::flush`].
 #[derive(Default)]
 pub(super) struct Flushed {
     /// Messages moved into a ring.
@@ -232,7 +232,7 @@ impl<F: FnOnce() -> R + Send, R: Send + 'static> Work for WorkItem<F, R> {
     }
 }
 
-/// Which outstanding call. The generation tells a reused slot from the original one.
+/// Names an outstanding call. The generation tells a reused slot from the original one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallToken {
     index: u32,
@@ -349,9 +349,9 @@ pub enum SubmitError {
     /// The closure panicked.
     #[error("the closure submitted to {to} panicked: {message}")]
     Panicked {
-        /// Where it ran.
+        /// The shard that it ran on.
         to: ShardId,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// Not called from a shard of a mesh, or awaited on another than the calling one.

@@ -29,15 +29,15 @@
 //!
 //! # Waiting
 //!
-//! Every loop that waits goes through one [`Backoff`]: it spins, then yields, then parks with a bound. How long it
-//! does each is the [`IdlePolicy`], chosen from what this process may use: cgroup quota, affinity mask, and how many
-//! ranks share the cores.
+//! Every loop that waits goes through one [`Backoff`]: it spins, then yields, then parks with a bound. The
+//! [`IdlePolicy`] gives the length of each, by the CPUs that this process may use: cgroup quota, affinity mask, and the
+//! number of ranks that share the cores.
 //!
 //! # Forks
 //!
 //! Threads do not survive `fork`. A [`Driver`] or [`Shards`] that finds itself in a forked child refuses to work
-//! ([`DriveError::Forked`], [`ShardError::Forked`]) and, when dropped there, leaks what it holds rather than touch the parent's
-//! devices.
+//! ([`DriveError::Forked`], [`ShardError::Forked`]) and, when dropped there, leaks its resources rather than touch the
+//! parent's devices.
 //!
 //! # Example
 //!
@@ -100,7 +100,7 @@ pub(crate) use sys::{count_forks, fork_generation};
 pub use task::{Task, current_shard, spawn_local, yield_now};
 pub use timer::{Elapsed, Sleep, sleep, timeout};
 
-/// Which of the shards that were started together: 0 up to their number.
+/// A shard's number among those that were started together: from 0 on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardId(pub usize);
 
@@ -146,7 +146,8 @@ pub trait Poller {
     /// anything that a caller may be waiting for.
     fn poll(&mut self, now: Instant) -> Activity;
 
-    /// The same, for a caller that goes on polling until it finds something: it may leave out what one of the next calls does soon enough.
+    /// The same, for a caller that goes on polling until it finds something: it may leave out work that one of the next
+    /// calls does soon enough.
     #[inline]
     fn poll_again(&mut self, now: Instant) -> Activity {
         self.poll(now)
@@ -169,7 +170,7 @@ impl Poller for () {
     }
 }
 
-/// What a panic said, for an error message.
+/// The message of a panic.
 pub(crate) fn panic_message(payload: &(dyn core::any::Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&'static str>() {
         (*text).to_owned()

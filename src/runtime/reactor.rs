@@ -173,7 +173,7 @@ impl<P: Poller> Reactor<P> {
         }
     }
 
-    /// Which shard of its mesh it is.
+    /// The shard's number in its mesh.
     pub(super) fn id(&self) -> ShardId {
         self.shared().id
     }
@@ -190,7 +190,7 @@ pub(super) struct Started<R> {
     _task: Task<()>,
 }
 
-/// What a panic carries.
+/// The payload of a panic.
 pub(super) type Payload = Box<dyn Any + Send>;
 
 impl<R> Started<R> {
@@ -220,7 +220,7 @@ fn drain(inbound: &mut Inbound, budget: usize) -> bool {
     any
 }
 
-/// Handles what other threads announced.
+/// Handles the announcements of other threads.
 #[cold]
 fn attend(shared: &Shared, inbound: &mut [Inbound]) {
     let mut budget = OUTSIDE_BUDGET;

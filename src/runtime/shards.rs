@@ -48,7 +48,7 @@ pub enum ShardError {
         "core {core} is not among those this process may use ({allowed:?}); choose one of these, or widen the mask"
     )]
     CoreNotAllowed {
-        /// The core asked for.
+        /// The requested core.
         core: usize,
         /// The cores of the affinity mask.
         allowed: Vec<usize>,
@@ -56,7 +56,7 @@ pub enum ShardError {
     /// The core is in the mask, but pinning to it failed (it went offline, or a cpuset changed).
     #[error("pinning to core {core} failed although the affinity mask has it; is it online?")]
     PinFailed {
-        /// The core asked for.
+        /// The requested core.
         core: usize,
     },
     /// The operating system gave no thread.
@@ -68,7 +68,7 @@ pub enum ShardError {
     /// The poller could not be made, or the shard's work ended with an error.
     #[error("{shard}: {why}")]
     Failed {
-        /// Which.
+        /// The shard.
         shard: ShardId,
         /// The error.
         why: String,
@@ -76,9 +76,9 @@ pub enum ShardError {
     /// The poller or the shard's work panicked.
     #[error("{shard} panicked: {message}; this is a bug in what ran there")]
     Panicked {
-        /// Which.
+        /// The shard.
         shard: ShardId,
-        /// What the panic said.
+        /// The panic's message.
         message: String,
     },
     /// The work did not end in time after the shard was asked to; it was cancelled.
@@ -86,7 +86,7 @@ pub enum ShardError {
         "{shard} did not end within {grace:?} after it was asked to, and was cancelled; let its work end with `stopping`"
     )]
     Unfinished {
-        /// Which.
+        /// The shard.
         shard: ShardId,
         /// How long it had.
         grace: Duration,
@@ -182,8 +182,8 @@ impl ShardsBuilder {
     /// shard polls and the work that it does. Returns when all pollers are made.
     ///
     /// The shards belong together: each is polled until the work of all has ended, for others may depend on it. An error
-    /// or a panic of one asks all others to end, and is what [`Shards::join`] reports. In the end what is left of their
-    /// tasks is cancelled, and the pollers have 100 ms to send what that leaves to be sent.
+    /// or a panic of one asks all others to end, and [`Shards::join`] reports it. In the end the remaining tasks are
+    /// cancelled, and the pollers have 100 ms to send the remaining data.
     ///
     /// # Errors
     ///
@@ -256,11 +256,11 @@ impl ShardsBuilder {
             }
         }
         drop(making);
-        // Ends when all have dropped theirs.
+        // Returns when all shards have dropped their ends.
         let _ = made.recv();
         match ending.error() {
             Some(error) => {
-                // It is the first of the errors, which `wait` would only say again.
+                // The first of the errors, which `wait` would only return again.
                 let _ = shards.wait();
                 Err(error)
             }

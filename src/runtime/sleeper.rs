@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crossbeam::sync::{Parker, Unparker};
 
-/// The side of those who wake. Waking costs a fence and a load while the thread is up.
+/// The waking side. Waking costs a fence and a load while the thread is up.
 pub(super) struct Sleeper {
     asleep: AtomicBool,
     unparker: Unparker,

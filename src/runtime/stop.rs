@@ -1,4 +1,4 @@
-//! How shards end: who requests it, and how a task is notified.
+//! The end of shards: the request, and its notice to tasks.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{all_shards, context, sleep, submit_to, sys};
 
-/// Between two looks at whether a signal has come.
+/// The interval of the checks for a signal.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Ready once the shard was asked to end; see [`stopping`].
@@ -87,7 +87,7 @@ pub async fn until_stop<F: Future>(future: F) -> Option<F::Output> {
 /// Asks every shard of this mesh to end, this one too. Does nothing outside of a shard.
 pub fn stop_all() {
     for shard in all_shards() {
-        // Runs in any case. What it would report is that the shard has stopped already.
+        // Runs in any case. An error would only say that the shard has stopped already.
         drop(submit_to(shard, || context::with(|context| context.shared.ask_to_stop())));
     }
 }

@@ -1,4 +1,5 @@
-//! What the runtime needs from the system: the monotonic clock as a number, news of a fork, and of a signal that ends the program.
+//! The system's services to the runtime: the monotonic clock as a number, and notice of a fork or of a signal that ends
+//! the program.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -9,7 +10,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
 /// CLOCK_MONOTONIC in nanoseconds. Unlike `std::time::Instant` it is a number, and the same number in every
-/// process of one host, which is what lines up the ranks' timelines.
+/// process of one host, which lines up the ranks' timelines.
 #[inline]
 pub(super) fn monotonic_nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
@@ -22,7 +23,8 @@ extern "C" fn in_child() {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// How many forks lie between the process that first asked and this one. Equal values mean the same process.
+/// The number of forks between the first process that called this and the present one. Equal values mean the same
+/// process.
 #[inline]
 pub(crate) fn fork_generation() -> u32 {
     FORKS.load(Relaxed)
@@ -56,7 +58,7 @@ pub(super) fn catch_signals() -> io::Result<()> {
     let mut registered = REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
     if !*registered {
         for (signal, seen) in [(SIGINT, &INTERRUPTED), (SIGTERM, &TERMINATED)] {
-            // In this order: the first action looks whether an earlier signal has set the flag.
+            // In this order: the first action checks whether an earlier signal has set the flag.
             flag::register_conditional_default(signal, seen)?;
             flag::register(signal, seen)?;
         }

@@ -28,7 +28,7 @@ struct Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // What the panic said is in the panic hook's message, and goes to who awaits the task.
+            // The panic's text is in the panic hook's message, and goes to the task that awaits this one.
             tracing::error!(shard = current_shard().map(|shard| shard.0), "a task of a shard panicked");
         }
         let waker = context::with_uid(self.uid, |context| context.tasks.release(self.key));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// Runs `work` on the first of so many shards, and gives what came of it.
+/// Runs `work` on the first of so many shards, and returns its output.
 fn on_first<F, R>(count: usize, idle: IdlePolicy, work: impl FnOnce() -> F + Clone + Send + 'static) -> R
 where
     F: Future<Output = R> + 'static,
@@ -307,7 +307,7 @@ fn a_panicking_poller_fails_calls_to_its_shard_and_ends_all_with_an_error() {
         let (blow, heard) = (fuse.0.clone(), heard.clone());
         let work = async move {
             if n == 1 {
-                // Never ends of itself, and does not listen.
+                // Never ends by itself, and ignores the request to end.
                 std::future::pending::<()>().await;
             }
             let first = submit_to(ShardId(1), move || drop(blow)).await;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::{Instant, context};
 
-/// When, and the how many-th timer: equal times fire in the order in which they were set.
+/// The due time and the timer's number: timers with equal times fire in the order in which they were set.
 type Key = (Instant, u64);
 
 /// The timers of one shard.
@@ -42,7 +42,7 @@ impl Timers {
     }
 }
 
-/// Where a timer is.
+/// The state of a timer.
 #[derive(Debug)]
 enum SleepState {
     /// Counted from the first poll.
@@ -76,7 +76,7 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let waker = cx.waker().clone();
         let state = &mut self.0;
-        // What the tree no longer needs is handed out and dropped here, after the context was left.
+        // Wakers that the tree no longer needs are handed out and dropped here, after the context was left.
         let (done, _unused) = context::with(|context| {
             let at = match *state {
                 SleepState::After(duration) => context.now + duration,

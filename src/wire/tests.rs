@@ -5,8 +5,8 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 
-/// Feeds a decoder with these messages, with each of them cut, changed and lengthened, and with random bytes: it may refuse all
-/// of that and must not panic, and what it accepts must stay the same when it is encoded again.
+/// Feeds a decoder with these messages, with each of them cut, changed and lengthened, and with random bytes: it may
+/// refuse all of that and must not panic, and a message that it accepts must stay the same when it is encoded again.
 pub(crate) fn fuzz<T: Serialize + for<'a> Deserialize<'a> + PartialEq + Debug>(messages: &[T]) {
     let stays = |bytes: &[u8], what: &str| {
         if let Ok(message) = decode::<T>(bytes) {

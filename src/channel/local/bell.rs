@@ -1,13 +1,13 @@
-//! How a rank learns which of its rings hold something new.
+//! The doorbell, by which a rank learns which of its rings hold something new.
 //!
-//! A rank has a doorbell, a word with a bit for each ring that it reads. A writer sets its bit behind each entry; the rank takes all bits
-//! at once. That costs both sides the exchange of a cache line for each message. So the few rings that bring messages now are *watched*:
-//! the rank looks at their next entries in every poll, and says so in a second word, which hardly ever changes; their writers leave the
-//! doorbell alone.
+//! A rank has a doorbell, a word with a bit for each ring that it reads. A writer sets its bit behind each entry; the
+//! rank takes all bits at once. That costs both sides the exchange of a cache line for each message. So the few rings
+//! that bring messages now are *watched*: the rank looks at their next entries in every poll, and lists them in a
+//! second word, which hardly ever changes; their writers leave the doorbell alone.
 //!
-//! Nothing is missed when a rank stops watching: it takes its word back, then looks once more, while a writer completes an entry, then
-//! looks at that word, with a sequentially consistent fence between the two on either side. Of the two looks, one at least sees what the
-//! other side has written.
+//! Nothing is missed when a rank stops watching: it takes its word back, then looks once more, while a writer completes
+//! an entry, then looks at that word, with a sequentially consistent fence between the two on either side. At least one
+//! of the two looks sees the other side's write.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -46,18 +46,19 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// What has been rung, a bit each; cheap, and perhaps too old.
+    /// The rings that were rung, a bit each; cheap, and perhaps too old.
     #[inline]
     pub(super) fn has_rung(segment: &NodeSegment) -> bool {
         segment.doorbell(segment.local()).load(Ordering::Relaxed) != 0
     }
 
-    /// Takes what has been rung.
+    /// Takes the bits of the rings that were rung.
     pub(super) fn take(segment: &NodeSegment) -> u64 {
         segment.doorbell(segment.local()).swap(0, Ordering::Acquire)
     }
 
-    /// The bits of the watched rings that are to be looked at; `has_entry` says of a bit's number whether its ring has something.
+    /// The bits of the watched rings that are to be looked at; `has_entry` gives by a bit's number whether its ring has
+    /// something.
     #[inline]
     pub(super) fn look(&mut self, segment: &NodeSegment, has_entry: impl Fn(u32) -> bool) -> u64 {
         if self.mask == 0 { 0 } else { self.look_at_slots(segment, has_entry) }

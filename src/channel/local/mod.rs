@@ -6,15 +6,15 @@
 //! ```
 //!
 //! Each ordered pair of ranks of a host has a [ring] in the memory that the host shares, and each rank has two more: one up to the leader
-//! with its messages to other hosts, one down from the leader with those from there. So what waits for another host holds up nothing
-//! within this one. The pages of a ring that nobody uses are never touched.
+//! with its messages to other hosts, one down from the leader with those from there. So messages that wait for another
+//! host hold up nothing within this one. The pages of a ring that nobody uses are never touched.
 //!
-//! A payload is copied into a ring, and released with the same poll. A rank has one [doorbell](bell) for all the rings that it reads: a
-//! poll in which nothing has come costs one load of it. Nobody is woken: as with the flags of lanes, a rank that sleeps finds out when it
-//! polls next, at the latest by its helper.
+//! A payload is copied into a ring, and released with the same poll. A rank has one [doorbell](bell) for all the rings
+//! that it reads: a poll in which nothing has come costs one load of it. No rank is woken: as with the flags of lanes,
+//! a rank that sleeps sees the message when it polls next, at the latest by its helper.
 //!
-//! What the leader does with messages to and from other hosts is described at [relay]. A message keeps the header that its sender has
-//! given it; a rank takes nothing that names a sender from which it cannot have come.
+//! The leader's handling of messages to and from other hosts is described at [relay]. A message keeps the header that
+//! its sender has given it; a rank takes nothing that names a sender from which it cannot have come.
 
 mod bell;
 mod relay;
@@ -51,7 +51,7 @@ fn relay_bit(from: u32) -> u64 {
     bit(from) << BITS
 }
 
-/// What a rank has to do with the messages of other hosts.
+/// A rank's part in the messages of other hosts.
 #[derive(Debug)]
 enum Upwards {
     /// There are none.
@@ -75,16 +75,16 @@ pub(super) struct Local {
     readers: Vec<Reader>,
     upwards: Upwards,
     bell: Bell,
-    /// Rings to look at though the bell does not say so.
+    /// Rings to look at although the bell does not name them.
     due: u64,
-    /// Tokens of what was copied.
+    /// Tokens of copied payloads.
     copied: Vec<SendToken>,
     losses: Vec<PeerLoss>,
 }
 
 impl Local {
-    /// The messages of a rank whose host shares `segment`. A leader says how large the fragments are that its channels take to every other
-    /// leader, `None` if there is none.
+    /// The messages of a rank whose host shares `segment`. On a leader `fragment` gives the size of the fragments that
+    /// its channels take to every other leader, `None` if there is none.
     pub(super) fn new(
         segment: Arc<NodeSegment>,
         grid: Grid,
@@ -198,7 +198,7 @@ impl Local {
         }
     }
 
-    /// Hands what has come to the inbox; whether anything had.
+    /// Hands received messages to the inbox; true if there were any.
     #[inline]
     pub(super) fn receive(&mut self, inbox: &mut dyn Inbox) -> bool {
         let Self { segment, readers, upwards, .. } = self;
@@ -263,7 +263,7 @@ impl Local {
         any
     }
 
-    /// Sends messages of this host on to others, by `send`, and releases what was copied. True if anything was done.
+    /// Sends messages of this host on to others, by `send`, and releases copied payloads. True if anything was done.
     #[inline]
     pub(super) fn transmit(
         &mut self,
@@ -282,7 +282,8 @@ impl Local {
         any
     }
 
-    /// The inbox of the channels to other leaders: what is on its way to other ranks, and back, does not reach `inbox`.
+    /// The inbox of the channels to other leaders: messages on their way to other ranks, and back, do not reach
+    /// `inbox`.
     pub(super) fn through<'a>(&'a mut self, inbox: &'a mut dyn Inbox) -> Through<'a> {
         Through { local: self, inbox }
     }

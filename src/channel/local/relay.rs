@@ -1,16 +1,17 @@
-//! What a leader does for the other ranks of its host: it sends their messages on to the leaders of other hosts, and hands on what
-//! comes from there.
+//! The leader's work for the other ranks of its host: it sends their messages on to the leaders of other hosts, and
+//! hands on the messages from there.
 //!
 //! A message that is sent on stays in the up ring that it came by, from where the channel sends it, header and payload, as the payload
-//! of a [`Relay`](MessageKind::Relay) message that names the destination. So it is covered by the channel's CRC as all that goes between
-//! hosts is, and the leader keeps no copy. Its room in the ring is given back when the channel releases it: a rank whose messages
-//! cannot be sent on finds its ring full.
+//! of a [`Relay`](MessageKind::Relay) message that names the destination. So it is covered by the channel's CRC like
+//! all messages between hosts, and the leader keeps no copy. Its room in the ring is given back when the channel
+//! releases it: a rank whose messages cannot be sent on finds its ring full.
 //!
-//! The other leader never makes its channel wait, behind which the messages of collectives would wait as well: what a destination
-//! cannot take yet is copied and held. A window bounds that, per leader and destination: no more than [`WINDOW`] bytes are on the way
-//! or held, and the destination's leader reports (by [`Relayed`](MessageKind::Relayed)) what was taken, whenever a quarter of
-//! the window was. So one destination that takes nothing stops what goes to it, and the ring of a rank that sends nothing else; it stops no
-//! other rank. A ring, a window and what is held depend on no message of the other direction: there is no cyclic wait.
+//! The other leader never makes its channel wait, behind which the messages of collectives would wait as well: a
+//! message that its destination cannot take yet is copied and held. A window bounds that, per leader and destination:
+//! no more than [`WINDOW`] bytes are on the way or held, and the destination's leader reports (by
+//! [`Relayed`](MessageKind::Relayed)) the bytes taken, whenever they make a quarter of the window. So one destination
+//! that takes nothing stops the messages to it, and the ring of a rank that sends nothing else; it stops no other rank.
+//! A ring, a window and the held messages depend on no message of the other direction: there is no cyclic wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
@@ -28,7 +29,8 @@ use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::PeerLoss;
 
-/// Bytes that one leader's messages to one rank may take, on the way or held: what a round trip of 50 us brings at 40 Gb/s.
+/// Bytes that one leader's messages to one rank may take, on the way or held: those of a round trip of 50 us at 40
+/// Gb/s.
 const WINDOW: u32 = 256 << 10;
 const _: () = assert!(4 * (HEADER_BYTES + MAX_PAYLOAD) < WINDOW as usize);
 
@@ -58,15 +60,15 @@ fn token_of(of: Number) -> SendToken {
     SendToken(u64::from(of.number) << 32 | TOKEN | u64::from(of.from))
 }
 
-/// What was sent to a rank of another host. Counts are modulo 2^32.
+/// The bytes sent to a rank of another host. Counts are modulo 2^32.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     bytes: u32,
-    /// What its leader has reported as taken.
+    /// The bytes that its leader has reported as taken.
     taken: u32,
 }
 
-/// What has come from another leader for a rank of this host.
+/// The bytes that came from another leader for a rank of this host.
 #[derive(Clone, Copy, Debug, Default)]
 struct Came {
     taken: u32,
@@ -91,7 +93,7 @@ pub(super) struct Relay {
     ups: Vec<Reader>,
     /// By local rank; the leader's own is not used.
     downs: Vec<Writer>,
-    /// What this rank itself sends to ranks that are no leaders.
+    /// This rank's own messages to ranks that are no leaders.
     own: Writer,
     /// Up rings with something new, by [`bit`].
     due: u64,
@@ -172,7 +174,7 @@ impl Relay {
         self.is_closed || !self.has_work() && self.ups.iter().all(Reader::is_settled)
     }
 
-    /// Sends on what can be, and reports what was taken here; whether anything was sent.
+    /// Sends on as many messages as possible, and reports the bytes taken here; true if anything was sent.
     pub(super) fn send_on(
         &mut self,
         segment: &NodeSegment,
@@ -279,7 +281,7 @@ impl Relay {
         Disposition::Consumed
     }
 
-    /// Hands on what was held; whether anything was.
+    /// Hands on held messages; true if any was handed on.
     pub(super) fn hand_on(
         &mut self,
         segment: &NodeSegment,
@@ -314,7 +316,7 @@ impl Relay {
         self.may_go = true;
     }
 
-    /// The leader of a rank has reported what was taken for it.
+    /// The leader of a rank has reported the bytes taken for it.
     fn on_report(&mut self, from: Rank, to: Rank, taken: u32) -> Disposition {
         if from != self.grid.leader_of(self.grid.node_of(to)) {
             return Disposition::Refused(Refusal::Malformed);
@@ -370,7 +372,8 @@ impl Relay {
     }
 }
 
-/// Where a message in an up ring goes: the rank, its leader, and the bytes to send; `None` if it makes no sense.
+/// The destination of a message in an up ring: the rank, its leader, and the bytes to send; `None` if it makes no
+/// sense.
 fn destination(message: &Message<'_>, grid: Grid, source: Rank) -> Option<(Rank, Rank, Span)> {
     let to = Rank(message.to.checked_sub(1)?);
     let sound = Header::parse(message.header).is_ok_and(|header| header.src == source)

@@ -12,10 +12,11 @@
 //!
 //! Three words order all accesses, each written by one side only:
 //!
-//! - The writer clears the word of the *next* entry, writes header and payload, then the entry's own word with release ordering. So a
-//!   reader that has acquired a word sees the entry, and behind it a word that is zero or complete, never what lay there a lap ago.
-//! - The reader stores how far it has read with release ordering, and reads nothing before that any more. The writer acquires it before
-//!   it overwrites what lay there. One line stays free for the cleared word.
+//! - The writer clears the word of the *next* entry, writes header and payload, then the entry's own word with release
+//!   ordering. So a reader that has acquired a word sees the entry, and behind it a word that is zero or complete,
+//!   never that of a lap ago.
+//! - The reader stores how far it has read with release ordering, and reads nothing before that any more. The writer
+//!   acquires it before it overwrites those bytes. One line stays free for the cleared word.
 //! - A reader learns from the [bell](super::bell) that there is something to acquire.
 //!
 //! A message that cannot be taken yet stays where it is, and later ones are taken before it. Whatever the other side has written, this
@@ -47,11 +48,11 @@ const BURST: usize = 64;
 const _: () = assert!(WORD + HEADER_BYTES == LINE && RING.is_multiple_of(LINE));
 const _: () = assert!(4 * (LINE + MAX_PAYLOAD) < RING);
 
-/// What lies in a ring can come from no writer or reader of this version.
+/// The content of a ring can come from no writer or reader of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Garbled;
 
-/// Why a message was not written.
+/// The reason why a message was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PushError {
     /// There is no room until the reader has read.
@@ -73,7 +74,7 @@ pub(super) struct Writer {
     ring: Ring,
     /// Bytes written since the beginning.
     tail: u64,
-    /// Bytes read, as far as this side knows.
+    /// Bytes read, as last seen by this side.
     head: u64,
 }
 
@@ -145,7 +146,7 @@ impl Message<'_> {
     }
 }
 
-/// What became of a message that was offered.
+/// The outcome of offering a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Offered {
     /// It is not needed any more.
@@ -164,7 +165,7 @@ struct Kept {
     at: usize,
     len: usize,
     to: u32,
-    /// Where the next entry begins, in bytes since the beginning.
+    /// The beginning of the next entry, in bytes since the ring's beginning.
     end: u64,
     state: Offered,
 }
@@ -186,7 +187,7 @@ pub(super) struct Reader {
     ring: Ring,
     /// The next entry that nobody has looked at, in bytes since the beginning.
     cursor: u64,
-    /// What was given back, likewise.
+    /// The bytes given back, likewise.
     head: u64,
     /// From there on: the entries up to the cursor.
     kept: VecDeque<Kept>,
@@ -212,7 +213,7 @@ impl Reader {
         segment.ring_word(self.ring, at).load(Ordering::Relaxed) != 0 && !self.is_broken
     }
 
-    /// Offers what waits and what has come.
+    /// Offers kept messages again, then new ones.
     ///
     /// # Errors
     /// [`Garbled`] once; after that the ring is not looked at any more.
@@ -302,7 +303,7 @@ impl Reader {
                 }
                 end = self.cursor + entry(len) as u64;
             }
-            // A writer keeps its hands off what was not given back.
+            // A writer does not overwrite room that was not given back.
             if end - self.head > RING as u64 {
                 return Err(Garbled);
             }
@@ -324,7 +325,7 @@ impl Reader {
         Some(to)
     }
 
-    /// Gives the room of what is not needed any more back.
+    /// Gives the room of messages that are not needed any more back.
     fn give_back(&mut self, segment: &NodeSegment) {
         let mut head = self.head;
         while let Some(kept) = self.kept.front().filter(|kept| kept.state == Offered::Taken) {

@@ -72,7 +72,7 @@ fn two_hosts(sim: &Sim, over_tcp: bool) -> Vec<UpChannels> {
     all
 }
 
-/// What a rank has received: of each sender the numbers of its messages.
+/// The messages that a rank has received: their numbers by sender.
 #[derive(Default)]
 struct Post {
     came: BTreeMap<u32, Vec<u64>>,
@@ -116,7 +116,7 @@ fn header_of(src: Rank, number: u64, len: usize) -> Header {
     }
 }
 
-/// A rank that sends what it has to, and counts what comes.
+/// A rank that sends its messages, and counts those that come.
 struct Member {
     rank: Rank,
     up: UpChannels,
@@ -127,7 +127,7 @@ struct Member {
     full: Vec<Rank>,
     posted: usize,
     sleeps: bool,
-    /// What was sent from.
+    /// The memory that was sent from.
     memory: Vec<Owned>,
 }
 
@@ -315,7 +315,7 @@ fn full_queues_in_both_directions_drain() {
     assert!(done);
 }
 
-/// A rank that is stopped, or dead and not yet found to be: its ring is full, and what goes elsewhere goes on.
+/// A rank that is stopped, or dead and not yet found to be: its ring is full, and messages to others go on.
 #[test]
 fn a_rank_that_does_not_poll_fills_its_rings_only() {
     const MESSAGES: u64 = 200;

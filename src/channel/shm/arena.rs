@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use super::layout::{HUGE, PAGE};
 use super::segment::NodeSegment;
 
-/// What of an arena is handed out: lengths by offset, all multiples of a page. First fit.
+/// The ranges of an arena that are handed out: lengths by offset, all multiples of a page. First fit.
 #[derive(Debug, Default)]
 pub(super) struct Arena {
     live: BTreeMap<usize, usize>,
@@ -74,7 +74,7 @@ impl Drop for SharedMemory {
             return;
         }
         let mut arena = self.segment.arena.lock().unwrap_or_else(PoisonError::into_inner);
-        // The pages go while nobody else can be given them.
+        // The pages are released under the lock, before they can be handed out again.
         if let Some(len) = arena.put(self.offset) {
             self.segment.empty(self.offset, len);
         }

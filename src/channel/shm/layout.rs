@@ -1,4 +1,4 @@
-//! Where things lie in the segment; pure arithmetic, the same in every process.
+//! The places of things in the segment; pure arithmetic, the same in every process.
 
 /// Bytes of a cache line; two are fetched together on many machines, hence flags stand 128 apart.
 pub(super) const LINE: usize = 64;
@@ -24,7 +24,7 @@ const FLAGS: usize = 4;
 /// Cells of a rank: operation n uses cell n mod 2.
 const CELLS: usize = 2;
 
-/// What the size of a segment depends on.
+/// The parameters of a segment's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     /// Ranks of the node.
@@ -39,7 +39,7 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// The same with arenas for which a process that may still map `room` bytes has the address space: they take half of
-    /// what the rest of the segment leaves, for a program needs some besides.
+    /// the room beside the rest of the segment, for a program needs some besides.
     pub(super) fn within(self, room: u64) -> Self {
         let Some(bare) = Layout::new(Self { arena_bytes: 0, ..self }) else { return self };
         let half = usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(bare.total()) / 2;
@@ -70,7 +70,7 @@ pub(super) const LANE_BYTES_AT: usize = 24;
 pub(super) const ABORT_AT: usize = APART;
 /// Payload bytes of a message that the leader relays, plus one; 0 before it has said.
 pub(super) const RELAY_AT: usize = 40;
-/// The operation that ranks disagree about, and what the votes say of it.
+/// The operation that ranks disagree about, and the result of their votes.
 pub(super) const DISPUTE_AT: usize = 2 * APART;
 pub(super) const VERDICT_AT: usize = 3 * APART;
 /// Why a rank has given up: which one and a state, the length, the text.
@@ -117,12 +117,12 @@ impl Layout {
         self.rank(local)
     }
 
-    /// Which of the rank's rings may hold something new.
+    /// The bits of the rank's rings that may hold something new.
     pub(super) fn doorbell(&self, local: u32) -> Option<usize> {
         Some(self.rank(local)? + APART)
     }
 
-    /// Which of the rank's rings are looked at anyway.
+    /// The bits of the rank's rings that are watched without the doorbell.
     pub(super) fn watched(&self, local: u32) -> Option<usize> {
         Some(self.rank(local)? + 2 * APART)
     }
@@ -132,12 +132,12 @@ impl Layout {
         (ring < self.ring_count()).then(|| self.rings + ring as usize * RING)
     }
 
-    /// How far a ring was read.
+    /// The counter of the bytes read from a ring.
     pub(super) fn ring_head(&self, ring: u32) -> Option<usize> {
         (ring < self.ring_count()).then(|| self.heads + ring as usize * APART)
     }
 
-    /// One for each ordered pair of ranks, and two for what each rank exchanges with other nodes by the leader.
+    /// One for each ordered pair of ranks, and two for each rank's exchange with other nodes by the leader.
     fn ring_count(&self) -> u32 {
         self.shape.ranks * (self.shape.ranks + 1)
     }
@@ -175,7 +175,7 @@ impl Layout {
         (local < self.shape.ranks).then(|| self.arenas + self.arena * local as usize)
     }
 
-    /// Where all areas of all lanes lie, and their length in bytes.
+    /// The place of all areas of all lanes, and their length in bytes.
     #[cfg(feature = "cuda")]
     pub(super) fn lanes(&self) -> (usize, usize) {
         (self.lanes, self.shape.lanes as usize * (self.shape.ranks as usize + 1) * self.area)

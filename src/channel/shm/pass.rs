@@ -1,8 +1,8 @@
-//! How the segment's descriptor reaches the other ranks of the node: over a UNIX socket in the abstract namespace.
+//! Passes the segment's descriptor to the other ranks of the node: over a UNIX socket in the abstract namespace.
 //!
 //! The socket's name is derived from the group's secret, so it cannot be guessed without it; both sides check that the other
-//! process belongs to the same user and knows the secret's proof. The others come first and say how much they can map; local
-//! rank 0 then makes a segment that all of them can, and passes it on. Where it cannot, it sends them the reason.
+//! process belongs to the same user and has the secret's proof. The others come first and send how much they can map;
+//! local rank 0 then makes a segment that all of them can, and passes it on. Where it cannot, it sends them the reason.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -17,13 +17,13 @@ use super::sys;
 use crate::group::error::{ExchangeError, Missing};
 use crate::key::Key;
 
-/// Between two looks for a connection.
+/// The interval of the checks for a connection.
 const PAUSE: Duration = Duration::from_millis(1);
 /// The timeout of a silent connection.
 const SILENCE: Duration = Duration::from_secs(5);
 /// The first byte of local rank 0's answer: the descriptor comes with it, and behind it the arena's size.
 const SEGMENT: u8 = 1;
-/// The same: a text says why there is none.
+/// The first byte of an answer without a segment: a text with the reason follows.
 const REFUSAL: u8 = 0;
 /// The longest text of a refusal that is read, in bytes.
 const LONGEST_REFUSAL: u64 = 4096;
@@ -45,7 +45,7 @@ pub(crate) enum PassError {
     /// Local rank 0 made no segment.
     #[error("the first rank of this host made no shared memory for it: {why}")]
     First {
-        /// What it said; or that it is gone.
+        /// Its reason; or that it is gone.
         why: String,
     },
     /// A rank of the job has ended meanwhile.
@@ -56,7 +56,7 @@ pub(crate) enum PassError {
     Gone {
         /// Its number in the job.
         rank: u32,
-        /// What the connection to it said.
+        /// The error of the connection to it.
         why: io::Error,
     },
     /// A rank did not connect in time.
@@ -67,7 +67,7 @@ pub(crate) enum PassError {
     Missing {
         /// Those that did not come.
         missing: Missing,
-        /// How long it was waited.
+        /// The time waited.
         waited: Duration,
     },
 }
@@ -76,8 +76,9 @@ pub(crate) enum PassError {
 type Check<'a> = &'a mut dyn FnMut() -> Result<(), ExchangeError>;
 
 /// The segment of this node, shared with its other ranks. Every rank of the node calls it: local rank 0 makes the
-/// segment and passes it on, the others fetch it. `secret` is the group's. The arena is smaller than the shape says where a
-/// rank's address space is limited. `check` is called while others are waited for, and fails when they cannot come any more.
+/// segment and passes it on, the others fetch it. `secret` is the group's. The arena is smaller than in the shape where
+/// a rank's address space is limited. `check` is called while others are waited for, and fails when they cannot come
+/// any more.
 ///
 /// # Errors
 /// If the others do not come before the deadline, or memory cannot be had.
@@ -126,7 +127,7 @@ fn give(
         Ok(segment)
     });
     made.inspect_err(|error| {
-        // Who has the segment already reads no more.
+        // A rank that has the segment already reads no more.
         let refusal = [&[REFUSAL], error.to_string().as_bytes()].concat();
         for rank in &waiting {
             if let Err(error) = (&rank.stream).write_all(&refusal) {
@@ -178,7 +179,7 @@ fn gather(
     Ok(())
 }
 
-/// Reads what a rank begins with.
+/// Reads and checks a rank's first message.
 fn welcome(mut stream: UnixStream, key: &Key) -> io::Result<WaitingRank> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(SILENCE))?;

@@ -1,4 +1,4 @@
-//! The memory of the rings between ranks. What lies in them, and who may touch it when, is the matter of
+//! The memory of the rings between ranks. Their content, and who may touch it when, is the matter of
 //! [`local`](crate::channel::local).
 #![allow(unsafe_code)]
 
@@ -29,7 +29,7 @@ impl NodeSegment {
         self.ring_between(self.ranks(), to)
     }
 
-    /// How far a ring was read, in bytes since its beginning; its reader's.
+    /// The bytes read from a ring since its beginning; written by its reader.
     #[inline]
     pub(crate) fn ring_head(&self, ring: Ring) -> &AtomicU64 {
         self.word(self.layout.ring_head(ring.0))
@@ -41,8 +41,8 @@ impl NodeSegment {
         self.word(self.in_ring(ring, at, 8))
     }
 
-    /// Copies bytes into a ring, of which this rank is the writer; false if they do not lie in it. Its reader does not read them before
-    /// a word says that they are there.
+    /// Copies bytes into a ring, of which this rank is the writer; false if they do not lie in it. Its reader does not
+    /// read them before a word announces them.
     #[inline]
     pub(crate) fn ring_store(&self, ring: Ring, at: usize, bytes: &[u8]) -> bool {
         self.in_ring(ring, at, bytes.len()).is_some_and(|at| self.mapping.store(at, bytes))
@@ -64,13 +64,13 @@ impl NodeSegment {
         self.mapping.region(self.in_ring(ring, at, len)?, len)?.span(0, len)
     }
 
-    /// Which of a local rank's rings may hold something new, a bit each.
+    /// The rings of a local rank that may hold something new, a bit each.
     #[inline]
     pub(crate) fn doorbell(&self, local: u32) -> &AtomicU64 {
         self.word(self.layout.doorbell(local))
     }
 
-    /// Which of a local rank's rings it looks at without that, likewise.
+    /// The rings that a local rank watches without the doorbell, likewise.
     #[inline]
     pub(crate) fn watched(&self, local: u32) -> &AtomicU64 {
         self.word(self.layout.watched(local))

@@ -1,4 +1,4 @@
-//! The node segment: typed access to what the ranks of a node share.
+//! The node segment: typed access to the memory that the ranks of a node share.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,13 +25,14 @@ pub(crate) use end::{Abort, shortened};
 /// "shouter" and the layout's version.
 const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x06");
 
-/// In the number of an announcement that is being written.
+/// A flag in the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
 
 /// A heartbeat count that only a rank that has left shows (and beats on from, if its helper is late).
 const LEFT: u64 = 1 << 63;
 
-/// In an announcement, in bytes: whether the rank could open the others' tensors; its own one's device address, and handle.
+/// Offsets in an announcement, in bytes: whether the rank could open the others' tensors; its own one's device address,
+/// and handle.
 const AGREED_AT: usize = 40;
 const ADDRESS_AT: usize = 48;
 const HANDLE_AT: usize = 56;
@@ -42,7 +43,7 @@ const _: () =
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum SegmentError {
-    /// The shape is beyond what can be mapped.
+    /// The shape is too large to be mapped.
     #[error("{ranks} ranks with {lanes} lanes of {lane_bytes} bytes do not fit in memory; use smaller lanes")]
     TooLarge {
         /// Ranks of the node.
@@ -57,7 +58,7 @@ pub(crate) enum SegmentError {
     System {
         /// Bytes asked for.
         bytes: usize,
-        /// What it said.
+        /// The system's error.
         why: io::Error,
         /// The limit, as far as it is known.
         remedy: String,
@@ -67,16 +68,17 @@ pub(crate) enum SegmentError {
     Foreign,
 }
 
-/// What a rank says it has started: its operation number, a packed shape, and an identity.
+/// A rank's announcement of an operation that it has started: its number, a packed shape, and an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Announcement {
     /// Number of the rank's operation, from 1.
     pub(crate) number: u64,
-    /// The operation's shape, packed by the one who compares.
+    /// The operation's shape, packed by the comparing side.
     pub(crate) shape: u64,
     /// The tensor's identity, packed likewise.
     pub(crate) identity: u64,
-    /// Where in the rank's arena the tensor lies, plus one; 0 where it lies elsewhere; [`Self::EXPORTED`] where it is exported.
+    /// The tensor's offset in the rank's arena plus one; 0 where it lies elsewhere; [`Self::EXPORTED`] where it is
+    /// exported.
     pub(crate) tensor: u64,
     /// Small operations that the rank had started before: its numbers and those of the cells are two sequences.
     pub(crate) small_before: u64,
@@ -101,7 +103,7 @@ pub struct NodeSegment {
     pub(super) mapping: Mapping,
     pub(super) layout: Layout,
     local: u32,
-    /// What of this rank's arena is handed out.
+    /// The ranges of this rank's arena that are handed out.
     pub(super) arena: Mutex<Arena>,
     fenced: AtomicBool,
     /// A watch on each process, opened when its id is first needed.
@@ -210,7 +212,7 @@ impl NodeSegment {
         self.word(self.layout.life(self.local).map(|at| at + 8)).store(0, Ordering::Release);
     }
 
-    /// Whether a local rank has left in good order; all that it had to say is seen after this.
+    /// Whether a local rank has left in good order; all its earlier writes are seen after this.
     pub(crate) fn has_left(&self, local: u32) -> bool {
         self.word(self.layout.life(local)).load(Ordering::Acquire) >= LEFT
     }
@@ -264,7 +266,7 @@ impl NodeSegment {
         word & !UNFINISHED >= number
     }
 
-    /// What a local rank has announced as its operation `number`; `None` before it has, or when it was overwritten.
+    /// A local rank's announcement of its operation `number`; `None` before it is made, or when it was overwritten.
     pub(crate) fn announcement(&self, local: u32, number: u64) -> Option<Announcement> {
         let at = self.layout.announcement(local, number)?;
         let read = |offset: usize, order| self.word(Some(at + offset)).load(order);
@@ -276,7 +278,7 @@ impl NodeSegment {
         same.then_some(Announcement { number, shape, identity, tensor, small_before })
     }
 
-    /// How a local rank's tensor of operation `number` is opened; only while that is announced as exported.
+    /// The handle of a local rank's tensor of operation `number`; only while that is announced as exported.
     fn export(&self, local: u32, number: u64) -> Option<ExportedTensor> {
         let at = self.layout.announcement(local, number)?;
         let word = |at| self.word(Some(at)).load(Ordering::Acquire);
@@ -297,7 +299,7 @@ impl NodeSegment {
         self.word(self.layout.life(self.local).map(|at| at + 24)).store(1, Ordering::Release);
     }
 
-    /// Whether no accelerator of a local rank touches any tensor: it says so, or its process has ended.
+    /// Whether no accelerator of a local rank touches any tensor: the rank has announced it, or its process has ended.
     pub(crate) fn is_quiesced(&self, local: u32) -> bool {
         self.word(self.layout.life(local).map(|at| at + 24)).load(Ordering::Acquire) == 1
             || self.is_gone(local)
@@ -318,7 +320,8 @@ impl NodeSegment {
         self.mapping.region(self.layout.arena(local)?.checked_add(offset)?, len)
     }
 
-    /// Where in this rank's arena `len` bytes at `address` lie; `None` if they do not, or are no longer shared.
+    /// The offset in this rank's arena of `len` bytes at `address`; `None` if they lie elsewhere, or are no longer
+    /// shared.
     pub(crate) fn locate(&self, address: *const u8, len: usize) -> Option<usize> {
         let arena = self.arena_at(0, self.layout.arena_bytes())?;
         let offset = address.addr().checked_sub(arena.addr().get())?;
@@ -336,8 +339,8 @@ impl NodeSegment {
         }
     }
 
-    /// Takes a piece of this rank's arena away from the other ranks, contents included: whatever they write there from now
-    /// on does not arrive here. After this no tensor of this rank is shared any more.
+    /// Takes a piece of this rank's arena away from the other ranks, contents included: their later writes do not
+    /// arrive here. After this no tensor of this rank is shared any more.
     pub(crate) fn fence(&self, offset: usize, len: usize) {
         self.fenced.store(true, Ordering::Release);
         if let Some(at) = self.layout.arena(self.local)
@@ -396,11 +399,11 @@ fn system(layout: &Layout, why: io::Error) -> SegmentError {
 /// Bytes of payload that travel in the cell's first line, beside its sequence word.
 const INLINE: usize = 40;
 
-/// Where in the first line the number of started operations lies.
+/// The offset, in the first line, of the number of started operations.
 const STARTED_AT: usize = 16 + INLINE;
 const _: () = assert!(STARTED_AT + 8 <= LINE, "it lies in the same line");
 
-/// What a rank says of the small operation in a cell.
+/// A rank's facts about the small operation in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag {
     /// The operation, [packed](super::pack_small).
@@ -492,7 +495,8 @@ impl NodeMemory for NodeSegment {
         if self.has_announced(local, number) {
             return None;
         }
-        // It has not come so far. It runs something else if it has begun a small operation more than another rank had before.
+        // It has not come so far. It runs another operation if it has begun a small one more than another rank had
+        // before.
         let before = (0..self.ranks()).find_map(|local| self.announcement(local, number))?.small_before;
         let tag = self.cell(local, before + 1).tag()?;
         // The tag is newer than an announcement would be.

@@ -64,7 +64,7 @@ impl Mapping {
         let map = ManuallyDrop::new(MmapOptions::new().len(len).map_raw(&fd)?);
         count_forks();
         let this = Self { map, fd, forks: fork_generation() };
-        // A wish.
+        // Only advice: a failure does no harm.
         let _ = this.map.advise(Advice::HugePage);
         this.map.advise(Advice::DontFork)?;
         Ok(this)
@@ -82,8 +82,8 @@ impl Mapping {
         Ok(rustix::fs::fallocate(&self.fd, flags, offset as u64, len as u64)?)
     }
 
-    /// Takes the pages of a range, rounded out to whole ones, out of the shared memory: this process keeps what they hold,
-    /// and what others write from now on stays theirs. This process's threads may go on reading and writing meanwhile.
+    /// Takes the pages of a range, rounded out to whole ones, out of the shared memory: this process keeps their
+    /// content, and later writes of others stay theirs. This process's threads may go on reading and writing meanwhile.
     pub(super) fn make_private(&self, offset: usize, len: usize) -> io::Result<()> {
         let start = offset / PAGE * PAGE;
         let end = offset.checked_add(len).and_then(|end| end.checked_next_multiple_of(PAGE));
@@ -189,7 +189,7 @@ impl Drop for Mapping {
     }
 }
 
-/// A process whose end is looked for.
+/// A watch for the end of a process.
 #[derive(Debug)]
 pub(super) enum Watch {
     /// By a descriptor that becomes readable then.

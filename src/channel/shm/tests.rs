@@ -42,7 +42,7 @@ fn get(piece: &SharedMemory, at: usize) -> u8 {
     unsafe { piece.as_ptr().add(at).read_volatile() }
 }
 
-/// What local rank 2 has published as small operation `number`.
+/// The bytes that local rank 2 has published as small operation `number`.
 fn read(segment: &NodeSegment, number: u64, len: usize) -> Option<(u64, Vec<u8>)> {
     // SAFETY: nothing is published meanwhile.
     unsafe { segment.cell(2, number).read(len) }.map(|(tag, bytes)| {
@@ -200,7 +200,7 @@ fn a_rank_that_does_not_come_is_missed() {
     }
 }
 
-/// All ranks of a node, each on a thread, with what they are told.
+/// All ranks of a node, each on a thread, with their results.
 fn meeting(
     secret: u8,
     ranks: impl IntoIterator<Item = (u32, Shape)>,
@@ -312,7 +312,7 @@ fn shared_tensors_are_seen_by_all_and_go_back_zeroed() {
     assert_eq!(peek(theirs, 4999), 7);
     assert!(matches!(ranks[1].tensor(2, 0, 5000), TensorView::Private));
     assert!(matches!(ranks[1].tensor(0, 0, 5000), TensorView::Unknown));
-    // What reaches beyond the arena is nobody's tensor, and another operation's tensor is not this one's.
+    // A range that reaches beyond the arena is nobody's tensor, and another operation's tensor is not this one's.
     assert!(matches!(ranks[2].tensor(1, 0, SHAPE.arena_bytes + 1), TensorView::Private));
     ranks[0].announce(announcement(1, at, 2), None);
     assert!(matches!(ranks[2].tensor(0, 0, 5000), TensorView::Unknown));

@@ -12,7 +12,7 @@ pub(crate) fn pack(shape: &Shape) -> u64 {
     shape.count << 16 | u64::from(shape.code())
 }
 
-/// A tensor in one word: what is outside the table by its root.
+/// A tensor's identity in one word: outside the table, by its root.
 pub(crate) fn pack_identity(identity: &Identity) -> u64 {
     match *identity {
         Identity::Registered { generation, tensor, instance } => {

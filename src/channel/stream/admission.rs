@@ -1,4 +1,4 @@
-//! Connections that were accepted and whose peers have not authenticated themselves yet.
+//! Accepted connections whose peers have not authenticated themselves yet.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(super) struct Candidate<Id> {
     pub(super) said: Vec<u8>,
 }
 
-/// The candidates, and who is still awaited.
+/// The candidates, and the peers that are still awaited.
 #[derive(Debug)]
 pub(super) struct Admission<Id> {
     /// In the order in which they came, which is that of their deadlines.
@@ -41,7 +41,8 @@ impl<Id: Copy + PartialEq> Admission<Id> {
         Self { candidates: VecDeque::new(), awaited, refused: 0 }
     }
 
-    /// Who has to go before another can be admitted: the oldest, where there are too many. All expected peers may connect at once.
+    /// The candidate that has to go before another can be admitted: the oldest, where there are too many. All expected
+    /// peers may connect at once.
     pub(super) fn crowded_out(&self) -> Option<Id> {
         let is_full = self.candidates.len() >= MAX_UNAUTHENTICATED + self.awaited;
         self.candidates.front().filter(|_| is_full).map(|oldest| oldest.id)
@@ -82,7 +83,7 @@ impl<Id: Copy + PartialEq> Admission<Id> {
         self.candidates.retain(|candidate| candidate.id != id);
     }
 
-    /// Who has to answer next, and by when.
+    /// The candidate that has to answer next, and by when.
     pub(super) fn next_due(&self) -> Option<(Id, Instant)> {
         self.candidates.front().map(|candidate| (candidate.id, candidate.until))
     }

@@ -1,4 +1,5 @@
-//! What has come from a peer and cannot be taken yet. While there is much of it, the peer's connections are left unread.
+//! Frames that have come from a peer and cannot be taken yet. While there are many, the peer's connections are left
+//! unread.
 
 use std::collections::VecDeque;
 
@@ -29,7 +30,7 @@ impl Early {
     }
 }
 
-/// What waits to be taken.
+/// The frames that wait to be taken.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     early: VecDeque<Early>,
@@ -65,7 +66,7 @@ impl Backlog {
         }
     }
 
-    /// Offers what was kept once more.
+    /// Offers the kept frames once more.
     pub(super) fn offer_again(&mut self, inbox: &mut dyn Inbox) {
         let bytes = &mut self.bytes;
         self.early.retain(|early| {

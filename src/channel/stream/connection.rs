@@ -1,8 +1,8 @@
-//! One connection: what is written to it, and the frames that are read from it.
+//! One connection: the frames that are written to it and read from it.
 //!
-//! A frame is a head and a payload. The head is 4 bytes that say what it is and how long its payload is, the message
-//! header, and 4 bytes of CRC32C over both and over the payload's own CRC32C (zero where the group does without).
-//! Numbers are little endian.
+//! A frame is a head and a payload. The head is 4 bytes with the kind of the frame and the length of its payload, the
+//! message header, and 4 bytes of CRC32C over both and over the payload's own CRC32C (zero where the group does
+//! without). Numbers are little endian.
 //!
 //! | bit 31, 30 | what | payload |
 //! |---|---|---|
@@ -87,7 +87,8 @@ fn head(what: u32, write: impl FnOnce(&mut [u8; HEADER_BYTES]), payload: &[u8], 
     head
 }
 
-/// The CRC of a frame: over what the head has in front of it, and over the payload's, which this leaves in the CRC's place.
+/// The CRC of a frame: over the head's bytes in front of it, and over the payload's CRC, which this leaves in its
+/// place.
 #[inline]
 fn sum_of(head: &mut [u8; HEAD], payload: &[u8]) -> u32 {
     set_sum(head, crc32c(payload).to_le_bytes());
@@ -119,7 +120,7 @@ impl Post {
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionState {
-    /// There is none: it is dialled then, or the peer will.
+    /// There is none: it is dialled then, or by the peer.
     Down(Option<Instant>),
     /// Opened by this side, not yet challenged.
     Dialled,
@@ -140,7 +141,7 @@ pub(super) struct Connection<Id> {
     frames: Frames,
     /// The part of the handshake received so far.
     greeting: Vec<u8>,
-    /// What found no room yet: bytes from an offset on, then an extent.
+    /// Bytes that found no room yet, from an offset on, then an extent.
     bytes: Vec<u8>,
     written: usize,
     extent: Option<(Extent, tcp::ReleaseToken)>,
@@ -199,7 +200,7 @@ impl<Id: Copy> Connection<Id> {
         self.state = ConnectionState::Up;
     }
 
-    /// Where the present part of the handshake is put together.
+    /// The buffer in which the present part of the handshake is put together.
     pub(super) fn greeting(&mut self) -> &mut Vec<u8> {
         &mut self.greeting
     }
@@ -227,7 +228,7 @@ impl<Id: Copy> Connection<Id> {
         !self.bytes.is_empty() || self.extent.is_some()
     }
 
-    /// Writes what found no room before; true if nothing is left.
+    /// Writes the bytes that found no room before; true if nothing is left.
     pub(super) fn flush(&mut self, now: Instant, streams: &mut impl Streams<Id = Id>) -> bool {
         let Some(id) = self.id else { return false };
         while let Some(rest) = self.bytes.get(self.written..).filter(|rest| !rest.is_empty()) {
@@ -248,7 +249,7 @@ impl<Id: Copy> Connection<Id> {
         true
     }
 
-    /// Writes bytes behind what was written; no extent may be stuck.
+    /// Writes bytes behind those written before; no extent may be stuck.
     pub(super) fn write(&mut self, now: Instant, streams: &mut impl Streams<Id = Id>, bytes: &[u8]) {
         let taken = match self.id {
             Some(id) if self.bytes.is_empty() => streams.write(now, id, bytes).unwrap_or(0),
@@ -339,7 +340,7 @@ impl Frames {
     }
 }
 
-/// What a frame is, and how long its payload.
+/// The first word of a head: the kind of the frame, and the length of its payload.
 fn what(head: &[u8]) -> u32 {
     head.first_chunk().map_or(0, |what| u32::from_le_bytes(*what))
 }

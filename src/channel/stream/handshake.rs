@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A proof is HMAC-SHA256 under the session's secret over both ranks, the connection, the flags and both nonces, so none can be
-//! used again. Flag 1 says that frames carry a CRC. An acceptor that has it otherwise says so with a proof of another
-//! kind in place of the welcome. Numbers are little endian.
+//! used again. Flag 1 says that frames carry a CRC. An acceptor with another setting sends a proof of another kind in
+//! place of the welcome. Numbers are little endian.
 
 use shouter_reducer::grid::Rank;
 
@@ -26,14 +26,14 @@ const CLAIM: usize = HELLO - WELCOME;
 
 pub(super) type Nonce = [u8; 16];
 
-/// What a connection is to be.
+/// The connection that an opener claims to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Claim {
-    /// Who opens it.
+    /// The rank that opens it.
     pub(super) from: Rank,
-    /// Who accepts it.
+    /// The rank that accepts it.
     pub(super) to: Rank,
-    /// Which of the connections between them.
+    /// The number of the connection between them.
     pub(super) connection: u32,
     /// Whether frames carry a CRC.
     pub(super) crc: bool,
@@ -56,7 +56,7 @@ enum ProofRole {
     Refuser,
 }
 
-/// What an acceptor has answered to a hello.
+/// The acceptor's answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// The connection is in use from now on.
@@ -76,7 +76,7 @@ impl ProofRole {
 }
 
 impl Answer {
-    /// Whose proof it takes.
+    /// The role that proves it.
     fn role(self) -> ProofRole {
         match self {
             Self::Welcome => ProofRole::Acceptor,
@@ -114,7 +114,7 @@ impl Secrets {
         self.secret.verify(role.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce], proof)
     }
 
-    /// What the opener answers to a challenge.
+    /// The opener's answer to a challenge.
     pub(super) fn hello(&self, challenge: &Nonce, claim: &Claim) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         let numbers = claim.numbers();
@@ -124,7 +124,7 @@ impl Secrets {
         bytes
     }
 
-    /// What a hello claims, if its proof holds.
+    /// The claim of a hello, if its proof holds.
     pub(super) fn check_hello(&self, challenge: &Nonce, bytes: &[u8; HELLO]) -> Option<Claim> {
         let (claim, proof) = bytes.split_at_checked(CLAIM)?;
         let (magic, claim) = claim.split_first_chunk::<8>()?;
@@ -151,7 +151,7 @@ impl Secrets {
         self.prove(answer.role(), challenge, claim)
     }
 
-    /// What the acceptor has answered, if it belongs to the group.
+    /// The acceptor's answer, if it belongs to the group.
     pub(super) fn check_answer(&self, challenge: &Nonce, claim: &Claim, bytes: &[u8]) -> Option<Answer> {
         let answers = [Answer::Welcome, Answer::CrcDiffers];
         answers.into_iter().find(|answer| self.holds(answer.role(), challenge, claim, bytes))

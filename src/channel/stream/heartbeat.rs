@@ -1,4 +1,4 @@
-//! When heartbeats are due, where the provider of connections does not detect a stopped process.
+//! The times of heartbeats, where the provider of connections does not detect a stopped process.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Received frames: messages go to the executor, those that come too early are kept, and what is not the executor's goes
-//! its own way.
+//! Received frames: messages go to the executor, those that come too early are kept, and other frames to their own
+//! receivers.
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::header::Header;
@@ -11,7 +11,7 @@ use super::{Peer, StreamChannel};
 use crate::channel::Inbox;
 
 impl<S: Streams> StreamChannel<S> {
-    /// Hands on what came too early and what was left unread for it.
+    /// Hands on the messages that came too early, then reads the connections that were left unread for them.
     pub(super) fn take_up(&mut self, now: Instant, inbox: &mut dyn Inbox) {
         for index in self.peers.indices() {
             let Some(peer) = self.peers.get_mut(index) else { return };

@@ -1,6 +1,6 @@
 //! Streams of the kernel's TCP: non-blocking sockets, looked at in every poll (epoll, without waiting).
 //!
-//! What is written waits for the poll's end and goes out in few calls; extents are free when the kernel has copied
+//! Written bytes wait for the poll's end and go out in few calls; extents are free when the kernel has copied
 //! them. The kernel acknowledges whether or not the process runs, so the channel sends heartbeats of its own.
 //! No thread sleeps on a socket: the runtime parks for at most some hundred microseconds while a thread waits, and its
 //! helper looks every few milliseconds between calls.
@@ -25,7 +25,7 @@ use socket2::{Domain, Protocol, SockRef, Socket as RawSocket, Type};
 use super::streams::{ConnectError, ConnectionInfo, ListenError, StreamEvent, Streams};
 use socket::{Socket, Stage};
 
-/// The listener's name among those that epoll knows.
+/// The listener's name in epoll.
 const LISTENER: mio::Token = mio::Token(usize::MAX);
 
 /// Announcements taken in one poll.
@@ -37,7 +37,7 @@ const BUFFER: usize = 256 << 10;
 /// Bytes read from one connection in one poll; then the others have theirs.
 const BUDGET: usize = 1 << 20;
 
-/// Between two looks at what was acknowledged, while something is not.
+/// Interval of the polls for acknowledgements, while some are missing.
 const SAMPLE: Duration = Duration::from_millis(1);
 
 /// After this process had no descriptor to spare for a peer that connects.
@@ -63,7 +63,7 @@ struct Slot {
 pub struct KernelStreams {
     poll: Poll,
     ready: Events,
-    /// Until all are in who are expected.
+    /// Open until all expected peers are in.
     listener: Option<TcpListener>,
     local: SocketAddr,
     dead_after: Duration,
@@ -89,7 +89,7 @@ impl KernelStreams {
     /// for `dead_after`.
     ///
     /// # Errors
-    /// [`ListenError`] with what the kernel said.
+    /// [`ListenError`] with the kernel's error.
     pub fn bind(local: SocketAddr, dead_after: Duration) -> Result<Self, ListenError> {
         Self::try_bind(local, dead_after).map_err(|why| ListenError::Socket { local, why })
     }
@@ -203,7 +203,7 @@ impl KernelStreams {
         }
     }
 
-    /// Sees to it that what was queued is written at the poll's end.
+    /// Ensures that queued bytes are written at the poll's end.
     fn mark(&mut self, id: SocketId) {
         if let Some(socket) = self.get_mut(id)
             && !socket.blocked
@@ -213,7 +213,7 @@ impl KernelStreams {
         }
     }
 
-    /// Looks at what was acknowledged.
+    /// Polls for acknowledgements.
     #[cold]
     fn sample(&mut self, now: Instant) {
         self.sample_at = now + SAMPLE;
@@ -452,7 +452,7 @@ impl Streams for KernelStreams {
     }
 }
 
-/// Whether a connection that was asked for has come about.
+/// Whether a connection attempt has succeeded.
 fn progress(socket: &Socket) -> io::Result<bool> {
     if let Some(why) = socket.stream.take_error()? {
         return Err(why);

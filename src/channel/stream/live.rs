@@ -15,7 +15,7 @@ pub(super) enum ConnectionRole {
     Peer { peer: usize, connection: usize },
 }
 
-/// The provider, and what its open connections are for. What has no role was let go of.
+/// The provider, and the roles of its open connections. A connection without a role was let go of.
 pub(super) struct Live<S: Streams> {
     streams: S,
     roles: HashMap<S::Id, ConnectionRole>,
@@ -44,7 +44,7 @@ impl<S: Streams> Live<S> {
         self.roles.len()
     }
 
-    /// What a connection is for; `None` if it was let go of.
+    /// The role of a connection; `None` if it was let go of.
     #[inline]
     pub(super) fn role(&self, id: S::Id) -> Option<ConnectionRole> {
         self.roles.get(&id).copied()

@@ -4,20 +4,20 @@
 //! Two leaders share some connections for data and one for control messages. Posted fragments wait in one queue for
 //! each peer; every connection takes the next one when it has little left to send, so a slow connection slows only
 //! itself (`share.rs`). A fragment is written as header and extent, without a copy where the provider can, and its memory is
-//! free when the provider says so. What arrives is handed to the executor straight from the received chunk.
+//! free when the provider releases it. Received messages are handed to the executor straight from the received chunk.
 //!
 //! | file | what |
 //! |---|---|
-//! | `streams` | what the channel needs of a provider of byte streams |
+//! | `streams` | the operations that the channel uses of a provider of byte streams |
 //! | `stack`, `kernel` | the providers: our own TCP, the kernel's |
 //! | `handshake` | how both ends of a new connection prove that they belong to the group |
 //! | `connection` | one connection: framing |
 //! | `live` | the provider's connections, and the role of each |
 //! | `admission` | connections whose peers have not authenticated themselves |
 //! | `session` | opening, accepting and losing connections |
-//! | `outbox` | what waits to be sent to a peer |
+//! | `outbox` | messages that wait to be sent to a peer |
 //! | `share` | which connection takes the next fragment |
-//! | `inbox`, `backlog` | what is done with received frames; those that come too early |
+//! | `inbox`, `backlog` | the handling of received frames; those that come too early |
 //! | `standing`, `heartbeat` | heartbeats, a peer's and this rank's |
 //! | `side` | messages that are not the executor's |
 //!
@@ -85,7 +85,7 @@ const CONTROL: usize = 0;
 /// Rounds of sharing and sending in one poll.
 const ROUNDS: usize = 4;
 
-/// What a channel needs to know beside its peers.
+/// The channel's parameters besides its peers.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The group's secret.
@@ -119,13 +119,13 @@ pub struct StreamChannel<S: Streams> {
     peers: Peers<Peer<S::Id>>,
     admission: Admission<S::Id>,
     strays: u64,
-    /// When connections have to be there.
+    /// The time by which connections have to be there.
     ready_until: Instant,
     /// When `poll_timers` has something to do.
     alarm: Alarm,
     heartbeat: Heartbeat,
     fenced: bool,
-    /// Tokens of what was copied.
+    /// Tokens of copied payloads.
     copied: Vec<SendToken>,
     now: Instant,
 }
@@ -181,7 +181,7 @@ impl<S: Streams> StreamChannel<S> {
         })
     }
 
-    /// Gives what waits to the connections; true if any took something.
+    /// Gives waiting messages to the connections; true if any took something.
     fn share(&mut self, now: Instant) -> bool {
         let streams = self.live.streams_mut();
         let mut any = false;
@@ -299,7 +299,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
             let info = connection.id().and_then(|id| self.live.streams().info(id));
             !connection.is_stuck() && info.is_none_or(|info| info.unacknowledged == 0)
         };
-        // Who has announced a graceful close and closed will read nothing any more.
+        // A peer that has announced a graceful close and closed will read nothing any more.
         let has_gone = |peer: &Peer<S::Id>| {
             peer.standing.is_leaving() && !peer.connections.get(CONTROL).is_some_and(Connection::is_up)
         };

@@ -1,5 +1,5 @@
-//! What waits to be sent to a peer: fragments, which any connection for data may take, and the messages of the connection for
-//! control.
+//! Messages that wait to be sent to a peer: fragments, which any connection for data may take, and the messages of the
+//! connection for control.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ const CONTROL_QUEUE: usize = 4096;
 /// Side messages that may wait to be sent to a peer.
 const SIDES_QUEUED: usize = 64;
 
-/// What no connection has taken yet.
+/// The messages that no connection has taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     fragments: VecDeque<Post>,
@@ -99,7 +99,8 @@ impl Outbox {
         self.sides.clear();
     }
 
-    /// Gives what waits to the peer's connections; true if any took something. Tokens that are free by that go to `copied`.
+    /// Gives waiting messages to the peer's connections; true if any took something. Tokens that are free by that go to
+    /// `copied`.
     pub(super) fn share<S: Streams>(
         &mut self,
         now: Instant,

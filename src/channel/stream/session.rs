@@ -15,7 +15,7 @@ use super::{CONTROL, StreamChannel};
 use crate::channel::Inbox;
 use crate::channel::up::Loss;
 
-/// Between two tries to connect.
+/// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Peers have at least so long to be connected.
@@ -29,7 +29,7 @@ const DOUBT: Duration = Duration::from_millis(500);
 pub(super) enum Ending {
     /// The peer will send no more.
     Finished,
-    /// What came makes no frames.
+    /// The received bytes make no frames.
     Garbled,
     /// A frame's CRC is wrong.
     Corrupted,
@@ -50,7 +50,7 @@ impl<S: Streams> StreamChannel<S> {
                 }
                 None => {}
             },
-            // What was fenced is no longer the executor's.
+            // After the fence payloads are no longer the executor's.
             StreamEvent::Released(_, token) if !self.fenced => inbox.released(SendToken(token.0)),
             StreamEvent::Dropped(id, token) if self.live.role(id).is_some() => {
                 inbox.released(SendToken(token.0))

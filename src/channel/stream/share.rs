@@ -1,13 +1,13 @@
-//! Which connection takes the next fragment.
+//! Selects the connection that takes the next fragment.
 //!
-//! All connections to a peer draw from one queue, each when little of what it took is still unsent. That alone would
+//! All connections to a peer draw from one queue, each when little of its share is still unsent. That alone would
 //! let a slow connection take a fragment for which all others have to wait at the end. So a connection takes one only
 //! if it can be expected to deliver it before all connections together have delivered everything else that waits.
 
 /// A connection takes no more while so many bytes of it are unsent.
 pub(super) const UNSENT: usize = 48 << 10;
 
-/// What a connection without a measured round trip is taken to move, in bytes per second.
+/// The assumed rate of a connection without a measured round trip, in bytes per second.
 const UNKNOWN_RATE: f64 = 10e6;
 
 /// A connection, as far as sharing goes.
@@ -32,7 +32,7 @@ impl Load {
         }
     }
 
-    /// In how many seconds it will have delivered `len` bytes more.
+    /// Seconds until it will have delivered `len` bytes more.
     fn done(&self, len: usize) -> f64 {
         (self.unacknowledged + len) as f64 / self.rate
     }

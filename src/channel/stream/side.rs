@@ -1,5 +1,5 @@
-//! What a connection for control messages carries beside the executor's: messages of the channel's owner, heartbeats,
-//! and the farewell.
+//! The messages of a connection for control beside the executor's: those of the channel's owner, heartbeats, and the
+//! farewell.
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
@@ -19,7 +19,7 @@ impl<S: Streams> StreamChannel<S> {
         bytes.len() <= MAX_SIDE && peer.outbox.post_side(|| connection::side_frame(bytes, crc))
     }
 
-    /// The next side message that has come, and from whom. To be called until there is none after every
+    /// The next received side message, and its sender. To be called until there is none after every
     /// [`receive`](Self::receive): a peer is not read while 64 of its messages wait.
     pub fn take_side(&mut self) -> Option<(Rank, Vec<u8>)> {
         self.peers.iter_mut().find_map(|(rank, peer)| Some((rank, peer.backlog.take_side()?)))

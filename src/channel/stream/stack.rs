@@ -14,7 +14,7 @@ use super::StreamChannel;
 use super::share::Load;
 use super::streams::{ConnectError, ConnectionInfo, ListenError, StreamEvent, Streams};
 
-/// The TCP options of a group whose dead are found after `dead_after`.
+/// The TCP options of a group whose dead ranks are found after `dead_after`.
 pub fn tcp_options(dead_after: Duration) -> tcp::Options {
     let interval = (dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
     let idle = dead_after.saturating_sub(interval * 4).max(interval);
@@ -139,7 +139,8 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
                 tcp::TcpEvent::Dropped(id, token) => StreamEvent::Dropped(id, token),
                 tcp::TcpEvent::Failed(id, failure) => StreamEvent::Failed(id, failure),
                 tcp::TcpEvent::Closed(id) => StreamEvent::Closed(id),
-                // What found no room is tried again in every poll, and who dials waits for the challenge.
+                // A write that found no room is tried again in every poll, and the connecting side waits for the
+                // challenge.
                 _ => continue,
             });
         }

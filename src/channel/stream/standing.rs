@@ -1,4 +1,4 @@
-//! Whether a peer counts as there: when it was last heard, whether it leaves, what speaks against it.
+//! Whether a peer counts as there: when it was last heard, whether it leaves, and signs against it.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ impl Standing {
         self.doubt.get_or_insert((until, failure));
     }
 
-    /// From when on it counts as lost, and by which failure.
+    /// The time from which it counts as lost, and the failure.
     pub(super) fn doubted(&self) -> Option<(Instant, Failure)> {
         self.doubt
     }

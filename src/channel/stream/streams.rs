@@ -1,4 +1,4 @@
-//! What the channel needs of a provider of byte streams: our own TCP ([`StackStreams`]) or the kernel's
+//! The operations that the channel uses of a provider of byte streams: our own TCP ([`StackStreams`]) or the kernel's
 //! ([`KernelStreams`]).
 //!
 //! [`StackStreams`]: super::StackStreams
@@ -22,7 +22,8 @@ pub enum StreamEvent<Id> {
     Acceptable,
     /// There is something to read: data, or the end of the data.
     Readable(Id),
-    /// The extent of this token was taken, as far as the provider knows, and nothing of it refers to the extent any more.
+    /// The extent of this token was taken, as far as the provider can tell, and nothing of it refers to the extent any
+    /// more.
     Released(Id, ReleaseToken),
     /// The connection has ended before the extent of this token was taken, and nothing refers to the extent any more.
     Dropped(Id, ReleaseToken),
@@ -32,7 +33,7 @@ pub enum StreamEvent<Id> {
     Closed(Id),
 }
 
-/// What a connection looks like at present.
+/// The present state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConnectionInfo {
     /// The peer's address.
@@ -63,7 +64,7 @@ pub enum ConnectError {
     Socket {
         /// The peer.
         remote: SocketAddr,
-        /// What it said.
+        /// The system's error.
         why: io::Error,
     },
 }
@@ -81,16 +82,16 @@ pub enum ListenError {
          files"
     )]
     Socket {
-        /// Where it was to listen.
+        /// The address at which it was to listen.
         local: SocketAddr,
-        /// What it said.
+        /// The system's error.
         why: io::Error,
     },
 }
 
-/// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that was
-/// given as extents until it says [`StreamEvent::Released`] or [`StreamEvent::Dropped`], or until the connection is aborted and
-/// [`drop_waiting`](Self::drop_waiting) was called.
+/// A provider of byte streams: one listener, any number of connections; polled, never blocking. It holds memory that
+/// was given as extents until it reports [`StreamEvent::Released`] or [`StreamEvent::Dropped`], or until the connection
+/// is aborted and [`drop_waiting`](Self::drop_waiting) was called.
 pub trait Streams: 'static {
     /// A connection; a stale one finds nothing.
     type Id: Copy + Eq + Hash + Debug + Send;
@@ -143,7 +144,8 @@ pub trait Streams: 'static {
     /// Copies received bytes into `buffer`, not more than it holds, and returns how many; 0 is the end of the data.
     ///
     /// # Errors
-    /// [`Error::WouldBlock`] if there are none; [`StreamEvent::Readable`] follows. Else why not, which comes as an event too.
+    /// [`Error::WouldBlock`] if there are none; [`StreamEvent::Readable`] follows. Else the failure, which comes as an
+    /// event too.
     fn read(&mut self, now: Instant, id: Self::Id, buffer: &mut [u8]) -> Result<usize, Error>;
 
     /// Hands out received bytes; `None` is the end of the data.
@@ -152,30 +154,30 @@ pub trait Streams: 'static {
     /// As [`read`](Self::read).
     fn read_chunk(&mut self, now: Instant, id: Self::Id) -> Result<Option<Self::Chunk<'_>>, Error>;
 
-    /// What a connection looks like; `None` if it is no more.
+    /// The state of a connection; `None` if it is no more.
     fn info(&self, id: Self::Id) -> Option<ConnectionInfo>;
 
     /// Closes a connection at once, with a reset.
     fn abort(&mut self, now: Instant, id: Self::Id);
 
-    /// What has changed next.
+    /// The next change.
     fn next_event(&mut self) -> Option<StreamEvent<Self::Id>>;
 
     /// Receives. True if anything was received.
     fn receive(&mut self, now: Instant) -> bool;
 
-    /// Sends what was written. True if anything was sent.
+    /// Sends written bytes. True if anything was sent.
     fn transmit(&mut self, now: Instant) -> bool;
 
     /// When the next poll is needed although nothing may arrive.
     fn next_deadline(&self) -> Option<Instant>;
 
-    /// Gives up what was handed over and waits for a device.
+    /// Gives up bytes that were handed over and wait for a device.
     fn drop_waiting(&mut self);
 
     /// Segments dropped because their checksum was wrong.
     fn checksum_dropped(&self) -> u64;
 
-    /// What the devices have counted.
+    /// The counters of the devices.
     fn device_counters(&self) -> DeviceCounters;
 }

@@ -117,7 +117,7 @@ fn fill(memory: &Owned, bytes: &[u8]) {
     }
 }
 
-/// How many bytes a second go each way, in an all-reduce after a first one that warms the connections up.
+/// Bytes a second that go each way, in an all-reduce after a first one that warms the connections up.
 fn goodput(rates: &[u64]) -> f64 {
     const BYTES: usize = 96 << 20;
     let mut sim = Sim::new(1).with_turn(Duration::from_micros(5));
@@ -267,7 +267,7 @@ fn unauthenticated_peers_are_turned_away_and_hold_nothing() {
         let intruder = nodes[2].intruder();
         assert!(done, "{left} operations are left, {} of {CALLS} reset", intruder.reset);
         let up = tcp(nodes[0].member());
-        // Those who call when all are in who are expected are refused by the stack.
+        // Once all expected peers are in, the stack refuses further connections.
         assert!(up.refused() > 0 && up.refused() < CALLS as u64, "{} of {CALLS}", up.refused());
         assert_eq!(up.admission.len(), 0, "at most {most} at once");
         assert_eq!(up.live.len(), usize::from(CONNECTIONS) + 1);

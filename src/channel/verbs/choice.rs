@@ -1,4 +1,4 @@
-//! Which RDMA device and port lead to a peer.
+//! Selects the RDMA device and port that lead to a peer.
 
 use std::fmt;
 use std::net::Ipv6Addr;
@@ -6,7 +6,7 @@ use std::net::Ipv6Addr;
 use serde::{Deserialize, Serialize};
 use shouter_netstack::verbs::{self, Gid, GidKind, LinkLayer, PortInfo, PortState};
 
-/// What a rank tells the others about its RDMA ports.
+/// The addresses of a rank's RDMA ports, for the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reachable {
     /// The RoCE v2 GIDs of its active ports.
@@ -29,7 +29,7 @@ impl fmt::Display for Reachable {
 pub struct PortSurvey {
     /// Active ports, each with its device's name.
     pub ports: Vec<(String, PortInfo)>,
-    /// What is wrong with each of the others, or with all.
+    /// The faults of each of the others, or of all.
     pub problems: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ fn gids(port: &PortInfo) -> Vec<[u8; 16]> {
 }
 
 impl PortSurvey {
-    /// What the others are to know.
+    /// The addresses for the others.
     pub fn reachable(&self) -> Reachable {
         let of =
             |layer: LinkLayer| self.ports.iter().map(|(_, port)| port).filter(move |p| p.link_layer == layer);

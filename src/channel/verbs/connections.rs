@@ -64,7 +64,7 @@ impl Connections {
         index * self.per_peer..(index + 1) * self.per_peer
     }
 
-    /// Which peer's connection it is, and which of that peer's.
+    /// The peer of a connection, and the connection's number among that peer's.
     #[inline]
     pub(super) fn split(&self, at: usize) -> (usize, usize) {
         (at / self.per_peer, at % self.per_peer)
@@ -90,7 +90,7 @@ impl Connections {
         }
     }
 
-    /// Whether a peer has asked since the last call.
+    /// Whether a peer has requested an acknowledgement since the last call.
     #[inline]
     pub(super) fn take_asked(&mut self) -> bool {
         std::mem::take(&mut self.asked)

@@ -12,16 +12,16 @@ use crate::channel::Inbox;
 use crate::channel::stream::KernelChannel;
 use crate::channel::up::{Channel, PeerLoss};
 
-/// Between two looks at the control connections, while all connections are up.
+/// The interval of the polls of the control connections, while all connections are up.
 const LISTEN_EVERY: Duration = Duration::from_millis(1);
 
-/// What the verbs channel needs of the control connections: control messages, and its own set-up messages.
+/// The control connections as the verbs channel uses them: for control messages, and for its own set-up messages.
 pub trait Control: Channel {
     /// Whether the connection to a peer is there.
     fn is_connected(&self, rank: Rank) -> bool;
     /// Sends the peer's channel some bytes, behind those before; false if they found no room.
     fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool;
-    /// What a peer's channel sent.
+    /// The next message from a peer's channel.
     fn take_side(&mut self) -> Option<(Rank, Vec<u8>)>;
 }
 
@@ -70,7 +70,7 @@ impl<C: Control> ControlPath<C> {
         self.control.take_side()
     }
 
-    /// Sends what waits; true if anything was sent.
+    /// Sends queued messages; true if anything was sent.
     pub(super) fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         while let Some((rank, bytes)) = self.pending_control.front()
             && self.control.send_side(*rank, bytes)
@@ -124,7 +124,7 @@ impl<C: Control> ControlPath<C> {
         self.control.take_lost()
     }
 
-    /// When the next look is due.
+    /// When the control connections are polled next.
     pub(super) fn next_deadline(&self) -> Instant {
         self.control.next_deadline().map_or(self.listen_at, |at| at.min(self.listen_at))
     }

@@ -1,9 +1,9 @@
 //! Payloads in a device's memory: sent from there and written there without the host reading them.
 //!
-//! The host has no business with the bytes, but their CRC goes end to end. A [`Digest`] finds it on the device, in the
-//! background. A payload to be sent waits for its CRC in the outbox; a fragment that a peer has written to its place is open until the
-//! CRC of what lies there is known, and only then handed to the executor, or refused as damaged. What is behind it on the same connection goes
-//! on meanwhile, but neither is acknowledged before.
+//! The host does not read the bytes, but their CRC goes end to end. A [`Digest`] finds it on the device, in the
+//! background. A payload to be sent waits for its CRC in the outbox; a fragment that a peer has written to its place is
+//! open until the CRC of the bytes there is known, and only then handed to the executor, or refused as damaged.
+//! Fragments behind it on the same connection go on meanwhile, but neither is acknowledged before.
 
 use std::time::Duration;
 
@@ -24,21 +24,23 @@ use crate::channel::up::Loss;
 /// Payloads that wait for their CRC, or for room on a connection, at most.
 const OUTBOX: usize = 256;
 
-/// Between two questions to a device.
+/// The interval of the polls of a device.
 const ASK_EVERY: Duration = Duration::from_micros(20);
 
-/// A device that answers nothing for so long has failed: what it is asked takes microseconds, behind whatever else it does.
+/// A device that answers nothing for so long has failed: a CRC takes microseconds, behind whatever else the device
+/// does.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Names a CRC that was asked for.
+/// Names a CRC that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(pub u64);
 
 /// Finds CRC32Cs of a device's memory, and reads and writes it where a slot is in between. Errors are for good: the device has
 /// failed, and the group ends.
 pub trait Digest {
-    /// Asks for the CRC32C of a range, which stays as it is until that is known, or [forgotten](Self::forget); `None`, if there is no
-    /// room for the question now. The answer may be begun as late as with the next [`poll`](Self::poll).
+    /// Requests the CRC32C of a range, which stays as it is until the CRC is known, or [forgotten](Self::forget);
+    /// `None` if there is no room for the request now. The computation may begin as late as with the next
+    /// [`poll`](Self::poll).
     ///
     /// # Errors
     /// The device has failed.
@@ -53,7 +55,7 @@ pub trait Digest {
     /// The answer is not needed any more. The range may be read yet: see the accelerator's `is_idle`.
     fn forget(&mut self, ticket: Ticket);
 
-    /// Makes what NICs have written so far visible to all work that the device is given later, this one's own included.
+    /// Makes the writes of NICs so far visible to all later work of the device, this one's own included.
     ///
     /// # Errors
     /// The device has failed.
@@ -93,17 +95,17 @@ struct Arrived {
     crc: Answer,
 }
 
-/// How far a question is.
+/// The state of a CRC's request.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// Not asked yet, for want of room.
+    /// Not requested yet, for want of room.
     Unasked,
     Asked(Ticket),
     Known(u32),
 }
 
 impl Answer {
-    /// Asks, if that was not done; false for want of room.
+    /// Requests the CRC, if that was not done; false for want of room.
     fn ask(&mut self, digest: &mut dyn Digest, span: Span) -> Result<bool, AcceleratorError> {
         if let Self::Unasked = self {
             let Some(ticket) = digest.start(span)? else { return Ok(false) };
@@ -129,16 +131,16 @@ impl Answer {
     }
 }
 
-/// What the channel keeps for a device.
+/// The channel's state for a device.
 pub(super) struct OnDevice {
     digest: Box<dyn Digest + Send>,
     outbox: Vec<Waiting>,
     arrivals: Vec<Arrived>,
     /// NICs have written since the device last made writes visible.
     fresh: bool,
-    /// When something was last answered, or there was nothing to ask.
+    /// When a CRC was last known, or none was to be requested.
     moved: Instant,
-    /// When the device is asked again.
+    /// When the device is polled again.
     ask_at: Option<Instant>,
 }
 
@@ -160,7 +162,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         Ok(())
     }
 
-    /// Sends what has its CRC, and settles what has come. True if anything happened.
+    /// Sends payloads whose CRCs are known, and settles fragments that have come. True if anything happened.
     pub(super) fn poll_device(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let Some(mut device) = self.device.take() else { return false };
         let looked = self.settle_arrivals(now, &mut device, inbox).and_then(|settled| {
@@ -257,7 +259,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         while let Some(waiting) = outbox.get_mut(at) {
             let Some(crc) = waiting.crc.look(&mut **digest)? else { break };
             let Some(connection) = self.connections.pick(waiting.index, 1, &self.fabric) else {
-                // Another peer's may have room.
+                // A connection of another peer may have room.
                 at += 1;
                 continue;
             };
@@ -267,7 +269,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             if self.send_zero_copy(connection, &header, (span, into), token, Some(Read::Crc(crc))) {
                 continue;
             }
-            // It is not registered any more.
+            // The payload is not registered any more.
             let mut copy = vec![0; span.len()];
             digest.read(span, &mut copy)?;
             self.post(connection, Head::New(&header), &copy);
@@ -344,12 +346,12 @@ impl OnDevice {
         Self { digest, outbox: vec![], arrivals: vec![], fresh: false, moved: Instant::ZERO, ask_at: None }
     }
 
-    /// When the device is asked again.
+    /// When the device is polled again.
     pub(super) fn next_question(&self) -> Option<Instant> {
         self.ask_at
     }
 
-    /// What NICs wrote needs no check, and is to be seen by the device.
+    /// Makes the writes of NICs, which need no check, visible to the device.
     pub(super) fn see_writes(&mut self) -> Result<(), AcceleratorError> {
         self.digest.settle_writes()
     }
@@ -361,7 +363,8 @@ impl OnDevice {
     }
 }
 
-/// Hands on a payload received in a slot. What belongs into a device's memory is copied there; the rest is the executor's.
+/// Hands on a payload received in a slot. One that belongs into a device's memory is copied there; others go to the
+/// executor.
 pub(super) fn deliver(
     device: &mut Option<OnDevice>,
     header: &Header,

@@ -1,6 +1,6 @@
-//! What the channel needs of queue pairs: slots that the peer writes to, slots and registered memory to write from, and
-//! SENDs with an immediate value and no slot.
-//! Over libibverbs it is [`rdma`](super::rdma); a test has one of its own.
+//! The operations on queue pairs that the channel uses: slots that the peer writes to, slots and registered memory to
+//! write from, and SENDs with an immediate value and no slot. Over libibverbs it is [`rdma`](super::rdma); a test has
+//! one of its own.
 
 use std::any::Any;
 use std::net::Ipv6Addr;
@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use serde::{Deserialize, Serialize};
 use shouter_reducer::memory::TensorRegion;
 
-/// How a connection is reached: its queue pair and its slots.
+/// The address of a connection: its queue pair and its slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QueuePairAddress {
     /// Number of the queue pair.
@@ -22,7 +22,7 @@ pub struct QueuePairAddress {
     pub lid: u16,
     /// The port's active MTU in bytes.
     pub mtu: u16,
-    /// Where the connection's first slot lies.
+    /// The address of the connection's first slot.
     pub slots: u64,
     /// The key to them.
     pub rkey: u32,
@@ -37,7 +37,7 @@ pub struct Sizes {
     pub slot_bytes: u32,
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricEvent {
     /// The peer wrote to a slot.
@@ -60,12 +60,12 @@ pub enum FabricEvent {
     Broken {
         /// The connection.
         connection: usize,
-        /// What happened.
+        /// The fault.
         why: Fault,
     },
 }
 
-/// What is wrong with a queue pair or its port.
+/// A fault of a queue pair or its port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Fault {
@@ -86,10 +86,10 @@ pub enum Fault {
          of its device"
     )]
     RemoteAccess,
-    /// The peer's NIC could not do what it was asked.
+    /// The peer's NIC could not execute a request.
     #[error("its NIC cannot do what it is asked (remote error); look at the kernel's log on its host")]
     Remote,
-    /// Our own NIC could not do what it was asked.
+    /// Our own NIC could not execute a request.
     #[error("this host's NIC cannot do what it is asked (local error); look at the kernel's log")]
     Local,
     /// Our port is down.
@@ -109,7 +109,7 @@ pub enum Fault {
         "a queue pair cannot be set up (error {0}); look at limits of the device (`ibv_devinfo -v`) and at memlock"
     )]
     Setup(i32),
-    /// Our own accelerator failed under what it was asked about a payload.
+    /// Our own accelerator failed under a request about a payload.
     #[error(
         "this host's accelerator does not answer; look at the log of this rank, and at the device (`nvidia-smi`)"
     )]
@@ -117,7 +117,7 @@ pub enum Fault {
     /// The ends do not agree about the connections.
     #[error("it uses other settings (channel_num, crc, rdma_memory_mb); give all ranks the same")]
     Settings,
-    /// What it sent makes no sense.
+    /// Its messages make no sense.
     #[error("it sent what makes no sense; run the same version on all ranks")]
     Protocol,
 }
@@ -147,16 +147,16 @@ pub struct Remote {
 pub struct Export {
     /// The dma-buf.
     pub fd: OwnedFd,
-    /// Where the range begins in it, in bytes.
+    /// The offset of the range in it, in bytes.
     pub offset: u64,
 }
 
-/// How a NIC came to know a device's memory.
+/// The way by which a NIC reaches a device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
     /// By a dma-buf.
     Dmabuf,
-    /// By its address, which a driver of the device explains to the kernel (nvidia-peermem).
+    /// By its address, which a driver of the device translates for the kernel (nvidia-peermem).
     Address,
 }
 
@@ -186,7 +186,7 @@ pub enum RegisterError {
     Device {
         /// Bytes to be registered.
         bytes: usize,
-        /// What it says.
+        /// Its error.
         why: String,
     },
     /// There are as many ranges of devices' memory as are kept.
@@ -194,12 +194,12 @@ pub enum RegisterError {
         "{0} ranges of GPU memory are registered, which is as many as are kept; tensors elsewhere are staged"
     )]
     Ranges(usize),
-    /// The channel makes no use of it, has ended, or knows some of that memory already.
+    /// The channel makes no use of it, has ended, or has some of that memory registered already.
     #[error("the channel takes no more memory")]
     Refused,
 }
 
-/// Memory that a device knows, whichever way it does; it knows it no longer when this is dropped. Both may take seconds.
+/// Memory registered with a device, in either way; the registration ends when this is dropped. Both may take seconds.
 pub type Registered = Box<dyn Any + Send>;
 
 /// The part of a registration that may take long, to be made in any thread: no poll of the channel waits for it.
@@ -235,15 +235,15 @@ pub trait Fabric: 'static {
     /// `payload.len`. The memory must not change, nor be unregistered, until the peer has it or the connection is closed.
     fn gather(&mut self, connection: usize, slot: u32, payload: Source, len: u32);
 
-    /// Queues two writes, in this order: of registered memory to memory of the peer, and of what stands in the slot behind
+    /// Queues two writes, in this order: of registered memory to memory of the peer, and of the slot's bytes behind
     /// `payload.len`, up to `len`, to the beginning of the peer's slot. Otherwise as [`gather`](Self::gather).
     fn place(&mut self, connection: usize, slot: u32, payload: Source, into: Remote, len: u32);
 
-    /// How peers name a range of registered memory; `None` outside of it.
+    /// The name of a range of registered memory for peers; `None` outside of it.
     fn remote(&self, range: Source) -> Option<Remote>;
 
-    /// What makes memory known to the device, which may read it, and let peers that know the key write it, once the fabric has
-    /// [adopted](Self::adopt) the result.
+    /// A closure that registers memory with the device, which may read it, and let peers that have the key write it,
+    /// once the fabric has [adopted](Self::adopt) the result.
     ///
     /// # Errors
     /// [`RegisterError`] if there is no room for it.
@@ -253,7 +253,7 @@ pub trait Fabric: 'static {
     #[allow(unsafe_code)]
     unsafe fn registering(&self, memory: TensorRegion) -> Result<Registering, RegisterError>;
 
-    /// Takes memory that the device knows; returns the registration's number.
+    /// Takes registered memory; returns the registration's number.
     ///
     /// # Errors
     /// [`RegisterError`] if there is no room for it any more; then the registration is dropped.
@@ -274,15 +274,15 @@ pub trait Fabric: 'static {
         export: Option<Export>,
     ) -> Result<(usize, Reach), RegisterError>;
 
-    /// Ends a registration, with the drop of what it returns. A connection that still sends from there breaks.
+    /// Ends a registration, with the drop of the returned value. A connection that still sends from there breaks.
     fn unregister(&mut self, key: usize) -> Option<Registered>;
 
     /// Queues a SEND with this immediate value.
     fn send_immediate(&mut self, connection: usize, value: u32);
 
-    /// Posts what was queued; true if there was anything.
+    /// Posts queued requests; true if there were any.
     fn flush(&mut self) -> bool;
 
-    /// What happened since the last call, in each connection's order; a bounded number of events.
+    /// The events since the last call, in each connection's order; a bounded number.
     fn poll(&mut self, events: &mut Vec<FabricEvent>);
 }

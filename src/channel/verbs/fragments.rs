@@ -1,9 +1,9 @@
-//! The send and receive windows of one connection: which fragments are in flight, which were taken, what is to be
-//! acknowledged or refused, and what is sent again after the queue pair failed.
+//! The send and receive windows of one connection: the fragments in flight, those taken, those to be acknowledged or
+//! refused, and those to be sent again after the queue pair failed.
 //!
 //! Fragments are numbered from 0 for the life of the channel, not of the queue pair; number n goes to slot n modulo the
-//! window. A reliable connection delivers in order, so what the peer has taken is a count. A fragment that was taken but
-//! refused is remembered in a bitmap as long as its refusal may have been lost with a queue pair.
+//! window. A reliable connection delivers in order, so a count gives the fragments that the peer has taken. A fragment
+//! that was taken but refused is remembered in a bitmap as long as its refusal may have been lost with a queue pair.
 
 use std::collections::VecDeque;
 
@@ -18,9 +18,9 @@ pub(super) const MAX_WINDOW: u32 = 64;
 /// A payload that is sent from where it lies.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ZeroCopyPayload {
-    /// Where that is.
+    /// The payload's place.
     pub(super) span: Span,
-    /// What is released when nothing refers to it any more.
+    /// The token that is released when nothing refers to the payload any more.
     pub(super) token: SendToken,
 }
 
@@ -29,7 +29,7 @@ pub(super) struct ZeroCopyPayload {
 struct InFlight {
     /// Bytes of payload and trailer.
     len: u32,
-    /// The payload and what is released when the peer has taken it; nothing, if it was copied to the slot.
+    /// The payload and its token, released when the peer has taken it; nothing, if it was copied to the slot.
     zero_copy: Option<ZeroCopyPayload>,
     /// The peer has refused it.
     refused: bool,
@@ -37,7 +37,7 @@ struct InFlight {
     refusals: u32,
 }
 
-/// What the receiver has taken; it reports this after a queue pair failed.
+/// The fragments that the receiver has taken; it reports this after a queue pair failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Taken {
     /// Fragments taken.
@@ -197,7 +197,8 @@ impl Sender {
         Some(Returned { slot: slot as u32, len, why, refusals, zero_copy: flight.zero_copy.take() })
     }
 
-    /// After a queue pair failed: what the peer has taken is released, what it refused is returned.
+    /// Resumes after a queue pair failed: fragments that the peer has taken are released, those that it refused are
+    /// returned.
     pub(super) fn resume(
         &mut self,
         taken: Taken,
@@ -253,8 +254,8 @@ pub(super) struct Receiver {
     taken: Taken,
     /// The number of the next fragment on this queue pair.
     next: u64,
-    /// What has come behind the taken ones: an open one, and those behind it. Kept when the queue pair fails, so that what was
-    /// handed on is not handed on again.
+    /// The fragments behind the taken ones: an open one, and those behind it. Kept when the queue pair fails, so that a
+    /// fragment that was handed on is not handed on again.
     states: VecDeque<FragmentState>,
     /// The part of `taken.count` that was reported to the peer.
     reported: u64,
@@ -317,7 +318,7 @@ impl Receiver {
         }
     }
 
-    /// It is known now what is made of a fragment.
+    /// The outcome of a fragment is known now.
     pub(super) fn settle(&mut self, number: u64, state: FragmentState) {
         let behind = number.checked_sub(self.taken.count);
         if let Some(known) = behind.and_then(|behind| self.states.get_mut(behind as usize)) {
@@ -354,7 +355,7 @@ impl Receiver {
         self.asked
     }
 
-    /// What is reported of this direction on a new queue pair.
+    /// The report of this direction for a new queue pair.
     pub(super) fn taken(&self) -> Taken {
         self.taken
     }

@@ -6,7 +6,7 @@ use shouter_netstack::time::Instant;
 
 use super::fabric::Fault;
 
-/// Between two queue pairs of a connection, at first and at most.
+/// The pauses between two queue pairs of a connection, at first and at most.
 pub(super) const PAUSE: Duration = Duration::from_millis(5);
 const MAX_PAUSE: Duration = Duration::from_millis(200);
 
@@ -116,7 +116,8 @@ impl Link {
         (due, worked)
     }
 
-    /// Looks whether a connection that is up counts as up for good: the peer has taken something, or nothing is to be taken.
+    /// Checks whether a connection that is up counts as up for good: the peer has taken something, or nothing is to be
+    /// taken.
     pub(super) fn settle(&mut self, in_flight: u64, taken: u64) {
         if self.is_up() && self.down_since.is_some() && (in_flight == 0 || taken > self.taken_before) {
             self.down_since = None;
@@ -124,7 +125,7 @@ impl Link {
         }
     }
 
-    /// When to look again at a connection that does not work.
+    /// When to check a connection again that does not work.
     ///
     /// # Errors
     /// The last fault, if it has not worked for `patience`.

@@ -1,4 +1,4 @@
-//! What a slot and an immediate value hold.
+//! The content of a slot and of an immediate value.
 //!
 //! A fragment is written to a slot of the peer with its payload first, so that it lies as aligned as the slot, and
 //! behind it this trailer, little endian:
@@ -26,7 +26,7 @@ pub(super) const TRAILER: usize = HEADER_BYTES + 16;
 /// Bytes of the trailer that its CRC covers.
 pub(super) const COVERED: usize = TRAILER - 4;
 
-/// What stands behind a payload.
+/// The trailer behind a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Trailer<'a> {
     /// The message's header, still encoded.
@@ -54,7 +54,7 @@ pub(super) enum Head<'a> {
     Encoded(&'a [u8; HEADER_BYTES]),
 }
 
-/// Where a payload is that a trailer follows.
+/// The place of a payload that a trailer follows.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload<'a> {
     /// In the slot, in front of the trailer.
@@ -65,7 +65,7 @@ pub(super) enum Payload<'a> {
     Placed(Read<'a>),
 }
 
-/// How a payload's CRC is found.
+/// The way to a payload's CRC.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Read<'a> {
     /// From its bytes.
@@ -85,10 +85,10 @@ impl Read<'_> {
     }
 }
 
-/// What is needed to check a payload that the host does not read.
+/// The data to check a payload that the host does not read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Check {
-    /// Where it lies.
+    /// The payload's place.
     pub(super) span: Span,
     /// The trailer, valid only when the check has passed: see [`Trailer`].
     pub(super) number: u32,
@@ -99,7 +99,7 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// Whether a payload of this CRC is what was sent.
+    /// Whether a payload of this CRC is the one sent.
     pub(super) fn passes(&self, crc: u32) -> bool {
         crc32c_behind(crc, &self.trailer) == self.expected
     }
@@ -111,7 +111,7 @@ pub(super) struct Opened<'a> {
     /// The payload; nothing, if it lies where it belongs.
     pub(super) payload: Option<&'a [u8]>,
     pub(super) trailer: Trailer<'a>,
-    /// What must be found out before anything of it, the trailer included, is believed: it lies in a device's memory.
+    /// The check before which nothing of it, the trailer included, may be used: it lies in a device's memory.
     pub(super) check: Option<Check>,
 }
 
@@ -195,8 +195,8 @@ pub(super) fn open(
     Some(Opened { payload: (!placed).then_some(payload), trailer, check })
 }
 
-/// Where the messages of a credit may be written, as its receiver names it: message i begins i times `stride` bytes behind
-/// `address`. The payload of the credit message, little endian, in this order.
+/// The places to which the messages of a credit may be written, as its receiver names them: message i begins i times
+/// `stride` bytes behind `address`. The payload of the credit message, little endian, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     /// The first message's place.

@@ -11,19 +11,19 @@
 //! that has to be sent again is first copied to its slot, so a failure never holds the caller's memory for longer.
 //!
 //! If a message is only placed (allgather, broadcast) into registered memory, its credit carries the address. Its fragments are
-//! written right there and their trailers to the slots behind them; the CRC is that of what lies there in the end. One
-//! that has to be sent again goes by its slot. A member of the group can write to all registered memory of another: do not
-//! run members that do not trust each other over RDMA.
+//! written right there and their trailers to the slots behind them; the CRC is that of the bytes that lie there in the
+//! end. One that has to be sent again goes by its slot. A member of the group can write to all registered memory of
+//! another: do not run members that do not trust each other over RDMA.
 //!
 //! | file | what |
 //! |---|---|
-//! | `fabric` | what is needed of queue pairs |
-//! | `rdma` | that, over libibverbs |
+//! | `fabric` | the operations on queue pairs that the channel uses |
+//! | `rdma` | these over libibverbs |
 //! | `registrations` | memory that a device may read |
-//! | `message` | what a slot and an immediate value hold |
+//! | `message` | the content of a slot and of an immediate value |
 //! | `zero_copy` | payloads that are sent from where they lie |
 //! | `receive` | received fragments and their acknowledgements |
-//! | `windows` | where peers want what they asked for |
+//! | `windows` | the places to which peers want their messages written |
 //! | `digest` | payloads in a device's memory, which the host does not read |
 //! | `ranges` | which memory of this process is registered |
 //! | `fragments` | which fragments are out, taken, refused |
@@ -34,8 +34,8 @@
 //! | `control` | the control connections, one socket to each peer |
 //! | `choice` | which device and port lead to a peer |
 //!
-//! Set-up, liveness and the abort message go by authenticated connections of kernel sockets, the channel
-//! `kernel`, on the network on which the ranks met: a group whose RDMA ports are gone can still say so.
+//! Set-up, liveness and the abort message go by authenticated connections of kernel sockets, the channel `kernel`, on
+//! the network on which the ranks met: a group whose RDMA ports are gone can still report it.
 
 #[cfg(feature = "verbs")]
 mod choice;
@@ -88,17 +88,17 @@ use super::peers::Peers;
 use super::sys::bytes_of;
 use super::up::{Channel, PeerLoss, Registry};
 
-/// What is kept for a peer.
+/// The state of a peer.
 #[derive(Default)]
 struct Peer {
     /// Its control connection has been seen.
     greeted: bool,
     retries: Retries,
-    /// Where it wants what it asked for.
+    /// The places to which it wants its messages written.
     windows: Windows,
 }
 
-/// What was counted.
+/// The channel's counters.
 #[derive(Default)]
 struct Counts {
     /// Messages that are none of this group.
@@ -113,14 +113,14 @@ struct Counts {
     placed: u64,
 }
 
-/// Bytes of a slot: a fragment of 64 KiB and what stands behind it.
+/// Bytes of a slot: a fragment of 64 KiB and its trailer.
 pub const SLOT_BYTES: u32 = (64 << 10) + 128;
 
 /// The channel as it runs.
 #[cfg(feature = "verbs")]
 pub type OverRdma = VerbsChannel<Rdma, super::stream::KernelChannel>;
 
-/// What a channel needs to know beside its peers.
+/// The channel's parameters besides its peers.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Queue pairs between two leaders.
@@ -253,7 +253,7 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         self.events = events;
         came |= self.poll_device(now, inbox);
         if self.connections.take_asked() {
-            // Ahead of what the executor sends now: it may answer what was sent from the memory that the peer wants back.
+            // Ahead of the executor's messages, as they may answer data sent from memory that the peer wants back.
             self.connections.report(&mut self.fabric, false);
             self.fabric.flush();
         }

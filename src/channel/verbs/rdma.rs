@@ -29,7 +29,7 @@ use ticket::{RECEIVE, Ticket};
 /// Completions taken from the queue at a time.
 const BURST: usize = 64;
 
-/// Between two looks at the device's events, in polls.
+/// The interval of the checks for the device's events, in polls.
 const LOOK_EVERY: u32 = 4096;
 
 /// Data that a request carries along, at most.
@@ -58,7 +58,7 @@ pub struct Port {
     pub gids: Vec<Gid>,
 }
 
-/// What is queued for a connection and not yet posted.
+/// A request that is queued for a connection and not yet posted.
 #[derive(Clone, Copy)]
 enum Queued {
     Write {
@@ -195,7 +195,7 @@ impl Rdma {
         true
     }
 
-    /// What is to be made of a completion.
+    /// Handles a completion.
     fn complete(&mut self, done: &Completion, events: &mut Vec<FabricEvent>) {
         let Ticket { connection, generation, count } = Ticket::decode(done.wr_id);
         if self.generations.get(connection) != Some(&generation) {
@@ -205,7 +205,7 @@ impl Rdma {
         if !done.is_ok() {
             if !pair.broken {
                 tracing::debug!(connection, status = ?done.status, "a request failed");
-                // The device may know why.
+                // The device may have an event with the cause.
                 self.look(events);
                 self.break_pair(connection, fault(done.status, self.port_is_down, self.gone), events);
             }
@@ -222,14 +222,14 @@ impl Rdma {
             }
         }
         pair.receives = pair.receives.saturating_sub(1);
-        // In batches; what is left is enough for a full window of fragments and of SENDs.
+        // In batches; the rest is enough for a full window of fragments and of SENDs.
         if pair.receives + self.sizes.window / 2 == receives(self.sizes) {
             self.needs_recv_refill.push(connection);
         }
     }
 }
 
-/// Where a slot begins in the buffer of all.
+/// The offset of a slot in the buffer of all.
 fn offset(sizes: Sizes, connection: usize, slot: u32) -> usize {
     (connection * sizes.window as usize + slot as usize) * sizes.slot_bytes as usize
 }
@@ -322,8 +322,8 @@ impl Fabric for Rdma {
         if let Err(error) = pair.pair.to_error() {
             tracing::debug!(%error, "a queue pair does not take the way to the error state; it is destroyed all the same");
         }
-        // All that was posted is flushed. Receives complete one by one, so their number shows when that is done. (What had
-        // arrived whole counts as not taken, and is sent again.)
+        // All posted requests are flushed. Receives complete one by one, so their number shows when that is done.
+        // (Fragments that had arrived whole count as not taken, and are sent again.)
         let mut left = pair.receives;
         let until = Clock.now() + DRAIN;
         let mut done = [Completion::default(); BURST];

@@ -27,7 +27,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         let (mut open, mut failed) = (None, None);
         let landing = |header: &[u8]| inbox.landing(&Header::parse(header).ok()?);
         let state = match bytes.and_then(|bytes| message::open(bytes, self.settings.crc, landing)) {
-            // What was handed on is not wanted again.
+            // A fragment that was handed on already is not handed on again.
             _ if known == Some(FragmentState::Settled(None)) => FragmentState::Settled(None),
             None => {
                 self.counts.damaged += 1;

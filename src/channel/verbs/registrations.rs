@@ -32,7 +32,7 @@ impl Registrations {
         Self { all: vec![], left: budget }
     }
 
-    /// What registers memory for writes from it, and peers' writes to it.
+    /// A closure that registers memory for writes from it, and for peers' writes to it.
     ///
     /// # Safety
     /// The memory stays mapped until the registration is dropped.
@@ -59,7 +59,7 @@ impl Registrations {
         }))
     }
 
-    /// Takes what was registered; returns its number.
+    /// Takes a registration; returns its number.
     pub(super) fn adopt(&mut self, memory: Registered) -> Result<usize, RegisterError> {
         let region = memory.downcast::<MemoryRegion>().map_err(|_| RegisterError::Refused)?;
         let bytes = region.len();

@@ -7,9 +7,9 @@
 //!   Ready(epoch) -->                        <-- Ready(epoch)
 //! ```
 //!
-//! A connection's epoch counts its queue pairs. The end that sees one fail closes it (nothing of it is in flight afterwards)
-//! and offers the next; the other end closes its own when it receives the offer. An offer says which fragments were taken, so the rest is
-//! posted again, none twice, none left out.
+//! A connection's epoch counts its queue pairs. The end that sees one fail closes it (nothing of it is in flight
+//! afterwards) and offers the next; the other end closes its own when it receives the offer. An offer gives the
+//! fragments taken, so the rest is posted again, none twice, none left out.
 
 use std::time::Duration;
 
@@ -184,7 +184,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         if why == Fault::RemoteAccess
             && let Some(peer) = self.peers.get_mut(index)
         {
-            // Perhaps a key that is none any more: the slots will do.
+            // The peer's key may be invalid by now: its fragments go to the slots instead.
             peer.windows.clear();
         }
         self.alarm.set(due);
@@ -197,7 +197,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         let bytes = bytes.unwrap_or_default().into();
         let (due, refusals) = match fragment.why {
             RefusalReason::Damaged => (now, fragment.refusals),
-            // Ever more seldom: a peer that goes on refusing is not sent to for ever.
+            // Each retry waits longer: a peer that goes on refusing is not sent to all the time.
             RefusalReason::NotReady => {
                 let wait = NOT_READY.saturating_mul(1 << fragment.refusals.min(30));
                 (now + wait, fragment.refusals.saturating_add(1))

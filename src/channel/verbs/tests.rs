@@ -54,7 +54,7 @@ fn leaders<F: Fabric>(hub: Rc<RefCell<Hub>>, ends: [F; 2], settings: [Settings; 
         let grid = Grid::new(2, 1, Plan::default().leaf_size).unwrap();
         let mut config = ExecutorConfig::new(Rank(rank), grid, Kernels::detect());
         config.eager_bytes = Plan::default().eager_bytes as usize;
-        // So little that small operations are asked for, too.
+        // So few bytes that small operations need credit, too.
         config.eager_pool_bytes = 1024;
         config.max_operations = 16;
         config.one_sided = true;
@@ -286,7 +286,7 @@ fn memory_beyond_the_budget_is_copied_and_what_goes_is_forgotten() {
 #[test]
 fn a_peer_that_refuses_for_long_is_not_sent_to_all_the_time() {
     let mut pair = pair(12, alike(true));
-    // Rank 0 believes that there is room for all of it.
+    // Rank 0 assumes that there is room for all of it.
     let grid = Grid::new(2, 1, Plan::default().leaf_size).unwrap();
     pair.leaders[0].executor = executor(ExecutorConfig::new(Rank(0), grid, Kernels::detect()));
     for _ in 0..8 {
@@ -324,7 +324,7 @@ fn registering_memory_holds_up_no_turn_of_the_channel() {
     go.send(()).unwrap();
     let registered = thread.join().unwrap();
     assert!(pair.leaders[0].channel.adopt(region, registered));
-    // What was made known meanwhile is not made known twice.
+    // Memory that was registered meanwhile is not registered twice.
     // SAFETY: as above.
     assert!(unsafe { pair.leaders[0].channel.registering(region) }.is_none());
     assert!(!pair.leaders[0].channel.adopt(region, Ok(Box::new(region))));
@@ -334,7 +334,7 @@ fn registering_memory_holds_up_no_turn_of_the_channel() {
 #[test]
 fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
     const TENSORS: usize = 3;
-    // Where a connection overtakes another, what comes is early and has to be kept.
+    // Where a connection overtakes another, its fragments are early and have to be kept.
     let mut pair = pair(10, [Settings { connections: 1, ..alike(true)[0] }; 2]);
     for _ in 0..TENSORS {
         for rank in 0..2 {
@@ -388,7 +388,7 @@ fn nothing_is_lent_after_a_fence() {
     let mut out =
         connections.filter_map(|at| leader.channel.connections.get_mut(at)?.sender.outstanding().next());
     assert!(out.next().is_none());
-    // What the memory holds from here on arrives nowhere: a sum made of it would show.
+    // Later content of the memory arrives nowhere: a sum made of it would show.
     leader.data[0].fill(1 << 20);
     (0..400).for_each(|_| drop(pair.turn()));
     assert!(pair.leaders[1].data[0].iter().all(|sum| *sum < 1 << 20));

@@ -39,7 +39,7 @@ impl Windows {
         }
     }
 
-    /// Where a fragment goes that is sent now, once.
+    /// The place of a fragment that is sent now; called once for each.
     pub(super) fn find(&mut self, header: &Header) -> Option<Remote> {
         let after = self.all.partition_point(|open| (open.seq, open.first) <= (header.key.seq, header.round));
         let open = self.all.get_mut(after.checked_sub(1)?)?;

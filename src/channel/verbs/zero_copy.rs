@@ -14,12 +14,12 @@ use super::{Control, VerbsChannel};
 use crate::channel::sys::bytes_of;
 use crate::channel::up::Registry;
 
-/// Which memory of this process is registered, and what of it is sent from where it lies.
+/// The registered memory of this process, and the limit from which payloads are sent from there.
 pub(super) struct Memory {
     ranges: Ranges,
     /// Payloads with fewer bytes are copied.
     zero_copy_from: usize,
-    /// That some memory cannot be registered was logged.
+    /// A failed registration was logged.
     warned: bool,
 }
 
@@ -60,7 +60,7 @@ impl Memory {
 
 impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Queues a payload to be written from where it lies, to the peer's slot or `into` its memory; false if it is not
-    /// registered, or small. That of a device's is `known` by its CRC.
+    /// registered, or small. The CRC of a device's payload is `known`.
     #[inline]
     pub(super) fn send_zero_copy(
         &mut self,
@@ -74,7 +74,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             return false;
         }
         let Some(source) = self.memory.source(&span, span.len()) else { return false };
-        // That takes a write more.
+        // That takes one more write.
         let into = into.filter(|_| self.fabric.has_room(at, 2));
         let read = known.or_else(|| bytes_of(&span).map(Read::Bytes));
         let (Some(connection), Some(read)) = (self.connections.get_mut(at), read) else { return false };
@@ -94,7 +94,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         true
     }
 
-    /// How the peer may name the places of a credit's messages, if they are registered and worth it.
+    /// The name of the places of a credit's messages for the peer, if they are registered and worth it.
     pub(super) fn window(&mut self, landing: Landing, count: u32) -> Option<Window> {
         let Landing { first, stride } = landing;
         let len = first.len();
@@ -106,7 +106,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         Some(Window { address, stride: stride as u64, len: len as u32, rkey })
     }
 
-    /// Where the peer wants a fragment to be written that goes out now; `None` to its slots.
+    /// The address to which the peer wants a fragment written that goes out now; `None`: to its slots.
     #[inline]
     pub(super) fn destination(&mut self, index: usize, header: &Header) -> Option<Remote> {
         let peer = self

@@ -11,9 +11,9 @@ use crate::error::Error;
 use crate::runtime::Clock;
 
 impl Group {
-    /// As [`run_collective`](Self::run_collective), for elements in GPU memory, which the CPU does not touch. They are read after what
-    /// `stream` holds at the call; when it returns, the results are there for any stream. Ranks with elements in host memory may
-    /// take part by [`run_collective`](Self::run_collective).
+    /// As [`run_collective`](Self::run_collective), for elements in GPU memory, which the CPU does not touch. They are
+    /// read after the work that `stream` holds at the call; when it returns, the results are there for any stream.
+    /// Ranks with elements in host memory may take part by [`run_collective`](Self::run_collective).
     ///
     /// Input and output are device addresses, or ones of managed memory, of one device; `stream` is a `cudaStream_t` of it, 0 for
     /// the default stream. An all-reduce in place is [`all_reduce_cuda`](Self::all_reduce_cuda), where GPUs and NICs may access the tensor

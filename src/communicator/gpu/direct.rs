@@ -1,5 +1,6 @@
-//! Tensors that an RDMA NIC reads and writes where they lie on the GPU: whether that can be, and which of the trainer's allocations the
-//! NIC knows. **Not run on a GPU and a NIC that can do it yet**: with a simulated driver and soft-RoCE only.
+//! Tensors that an RDMA NIC reads and writes where they lie on the GPU: whether that can be, and which of the trainer's
+//! allocations are registered with the NIC. **Not run on a GPU and a NIC that can do it yet**: with a simulated driver
+//! and soft-RoCE only.
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
@@ -29,7 +30,7 @@ const MOST: usize = 256;
 /// A copy between device and slot ends within this time, or the device hangs.
 const COPY_ENDS: Duration = Duration::from_secs(2);
 
-/// The GPU's CRCs, which the channel asks, and the engine whether they are done.
+/// The GPU's CRCs: the channel requests them, and the engine checks whether they are done.
 #[derive(Clone)]
 pub(super) struct Crcs(Arc<Mutex<CudaCrcs>>);
 
@@ -77,7 +78,7 @@ struct Known {
     /// Its number, which no other one ever has: it tells freed memory from a later allocation at the same address.
     allocation: u64,
     bytes: u64,
-    /// Whether the NIC knows it.
+    /// Whether it is registered with the NIC.
     registered: bool,
 }
 
@@ -89,10 +90,10 @@ pub(super) struct Direct {
     warned: AtomicBool,
 }
 
-/// What an engine keeps for it.
+/// The engine's parts for NICs that reach the GPU.
 pub(super) struct Parts {
     pub(super) crcs: Crcs,
-    /// Where slots lie; the CRCs and these go after the channel.
+    /// The memory of the slots; the CRCs and these go after the channel.
     pub(super) slots: DeviceBuffer,
 }
 
@@ -191,7 +192,7 @@ impl Group {
         Ok(known.map_err(|why: RegisterError| why.to_string()))
     }
 
-    /// Sees to it that the NIC knows the allocation that a tensor lies in, if it can.
+    /// Registers the allocation that a tensor lies in with the NIC, if possible.
     pub(super) fn make_known(&self, direct: &Direct, pointer: &Pointer, bytes: u64) -> Result<(), Error> {
         let Pointer { base, size, allocation, .. } = *pointer;
         // Virtual mappings are several allocations; managed memory moves.
@@ -206,7 +207,7 @@ impl Group {
         if known.get(&base).is_some_and(|found| (found.allocation, found.bytes) == (allocation, size)) {
             return Ok(());
         }
-        // What lay there before was freed.
+        // Allocations that lay there before were freed.
         let end = base.saturating_add(size);
         let overlaps = |&(at, found): &(&u64, &Known)| *at < end && at.saturating_add(found.bytes) > base;
         let mut gone: Vec<u64> = known.iter().filter(overlaps).map(|(at, _)| *at).collect();
@@ -252,7 +253,7 @@ impl Group {
 }
 
 impl Direct {
-    /// What may touch a tensor.
+    /// The access to a tensor.
     pub(super) fn access(&self, tensor: &TensorRegion) -> Access {
         let start = tensor.as_ptr() as u64;
         let known = lock(&self.known);

@@ -1,8 +1,9 @@
 //! Operations on a GPU's memory that work on a copy of it: all but the collectives of one length in the group of all ranks.
 //!
-//! Each has a staging area of page-locked memory ([`Areas`]), and a task in the engine ([`CopyTask`]) that copies the input there once the
-//! trainer's stream has come to where the memory was handed over, lets the operation begin, and copies the output back when it has ended
-//! well, before anybody hears of that. Nothing is begun before the stream is there, so one that hangs leaves no copy behind.
+//! Each has a staging area of page-locked memory ([`Areas`]), and a task in the engine ([`CopyTask`]) that copies the
+//! input there once the trainer's stream has come to where the memory was handed over, lets the operation begin, and
+//! copies the output back when it has ended well, before its end is announced. Nothing is begun before the stream is
+//! there, so one that hangs leaves no copy behind.
 //!
 //! A copy that fails, or does not end before the operation's deadline, ends the group. After an error a copy under way is waited for, two
 //! seconds at most; where it has not ended then, the error says that the memory is in use, and the staging area is never freed.
@@ -41,8 +42,8 @@ const LEAST: usize = 64 << 10;
 /// Larger areas are multiples of this; smaller ones are powers of two.
 const LARGE: usize = 1 << 20;
 
-/// What copies for staging areas, and the areas that no operation uses. They stay until the group is dropped, for to free page-locked memory
-/// is to wait for the device.
+/// The copier for staging areas, and the areas that no operation uses. They stay until the group is dropped, for to
+/// free page-locked memory is to wait for the device.
 pub(super) struct Areas {
     pub(super) context: Context,
     copier: Mutex<Copier>,
@@ -84,7 +85,7 @@ impl Areas {
     fn area(self: &Arc<Self>, bytes: usize) -> Result<Area, Error> {
         let kept = {
             let mut free = lock(&self.free);
-            // One that is much larger is kept for what needs it.
+            // A much larger one is kept for operations that need it.
             let fits = |area: &Pinned| area.len() >= bytes && area.len() / 4 <= bytes.max(LEAST);
             let found =
                 free.iter().enumerate().filter(|(_, area)| fits(area)).min_by_key(|(_, area)| area.len());
@@ -135,7 +136,7 @@ impl Drop for Area {
     }
 }
 
-/// How far copies are.
+/// The progress of copies.
 enum At {
     /// The trainer's stream has not come so far.
     Before(CudaEvent),
@@ -143,7 +144,7 @@ enum At {
     In(CopyFence),
     /// The operation runs, or waits for its turn.
     Runs,
-    /// The output is being copied. This is told when it is.
+    /// The output is being copied. The status is reported when it is.
     Out(CopyFence, Option<Status>),
     /// A copy has failed, and the group ends.
     Failing {
@@ -174,7 +175,7 @@ struct CopyTask {
     deadline: Instant,
     /// The operation has ended.
     has_ended: bool,
-    /// The operation or the group has failed: what runs is not waited for any longer then.
+    /// The operation or the group has failed: running copies are not waited for any longer then.
     leaves_at: Option<Instant>,
 }
 
@@ -346,7 +347,7 @@ impl CopyTask {
         Step::Over
     }
 
-    /// What is copied out: of a message as much as has come.
+    /// The bytes to copy out: of a message as many as have come.
     fn part(&self, status: Option<Status>) -> Option<(Span, Span)> {
         let (into, from) = self.outward?;
         let elements =
@@ -415,7 +416,7 @@ fn on_device(buffer: Buffer) -> TensorRegion {
 }
 
 impl Group {
-    /// What copies for memory on the GPU, made with the first operation that needs it.
+    /// The areas for memory on the GPU, made with the first operation that needs them.
     fn areas(&self, at: &[Buffer]) -> Result<Option<Arc<Areas>>, Error> {
         let mut found = None;
         for buffer in at.iter().filter(|buffer| buffer.len() > 0) {

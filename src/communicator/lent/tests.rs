@@ -1,4 +1,4 @@
-//! With ranks that are threads of this process.
+//! Tests with ranks that are threads of this process.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};

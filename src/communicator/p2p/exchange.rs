@@ -1,4 +1,4 @@
-//! One message, as it is asked for.
+//! One message, as requested.
 #![allow(unsafe_code)]
 
 use shouter_reducer::dtype::DType;
@@ -15,14 +15,14 @@ use crate::error::{Call, Error, Operation};
 #[derive(Debug)]
 pub struct Exchange<'a> {
     message: Message,
-    /// How its elements lie, if not one behind the other.
+    /// The blocks of its elements, if they do not lie one behind the other.
     strided: Option<Blocks>,
     /// Of memory on a GPU: the stream that it is ordered with.
     cuda_stream: Option<u64>,
     buffer: std::marker::PhantomData<&'a mut [u8]>,
 }
 
-/// Where elements lie in blocks.
+/// Elements in blocks.
 #[derive(Clone, Copy, Debug)]
 struct Blocks {
     address: *mut u8,
@@ -101,7 +101,7 @@ impl<'a> Exchange<'a> {
     /// elements.
     ///
     /// # Safety
-    /// What was promised of the buffer holds for the blocks; the gaps between them are not accessed.
+    /// The promises about the buffer hold for the blocks; the gaps between them are not accessed.
     pub unsafe fn strided_raw(mut self, layout: Layout) -> Result<Self, Error> {
         let (data, dtype) = self.message.buffer();
         let count = data.len() / dtype.size();
@@ -110,7 +110,8 @@ impl<'a> Exchange<'a> {
         Ok(self)
     }
 
-    /// The same send, ended only when a receive has taken the message: what goes wrong with it is its own error. (A receive is as it is.)
+    /// The same send, ended only when a receive has taken the message: a failure is its own error. (A receive is as it
+    /// is.)
     #[must_use]
     pub fn synchronous(mut self) -> Self {
         if let Message::Send { synchronous, .. } = &mut self.message {
@@ -119,8 +120,9 @@ impl<'a> Exchange<'a> {
         self
     }
 
-    /// The same, of an address in the memory of an NVIDIA GPU: what is sent is read, and what is received is written, after what `stream` (a
-    /// `cudaStream_t`; 0 is the default stream) holds when the message is started. When it has ended the elements are there for any stream.
+    /// The same, of an address in the memory of an NVIDIA GPU: a sent message is read, and a received one is written,
+    /// after the work that `stream` (a `cudaStream_t`; 0 is the default stream) holds when the message is started. When
+    /// it has ended the elements are there for any stream.
     ///
     /// ```no_run
     /// # fn example(group: &shouter::Group, tokens: *const u8, count: usize, stream: u64) -> Result<(), shouter::Error> {
@@ -135,8 +137,8 @@ impl<'a> Exchange<'a> {
     /// ```
     ///
     /// # Safety
-    /// What was promised of the buffer holds from what `stream` holds at the start on. The stream is not destroyed during the start, and the
-    /// context lives until the group is dropped.
+    /// The promises about the buffer hold from what `stream` holds at the start on. The stream is not destroyed during
+    /// the start, and the context lives until the group is dropped.
     #[must_use]
     pub unsafe fn on_cuda(self, stream: u64) -> Self {
         Self { cuda_stream: Some(stream), ..self }

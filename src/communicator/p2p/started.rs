@@ -23,7 +23,7 @@ use crate::runtime::Clock;
 
 /// The messages of an operation, in the order in which they were started.
 pub(in crate::communicator) struct Messages {
-    /// The group whose messages they are; `None` for the group of all.
+    /// The group of the messages; `None` for the group of all.
     group: Option<GroupId>,
     state: Mutex<BatchState>,
 }
@@ -68,7 +68,7 @@ impl Messages {
         Self { group, state: Mutex::new(BatchState { left: messages.len(), posted: false, messages }) }
     }
 
-    /// Of one on a GPU: what it and its copies know of each other.
+    /// Of one on a GPU: the progress that it shares with its copies.
     fn progress(&self, at: usize) -> Option<Arc<Progress>> {
         lock(&self.state).messages.get(at)?.staged.as_ref()?.progress().cloned()
     }
@@ -104,7 +104,7 @@ impl Messages {
             End::Ended(Err(failure)) => Some(failure),
             _ => None,
         });
-        // The first; but others end because a copy of one has failed, and memory that is in use has to be told.
+        // The first; but others end because a copy of one has failed, and memory that is in use has to be reported.
         let weight = |failure: &&Failure| match failure {
             Failure::InUse(_) => 0,
             Failure::Refused(_) => 1,
@@ -123,7 +123,7 @@ impl Messages {
         (waiting, are_all)
     }
 
-    /// Nobody knows whether the engine still uses their memory.
+    /// It is unknown whether the engine still uses their memory.
     fn forget(&self) {
         let mut state = lock(&self.state);
         state
@@ -142,7 +142,7 @@ impl Started {
         }
     }
 
-    /// The same as the engine tells it.
+    /// The same for a result of the engine.
     fn transferred(self: Arc<Self>, at: usize, result: Option<Result<Matched, TransferError>>) {
         let result = match result {
             Some(Ok(status)) => Ok(status.into()),
@@ -168,9 +168,10 @@ impl Started {
 impl Group {
     /// Starts a send or receive; returns at once. See [`send`](Self::send) and [`receive`](Self::receive).
     ///
-    /// Messages are started in the order of the calls, as many as one likes, and however ranks order theirs, they cannot wait for each other for ever.
-    /// They are outside the order of the collectives. [`Work::statuses`] says what has come from whom, and [`Work::cancel`] cancels a receive. One whose
-    /// handle is dropped goes on; dropping the group ends those under way, as it does with collectives.
+    /// Messages are started in the order of the calls, as many as one likes, and however ranks order theirs, they
+    /// cannot wait for each other for ever. They are outside the order of the collectives. [`Work::statuses`] gives the
+    /// messages with their senders, and [`Work::cancel`] cancels a receive. One whose handle is dropped goes on;
+    /// dropping the group ends those under way, as it does with collectives.
     ///
     /// # Errors
     /// Those of [`send`](Self::send) and [`receive`](Self::receive) that are found at once; [`Error::WouldBlock`] where 65,536 sends and receives are
@@ -307,8 +308,9 @@ impl Group {
 }
 
 impl Work {
-    /// The messages of what [`Group::start_message`] or [`Group::start_messages`] has started, in their order, once all have come or gone: from whom (of a
-    /// send: to whom), with which tag, and how long each is. Empty before that, where one of them has failed, and for collectives.
+    /// The messages that [`Group::start_message`] or [`Group::start_messages`] has started, in their order, once all
+    /// have come or gone: from whom (of a send: to whom), with which tag, and how long each is. Empty before that,
+    /// where one of them has failed, and for collectives.
     pub fn statuses(&self) -> Vec<Status> {
         let Some(messages) = self.0.messages() else { return vec![] };
         let state = lock(&messages.state);

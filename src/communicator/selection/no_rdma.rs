@@ -9,7 +9,7 @@ use crate::channel::stream::KernelChannel;
 use crate::config::Config;
 use crate::error::Error;
 
-/// The advertisement of the RDMA ports, of which this build knows none. A build with verbs sends the same fields.
+/// The advertisement of the RDMA ports, of which this build has none. A build with verbs sends the same fields.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Reachable {
     gids: Vec<[u8; 16]>,

@@ -1,7 +1,7 @@
-//! Whether the leaders reach each other over their ports: found out when they join, and if not, what is wrong.
+//! Whether the leaders reach each other over their ports: checked when they join, with the fault where they do not.
 //!
-//! Every leader shows each of the others on the channel itself that it is there, and asks it to echo packets of the job's MTU. What
-//! the channel hears decides. Echoes show what is wrong: the link, ARP, the address, the MTU, or the port.
+//! Every leader sends each of the others a sign of life on the channel itself, and asks it to echo packets of the job's
+//! MTU. The channel's own traffic decides. Echoes show the fault: the link, ARP, the address, the MTU, or the port.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -33,10 +33,10 @@ const IN_STEP: Duration = Duration::from_millis(1500);
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Lengths of the packets that are tried before those of the full MTU, in bytes: the least MTU that can be configured, IPv6's,
-/// Ethernet's, and what jumbo frames are often cut to. They are tried one after the other, and not before the channel has heard the
-/// peer: a veth that refuses a packet as too long holds up all that an af_packet port has behind it. What the peers wait for is
-/// part of that, so no packet is tried before every peer has asked for the echo of one as long as the last that passed: the
-/// answer to it is in front of the longer packet.
+/// Ethernet's, and those to which jumbo frames are often cut. They are tried one after the other, and not before the
+/// channel has heard the peer: a veth that refuses a packet as too long holds up all that an af_packet port has behind
+/// it. Packets that the peers wait for are part of that, so no packet is tried before every peer has asked for the echo
+/// of one as long as the last that passed: the answer to it is in front of the longer packet.
 const SMALLER: [u16; 5] = [576, 1280, 1500, 4000, 8000];
 
 /// Bytes of an IPv4 and an ICMP header in front of the data of an echo request (RFC 791 section 3.1, RFC 792).
@@ -76,7 +76,7 @@ impl OverPorts for TcpChannel<PortDevice> {
         self.stack_mut()
     }
 
-    /// Connections are made without being asked for.
+    /// Connections are made without a request.
     fn announce(&mut self) {}
 
     fn hears(&self, rank: Rank) -> bool {
@@ -84,7 +84,7 @@ impl OverPorts for TcpChannel<PortDevice> {
     }
 }
 
-/// What is known about the path to a peer.
+/// The state of the path to a peer.
 struct Probe<'a> {
     peer: &'a PeerAddress,
     /// The channel has heard from it.
@@ -124,7 +124,7 @@ impl Inbox for Nothing {
 /// Probes the path to each of `peers` for packets of up to `mtu` bytes, and answers them.
 ///
 /// # Errors
-/// What is wrong with the path to some of them, and what to do.
+/// The faults of the paths to some of them, with the remedy.
 pub(super) fn check(
     up: &mut dyn OverPorts,
     config: &Config,
@@ -165,7 +165,7 @@ pub(super) fn check(
     }
 }
 
-/// Notes what has come back, and what the peers have asked for; true if anything has.
+/// Notes the echoes that came back, and those that the peers have asked for; true if there were any.
 fn take_echoes(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>]) -> bool {
     let mut any = false;
     while let Some(reply) = stack.next_echo_reply() {
@@ -190,8 +190,8 @@ fn packet_len(echo: &ReceivedEcho) -> u16 {
     u16::try_from(echo.len + usize::from(ECHO_HEADERS)).unwrap_or(u16::MAX)
 }
 
-/// Asks for echoes that are due, if `in_step` not before the peers have asked for those that came before. What finds no room is
-/// asked for next time.
+/// Asks for echoes that are due, if `in_step` not before the peers have asked for the earlier ones. A request that
+/// finds no room is made again next time.
 fn ask(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>], mtu: u16, in_step: bool) {
     let limit = probes.iter().map(|probe| probe.asked).min().filter(|_| in_step).unwrap_or(u16::MAX);
     for probe in probes.iter_mut().filter(|probe| probe.next <= now && probe.passed <= limit) {
@@ -204,7 +204,7 @@ fn ask(stack: &mut Stack<PortDevice>, now: Instant, probes: &mut [Probe<'_>], mt
     }
 }
 
-/// What the probes have found.
+/// The error with the faults that the probes have found.
 fn judge(
     up: &mut dyn OverPorts,
     now: Instant,

@@ -64,8 +64,8 @@ impl Prepared {
         TransportKind::ALL.iter().filter(taken).map(|kind| kind.name()).collect()
     }
 
-    /// Opens the channels; all leaders do it at the same time. Also returns what is wrong with the path to the
-    /// peers, if anything.
+    /// Opens the channels; all leaders do it at the same time. Also returns the fault of the path to the peers, if
+    /// there is one.
     pub(in crate::communicator) fn connect(
         self,
         config: &Config,

@@ -10,10 +10,10 @@ use crate::communicator::drive::RankEngine;
 use crate::communicator::stats::lock;
 use crate::engine::submitted::Failure;
 
-/// How an operation or a message has ended; a message with what has come.
+/// The end of an operation or a message; of a message with its status.
 pub(in crate::communicator) type Outcome = Result<Option<Status>, Failure>;
 
-/// What is done with the engine when an input is in its staging area.
+/// A call on the engine, made when an input is in its staging area.
 pub(in crate::communicator) type Act = Box<dyn FnOnce(&mut RankEngine) + Send>;
 
 /// The callback of the end.
@@ -21,7 +21,7 @@ pub(in crate::communicator) type Tell = Box<dyn FnOnce(Outcome) + Send>;
 
 /// A GPU's side of a staging area.
 pub(in crate::communicator) struct Device {
-    /// What the staging area lies in.
+    /// The memory of the staging area.
     pub(in crate::communicator) _area: Box<dyn Any + Send + Sync>,
     pub(in crate::communicator) progress: Arc<Progress>,
     /// Until they are handed over.
@@ -33,14 +33,15 @@ pub(in crate::communicator) trait Copies: Send {
     /// Has this called once, when the input is in the staging area.
     fn when_ready(&mut self, act: Act);
 
-    /// Has this called once, when the operation has ended and no copy runs any more, or the error says so.
+    /// Has this called once, when the operation has ended and no copy runs any more, or with an error that says that
+    /// one may.
     fn when_over(&mut self, tell: Tell);
 
     /// Hands them over to the engine.
     fn begin(self: Box<Self>);
 }
 
-/// What an operation and its copies know of each other.
+/// The progress that an operation and its copies share.
 #[derive(Default)]
 pub(in crate::communicator) struct Progress {
     is_ready: AtomicBool,
@@ -49,7 +50,7 @@ pub(in crate::communicator) struct Progress {
 
 #[derive(Default)]
 struct Ends {
-    /// The copies are gone, and nobody waits for the outcome.
+    /// The copies are gone, and nothing waits for the outcome.
     are_gone: bool,
     /// A copy that was begun may run yet.
     in_use: bool,
@@ -64,7 +65,8 @@ impl Progress {
         self.is_ready.load(Ordering::Acquire)
     }
 
-    /// The operation has ended. Gives the outcome back where it is to be told at once: else copies follow, who tell it.
+    /// The operation has ended. Gives the outcome back where it is to be reported at once: else copies follow, which
+    /// report it.
     pub(in crate::communicator) fn ended(&self, outcome: Outcome) -> Option<Outcome> {
         let mut ends = lock(&self.ends);
         if !ends.are_gone {

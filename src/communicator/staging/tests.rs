@@ -1,4 +1,4 @@
-//! With ranks that are threads of this process.
+//! Tests with ranks that are threads of this process.
 #![allow(unsafe_code)]
 
 use std::thread;
@@ -192,7 +192,7 @@ fn what_has_no_factor_and_layouts_that_cannot_be_are_refused_and_the_group_goes_
     });
 }
 
-/// What rank `from` has at `at`.
+/// The element of rank `from` at `at`.
 fn given(from: u32, at: usize) -> u64 {
     u64::from(from + 1) << 40 | at as u64
 }

@@ -1,5 +1,5 @@
-//! How ranks learn counts that not each of them knows: rounds in which they exchange them as data, for blocking calls and for started
-//! ones.
+//! The exchange of counts that not every rank has: rounds in which ranks send them as data, for blocking calls and for
+//! started ones.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ use crate::error::{Call, Error, Views};
 /// Pairs of ranks with different counts that an error names, at most.
 const NAMED: usize = 3;
 
-/// What a rank knows, of a gather or scatter, where only the root knows all counts, or of an all-to-all.
+/// A rank's counts, of a gather or scatter, where only the root has all, or of an all-to-all.
 pub(super) struct Learning {
     collective: Collective,
     own: Rank,
@@ -25,7 +25,7 @@ pub(super) struct Learning {
     root: Rank,
     given: Vec<u64>,
     taken: Vec<u64>,
-    /// What all have told in the first round, once that is over.
+    /// The words of all ranks in the first round, once that is over.
     told: Option<Vec<u64>>,
 }
 
@@ -36,11 +36,11 @@ pub(super) struct Round {
     all: Vec<u64>,
 }
 
-/// What a round has brought.
+/// The result of a round.
 pub(super) enum Learned {
     /// All ranks agree.
     Counts(Result<Counts, CountsError>),
-    /// They do not, and tell each other the rest: all see it, so all take part.
+    /// They do not, and exchange the rest: all see it, so all take part.
     Round(Round),
     /// These differ.
     Differ(Vec<Differing>),
@@ -54,8 +54,8 @@ impl Round {
 }
 
 impl Learning {
-    /// What this rank knows, and the first round: each rank tells what it gives, and a digest of what it expects. (For a gather or scatter its
-    /// own count; the root alone expects something.)
+    /// This rank's counts, and the first round: each rank sends the counts that it gives, and a digest of those that it
+    /// expects. (For a gather or scatter its own count; the root alone expects something.)
     pub(super) fn new(blocks: &Blocks<'_>, own: Rank, ranks: u32, root: Rank) -> (Self, Round) {
         let [given, taken] = [blocks.given, blocks.taken].map(|counts| words(counts).collect::<Vec<_>>());
         let learning = Self { collective: blocks.collective, own, ranks, root, given, taken, told: None };
@@ -157,7 +157,7 @@ impl Learning {
 pub(super) fn differ(own: Rank, collective: Collective, step: u64, pairs: Vec<Differing>) -> Error {
     let call = Call { operation: collective.into(), tensor: None, step };
     let mut text = format!("{collective} at step {step} was not started: ");
-    // The pairs that this rank is of come first for it.
+    // Pairs with this rank come first in its text.
     let (mine, others): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|pair| pair.has(own));
     let pairs = [mine, others].concat();
     let Some(first) = pairs.first() else {
@@ -166,7 +166,7 @@ pub(super) fn differ(own: Rank, collective: Collective, step: u64, pairs: Vec<Di
     };
     for (index, pair) in pairs.iter().take(NAMED).enumerate() {
         let separator = if index > 0 { "; " } else { "" };
-        // Text has room for text.
+        // Writing to a String cannot fail.
         let _ = write!(text, "{separator}{} and {}", pair.given(), pair.taken());
     }
     if pairs.len() > NAMED {
@@ -181,7 +181,7 @@ pub(super) fn differ(own: Rank, collective: Collective, step: u64, pairs: Vec<Di
     Error::mismatch(call, Some(other.0), Views { ours, theirs }, text)
 }
 
-/// What one rank gives and another does not take.
+/// A count that one rank gives and another does not take.
 #[derive(Clone, Copy)]
 pub(super) struct Differing {
     from: Rank,

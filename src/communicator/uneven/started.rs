@@ -1,8 +1,9 @@
 //! Collectives whose blocks differ, started without waiting for them.
 //!
-//! Where not every rank knows all counts, an operation has parts: the rounds in which ranks tell each other theirs, then the operation itself.
-//! The engine starts nothing else of the group between them ([`Report::is_followed`](crate::engine::submitted::Report::is_followed)), so
-//! all ranks give the parts the same numbers.
+//! Where not every rank has all counts, an operation has parts: the rounds in which ranks exchange them, then the
+//! operation itself. The engine starts nothing else of the group between them
+//! ([`Report::is_followed`](crate::engine::submitted::Report::is_followed)), so all ranks give the parts the same
+//! numbers.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,7 +30,7 @@ use crate::engine::submitted::Failure;
 use crate::error::{Call, Error};
 use crate::runtime::Clock;
 
-/// What is behind the parts of a started operation: the rounds in which its counts are learnt, and what comes then.
+/// The parts of a started operation: the rounds in which its counts are learnt, then the operation itself.
 pub(in crate::communicator) struct Followed {
     learns: AtomicBool,
     state: Mutex<(Learning, Option<Round>)>,
@@ -116,9 +117,10 @@ impl Group {
     /// Starts a collective whose blocks differ, on memory that is given by address; returns at once. [`run_uneven`](Self::run_uneven) does the
     /// same and waits.
     ///
-    /// What is said of [`start`](Self::start) holds here, too. Where not every rank knows all counts (gather-v, scatter-v, all-to-all-v), ranks tell
-    /// each other their counts first, and what this rank starts meanwhile waits until they have: so such an operation holds up those behind it until
-    /// all ranks have started it. The counts themselves are read during the call only.
+    /// The rules of [`start`](Self::start) hold here, too. Where not every rank has all counts (gather-v, scatter-v,
+    /// all-to-all-v), ranks exchange them first, and operations that this rank starts meanwhile wait until they have:
+    /// so such an operation holds up those behind it until all ranks have started it. The counts themselves are read
+    /// during the call only.
     ///
     /// # Errors
     /// As [`run_uneven`](Self::run_uneven) before it waits, and [`Error::WouldBlock`] as for [`start`](Self::start). Counts that differ are the

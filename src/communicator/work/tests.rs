@@ -1,4 +1,4 @@
-//! With ranks that are threads of this process.
+//! Tests with ranks that are threads of this process.
 #![allow(unsafe_code)]
 
 use std::pin::pin;
@@ -348,7 +348,7 @@ fn a_dropped_group_ends_what_is_under_way_and_runs_its_callbacks() {
     assert!(said.try_recv().expect("at once").is_err());
 }
 
-/// A receive that nobody sends for, counts that nobody else tells, and what waits behind those.
+/// A receive without a send, counts that no other rank sends, and the operations behind those.
 #[test]
 fn messages_and_collectives_with_counts_end_with_their_group_too() {
     for mode in ["", "dedicated"] {
@@ -411,7 +411,7 @@ fn messages_that_were_started_in_a_group_of_some_ranks_end_with_it() {
             receive
         };
         let receives: Vec<_> = groups.iter().map(&mut start).collect();
-        // What ends the group on all ranks ends them, too.
+        // The end of the group on all ranks ends them, too.
         thread::scope(|scope| {
             for (count, group) in (3..).zip(&groups) {
                 scope.spawn(move || {

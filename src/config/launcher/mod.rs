@@ -1,7 +1,7 @@
-//! Launchers: whose variables say which rank this process is, in the order in which they are looked for.
+//! Launchers, whose variables say which rank this process is, in the order in which they are tried.
 //!
 //! torchrun (`RANK` with `LOCAL_RANK`), Open MPI, PMI-1 (MPICH, `srun --mpi=pmi2`), Slurm, Kubernetes, and at last `RANK` alone, which
-//! PyTorchJob and people set. docs/launchers.md has a table of what is read from where.
+//! PyTorchJob and people set. docs/launchers.md has a table of the variables.
 //!
 //! Keys of ours come before all of them, each on its own.
 
@@ -19,7 +19,7 @@ pub(crate) enum LauncherStore {
     Pmix,
 }
 
-/// Who started this process.
+/// The launcher that started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launcher {
     OpenMpi,
@@ -36,7 +36,7 @@ const KUBERNETES_PORT: u16 = 29_511;
 type Names = [&'static str; 4];
 
 impl Launcher {
-    /// The first launcher whose variables are there; where none's are, torchrun's, which people set by hand.
+    /// The first launcher whose variables are set; else torchrun, whose variables people set by hand.
     pub(super) fn of(environment: &Environment) -> Self {
         let has = |name| environment.get(name).is_some();
         // Before all others: torchrun may be a rank of theirs, from which it has made several.
@@ -72,7 +72,7 @@ impl Launcher {
         }
     }
 
-    /// What the launcher says of the ranks on this host in another form than a number of its own.
+    /// The number of ranks on this host, where the launcher gives it in another form than a number.
     pub(super) fn ranks_here(self, environment: &Environment) -> Option<u32> {
         match self {
             Self::Slurm => slurm::tasks_here(environment),
@@ -140,7 +140,7 @@ impl Launcher {
         }
     }
 
-    /// How a user of this launcher gives what is missing.
+    /// How a user of this launcher gives missing values.
     pub(super) fn remedy(self) -> Option<&'static str> {
         match self {
             Self::OpenMpi => Some(

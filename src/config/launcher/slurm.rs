@@ -1,10 +1,10 @@
-//! What Slurm says of a step: `srun`'s variables, as srun(1) describes them.
+//! Slurm's variables of a step, as srun(1) describes them.
 
 use super::Environment;
 
 /// The first port that is used.
 const FIRST_PORT: u64 = 10_000;
-/// How many there are: they end below those that Linux gives to connections.
+/// The number of ports: they end below those that Linux gives to connections.
 const PORTS: u64 = 20_000;
 
 /// The tasks on this host, from a list such as `2(x3),1`: two on each of three hosts, one on the next.

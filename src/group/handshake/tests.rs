@@ -15,7 +15,7 @@ fn ends() -> Ends {
     Ends { listener: Listener::new(VERSION, [1; 32]), connector: Connector::new(VERSION, [2; 32]) }
 }
 
-/// Runs a handshake and returns what each end concludes.
+/// Runs a handshake and returns the conclusion of each end.
 fn shake(
     listener_key: &Key,
     connector_key: &Key,

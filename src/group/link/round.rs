@@ -1,4 +1,4 @@
-//! The rounds of exchanges: rank 0 collects the parts of all, and hands out what is for each.
+//! The rounds of exchanges: rank 0 collects the parts of all ranks, and sends each its result.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::wire::{self, Malformed};
 
 /// How often rank 0 sends the list of missing ranks to the waiting ones.
 const PROGRESS: Duration = Duration::from_millis(500);
-/// The most that all ranks may give together, in bytes; what surrounds it has room beside it.
+/// The most that all ranks may give together, in bytes; the framing has room beside it.
 const MAX_RESULT: usize = MAX_MESSAGE - (1 << 20);
 
 /// The parameters of one round.
@@ -160,7 +160,7 @@ fn gather(
     Ok(parts)
 }
 
-/// Reads what a member has sent; its part of this round goes to `part`.
+/// Reads the messages of a member; its part of this round goes to `part`.
 fn collect(
     rank: u32,
     member: &mut Option<MemberConn>,
@@ -209,7 +209,7 @@ fn hand_out(members: &mut [Option<MemberConn>], round: &Round<'_>) -> Result<(),
     }
 }
 
-/// What rank 0 answers in a round.
+/// Rank 0's reply in a round.
 pub(super) enum Reply {
     Parts(Vec<Run>),
     Column(Line),

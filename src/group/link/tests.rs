@@ -55,7 +55,7 @@ fn everybody_gets_the_column_of_the_ranks_that_take_part() {
     let rows: [&[u8]; 4] = [&[1, 2, 3], &[4, 5, 6], &[], &[7, 8, 9]];
     let (results, links) = on_all(links(4), |rank, link| link.transpose("ways", rows[rank as usize], SOON));
     assert_eq!(results, [Ok(vec![1, 4, 7]), Ok(vec![2, 5, 8]), Ok(vec![]), Ok(vec![3, 6, 9])]);
-    // All hear of a row that is too short.
+    // All get the error of a row that is too short.
     let (results, _) =
         on_all(links, |rank, link| link.transpose("ways", if rank == 2 { &[] } else { &[1, 2] }, SOON));
     assert!(results.iter().all(|result| matches!(result, Err(ExchangeError::Malformed { rank: 0, .. }))));
@@ -194,7 +194,7 @@ fn equal_parts_are_handed_out_once_and_never_to_more_ranks_than_there_are() {
     }
 }
 
-/// A rank that leaves reads nothing any more; what others still send it resets the connection, behind its leave message.
+/// A rank that leaves reads nothing any more; later messages to it reset the connection, behind its leave message.
 #[test]
 fn who_has_left_is_not_broken_by_a_message_to_it() {
     for says in [true, false] {
@@ -215,7 +215,8 @@ fn who_has_left_is_not_broken_by_a_message_to_it() {
     }
 }
 
-/// A rank that knows that rank 0 leaves goes without a word, and resets the connection where something was sent to it that it has not read.
+/// A rank that has learnt that rank 0 leaves closes without a message, and resets the connection where it has unread
+/// data.
 #[test]
 fn who_goes_after_rank_0_has_left_is_not_reported_as_broken() {
     let mut links = links(2);

@@ -54,7 +54,7 @@ fn a_row_of_another_length_names_its_rank() {
     assert_eq!(from_line(&vec![(2, 7), (2, 8)], 3), Err(Malformed));
 }
 
-/// What was a GiB for 1,024 hosts.
+/// The exchange that once took a GiB for 1,024 hosts.
 #[test]
 fn alike_hosts_cost_the_same_however_many_they_are() {
     let (mut taken, mut given) = (0, 0);

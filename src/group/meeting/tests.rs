@@ -71,7 +71,7 @@ fn a_store_tells_address_port_key_and_hosts() {
         assert_eq!(config.key, first.key);
         assert!(config.key.is_some());
     }
-    // What they have learnt is enough to meet.
+    // They have learnt enough to meet.
     thread::scope(|scope| {
         for config in &all {
             scope.spawn(|| {

@@ -30,7 +30,7 @@ fn every_rank_is_below_one_other_and_three_steps_reach_a_thousand() {
     assert!(below(u32::MAX, u32::MAX).is_empty());
 }
 
-/// What rank 0 sends and receives until all have joined and made one exchange of each kind.
+/// The bytes that rank 0 sends and receives until all have joined and made one exchange of each kind.
 fn bytes_at_rank_0(size: u32) -> u64 {
     let job = Job::new(size);
     let ranks: Vec<_> = (0..size).map(|rank| job.join(rank)).collect();
@@ -64,8 +64,8 @@ fn may_open(descriptors: u64) -> bool {
     setrlimit(Resource::Nofile, raised).is_ok() && limit.maximum.is_none_or(|most| most >= descriptors)
 }
 
-/// When rank 0 sent every rank the roster, and what each rank reaches to all, a thousand took a GiB. The list of missing ranks,
-/// which rank 0 sends twice a second, comes on top; on a slow machine more often.
+/// A thousand ranks took a GiB when rank 0 sent each of them the roster and every rank's reach. The list of missing
+/// ranks, which rank 0 sends twice a second, comes on top; on a slow machine more often.
 #[test]
 fn rank_0_sends_and_receives_in_proportion_to_the_ranks() {
     let size = if may_open(8 * 1024) { 1024 } else { 192 };
@@ -98,7 +98,7 @@ fn unauthenticated_peers_do_not_keep_the_roster_from_those_it_is_for() {
     others = job.config.clone();
     others.job = "another".into();
     assert!(fetch(&others, 1, at, &expected, begun + PATIENCE).is_err());
-    // Whoever passes on something else is found out.
+    // A rank that passes on something else is detected.
     let told = fetch(&job.config, 1, at, &[0; 32], begun + PATIENCE).unwrap_err();
     assert!(told.contains("another roster"), "{told}");
     for rank in [2, 3] {
@@ -124,7 +124,7 @@ fn unauthenticated_peers_do_not_interrupt_a_rank_that_reads_the_roster() {
     let stream = TcpStream::connect(at).unwrap();
     let framer = prove(&job.config, 1, &stream, at, until).unwrap_or_else(|why| panic!("{why}"));
     let mut unauthenticated: Vec<_> = (0..=SLOTS).map(|_| TcpStream::connect(at).unwrap()).collect();
-    // The first of them is closed for a later one; whom that would interrupt is closed by then.
+    // The first of them is closed for a later one; a peer that it would interrupt is closed by then.
     unauthenticated[0].set_read_timeout(Some(SOON)).unwrap();
     assert_eq!(unauthenticated[0].read(&mut [0]).unwrap(), 0);
     let mut above = Trusted::new(Conn::new(stream, at).unwrap(), framer);

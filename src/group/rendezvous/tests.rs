@@ -269,7 +269,7 @@ fn a_rank_that_comes_twice_is_told_and_the_first_one_stays() {
     assert_eq!([roster(zero), one], [two.clone(), two]);
 }
 
-/// Rank 0 and rank 1 agree, and rank 2 comes with something else: all three are told the same.
+/// Rank 0 and rank 1 agree, and rank 2 comes with another hello: all three get the same refusal.
 fn all_are_told(change: impl FnOnce(&mut Hello)) -> Refusal {
     let job = Job::new(3);
     let (zero, one) = (job.join(0), job.join(1));
@@ -376,7 +376,7 @@ fn rank_0_by_hand(job: &Job, version: u32) -> Trusted {
     Trusted::new(Conn::new(stream, peer).unwrap(), told.framer)
 }
 
-/// What rank 0 sends after the handshake has no meaning for this rank then.
+/// The messages of rank 0 after the handshake have no meaning for this rank then.
 #[test]
 fn a_rank_sees_by_the_handshake_alone_that_rank_0_has_another_version() {
     let job = Job::new(2);
@@ -467,7 +467,8 @@ fn a_rank_that_finds_no_roster_where_it_should_gets_it_from_rank_0() {
     assert_eq!(told, Some(Message::Relay { others: 1 }));
 }
 
-/// Rank 17 asks rank 0 for the roster when rank 0 is in the first exchange already, and learns of its end what the others do.
+/// Rank 17 asks rank 0 for the roster when rank 0 is in the first exchange already, and gets the same error as the
+/// others.
 #[test]
 fn a_rank_without_the_roster_learns_why_the_set_up_failed() {
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap();
@@ -490,7 +491,7 @@ fn a_rank_without_the_roster_learns_why_the_set_up_failed() {
             zero.conn.flush().unwrap();
         }
         drop(zero);
-        // Whoever dials again here meets nobody.
+        // A rank that connects again finds no listener.
         assert_eq!(rank.join().unwrap().unwrap_err(), JoinError::SetUp(expected));
     }
 }

@@ -60,7 +60,7 @@ impl OfLauncher {
         self.0.as_mut().ok_or_else(|| "the conversation with the launcher has ended".into())
     }
 
-    /// Lets PMIx do something, for at most so long. What takes longer keeps its thread.
+    /// Runs a call of PMIx, for at most so long. A call that takes longer keeps its thread.
     fn within<T: Send + 'static>(
         pmix: &Arc<Pmix>,
         timeout: Duration,

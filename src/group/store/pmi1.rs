@@ -25,7 +25,7 @@ const LONGEST_LINE: u64 = 64 << 10;
 const LEAST_ROOM: usize = 64;
 /// The most parts of a value.
 const MAX_PARTS: usize = 1 << 16;
-/// How long an answer may take that needs no other rank.
+/// The time for an answer that needs no other rank.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// The conversation with the launcher.

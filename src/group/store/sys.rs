@@ -1,4 +1,4 @@
-//! PMIx by its C functions, the launcher's socket, and what runs when the process ends.
+//! PMIx by its C functions, the launcher's socket, and handlers for the end of the process.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -60,7 +60,7 @@ const BOOL: u16 = 1;
 const BYTES: u16 = 27;
 /// `PMIX_GLOBAL`: for ranks of this host and of others.
 const GLOBAL: u8 = 3;
-/// `PMIX_COLLECT_DATA`: all get what all have put.
+/// `PMIX_COLLECT_DATA`: every rank gets the values of all.
 const COLLECT: &[u8] = b"pmix.collect";
 
 type Init = unsafe extern "C" fn(*mut Proc, *mut Info, usize) -> c_int;
@@ -92,7 +92,7 @@ fn succeeded(what: &str, status: c_int) -> Result<(), String> {
 }
 
 impl Pmix {
-    /// Opens the library, and says to the launcher that this process takes part.
+    /// Opens the library, and registers this process with the launcher.
     pub(super) fn open() -> Result<Self, String> {
         let places = ["PMIX_INSTALL_PREFIX", "OPAL_PREFIX"];
         let installed =
@@ -134,7 +134,7 @@ impl Pmix {
         succeeded("PMIx_Put", unsafe { (self.put)(GLOBAL, key.as_ptr(), &mut object) })
     }
 
-    /// Waits for all ranks, and gets what they have put.
+    /// Waits for all ranks, and gets their values.
     pub(super) fn fence(&self) -> Result<(), String> {
         // SAFETY: it takes nothing.
         succeeded("PMIx_Commit", unsafe { (self.commit)() })?;
@@ -148,7 +148,7 @@ impl Pmix {
         succeeded("PMIx_Fence", unsafe { (self.fence)(ptr::null(), 0, &info, 1) })
     }
 
-    /// What a rank has put.
+    /// The value that a rank has put.
     pub(super) fn get(&self, of: u32, key: &str) -> Result<Vec<u8>, String> {
         let key = text(key)?;
         let of = Proc { rank: of, ..self.own };

@@ -13,7 +13,7 @@ use crate::group::tests::{Job, SOON};
 /// Long enough for news that must not come.
 const A_WHILE: Duration = Duration::from_millis(400);
 
-/// A rank, and what its connections tell.
+/// A rank, and the events of its connections.
 struct Rank {
     control: Control,
     news: Receiver<MemberEvent>,
@@ -74,7 +74,7 @@ fn who_leaves_in_good_order_is_not_lost() {
     ranks[2].control.leave(7);
     assert_eq!(ranks[2].next(), Some(MemberEvent::PeersNotified));
     ranks.truncate(2);
-    // Rank 1 hears it from rank 0.
+    // Rank 1 learns it from rank 0.
     let left = Some(MemberEvent::Left(Departure { rank: 2, started: 7 }));
     assert!(ranks.iter().all(|rank| rank.next() == left));
     assert!(ranks.iter().all(Rank::hears_nothing));
@@ -143,7 +143,8 @@ fn a_rank_other_than_0_does_not_speak_for_others() {
     assert!(ranks[..2].iter().all(Rank::hears_nothing));
 }
 
-/// A middlebox before rank 0: its port, and what makes it close the connection that it has taken, after `before`.
+/// A middlebox before rank 0: its port, and a sender whose message makes it call `before` and close the connection to
+/// rank 0.
 fn middlebox(port: u16, before: impl FnOnce(&TcpStream) + Send + 'static) -> (u16, Sender<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let at = listener.local_addr().unwrap().port();

@@ -189,7 +189,8 @@ fn file(folder: &Folder, rank: u32, clock: &str, joined: u64, times: &[u64]) -> 
 #[test]
 fn merging_lines_up_clocks_orders_events_and_refuses_a_rank_twice() {
     let folder = Folder::new("merge");
-    // Rank 1 heard 3 us later that all were there, by the clock that it shares with rank 0; rank 2's host booted later.
+    // Rank 1 learnt 3 us later that all had joined, by the clock that it shares with rank 0; rank 2's host booted
+    // later.
     let files = [
         file(&folder, 2, "b", 1_000, &[11_001, 31_001, 51_001]),
         file(&folder, 0, "a", 1_001_000, &[1_010_000, 1_030_000, 1_050_000]),

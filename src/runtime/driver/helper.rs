@@ -2,7 +2,7 @@
 //!
 //! A trainer that computes for 200 ms between two all-reduces would otherwise leave its peers' frames
 //! unacknowledged for that long. The helper sleeps most of the time; it looks more often while there is traffic that no
-//! caller attends to, and releases the driver lock after one poll when a caller wants it.
+//! caller attends to, and releases the driver lock after one poll when a caller waits for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,8 +16,9 @@ use crate::runtime::{Activity, Clock, Poller, panic_message};
 
 /// Idle looks at the network before the helper slows down: 16 of half a millisecond.
 const LOOKS_BEFORE_SLOW: u32 = 16;
-/// Time between two looks while a caller drives: the network is answered then. A thread that wakes every half millisecond beside
-/// one that computes or polls keeps some Linux schedulers from giving its core to other autogroups (docs/decisions.md).
+/// The interval of the polls while a caller drives: the network is answered then. A thread that wakes every half
+/// millisecond beside one that computes or polls keeps some Linux schedulers from giving its core to other autogroups
+/// (docs/decisions.md).
 const DRIVEN_PERIOD: Duration = Duration::from_millis(2);
 /// Polls before the driver lock is released and taken again.
 const POLLS_PER_LOCK: u32 = 256;
@@ -47,7 +48,7 @@ impl Helper {
         Ok(Self { thread })
     }
 
-    /// Waits for its end, which was asked for.
+    /// Waits for the end of the thread, which was requested before.
     pub(super) fn join(self) {
         self.thread.thread().unpark();
         // It catches the engine's panics, so there is no panic of its own to report.
@@ -84,14 +85,14 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
         };
         let until =
             deadline.map_or(period, |at| at.saturating_since(Clock.now()).clamp(SHORTEST_SLEEP, period));
-        // Unparked when the driver is dropped. A caller that wants the engine polled drives it.
+        // Unparked when the driver is dropped. A caller that needs the engine polled drives it.
         std::thread::park_timeout(until);
     }
 }
 
 /// Result of an attempt to take the driver lock and poll.
 enum PollAttempt {
-    /// Polled at least once; and when the engine wants its next poll.
+    /// Polled at least once; with the engine's next deadline.
     Done(Activity, Option<crate::runtime::Instant>),
     /// A caller drives.
     Taken,
@@ -99,7 +100,7 @@ enum PollAttempt {
     Dead,
 }
 
-/// Takes the driver lock if it is free and polls while there is something to do and no caller wants it.
+/// Takes the driver lock if it is free and polls while there is something to do and no caller waits for the lock.
 fn lock_and_poll<P: Poller + Send + 'static>(inner: &Inner<P>) -> PollAttempt {
     let Some(mut locked) = inner.try_lock() else { return PollAttempt::Taken };
     inner.helper_drives.store(true, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use crate::runtime::{ShardError, ShardId, Shards, ShardsBuilder, stopping};
 
-/// A made-up peer: every request is answered a few polls later, out of order of who waits.
+/// A made-up peer: every request is answered a few polls later, in another order than the requests.
 #[derive(Default)]
 struct Engine {
     polls: u64,

@@ -16,8 +16,8 @@ struct Entry<P> {
     condition: Condition<P>,
 }
 
-/// So many polls without work, and the conditions are checked all the same: one may depend on the time, or on what another condition did
-/// when it was checked.
+/// Polls without work after which the conditions are checked all the same: one may depend on the time, or on an effect
+/// of another condition's check.
 const IDLE_POLLS: u32 = 64;
 
 const WAITING: u8 = 0;
@@ -176,8 +176,8 @@ impl<P> Waiters<P> {
         drop(removed);
     }
 
-    /// Checks every condition; entries whose condition holds are removed and their threads woken. Returns whether there was any:
-    /// the others are then checked again after the next poll.
+    /// Checks every condition; entries whose condition holds are removed and their threads woken. Returns whether any
+    /// did: the others are then checked again after the next poll.
     #[cold]
     pub(super) fn serve(&self, poller: &mut P) -> bool {
         self.fresh.store(false, Ordering::Relaxed);

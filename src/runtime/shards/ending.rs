@@ -12,7 +12,7 @@ use crate::runtime::{
     Backoff, Clock, IdlePolicy, PollClock, Poller, Reactor, ShardId, panic_message, spawn_local, stop,
 };
 
-/// How long shards that have finished go on polling to send what is left.
+/// How long shards that have finished go on polling to send their remaining data.
 const LINGER: Duration = Duration::from_millis(100);
 
 /// How a shard is run.
@@ -118,7 +118,8 @@ impl Drop for ShardEnding {
 }
 
 impl<P: Poller> Reactor<P> {
-    /// Polls until the work of all shards has ended, and sends what is left. `None` if the work failed, which `own` has recorded.
+    /// Polls until the work of all shards has ended, and sends the remaining data. `None` if the work failed, which
+    /// `own` has recorded.
     pub(super) fn work<F, R, E>(
         mut self,
         work: F,
@@ -174,7 +175,7 @@ impl<P: Poller> Reactor<P> {
             }
             std::thread::yield_now();
         }
-        // What the others have sent may go through this shard's queue.
+        // Data that the other shards have sent may leave through this shard's queue.
         self.poll(Clock.now());
         Ok(result)
     }

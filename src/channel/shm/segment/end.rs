@@ -1,5 +1,5 @@
-//! How the group ends, in memory that all ranks of the node see: who ended it, and why if it says so; which operation ranks disagree
-//! about, and what their votes have shown.
+//! The end of the group, in memory that all ranks of the node see: the rank that ended it, and its reason if it gives
+//! one; the operation that ranks disagree about, and the result of their votes.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ const STATE_BITS: u32 = 8;
 /// Turns for which another rank's writing is waited for: that takes less than a microsecond, if it is not stopped meanwhile.
 const TURNS: u32 = 1000;
 
-/// As much of a text as there is room for.
+/// The part of a text for which there is room.
 pub(crate) fn shortened(text: &str) -> &str {
     let mut end = text.len().min(WORDS);
     while !text.is_char_boundary(end) {
@@ -42,8 +42,8 @@ impl NodeSegment {
         let _ = self.word(Some(ABORT_AT)).compare_exchange(0, word, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Says why a rank has given up, ahead of [`set_abort`](Self::set_abort): as much as there is room for. The first writer wins; when
-    /// this returns, what that one has written is there, unless it was stopped.
+    /// Records why a rank has given up, ahead of [`set_abort`](Self::set_abort): as much as there is room for. The
+    /// first writer wins; when this returns, that writer's text is there, unless it was stopped.
     pub(crate) fn set_words(&self, rank: u32, text: &str) {
         let text = shortened(text);
         let state = self.word(Some(WORDS_AT));
@@ -62,7 +62,7 @@ impl NodeSegment {
         state.store(of_rank | WRITTEN, Ordering::Release);
     }
 
-    /// Why this rank has given up, if that is known here.
+    /// The reason why `rank` has given up, if it is recorded here.
     pub(crate) fn words(&self, rank: u32) -> Option<Box<str>> {
         if self.word(Some(WORDS_AT)).load(Ordering::Acquire) != u64::from(rank) << STATE_BITS | WRITTEN {
             return None;
@@ -75,7 +75,7 @@ impl NodeSegment {
         Some(String::from_utf8_lossy(&bytes).into())
     }
 
-    /// Who ended the group, if it has ended.
+    /// The rank that ended the group, if it has ended, and the reason.
     #[inline]
     pub(crate) fn abort(&self) -> Option<Abort> {
         match self.word(Some(ABORT_AT)).load(Ordering::Acquire) {
@@ -109,7 +109,7 @@ impl NodeSegment {
         }
     }
 
-    /// What the votes have shown.
+    /// The result of the votes.
     pub(crate) fn verdict(&self) -> Option<Divergence> {
         if self.word(Some(VERDICT_AT)).load(Ordering::Acquire) != 2 {
             return None;

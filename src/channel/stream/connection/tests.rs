@@ -42,7 +42,7 @@ fn header(index: usize, len: usize) -> Header {
     }
 }
 
-/// Frames of every kind, messages with these payload lengths among them, and what they should come out as.
+/// Frames of every kind, messages with these payload lengths among them, and the frames expected from reading them.
 fn stream(lens: &[usize], crc: bool) -> (Vec<u8>, Vec<Owned>) {
     let (mut bytes, mut frames) = (vec![], vec![]);
     for (index, &len) in lens.iter().enumerate() {

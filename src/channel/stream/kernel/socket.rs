@@ -1,4 +1,4 @@
-//! One connection of the kernel's: what waits to be written, and what is known about it.
+//! One connection of the kernel's: its unwritten bytes, and its state.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Read, Write};
@@ -22,13 +22,13 @@ pub(super) const QUEUE: usize = 256 << 10;
 /// The kernel takes no more while it has so many bytes unsent (TCP_NOTSENT_LOWAT of tcp(7)).
 const UNSENT: u32 = 128 << 10;
 
-/// So many questions whether a peer has room again, without an answer, are a sign that it is gone.
+/// So many unanswered probes of a full window are a sign that the peer is gone.
 const PROBES: u8 = 3;
 
 /// Pieces given to the kernel in one call.
 const PIECES: usize = 16;
 
-/// Where a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Stage {
     Connecting,
@@ -36,7 +36,7 @@ pub(super) enum Stage {
     Failed(Failure),
 }
 
-/// What waits to be written, in order.
+/// A piece that waits to be written, in order.
 #[derive(Clone, Copy, Debug)]
 enum Piece {
     /// So many of the staged bytes.
@@ -84,7 +84,7 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// A socket with the options of a group whose dead are found after `dead_after`.
+    /// A socket with the options of a group whose dead ranks are found after `dead_after`.
     pub(super) fn new(
         stream: TcpStream,
         remote: SocketAddr,
@@ -159,7 +159,8 @@ impl Socket {
         self.queue.push_back(Piece::Extent(extent, 0, token));
     }
 
-    /// Gives the kernel what it takes, and returns how much that was; `released` hears of extents that it has copied.
+    /// Gives the kernel as much as it takes, and returns the number of bytes; `released` gets the tokens of extents
+    /// that it has copied.
     pub(super) fn flush(&mut self, mut released: impl FnMut(ReleaseToken)) -> io::Result<usize> {
         let mut total = 0;
         while !self.queue.is_empty() {
@@ -225,7 +226,7 @@ impl Socket {
         }
     }
 
-    /// Forgets what waits; `released` hears of its extents.
+    /// Forgets the queue; `released` gets the tokens of its extents.
     pub(super) fn drop_queue(&mut self, mut released: impl FnMut(ReleaseToken)) {
         for piece in self.queue.drain(..) {
             if let Piece::Extent(_, _, token) = piece {
@@ -236,7 +237,7 @@ impl Socket {
         self.staged.clear();
     }
 
-    /// Reads what has come, at most `budget` bytes in one poll (within one call to spare): `None` if that is used up.
+    /// Reads the received bytes, at most `budget` in one poll (within one call to spare): `None` if that is used up.
     pub(super) fn read(&mut self, poll: u64, budget: usize, buffer: &mut [u8]) -> Option<io::Result<usize>> {
         if self.drained && !self.ending {
             return Some(Err(io::ErrorKind::WouldBlock.into()));
@@ -253,16 +254,17 @@ impl Socket {
                 result => break result,
             }
         };
-        // Who gets less than it asked for has got everything (epoll(7)).
+        // A read that returns less than it asked for has got everything (epoll(7)).
         let count = result.as_ref().map_or(0, |count| *count);
         self.drained = count < buffer.len();
         self.taken.1 += count;
         Some(result)
     }
 
-    /// Asks the kernel what has become of what was written. An error if the peer has acknowledged nothing for
-    /// `dead_after`, not even that it has no room (as RFC 9293 section 3.8.6.1 wants it). Where it has none, the kernel asks it
-    /// ever more seldom, so that it says little: that its process runs is seen on the connection for control messages.
+    /// Polls the kernel for acknowledgements of the written bytes. An error if the peer has acknowledged nothing for
+    /// `dead_after`, not even that it has no room (as RFC 9293 section 3.8.6.1 requires). Where it has none, the kernel
+    /// probes it ever more seldom, so that it says little: that its process runs is seen on the connection for control
+    /// messages.
     pub(super) fn sample(&mut self, now: Instant, dead_after: Duration) -> Result<(), Failure> {
         let unacknowledged = sys::unacknowledged(self.stream.as_fd());
         let acknowledged =

@@ -1,11 +1,11 @@
-//! What the kernel knows about a connection. By libc: neither rustix nor socket2 asks for SIOCOUTQ or TCP_INFO.
+//! The kernel's facts about a connection. By libc: neither rustix nor socket2 reads SIOCOUTQ or TCP_INFO.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Bytes written to a TCP socket that the peer has not acknowledged (SIOCOUTQ of tcp(7)); zero if the kernel does not
-/// say.
+/// Bytes written to a TCP socket that the peer has not acknowledged (SIOCOUTQ of tcp(7)); zero if the kernel gives no
+/// number.
 pub(super) fn unacknowledged(fd: BorrowedFd<'_>) -> usize {
     let mut bytes: c_int = 0;
     // SAFETY: the descriptor is open, and SIOCOUTQ (the same number as TIOCOUTQ) writes one int.

@@ -17,7 +17,7 @@ fn accepted() -> (KernelStreams, SocketId, Plain) {
     (streams, id, other)
 }
 
-/// Turns until an event, or its absence, is what is waited for.
+/// Turns until `condition` holds of an event, or of its absence.
 fn until(
     streams: &mut KernelStreams,
     mut condition: impl FnMut(StreamEvent<SocketId>, &mut KernelStreams) -> bool,
@@ -62,7 +62,7 @@ fn bytes_and_extents_arrive_in_order_and_extents_are_free_once_copied() {
     other.read_exact(&mut got).unwrap();
     assert_eq!((&got[..4], &got[5004..5008]), (&b"head"[..], &b"tail"[..]));
     assert!(got[4..5004].iter().chain(&got[5008..]).all(|&byte| byte == 7));
-    // The kernel is asked what was acknowledged, until everything was.
+    // The kernel is polled for acknowledgements, until everything is acknowledged.
     let end = now + Duration::from_secs(20);
     while streams.next_deadline().is_some() {
         assert!(Clock.now() < end, "not acknowledged");
@@ -121,7 +121,7 @@ fn who_has_no_room_for_long_is_not_gone() {
         written += count;
         streams.transmit(Clock.now());
     }
-    // The kernel asks whether there is room after 0.2, 0.4, 0.8 and 1.6 seconds: for longer than `dead_after` nothing comes.
+    // The kernel probes for room after 0.2, 0.4, 0.8 and 1.6 seconds: for longer than `dead_after` nothing comes.
     let end = Clock.now() + Duration::from_secs(4);
     let step = |streams: &mut KernelStreams| {
         streams.receive(Clock.now());
@@ -167,7 +167,7 @@ fn a_long_read_goes_on_in_the_next_turn() {
     });
     assert!(most <= BUDGET + BUFFER, "{most} bytes in one turn");
     drop(writer.join().unwrap());
-    // The end is told even where nothing more is to be read.
+    // The end is reported even where nothing more is to be read.
     until(&mut streams, |event, streams| {
         event == StreamEvent::Readable(id) && matches!(streams.read_chunk(Clock.now(), id), Ok(None))
     });

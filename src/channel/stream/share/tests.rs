@@ -8,7 +8,7 @@ fn load(rate: f64) -> Load {
     Load { open: true, unacknowledged: 0, unsent: 0, rate }
 }
 
-/// Gives away what is given, and returns what each connection got.
+/// Gives away the fragments, and returns how many each connection got.
 fn share(loads: &mut [Load], fragments: usize) -> Vec<usize> {
     let mut taken = vec![0; loads.len()];
     for left in (1..=fragments).rev() {

@@ -1,4 +1,4 @@
-//! A device that throttles what it receives, each TCP connection by itself.
+//! A device that throttles received frames, each TCP connection by itself.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use shouter_netstack::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
 use shouter_netstack::time::Instant;
 
-/// Bytes that wait for a connection's share of the line; what comes beyond is lost.
+/// Bytes that wait for a connection's share of the line; further ones are lost.
 const QUEUE: usize = 256 << 10;
 
-/// Where the port numbers are in a frame without VLAN tag and IP options.
+/// The offset of the port numbers in a frame without VLAN tag and IP options.
 const PORTS: usize = 34;
 
 /// One connection's line.

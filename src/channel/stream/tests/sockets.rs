@@ -21,7 +21,7 @@ fn secrets(secret: [u8; 32], salt: u8) -> Secrets {
     Secrets::new(Key::from_secret(secret), Key::from_secret([salt; 32]))
 }
 
-/// How long anything may take here.
+/// The time that anything may take here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn bind() -> KernelStreams {
@@ -92,7 +92,7 @@ fn connected(ends: &mut [End]) {
     });
 }
 
-/// A peer that knows the secret and then sends arbitrary bytes: rank 1 towards an end of rank 0.
+/// A peer that has the secret and then sends arbitrary bytes: rank 1 towards an end of rank 0.
 struct Puppet {
     end: [End; 1],
     connections: Vec<TcpStream>,
@@ -131,7 +131,7 @@ impl Puppet {
         Self { end, connections, _listener: listener }
     }
 
-    /// Says something on a connection, and returns the loss that comes of it.
+    /// Writes to a connection, and returns the loss that results.
     fn says(&mut self, connection: usize, bytes: &[u8]) -> Loss {
         self.connections[connection].write_all(bytes).unwrap();
         self.loss()
@@ -244,13 +244,13 @@ fn unauthenticated_peers_at_a_socket_are_turned_away_and_hold_nothing() {
     for says in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0; 72], &forged, &replayed, &[9; 60_000]] {
         for _ in 0..20 {
             let mut stream = TcpStream::connect(address).unwrap();
-            // Who is turned away while it speaks hears of a reset.
+            // A peer that is refused while it writes gets a reset.
             let _ = stream.write_all(says);
             callers.push(stream);
         }
     }
     drop(callers);
-    // Before all are in who are expected.
+    // Before all expected peers are in.
     until(&mut ends[..1], "refusals", |ends| ends[0].channel.refused() == 100);
     connected(&mut ends);
     let why = TcpStream::connect(address).expect_err("nobody listens any more");
@@ -355,7 +355,7 @@ fn a_peer_that_is_stopped_is_found_though_its_kernel_answers() {
     };
     assert!(matches!(loss, Loss::Silent { .. }), "{loss}");
     assert!(now - begin >= DEAD_AFTER, "too early");
-    // Who was stopped itself gives the others their time again.
+    // A rank that was stopped itself gives the others their time again.
     stopped[0].turn(begin + DEAD_AFTER * 3);
     assert!(!matches!(stopped[0].loss(), Some(Loss::Silent { .. })));
 }
@@ -449,7 +449,7 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     while sent(&hosts[0]) < BYTES as u64 / 8 {
         turn(&mut hosts);
     }
-    // The operation's deadline passes on one side, which ends the group: the other hears of it by the connection for
+    // The operation's deadline passes on one side, which ends the group: the other learns of it by the connection for
     // control.
     hosts[0].engine.poll(Clock.now() + Duration::from_secs(61));
     assert!(hosts[0].engine.aborted().is_some());
@@ -467,7 +467,7 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     };
     let why = result.expect_err("the group has ended");
     assert!(matches!(why, shouter_reducer::executor::OpError::Aborted { .. }), "{why}");
-    // Its own outcome is held back until the other side has acknowledged that it knows.
+    // Its own outcome is held back until the other side has acknowledged the end.
     let own = loop {
         turn(&mut hosts);
         if let Some(completed) = hosts[0].engine.take_finished(ops[0]) {
@@ -515,7 +515,7 @@ fn side_messages_come_in_order_and_are_bounded() {
         got == [1000, 1001]
     });
 
-    // Who does not take them is not read, and the sender hears that there is no room.
+    // A peer that does not take them is not read, and the sender finds no room.
     let mut refused = 0;
     until(&mut both, "no room", |ends| {
         refused += usize::from(!ends[0].channel.send_side(Rank(1), &vec![1; MAX_SIDE]));

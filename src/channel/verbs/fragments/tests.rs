@@ -52,7 +52,7 @@ fn a_refused_fragment_comes_back_once() {
 fn after_a_failure_the_taken_are_released_the_refused_come_back_and_the_rest_is_posted_again() {
     let mut sender = Sender::new(8);
     (0..6).for_each(|n| sender.sent(n, zero_copy(n.into())));
-    // The peer has taken 0 to 3; it refused 1, which was told before, and 2, whose refusal was lost.
+    // The peer has taken 0 to 3; it refused 1, as reported before, and 2, whose refusal was lost.
     sender.refused(1, RefusalReason::Damaged).unwrap();
     let (mut released, mut back) = (vec![], vec![]);
     let taken = Taken { count: 4, refused: 0b0110 };
@@ -137,7 +137,7 @@ fn what_came_behind_an_open_one_is_known_when_it_comes_again() {
     // By its slot, where it is sound at once.
     receiver.came(FragmentState::Settled(None));
     assert_eq!(receiver.taken(), Taken { count: 3, refused: 0b1 });
-    // The peer knows nothing of that yet, and sends the others again.
+    // The peer has no report of that yet, and sends the others again.
     assert_eq!(receiver.known(), Some(FragmentState::Settled(None)));
     receiver.came(FragmentState::Settled(None));
     receiver.came(FragmentState::Settled(None));

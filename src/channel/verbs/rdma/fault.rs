@@ -1,10 +1,10 @@
-//! What the device's errors mean for a connection.
+//! The faults that the device's errors mean for a connection.
 
 use shouter_netstack::verbs::{Status, VerbsError};
 
 use super::super::fabric::Fault;
 
-/// Why a request failed, for a person.
+/// The fault of a failed request.
 pub(super) fn fault(status: Status, port_is_down: bool, gone: bool) -> Fault {
     match status {
         _ if gone => Fault::DeviceGone,
@@ -18,7 +18,7 @@ pub(super) fn fault(status: Status, port_is_down: bool, gone: bool) -> Fault {
     }
 }
 
-/// The system's number for what went wrong; for a device that was removed, that it is gone.
+/// The system's error number; for a device that was removed, that it is gone.
 pub(super) fn setup(error: &VerbsError) -> Fault {
     let errno = match error {
         VerbsError::Call { errno, .. } | VerbsError::Unreachable { errno, .. } => errno.0,

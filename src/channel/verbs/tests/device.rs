@@ -1,4 +1,4 @@
-//! Payloads in a device's memory: here ordinary memory that only a fake of a device looks at, and answers late.
+//! Payloads in a device's memory: here ordinary memory, read only by a fake device, which answers late.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -21,7 +21,7 @@ const BYTES: usize = 704;
 const FRAGMENTS: usize = 5;
 const MESSAGES: usize = 60;
 
-/// What the device was asked.
+/// The requests to the device.
 #[derive(Default)]
 struct Asked {
     open: HashMap<u64, Span>,
@@ -31,16 +31,16 @@ struct Asked {
     writes: usize,
     settled: usize,
     damaged: u64,
-    /// It says this to every question.
+    /// Every request fails.
     broken: bool,
-    /// It answers nothing.
+    /// No request is answered.
     hangs: bool,
 }
 
 struct Device {
     asked: Arc<Mutex<Asked>>,
     rng: SmallRng,
-    /// What is damaged at times when the device is asked about it, as if it had come so.
+    /// Memory whose content is damaged at times when its CRC is requested, as if it had come so.
     fragile: Option<(TensorRegion, f64)>,
 }
 
@@ -112,13 +112,13 @@ impl Digest for Device {
     }
 }
 
-/// What one end's executor would be: it has asked for all messages, and notes what comes.
+/// Stands for one end's executor: it has granted all messages, and notes those that come.
 struct Mailbox {
     target: TensorRegion,
     /// (round, offset) that came.
     came: HashSet<(u32, u64)>,
     released: Vec<u64>,
-    /// Refuses a share of what comes.
+    /// Refuses a share of them.
     refuses: f64,
     rng: SmallRng,
 }
@@ -186,7 +186,7 @@ fn both(seed: u64, crc: bool, kind: MemoryKind) -> Both<End> {
     over(hub, ends, (seed, crc, kind, 0.0))
 }
 
-/// The same over other queue pairs; a share of what is placed is damaged.
+/// The same over other queue pairs; a share of the placed payloads is damaged.
 #[allow(unsafe_code)]
 pub(super) fn over<F: Fabric>(
     hub: Rc<RefCell<Hub>>,
@@ -258,7 +258,7 @@ impl<F: Fabric> Side<F> {
         }
         self.channel.transmit(now, &mut self.mailbox);
         for token in self.mailbox.released.drain(..) {
-            // Whoever owns the memory writes it now.
+            // The owner of the memory writes it now.
             self.released += 1;
             bytes(&self.source.span(token as usize * BYTES, BYTES).unwrap()).fill(0xee);
         }

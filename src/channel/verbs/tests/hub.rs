@@ -31,7 +31,7 @@ struct Pair {
     sound: bool,
 }
 
-/// What is on its way to an end.
+/// A message on its way to an end.
 enum Moving {
     Write {
         slot: u32,
@@ -47,11 +47,11 @@ enum Moving {
     Immediate(u32),
 }
 
-/// What both ends share.
+/// The state that both ends share.
 pub(super) struct Hub {
     pairs: HashMap<u32, Pair>,
     next: u32,
-    /// What is on its way to a queue pair.
+    /// The messages on their way to a queue pair.
     moving: HashMap<u32, VecDeque<Moving>>,
     side: [VecDeque<Vec<u8>>; 2],
     control: [VecDeque<Header>; 2],
@@ -65,7 +65,7 @@ pub(super) struct Hub {
     pub(super) dark: bool,
     pub(super) cut: u64,
     pub(super) damaged: u64,
-    /// Calls of `register`, and what there is room for.
+    /// Calls of `register`, and the number that there is room for.
     pub(super) registrations: usize,
     pub(super) budget: usize,
 }
@@ -116,14 +116,14 @@ pub(super) fn hub(seed: u64, connections: usize, sizes: Sizes) -> (Rc<RefCell<Hu
 }
 
 impl Hub {
-    /// A queue pair fails; what is on its way may be lost, and one or both ends see it.
+    /// A queue pair fails; messages on their way may be lost, and one or both ends see it.
     fn fail(&mut self, number: u32, why: Fault) {
         let Some(pair) = self.pairs.get_mut(&number).filter(|pair| pair.sound) else { return };
         pair.sound = false;
         self.cut += 1;
         let (end, connection, peer) = (pair.end, pair.connection, pair.peer);
         self.broken[end].push((connection, why));
-        // What came whole may still be seen; the rest is lost.
+        // Messages that came whole may still be seen; the rest is lost.
         let keep = self.rng.random_range(0..4);
         self.moving.entry(number).or_default().truncate(keep);
         if let Some(peer) = peer {
@@ -134,7 +134,7 @@ impl Hub {
 }
 
 impl Hub {
-    /// Perhaps damages what arrives.
+    /// Perhaps damages arriving bytes.
     fn hurt(&mut self, bytes: &mut [u8]) {
         let damage = self.damage;
         if self.rng.random_bool(damage) {
@@ -189,7 +189,7 @@ impl Fabric for End {
         if let Some(number) = self.current[connection].take() {
             let peer = hub.pairs.remove(&number).and_then(|pair| pair.peer);
             hub.moving.remove(&number);
-            // What is on the wire may arrive yet; the memory that it came from is read no more.
+            // Bytes on the wire may arrive yet; the memory that they came from is read no more.
             for moving in peer.and_then(|peer| hub.moving.get_mut(&peer)).into_iter().flatten() {
                 if let Moving::Write { payload, bytes, .. } | Moving::Place { payload, bytes, .. } = moving {
                     let read = std::mem::replace(payload, Span::empty());
@@ -226,7 +226,7 @@ impl Fabric for End {
     fn gather(&mut self, connection: usize, slot: u32, payload: Source, len: u32) {
         let _pause = Pause::new();
         let bytes = self.outgoing(connection, slot)[payload.len as usize..len as usize].to_vec();
-        // What of the slot is not sent may hold anything.
+        // The bytes of the slot that are not sent may hold anything.
         self.outgoing(connection, slot)[..payload.len as usize].fill(0xa5);
         let region = self.registered[payload.key].expect("what is sent from is registered");
         let payload = region.span(payload.offset, payload.len as usize).expect("it lies in its registration");

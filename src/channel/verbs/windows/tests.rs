@@ -44,7 +44,7 @@ fn a_fragment_goes_where_its_credit_said_and_nowhere_else() {
     assert_eq!(find(&mut windows, 3, 4, u64::MAX, 64), None);
     assert_eq!(find(&mut windows, 3, 0, 0, 100), Some(10_000));
     assert_eq!(find(&mut windows, 2, 0, 0, 100), Some(90_000));
-    // What was sent whole is forgotten, if what was asked for before it is.
+    // A window that was filled whole is forgotten, if earlier ones are.
     assert_eq!(windows.all.len(), 1);
     for (round, offset, len) in [(4, 0, 64), (4, 64, 36), (5, 0, 64)] {
         assert!(find(&mut windows, 3, round, offset, len).is_some());

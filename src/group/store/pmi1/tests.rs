@@ -3,7 +3,7 @@ use std::thread;
 
 use super::*;
 
-/// A launcher with one rank, whose values have at most 80 characters; it refuses what is longer.
+/// A launcher with one rank; it refuses values of more than 80 characters.
 fn launcher(socket: UnixStream) {
     let mut values = HashMap::new();
     let mut socket = BufReader::new(socket);
