@@ -57,11 +57,14 @@ def name_of(dtype: torch.dtype, call: str) -> str:
     return name
 
 
+_STRIDED = torch.strided
+
+
 def check(tensor: torch.Tensor, call: str) -> None:
     """Refuses tensors that are not in memory of this host or of an NVIDIA GPU as strides say."""
-    if tensor.layout is torch.strided and tensor.is_cpu:
+    if tensor.layout is _STRIDED and tensor.is_cpu:
         return
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not _STRIDED:
         raise ArgumentError(f"{call}: a sparse tensor ({tensor.layout}); sparse tensors are not supported: convert it by .to_dense()")
     kind = tensor.device.type
     if kind == "cuda":
@@ -86,11 +89,14 @@ def stream_of(kept: object) -> int | None:
 
     `kept` is what a call keeps: tensors, blocks of them, or several.
     """
+    on_gpu = getattr(kept, "is_cuda", None)
+    if on_gpu is False:
+        return None
     if isinstance(kept, (tuple, list)):
         return next((stream for stream in map(stream_of, kept) if stream is not None), None)
     if isinstance(kept, Block):
         return stream_of(kept.tensors[0])
-    if not getattr(kept, "is_cuda", False):
+    if not on_gpu:
         return None
     return int(torch.cuda.current_stream(kept.device).cuda_stream)
 
