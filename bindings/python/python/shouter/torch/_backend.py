@@ -12,7 +12,23 @@ import torch
 from .. import _core
 from ..errors import ArgumentError, ShouterError, Timeout
 from . import _groups
-from ._tensors import DTYPES, Block, bytes_of, check, copy_back, name_of, readable, reduction, same_device, stream_of, writable
+from ._tensors import (
+    DTYPES,
+    STRIDED,
+    SUM,
+    SUMMED,
+    Block,
+    bytes_of,
+    check,
+    copy_back,
+    name_of,
+    plain,
+    readable,
+    reduction,
+    same_device,
+    stream_of,
+    writable,
+)
 from ._work import DONE, Deadline, Flight, Handle, Mismatch, Work, raised
 
 # Of the messages that no call of PyTorch's asks for: its own tags are below.
@@ -93,7 +109,19 @@ class Operations:
 
     def allreduce(self, tensors: Tensors, opts: Any) -> Work | None:
         waits = self._waits(opts)
-        return self._answer(self._allreduce(_single(tensors, "all_reduce"), opts, waits), waits)
+        tensor = _single(tensors, "all_reduce")
+        if waits and self._limit is None:
+            name = SUMMED.get(tensor.dtype)
+            if name is not None and opts.reduceOp == SUM and tensor.is_cpu and tensor.layout is STRIDED and plain(tensor):
+                # What most programs call most, of a tensor as most have it: the checks below add a sixth to the time of a small one.
+                self._sequence += 1
+                at, size = tensor.data_ptr(), tensor.nbytes
+                try:
+                    self.core.start("all-reduce", at, size, at, size, name, "sum", 0, None, (None, None), tensor, None, True)
+                except ShouterError as error:
+                    raise raised(error) from None
+                return None
+        return self._answer(self._allreduce(tensor, opts, waits), waits)
 
     def _allreduce(self, tensor: torch.Tensor, opts: Any, waits: bool = False) -> Started:
         check(tensor, "all_reduce")
