@@ -8,6 +8,7 @@ mod edges;
 mod list;
 mod public;
 mod sources;
+mod unsafety;
 
 const USAGE: &str = "\
 usage: cargo run -p xtask -- COMMAND
@@ -19,6 +20,7 @@ usage: cargo run -p xtask -- COMMAND
   pub         compares the public items that only tests and benchmarks use, and no example in the documentation shows, with
               xtask/public.txt
   pub write   writes the list anew
+  unsafe      compares the files that have unsafe code with the places that ARCHITECTURE.md names
 ";
 
 fn main() -> ExitCode {
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["edges"] => edges::check(),
         ["citations"] => citations::check(),
+        ["unsafe"] => unsafety::check(),
         ["pub"] => public::check(),
         ["pub", "write"] => public::write(),
         ["edges", "write"] => edges::write(),

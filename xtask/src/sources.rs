@@ -11,6 +11,8 @@ use syn::{Attribute, Block, File, ImplItem, Item, Meta, Stmt};
 pub(crate) struct Module {
     /// Its names from the crate's root, which itself has none.
     pub(crate) path: Vec<String>,
+    /// The file that it is in, below the repository.
+    pub(crate) file: PathBuf,
     /// Its items, less the modules in it.
     pub(crate) items: Vec<Item>,
 }
@@ -56,12 +58,12 @@ fn read(file: &Path, folder: &Path, path: Vec<String>, found: &mut Vec<Module>) 
         .and_then(|text| syn::parse_file(&text).map_err(|error| error.to_string()));
     let mut parsed = parsed.map_err(|error| format!("{}: {error}", file.display()))?;
     WithoutTests.visit_file_mut(&mut parsed);
-    collect(parsed.items, folder, path, found)
+    collect(parsed.items, (file, folder), path, found)
 }
 
 fn collect(
     items: Vec<Item>,
-    folder: &Path,
+    (file, folder): (&Path, &Path),
     path: Vec<String>,
     found: &mut Vec<Module>,
 ) -> Result<(), String> {
@@ -75,7 +77,7 @@ fn collect(
         let below = folder.join(&name);
         let path = [&path[..], std::slice::from_ref(&name)].concat();
         match module.content {
-            Some((_, items)) => collect(items, &below, path, found)?,
+            Some((_, items)) => collect(items, (file, &below), path, found)?,
             None => {
                 let beside = folder.join(format!("{name}.rs"));
                 let file = if beside.exists() { beside } else { below.join("mod.rs") };
@@ -83,7 +85,8 @@ fn collect(
             }
         }
     }
-    found.push(Module { path, items: own });
+    let file = file.strip_prefix(root()).unwrap_or(file).to_path_buf();
+    found.push(Module { path, file, items: own });
     Ok(())
 }
 

@@ -12,7 +12,23 @@ import torch
 from .. import _core
 from ..errors import ArgumentError, ShouterError, Timeout
 from . import _groups
-from ._tensors import DTYPES, Block, bytes_of, check, copy_back, name_of, readable, reduction, same_device, stream_of, writable
+from ._tensors import (
+    DTYPES,
+    STRIDED,
+    SUM,
+    SUMMED,
+    Block,
+    bytes_of,
+    check,
+    copy_back,
+    name_of,
+    plain,
+    readable,
+    reduction,
+    same_device,
+    stream_of,
+    writable,
+)
 from ._work import DONE, Deadline, Flight, Handle, Mismatch, Work, raised
 
 # Of the messages that no call of PyTorch's asks for: its own tags are below.
@@ -20,6 +36,9 @@ FIRST_TAG = 1 << 31
 
 Tensors = Sequence[torch.Tensor]
 Lists = Sequence[Sequence[torch.Tensor]]
+
+# A collective that was started: its handle, the tensors with its result, and what is left to do when it has ended.
+Started = tuple[Handle, list[torch.Tensor], Callable[[], None] | None]
 
 
 class Operations:
@@ -46,11 +65,10 @@ class Operations:
         factor: float | None = None,
         keep: object = None,
         counts: tuple[list[int] | None, list[int] | None] = (None, None),
-        opts: Any = None,
+        waits: bool = False,
     ) -> Handle:
         """Starts a collective on memory: address and number of bytes. `counts` are elements for each rank, of collectives that have them.
-        Where `opts` say that PyTorch waits for it, it has ended when this returns, if no time bounds the wait: that takes less than two
-        calls.
+        Where PyTorch `waits` for it, it has ended when this returns, if no time bounds the wait: that takes less than two calls.
         """
         self._sequence += 1
         name = DTYPES.get(dtype)
@@ -59,8 +77,8 @@ class Operations:
             size = torch.empty((), dtype=dtype).element_size()
             name, counts = "uint8", tuple(each and [count * size for count in each] for each in counts)
         try:
-            waits = self._limit is None and self._waits(opts)
-            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep, stream_of(keep), waits) or DONE
+            blocks = waits and self._limit is None
+            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep, stream_of(keep), blocks) or DONE
         except ShouterError as error:
             raise raised(error) from None
 
@@ -68,9 +86,19 @@ class Operations:
         """Whether PyTorch waits for the result of a call in it."""
         return self._coalesced is None and not getattr(opts, "asyncOp", True)
 
-    def _answer(self, flight: Flight, opts: Any = None) -> Work | None:
-        """What PyTorch gets for a call: a handle, or nothing where it waits for the result anyway, which has come then."""
-        if self._waits(opts):
+    def _answer(self, started: Started, waits: bool = False) -> Work | None:
+        """The result of a call of PyTorch's: a handle, or nothing where it `waits` for the end, which has come then."""
+        handle, outputs, finish = started
+        if waits and handle is DONE:
+            if finish is not None:
+                finish()
+            return None
+        return self._answer_all([started], waits)
+
+    def _answer_all(self, started: Sequence[Started], waits: bool) -> Work | None:
+        """The same, of several collectives."""
+        flight = _together([Flight([handle], outputs, finish) for handle, outputs, finish in started])
+        if waits:
             flight.wait(self._limit)
             return None
         if self._coalesced is not None:
@@ -80,9 +108,22 @@ class Operations:
     # Collectives of one tensor.
 
     def allreduce(self, tensors: Tensors, opts: Any) -> Work | None:
-        return self._answer(self._allreduce(_single(tensors, "all_reduce"), opts, opts), opts)
+        waits = self._waits(opts)
+        tensor = _single(tensors, "all_reduce")
+        if waits and self._limit is None:
+            name = SUMMED.get(tensor.dtype)
+            if name is not None and opts.reduceOp == SUM and tensor.is_cpu and tensor.layout is STRIDED and plain(tensor):
+                # What most programs call most, of a tensor as most have it: the checks below add a sixth to the time of a small one.
+                self._sequence += 1
+                at, size = tensor.data_ptr(), tensor.nbytes
+                try:
+                    self.core.start("all-reduce", at, size, at, size, name, "sum", 0, None, (None, None), tensor, None, True)
+                except ShouterError as error:
+                    raise raised(error) from None
+                return None
+        return self._answer(self._allreduce(tensor, opts, waits), waits)
 
-    def _allreduce(self, tensor: torch.Tensor, opts: Any, waited: Any = None) -> Flight:
+    def _allreduce(self, tensor: torch.Tensor, opts: Any, waits: bool = False) -> Started:
         check(tensor, "all_reduce")
         dtype = tensor.dtype
         name_of(dtype, "all_reduce")
@@ -90,21 +131,21 @@ class Operations:
         own = writable(tensor)
         if own is not tensor:
             copy_back([own], [tensor])
-        span = (own.data_ptr(), bytes_of(own))
-        handle = self._start("all-reduce", dtype, span, span, op, 0, factor, own, opts=waited)
-        return Flight([handle], [tensor], _copying(tensor, own))
+        span = _span(own)
+        handle = self._start("all-reduce", dtype, span, span, op, 0, factor, own, waits=waits)
+        return handle, [tensor], _copying(tensor, own)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Work | None:
-        flights = [self._allreduce(tensor, opts) for tensor in tensors]
-        return self._answer(_together(flights), opts)
+        return self._answer_all([self._allreduce(tensor, opts) for tensor in tensors], self._waits(opts))
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Work | None:
         tensor = _single(tensors, "broadcast")
         check(tensor, "broadcast")
         root = opts.rootRank
         own = readable(tensor) if self.core.rank == root else writable(tensor)
-        handle = self._start("broadcast", tensor.dtype, (0, 0), (own.data_ptr(), bytes_of(own)), "sum", root, None, own, opts=opts)
-        return self._answer(Flight([handle], [tensor], None if self.core.rank == root else _copying(tensor, own)), opts)
+        waits = self._waits(opts)
+        handle = self._start("broadcast", tensor.dtype, (0, 0), _span(own), "sum", root, None, own, waits=waits)
+        return self._answer((handle, [tensor], None if self.core.rank == root else _copying(tensor, own)), waits)
 
     def reduce(self, tensors: Tensors, opts: Any) -> Work | None:
         tensor = _single(tensors, "reduce")
@@ -115,34 +156,37 @@ class Operations:
         if own is not tensor:
             copy_back([own], [tensor])
         is_root = self.core.rank == opts.rootRank
-        span = (own.data_ptr(), bytes_of(own))
-        handle = self._start("reduce", tensor.dtype, span, span if is_root else (0, 0), op, opts.rootRank, factor, own, opts=opts)
-        return self._answer(Flight([handle], [tensor], _copying(tensor, own) if is_root else None), opts)
+        span, waits = _span(own), self._waits(opts)
+        handle = self._start("reduce", tensor.dtype, span, span if is_root else (0, 0), op, opts.rootRank, factor, own, waits=waits)
+        return self._answer((handle, [tensor], _copying(tensor, own) if is_root else None), waits)
 
     def barrier(self, opts: Any = None) -> Work | None:
-        return self._answer(Flight([self._start("barrier", torch.uint8, opts=opts)], []), opts)
+        waits = self._waits(opts)
+        return self._answer((self._start("barrier", torch.uint8, waits=waits), [], None), waits)
 
     # Gathers.
 
-    def _gather_into(self, output: torch.Tensor, given: torch.Tensor, waited: Any = None) -> Flight:
+    def _gather_into(self, output: torch.Tensor, given: torch.Tensor, waits: bool = False) -> Started:
         """Every rank's tensor into one, behind each other."""
         call = "all_gather_into_tensor"
         _same(given, output, call)
         own, into = readable(given), writable(output)
-        handle = self._start("all-gather", own.dtype, _span(own), _span(into), keep=(own, into), opts=waited)
-        return Flight([handle], [output], _copying(output, into))
+        handle = self._start("all-gather", own.dtype, _span(own), _span(into), keep=(own, into), waits=waits)
+        return handle, [output], _copying(output, into)
 
     def all_gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Work | None:
-        return self._answer(self._gather_into(output, given, opts), opts)
+        waits = self._waits(opts)
+        return self._answer(self._gather_into(output, given, waits), waits)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
-        flights = [self._gather_into(output, given) for output, given in zip(outputs, inputs)]
-        return self._answer(_together(flights), opts)
+        started = [self._gather_into(output, given) for output, given in zip(outputs, inputs)]
+        return self._answer_all(started, self._waits(opts))
 
     def allgather(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work | None:
-        return self._answer(self._gather_list(_single(outputs, "all_gather"), _single(inputs, "all_gather")), opts)
+        waits = self._waits(opts)
+        return self._answer(self._gather_list(_single(outputs, "all_gather"), _single(inputs, "all_gather"), waits), waits)
 
-    def _gather_list(self, outputs: Tensors, given: torch.Tensor) -> Flight:
+    def _gather_list(self, outputs: Tensors, given: torch.Tensor, waits: bool = False) -> Started:
         call = "all_gather"
         self._one_each(outputs, call, "tensor_list")
         _same(given, outputs[0], call)
@@ -152,69 +196,71 @@ class Operations:
                 f"{call}: the tensor has {own.numel()} elements, and tensor_list has {into.counts[self.core.rank]} for this rank"
             )
         if into.even:
-            handle = self._start("all-gather", own.dtype, _span(own), (into.address, into.bytes), keep=(own, into))
+            handle = self._start("all-gather", own.dtype, _span(own), (into.address, into.bytes), keep=(own, into), waits=waits)
         else:
             counts = ([own.numel()], into.counts)
-            handle = self._start("all-gather-v", own.dtype, _span(own), (into.address, into.bytes), keep=(own, into), counts=counts)
-        return Flight([handle], list(outputs), into.unpack)
+            spans = _span(own), (into.address, into.bytes)
+            handle = self._start("all-gather-v", own.dtype, *spans, keep=(own, into), counts=counts, waits=waits)
+        return handle, list(outputs), into.unpack
 
     def allgather_coalesced(self, outputs: Lists, inputs: Tensors, opts: Any = None) -> Work | None:
         """`outputs` has a list for each rank, which has a tensor for each input."""
-        flights = [self._gather_list([of_rank[index] for of_rank in outputs], given) for index, given in enumerate(inputs)]
-        return self._answer(_together(flights), opts)
+        started = [self._gather_list([of_rank[index] for of_rank in outputs], given) for index, given in enumerate(inputs)]
+        return self._answer_all(started, self._waits(opts))
 
     def gather(self, outputs: Lists, inputs: Tensors, opts: Any) -> Work | None:
         call, given = "gather", _single(inputs, "gather")
         check(given, call)
-        own, root = readable(given), opts.rootRank
+        own, root, waits = readable(given), opts.rootRank, self._waits(opts)
         if self.core.rank != root:
-            handle = self._start(call, own.dtype, _span(own), root=root, keep=own)
-            return self._answer(Flight([handle], []), opts)
+            handle = self._start(call, own.dtype, _span(own), root=root, keep=own, waits=waits)
+            return self._answer((handle, [], None), waits)
         into = self._even(_single(outputs, call), given, call, "gather_list", is_input=False)
-        handle = self._start(call, own.dtype, _span(own), (into.address, into.bytes), root=root, keep=(own, into))
-        return self._answer(Flight([handle], list(into.tensors), into.unpack), opts)
+        handle = self._start(call, own.dtype, _span(own), (into.address, into.bytes), root=root, keep=(own, into), waits=waits)
+        return self._answer((handle, list(into.tensors), into.unpack), waits)
 
     def gather_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work | None:
-        call, root = "gather", opts.rootRank
+        call, root, waits = "gather", opts.rootRank, self._waits(opts)
         check(given, call)
         own = readable(given)
         if self.core.rank != root:
-            handle = self._start(call, own.dtype, _span(own), root=root, keep=own)
-            return self._answer(Flight([handle], []), opts)
+            handle = self._start(call, own.dtype, _span(own), root=root, keep=own, waits=waits)
+            return self._answer((handle, [], None), waits)
         _same(given, output, call)
         into = writable(output)
-        handle = self._start(call, own.dtype, _span(own), _span(into), root=root, keep=(own, into))
-        return self._answer(Flight([handle], [output], _copying(output, into)), opts)
+        handle = self._start(call, own.dtype, _span(own), _span(into), root=root, keep=(own, into), waits=waits)
+        return self._answer((handle, [output], _copying(output, into)), waits)
 
     # Scatters.
 
     def scatter(self, outputs: Tensors, inputs: Lists, opts: Any) -> Work | None:
         call, output = "scatter", _single(outputs, "scatter")
         check(output, call)
-        into, root = writable(output), opts.rootRank
+        into, root, waits = writable(output), opts.rootRank, self._waits(opts)
         given = (0, 0)
         block = None
         if self.core.rank == root:
             block = self._even(_single(inputs, call), output, call, "scatter_list", is_input=True)
             given = (block.address, block.bytes)
-        handle = self._start(call, output.dtype, given, _span(into), root=root, keep=(into, block))
-        return self._answer(Flight([handle], [output], _copying(output, into)), opts)
+        handle = self._start(call, output.dtype, given, _span(into), root=root, keep=(into, block), waits=waits)
+        return self._answer((handle, [output], _copying(output, into)), waits)
 
-    def _reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, opts: Any, waited: Any = None) -> Flight:
+    def _reduce_scatter(self, output: torch.Tensor, given: torch.Tensor, opts: Any, waits: bool = False) -> Started:
         call = "reduce_scatter_tensor"
         _same(given, output, call)
         name_of(given.dtype, call)
         op, factor = reduction(opts.reduceOp, given.dtype)
         own, into = readable(given), writable(output)
-        handle = self._start("reduce-scatter", own.dtype, _span(own), _span(into), op, 0, factor, (own, into), opts=waited)
-        return Flight([handle], [output], _copying(output, into))
+        handle = self._start("reduce-scatter", own.dtype, _span(own), _span(into), op, 0, factor, (own, into), waits=waits)
+        return handle, [output], _copying(output, into)
 
     def reduce_scatter_single(self, output: torch.Tensor, given: torch.Tensor, opts: Any) -> Work | None:
-        return self._answer(self._reduce_scatter(output, given, opts, opts), opts)
+        waits = self._waits(opts)
+        return self._answer(self._reduce_scatter(output, given, opts, waits), waits)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Work | None:
-        flights = [self._reduce_scatter(output, given, opts) for output, given in zip(outputs, inputs)]
-        return self._answer(_together(flights), opts)
+        started = [self._reduce_scatter(output, given, opts) for output, given in zip(outputs, inputs)]
+        return self._answer_all(started, self._waits(opts))
 
     def reduce_scatter(self, outputs: Tensors, inputs: Lists, opts: Any) -> Work | None:
         call, output, given = "reduce_scatter", _single(outputs, "reduce_scatter"), _single(inputs, "reduce_scatter")
@@ -224,9 +270,9 @@ class Operations:
         op, factor = reduction(opts.reduceOp, output.dtype)
         block, into = Block(given, call, is_input=True), writable(output)
         kind, counts = ("reduce-scatter", (None, None)) if block.even else ("reduce-scatter-v", (block.counts, [into.numel()]))
-        spans = (block.address, block.bytes), _span(into)
-        handle = self._start(kind, output.dtype, *spans, op, 0, factor, (block, into), counts)
-        return self._answer(Flight([handle], [output], _copying(output, into)), opts)
+        spans, waits = ((block.address, block.bytes), _span(into)), self._waits(opts)
+        handle = self._start(kind, output.dtype, *spans, op, 0, factor, (block, into), counts, waits)
+        return self._answer((handle, [output], _copying(output, into)), waits)
 
     # All to all: a rank knows its own sizes only, so all of them have a number for each rank.
 
@@ -236,9 +282,9 @@ class Operations:
         self._one_each(inputs, call, "input_tensor_list")
         _same(inputs[0], outputs[0], call)
         given, into = Block(inputs, call, is_input=True), Block(outputs, call, is_input=False)
-        spans = (given.address, given.bytes), (into.address, into.bytes)
-        handle = self._start("all-to-all-v", given.dtype, *spans, keep=(given, into), counts=(given.counts, into.counts))
-        return self._answer(Flight([handle], list(outputs), into.unpack), opts)
+        spans, waits = ((given.address, given.bytes), (into.address, into.bytes)), self._waits(opts)
+        handle = self._start("all-to-all-v", given.dtype, *spans, keep=(given, into), counts=(given.counts, into.counts), waits=waits)
+        return self._answer((handle, list(outputs), into.unpack), waits)
 
     def all_to_all_single(
         self, output: torch.Tensor, given: torch.Tensor, output_splits: Sequence[int], input_splits: Sequence[int], opts: Any = None
@@ -246,8 +292,9 @@ class Operations:
         _same(given, output, "all_to_all_single")
         own, into = readable(given), writable(output)
         counts = self._split(own, input_splits, "input"), self._split(into, output_splits, "output")
-        handle = self._start("all-to-all-v", own.dtype, _span(own), _span(into), keep=(own, into), counts=counts, opts=opts)
-        return self._answer(Flight([handle], [output], _copying(output, into)), opts)
+        waits = self._waits(opts)
+        handle = self._start("all-to-all-v", own.dtype, _span(own), _span(into), keep=(own, into), counts=counts, waits=waits)
+        return self._answer((handle, [output], _copying(output, into)), waits)
 
     def _split(self, tensor: torch.Tensor, splits: Sequence[int], what: str) -> list[int]:
         """Elements for each rank, of rows for each rank."""

@@ -27,7 +27,12 @@ _OPS = {
     ReduceOp.RedOpType.PREMUL_SUM: "sum",
 }
 
-_SUM = ReduceOp.RedOpType.SUM
+SUM = ReduceOp.RedOpType.SUM
+
+# The types whose sum is one.
+SUMMED = {dtype: name for dtype, name in DTYPES.items() if dtype is not torch.bool}
+
+STRIDED = torch.strided
 
 # What they are of truth values: a sum says whether any is true, a product whether all are.
 _OPS_OF_BOOL = {"sum": "lor", "max": "lor", "bor": "lor", "prod": "land", "min": "land", "band": "land", "bxor": "lxor"}
@@ -36,7 +41,7 @@ _OPS_OF_BOOL = {"sum": "lor", "max": "lor", "bor": "lor", "prod": "land", "min":
 def reduction(op: ReduceOp, dtype: torch.dtype) -> tuple[str, float | None]:
     """The library's name of a reduction, and the factor of PREMUL_SUM."""
     # First what most ask for: to look an operation up takes longer than a small all-reduce.
-    if op == _SUM and dtype is not torch.bool:
+    if op == SUM and dtype is not torch.bool:
         return "sum", None
     kind = op.op
     name = _OPS[kind]
@@ -59,9 +64,9 @@ def name_of(dtype: torch.dtype, call: str) -> str:
 
 def check(tensor: torch.Tensor, call: str) -> None:
     """Refuses tensors that are not in memory of this host or of an NVIDIA GPU as strides say."""
-    if tensor.layout is torch.strided and tensor.is_cpu:
+    if tensor.layout is STRIDED and tensor.is_cpu:
         return
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not STRIDED:
         raise ArgumentError(f"{call}: a sparse tensor ({tensor.layout}); sparse tensors are not supported: convert it by .to_dense()")
     kind = tensor.device.type
     if kind == "cuda":
@@ -86,11 +91,14 @@ def stream_of(kept: object) -> int | None:
 
     `kept` is what a call keeps: tensors, blocks of them, or several.
     """
+    on_gpu = getattr(kept, "is_cuda", None)
+    if on_gpu is False:
+        return None
     if isinstance(kept, (tuple, list)):
         return next((stream for stream in map(stream_of, kept) if stream is not None), None)
     if isinstance(kept, Block):
         return stream_of(kept.tensors[0])
-    if not getattr(kept, "is_cuda", False):
+    if not on_gpu:
         return None
     return int(torch.cuda.current_stream(kept.device).cuda_stream)
 
