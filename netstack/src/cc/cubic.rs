@@ -25,11 +25,11 @@ struct Epoch {
     start: Instant,
     /// When the curve reaches `w_max`, in seconds after `start`.
     k: f64,
-    /// What Reno's window would be by now.
+    /// The window that Reno would have by now.
     estimate: f64,
 }
 
-/// What an undo gives back.
+/// The state that an undo restores.
 //= RFC 9438 section 4.9
 #[derive(Clone, Copy, Debug)]
 struct Saved {

@@ -1,4 +1,4 @@
-//! What BBR believes about the path: its rate, its round-trip time, and how much may be in flight on it.
+//! BBR's model of the path: its rate, its round-trip time, and how much may be in flight on it.
 
 use core::time::Duration;
 
@@ -123,7 +123,7 @@ impl Model {
         4 * self.mss
     }
 
-    /// The long-term bound less what is left for others to come up.
+    /// The long-term bound less headroom for other flows.
     pub(super) fn inflight_with_headroom(&self) -> u64 {
         if self.inflight_hi == NONE {
             return NONE;
@@ -230,7 +230,7 @@ impl Model {
         self.extra[0] = self.extra[0].max(extra);
     }
 
-    /// Forgets an aggregation that an idle time would look like.
+    /// Restarts the estimate of aggregation, which would take an idle time for one.
     pub(super) fn restart_aggregation(&mut self, now: Instant) {
         self.extra_since = now;
         self.extra_delivered = 0;
