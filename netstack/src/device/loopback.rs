@@ -29,7 +29,7 @@ impl Ring {
     }
 }
 
-/// Locks a ring; its content stays valid whatever panics.
+/// Locks a ring; its content stays valid after any panic.
 fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,8 +17,8 @@ const EPROTOTYPE: i32 = 91;
 /// How long the other side of an embedded link may take to answer a farewell.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// Closes the client of an embedded link. vhost-user asks the server where its rings stand and waits for the answer; a
-/// server that was stopped gives none, so after a while the conversation is ended from here.
+/// Closes the client of an embedded link. vhost-user requests the positions of the rings from the server and waits for
+/// the reply; a server that was stopped sends none, so after a time-out this side shuts the socket down.
 pub(super) fn close_client(started: StartedPort, path: &Path) {
     thread::scope(|scope| {
         let (closed, wait) = mpsc::channel::<()>();
@@ -33,7 +33,7 @@ pub(super) fn close_client(started: StartedPort, path: &Path) {
     });
 }
 
-/// What an absent or a silent socket means to a client.
+/// The error of a client whose server's socket is absent or silent.
 pub(super) fn not_yet(device: &DeviceSpec, source: io::Error) -> PortError {
     let device = device.clone();
     match source.kind() {
