@@ -1,8 +1,8 @@
 //! Path MTUs: how long packets to a host may be, where that is less than the port's own MTU.
 //!
-//! The cache does not verify its input: a caller that receives a "packet too big" message (anyone can forge one) checks first
-//! that it was sent, by a sequence number for instance. What was learned is forgotten after ten minutes, for the path
-//! may have changed for the better.
+//! The cache does not verify its input: a caller that receives a "packet too big" message (anyone can forge one) checks
+//! first that it was sent, by a sequence number for instance. Entries expire after ten minutes, for the path may have
+//! changed for the better.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -79,7 +79,7 @@ impl PathMtus {
         self.deadline
     }
 
-    /// Forgets what is too old. True if something was.
+    /// Removes expired entries. True if there were any.
     pub fn poll(&mut self, now: Instant) -> bool {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return false;

@@ -78,7 +78,7 @@ fn a_station_in_use_is_probed_and_forgotten_when_it_falls_silent() {
     assert_eq!(asked(&mut cache, secs(1)), [alone], "one packet is not enough");
     assert_eq!(cache.resolve(secs(1), to, Requester::User), Resolution::Station(MAC), "but used meanwhile");
     assert_eq!(cache.observe(secs(2), to, MAC, true, &|_| false), Observation::Confirmed);
-    // Its lifetime is over: who uses it resolves it again, and only then it is asked for.
+    // Its lifetime is over: requests begin only once a user resolves it again.
     let generation = cache.generation();
     assert_eq!(asked(&mut cache, secs(61)), []);
     assert_eq!(cache.generation(), generation);
@@ -110,12 +110,12 @@ fn progress_above_takes_the_place_of_an_answer() {
     assert_eq!(asked(&mut cache, secs(10)).len(), 1);
     cache.observe(secs(10), to, MAC, true, &|_| false);
     assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
-    // What was in flight when the answer came says nothing of it.
+    // Packets in flight when the answer came do not prove it.
     cache.confirm(secs(10), to);
     assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
     cache.confirm(secs(10) + Duration::from_millis(500), to);
     assert_eq!(cache.awaits_proof(|| Some(to)), None);
-    // All answers are lost: as long as there is progress, the station is not given up, nor asked for.
+    // All answers are lost: as long as there is progress, the station is neither given up nor requested.
     for minute in 1..10 {
         let now = secs(10 + 61 * minute);
         assert_eq!(asked(&mut cache, now), []);
@@ -145,7 +145,7 @@ fn a_static_neighbour_stays_and_a_moved_one_is_followed_after_a_question() {
     cache.observe(secs(0), moved, MAC, true, &|_| false);
     assert_eq!(cache.resolve(secs(0), moved, Requester::User), Resolution::Station(MAC));
     let generation = cache.generation();
-    // A contradiction: nothing changes, everybody is asked, once.
+    // A contradiction: nothing changes but one request to all stations.
     for _ in 0..3 {
         assert_eq!(cache.observe(secs(5), moved, other, true, &|_| false), Observation::Doubted);
     }
