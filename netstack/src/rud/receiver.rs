@@ -1,4 +1,4 @@
-//! The receiving half of a session: which PSNs have arrived, and what is to be acknowledged.
+//! The receiving half of a session: the PSNs that have arrived, and the acknowledgements to send.
 //!
 //! ```text
 //!        floor                                   highest
@@ -109,7 +109,7 @@ impl Receiver {
     /// The sink refused `psn`, which was [`Arrival::New`].
     pub(super) fn refused(&mut self, psn: Psn) {
         //= rud/spec.md section 5.3
-        // A refused PSN is never delivered, whatever copies of it are still in flight.
+        // A refused PSN is never delivered, even if copies of it are still in flight.
         self.refused[word(psn) as usize] |= bit(psn);
         self.refusals |= 1 << word(psn);
         self.raise_highest(psn);
@@ -174,7 +174,7 @@ impl Receiver {
         true
     }
 
-    /// What a data datagram reports: the word to name (counted from the floor's) and its consumed PSNs.
+    /// The report of a data datagram: the word to name (counted from the floor's) and its consumed PSNs.
     #[inline]
     pub(super) fn piggyback(&mut self) -> (u16, u64) {
         match self.next_word() {
@@ -183,7 +183,7 @@ impl Receiver {
         }
     }
 
-    /// What a pure acknowledgement reports: the word in its header, and up to [`MAX_BLOCKS`] blocks.
+    /// The report of a pure acknowledgement: the word in its header, and up to [`MAX_BLOCKS`] blocks.
     pub(super) fn report(&mut self, blocks: &mut [Block; MAX_BLOCKS]) -> ((u16, u64), usize) {
         let mut count = 0;
         // Refusals fit only into blocks, so they go first.
