@@ -32,7 +32,7 @@ pub(super) struct Port<D> {
     pub(super) iface: Interface,
 }
 
-/// What a port is apart from its device.
+/// A port apart from its device.
 #[derive(Debug)]
 pub(super) struct Interface {
     pub(super) addresses: Addresses,
@@ -167,7 +167,7 @@ impl Interface {
         Some(pushed)
     }
 
-    /// The same with a frame that leaves nothing to the device: the checksum that `offload` asks for is filled in.
+    /// The same with a frame that leaves nothing to the device: the checksum that `offload` requests is filled in.
     #[inline]
     pub(super) fn push_parts_summed(
         &mut self,
@@ -324,7 +324,7 @@ impl<D: Device> Port<D> {
         self.iface.tx.is_empty() && !self.device.holds_extents()
     }
 
-    /// Which frames in flight may still refer to a sender's memory.
+    /// The state of frames in flight that may still refer to a sender's memory.
     pub(super) fn frames_out(&self) -> FramesOut {
         if self.device.holds_extents() {
             FramesOut::Held
