@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 
 use super::secret::{Purpose, Secret};
 
-/// What is chosen from: RFC 6056 section 3.2 asks for as many as possible; below, servers live.
+/// Ports to choose from: RFC 6056 section 3.2 recommends as many as possible; those below are left to servers.
 pub(super) const RANGE: RangeInclusive<u16> = 16_384..=65_535;
 
 /// Counters that destinations share by their hash, a power of two.

@@ -67,8 +67,8 @@ impl Table {
 
     /// Adds a value, which is not there yet.
     pub(super) fn insert(&mut self, hash: u64, value: u32) {
-        // At most thirteen sixteenths full: what is there is found with three looks on average, what is not with fifteen,
-        // all in a line or two of the cache; and a probe always ends.
+        // At most thirteen sixteenths full: a search takes three steps on average if it succeeds, fifteen if not, all
+        // in a line or two of the cache; and it always ends.
         if (self.len + 1) * 16 > self.slots.len() * 13 {
             self.grow();
         }

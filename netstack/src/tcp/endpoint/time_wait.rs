@@ -35,7 +35,7 @@ pub(super) struct Record {
     answered: u8,
 }
 
-/// What to do about a segment for a record.
+/// The answer to a segment for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeWaitAction {
     /// Nothing.
@@ -126,7 +126,7 @@ impl Record {
         if left < 0 { 0 } else { left as u32 }
     }
 
-    /// What RFC 9293 section 3.10.7.4 says for the state TIME-WAIT.
+    /// Decides as RFC 9293 section 3.10.7.4 does in the state TIME-WAIT.
     pub(super) fn judge(&self, header: &Header, payload_len: usize) -> TimeWaitAction {
         let Header { flags, seq, .. } = header;
         if flags.contains(Flags::RST) {

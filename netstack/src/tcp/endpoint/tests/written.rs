@@ -1,4 +1,4 @@
-//! What a writer can say about its bytes, and a reader that looks before it takes.
+//! A writer's hints about its bytes, and a reader that looks before it takes.
 
 use core::time::Duration;
 
