@@ -1,4 +1,4 @@
-//! Timestamps as the receiver sees them (RFC 7323): protection against wrapped sequence numbers, and what to echo.
+//! Timestamps as the receiver sees them (RFC 7323): protection against wrapped sequence numbers, and the value to echo.
 
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;

@@ -133,7 +133,7 @@ impl Block {
         self.bytes.capacity() - self.bytes.len()
     }
 
-    /// Appends what fits; returns how many bytes that was.
+    /// Appends the bytes that fit; returns their number.
     #[inline]
     pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
         let fits = bytes.len().min(self.room());
@@ -141,7 +141,7 @@ impl Block {
         fits
     }
 
-    /// Forgets the first `count` unread bytes.
+    /// Skips the first `count` unread bytes.
     #[inline]
     pub(super) fn consume(&mut self, count: usize) {
         self.start = (self.start as usize).saturating_add(count).min(self.bytes.len()) as u32;
