@@ -9,7 +9,7 @@ use crate::cc::{AckSample, Congestion, Controller, Parameters};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// The controller, and what is noted for it. There is a controller only while `initial_window` is not 0.
+/// The controller, and the state kept for it. There is a controller only while `initial_window` is not 0.
 #[derive(Debug)]
 pub(super) struct Control {
     /// Made when the handshake is over and there is something to send: a server has many connections that only wait.
@@ -64,7 +64,7 @@ impl Control {
         self.controller.is_none()
     }
 
-    /// To be asked.
+    /// The controller, for queries.
     #[inline]
     pub(super) fn get(&self) -> Option<&dyn Controller> {
         self.controller.as_deref()
@@ -140,7 +140,8 @@ impl Control {
         self.limited_end.is_after(una)
     }
 
-    /// SND.UNA moves on from `una`: what is noted is never 2^31 behind, and is compared with what was unacknowledged before.
+    /// SND.UNA moves on from `una`: the noted number is never 2^31 behind, and is compared with the data that was
+    /// unacknowledged before.
     #[inline]
     pub(super) fn advance(&mut self, una: SeqNumber) {
         self.limited_end = self.limited_end.max(una);

@@ -1,9 +1,10 @@
-//! The path's MTU: by what ICMP says (RFC 1191, RFC 8201), believed with the care of RFC 5927, and by probing with
-//! data (RFC 4821), down when nothing gets through and up again afterwards.
+//! The path's MTU: by ICMP (RFC 1191, RFC 8201), trusted with the care of RFC 5927, and by probing with data (RFC
+//! 4821), down when nothing gets through and up again afterwards.
 //!
-//! A third party that sees or guesses a sequence number can forge any claim. So a claim that packets like those that were
-//! acknowledged are too big counts only if nothing is delivered from then on until a tail-loss probe is due, or what it is
-//! about is not acknowledged within a time-out; and whatever was believed is tried again with data after seconds.
+//! A third party that sees or guesses a sequence number can forge any claim. So a claim that packets like those that
+//! were acknowledged are too big counts only if nothing is delivered from then on until a tail-loss probe is due, or if
+//! the quoted data is not acknowledged within a time-out; and any claim that was accepted is tested again with data
+//! after seconds.
 
 use core::time::Duration;
 
@@ -12,10 +13,10 @@ use super::{Path, Sender};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// Payload that every path carries: less is not believed.
+/// Payload that every path carries: no smaller size is accepted.
 pub(super) const LEAST: u16 = 256;
 
-/// Where to go when full segments do not get through, as IP packets: what IPv6 guarantees, what IPv4 hosts take.
+/// Sizes of IP packets to try when full segments do not get through: IPv6's guarantee, that of IPv4 hosts, the least.
 const STEPS: [u16; 3] = [1280, 576, LEAST + 60];
 
 /// Time-outs in a row that mean a black hole, and how many more each further step down takes: on a path that loses
@@ -40,9 +41,9 @@ const TRY_AGAIN: Duration = Duration::from_secs(5);
 struct Claim {
     /// The payload per segment that would get through.
     size: u16,
-    /// What it was about.
+    /// The sequence number that it quoted.
     quoted: SeqNumber,
-    /// What had been delivered when it came.
+    /// The bytes delivered when it came.
     delivered: u64,
 }
 
@@ -63,7 +64,7 @@ pub(super) struct PathMtu {
     /// The next one may leave.
     due: bool,
     next_at: Instant,
-    /// What is not believed yet.
+    /// A claim that is not accepted yet.
     claim: Option<Claim>,
 }
 
@@ -99,7 +100,7 @@ impl SegmentSize {
         Self { mss: 536, limit: 536, overhead: 40, largest_acked: 0, search: None }
     }
 
-    /// What the handshake agreed on.
+    /// The handshake agreed on the size.
     pub(super) fn begin(&mut self, mss: u16, overhead: u16) {
         self.mss = mss.max(1);
         self.limit = self.mss;
@@ -124,7 +125,7 @@ impl SegmentSize {
         self.search.is_none()
     }
 
-    /// Whether nothing is known to be wrong with the size.
+    /// Whether the size is not known to be wrong.
     pub(super) fn is_unproven(&self) -> bool {
         self.search.as_ref().is_none_or(|search| search.is_rumour())
     }
@@ -176,8 +177,8 @@ impl Sender {
         }
     }
 
-    /// The size of the segment that the search wants to send next, if there is enough data behind it and the window
-    /// is large enough that its loss is noticed soon.
+    /// The size of the search's next probe, if one is due, there is enough data behind it and the window is large
+    /// enough that its loss is noticed soon.
     pub(super) fn path_mtu_candidate(&self, admitted: u32) -> Option<u16> {
         let search = self.size.search.as_ref()?;
         if !search.due || search.out || !self.options.mtu_probing || !self.recovery.is_open() {
@@ -350,7 +351,7 @@ impl Sender {
         }));
         self.size.largest_acked = self.size.largest_acked.min(size);
         self.set_mss(size);
-        // What was too big is lost, but not by congestion.
+        // Segments that were too big are lost, but not by congestion.
         let lost =
             self.board.lose(|record| Some(record.segment_size > size && record.len() > u32::from(size)));
         self.rate.on_lost(lost);

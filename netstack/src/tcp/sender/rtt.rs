@@ -1,8 +1,8 @@
 //! Round-trip time and retransmission time-out (RFC 6298).
 //!
-//! The variation is the greatest of the last round trip, and shrinks slowly: many samples per round trip would
-//! otherwise forget within a part of one (RFC 7323 appendix G). The lower bound of the time-out counts from the
-//! smoothed round-trip time on, as it is there for the peer's delay of acknowledgements, which comes on top.
+//! The variation is the greatest of the last round trip, and shrinks slowly: with many samples per round trip it would
+//! otherwise decay within a part of one (RFC 7323 appendix G). The lower bound of the time-out counts from the smoothed
+//! round-trip time on, as it is there for the peer's delay of acknowledgements, which comes on top.
 
 use core::time::Duration;
 
@@ -23,11 +23,11 @@ const NONE: u64 = u64::MAX;
 const COARSE: Duration = Duration::from_millis(4);
 
 //= RFC 9293 section 3.8.1, MUST-18: the time-out is RFC 6298's, and what was sent again is not measured (Karn's algorithm).
-/// What was measured, in nanoseconds.
+/// The measurements, in nanoseconds.
 #[derive(Debug)]
 pub(super) struct Rtt {
     srtt: u64,
-    /// Mean deviation, its greatest of this round trip, and what the time-out uses.
+    /// Mean deviation, its greatest of this round trip, and the value that the time-out uses.
     deviation: u64,
     greatest: u64,
     rttvar: u64,
@@ -38,7 +38,7 @@ pub(super) struct Rtt {
     backoff: u8,
     /// The SYN was sent again and nothing was measured since.
     cautious: bool,
-    /// What the echoes in the peer's data say, in milliseconds; 0 if nothing.
+    /// The round-trip time by the echoes in the peer's data, in milliseconds; 0 without any.
     heard: u16,
 }
 
@@ -142,12 +142,12 @@ impl Rtt {
     /// other measurement once the handshake is over.
     pub(super) fn hear(&mut self, rtt: Option<Duration>) {
         let millis = rtt.map_or(0, |rtt| u16::try_from(rtt.as_millis()).unwrap_or(u16::MAX));
-        // Data that waited for its application echoes what is old: what is longer counts an eighth.
+        // Data that waited for its application echoes an old timestamp: a longer time counts an eighth.
         let more = millis.saturating_sub(self.heard).div_ceil(8);
         self.heard = if millis < self.heard { millis } else { self.heard + more };
     }
 
-    /// How long the peer's answer to what this side announces takes.
+    /// The time from an announcement of this side to the peer's answer.
     pub(super) fn round_trip(&self) -> Option<Duration> {
         let heard = (self.heard > 0).then(|| Duration::from_millis(u64::from(self.heard)));
         self.srtt().max(heard)

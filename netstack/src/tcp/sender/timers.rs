@@ -85,7 +85,7 @@ impl Sender {
             } else if wanted {
                 self.weigh_early(now);
                 if self.timers.tail.unanswered() == 0 {
-                    // What follows the probe, and those that repeat it, is the retransmission time-out.
+                    // The retransmission time-out follows the probe, and those that repeat it.
                     self.timers.retransmit = self.rtt.expiry(now, &self.options);
                 }
             }
