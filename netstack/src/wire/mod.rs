@@ -1,4 +1,4 @@
-//! Headers: checked views over bytes, and representations that can only hold what is valid.
+//! Headers: checked views over bytes, and representations that can only hold valid values.
 //!
 //! Each protocol comes at two levels. The *view* (`ethernet::Frame`, `ipv4::Packet`...) borrows bytes, checks once
 //! that the header is all there, and then reads fields without further checks. The *representation* (`Repr`) is a
