@@ -18,7 +18,7 @@ use super::world::{PathState, World, address};
 /// The port that scripts listen on, and that the peer listens on when we connect.
 const SERVER_PORT: u16 = 80;
 
-/// What went wrong, and where.
+/// A failure, and its place.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) at: String,

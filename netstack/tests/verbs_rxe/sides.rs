@@ -79,7 +79,8 @@ impl Side {
         self.connection = Some(connection);
     }
 
-    /// Both ends start over on the same queue pairs, with other PSNs. What the failure flushed is polled away.
+    /// Both ends start over on the same queue pairs, with other PSNs. Completions that the failure flushed are polled
+    /// away.
     pub(crate) fn meet_again(&mut self, other: &mut Self) {
         for (side, psn) in [(&mut *self, 0x10_0000), (&mut *other, 0x20_0000)] {
             if side.pair.state().unwrap() != QpState::Reset {
