@@ -185,7 +185,7 @@ impl Controller for Cubic {
     fn on_congestion(&mut self, _: Instant, kind: Congestion, _: u64) {
         let onset = self.episode.begin(kind);
         if onset != Onset::Same {
-            // A mark is the network's word: it is never taken back.
+            // A mark comes from the network: its reduction is never taken back.
             self.saved = (kind != Congestion::Ecn).then(|| {
                 Box::new(Saved {
                     window: self.window,

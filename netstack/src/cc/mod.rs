@@ -89,7 +89,7 @@ pub struct AckSample {
 pub struct RateSample {
     /// Bytes delivered between the sending and the acknowledgement of a segment.
     pub delivered: u64,
-    /// The time that took: the longer of the sending's and the acknowledging's.
+    /// The time that took: the longer of sending and acknowledging.
     pub interval: Duration,
     /// The connection's count of delivered bytes when that segment was sent: marks rounds.
     pub prior_delivered: u64,
@@ -131,7 +131,7 @@ impl Parameters {
 }
 
 /// Window and threshold after an idle time. The window is halved for each time-out that went by, down to the initial
-/// window, and the threshold remembers most of it, so that slow start brings it back within a few round trips.
+/// window, and the threshold keeps most of it, so that slow start brings it back within a few round trips.
 //= RFC 5681 section 4.1: a window that was not used lately does not leave as one burst
 fn after_idle(window: u64, threshold: u64, initial: u64, idle: Duration, rto: Duration) -> (u64, u64) {
     let times = idle.as_nanos() / rto.as_nanos().max(1);
@@ -186,7 +186,7 @@ pub trait Controller: Debug + Send {
     /// A loss recovery ended: everything out when it began is acknowledged.
     fn on_recovery_end(&mut self, now: Instant);
 
-    /// The last congestion event was none (F-RTO, D-SACK, Eifel): its reduction is taken back.
+    /// The last congestion event was spurious (F-RTO, D-SACK, Eifel): its reduction is taken back.
     fn undo(&mut self, now: Instant);
 
     /// The connection was idle for longer than a retransmission time-out (RFC 5681 section 4.1).

@@ -52,7 +52,7 @@ impl NewReno {
     /// answered for already.
     pub(super) fn on_marks(&mut self, reduced: impl FnOnce(u64) -> u64) {
         if self.episode.begin(Congestion::Ecn) == Onset::First {
-            // A mark is the network's word: it is never taken back.
+            // A mark comes from the network: its reduction is never taken back.
             self.saved = None;
             self.reduce_to(reduced(self.window));
         }

@@ -120,7 +120,7 @@ pub trait Device {
 
     /// Takes frames from the front of `batch` (and removes them), as many as there is room for, and returns how
     /// many. Payload extents are read before this returns, or are held until [`Device::holds_extents`] is false.
-    /// A frame may leave only work to the device that its [`Capabilities`] offer; one that requests more is dropped and
+    /// A frame may request only the offloads in the device's [`Capabilities`]; one that requests more is dropped and
     /// counted.
     fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize;
 

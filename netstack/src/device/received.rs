@@ -6,7 +6,7 @@ pub const HEAD_MIN: usize = 256;
 /// The device's result for the transport checksum of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// Nothing: the stack computes it.
+    /// No result: the stack computes it.
     #[default]
     Unknown,
     /// The TCP or UDP checksum holds, or the frame never left memory that is trusted. The field itself may be unfilled, so
@@ -36,7 +36,7 @@ pub struct RxFrame<'a> {
 }
 
 impl<'a> RxFrame<'a> {
-    /// A frame in one piece, about which nothing is known.
+    /// A frame in one piece, without checksum result and segment size.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { head: bytes, rest: &[], checksum: RxChecksum::Unknown, segment_size: 0 }

@@ -191,7 +191,7 @@ enum Addressee {
     Following { datagram: Key },
 }
 
-/// Datagrams whose first fragments are remembered.
+/// Datagrams whose first fragments are recorded.
 const DATAGRAMS: usize = 64;
 
 /// The shards that got the first fragments of the latest datagrams. A fragment that arrives before the first, or long
@@ -252,7 +252,7 @@ fn ip(packet: &[u8]) -> Option<Addressee> {
             })
         }
         _ if fragment.is_some() => None,
-        // An error goes where the flow that it quotes belongs: there its addresses change places.
+        // An ICMP error goes to the shard of the flow that it quotes, with source and destination swapped.
         Protocol::Icmp if matches!(body.first()?, 3 | 11 | 12) => quoted(body.get(8..)?),
         Protocol::Icmpv6 if *body.first()? < 128 => quoted(body.get(8..)?),
         // A neighbour advertisement.

@@ -266,8 +266,8 @@ impl Cache {
         Some(packet)
     }
 
-    /// Notes that `mac` says it has `address`, in a packet that was `for_us` (its target) or not. An unknown sender
-    /// is remembered only in the first case. An address that is `in_use` is not forgotten for it.
+    /// Notes that `mac` claims `address`, in a packet that was `for_us` (its target) or not. An unknown sender is added
+    /// only in the first case. An address that is `in_use` is not evicted for it.
     pub fn observe(
         &mut self,
         now: Instant,

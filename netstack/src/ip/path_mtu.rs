@@ -18,7 +18,7 @@ const CAPACITY: usize = 1024;
 //= RFC 8201 section 5.3: likewise.
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// The least that is believed of an IPv4 path. Links with less exist on paper only; packets so short are an attack.
+/// The least MTU accepted for an IPv4 path. Links with less exist on paper only; packets so short are an attack.
 pub const MIN_IPV4: u16 = 552;
 
 //= RFC 1191 section 7.1: common MTUs, to guess from where a router does not say its own.

@@ -30,7 +30,7 @@ pub struct Bbr {
     model: Model,
     state: BbrState,
     phase: AckPhase,
-    /// Acknowledgements may still be of the probe.
+    /// Acknowledgements may still cover data of the probe.
     probe_samples: bool,
     window: u64,
     initial_window: u64,
@@ -41,7 +41,7 @@ pub struct Bbr {
     /// The bounds before the last loss, which an undo restores.
     prior_bounds: [u64; 3],
     in_recovery: bool,
-    /// As much leaves as arrives: the first round of a recovery.
+    /// Packet conservation, in the first round of a recovery: as much leaves as arrives.
     conserving: bool,
     conserving_until: u64,
     idle_restart: bool,

@@ -61,14 +61,14 @@ impl BbrState {
     }
 }
 
-/// The data that the present acknowledgements are of.
+/// The data that the present acknowledgements cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckPhase {
     Idle,
     Refilling,
     /// Sent before the probe.
     Starting,
-    /// The probe.
+    /// Sent during the probe.
     Feedback,
     /// Left in flight when the probe ended.
     Stopping,

@@ -75,7 +75,7 @@ impl PortConfig {
         Self { device, mtu, queues: 1, ring_size: 0, mac: None, payload: Payload::Auto, offload: false }
     }
 
-    /// Whether checksums and splitting are left to the device. On those of the kernel, and on memif, nothing is.
+    /// Whether checksums and splitting are left to the device; never to devices of the kernel and memif.
     pub(super) fn leaves_work(&self) -> bool {
         self.offload
             && matches!(self.device, DeviceSpec::Vhost(_) | DeviceSpec::Virtio(_) | DeviceSpec::Pci(_))

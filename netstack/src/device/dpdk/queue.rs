@@ -54,7 +54,7 @@ impl DpdkDevice {
         Some(Self { queue, shared: shared.clone(), asks_client, capabilities, counters, refused: 0 })
     }
 
-    /// Learns from the client whether it takes super-segments.
+    /// Queries whether the client takes super-segments.
     fn ask_client(&mut self) {
         let takes = self.queue.port().client_takes_super_segments();
         self.capabilities.tso_max = if takes { SUPER_SEGMENT } else { 0 };

@@ -14,7 +14,7 @@ use super::sys::{self, StartedPort};
 /// "Protocol wrong type for socket", errno(3).
 const EPROTOTYPE: i32 = 91;
 
-/// How long the other side of an embedded link may take to answer a farewell.
+/// Time that the other side of an embedded link has to answer when this side closes.
 const FAREWELL: Duration = Duration::from_millis(500);
 
 /// Closes the client of an embedded link. vhost-user requests the positions of the rings from the server and waits for
@@ -45,7 +45,8 @@ pub(super) fn not_yet(device: &DeviceSpec, source: io::Error) -> PortError {
 /// Whether a process has the socket open: connects, and hangs up.
 pub(super) fn is_served(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
-        // memif's are of type SOCK_SEQPACKET: the kernel says so only of a socket that a process holds open (unix(7)).
+        // memif's sockets are of type SOCK_SEQPACKET: the kernel returns this only for one that a process holds open
+        // (unix(7)).
         Err(e) if e.raw_os_error() == Some(EPROTOTYPE) => Ok(()),
         other => other.map(drop),
     }

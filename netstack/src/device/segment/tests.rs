@@ -49,7 +49,7 @@ fn sent(v6: bool, id: u16, header: &Header, payload: &[u8]) -> Vec<u8> {
     let ip = IpHeader::new(source, destination, Protocol::Tcp, len, Ecn::Ect0).unwrap();
     let mut ip = ip.as_bytes().to_vec();
     set_id(&mut ip, id);
-    // The sum that the reader of the segment will make, over bytes: nothing of the code under test.
+    // The receiver's sum over the segment's bytes, without the code under test.
     let mut pseudo = match (source, destination) {
         (IpAddr::V4(a), IpAddr::V4(b)) => [a.octets(), b.octets()].concat(),
         (IpAddr::V6(a), IpAddr::V6(b)) => [a.octets(), b.octets()].concat(),

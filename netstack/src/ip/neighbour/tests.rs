@@ -289,7 +289,7 @@ fn a_flood_of_claims_displaces_only_claims() {
     assert_eq!(cache.generation(), generation, "nobody kept what was forgotten");
     assert_eq!((100..5000).filter(|number| cache.knows(host(*number))).count(), 13);
     assert_eq!(cache.next_deadline(), Some(secs(1)), "claims are not verified until they matter");
-    // Those that are needed are remembered above the budget if all others are in use.
+    // Needed ones are kept above the budget if all others are in use.
     let all = |_| true;
     for number in 5000..5100 {
         cache.resolve(secs(2), host(number), Requester::Session);
@@ -297,7 +297,7 @@ fn a_flood_of_claims_displaces_only_claims() {
     }
     assert!((5000..5100).all(|number| cache.knows(host(number))));
     assert_eq!(cache.observe(secs(3), host(6000), MAC, true, &all), Observation::Ignored);
-    // And forgotten when they are unused.
+    // And evicted when they are unused.
     for number in 5100..5200 {
         cache.resolve(secs(4), host(number), Requester::User);
         cache.observe(secs(4), host(number), MAC, true, &|_| false);
