@@ -112,7 +112,7 @@ impl Acks {
         self.at = NEVER;
     }
 
-    /// A probe came, of which the same holds. It is answered at the next opportunity.
+    /// A probe came, which this end may have had for `late` nanoseconds. It is answered at the next opportunity.
     pub(super) fn on_probe(&mut self, now: u64, late: u64, stamp: u64) {
         self.probe = Some(Probe { stamp, arrived_at: now.saturating_sub(late), late: late != 0 });
         self.due = true;

@@ -1,4 +1,4 @@
-//! Whether the peer lives, and that this end does (spec.md section 8).
+//! Liveness of the peer, and the heartbeats that show this end's (spec.md section 8).
 
 use super::api::{Clue, Config};
 use super::nanos;

@@ -1,4 +1,4 @@
-//! When is a datagram lost: round-trip time (RFC 6298), time-based detection after RFC 8985, and the tail's timers.
+//! Loss detection: round-trip time (RFC 6298), time-based detection after RFC 8985, and the tail's timers.
 
 use super::api::Config;
 use super::nanos;
@@ -27,7 +27,7 @@ const LONG_REST: u64 = 1_000_000_000;
 pub(super) enum TailTimer {
     /// A probe is due; it may exceed the window.
     Probe,
-    /// The probe brought nothing either: everything on the wire is lost.
+    /// The probe was not answered either: everything on the wire is lost.
     TimeOut,
 }
 
@@ -234,7 +234,7 @@ impl Recovery {
         (quarter * u64::from(self.reorder_steps)).min(self.srtt).max(self.times.min_reordering)
     }
 
-    /// When the tail of what is out is probed or timed out.
+    /// When the tail of the datagrams in flight is probed or timed out.
     #[inline]
     pub(super) fn tail_deadline(&self) -> u64 {
         self.tail_at + if self.probed { self.rto() } else { self.probe_timeout() }
@@ -258,7 +258,7 @@ impl Recovery {
         rto.saturating_mul(1 << self.backoff.min(20)).min(times.max_rto)
     }
 
-    /// Lets the tail's timer fire, if its time has come while datagrams are on the wire.
+    /// Fires the tail's timer, if its time has come while datagrams are on the wire.
     pub(super) fn on_tail_timer(&mut self, now: u64) -> Option<TailTimer> {
         if now < self.tail_deadline() {
             return None;

@@ -1,4 +1,4 @@
-//! One session: what it does with a received datagram, and when its timers fire. `output.rs` sends.
+//! One session: the handling of received datagrams, and its timers. `output.rs` sends.
 
 mod output;
 
@@ -207,7 +207,7 @@ impl Session {
         sink: &mut impl Sink,
     ) -> Accepted {
         //= rud/spec.md section 5.1
-        // Addresses, then the CRC, before anything is believed.
+        // Addresses, then the CRC are checked, before anything takes effect.
         if !self.paths.lead(meta) {
             self.liveness.on_clue(now, Clue::OtherAddress);
             return Accepted::WrongAddress;

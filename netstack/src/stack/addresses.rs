@@ -208,7 +208,7 @@ impl Interface {
         self.send_neighbour_message(source, destination, mac, &message.emit(source, destination), counters);
     }
 
-    /// Says that `target` is ours: to `asker` at `station`, or to all nodes.
+    /// Advertises that `target` is ours: to `asker` at `station`, or to all nodes.
     pub(super) fn send_advertisement(
         &mut self,
         target: Ipv6Addr,

@@ -1,4 +1,4 @@
-//! From a destination to the headers in front of its packets, worked out once and then copied.
+//! The headers in front of packets to a destination, computed once and then copied.
 //!
 //! A packet's Ethernet and IP headers differ from the previous one's to the same host in a few fields. So they are
 //! kept as a template: per packet, they are copied and patched. Any transport may use it ([`Template::ip_header`]);
@@ -177,7 +177,7 @@ const fn fold(sum: u32) -> u16 {
 /// Why there is no template for a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Miss {
-    /// It will never do, or not soon.
+    /// Nothing can be sent there, or not soon.
     Error(SendError),
     /// Too many neighbours are being resolved.
     Limited { remote: IpAddr, next_hop: IpAddr },

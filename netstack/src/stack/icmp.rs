@@ -140,7 +140,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let mac = match iface.resolve(self.now, hop.address, to, Requester::Unauthenticated) {
             Resolution::Station(mac) => mac,
             Resolution::Limited => return Err(SendIcmpError::Limited),
-            // It is not worth so many places in the queue of those that wait.
+            // The fragments are not worth so many places in the queue of packets that wait.
             Resolution::Pending | Resolution::Unreachable => return Err(SendIcmpError::Unreachable),
         };
         let mtu = match to {

@@ -61,7 +61,7 @@ const TX_ROUNDS: usize = 4;
 /// ICMP errors that may be sent at once.
 const ICMP_BURST: u32 = 20;
 
-/// How often it is looked, at least, whether a release has to wait any longer for frames.
+/// The longest time between two checks whether releases still have to wait for frames.
 const RELEASE_CHECK: Duration = Duration::from_micros(10);
 
 /// Ports with one kind of device, and the protocols above them.
@@ -81,7 +81,7 @@ pub struct Stack<D> {
     icmp_limit: TokenBucket,
     /// Whether the last poll has left frames with a device.
     more: bool,
-    /// When it is looked again whether releases still have to wait for frames.
+    /// When it is checked next whether releases still have to wait for frames.
     release_at: Instant,
     config: StackConfig,
 }
@@ -540,8 +540,8 @@ impl<D: Device> Stack<D> {
 
     /// Notes that packets to `remote` longer than `mtu` bytes do not get through. Anybody can claim so in an ICMP
     /// message: the caller has to make sure that the message is about a packet that was sent. True if that is news.
-    /// Forgotten after ten minutes. TCP finds the MTU of its paths itself, and RUD's datagrams keep the size that their session
-    /// was opened with: this is for UDP.
+    /// It expires after ten minutes. TCP finds the MTU of its paths itself, and RUD's datagrams keep the size that
+    /// their session was opened with: this is for UDP.
     ///
     /// ```
     /// # use shouter_netstack::device::Loopback;

@@ -21,7 +21,7 @@ const DOWN_CHECK: Duration = Duration::from_millis(10);
 const UP_CHECK: Duration = Duration::from_millis(100);
 
 /// Room in the batch that only neighbour discovery and ICMP may use, so that a saturated port still answers its
-/// neighbours: a host that does not is forgotten by them.
+/// neighbours: they remove a host that does not.
 const RESERVED: usize = 16;
 
 /// A port of the stack.
@@ -273,7 +273,7 @@ impl<D: Device> Port<D> {
         if iface.link.next_check <= now {
             let up = self.device.link_up();
             if up && !iface.link.up {
-                // Switches may have forgotten us, and there may be others than before.
+                // Switches may have lost our address, and there may be others than before.
                 iface.announce(counters);
             }
             counters.link_losses += u64::from(iface.link.up && !up);

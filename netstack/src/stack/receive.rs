@@ -174,8 +174,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         rss.queue(source, SocketAddr::new(packet.destination, u16::from_be_bytes([*c, *d]))) != *shard
     }
 
-    /// Notes which station says that it has an address. Those of connections, sessions and gateways are not forgotten
-    /// for it.
+    /// Notes that a station claims an address. Entries of connections, sessions and gateways are not evicted for it.
     pub(super) fn observe(&mut self, address: IpAddr, station: Mac, for_us: bool) -> Observation {
         let Interface { neighbours, addresses, .. } = &mut *self.iface;
         let (tcp, rud) = (&*self.tcp, &*self.rud);

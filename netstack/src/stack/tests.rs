@@ -557,7 +557,7 @@ fn packets_beyond_the_link_go_to_the_gateway() {
 #[test]
 fn arp_answers_probes_and_keeps_its_address() {
     let mut alone = Alone::new(config(A));
-    // A probe is answered, and teaches nothing.
+    // A probe is answered, and adds no entry.
     let answers = alone.exchange(Some(&arp_frame(request(Ipv4Addr::UNSPECIFIED, A))));
     let answer = arp::Repr::parse(&answers[0][14..]).unwrap();
     assert_eq!(

@@ -3,7 +3,7 @@
 use super::NEVER;
 use crate::wire::rud::{Header, Held};
 
-/// The least time is that of so many nanoseconds, and of as many before: routes change.
+/// Period of the least time, in nanoseconds. It is that of the present period and the one before, for routes change.
 const PERIOD: u64 = 30_000_000_000;
 
 /// The echo that was read, and the least time. `base` is the smaller of the two.

@@ -19,7 +19,7 @@ const LEAST: u64 = ONE / 16;
 /// The longest queue that is aimed at, in nanoseconds, before it is scaled.
 const LONGEST_QUEUE: u64 = 100_000;
 
-/// A queue of so many times the aim does not come within one round.
+/// A queue of this many times the aim does not build up within one round.
 const DOUBTFUL: u64 = 16;
 
 /// Rounds without a queue after which the window grows faster.
@@ -114,7 +114,7 @@ impl Swift {
         // The more senders, the smaller their windows, and the longer the queue that they need to be even.
         if self.base != NEVER {
             let window = self.window.clamp(LEAST, 64 * ONE);
-            // The inverse root of the window in 1/256: 32 of 64 datagrams, 1024 of a sixteenth.
+            // The inverse root of the window in 1/256: 32 for 64 datagrams, 1024 for a sixteenth of one.
             let inverse = ONE / window.isqrt();
             let queue = self.queue();
             self.drained = self.base + queue / 4;
@@ -125,7 +125,8 @@ impl Swift {
     /// Whether a delay can be that of the network.
     fn believes(&self, delay: u64) -> bool {
         //= rud/spec.md section 7.4
-        // A queue that is far too long and was none before is that of a host that paused, until the next round shows it too.
+        // A queue that is far too long, and was not there before, is taken for a host's pause until the next round
+        // shows it too.
         self.above || delay <= self.base.saturating_add(DOUBTFUL * self.queue())
     }
 

@@ -251,7 +251,7 @@ impl Slots {
         Transmission { sent_at, serial, tries, lost }
     }
 
-    /// The message of a slot that was taken off is done with.
+    /// The message of a slot that was taken off is finished.
     #[inline]
     pub(super) fn free_up(&mut self, at: usize) {
         self.all[at].state = SlotState::Free;
