@@ -62,11 +62,11 @@ pub struct Options {
     pub orphan_timeout: Duration,
     /// Probe for a larger path MTU, and for a black hole, by segments of data (RFC 4821).
     pub mtu_probing: bool,
-    /// Repeat a tail-loss probe that nothing answers, after twice as long each time, and probe for a retransmission that
-    /// nothing answers. RFC 8985 section 7.3 forbids a second probe as long as one is out, so this is for peers of the same
-    /// network alone, where a time-out costs thousands of round trips.
+    /// Repeat an unanswered tail-loss probe, after twice as long each time, and probe for an unanswered retransmission.
+    /// RFC 8985 section 7.3 forbids a second probe as long as one is out, so this is for peers of the same network
+    /// alone, where a time-out costs thousands of round trips.
     pub repeat_tail_probes: bool,
-    /// The least MTU in bytes that an ICMP message is believed to report for an IPv4 path (RFC 5927 section 7.2); of IPv6 it
+    /// The least MTU in bytes that is accepted from an ICMP message for an IPv4 path (RFC 5927 section 7.2); of IPv6 it
     /// is 1280.
     pub min_path_mtu: u16,
 }

@@ -31,7 +31,7 @@ pub(super) enum Expiry {
     NotYet,
     /// Another SYN is to be sent.
     Again,
-    /// There were enough of them in so long.
+    /// The retries are used up, after so long.
     GiveUp(Duration),
 }
 

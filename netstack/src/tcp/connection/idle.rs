@@ -10,15 +10,15 @@ use crate::time::Instant;
 //= connection, not so long that dead connections gather.
 const PEER_TIMEOUT: core::ops::RangeInclusive<u64> = 100..=3600;
 
-/// Before a connection ends, the peer has this part of the user timeout to answer while this host looks.
+/// The divisor of the user timeout that gives the time for the peer to answer between the first check and the end.
 const SUSPECTED: u32 = 8;
 
 /// The state of the peer's silence. A probe is due, or has been sent, only since the peer was heard last.
 #[derive(Debug)]
 pub(super) struct Idle {
     last_heard: Instant,
-    /// When a keep-alive probe left last, or it was noticed that an acknowledgement was nearly too late. Nothing is owed while probes
-    /// leave, and none leave while something is owed.
+    /// When the last keep-alive probe left, or when an acknowledgement was found to be nearly too late. Nothing is
+    /// unacknowledged while probes leave, and none leave while something is.
     noticed: Instant,
     /// Probes without an answer.
     probes: u8,
@@ -35,7 +35,7 @@ impl Idle {
         Self { last_heard: now, noticed: now, probes: 0, due: false, unreachable: false, peer_timeout: 0 }
     }
 
-    /// A segment of the peer was believed.
+    /// A segment was accepted as the peer's.
     #[inline]
     pub(super) fn on_heard(&mut self, now: Instant) {
         self.last_heard = now;

@@ -177,7 +177,8 @@ impl Connection {
         self.end(end, cx)
     }
 
-    /// The acknowledgement of a segment that is believed. `Some`: the segment needs no further look.
+    /// Takes the acknowledgement of a segment that was accepted as the peer's. `Some`: the segment needs no further
+    /// look.
     #[inline]
     fn on_ack(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Option<Disposition> {
         let Header { ack, seq, flags, window, ref options, .. } = segment.header;

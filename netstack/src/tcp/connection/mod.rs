@@ -42,7 +42,7 @@ use crate::wire::tcp::{Header, SeqNumber};
 /// State that a connection shares with the others of its endpoint, borrowed for a call.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
-    /// The connection's own name, for events.
+    /// The connection's id, for events.
     pub(crate) id: ConnectionId,
     /// Events are appended.
     pub(crate) events: &'a mut VecDeque<TcpEvent>,

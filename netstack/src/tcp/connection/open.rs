@@ -47,7 +47,7 @@ fn grants_ecn(flags: Flags) -> bool {
 pub(crate) fn cookie_syn_ack(open: &Open, options: &Options, syn: &Header, value: u32) -> Header {
     let peer = &syn.options;
     let timestamps = options.timestamps && peer.timestamps.is_some();
-    // Without timestamps there is nowhere to remember the other options.
+    // Without timestamps there is no place for the other options.
     let offered = |wanted: bool| wanted && timestamps;
     let mut flags = Flags::SYN.with(Flags::ACK);
     if offered(options.ecn) && asks_for_ecn(syn.flags) {
@@ -142,7 +142,7 @@ impl Connection {
         connection
     }
 
-    /// The peer's SYN, in whichever state: settles the options.
+    /// Takes in the peer's SYN, in any state: it settles the options.
     fn on_peer_syn(&mut self, now: Instant, syn: &Header, ecn: bool) {
         let (own, peer) = (&self.options, &syn.options);
         let scaling = own.window_scaling && peer.window_scale.is_some();

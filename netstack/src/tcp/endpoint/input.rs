@@ -109,7 +109,7 @@ impl Endpoint {
         })
     }
 
-    /// A segment of that connection in the plain form; false if there is more to say about it than that it was expected.
+    /// Takes a plain segment of that connection; false if it is not the expected one.
     #[inline]
     fn on_plain(&mut self, now: Instant, header: &PlainHeader, payload: Payload<'_>) -> bool {
         let index = self.demux.last();
@@ -339,8 +339,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes in an ICMP error about a segment of ours. Whether it is believed is the connection's to say: it is if it
-    /// quotes a number that is in flight (RFC 5927 section 4.1). False if there is no such connection.
+    /// Takes in an ICMP error about a segment of ours. The connection accepts it if it quotes a number that is in
+    /// flight (RFC 5927 section 4.1). False if there is no such connection.
     pub fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
         //= RFC 9293 section 3.9.2.2, MUST-54: an ICMP error goes to the connection whose segment caused it.
         let (local, remote) = (super::plain(error.local), super::plain(error.remote));

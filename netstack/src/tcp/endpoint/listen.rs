@@ -164,7 +164,7 @@ impl Listeners {
         listener.as_mut().filter(|_| *generation == id.generation)
     }
 
-    /// The listener at an index, whatever its generation: a half-open connection outlives none.
+    /// The listener at an index, of any generation: no half-open connection outlives its listener.
     pub(super) fn at(&mut self, index: u32) -> Option<(ListenerId, &mut Listener)> {
         let (generation, listener) = self.slots.get_mut(index as usize)?;
         let id = ListenerId { index, generation: *generation };

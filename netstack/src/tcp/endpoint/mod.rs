@@ -129,8 +129,8 @@ impl Endpoint {
         }
     }
 
-    /// The largest IP packet on the link of an address of ours, in bytes; 1500 for addresses that nothing was said
-    /// about. New connections announce it.
+    /// Sets the largest IP packet on the link of an address of ours, in bytes; 1500 unless set. New connections
+    /// announce it.
     pub fn set_mtu(&mut self, local: IpAddr, mtu: u16) {
         self.mtus.insert(local, mtu);
     }

@@ -19,7 +19,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// In place of the real ones while these are in use.
+    /// A placeholder while the real ones are in use.
     pub(super) fn none() -> Self {
         Self { counters: [0; COUNTERS] }
     }

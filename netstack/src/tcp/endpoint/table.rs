@@ -1,4 +1,4 @@
-//! From a pair of addresses to an index: open addressing over a keyed hash, eight bytes a slot.
+//! Maps a pair of addresses to an index: open addressing over a keyed hash, eight bytes a slot.
 
 #[cfg(test)]
 mod tests;
@@ -15,8 +15,8 @@ struct Slot {
     value: u32,
 }
 
-/// Maps hashes to values below [`u32::MAX`]; whether a value is the one meant is the caller's to say. Probing is
-/// linear, and removal moves back what had been displaced, so that no tombstones pile up. It grows by doubling.
+/// Maps hashes to values below [`u32::MAX`]; the caller decides whether a value is the one meant. Probing is linear,
+/// and removal moves displaced values back, so that no tombstones pile up. It grows by doubling.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Vec<Slot>,

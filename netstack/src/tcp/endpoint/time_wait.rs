@@ -1,5 +1,5 @@
-//! Connections in TIME-WAIT, as small records: only the answer to a repeated FIN, and the check that lets a new connection in,
-//! need to be known.
+//! Connections in TIME-WAIT, as small records, which serve to answer a repeated FIN and to check whether a new
+//! connection may open.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;

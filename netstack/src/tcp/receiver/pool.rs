@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Capacities of blocks in bytes. A small message takes little; a long run takes large blocks, none of which is more
-/// than a small multiple of what the run holds.
+/// than a small multiple of the run's length.
 const CLASSES: [usize; 5] = [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
 
 /// Free blocks kept of each class.

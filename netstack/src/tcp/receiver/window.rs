@@ -17,7 +17,7 @@ pub(super) struct Window {
     capacity: u32,
     /// Bytes that may ever, as the shift allows.
     ceiling: u32,
-    /// The same as it was requested.
+    /// The ceiling that was requested.
     wish: u32,
     /// Bytes that the reader took since `since`.
     copied: u32,

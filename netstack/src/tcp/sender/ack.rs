@@ -90,7 +90,7 @@ impl AckSummary {
     }
 }
 
-/// Works a delivered record in.
+/// Processes a delivered record.
 struct Delivery<'a> {
     now: Instant,
     summary: &'a mut AckSummary,
@@ -110,7 +110,7 @@ impl Delivery<'_> {
 }
 
 impl Sender {
-    /// Works an acknowledgement in. `released` gets the tokens of extents that are fully acknowledged.
+    /// Processes an acknowledgement. `released` gets the tokens of extents that are fully acknowledged.
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
@@ -126,7 +126,7 @@ impl Sender {
             return AckOut::default();
         }
         if self.writer.expects_more() && !self.options.cork {
-            // The peer is heard: there is no more waiting for the writer.
+            // The peer was heard: bytes are held back no longer for the writer.
             self.push();
         }
         if let Some(record) = self.predicted(ack) {
@@ -239,7 +239,8 @@ impl Sender {
         self.timers_on_ack(now, summary.acked > 0, summary.delivered > 0);
     }
 
-    /// Takes the window over, if the segment is not older than the one that said so last. Returns whether it changed.
+    /// Takes the window over, if the segment is not older than the one that announced it last. Returns whether it
+    /// changed.
     #[inline]
     pub(super) fn update_window(&mut self, ack: &AckIn) -> bool {
         let change = self.space.update_window(ack);
@@ -406,7 +407,7 @@ impl Sender {
         if wanted { self.rate.sample(latest, self.rtt.min()) } else { None }
     }
 
-    /// Whether a writer that was turned away finds enough room now to be worth its while.
+    /// Whether there is enough room again for a writer that was turned away.
     pub(crate) fn unblock(&mut self, now: Instant) -> bool {
         let idle = self.queue.len() == 0;
         if idle && self.board.is_empty() {

@@ -34,7 +34,7 @@ impl Ecn {
         self.cwr
     }
 
-    /// New data has left, which said so.
+    /// New data has left; `said`: with CWR.
     #[inline]
     pub(super) fn said_cwr(&mut self, said: bool) {
         self.cwr &= !said;
@@ -47,7 +47,7 @@ impl Ecn {
         self.cwr = self.on;
     }
 
-    /// The reduction was for nothing.
+    /// The reduction was spurious.
     pub(super) fn taken_back(&mut self, una: SeqNumber) {
         self.cwr = false;
         self.point = una;

@@ -265,7 +265,7 @@ impl Sender {
         }
     }
 
-    /// Sees to it that there is a controller, now that there is something to send.
+    /// Makes the controller if there is none, now that there is something to send.
     #[inline]
     fn take_control(&mut self) {
         self.control.take(&self.options, self.size.mss());
@@ -387,11 +387,10 @@ impl Sender {
         self.board.in_flight().saturating_sub(self.recovery.duplicates())
     }
 
-    /// Since when the peer owes an acknowledgement of something that was sent (for the user timeout); `None` if it
-    /// owes none.
+    /// Since when an acknowledgement of something that was sent is missing (for the user timeout); `None` if none is.
     pub(crate) fn stalled_since(&self) -> Option<Instant> {
         if self.board.is_empty() {
-            // Window probes are owed an answer too.
+            // Answers to window probes can be missing too.
             return self.timers.persist.since();
         }
         Some(self.contact.waiting_since())

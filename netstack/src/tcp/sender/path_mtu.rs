@@ -36,7 +36,7 @@ const RAISE: Duration = Duration::from_secs(600);
 /// How soon a size is tried again that a message said was too big; twice as long after each time that it was lost.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// A message that said that packets were too big which had got through before.
+/// An ICMP message that claims that packets are too big which got through before.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     /// The payload per segment that would get through.
@@ -47,7 +47,8 @@ struct Claim {
     delivered: u64,
 }
 
-/// A path that carries less than the handshake hoped for, or is said to. A connection on any other path has none of this.
+/// The search on a path that carries less than the handshake agreed on, or is claimed to. A connection on any other
+/// path has none.
 #[derive(Debug)]
 pub(super) struct PathMtu {
     /// Payload per segment: known to get through, and not known not to.
@@ -55,7 +56,8 @@ pub(super) struct PathMtu {
     high: u16,
     /// The first probe tries the greatest size at once: perhaps it was an outage.
     bold: bool,
-    /// A message reported the size, and the next try after a failure comes after this long: nothing in between needs a search.
+    /// Set if a message reported the size: the time until the next try after a failure. No size in between is searched
+    /// for.
     reported: Option<Duration>,
     /// Probes of the present size that were lost.
     tries: u8,
@@ -246,7 +248,7 @@ impl Sender {
         }
     }
 
-    /// A time-out, after `timeouts` others without progress: is it the size?
+    /// A time-out, after `timeouts` others without progress: checks whether the size is the cause.
     pub(super) fn black_hole(&mut self, now: Instant, timeouts: u8) {
         self.path_mtu_lost(now);
         self.weigh_claim(now);
@@ -276,7 +278,7 @@ impl Sender {
     }
 
     /// ICMP says that packets of more than `mtu` bytes do not get through; `quoted` is the sequence number in the
-    /// packet that it complains about. Returns whether that was believed.
+    /// packet that it quotes. Returns whether the claim was accepted.
     pub(crate) fn on_packet_too_big(&mut self, now: Instant, mtu: u16, quoted: SeqNumber) -> bool {
         //= RFC 5927 section 4.1 and 7.2: only about a number that is out, and only if it is news.
         let plausible = !quoted.is_before(self.space.una()) && quoted.is_before(self.space.nxt());

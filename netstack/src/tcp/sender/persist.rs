@@ -61,7 +61,7 @@ impl Persist {
     }
 
     //= RFC 9293 section 3.8.6.1, MUST-37: a window may stay closed as long as the peer acknowledges
-    /// The timer has run out. False: there were enough probes without an answer; `answered`: the last one had its.
+    /// The timer has run out. False if too many probes were not answered; `answered`: the last one was.
     pub(super) fn on_expired(&mut self, now: Instant, answered: bool) -> bool {
         self.at = NEVER;
         self.due = true;
@@ -104,7 +104,7 @@ impl Sender {
             //= RFC 9293 section 3.8.6.2.1, MUST-38, the fourth condition; section 3.9.1.2, MUST-60: after a time-out
             //= what fits is sent.
             let len = unsent.min(usable).min(u64::from(self.size.mss())) as u32;
-            // It leaves late: there may be nothing behind it though there was to be.
+            // It leaves late: data announced by the writer may not have followed.
             let all = u64::from(len) == unsent;
             let first = self.position(self.space.nxt());
             let out = self.new_data(self.queue.within_record(first, len), Probe::None);

@@ -21,7 +21,7 @@ impl Sender {
         (all && !is_new && quiet && !probing && plain).then_some(*record)
     }
 
-    /// Works it in.
+    /// Processes it.
     pub(super) fn on_predicted(
         &mut self,
         now: Instant,

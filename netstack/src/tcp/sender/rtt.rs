@@ -34,7 +34,7 @@ pub(super) struct Rtt {
     min: u64,
     /// The round trip ends when this is acknowledged.
     round_end: SeqNumber,
-    /// The time-out doubled so often.
+    /// Doublings of the time-out.
     backoff: u8,
     /// The SYN was sent again and nothing was measured since.
     cautious: bool,
@@ -186,7 +186,7 @@ impl Rtt {
     /// Something was acknowledged that had been sent again: the path is alive, but was not measured.
     pub(super) fn calm(&mut self) {
         //= RFC 6298 section 5 (Karn's algorithm): the back-off stays until there is a measurement
-        // Not all of it: after many time-outs a path that works again would be waited for minutes after each loss.
+        // Not entirely: after many time-outs, each loss on a path that works again would cost minutes.
         self.backoff = self.backoff.min(KEPT_BACKOFF);
     }
 
@@ -195,7 +195,7 @@ impl Rtt {
     }
 }
 
-/// Nothing takes 0: a coarse clock says so.
+/// No time is 0, even if a coarse clock shows it.
 fn bounded(nanos: u64) -> u64 {
     nanos.clamp(1, NONE / 8)
 }

@@ -51,8 +51,8 @@ impl Sender {
         }
     }
 
-    /// Whether there is surely nothing to send: all that was written has left, nothing is lost, and no probe is due. It is
-    /// so most of the time, and known with less effort than a plan takes.
+    /// Whether there is surely nothing to send: all that was written has left, nothing is lost, and no probe is due.
+    /// This holds most of the time, and is found with less effort than a plan takes.
     #[inline]
     fn has_nothing(&self) -> bool {
         let due = self.timers.persist.is_due() || self.timers.tail.is_due();
@@ -302,7 +302,7 @@ impl Sender {
             return Err(Wait::Congestion);
         }
         if let Some(size) = self.path_mtu_candidate(admitted) {
-            // The window is let run empty until the probe fits.
+            // Nothing else is sent until the window has room for the probe.
             return if in_flight > 0 && open < u64::from(size) {
                 Err(Wait::Congestion)
             } else {

@@ -3,7 +3,7 @@
 
 use super::Sender;
 
-/// The writer's hint, which is about the last write alone, and the answer that it waits for.
+/// The writer's hint, which is about the last write alone, and whether it waits for room.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     /// The last write said that more would follow.
