@@ -369,7 +369,7 @@ impl World {
         world.hosts[SERVER].listener = Some(listener);
         world.connect(Some(client.into()));
         world.hosts[CLIENT].apps[0].since = Some(world.sim.now());
-        // Slow start is over, buffers are what they will be.
+        // Slow start is over, buffers have their final sizes.
         world.run(Duration::from_millis(20));
         world.before = held();
         world.hosts.iter_mut().for_each(|host| host.most_held = 0);

@@ -144,7 +144,7 @@ impl Sge<'_> {
 
 /// Page-aligned memory of its own, zero at first, registered.
 ///
-/// If it is registered for it, a peer (or an RDMA read of this side) may write to it at any time. The protocol above
+/// A peer (or an RDMA read of this side) may write to it at any time, if it is registered for that. The protocol above
 /// says when it may not: the caller of [`bytes`](Self::bytes) ensures that nothing writes there meanwhile. A peer that
 /// breaks the protocol can garble the bytes of this buffer while they are looked at, and no more; so data read from it
 /// is checked as any input from the network is, once it is copied or the peer has lost its access. A vhost ring has the

@@ -3,9 +3,9 @@
 /// Echo request or echo reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoKind {
-    /// Please send this back.
+    /// Data to be sent back.
     Request,
-    /// Here it is.
+    /// Data sent back.
     Reply,
 }
 

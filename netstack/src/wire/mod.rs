@@ -49,7 +49,7 @@ pub enum Malformed {
         "the checksum does not match the bytes: they changed in transit; drop it, the sender will resend"
     )]
     Checksum,
-    /// An IPv4 fragment. Fragments are not reassembled.
+    /// An IPv4 fragment, where only a whole packet will do.
     #[error("an IPv4 fragment, which this stack does not reassemble; lower the sender's MTU to the path's")]
     Fragment,
 }

@@ -102,7 +102,7 @@ impl Run {
         self.trace.push_back(line);
     }
 
-    /// The endpoint; it comes into being with the first statement that needs it.
+    /// The endpoint; it is made with the first statement that needs it.
     pub(crate) fn world(&mut self) -> &mut World {
         let mut config = self.config.clone();
         config.options = self.options.clone();
@@ -200,7 +200,7 @@ impl Run {
         let Some(world) = &mut self.world else { return Ok(()) };
         let Some(sent) = world.network.sent.pop_front() else { return Ok(()) };
         let text = self.describe(&sent);
-        // The rules that always hold say more than that the segment is not expected.
+        // A broken invariant says more than that the segment is not expected.
         let broken = match self.take_note(&sent) {
             Ok(()) => String::new(),
             Err(why) => format!("; it also breaks a rule: {why}"),

@@ -95,7 +95,7 @@ impl Sink for App {
     }
 }
 
-/// A host: an endpoint, and what it does.
+/// A host: an endpoint, and its traffic.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,

@@ -1,4 +1,4 @@
-//! The Linux kernel as a peer, in a network namespace of each test's own: what two of our stacks agree on may still be wrong.
+//! The Linux kernel as a peer, in a network namespace of each test's own: two of our stacks may agree on a mistake.
 #![cfg(feature = "dpdk")]
 #![allow(unsafe_code, missing_docs)]
 

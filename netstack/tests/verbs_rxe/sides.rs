@@ -20,7 +20,7 @@ pub(crate) const TURNS: usize = 100_000;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Between two looks at a device, which under emulation is a thread of the kernel that wants this core.
+/// A pause between two looks at a device, whose emulation is a kernel thread that needs this core.
 pub(crate) fn turn() {
     std::thread::sleep(Duration::from_micros(100));
 }
