@@ -27,7 +27,7 @@ static SOURCE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..65_536).map(|_| rng.random()).collect()
 });
 
-/// A message's header, by which the receiver can tell what its payload has to be.
+/// A message's header, from which the receiver can compute the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Message {
     from: u16,

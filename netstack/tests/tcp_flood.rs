@@ -587,7 +587,7 @@ fn addresses_that_nobody_has_take_no_neighbours_from_connections() {
             let took = world.sim.now() - begun;
             assert!(took < Duration::from_millis(10), "seed {seed}: {took:?} to connect");
         }
-        // And it still finds hosts of both versions that it does not know.
+        // And it still finds unknown hosts of both versions.
         let now = world.sim.now();
         for (sequence, to) in
             [IpAddr::V4(ip(ROUTER)), ip6(CLIENT).into(), ip6(ROUTER).into()].into_iter().enumerate()

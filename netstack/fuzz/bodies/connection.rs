@@ -70,7 +70,7 @@ struct Network {
     flows: Vec<Flow>,
     way: u8,
     mtu: u16,
-    /// The largest that the path ever had: a connection learns of a smaller one later.
+    /// The largest that the path ever had: a connection is informed of a smaller one later.
     largest_mtu: u16,
     max_payload: u32,
     emitted: u64,

@@ -77,7 +77,7 @@ impl Cubic {
         }
     }
 
-    /// Grows by the bytes acknowledged, at most to the threshold; returns what is left for congestion avoidance.
+    /// Grows by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let mut divisor = 1;
         if self.threshold == u64::MAX {

@@ -9,8 +9,8 @@
 //! Faults act on the transmit path, in the caller's time. Frames that pass unharmed are not copied; a frame that is
 //! altered or held back is copied first, as a device may not touch the sender's memory or keep it past its release.
 //!
-//! Unless it is harmless the device offers no offloads, whatever the inner one has: faults are to hit frames as they are on
-//! a wire, with their checksums filled in.
+//! Unless it is harmless the device offers no offloads, even if the inner one does: faults are to hit frames as they
+//! are on a wire, with their checksums filled in.
 
 use core::time::Duration;
 use std::cmp::Reverse;

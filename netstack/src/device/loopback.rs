@@ -1,4 +1,4 @@
-//! Two devices in memory, back to back: what one transmits the other receives.
+//! Two devices in memory, back to back: each receives the frames that the other transmits.
 
 use core::fmt;
 use std::collections::VecDeque;

@@ -68,9 +68,10 @@ impl Looks {
 
 /// All RUD sessions of one shard.
 ///
-/// The caller drives it: [`on_datagram`](Self::on_datagram) for what arrives, [`on_timeout`](Self::on_timeout) once
-/// [`next_deadline`](Self::next_deadline) has come, then [`transmit`](Self::transmit). It reads received datagrams
-/// before it looks at timers, so that its own pauses are not taken for the peer's.
+/// The caller drives it: [`on_datagram`](Self::on_datagram) for each datagram that arrives,
+/// [`on_timeout`](Self::on_timeout) once [`next_deadline`](Self::next_deadline) has come, then
+/// [`transmit`](Self::transmit). It reads received datagrams before it looks at timers, so that its own pauses are not
+/// taken for the peer's.
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
@@ -339,7 +340,7 @@ impl Endpoint {
         self.entries.get(usize::from(index))?.session.as_deref().map(Session::acked)
     }
 
-    /// Sends what is due (resends, data, acknowledgements, heartbeats) while `emit` has room.
+    /// Sends due datagrams (resends, data, acknowledgements, heartbeats) while `emit` has room.
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
         let now = now.as_nanos();

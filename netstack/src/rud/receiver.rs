@@ -8,15 +8,15 @@
 //! ```
 //!
 //! Below `floor` everything is settled. Above it, a PSN is consumed (1), refused (r) or missing (0). A refused PSN
-//! holds the floor until the sender's base passes it, for only then is it certain that the sender knows of the
-//! refusal; so the refusal can be reported again as often as its report is lost.
+//! holds the floor until the sender's base passes it, for only then has the sender certainly got the refusal; so the
+//! refusal can be reported again as often as its report is lost.
 
 use crate::wire::rud::{Block, MAX_BLOCKS, MAX_WINDOW, Psn, WORDS};
 
 #[cfg(test)]
 mod tests;
 
-/// How a datagram's PSN compares with what has arrived.
+/// How a datagram's PSN compares with those that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Seen for the first time.
@@ -76,7 +76,7 @@ impl Receiver {
         self.fresh | self.refusals != 0
     }
 
-    /// How `psn` compares with what has arrived.
+    /// How `psn` compares with those that have arrived.
     #[inline]
     pub(super) fn classify(&self, psn: Psn) -> Arrival {
         let ahead = psn.since(self.floor);

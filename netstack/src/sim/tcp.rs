@@ -69,7 +69,7 @@ impl Packet for Segment {
     }
 }
 
-/// The segments that a device would make of what an endpoint emits, each with its own sequence number and flags.
+/// The segments that a device would make of an emitted one, each with its own sequence number and flags.
 ///
 /// # Panics
 ///

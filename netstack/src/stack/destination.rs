@@ -473,8 +473,8 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         self.ports.iter().map(|port| port.iface.room()).max().unwrap_or(0)
     }
 
-    /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds what the 16-bit sum
-    /// would miss.
+    /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
+    /// sum would miss.
     #[inline]
     fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
         //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.

@@ -127,7 +127,7 @@ impl<D: Device> Stack<D> {
         Ok(PortId(self.ports.len() - 1))
     }
 
-    /// One poll: receive a burst from each port, run the protocols and their timers, transmit what devices take.
+    /// One poll: receive a burst from each port, run the protocols and their timers, transmit as much as devices take.
     #[inline]
     pub fn poll(&mut self, now: Instant, sink: &mut impl rud::Sink) -> Progress {
         Progress { frames_in: self.receive(now, sink), frames_out: self.transmit(now) }
@@ -204,8 +204,8 @@ impl<D: Device> Stack<D> {
         }
     }
 
-    /// Sends what the protocols have to send, without receiving: for a caller that has just posted messages and
-    /// wants them on the wire before its next poll. Returns how many frames devices took.
+    /// Transmits the protocols' frames without receiving: for a caller that has just posted messages and wants them on
+    /// the wire before its next poll. Returns how many frames devices took.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
         if !self.rud.wants_transmit()

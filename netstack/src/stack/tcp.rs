@@ -50,7 +50,7 @@ fn checksum_ok(packet: &Inbound<'_>) -> bool {
 }
 
 impl<S: rud::Sink> Receiver<'_, S> {
-    /// Takes in a segment, whose checksum has not been looked at unless `packet.checksum` says so.
+    /// Takes in a segment. Its checksum was not checked unless `packet.checksum` says so.
     #[inline]
     pub(super) fn on_tcp(&mut self, packet: &Inbound<'_>) {
         let Some((header, payload)) = split(packet.payload) else {

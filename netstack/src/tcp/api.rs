@@ -398,7 +398,7 @@ pub trait Emit {
     /// numbers follow; FIN and PSH stay on the last, CWR on the first.
     fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted;
 
-    /// The connection has sent all that it has: the implementation may flush what was emitted before
-    /// the sender updates its state. It may ignore the call: everything leaves when the poll ends.
+    /// The connection has sent all that it has: the implementation may flush the emitted frames before the sender
+    /// updates its state. It may ignore the call: everything leaves when the poll ends.
     fn flush_now(&mut self) {}
 }

@@ -143,7 +143,7 @@ pub enum Malformed {
     /// Another version, or no RUD at all.
     #[error("not version 2 of RUD; run the same version on every host")]
     Version,
-    /// A kind of datagram that version 2 does not know.
+    /// A kind of datagram that version 2 does not have.
     #[error("unknown kind of RUD datagram")]
     Kind,
     /// The lengths in the header do not add up to the datagram's.

@@ -627,7 +627,7 @@ impl Run {
         Ok(())
     }
 
-    /// The header of a segment that the peer sends, before the flow knows of it.
+    /// The header of a segment that the peer sends, before the flow takes it in.
     pub(crate) fn on_peer(&mut self, header: &Header, len: u32) {
         self.flow().on_peer(header, len);
     }

@@ -138,7 +138,7 @@ fn flood(frames: &[[u8; FRAME_LEN]], rate: u64, stop: &AtomicBool) -> u64 {
     sent
 }
 
-/// Our end: takes every connection, and reads what comes.
+/// Our end: takes every connection, and reads its data.
 fn serve(mut stack: Stack<DpdkDevice>, stop: &AtomicBool, read: &AtomicU64) -> Stack<DpdkDevice> {
     let begun = std::time::Instant::now();
     stack.tcp_mut().listen(OURS.into(), 1024, None).unwrap();

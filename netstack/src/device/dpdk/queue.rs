@@ -21,7 +21,7 @@ const SUPER_SEGMENT: u32 = u16::MAX as u32;
 
 /// One queue pair of a [`Port`](super::Port), driven by one thread at a time.
 ///
-/// Nothing here waits: `transmit` takes what the ring has room for, `receive` what is there.
+/// Nothing here waits: `transmit` takes as many frames as the ring has room for, `receive` those that are there.
 #[derive(Debug)]
 pub struct DpdkDevice {
     // Dropped before the port that it belongs to.

@@ -220,7 +220,7 @@ impl Swift {
         }
     }
 
-    /// Alpha where no mark was seen for so long that it is forgotten, or none ever.
+    /// Alpha after so long without marks that it has decayed; its initial value if none was ever seen.
     fn rested_alpha(&self) -> u64 {
         if self.alpha == ONE { ONE } else { 0 }
     }

@@ -39,7 +39,7 @@ impl Session {
                 || self.sender.retry_at() <= now)
     }
 
-    /// Sends what is due, up to `quantum` data datagrams, of a sender that polled `interval` nanoseconds ago.
+    /// Sends due datagrams, up to `quantum` of them with data, of a sender that polled `interval` nanoseconds ago.
     #[inline]
     pub(in crate::rud) fn transmit(
         &mut self,

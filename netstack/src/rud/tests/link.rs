@@ -130,7 +130,7 @@ impl Packet for Datagram {
     }
 }
 
-/// Collects what an endpoint emits.
+/// Collects the datagrams that an endpoint emits.
 #[derive(Debug, Default)]
 pub(super) struct Collect {
     pub(super) out: Vec<(Destination, Vec<u8>)>,

@@ -84,7 +84,7 @@ impl Connection {
     }
 
     //= RFC 9293 section 3.10.7.4, eighth; section 3.6.1, MUST-13: TIME-WAIT lasts twice the maximum segment lifetime.
-    /// Both FIN are acknowledged, and the peer may not know it.
+    /// Both FIN are acknowledged; the acknowledgement of the peer's may be lost.
     pub(super) fn enter_time_wait(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let header = self.pure_ack(now, cx);
         let record = TimeWaitRecord {

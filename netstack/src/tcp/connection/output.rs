@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is due: resends and new data, `quantum` segments of them at most, and the acknowledgements of the
+    /// Sends due segments: resends and new data, `quantum` segments of them at most, and the acknowledgements of the
     /// burst.
     pub(crate) fn transmit(
         &mut self,

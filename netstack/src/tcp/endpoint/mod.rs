@@ -65,10 +65,10 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// All TCP connections of one shard.
 ///
-/// The caller drives it: [`on_segment`](Self::on_segment) for what arrives, [`on_timeout`](Self::on_timeout) once
-/// [`next_deadline`](Self::next_deadline) has come, then [`transmit`](Self::transmit) while
-/// [`wants_transmit`](Self::wants_transmit). Calls on connections never block: they take or give what there is, and
-/// [`next_event`](Self::next_event) says when there is more.
+/// The caller drives it: [`on_segment`](Self::on_segment) for each segment that arrives,
+/// [`on_timeout`](Self::on_timeout) once [`next_deadline`](Self::next_deadline) has come, then
+/// [`transmit`](Self::transmit) while [`wants_transmit`](Self::wants_transmit). Calls on connections never block: they
+/// take or give as much as there is, and [`next_event`](Self::next_event) says when there is more.
 pub struct Endpoint {
     config: Config,
     options: SharedOptions,

@@ -315,7 +315,7 @@ impl Receiver {
         taken
     }
 
-    /// Whether something was received beyond `number`: a FIN there contradicts what the peer sent before.
+    /// Whether something was received beyond `number`: a FIN there contradicts the peer's earlier data.
     fn lies_behind(&self, number: SeqNumber) -> bool {
         number.is_before(self.next)
             || self.assembly.as_ref().and_then(|a| a.end()).is_some_and(|end| end.is_after(number))

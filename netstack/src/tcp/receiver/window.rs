@@ -130,8 +130,8 @@ impl Window {
         candidate != self.edge && candidate.distance(next) >= left.saturating_mul(2)
     }
 
-    /// The reader took `bytes`. A reader that takes more than half of the buffer within a round trip could use a
-    /// larger one: twice what it took, and room for the window to grow meanwhile.
+    /// The reader took `bytes`. A reader that takes more than half of the buffer within a round trip could use a larger
+    /// one: twice the bytes that it took, and room for the window to grow meanwhile.
     pub(super) fn on_read(&mut self, now: Instant, bytes: u32, mss: u16, round_trip: Option<Duration>) {
         self.copied = self.copied.saturating_add(bytes);
         if self.capacity >= self.ceiling {

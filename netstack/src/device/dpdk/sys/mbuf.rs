@@ -300,8 +300,8 @@ impl Queue {
 
     /// Hands up to `budget` received frames to `sink`; returns frames, bytes, and whether there may be more.
     ///
-    /// The driver is always asked for a full burst (vectorised ones give nothing to less than 4 or 8); what exceeds
-    /// the budget waits for the next call.
+    /// Each call of the driver is for a full burst (vectorised ones give nothing to less than 4 or 8); frames above the
+    /// budget wait for the next call.
     #[inline]
     pub(in super::super) fn receive(
         &mut self,

@@ -527,7 +527,7 @@ fn the_window_shrinks_in_proportion_during_recovery() {
         s.sack(0, &[(1000, at * 1000)]);
         sent += s.flush().len();
     }
-    // Ten for twenty: half of what was in flight leaves during the round trip, the loss among it.
+    // Ten for twenty: half of the bytes in flight leave during the round trip, the loss among them.
     assert!((10..=11).contains(&sent), "{sent}");
     s.wait(RTT);
     s.ack(20_000);
@@ -620,7 +620,7 @@ fn a_claim_below_what_was_acknowledged_counts_only_if_what_it_quotes_is_lost() {
     }
     assert_eq!(s.sender.mss(), MSS as u16);
     let mut s = doubted(options());
-    // Nothing arrives at all: that is soon enough to be believed.
+    // Nothing arrives at all: the claim is accepted soon.
     let (waited, _) = s.wait_timer();
     assert!(waited <= 3 * RTT, "{waited:?}");
     assert_eq!((s.sender.mss(), s.sender.counts().timeouts), (600, 0));
