@@ -1,6 +1,5 @@
 //! Values that must not be guessed from outside: initial sequence numbers, timestamp offsets, ports, cookies, hash
-//! values.
-//! All come from one key through SipHash, a keyed function made for short inputs.
+//! values. All come from one key through SipHash, a keyed function made for short inputs.
 
 use core::net::{IpAddr, SocketAddr};
 
