@@ -1,4 +1,4 @@
-//! What RUD costs per datagram, CRC included and device not: two endpoints in one thread.
+//! Cost of RUD per datagram, CRC included, device excluded: two endpoints in one thread.
 //!
 //! `send` is queueing, header, CRC and hand-over of a burst of 32 and, later, taking in its acknowledgement; the payload
 //! is read for its CRC and not copied, as with a NIC. `receive` is parsing, CRC, delivery and acknowledging of such a
@@ -20,7 +20,7 @@ const BURST: usize = 32;
 const HEADER: [u8; 40] = [7; 40];
 const IPS: [IpAddr; 2] = [IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2))];
 
-/// Copies what is emitted, header and payload, into reused buffers: what an embedded link's driver does.
+/// Copies emitted datagrams, header and payload, into reused buffers, as an embedded link's driver does.
 struct Wire {
     frames: Vec<(DatagramMeta, Vec<u8>)>,
     used: usize,

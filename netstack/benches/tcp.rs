@@ -1,4 +1,4 @@
-//! TCP by itself: an endpoint that is given segments and whose segments are counted. A SYN answered by a cookie, a
+//! TCP by itself: the bench feeds segments to an endpoint and counts those that it sends. A SYN answered by a cookie, a
 //! segment received in order and acknowledged, a segment sent and acknowledged.
 #![allow(missing_docs)]
 
@@ -17,7 +17,7 @@ use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
 
 const PORT: u16 = 80;
 const MTU: u16 = 1500;
-/// What fits a segment with timestamps.
+/// Payload bytes of a full segment with timestamps.
 const MSS: usize = 1448;
 /// Segments of an iteration.
 const BURST: usize = 32;

@@ -1,4 +1,4 @@
-//! The timer wheel: what a timer costs, with few and with many others running.
+//! The timer wheel: the cost of a timer, with few and with many others running.
 //!
 //! `cargo bench -p shouter-netstack --no-default-features --bench wheel`
 

@@ -1,4 +1,4 @@
-//! Headers and checksums: what parsing and emitting costs per frame.
+//! Headers and checksums: the cost of parsing and emitting per frame.
 //!
 //! `cargo bench -p shouter-netstack --no-default-features --bench wire`
 
@@ -86,7 +86,7 @@ impl Sink for Ignore {
     fn failed(&mut self, _: SessionId, _: Failure) {}
 }
 
-/// Takes every frame and gives back the same one: what is measured is the stack.
+/// Takes every frame and returns the same one, so that only the stack is measured.
 struct Null {
     inner: Loopback,
     frame: Vec<u8>,

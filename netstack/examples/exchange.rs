@@ -1,4 +1,5 @@
-//! What one small request and its answer cost two stacks in instructions, which do not depend on how busy the machine is.
+//! Instructions that one small request and its answer take in two stacks; the count does not depend on the machine's
+//! load.
 //!
 //! Two stacks in one thread exchange messages over the loopback device, by TCP or RUD, in the steps of
 //! `shouter bench pingpong`; with `idle` instead of a protocol they only poll. To be run under callgrind with two counts: the
@@ -23,7 +24,7 @@ const RUD_PORT: u16 = 61_790;
 const TCP_PORT: u16 = 7_001;
 const BYTES: usize = 64;
 const MTU: u16 = 1500;
-/// What a half of an exchange takes on a fast link.
+/// Duration of half an exchange on a fast link.
 const STEP: Duration = Duration::from_nanos(600);
 const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
 static MESSAGE: [u8; BYTES] = [7; BYTES];

@@ -35,7 +35,7 @@ const COLD: usize = 64 << 20;
 /// Round trips per measurement.
 const TRIPS: usize = 200_000;
 
-/// The longest IP packet: what `--super` sends.
+/// The longest IP packet, which `--super` sends.
 const SUPER: usize = 65_535;
 
 /// The rate is looked at in windows of this length.
@@ -54,7 +54,7 @@ fn options() -> HashMap<String, String> {
     options
 }
 
-/// Median time in nanoseconds for a cache line to change hands between two cores and back: what no link can beat.
+/// Median time in nanoseconds for a cache line to change hands between two cores and back: a lower bound for any link.
 fn line_there_and_back() -> f64 {
     let (there, back) = (Arc::new(Line::default()), Arc::new(Line::default()));
     let echo = {
@@ -346,7 +346,7 @@ fn header() -> Vec<u8> {
     header
 }
 
-/// The headers of a super-segment, and what is to be done with it.
+/// The headers of a super-segment, and its offload request.
 fn super_header() -> (Vec<u8>, Offload) {
     let mut header = vec![0x02; 12];
     header.extend([0x08, 0x00]);

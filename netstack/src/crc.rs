@@ -15,7 +15,7 @@ pub fn crc32c_of_two(first: &[u8], second: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-/// The CRC32C of bytes whose own is `first`, with `second` behind them: for bytes that another part has read.
+/// Continues a CRC32C: `first` is that of the bytes before `second`, computed elsewhere.
 #[inline]
 pub fn crc32c_behind(first: u32, second: &[u8]) -> u32 {
     let state = u64::from(!first);

@@ -106,7 +106,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is not supported
+//! # Not supported
 //!
 //! **Cutting datagrams into fragments (they are put together), IP options, IPv6 autoconfiguration and detection of duplicate
 //! addresses, multicast but for neighbour discovery (no MLD), broadcast, ICMP redirects, DHCP.** A host on an Ethernet

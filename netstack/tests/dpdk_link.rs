@@ -190,7 +190,7 @@ fn a_full_ring_takes_no_more_and_loses_nothing() {
                 assert_eq!(frame.head()[14..18], next.to_be_bytes());
                 next += 1;
             });
-            // What was accepted and did not fit goes out later, without new frames.
+            // Frames that were accepted and did not fit go out later, without new frames.
             from.receive(NOW, 1, &mut |_| ());
             next == accepted
         }));
@@ -238,7 +238,7 @@ fn tcp_frame(extents: &[Extent], segment_size: u16) -> Frame {
     Frame::with_extents(&[&tcp_headers(len)], extents, offload).unwrap()
 }
 
-/// Sends one frame and returns it as it arrives: its bytes, the number of further pieces, what the device says.
+/// Sends one frame and returns it as it arrives: its bytes, the number of further pieces, and the device's results.
 fn send_one(from: &mut DpdkDevice, to: &mut DpdkDevice, frame: Frame) -> (Vec<u8>, usize, RxChecksum, u16) {
     let mut batch = TxBatch::with_capacity(1);
     assert!(batch.push(frame));
@@ -260,7 +260,7 @@ fn send_one(from: &mut DpdkDevice, to: &mut DpdkDevice, frame: Frame) -> (Vec<u8
     arrived.unwrap()
 }
 
-/// Both ends of a link, with offloads where asked for.
+/// Both ends of a link, with offloads where requested.
 fn offloading(name: &str, at_vhost: bool, at_virtio: bool, mtu: u16) -> (DpdkDevice, DpdkDevice) {
     let path = socket(name);
     let spec = |kind: &str| format!("{kind}:{}", path.display());

@@ -27,7 +27,7 @@ static SOURCE: LazyLock<Vec<u8>> = LazyLock::new(|| {
     (0..65_536).map(|_| rng.random()).collect()
 });
 
-/// What a message's header says, so that the receiver can tell what its payload has to be.
+/// A message's header, from which the receiver can compute the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Message {
     from: u16,
@@ -98,7 +98,7 @@ impl Sink for Checker {
 struct Host {
     stack: Stack<Fault<SimDevice>>,
     sink: Checker,
-    /// What still waits to be sent, with its session.
+    /// Messages that still wait to be sent, with their sessions.
     unsent: Vec<(SessionId, Message)>,
     tokens: u64,
 }

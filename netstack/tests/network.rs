@@ -180,7 +180,7 @@ fn a_neighbour_that_leaves_is_forgotten_and_found_again() {
         };
         assert_eq!(ping(&mut sim, &mut hosts, 1), (true, Some(to)));
         sim.network().set_cut(1, true);
-        // Known for a minute, then verified ten times in vain, asked for ten times more, and given up.
+        // Known for a minute, then verified ten times in vain, requested ten times more, and given up.
         assert_eq!(ping(&mut sim, &mut hosts, 5), (true, None));
         assert_eq!(ping(&mut sim, &mut hosts, 90), (true, None));
         sim.run_until(&mut hosts, secs(101), |_| false);

@@ -56,7 +56,7 @@ fn ip6(host: usize) -> Ipv6Addr {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, host as u16 + 1)
 }
 
-/// What the simulated network calls its hosts.
+/// The MAC addresses that the simulated network gives its hosts.
 fn mac(host: usize) -> Mac {
     Mac([2, 0x51, 0, 0, 0, host as u8 + 1])
 }
@@ -118,7 +118,7 @@ impl Device for Nic {
     fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize {
         self.inner.transmit(now, batch)
     }
-    /// Half of the budget is the attacker's, and what the network leaves of the other half.
+    /// Half of the budget is the attacker's, and so is the part of the other half that the network leaves over.
     fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
         let mut count = self.take_extra(budget / 2, sink);
         let sniffed = &mut self.sniffed;
@@ -134,7 +134,7 @@ impl Device for Nic {
     }
 }
 
-/// What an attacker knows when it makes a frame.
+/// The facts that an attacker has when it makes a frame.
 struct Scene<'a> {
     /// The connection's ends: the victim's, and its peer's.
     victim: SocketAddrV4,
@@ -149,7 +149,7 @@ type Make = fn(&mut SmallRng, &Scene<'_>) -> Vec<u8>;
 struct Attack {
     make: Make,
     rng: SmallRng,
-    /// Between two frames; if zero, what they take on the line.
+    /// Time between two frames; if zero, their time on the line.
     interval: Duration,
     next: Instant,
     until: Instant,
@@ -300,7 +300,7 @@ impl Host {
 
     /// Frames that a counter of the stack accounts for: those under which each frame ends once.
     fn accounted(&self) -> u64 {
-        // They count datagrams, or what was counted already.
+        // These count datagrams, or frames that were counted already.
         let again = [
             "rx_arp_conflict",
             "rx_neighbour_conflict",
@@ -346,7 +346,7 @@ struct World {
     before: isize,
 }
 
-/// How hosts know each other.
+/// How hosts learn each other's stations.
 #[derive(Clone, Copy)]
 enum Neighbours {
     /// From their configuration.
@@ -369,7 +369,7 @@ impl World {
         world.hosts[SERVER].listener = Some(listener);
         world.connect(Some(client.into()));
         world.hosts[CLIENT].apps[0].since = Some(world.sim.now());
-        // Slow start is over, buffers are what they will be.
+        // Slow start is over, buffers have their final sizes.
         world.run(Duration::from_millis(20));
         world.before = held();
         world.hosts.iter_mut().for_each(|host| host.most_held = 0);
@@ -423,7 +423,7 @@ impl World {
         (self.hosts[SERVER].apps[0].read - read) as f64 / (took * LOAD as f64)
     }
 
-    /// All that is asked of every attack: the connection lives, every frame is accounted for. Returns how many of the
+    /// The checks after every attack: the connection lives, every frame is accounted for. Returns how many of the
     /// attacker's frames the host took.
     fn check(&self, host: usize) -> u64 {
         let seed = self.seed;
@@ -441,7 +441,7 @@ impl World {
         host.nic().taken
     }
 
-    /// The most bytes that were held since the attack began, beyond what was held before.
+    /// The most bytes that were held since the attack began, beyond those held before.
     fn grown(&self) -> isize {
         self.hosts.iter().map(|host| host.most_held).max().unwrap_or(0) - self.before
     }
@@ -552,7 +552,7 @@ fn ping_of_nobody(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     [&link.emit()[..], &ip.emit(), &payload].concat()
 }
 
-/// Stations all over the link ask for the victim, and say who they are.
+/// Stations all over the link request the victim's, and announce their own.
 fn claim_of_nobody(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     let sender = Mac([2, rng.random(), rng.random(), rng.random(), rng.random(), rng.random()]);
     let link = ethernet::Repr { destination: scene.victim_mac, source: sender, ethertype: EtherType::Arp };
@@ -587,7 +587,7 @@ fn addresses_that_nobody_has_take_no_neighbours_from_connections() {
             let took = world.sim.now() - begun;
             assert!(took < Duration::from_millis(10), "seed {seed}: {took:?} to connect");
         }
-        // And it still finds hosts of both versions that it does not know.
+        // And it still finds unknown hosts of both versions.
         let now = world.sim.now();
         for (sequence, to) in
             [IpAddr::V4(ip(ROUTER)), ip6(CLIENT).into(), ip6(ROUTER).into()].into_iter().enumerate()
@@ -785,7 +785,7 @@ fn scattered_fragment(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     )
 }
 
-/// All but the end of a few large datagrams, in whatever order.
+/// All but the end of a few large datagrams, in any order.
 fn large_fragment(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
     let ends = [*scene.peer.ip(), *scene.victim.ip()];
     let place = (rng.random_range(0..60), 0x2000 | (rng.random_range(0..62) * 128));
@@ -795,7 +795,7 @@ fn large_fragment(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
 #[test]
 fn fragments_that_never_become_whole_stay_within_their_budget() {
     let (seed, span) = seed_and_span(5, Duration::from_millis(30));
-    // What the documentation of `reassembly::Config` gives by default, and a little for what else moves.
+    // The default limit of `reassembly::Config`, and a little for other memory that changes.
     let budget = MIB + MIB / 4;
     for (make, least) in [(scattered_fragment as Make, 0), (large_fragment, MIB * 3 / 4)] {
         let mut world = World::new(seed);
@@ -815,7 +815,7 @@ fn fragments_that_never_become_whole_stay_within_their_budget() {
     }
 }
 
-/// A peer by hand: what it expects next, and what it sends next.
+/// A peer by hand: the numbers that it expects next and sends next.
 #[derive(Clone, Copy)]
 struct Peer {
     address: SocketAddrV4,

@@ -1,4 +1,4 @@
-//! What connections cost when nothing happens on them: memory by a counting allocator, time by counting nothing.
+//! Memory of idle connections and sessions, by a counting allocator.
 
 #[path = "support/held.rs"]
 mod held;
@@ -100,7 +100,7 @@ fn a_hundred_thousand_idle_connections_cost_a_kibibyte_each() {
     println!("{again} bytes after some were used");
     assert!(again <= 1024, "{again} bytes an idle connection after use");
 
-    // All gone: what stays is capacity, which the next ones use.
+    // All gone: their capacity stays, which the next ones use.
     for id in ids.drain(..) {
         client.abort(now, id);
         if client.wants_transmit() {

@@ -189,7 +189,7 @@ fn reads_fetch_the_peers_memory() {
     let bytes = pattern(65536, 5);
     b.buffer.write(0, &bytes).unwrap();
     a.buffer.write(0, &[0; 65536]).unwrap();
-    // The second write sends back what the read fetched, which only the fence makes right.
+    // The second write sends back the bytes that the read fetched, which only the fence makes right.
     let sge = a.buffer.sge(0, 65536).unwrap();
     let (remote, rkey) = (b.buffer.region().address(), b.buffer.region().rkey());
     let requests = [
@@ -226,7 +226,7 @@ fn a_silent_peer_is_given_up_and_met_again() {
     assert_eq!(done.iter().map(|c| c.wr_id).collect::<Vec<_>>(), [1, 2, 3]);
     assert_eq!(a.pair.state().unwrap(), QpState::Error);
 
-    // More than once: what a reset leaves behind would show.
+    // More than once: leftovers of a reset would show.
     for round in 0..3 {
         a.meet_again(&mut b);
         a.exchange(&b, round);
@@ -364,7 +364,7 @@ fn what_cannot_be_is_refused() {
     };
     match unmapped {
         Err(VerbsError::Call { errno, .. }) => assert_eq!(errno.0, libc::EFAULT),
-        // What soft-RoCE of Linux 6.1 says.
+        // The answer of soft-RoCE of Linux 6.1.
         Err(VerbsError::OutOfMemory { len: 4096, .. }) => {}
         other => panic!("{other:?}"),
     }

@@ -1,7 +1,7 @@
 //! The whole of TCP: an endpoint under arbitrary segments, calls, and times.
 //!
-//! The input is a program: each step is a byte that says what happens, and operands. Numbers in segments are given
-//! relative to what the endpoint sent last, so that many of them matter.
+//! The input is a program: each step is an opcode byte and operands. Numbers in segments are relative to the endpoint's
+//! latest ones, so that many of them matter.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -51,7 +51,7 @@ impl Program<'_> {
     }
 }
 
-/// What the peer of one pair of addresses has seen.
+/// A pair of addresses, as its peer has seen it.
 struct Flow {
     local: SocketAddr,
     remote: SocketAddr,
@@ -70,7 +70,7 @@ struct Network {
     flows: Vec<Flow>,
     way: u8,
     mtu: u16,
-    /// The largest that the path ever had: a connection learns of a smaller one later.
+    /// The largest that the path ever had: a connection is informed of a smaller one later.
     largest_mtu: u16,
     max_payload: u32,
     emitted: u64,
@@ -431,7 +431,7 @@ impl World {
         self.endpoint.on_icmp_error(now, &error);
     }
 
-    /// Lets the endpoint send, takes its events, and checks what always holds.
+    /// Lets the endpoint send, takes its events, and checks the invariants.
     fn turn(&mut self) {
         for round in 0.. {
             assert!(round < ROUNDS, "it wants to transmit without end");
@@ -498,7 +498,7 @@ impl World {
                 );
             }
             match self.endpoint.next_deadline() {
-                // What waits for room has a deadline of now, and stays ready.
+                // A connection that waits for room has a deadline of now, and stays ready.
                 Some(at) if at <= self.now && self.network.way == 1 && self.endpoint.wants_transmit() => {
                     break;
                 }

@@ -1,12 +1,12 @@
-//! What the fuzz targets do with their input. `cargo fuzz` and the replay test (`tests/fuzz.rs`) share it.
+//! The bodies of the fuzz targets. `cargo fuzz` and the replay test (`tests/fuzz.rs`) share them.
 
 pub(crate) mod connection;
 pub(crate) mod parsers;
 
-/// What a target does with an input.
+/// A target's body, which runs one input.
 pub(crate) type Target = fn(&[u8]);
 
-/// The targets: a name, which is also the corpus's folder, and what it does.
+/// The targets: a name, which is also the corpus's folder, and the body.
 #[allow(dead_code)]
 pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("ethernet", parsers::ethernet),

@@ -1,4 +1,4 @@
-//! Every parser of `wire`: no input panics, and what was read can be written and read again.
+//! Every parser of `wire`: no input panics, and a parsed value can be emitted and parsed again.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 
@@ -118,7 +118,7 @@ pub(crate) fn udp(bytes: &[u8]) {
     }
 }
 
-/// TCP headers: what was understood is written, and read again, as the same.
+/// TCP headers: a parsed header is emitted, and parsed again as the same.
 pub(crate) fn tcp(bytes: &[u8]) {
     let _ = tcp::Options::parse(bytes).map(|options| format!("{options:?}"));
     let Ok((header, len)) = tcp::Header::parse(bytes) else { return };

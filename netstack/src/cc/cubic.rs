@@ -25,11 +25,11 @@ struct Epoch {
     start: Instant,
     /// When the curve reaches `w_max`, in seconds after `start`.
     k: f64,
-    /// What Reno's window would be by now.
+    /// The window that Reno would have by now.
     estimate: f64,
 }
 
-/// What an undo gives back.
+/// The state that an undo restores.
 //= RFC 9438 section 4.9
 #[derive(Clone, Copy, Debug)]
 struct Saved {
@@ -77,7 +77,7 @@ impl Cubic {
         }
     }
 
-    /// Grows by the bytes acknowledged, at most to the threshold; returns what is left for congestion avoidance.
+    /// Grows by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let mut divisor = 1;
         if self.threshold == u64::MAX {
@@ -185,7 +185,7 @@ impl Controller for Cubic {
     fn on_congestion(&mut self, _: Instant, kind: Congestion, _: u64) {
         let onset = self.episode.begin(kind);
         if onset != Onset::Same {
-            // A mark is the network's word: it is never taken back.
+            // A mark comes from the network: its reduction is never taken back.
             self.saved = (kind != Congestion::Ecn).then(|| {
                 Box::new(Saved {
                     window: self.window,

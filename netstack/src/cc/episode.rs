@@ -1,19 +1,19 @@
-//! Which congestion events are news: one reduction for one window of data.
+//! Filters congestion events: one reduction for one window of data.
 
 use super::Congestion;
 
-/// What an event means for the threshold.
+/// Effect of an event on the threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Onset {
     /// The first of its window: the threshold comes down.
     First,
     /// A time-out in the midst of a recovery, whose reduction was for the same window of data.
     Deeper,
-    /// More of what has been answered.
+    /// Part of a congestion that was answered already.
     Same,
 }
 
-/// Where a connection is between a congestion event and its end.
+/// The phase of a connection between a congestion event and its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Episode {
     /// A loss was reported and the recovery from it has not ended.

@@ -17,16 +17,16 @@ const CSS_ROUNDS: u8 = 5;
 /// No round-trip time was measured.
 const NO_RTT: u64 = u64::MAX;
 
-/// What slow start does with an acknowledgement.
+/// The response of slow start to an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advice {
-    /// Grow by what was delivered, divided by this.
+    /// Grow by the bytes delivered, divided by this.
     Grow(u64),
     /// Slow start is over: the window is the threshold.
     Leave,
 }
 
-/// What is watched during the first slow start of a connection. Round-trip times are in nanoseconds.
+/// State of the first slow start of a connection. Round-trip times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HyStart {
     delivered: u64,

@@ -22,7 +22,7 @@ pub use newreno::NewReno;
 
 use crate::time::Instant;
 
-/// Which controller a connection has.
+/// A connection's congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Algorithm {
@@ -49,13 +49,13 @@ impl Algorithm {
     }
 }
 
-/// What an acknowledgement that acknowledged or selectively acknowledged something new says.
+/// An acknowledgement of new data, cumulative or selective.
 #[derive(Clone, Copy, Debug)]
 pub struct AckSample {
     /// When it arrived.
     pub now: Instant,
-    /// Bytes newly acknowledged cumulatively, those delivered during a repair left out: what a window that follows RFC 5681
-    /// grows by.
+    /// Bytes newly acknowledged cumulatively, those delivered during a repair left out. A window that follows RFC 5681
+    /// grows by them.
     pub acked: u64,
     /// Bytes newly delivered: acknowledged cumulatively or selectively for the first time.
     pub delivered: u64,
@@ -89,7 +89,7 @@ pub struct AckSample {
 pub struct RateSample {
     /// Bytes delivered between the sending and the acknowledgement of a segment.
     pub delivered: u64,
-    /// The time that took: the longer of the sending's and the acknowledging's.
+    /// The time that took: the longer of sending and acknowledging.
     pub interval: Duration,
     /// The connection's count of delivered bytes when that segment was sent: marks rounds.
     pub prior_delivered: u64,
@@ -103,7 +103,7 @@ pub struct RateSample {
     pub lost_since_send: u64,
 }
 
-/// What congestion shows by.
+/// A sign of congestion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Congestion {
     /// Loss was detected (once per recovery).
@@ -114,7 +114,7 @@ pub enum Congestion {
     Timeout,
 }
 
-/// What is shared by all controllers when they are made.
+/// Parameters common to all controllers.
 #[derive(Clone, Copy, Debug)]
 pub struct Parameters {
     /// Payload bytes per segment.
@@ -131,7 +131,7 @@ impl Parameters {
 }
 
 /// Window and threshold after an idle time. The window is halved for each time-out that went by, down to the initial
-/// window, and the threshold remembers most of it, so that slow start brings it back within a few round trips.
+/// window, and the threshold keeps most of it, so that slow start brings it back within a few round trips.
 //= RFC 5681 section 4.1: a window that was not used lately does not leave as one burst
 fn after_idle(window: u64, threshold: u64, initial: u64, idle: Duration, rto: Duration) -> (u64, u64) {
     let times = idle.as_nanos() / rto.as_nanos().max(1);
@@ -186,7 +186,7 @@ pub trait Controller: Debug + Send {
     /// A loss recovery ended: everything out when it began is acknowledged.
     fn on_recovery_end(&mut self, now: Instant);
 
-    /// The last congestion event was none (F-RTO, D-SACK, Eifel): what it took is given back.
+    /// The last congestion event was spurious (F-RTO, D-SACK, Eifel): its reduction is taken back.
     fn undo(&mut self, now: Instant);
 
     /// The connection was idle for longer than a retransmission time-out (RFC 5681 section 4.1).

@@ -52,7 +52,7 @@ impl NewReno {
     /// answered for already.
     pub(super) fn on_marks(&mut self, reduced: impl FnOnce(u64) -> u64) {
         if self.episode.begin(Congestion::Ecn) == Onset::First {
-            // A mark is the network's word: it is never taken back.
+            // A mark comes from the network: its reduction is never taken back.
             self.saved = None;
             self.reduce_to(reduced(self.window));
         }
@@ -67,7 +67,7 @@ impl NewReno {
     }
 
     //= RFC 9293 section 3.8.2, MUST-19: slow start (RFC 5681 section 3.1).
-    /// Grows by the bytes acknowledged, at most to the threshold; returns what is left for congestion avoidance.
+    /// Grows by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
         let mut divisor = 1;
         if self.threshold == u64::MAX

@@ -1,4 +1,5 @@
-//! The transmit batch: frames as header bytes plus a few extents of payload, and what the device is to do to them.
+//! The transmit batch: frames as header bytes plus a few extents of payload, with the work that they leave to the
+//! device.
 
 use crate::region::Extent;
 
@@ -20,14 +21,14 @@ pub enum Transport {
     Udp,
 }
 
-/// What a frame leaves to the device, or to the port in software where the device cannot.
+/// The work that a frame leaves to the device, or to the port in software where the device cannot do it.
 ///
 /// With a `transport` its checksum field is zero in the header; the resolver of the offload makes the pseudo header
 /// from the IP header in the frame and fills the field in. With a `segment_size` the frame is a super-segment of TCP: an
 /// IP packet of up to 65,535 bytes that leaves as segments of that much payload each, as NICs do it (TSO).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// Whose checksum is to be filled in.
+    /// The protocol whose checksum is to be filled in.
     pub transport: Transport,
     /// Bytes from the start of the frame to the IP header.
     pub l3_offset: u8,
@@ -88,7 +89,7 @@ impl Frame {
         frame.fill(headers, extents, offload).then_some(frame)
     }
 
-    /// Makes this the frame that [`Frame::with_extents`] would give; false if it would give none. What was in it goes.
+    /// Overwrites this with the frame that [`Frame::with_extents`] would give; false if it would give none.
     #[inline]
     fn fill(&mut self, headers: &[&[u8]], extents: &[Extent], offload: Offload) -> bool {
         let mut len = 0;
@@ -172,7 +173,7 @@ impl Frame {
         self.extents.get(..usize::from(self.extent_count)).unwrap_or(&self.extents)
     }
 
-    /// What is left to the device.
+    /// The work left to the device.
     #[inline]
     pub fn offload(&self) -> Offload {
         self.offload
@@ -204,8 +205,8 @@ impl Frame {
 /// Frames queued for a device, in order. Capacity is fixed when it is made; nothing allocates afterwards.
 #[derive(Debug)]
 pub struct TxBatch {
-    /// Twice the room, so that frames move to the front at most once per `capacity` frames. What lies outside of
-    /// `head..tail` is left over, to be overwritten in place.
+    /// Twice the room, so that frames move to the front at most once per `capacity` frames. Frames outside of
+    /// `head..tail` are left over, to be overwritten in place.
     frames: Box<[Frame]>,
     head: usize,
     tail: usize,

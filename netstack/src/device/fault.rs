@@ -9,8 +9,8 @@
 //! Faults act on the transmit path, in the caller's time. Frames that pass unharmed are not copied; a frame that is
 //! altered or held back is copied first, as a device may not touch the sender's memory or keep it past its release.
 //!
-//! Unless it is harmless the device offers no offloads, whatever the inner one has: faults are to hit frames as they are on
-//! a wire, with their checksums filled in.
+//! Unless it is harmless the device offers no offloads, even if the inner one does: faults are to hit frames as they
+//! are on a wire, with their checksums filled in.
 
 use core::time::Duration;
 use std::cmp::Reverse;
@@ -26,7 +26,7 @@ use crate::time::Instant;
 #[cfg(test)]
 mod tests;
 
-/// What goes wrong, and how often. All rates are probabilities per frame, from 0 to 1; the default is no fault.
+/// Kinds and rates of faults. All rates are probabilities per frame, from 0 to 1; the default is no fault.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FaultConfig {
     /// Same seed, same frames and times: same faults.
@@ -108,7 +108,7 @@ impl FaultConfig {
     }
 }
 
-/// What the fault device has done.
+/// Counts of the faults so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounters {
     /// Frames that vanished.
@@ -201,7 +201,7 @@ impl<D: Device> Fault<D> {
             Capabilities {
                 tx_ipv4_checksum: offered.tx_ipv4_checksum,
                 max_extents: offered.max_extents,
-                // What is received is the inner device's own.
+                // Offloads of reception are the inner device's own.
                 rx_checksum: offered.rx_checksum,
                 lro: offered.lro,
                 ..Capabilities::plain(offered.kind, offered.mtu, offered.burst)
@@ -222,7 +222,7 @@ impl<D: Device> Fault<D> {
         })
     }
 
-    /// What has gone wrong so far.
+    /// Counts of the faults so far.
     pub fn fault_counters(&self) -> FaultCounters {
         self.counters
     }

@@ -1,4 +1,4 @@
-//! Two devices in memory, back to back: what one transmits the other receives.
+//! Two devices in memory, back to back: each receives the frames that the other transmits.
 
 use core::fmt;
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ impl Ring {
     }
 }
 
-/// Locks a ring; its content stays valid whatever panics.
+/// Locks a ring; its content stays valid after any panic.
 fn lock(ring: &Mutex<Ring>) -> MutexGuard<'_, Ring> {
     ring.lock().unwrap_or_else(PoisonError::into_inner)
 }

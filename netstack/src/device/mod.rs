@@ -1,4 +1,4 @@
-//! The seam to Ethernet devices: bursts of frames in and out, and what the device can do for us.
+//! The interface to Ethernet devices: bursts of frames in and out, and the devices' capabilities.
 //!
 //! Only a shard's stack is generic over the device. Protocols fill a [`TxBatch`] with header bytes and extents and
 //! never name a device; devices wrap one another (`Fault<Pcap<Loopback>>`).
@@ -25,7 +25,7 @@ pub use steer::{Steered, steer};
 
 use crate::time::Instant;
 
-/// Which frames may still be read from the extents that they refer to.
+/// The state of frames that refer to extents, which may still be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FramesOut {
     /// None.
@@ -38,7 +38,7 @@ pub enum FramesOut {
     Held,
 }
 
-/// What a device offers. Fixed after it was opened.
+/// A device's capabilities. Fixed after it was opened.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
     /// A short name for people: `virtio`, `vhost`, `memif`, `loopback`...
@@ -49,15 +49,15 @@ pub struct Capabilities {
     pub burst: u16,
     /// The device fills in the IPv4 header checksum of frames that it sends.
     pub tx_ipv4_checksum: bool,
-    /// It fills in the TCP checksum of frames whose [`Offload`] asks for it.
+    /// It fills in the TCP checksum of frames whose [`Offload`] requests it.
     pub tx_tcp_checksum: bool,
-    /// It fills in the UDP checksum of frames whose [`Offload`] asks for it.
+    /// It fills in the UDP checksum of frames whose [`Offload`] requests it.
     pub tx_udp_checksum: bool,
     /// The longest super-segment that it splits (or passes whole), as an IP packet in bytes; 0: none.
     pub tso_max: u32,
     /// How many extents a frame may have, 1 to [`MAX_EXTENTS`].
     pub max_extents: usize,
-    /// It checks transport checksums of what it receives: frames may say [`RxChecksum::Verified`].
+    /// It checks transport checksums of received frames, which may be [`RxChecksum::Verified`].
     pub rx_checksum: bool,
     /// It may hand over frames longer than the MTU: segments that were merged, or super-segments passed whole.
     pub lro: bool,
@@ -80,7 +80,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether the device does what a frame of `ip_len` bytes (Ethernet header not counted) leaves to it.
+    /// Whether the device does the work that a frame of `ip_len` bytes (Ethernet header not counted) leaves to it.
     #[inline]
     pub fn can(&self, offload: Offload, ip_len: usize) -> bool {
         let checksum = match offload.transport {
@@ -109,7 +109,7 @@ pub struct DeviceCounters {
 
 /// One queue pair of an Ethernet port.
 pub trait Device {
-    /// What the device offers.
+    /// The device's capabilities.
     fn capabilities(&self) -> &Capabilities;
 
     /// The port's own MAC address.
@@ -120,7 +120,8 @@ pub trait Device {
 
     /// Takes frames from the front of `batch` (and removes them), as many as there is room for, and returns how
     /// many. Payload extents are read before this returns, or are held until [`Device::holds_extents`] is false.
-    /// A frame leaves to the device only what its [`Capabilities`] offer; one that asks for more is dropped and counted.
+    /// A frame may request only the offloads in the device's [`Capabilities`]; one that requests more is dropped and
+    /// counted.
     fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize;
 
     /// Hands up to `budget` received frames to `sink`, each borrowed for the call, and returns how many.

@@ -1,4 +1,4 @@
-//! A device that writes what passes through it, in both directions, as a packet capture.
+//! A device that records all frames that pass through it, in both directions, as a packet capture.
 //!
 //! The format is the classic libpcap file with nanosecond time stamps (draft-ietf-opsawg-pcap); Wireshark and
 //! tcpdump open it. The writer is the caller's: a file, a pipe, a vector.
@@ -24,9 +24,9 @@ const SNAP_LEN: u32 = 262_144;
 
 /// Wraps a device and records its traffic.
 ///
-/// Transmitted frames are recorded when the inner device takes them, so what a `Fault` outside of it drops is not
-/// seen, and what a `Fault` inside of it drops is. If the writer fails, recording stops, traffic goes on, and
-/// [`Pcap::error`] says why.
+/// Transmitted frames are recorded when the inner device takes them: frames that a `Fault` outside of it drops are
+/// absent, frames that a `Fault` inside of it drops are there. If the writer fails, recording stops, traffic goes on,
+/// and [`Pcap::error`] says why.
 ///
 /// ```
 /// use core::time::Duration;
@@ -57,8 +57,8 @@ pub struct Pcap<D, W> {
 }
 
 impl<D: Device, W: io::Write> Pcap<D, W> {
-    /// Records what passes through `inner` to `writer`. `epoch` is the time since 1970 at [`Instant::ZERO`]; zero
-    /// is fine where absolute time does not matter.
+    /// Records the frames of `inner` to `writer`. `epoch` is the time since 1970 at [`Instant::ZERO`]; zero is fine
+    /// where absolute time does not matter.
     pub fn new(inner: D, mut writer: W, epoch: Duration) -> Self {
         let mut header = [0; 24];
         header[..4].copy_from_slice(&MAGIC_NANOSECONDS.to_le_bytes());
@@ -143,7 +143,7 @@ impl<D: Device, W: io::Write> Device for Pcap<D, W> {
     }
 
     fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize {
-        // The batch forgets what the device takes; extents stay readable until this returns.
+        // The batch drops the frames that the device takes; extents stay readable until this returns.
         self.offered.clear();
         self.offered.extend_from_slice(batch.frames());
         let taken = self.inner.transmit(now, batch);

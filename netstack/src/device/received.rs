@@ -3,10 +3,10 @@
 /// A frame's first piece has at least so many bytes if there are more pieces: every header lies in it.
 pub const HEAD_MIN: usize = 256;
 
-/// What the device says about the transport checksum of a received frame.
+/// The device's result for the transport checksum of a received frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RxChecksum {
-    /// Nothing: the stack computes it.
+    /// No result: the stack computes it.
     #[default]
     Unknown,
     /// The TCP or UDP checksum holds, or the frame never left memory that is trusted. The field itself may be unfilled, so
@@ -28,7 +28,7 @@ pub enum RxChecksum {
 pub struct RxFrame<'a> {
     head: &'a [u8],
     rest: &'a [&'a [u8]],
-    /// What the device says about the transport checksum.
+    /// The device's result for the transport checksum.
     pub checksum: RxChecksum,
     /// Payload bytes of each segment that the device merged, or that a super-segment was to be split into; 0 for a frame as
     /// it was on the wire.
@@ -36,7 +36,7 @@ pub struct RxFrame<'a> {
 }
 
 impl<'a> RxFrame<'a> {
-    /// A frame in one piece, about which nothing is known.
+    /// A frame in one piece, without checksum result and segment size.
     #[inline]
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { head: bytes, rest: &[], checksum: RxChecksum::Unknown, segment_size: 0 }
@@ -48,7 +48,7 @@ impl<'a> RxFrame<'a> {
         Self { head, rest, checksum: RxChecksum::Unknown, segment_size: 0 }
     }
 
-    /// The same frame with what the device says about it.
+    /// The same frame with the device's checksum result and segment size.
     #[inline]
     #[must_use]
     pub const fn described(self, checksum: RxChecksum, segment_size: u16) -> Self {

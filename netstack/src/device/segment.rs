@@ -1,8 +1,8 @@
 //! Offloads in software: a super-segment of TCP cut into the segments that a device would have made of it, and transport
 //! checksums.
 //!
-//! The headers of a cut are copies of the super-segment's with what must differ: IP's length and checksum, IPv4's
-//! identification, TCP's sequence number and flags. Payload is not copied; a segment refers to parts of the extents.
+//! The headers of a cut are copies of the super-segment's, except for IP's length and checksum, IPv4's identification,
+//! TCP's sequence number and flags. Payload is not copied; a segment refers to parts of the extents.
 
 use core::net::IpAddr;
 
@@ -15,14 +15,14 @@ use crate::wire::tcp::Flags;
 #[cfg(test)]
 mod tests;
 
-/// Where TCP's header has its checksum.
+/// Offset of the checksum in TCP's header.
 const TCP_CHECKSUM: usize = 16;
-/// Where UDP's header has its checksum.
+/// Offset of the checksum in UDP's header.
 const UDP_CHECKSUM: usize = 6;
-/// Where TCP's header has its flags.
+/// Offset of the flags in TCP's header.
 const TCP_FLAGS: usize = 13;
 
-/// Into how many frames a frame is cut: 1 unless it asks to be split and has more payload than a segment holds.
+/// The number of frames that a frame is cut into: 1 unless it is to be split and has more payload than a segment holds.
 #[inline]
 pub(crate) fn segment_count(frame: &Frame) -> usize {
     match frame.offload().segment_size {
@@ -36,8 +36,8 @@ fn payload_len(frame: &Frame) -> usize {
     frame.len() - frame.header().len()
 }
 
-/// Cuts a super-segment into segments in order, each with its checksum still to be filled in. A frame that does not ask to
-/// be split is its only segment.
+/// Cuts a super-segment into segments in order, each with its checksum still to be filled in. A frame that is not to be
+/// split is its only segment.
 pub(crate) fn segments(frame: &Frame) -> impl Iterator<Item = Frame> + '_ {
     let size = match frame.offload().segment_size {
         0 => payload_len(frame),
@@ -148,7 +148,7 @@ pub(crate) fn add_checksum(frame: &mut Frame, offload: Offload) -> Option<()> {
 }
 
 /// The sum over the pseudo header of a frame that leaves out its checksum, with `len` bytes from the transport header on.
-/// `None` if the frame is not what `offload` says.
+/// `None` if the frame does not match `offload`.
 pub(crate) fn pseudo_header(frame: &Frame, offload: Offload, len: usize) -> Option<Sum> {
     let ip = frame.header().get(usize::from(offload.l3_offset)..)?;
     let (source, destination): (IpAddr, IpAddr) = match ip.first()? >> 4 {

@@ -6,10 +6,10 @@
 //!                   +--ring--> shard 2's stack        their buffers go round
 //! ```
 //!
-//! The owner looks at each received frame, computes the hash that a NIC would ([`crate::rss`]), and keeps the frame or passes it on. What the others
-//! transmit comes to the owner by ring and leaves with its own next burst. Answers of ARP and neighbour discovery go to
-//! all shards, so that each shard's stack knows the neighbours; questions are the owner's. The fragments of a datagram
-//! follow the first one, which has the ports.
+//! The owner computes the hash of each received frame as a NIC would ([`crate::rss`]), and keeps the frame or passes it
+//! on. Frames that the other shards transmit reach the owner by ring and leave with its own next burst. Replies of ARP
+//! and neighbour discovery go to all shards, so that each stack learns the neighbours; requests are the owner's. The
+//! fragments of a datagram follow the first one, which has the ports.
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::collections::VecDeque;
@@ -27,7 +27,7 @@ use crate::wire::{ethernet, vlan};
 #[cfg(test)]
 mod tests;
 
-/// A frame in transit between shards, with what the device knew about it.
+/// A frame in transit between shards, with the device's checksum result and segment size.
 struct Passed {
     bytes: Vec<u8>,
     checksum: RxChecksum,
@@ -108,7 +108,7 @@ struct Owner<D> {
     /// To each other shard, from 1.
     outlets: Vec<Outlet>,
     inlets: Vec<Inlet>,
-    /// What the other shards transmit.
+    /// Frames of the other shards, to be transmitted.
     batch: TxBatch,
     scratch: Scratch,
     in_flight: Vec<Slot>,
@@ -176,7 +176,7 @@ pub fn steer<D: Device>(device: D, rss: Rss, shards: u16) -> Vec<Steered<D>> {
     shares
 }
 
-/// Whom a frame is for.
+/// The shards that a frame is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Addressee {
     /// The owner.
@@ -191,11 +191,11 @@ enum Addressee {
     Following { datagram: Key },
 }
 
-/// Datagrams whose first fragments are remembered.
+/// Datagrams whose first fragments are recorded.
 const DATAGRAMS: usize = 64;
 
-/// Where the first fragments of the latest datagrams went. A fragment that arrives before the first, or long after it, is the
-/// owner's, where it never becomes whole: the datagram is lost, and no shard answers for another.
+/// The shards that got the first fragments of the latest datagrams. A fragment that arrives before the first, or long
+/// after it, is the owner's, where it never becomes whole: the datagram is lost, and no shard answers for another.
 #[derive(Debug, Default)]
 struct Fragments {
     shards: VecDeque<(Key, usize)>,
@@ -215,7 +215,7 @@ impl Fragments {
     }
 }
 
-/// Looks at a frame's headers. Whatever is odd is the owner's, whose stack counts it.
+/// Chooses a frame's shard by its headers. All other frames are the owner's, whose stack counts them.
 fn addressee(frame: &[u8]) -> Addressee {
     let packet = |at: usize| frame.get(at..).unwrap_or_default();
     let (mut ethertype, mut body) = (frame.get(12..14), packet(14));
@@ -252,7 +252,7 @@ fn ip(packet: &[u8]) -> Option<Addressee> {
             })
         }
         _ if fragment.is_some() => None,
-        // An error goes where the flow that it quotes belongs: there its addresses change places.
+        // An ICMP error goes to the shard of the flow that it quotes, with source and destination swapped.
         Protocol::Icmp if matches!(body.first()?, 3 | 11 | 12) => quoted(body.get(8..)?),
         Protocol::Icmpv6 if *body.first()? < 128 => quoted(body.get(8..)?),
         // A neighbour advertisement.
@@ -271,12 +271,12 @@ fn quoted(packet: &[u8]) -> Option<Addressee> {
     })
 }
 
-/// What says where a packet belongs.
+/// The fields that decide which shard a packet is for.
 struct Packet<'a> {
     protocol: Protocol,
     source: IpAddr,
     destination: IpAddr,
-    /// Of which datagram it is a fragment, and whether it is the first.
+    /// The datagram that it is a fragment of, and whether it is the first.
     fragment: Option<(Key, bool)>,
     body: &'a [u8],
 }
@@ -359,7 +359,8 @@ impl<D: Device> Owner<D> {
         })
     }
 
-    /// Hands on what the other shards send, as much as there is room for. Returns how many frames the device took.
+    /// Hands on the frames that the other shards send, as many as there is room for. Returns how many frames the device
+    /// took.
     fn forward(&mut self, now: Instant) -> usize {
         if !self.in_flight.is_empty() && self.batch.is_empty() && !self.device.holds_extents() {
             self.in_flight.drain(..).for_each(|slot| self.scratch.release(slot));

@@ -1,4 +1,4 @@
-//! One port's addresses and routes, and what can be wrong with them.
+//! One port's addresses and routes, and the errors in them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -24,7 +24,7 @@ pub struct PortConfig {
     pub gateway: Option<Ipv4Addr>,
     /// Further routes.
     pub routes: Vec<Route>,
-    /// Stations whose Ethernet address is known; they are never asked for by ARP.
+    /// Stations whose Ethernet address is configured; ARP never requests it.
     pub neighbours: Vec<(Ipv4Addr, [u8; 6])>,
     /// How the port takes part in IPv6; not at all if `None`.
     pub ipv6: Option<Ipv6Config>,
@@ -49,7 +49,7 @@ pub struct Ipv6Config {
     pub gateway: Option<Ipv6Addr>,
     /// Further routes.
     pub routes: Vec<Route<Ipv6Addr>>,
-    /// Stations whose Ethernet address is known; they are never asked for by neighbour discovery.
+    /// Stations whose Ethernet address is configured; neighbour discovery never solicits it.
     pub neighbours: Vec<(Ipv6Addr, [u8; 6])>,
 }
 
@@ -106,7 +106,7 @@ pub enum ConfigError {
     PrefixLength {
         /// The port's address.
         address: IpAddr,
-        /// What was given.
+        /// The length given.
         len: u8,
         /// The greatest length: 32 or 128.
         max: u8,
@@ -176,11 +176,11 @@ pub enum ConfigError {
     Mtu {
         /// The port's address.
         address: IpAddr,
-        /// What was given.
+        /// The MTU given.
         mtu: u16,
         /// The least: 68, or 1280 with IPv6.
         min: u16,
-        /// What the device can send.
+        /// The largest MTU of the device.
         max: u16,
         /// The device's kind.
         device: &'static str,
@@ -190,7 +190,7 @@ pub enum ConfigError {
     Vlan {
         /// The port's address.
         address: IpAddr,
-        /// What was given.
+        /// The identifier given.
         vlan: u16,
     },
 }
@@ -257,7 +257,7 @@ impl PortConfig {
     }
 }
 
-/// What is configured of one IP version.
+/// The configuration of one IP version.
 struct Family<'a, A> {
     address: A,
     prefix_len: u8,

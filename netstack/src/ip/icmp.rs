@@ -1,4 +1,4 @@
-//! What ICMP and ICMPv6 say about packets of ours, in one form for both.
+//! ICMP and ICMPv6 errors about packets of ours, in one form for both.
 
 use core::net::IpAddr;
 
@@ -8,13 +8,13 @@ use crate::wire::ip::Protocol;
 /// An ICMP error about a packet that claims to be ours. Nothing about it is authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IcmpError<'a> {
-    /// What happened to it.
+    /// The error.
     pub kind: IcmpErrorKind,
     /// Its source: an address of ours.
     pub local: IpAddr,
     /// Its destination.
     pub remote: IpAddr,
-    /// What it carried.
+    /// Its transport protocol.
     pub protocol: Protocol,
     /// How its transport header began: 8 bytes at least.
     pub transport_prefix: &'a [u8],

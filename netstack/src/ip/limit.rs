@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use crate::time::Instant;
 
-/// Lets pass what it is asked for, up to a rate.
+/// Admits events up to a rate.
 #[derive(Debug)]
 pub(crate) struct TokenBucket {
     /// Time in which a token comes; none ever come if `None`.
@@ -31,7 +31,7 @@ impl TokenBucket {
         let elapsed = now.saturating_since(self.since);
         let come = elapsed.as_nanos() / interval.as_nanos().max(1);
         if come >= u128::from(self.burst - self.tokens) {
-            // Full: what would overflow is lost.
+            // Full: further tokens are lost.
             (self.tokens, self.since) = (self.burst, now);
         } else {
             // Less than the burst, so it fits.

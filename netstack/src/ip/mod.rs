@@ -1,7 +1,7 @@
 //! Addresses, routes, neighbours, paths: where a packet leaves, to which station, and how long it may be.
 //!
-//! Addresses and routes come from configuration ([`PortConfig`]), which is checked once, with errors that say what to
-//! change; the stations' addresses may also be learned ([`neighbour`], by ARP and neighbour discovery).
+//! Addresses and routes come from configuration ([`PortConfig`]), which is checked once, with errors that name the
+//! remedy; the stations' addresses may also be learned ([`neighbour`], by ARP and neighbour discovery).
 
 mod config;
 mod icmp;

@@ -12,16 +12,16 @@
 //!       +----------------------+--- no answer --- probe ----- answer, or progress above --> reachable
 //! ```
 //!
-//! The cache sends nothing itself: [`Cache::poll`] says whom to ask. Packets for an address that is being asked for
-//! wait here, copied, in bounded queues.
+//! The cache sends nothing itself: [`Cache::poll`] reports the requests that are due. Packets for an address that is
+//! being resolved wait here, copied, in bounded queues.
 //!
-//! Anybody on the link can make this host ask for addresses, by packets that it answers, and can claim to have any
-//! address. So there are budgets for each IP version, one of addresses that are asked for and one of stations that are
-//! known; what [unauthenticated packets](Requester) cause is limited in rate, and makes room first; what connections and sessions need is
-//! neither refused nor evicted.
+//! Anybody on the link can make this host resolve addresses, by packets that it answers, and can claim to have any
+//! address. So there are budgets for each IP version, one of addresses being resolved and one of known stations.
+//! Entries that [unauthenticated packets](Requester) cause are limited in rate and make room first; those that
+//! connections and sessions need are neither refused nor evicted.
 //!
-//! ARP has no checksum, so a single packet is not taken at its word: a new answer is asked for once more after one
-//! interval, and one that contradicts what is known only makes the cache ask everybody. A damaged packet thus does
+//! ARP has no checksum, so a single packet is not trusted: a new answer is verified by another request after one
+//! interval, and an answer that contradicts an entry only causes a request to all stations. A damaged packet thus does
 //! harm for a second or two and not for a lifetime.
 
 mod entry;
@@ -37,7 +37,7 @@ use crate::time::Instant;
 use crate::wire::ethernet::Mac;
 use entry::{Entry, EntryState, Family};
 
-/// Stations that are looked at to find one that can be forgotten. Those in use go to the back of the queue.
+/// Stations that are examined to find one to evict. Those in use go to the back of the queue.
 const LOOKS: usize = 8;
 
 /// Limits and times of a cache. Budgets are those of one IP version.
@@ -47,11 +47,11 @@ pub struct Config {
     pub request_interval: Duration,
     /// Requests without an answer after which an address is unreachable for one more interval.
     pub requests: u8,
-    /// How long an answer counts before the station is asked again.
+    /// Lifetime of an answer before the station is verified again.
     pub lifetime: Duration,
     /// Stations that are known at a time; static ones, and those in use, come on top.
     pub capacity: usize,
-    /// Addresses that are asked for, or did not answer, at a time; those of connections and sessions come on top.
+    /// Addresses that are being resolved, or did not answer, at a time; those of connections and sessions come on top.
     pub incomplete: usize,
     /// Addresses resolved per second to answer packets of unauthenticated peers.
     pub unauthenticated_per_second: u32,
@@ -76,10 +76,10 @@ impl Default for Config {
     }
 }
 
-/// On whose behalf an address is resolved.
+/// The cause of an address's resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Requester {
-    /// A reply to a packet whose source address nothing has verified.
+    /// A reply to a packet whose source address is not verified.
     Unauthenticated,
     /// A program that sends datagrams.
     User,
@@ -87,27 +87,27 @@ pub enum Requester {
     Session,
 }
 
-/// What is known about an address.
+/// The result of resolving an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// The station that has it.
     Station(Mac),
-    /// It is being asked for.
+    /// Resolution is in progress.
     Pending,
-    /// No answer came; it will be asked for again later.
+    /// No answer came; requests begin again later.
     Unreachable,
-    /// Too many are being asked for: it is not.
+    /// Too many addresses are being resolved; this one is not.
     Limited,
 }
 
-/// What became of a sender's addresses in an ARP packet.
+/// The effect of a sender's addresses in an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Observation {
-    /// Not known before, or being asked for: packets that wait can go out.
+    /// New, or being resolved: packets that wait can go out.
     Learned,
     /// Known already; its lifetime starts again.
     Confirmed,
-    /// Known as another station's; all stations will be asked.
+    /// Known as another station's; a request to all stations follows.
     Doubted,
     /// Not of interest.
     Ignored,
@@ -120,7 +120,7 @@ pub enum Observation {
 pub struct Request {
     /// The address in question.
     pub address: IpAddr,
-    /// The station to ask alone, if it answered before; all stations otherwise.
+    /// The station to send it to, if it answered before; all stations otherwise.
     pub station: Option<Mac>,
 }
 
@@ -151,7 +151,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache that knows the `fixed` neighbours for ever.
+    /// A cache that keeps the `fixed` neighbours for ever.
     pub fn new(config: Config, fixed: &[(IpAddr, Mac)]) -> Self {
         let entry = |mac| Entry {
             state: EntryState::Static(mac),
@@ -190,8 +190,8 @@ impl Cache {
         self.dropped
     }
 
-    /// What is known about `address`; if nothing is, asking on behalf of `requester` begins with the next [`Cache::poll`],
-    /// unless the answer is [`Resolution::Limited`].
+    /// The state of `address`; if it has none, resolution on behalf of `requester` begins with the next
+    /// [`Cache::poll`], unless the answer is [`Resolution::Limited`].
     pub fn resolve(&mut self, now: Instant, address: impl Into<IpAddr>, requester: Requester) -> Resolution {
         let address = address.into();
         let Some(entry) = self.entries.get_mut(&address) else {
@@ -229,12 +229,12 @@ impl Cache {
         }
     }
 
-    /// Whether `address` is known, or being asked for.
+    /// Whether `address` is known, or being resolved.
     pub fn knows(&self, address: impl Into<IpAddr>) -> bool {
         self.entries.contains_key(&address.into())
     }
 
-    /// Keeps a copy of a packet of `requester` until `address`, which is being asked for, is known.
+    /// Keeps a copy of a packet of `requester` until `address`, which is being resolved, is known.
     pub fn hold(&mut self, address: impl Into<IpAddr>, packet: Vec<u8>, requester: Requester) {
         let address = address.into();
         let (limit, answer) = (self.config.pending, requester == Requester::Unauthenticated);
@@ -266,8 +266,8 @@ impl Cache {
         Some(packet)
     }
 
-    /// Notes that `mac` says it has `address`, in a packet that was `for_us` (its target) or not. An unknown sender
-    /// is remembered only in the first case. An address that is `in_use` is not forgotten for it.
+    /// Notes that `mac` claims `address`, in a packet that was `for_us` (its target) or not. An unknown sender is added
+    /// only in the first case. An address that is `in_use` is not evicted for it.
     pub fn observe(
         &mut self,
         now: Instant,
@@ -278,7 +278,7 @@ impl Cache {
     ) -> Observation {
         let address = address.into();
         let Config { request_interval, lifetime, requests, .. } = self.config;
-        // To be asked for again soon, until a second packet says the same.
+        // To be verified soon, by a second answer that agrees.
         let learned = EntryState::Delay { mac, until: now + request_interval };
         let Some(entry) = self.entries.get(&address) else {
             //= RFC 826, Packet Reception: if we are the target, a new sender is added, for it will be answered.
@@ -336,12 +336,12 @@ impl Cache {
         address().filter(|address| self.entries.get(address).is_some_and(Entry::is_unsure))
     }
 
-    /// A connection or a session over the neighbour `address` made progress: what is sent there arrives.
+    /// A connection or a session over the neighbour `address` made progress: packets sent there arrive.
     pub fn confirm(&mut self, now: Instant, address: IpAddr) {
         let Some(entry) = self.entries.get(&address) else { return };
         //= RFC 4861 section 7.3.1: forward progress of a layer above confirms that a neighbour is reachable.
         let mac = match entry.state {
-            // What peers acknowledge sooner may have been sent to another station.
+            // Packets that peers acknowledge sooner may have been sent to another station.
             EntryState::Delay { mac, until } if now + self.config.request_interval / 2 >= until => mac,
             EntryState::Probe { mac, .. } => mac,
             _ => return,
@@ -353,7 +353,7 @@ impl Cache {
         });
     }
 
-    /// Runs what is due and calls `ask` for every request that is to be sent.
+    /// Runs due timers and calls `ask` for every request that is to be sent.
     pub fn poll(&mut self, now: Instant, mut ask: impl FnMut(Request)) {
         let Config { request_interval, requests, .. } = self.config;
         let next = now + request_interval;
@@ -370,7 +370,7 @@ impl Cache {
                     ask(Request { address, station: None });
                     EntryState::Incomplete { asked: asked + 1, next }
                 }
-                // Who still uses it resolves it again.
+                // Its users resolve it again.
                 EntryState::Reachable { mac, .. } => {
                     self.outdate(&mut entry);
                     EntryState::Stale(mac)
@@ -403,7 +403,7 @@ impl Cache {
         }
     }
 
-    /// Begins to ask for an address that there is no entry for.
+    /// Begins to resolve an address that there is no entry for.
     fn begin(&mut self, now: Instant, address: IpAddr, requester: Requester) -> Resolution {
         let limit = self.config.incomplete;
         let family = self.family(address);
@@ -420,7 +420,7 @@ impl Cache {
         Resolution::Pending
     }
 
-    /// Whether a station that was not asked for can be remembered: others of its kind make room for it.
+    /// Whether there is room for a station that was not requested: others of its kind make room for it.
     fn room_for_heard(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) -> bool {
         let capacity = self.config.capacity;
         for _ in 0..LOOKS {
@@ -436,7 +436,7 @@ impl Cache {
         false
     }
 
-    /// Forgets stations above the budget.
+    /// Evicts stations above the budget.
     fn shrink(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) {
         let capacity = self.config.capacity;
         for _ in 0..LOOKS {
@@ -448,7 +448,7 @@ impl Cache {
         }
     }
 
-    /// Forgets a station, or puts it to the back of the queue if it is in use.
+    /// Evicts a station, or puts it to the back of the queue if it is in use.
     fn evict(&mut self, now: Instant, address: IpAddr, in_use: &dyn Fn(IpAddr) -> bool) {
         if in_use(address) {
             self.change(address, |entry| (entry.requester, entry.since) = (Requester::Session, now));
@@ -464,7 +464,7 @@ impl Cache {
         }
     }
 
-    /// Makes those who keep the entry's station ask for it again.
+    /// Makes the users that keep the entry's station resolve it again.
     fn outdate(&mut self, entry: &mut Entry) {
         if core::mem::take(&mut entry.used) {
             self.generation = self.generation.wrapping_add(1);

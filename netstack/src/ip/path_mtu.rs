@@ -1,8 +1,8 @@
 //! Path MTUs: how long packets to a host may be, where that is less than the port's own MTU.
 //!
-//! The cache does not verify its input: a caller that receives a "packet too big" message (anyone can forge one) checks first
-//! that it was sent, by a sequence number for instance. What was learned is forgotten after ten minutes, for the path
-//! may have changed for the better.
+//! The cache does not verify its input: a caller that receives a "packet too big" message (anyone can forge one) checks
+//! first that it was sent, by a sequence number for instance. Entries expire after ten minutes, for the path may have
+//! changed for the better.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -18,7 +18,7 @@ const CAPACITY: usize = 1024;
 //= RFC 8201 section 5.3: likewise.
 const LIFETIME: Duration = Duration::from_secs(600);
 
-/// The least that is believed of an IPv4 path. Links with less exist on paper only; packets so short are an attack.
+/// The least MTU accepted for an IPv4 path. Links with less exist on paper only; packets so short are an attack.
 pub const MIN_IPV4: u16 = 552;
 
 //= RFC 1191 section 7.1: common MTUs, to guess from where a router does not say its own.
@@ -79,7 +79,7 @@ impl PathMtus {
         self.deadline
     }
 
-    /// Forgets what is too old. True if something was.
+    /// Removes expired entries. True if there were any.
     pub fn poll(&mut self, now: Instant) -> bool {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return false;

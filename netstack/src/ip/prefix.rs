@@ -93,7 +93,7 @@ pub struct Prefix<A = Ipv4Addr> {
     "{text:?} is not a prefix: write an address, a slash and how many bits are shared, such as 10.1.0.0/16 or fd00:1::/64"
 )]
 pub struct PrefixError {
-    /// What was given.
+    /// The text given.
     pub text: String,
 }
 

@@ -1,8 +1,8 @@
 //! Datagrams from their fragments, of IPv4 (RFC 791 section 3.2, RFC 815) and IPv6 (RFC 8200 section 4.5).
 //!
-//! Fragments are kept, copied, until their datagram is whole, or too old, or displaced by newer ones: what is kept is
-//! bounded in bytes and in datagrams, so fragments that never become whole cannot grow it. Fragments that overlap are
-//! an attack or a fault, and spoil their datagram.
+//! Fragments are kept, copied, until their datagram is whole, or too old, or displaced by newer ones. Bytes and
+//! datagrams are bounded, so fragments that never become whole cannot exhaust memory. Fragments that overlap are an
+//! attack or a fault, and spoil their datagram.
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -17,7 +17,7 @@ mod tests;
 /// The longest payload of a datagram.
 const MAX_LEN: usize = 65_535;
 
-/// What a fragment costs beyond its bytes.
+/// Bytes that a fragment counts besides its own.
 const OVERHEAD: usize = 64;
 
 /// Limits and times.
@@ -38,7 +38,8 @@ impl Default for Config {
         Self {
             bytes: 1 << 20,
             datagrams: 64,
-            // RFC 1122 section 3.3.2 asks for 60 to 120 s; 16-bit identifications come round sooner, so hosts take 30.
+            // RFC 1122 section 3.3.2 recommends 60 to 120 s; 16-bit identifications come round sooner, so hosts take
+            // 30.
             timeout_ipv4: Duration::from_secs(30),
             //= RFC 8200 section 4.5: abandoned 60 s after the first fragment arrived.
             timeout_ipv6: Duration::from_secs(60),
@@ -46,14 +47,14 @@ impl Default for Config {
     }
 }
 
-/// What fragments of one datagram have in common.
+/// The fields that fragments of one datagram have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// The port that they came by.
     pub port: usize,
-    /// Who sent them.
+    /// The sender's address.
     pub source: IpAddr,
-    /// For whom they are.
+    /// The receiver's address.
     pub destination: IpAddr,
     /// The protocol in IPv4; zero in IPv6, where it does not count.
     pub protocol: u8,
@@ -64,15 +65,15 @@ pub struct Key {
 /// One fragment.
 #[derive(Clone, Copy, Debug)]
 pub struct FragmentPayload<'a> {
-    /// Where it belongs, in bytes.
+    /// Its offset in the datagram, in bytes.
     pub offset: u16,
     /// Whether it is not the last one.
     pub more: bool,
-    /// What the datagram carries; the first fragment's word counts.
+    /// The datagram's protocol; that of the first fragment counts.
     pub protocol: u8,
     /// The fragment's ECN bits.
     pub ecn: Ecn,
-    /// What it carries.
+    /// Its bytes.
     pub payload: &'a [u8],
     /// How its packet begins, to be quoted in an error.
     pub packet: &'a [u8],
@@ -81,7 +82,7 @@ pub struct FragmentPayload<'a> {
 /// A datagram that is whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Datagram {
-    /// What it carries.
+    /// The protocol.
     pub protocol: u8,
     /// Congestion experienced if one of its fragments did.
     pub ecn: Ecn,
@@ -91,7 +92,7 @@ pub struct Datagram {
     pub packet: Vec<u8>,
 }
 
-/// What became of a fragment.
+/// The outcome of a fragment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReassemblyOutcome {
     /// More fragments are missing, or it was there already.
@@ -109,7 +110,7 @@ pub enum ReassemblyOutcome {
 /// A datagram that did not become whole in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// Which.
+    /// Its key.
     pub key: Key,
     /// How its first fragment's packet began, if that fragment came.
     pub packet: Option<Vec<u8>>,
@@ -129,7 +130,7 @@ struct Entry {
     protocol: u8,
     ecn: Ecn,
     packet: Option<Vec<u8>>,
-    /// Fragments overlapped: whatever comes is dropped.
+    /// Fragments overlapped: further ones are dropped.
     spoilt: bool,
 }
 

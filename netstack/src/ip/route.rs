@@ -42,7 +42,7 @@ impl<A: Address> RouteTable<A> {
         Self { routes }
     }
 
-    /// Where packets for `destination` go next; `None` without a route.
+    /// The next hop of packets for `destination`; `None` without a route.
     pub fn next_hop(&self, destination: A) -> Option<NextHop> {
         //= RFC 1122 section 3.3.1.1: on the connected network directly, else to a gateway; the most specific wins.
         let route = self.routes.iter().find(|route| route.prefix.contains(destination))?;

@@ -1,9 +1,9 @@
-//! Which shard a flow belongs to: receive-side scaling as NICs compute it.
+//! Receive-side scaling as NICs compute it: the shard that a flow belongs to.
 //!
 //! A NIC with several receive queues hashes each packet's addresses and ports with the Toeplitz function under a
-//! 40-byte key, looks the hash's low bits up in an indirection table, and so finds the queue. Who knows key and table
-//! can compute beforehand where the reply to a packet will land, and choose a source port for which that is the asking
-//! shard; and a device without such hardware can be steered by the same function in software.
+//! 40-byte key, looks the hash's low bits up in an indirection table, and so finds the queue. With key and table a
+//! shard can compute beforehand where the reply to a packet will arrive, and choose a source port that leads it back to
+//! itself; and a device without such hardware can be steered by the same function in software.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -110,7 +110,7 @@ impl Rss {
         self.toeplitz.key()
     }
 
-    /// The indirection table, as a device wants it.
+    /// The indirection table, as a device takes it.
     pub fn table(&self) -> &[u16] {
         &self.table
     }
@@ -122,7 +122,7 @@ impl Rss {
         self.table.get(entry).copied().unwrap_or(0)
     }
 
-    /// Whether what `remote` answers to `local` arrives at `queue`.
+    /// Whether replies of `remote` to `local` arrive at `queue`.
     #[inline]
     pub fn replies_to(&self, queue: u16, local: SocketAddr, remote: SocketAddr) -> bool {
         self.queue(remote, local) == queue

@@ -1,4 +1,4 @@
-//! When a session acknowledges without data to send (spec.md section 5.5), and when it asks its peer to (section 6.1).
+//! Timing of acknowledgements without data to send (spec.md section 5.5), and of requests for the peer's (section 6.1).
 
 use super::api::Config;
 use super::nanos;
@@ -8,7 +8,7 @@ use crate::wire::rud::Held;
 #[cfg(test)]
 mod tests;
 
-/// The acknowledgements that are pending, and those that were asked for.
+/// Pending acknowledgements, and requests for the peer's.
 ///
 /// `at` is set from the first of `unacked` datagrams until it has passed; then, as after `every` of them, an acknowledgement is
 /// `due`. A datagram that reports all ends all three: every datagram acknowledges.
@@ -22,7 +22,7 @@ pub(super) struct Acks {
     due: bool,
     /// When one will be due.
     at: u64,
-    /// Data sent since an acknowledgement was asked for.
+    /// Data sent since an acknowledgement was requested.
     since_request: u32,
     /// When the last data came, or could have come.
     arrived_at: u64,
@@ -96,7 +96,7 @@ impl Acks {
         self.due |= wanted;
     }
 
-    /// Lets the timer fire whose time has come.
+    /// Fires the timer if its time has come.
     pub(super) fn on_timeout(&mut self, now: u64) {
         if now >= self.at {
             self.due = true;
@@ -112,7 +112,7 @@ impl Acks {
         self.at = NEVER;
     }
 
-    /// A probe came, of which the same holds. It is answered at the next opportunity.
+    /// A probe came, which this end may have had for `late` nanoseconds. It is answered at the next opportunity.
     pub(super) fn on_probe(&mut self, now: u64, late: u64, stamp: u64) {
         self.probe = Some(Probe { stamp, arrived_at: now.saturating_sub(late), late: late != 0 });
         self.due = true;
@@ -140,7 +140,7 @@ impl Acks {
         Held::new(now.saturating_sub(self.arrived_at), self.late)
     }
 
-    /// Whether the datagram that fills a window of `limit` should ask.
+    /// Whether the datagram that fills a window of `limit` should request an acknowledgement.
     #[inline]
     pub(super) fn asks(&self, limit: u32) -> bool {
         //= rud/spec.md section 6.1
@@ -148,7 +148,7 @@ impl Acks {
         self.since_request + 1 >= (limit / 4).min(self.every)
     }
 
-    /// Data was sent, and `asked` for an acknowledgement or not.
+    /// Data was sent; `asked`: it requests an acknowledgement.
     #[inline]
     pub(super) fn on_data_sent(&mut self, asked: bool) {
         self.since_request = if asked { 0 } else { self.since_request + 1 };

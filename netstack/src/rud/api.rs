@@ -1,4 +1,4 @@
-//! What the upper layer and the stack see of RUD: names, errors, and the two traits that they implement.
+//! RUD's interface to the upper layer and the stack: names, errors, and the two traits that they implement.
 
 use core::fmt;
 use core::net::IpAddr;
@@ -34,8 +34,8 @@ pub struct Config {
     pub window_packets: u32,
     /// Payload bytes a session may have unacknowledged on the wire.
     pub window_bytes: usize,
-    /// Datagrams that a session sends before it knows anything of the path, or fewer, but at least four, where they have more
-    /// than 1,500 bytes.
+    /// Datagrams that a session sends before it has measured the path, or fewer, but at least four, where they have
+    /// more than 1,500 bytes.
     pub initial_window: u32,
     /// The queue in the network that a session aims at, at least; it is longer where the round-trip time is (spec.md section 7.4).
     pub queue_delay: Duration,
@@ -119,7 +119,7 @@ impl SessionId {
     }
 }
 
-/// What both ends of a session agreed on over the authenticated rendezvous (spec.md section 3).
+/// A session's parameters, on which both ends agreed over the authenticated rendezvous (spec.md section 3).
 #[derive(Clone, Debug)]
 pub struct SessionParams {
     /// The tag of datagrams that we receive: a secret random number, different for every session, not zero.
@@ -144,7 +144,7 @@ pub struct SessionParams {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MessageToken(pub u64);
 
-/// Where a received UDP datagram came from and went to.
+/// Addresses, ports and mark of a received UDP datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramMeta {
     /// IP source address.
@@ -159,7 +159,7 @@ pub struct DatagramMeta {
     pub congestion_experienced: bool,
 }
 
-/// Where a datagram is to be sent.
+/// Addresses and ports of a datagram to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// IP source address.
@@ -172,7 +172,7 @@ pub struct Destination {
     pub dst_port: u16,
 }
 
-/// What the upper layer did with a datagram.
+/// The upper layer's answer to a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
     /// It used or copied the bytes: the datagram will not be delivered again.
@@ -203,7 +203,7 @@ pub enum Failure {
         silent: Duration,
         /// How often all that it had not acknowledged was sent again, in vain; 0 if nothing was.
         timeouts: u32,
-        /// What came instead.
+        /// Other datagrams that came instead.
         clue: Clue,
     },
     /// The peer lives, and yet none of our datagrams reaches it.
@@ -235,8 +235,8 @@ impl fmt::Display for Resent {
     }
 }
 
-/// What came while a peer was suspected dead, in place of its datagrams. Of several the last in this list is named. It is for people
-/// (spec.md section 8): anyone can forge [`UnknownSession`](Self::UnknownSession).
+/// Datagrams that came in place of those of a peer that was suspected dead. Of several kinds the last in this list is
+/// named. It is for people (spec.md section 8): anyone can forge [`UnknownSession`](Self::UnknownSession).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum Clue {
@@ -297,7 +297,7 @@ pub enum OpenError {
     /// A datagram cannot be that long.
     #[error("a payload of {asked} bytes exceeds the {limit} of a datagram; send smaller fragments")]
     PayloadTooLong {
-        /// The asked for limit in bytes.
+        /// The requested limit in bytes.
         asked: usize,
         /// The largest possible in bytes.
         limit: usize,
@@ -333,7 +333,7 @@ pub enum SendError {
     },
 }
 
-/// What happened on a session since it was opened. Counts are of datagrams.
+/// Statistics of a session since it was opened. Counts are of datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Data sent for the first time.
@@ -390,7 +390,7 @@ pub struct Counters {
     pub marks_received: u64,
 }
 
-/// What happened to datagrams of an endpoint that belong to no session, and totals.
+/// Statistics of an endpoint: datagrams that belong to no session, and totals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EndpointCounters {
     /// The header was not one of RUD.
@@ -403,9 +403,9 @@ pub struct EndpointCounters {
     pub crc_dropped: u64,
 }
 
-/// Receives what the endpoint has to say. Called from within the endpoint: keep it short.
+/// Receives an endpoint's datagrams and events. Called from within the endpoint: keep it short.
 pub trait Sink {
-    /// A new datagram, checked, in whatever order it came. The bytes are borrowed for the call.
+    /// A new datagram, checked, in order of arrival. The bytes are borrowed for the call.
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> Disposition;
 
     /// The message is acknowledged and no frame refers to its extent: the memory is free.

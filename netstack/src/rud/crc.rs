@@ -9,7 +9,7 @@ use crate::wire::rud::{HEADER_LEN, MAX_BODY};
 /// computed.
 pub(super) const HEAD_ROOM: usize = HEADER_LEN + MAX_BODY + 4;
 
-/// What stands for the addresses: constant over a session's direction.
+/// The CRC32C of the addresses: constant over a session's direction.
 pub(super) fn addresses(src: IpAddr, dst: IpAddr) -> u32 {
     let octets = |ip| match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),

@@ -17,7 +17,7 @@ use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::rud::Header;
 
-/// An end that has not looked for datagrams for longer than so many nanoseconds does not know how long one was there.
+/// Nanoseconds between looks for datagrams, above which an end cannot tell how long one was there.
 const LATE: u64 = 5_000;
 
 /// Data datagrams that a session may send before the next session is served.
@@ -54,8 +54,8 @@ impl Looks {
     fn on_look(&mut self, now: u64, more: bool) {
         self.interval = now.saturating_sub(self.last);
         //= rud/spec.md section 7.1
-        // What a pause has left to be read is read in several looks, for as long as the pause at most. Whatever waits for longer
-        // waits for a host that is too slow.
+        // Datagrams that a pause has left are read in several looks, for as long as the pause at most. Those that wait
+        // for longer wait for a host that is too slow.
         if !more || now.saturating_sub(self.since) > 2 * self.pause {
             self.since = self.last;
             self.pause = self.interval;
@@ -68,9 +68,10 @@ impl Looks {
 
 /// All RUD sessions of one shard.
 ///
-/// The caller drives it: [`on_datagram`](Self::on_datagram) for what arrives, [`on_timeout`](Self::on_timeout) once
-/// [`next_deadline`](Self::next_deadline) has come, then [`transmit`](Self::transmit). It reads received datagrams
-/// before it looks at timers, so that its own pauses are not taken for the peer's.
+/// The caller drives it: [`on_datagram`](Self::on_datagram) for each datagram that arrives,
+/// [`on_timeout`](Self::on_timeout) once [`next_deadline`](Self::next_deadline) has come, then
+/// [`transmit`](Self::transmit). It reads received datagrams before it looks at timers, so that its own pauses are not
+/// taken for the peer's.
 #[derive(Debug)]
 pub struct Endpoint {
     config: Config,
@@ -86,9 +87,9 @@ pub struct Endpoint {
     /// No session's deadline is earlier.
     earliest: u64,
     frames_out: FramesOut,
-    /// The last: enough for a clue, and no work for whoever is flooded with such datagrams.
+    /// The last one: enough for a clue, and no work in a flood of such datagrams.
     unknown: Option<UnknownSender>,
-    /// The sessions have not heard of it.
+    /// The sessions were not informed of it yet.
     unknown_is_new: bool,
     counters: EndpointCounters,
 }
@@ -155,7 +156,7 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Forgets a session at once, with what is unsent and unacknowledged; its tokens are not released, and
+    /// Removes a session at once, with its unsent and unacknowledged messages; its tokens are not released, and
     /// acknowledgements that are held back are not sent.
     pub fn close(&mut self, id: SessionId) {
         if let Some(session) = self.session(id) {
@@ -240,23 +241,21 @@ impl Endpoint {
         }
     }
 
-    /// Lets go of all memory that messages of the session refer to. The session goes on, and so do the headers of what
-    /// was not acknowledged yet, without payload: the upper layer must know them for given up. Tokens are released
-    /// as ever.
+    /// Drops all references of the session's messages to memory. The session goes on. Messages not yet acknowledged are
+    /// sent as headers without payload: the upper layer must recognise them as given up. Tokens are released as ever.
     pub fn fence(&mut self, id: SessionId) {
         if let Some(session) = self.session_mut(id) {
             session.forget_payloads();
         }
     }
 
-    /// Which frames that were emitted may still be read; [`FramesOut::None`] until it is set.
+    /// The state of emitted frames, which may still be read; [`FramesOut::None`] until it is set.
     #[inline]
     pub fn frames_out(&self) -> FramesOut {
         self.frames_out
     }
 
-    /// Says which frames that were emitted may still be read. That none may is said by
-    /// [`release_held`](Self::release_held).
+    /// Sets the state of emitted frames that may still be read. [`release_held`](Self::release_held) sets it to none.
     pub fn set_frames_out(&mut self, out: FramesOut) {
         if self.frames_out != out {
             self.frames_out = out;
@@ -286,9 +285,9 @@ impl Endpoint {
         self.session(id).is_none_or(Session::is_idle)
     }
 
-    /// The caller looks for datagrams now; `more` says that its look before left some behind. Of who looks rarely it is not known
-    /// how long a datagram was there, and its peers are told so. An endpoint that hears of no look takes every datagram for one
-    /// that has just come.
+    /// The caller looks for datagrams now; `more`: its look before left some behind. A caller that looks rarely cannot
+    /// tell how long a datagram was there, and its acknowledgements say so. Without these calls every datagram counts
+    /// as one that has just come.
     #[inline]
     pub fn on_poll(&mut self, now: Instant, more: bool) {
         self.looks.on_look(now.as_nanos(), more);
@@ -334,14 +333,14 @@ impl Endpoint {
         self.peers.has(host)
     }
 
-    /// Datagrams of the session that `udp_payload` is for which its peer has acknowledged: if it has acknowledged more
-    /// afterwards, what is sent to it arrives.
+    /// The number of datagrams that the peer has acknowledged on the session of `udp_payload`: if it rises, datagrams
+    /// sent to the peer arrive.
     pub fn acknowledged_to(&self, udp_payload: &[u8]) -> Option<u64> {
         let index = self.tags.get(Header::tag_of(udp_payload)?)?;
         self.entries.get(usize::from(index))?.session.as_deref().map(Session::acked)
     }
 
-    /// Sends what is due (resends, data, acknowledgements, heartbeats) while `emit` has room.
+    /// Sends due datagrams (resends, data, acknowledgements, heartbeats) while `emit` has room.
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
         let now = now.as_nanos();
@@ -422,12 +421,12 @@ impl Endpoint {
         !self.ready.is_empty()
     }
 
-    /// What happened on a session; all zero for a session that was closed.
+    /// Statistics of a session; all zero for a session that was closed.
     pub fn counters(&self, id: SessionId) -> Counters {
         self.session(id).map_or_else(Counters::default, Session::counters)
     }
 
-    /// What happened to datagrams of no session, and totals.
+    /// Statistics of datagrams of no session, and totals.
     pub fn endpoint_counters(&self) -> EndpointCounters {
         self.counters
     }

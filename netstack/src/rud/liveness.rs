@@ -1,4 +1,4 @@
-//! Whether the peer lives, and that this end does (spec.md section 8).
+//! Liveness of the peer, and the heartbeats that show this end's (spec.md section 8).
 
 use super::api::{Clue, Config};
 use super::nanos;
@@ -27,7 +27,7 @@ pub(super) struct Liveness {
 pub(super) struct Silence {
     /// For how long it has been silent, in nanoseconds.
     pub(super) silent: u64,
-    /// What came instead.
+    /// Other datagrams that came instead.
     pub(super) clue: Clue,
 }
 
@@ -92,7 +92,7 @@ impl Liveness {
         }
     }
 
-    /// Lets the timers fire whose time has come; says so if the peer is dead.
+    /// Fires the timers whose time has come; returns the silence if the peer is dead.
     pub(super) fn on_timeout(&mut self, now: u64) -> Option<Silence> {
         if now >= self.heartbeat_at() {
             self.heartbeat_due = true;

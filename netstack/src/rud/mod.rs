@@ -1,8 +1,8 @@
 //! RUD: reliable, unordered delivery of datagrams over UDP (`spec.md` beside this file is its RFC).
 //!
 //! TCP delivers a stream: one lost segment holds back all that came after it. A gradient needs no stream. Each RUD
-//! datagram says by itself what it belongs to, so it is checked and delivered the moment it arrives, in any order,
-//! exactly once; the sender learns when its memory is free again.
+//! datagram carries its own place, so it is checked and delivered the moment it arrives, in any order, exactly once;
+//! the sender learns when its memory is free again.
 //!
 //! ```text
 //!   send(header, extent, token)                         deliver(header, payload) -> Consumed | Refused

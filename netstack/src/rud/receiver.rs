@@ -1,4 +1,4 @@
-//! The receiving half of a session: which PSNs have arrived, and what is to be acknowledged.
+//! The receiving half of a session: the PSNs that have arrived, and the acknowledgements to send.
 //!
 //! ```text
 //!        floor                                   highest
@@ -8,15 +8,15 @@
 //! ```
 //!
 //! Below `floor` everything is settled. Above it, a PSN is consumed (1), refused (r) or missing (0). A refused PSN
-//! holds the floor until the sender's base passes it, for only then is it certain that the sender knows of the
-//! refusal; so the refusal can be reported again as often as its report is lost.
+//! holds the floor until the sender's base passes it, for only then has the sender certainly got the refusal; so the
+//! refusal can be reported again as often as its report is lost.
 
 use crate::wire::rud::{Block, MAX_BLOCKS, MAX_WINDOW, Psn, WORDS};
 
 #[cfg(test)]
 mod tests;
 
-/// How a datagram's PSN compares with what has arrived.
+/// How a datagram's PSN compares with those that have arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
     /// Seen for the first time.
@@ -76,7 +76,7 @@ impl Receiver {
         self.fresh | self.refusals != 0
     }
 
-    /// How `psn` compares with what has arrived.
+    /// How `psn` compares with those that have arrived.
     #[inline]
     pub(super) fn classify(&self, psn: Psn) -> Arrival {
         let ahead = psn.since(self.floor);
@@ -109,7 +109,7 @@ impl Receiver {
     /// The sink refused `psn`, which was [`Arrival::New`].
     pub(super) fn refused(&mut self, psn: Psn) {
         //= rud/spec.md section 5.3
-        // A refused PSN is never delivered, whatever copies of it are still in flight.
+        // A refused PSN is never delivered, even if copies of it are still in flight.
         self.refused[word(psn) as usize] |= bit(psn);
         self.refusals |= 1 << word(psn);
         self.raise_highest(psn);
@@ -174,7 +174,7 @@ impl Receiver {
         true
     }
 
-    /// What a data datagram reports: the word to name (counted from the floor's) and its consumed PSNs.
+    /// The report of a data datagram: the word to name (counted from the floor's) and its consumed PSNs.
     #[inline]
     pub(super) fn piggyback(&mut self) -> (u16, u64) {
         match self.next_word() {
@@ -183,7 +183,7 @@ impl Receiver {
         }
     }
 
-    /// What a pure acknowledgement reports: the word in its header, and up to [`MAX_BLOCKS`] blocks.
+    /// The report of a pure acknowledgement: the word in its header, and up to [`MAX_BLOCKS`] blocks.
     pub(super) fn report(&mut self, blocks: &mut [Block; MAX_BLOCKS]) -> ((u16, u64), usize) {
         let mut count = 0;
         // Refusals fit only into blocks, so they go first.

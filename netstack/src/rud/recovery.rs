@@ -1,4 +1,4 @@
-//! When is a datagram lost: round-trip time (RFC 6298), time-based detection after RFC 8985, and the tail's timers.
+//! Loss detection: round-trip time (RFC 6298), time-based detection after RFC 8985, and the tail's timers.
 
 use super::api::Config;
 use super::nanos;
@@ -19,15 +19,15 @@ const REORDER_PERSISTS: u32 = 4096;
 /// A probe's patience doubles at most this often.
 const MAX_PROBE_BACKOFF: u32 = 3;
 
-/// What was measured is too old after so many nanoseconds without traffic.
+/// Measurements are too old after so many nanoseconds without traffic.
 const LONG_REST: u64 = 1_000_000_000;
 
-/// What a tail timer found.
+/// The result of a tail timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TailTimer {
     /// A probe is due; it may exceed the window.
     Probe,
-    /// The probe brought nothing either: everything on the wire is lost.
+    /// The probe was not answered either: everything on the wire is lost.
     TimeOut,
 }
 
@@ -55,7 +55,7 @@ impl From<&Config> for Times {
     }
 }
 
-/// What was measured of the path, and what follows for the datagrams that are out. Times are nanoseconds.
+/// Measurements of the path, and timers of the datagrams that are out. Times are nanoseconds.
 #[derive(Debug)]
 pub(super) struct Recovery {
     times: Times,
@@ -113,7 +113,7 @@ impl Recovery {
         self.min_rtt
     }
 
-    /// What a round trip takes at least as things are: queues make it longer than the smallest ever seen.
+    /// The least time of a round trip at present: queues make it longer than the smallest ever seen.
     pub(super) fn round_trip(&self) -> u64 {
         self.srtt.saturating_sub(2 * self.rttvar)
     }
@@ -140,7 +140,7 @@ impl Recovery {
         self.loss_at
     }
 
-    /// Whether nothing was sent or acknowledged for so long that what was measured is too old.
+    /// Whether nothing was sent or acknowledged for so long that the measurements are too old.
     #[inline]
     pub(super) fn has_rested(&self, now: u64) -> bool {
         now.saturating_sub(self.tail_at) >= LONG_REST
@@ -156,7 +156,7 @@ impl Recovery {
         }
     }
 
-    /// Takes in what an acknowledgement said.
+    /// Takes in an acknowledgement.
     #[inline]
     pub(super) fn on_acked(&mut self, now: u64, acked: &Acked) {
         self.progress_at = now;
@@ -200,7 +200,7 @@ impl Recovery {
         }
     }
 
-    /// Moves what counts as lost by time from the wire to the lost ones; returns how many.
+    /// Moves datagrams that count as lost by time from the wire to the lost ones; returns how many.
     #[inline]
     pub(super) fn detect_losses(&mut self, now: u64, sender: &mut Sender) -> u32 {
         //= rud/spec.md section 6.3
@@ -234,7 +234,7 @@ impl Recovery {
         (quarter * u64::from(self.reorder_steps)).min(self.srtt).max(self.times.min_reordering)
     }
 
-    /// When the tail of what is out is probed or timed out.
+    /// When the tail of the datagrams in flight is probed or timed out.
     #[inline]
     pub(super) fn tail_deadline(&self) -> u64 {
         self.tail_at + if self.probed { self.rto() } else { self.probe_timeout() }
@@ -258,7 +258,7 @@ impl Recovery {
         rto.saturating_mul(1 << self.backoff.min(20)).min(times.max_rto)
     }
 
-    /// Lets the tail's timer fire, if its time has come while datagrams are on the wire.
+    /// Fires the tail's timer, if its time has come while datagrams are on the wire.
     pub(super) fn on_tail_timer(&mut self, now: u64) -> Option<TailTimer> {
         if now < self.tail_deadline() {
             return None;

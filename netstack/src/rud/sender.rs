@@ -1,4 +1,4 @@
-//! The sending half of a session: messages by PSN, what is out, what is lost, what was refused.
+//! The sending half of a session: messages by PSN; queued, sent, lost, and refused ones.
 //!
 //! ```text
 //!            base                           next
@@ -38,7 +38,7 @@ struct Retry {
     due: u64,
 }
 
-/// What to send next.
+/// The datagram to send next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pick {
     /// The message's slot.
@@ -49,7 +49,7 @@ pub(super) struct Pick {
     pub(super) again: bool,
 }
 
-/// What one received datagram acknowledged.
+/// The acknowledgements in one received datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Acked {
     /// Datagrams acknowledged as consumed.
@@ -80,7 +80,7 @@ impl Acked {
         newest_serial: 0,
     };
 
-    /// Notes what the acknowledgement of a datagram says of time.
+    /// Takes the timing from the acknowledgement of a datagram.
     #[inline]
     fn take_in(&mut self, context: &AckContext, sent: &Transmission) {
         //= rud/spec.md section 6.3
@@ -104,14 +104,14 @@ impl Acked {
     }
 }
 
-/// What `Sender` needs to judge an acknowledgement.
+/// The times that `Sender` needs to judge an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckContext {
     /// Now.
     pub(super) now: u64,
     /// Smallest round-trip time seen.
     pub(super) min_rtt: u64,
-    /// What a round trip takes at least as things are.
+    /// The least time of a round trip at present.
     pub(super) round_trip: u64,
 }
 
@@ -244,7 +244,7 @@ impl Sender {
         self.messages = vec![Message::NONE; self.count as usize].into_boxed_slice();
     }
 
-    /// The message queued last asks for its acknowledgement at once, if it has not been sent yet.
+    /// The message queued last requests its acknowledgement at once, if it has not been sent yet.
     #[inline]
     pub(super) fn request_ack(&mut self) {
         if let Some(at) = self.slots.last_queued() {
@@ -261,7 +261,7 @@ impl Sender {
         }
     }
 
-    /// What to send next: the oldest lost datagram with its PSN, otherwise the oldest queued one, which gets the
+    /// The datagram to send next: the oldest lost one with its PSN, otherwise the oldest queued one, which gets the
     /// next PSN if that is not too far ahead.
     #[inline]
     pub(super) fn pick(&self) -> Option<Pick> {
@@ -296,12 +296,12 @@ impl Sender {
         &mut self.messages[slot as usize]
     }
 
-    /// Whose message is in `slot`.
+    /// The token of the message in `slot`.
     pub(super) fn token(&self, slot: u16) -> MessageToken {
         self.slots.token(slot.into())
     }
 
-    /// What was picked was sent.
+    /// The picked datagram was sent.
     #[inline]
     pub(super) fn on_sent(&mut self, now: u64, pick: Pick) {
         self.slots.on_sent(now, pick.slot.into(), pick.psn);
@@ -320,7 +320,7 @@ impl Sender {
         self.slots.lose_youngest();
     }
 
-    /// Lets go of all payload: what is sent from now on, or sent again, is the header alone.
+    /// Drops all payload: from now on messages are sent, or sent again, as headers alone.
     pub(super) fn forget_payloads(&mut self) {
         self.messages.iter_mut().for_each(Message::forget_payload);
         self.slots.forget_bytes();
@@ -336,7 +336,7 @@ impl Sender {
         release: &mut impl FnMut(MessageToken),
     ) {
         //= rud/spec.md section 6.2
-        // An acknowledgement of what was never sent is ignored.
+        // An acknowledgement of datagrams that were never sent is ignored.
         if !self.sequence.covers(cumulative) {
             return;
         }

@@ -1,4 +1,4 @@
-//! One session: what it does with a received datagram, and when its timers fire. `output.rs` sends.
+//! One session: the handling of received datagrams, and its timers. `output.rs` sends.
 
 mod output;
 
@@ -21,7 +21,7 @@ use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, MAX_BODY, Psn};
 use core::net::IpAddr;
 use core::time::Duration;
 
-/// What became of a datagram before it touched the session.
+/// The result of the checks before a datagram touches the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accepted {
     /// It is the session's.
@@ -32,21 +32,21 @@ pub(super) enum Accepted {
     Damaged,
 }
 
-/// Who sent a datagram with a tag of no session, and when.
+/// The sender of a datagram with a tag of no session, and the time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnknownSender {
     pub(super) from: IpAddr,
     pub(super) at: u64,
 }
 
-/// When an end looked for datagrams, and for how long what it found may have been there, if that is long. Nanoseconds.
+/// The time of a look for datagrams, and for how long those found may have been there, if that is long. Nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) now: u64,
     pub(super) late: u64,
 }
 
-/// One end of a session. Each part keeps its own state; the session leads what arrives, and the time, through them.
+/// One end of a session. Each part keeps its own state; the session passes datagrams and the time through them.
 #[derive(Debug)]
 pub(super) struct Session {
     id: SessionId,
@@ -136,7 +136,7 @@ impl Session {
         Ok(())
     }
 
-    /// The message queued last asks for its acknowledgement at once, if it has not been sent yet.
+    /// The message queued last requests its acknowledgement at once, if it has not been sent yet.
     #[inline]
     pub(super) fn request_ack(&mut self) {
         self.sender.request_ack();
@@ -158,12 +158,12 @@ impl Session {
         self.liveness.announce();
     }
 
-    /// Lets go of all payload: what is sent from now on, or sent again, is the header alone.
+    /// Drops all payload: from now on messages are sent, or sent again, as headers alone.
     pub(super) fn forget_payloads(&mut self) {
         self.sender.forget_payloads();
     }
 
-    /// Which frames that were emitted may still be read.
+    /// Sets the state of emitted frames, which may still be read.
     pub(super) fn set_frames_out(&mut self, out: FramesOut) {
         self.sender.releases_mut().set_frames_out(out);
     }
@@ -179,7 +179,7 @@ impl Session {
         self.sender.releases_mut().drain(|token| sink.released(id, token));
     }
 
-    /// The counters, with what is read off the state.
+    /// The counters, with gauges read off the state.
     pub(super) fn counters(&self) -> Counters {
         Counters {
             srtt: Duration::from_nanos(self.recovery.srtt()),
@@ -207,7 +207,7 @@ impl Session {
         sink: &mut impl Sink,
     ) -> Accepted {
         //= rud/spec.md section 5.1
-        // Addresses, then the CRC, before anything is believed.
+        // Addresses, then the CRC are checked, before anything takes effect.
         if !self.paths.lead(meta) {
             self.liveness.on_clue(now, Clue::OtherAddress);
             return Accepted::WrongAddress;
@@ -320,7 +320,7 @@ impl Session {
         self.detect_losses(now);
     }
 
-    /// Moves what counts as lost by time to the lost ones.
+    /// Moves datagrams that count as lost by time to the lost ones.
     #[inline]
     fn detect_losses(&mut self, now: u64) {
         let lost = self.recovery.detect_losses(now, &mut self.sender);
@@ -330,7 +330,7 @@ impl Session {
         }
     }
 
-    /// Lets every timer fire whose time has come. `unknown` sent the last datagram with a tag of no session.
+    /// Fires every timer whose time has come. `unknown` sent the last datagram with a tag of no session.
     pub(super) fn on_timeout(&mut self, now: u64, unknown: Option<UnknownSender>, sink: &mut impl Sink) {
         if self.failed {
             return;

@@ -1,4 +1,4 @@
-//! From a session tag to a session's index: open addressing, one probe nearly always, no allocation after `new`.
+//! Maps a session tag to a session's index: open addressing, one probe nearly always, no allocation after `new`.
 
 #[cfg(test)]
 mod tests;
@@ -53,7 +53,7 @@ impl TagTable {
         self.slots[at] = (tag, index);
     }
 
-    /// Removes `tag`, and moves back what had been displaced by it.
+    /// Removes `tag`, and moves back the entries that it had displaced.
     pub(super) fn remove(&mut self, tag: u64) {
         let mask = self.slots.len() - 1;
         let mut hole = self.home(tag) & mask;

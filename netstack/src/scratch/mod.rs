@@ -1,8 +1,8 @@
 //! The stack's own payload memory: a fixed number of slots, each as long as the largest packet.
 //!
-//! Protocols normally send from the caller's regions. What the stack itself must keep (a datagram given as bytes, a
-//! packet that waits for its neighbour's address, a frame that the fault device holds back) is copied into a slot,
-//! so that every frame can go through the same transmit batch.
+//! Protocols normally send from the caller's regions. Data that the stack itself must keep (a datagram given as bytes,
+//! a packet that waits for its neighbour's address, a frame that the fault device holds back) is copied into a slot, so
+//! that every frame can go through the same transmit batch.
 
 mod sys;
 

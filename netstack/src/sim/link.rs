@@ -1,4 +1,4 @@
-//! One direction of a link: a queue, a line of some rate, a delay, and what goes wrong on it.
+//! One direction of a link: a queue, a line of some rate, a delay, and faults.
 
 use core::fmt;
 use core::time::Duration;
@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::time::Instant;
 
-/// What a link carries.
+/// A packet on a link.
 pub trait Packet: Clone {
     /// Bytes that it takes on the line, preamble and gap included.
     fn line_len(&self) -> u64;
@@ -32,7 +32,7 @@ pub struct LinkConfig {
     pub delay: Duration,
     /// Packets that may be in the queue and on the line. Further ones are dropped, or refused where the sender is a device.
     pub queue_frames: usize,
-    /// Bytes that may be in the queue and on the line, as they count on the line: a port's buffer, whose are in it.
+    /// Bytes that may be in the queue and on the line, counted as on the line. They stand for a port's buffer.
     pub queue_bytes: usize,
     /// Packets in the queue above which further ones are marked.
     pub mark_above: usize,
@@ -46,8 +46,8 @@ pub struct LinkConfig {
     pub reorder: f64,
     /// For how long it is held up at most.
     pub reorder_by: Duration,
-    /// What a packet takes longer on the line at most; packets stay in order. It breaks the lockstep in which flows of a simulation
-    /// without chance would stay.
+    /// The most that a packet may take longer on the line, by chance; packets stay in order. It breaks the lockstep in
+    /// which flows of a simulation without chance would stay.
     pub jitter: Duration,
     /// Probability that bits of a packet are flipped.
     pub corrupt: f64,
@@ -83,7 +83,7 @@ impl LinkConfig {
     }
 }
 
-/// What happened on a link.
+/// Statistics of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkCounters {
     /// Packets that were handed over.
@@ -109,11 +109,11 @@ pub type Rule<P> = Box<dyn FnMut(Instant, &P) -> bool + Send>;
 
 /// One direction of a link.
 pub struct Link<P> {
-    /// What it is like; it may be changed at any time.
+    /// Its configuration; it may be changed at any time.
     pub config: LinkConfig,
     /// Whether it loses everything.
     pub cut: bool,
-    /// Which packets it loses beside those that it loses at random.
+    /// The rule by which it loses packets, beside those that it loses at random.
     pub rule: Option<Rule<P>>,
     counters: LinkCounters,
     rng: SmallRng,
@@ -253,7 +253,7 @@ impl<P: Packet> Link<P> {
         self.arrivals.retain(|_, packet| keep(packet));
     }
 
-    /// What has happened so far.
+    /// The counters so far.
     pub fn counters(&self) -> LinkCounters {
         self.counters
     }

@@ -1,4 +1,4 @@
-//! A network in one thread, in virtual time, from one seed: hosts, links, a switch, and what goes wrong on them.
+//! A network in one thread, in virtual time, from one seed: hosts, links, a switch, and faults.
 //!
 //! ```text
 //!   node 0 -- SimDevice --uplink--\            /--downlink-- SimDevice -- node 1
@@ -8,8 +8,8 @@
 //!
 //! Every link has a bandwidth, a delay, a queue and faults: loss, duplicates, reordering, flipped bits. A [`Link`] can be used
 //! alone, to test a protocol without frames. The same seed gives the same run, to the bit, so a failure that a test names by
-//! its seed can be repeated. The nodes are the caller's: a [`Node`] is whatever polls a stack and says when it wants to be
-//! polled next, so sinks, reducers and traffic generators live in it.
+//! its seed can be repeated. The nodes are the caller's: a [`Node`] polls a stack and returns when it is to be polled
+//! next, so sinks, reducers and traffic generators live in it.
 //!
 //! ```
 //! use core::time::Duration;
@@ -97,8 +97,8 @@ impl Sim {
         Self { network: Network::new(seed), now: Instant::ZERO, turn: Duration::from_micros(1) }
     }
 
-    /// The same with another poll interval: the least time between two polls of a node, 1 us unless set. It is
-    /// what one poll takes on a real host, and longer intervals simulate faster.
+    /// The same with another poll interval: the least time between two polls of a node, 1 us unless set. It is the time
+    /// of one poll on a real host, and longer intervals simulate faster.
     #[must_use]
     pub fn with_turn(mut self, turn: Duration) -> Self {
         self.turn = turn.max(Duration::from_nanos(1));
@@ -115,8 +115,8 @@ impl Sim {
         self.now
     }
 
-    /// Polls all nodes, and moves time to whatever happens next, until `done` says so. False if `limit` came first,
-    /// or if nothing would ever happen again.
+    /// Polls all nodes, and advances time to the next event, until `done` says so. False if `limit` came first, or if
+    /// nothing would ever happen again.
     pub fn run_until<N: Node>(
         &mut self,
         nodes: &mut [N],

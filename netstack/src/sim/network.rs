@@ -27,7 +27,7 @@ impl Packet for Carried {
         (self.0.len() as u64).max(SHORTEST_FRAME) + LINE_OVERHEAD
     }
 
-    /// Only of an untagged IP packet whose sender takes part in ECN.
+    /// Marks only an untagged IP packet whose sender takes part in ECN.
     fn mark(&mut self) -> bool {
         let mut bytes = self.0.to_vec();
         let marked = match bytes.get_mut(ethernet::HEADER_LEN - 2..) {
@@ -101,7 +101,7 @@ impl Fabric {
     }
 }
 
-/// What a panic elsewhere leaves is whole.
+/// The state stays whole after a panic elsewhere.
 fn lock(fabric: &Mutex<Fabric>) -> MutexGuard<'_, Fabric> {
     fabric.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -113,7 +113,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// A network without hosts. What is lost follows from `seed`.
+    /// A network without hosts. Losses follow from `seed`.
     pub fn new(seed: u64) -> Self {
         Self { fabric: Arc::new(Mutex::new(Fabric { seed, hosts: Vec::new(), by_mac: BTreeMap::new() })) }
     }
@@ -151,7 +151,7 @@ impl Network {
         }
     }
 
-    /// What happened on a host's link: from it, and to it.
+    /// Counters of a host's link: from it, and to it.
     pub fn counters(&self, host: usize) -> [LinkCounters; 2] {
         let fabric = lock(&self.fabric);
         fabric

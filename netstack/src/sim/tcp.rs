@@ -8,15 +8,15 @@ use crate::tcp::{Destination, Emit, Emitted, Endpoint, Path, Payload, SegmentMet
 use crate::time::Instant;
 use crate::wire::tcp::{Flags, Header, SeqNumber};
 
-/// Ethernet and IPv4 headers, preamble, check sequence and gap: what a segment costs on the line beside itself, in bytes.
+/// Ethernet and IPv4 headers, preamble, check sequence and gap: a segment's overhead on the line, in bytes.
 const OVERHEAD: u64 = 20 + 14 + 8 + 4 + 12;
 
 /// A segment with its addresses.
 #[derive(Clone, Debug)]
 pub struct Segment {
-    /// Where it comes from.
+    /// The sender's address and port.
     pub source: SocketAddr,
-    /// Where it goes.
+    /// The receiver's address and port.
     pub destination: SocketAddr,
     /// The TCP header with its options, as bytes.
     pub header: Vec<u8>,
@@ -43,7 +43,7 @@ impl Segment {
         Header::parse(&self.header).expect("a TCP header").0
     }
 
-    /// What the endpoint at the other end is given beside the segment.
+    /// The metadata of the segment for the endpoint at the other end.
     pub fn meta(&self) -> SegmentMeta {
         SegmentMeta {
             source: self.source.ip(),
@@ -69,7 +69,7 @@ impl Packet for Segment {
     }
 }
 
-/// The segments that a device would make of what an endpoint emits, each with its own sequence number and flags.
+/// The segments that a device would make of an emitted one, each with its own sequence number and flags.
 ///
 /// # Panics
 ///
@@ -113,14 +113,14 @@ pub fn segments(
     (0..count).map(each).collect()
 }
 
-/// What an endpoint sends through.
+/// An endpoint's way out, onto a link.
 #[derive(Debug)]
 pub struct Outlet<'a> {
     /// The time.
     pub now: Instant,
-    /// Where segments go.
+    /// The link that segments go to.
     pub link: &'a mut Link<Segment>,
-    /// What the endpoint learns about the path.
+    /// The path that the endpoint is given.
     pub path: Path,
 }
 

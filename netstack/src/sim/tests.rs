@@ -84,7 +84,7 @@ fn broadcast_reaches_all_others_and_a_cut_link_nobody() {
     assert_eq!(network.counters(2)[1].cut_drops, 1);
 }
 
-/// Is polled every 10 us, and stops asking after 1 ms.
+/// A node that is polled every 10 us, and stops after 1 ms.
 struct Clock(Vec<Instant>);
 
 impl Node for Clock {
@@ -155,7 +155,7 @@ impl Packet for Numbered {
     }
 }
 
-/// Each fault happens about as often as it is asked for, and nothing else happens; the same seed gives the same run.
+/// Each fault happens at about its configured rate, and nothing else happens; the same seed gives the same run.
 #[test]
 fn a_link_does_what_its_configuration_says_and_no_more() {
     let run = |config: LinkConfig| {

@@ -138,7 +138,7 @@ impl Addresses {
 }
 
 impl Interface {
-    /// Announces this host on the link, so that hosts that asked before know it now.
+    /// Announces this host on the link, so that hosts that requested it before learn it now.
     pub(super) fn announce(&mut self, counters: &mut Counters) {
         if let Some(Ipv4 { address, .. }) = self.addresses.ipv4 {
             //= RFC 5227 section 2.3: an announcement is a request for the own address.
@@ -151,7 +151,7 @@ impl Interface {
         }
     }
 
-    /// Works off what is due in the neighbour cache.
+    /// Runs the due timers of the neighbour cache.
     pub(super) fn poll_neighbours(&mut self, now: Instant, counters: &mut Counters) {
         let mut asked = Vec::new();
         let before = self.neighbours.dropped();
@@ -182,7 +182,7 @@ impl Interface {
         }
     }
 
-    /// Sends an ARP packet, or drops it if there is no room: the other side will ask again.
+    /// Sends an ARP packet, or drops it if there is no room: the other side will retry.
     pub(super) fn send_arp(&mut self, destination: Mac, packet: &arp::Repr, counters: &mut Counters) {
         let link = self.link_header(destination, EtherType::Arp);
         if self.queue_bytes(&link, [&packet.emit(), &[], &[]]).is_err() {
@@ -190,7 +190,7 @@ impl Interface {
         }
     }
 
-    /// Asks for the station of `target`: `station` alone, or all that may have it.
+    /// Solicits the station of `target`: from `station` alone, or from all that may have it.
     fn send_solicitation(
         &mut self,
         source: Ipv6Addr,
@@ -208,7 +208,7 @@ impl Interface {
         self.send_neighbour_message(source, destination, mac, &message.emit(source, destination), counters);
     }
 
-    /// Says that `target` is ours: to `asker` at `station`, or to all nodes.
+    /// Advertises that `target` is ours: to `asker` at `station`, or to all nodes.
     pub(super) fn send_advertisement(
         &mut self,
         target: Ipv6Addr,
@@ -259,7 +259,7 @@ impl Interface {
         }
     }
 
-    /// What is known about the next hop `hop` of a packet of `asker` to `remote`.
+    /// Resolves `hop`, the next hop of a packet of `asker` to `remote`.
     pub(super) fn resolve(
         &mut self,
         now: Instant,

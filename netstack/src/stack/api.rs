@@ -1,4 +1,4 @@
-//! What a stack's callers see beside the stack itself: its configuration, names, results and errors.
+//! A stack's interface besides the stack itself: its configuration, names, results and errors.
 
 use core::net::IpAddr;
 
@@ -12,7 +12,7 @@ use crate::rud;
 use crate::tcp;
 use crate::time::Instant;
 
-/// What a stack is made with.
+/// The configuration of a stack.
 #[derive(Clone, Debug)]
 pub struct StackConfig {
     /// The RUD endpoint.
@@ -27,11 +27,11 @@ pub struct StackConfig {
     ///
     /// [`Stack::tcp_connect`]: super::Stack::tcp_connect
     pub rss: Option<(Rss, u16)>,
-    /// Where choices that need not be the same everywhere begin.
+    /// The seed of choices that need not be the same everywhere.
     pub seed: u64,
     /// The neighbour caches.
     pub neighbours: neighbour::Config,
-    /// What may wait of datagrams that come in fragments, and how long.
+    /// Limits and time-outs of datagrams that come in fragments.
     pub reassembly: reassembly::Config,
     /// ICMP errors sent per second at most; none if 0.
     pub icmp_errors_per_second: u32,
@@ -80,7 +80,7 @@ impl PortId {
     }
 }
 
-/// What one poll did.
+/// The work done by one poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Frames received.
@@ -125,7 +125,7 @@ pub enum SendError {
     Unreachable {
         /// The destination.
         remote: IpAddr,
-        /// Who was asked for.
+        /// The neighbour that was requested.
         next_hop: IpAddr,
     },
     /// The datagram does not fit a frame.
@@ -161,7 +161,7 @@ pub enum SendError {
 /// An ICMP echo message that was received: an answer to [`Stack::ping`](super::Stack::ping), or another host's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedEcho {
-    /// Who sent it.
+    /// The sender.
     pub from: IpAddr,
     /// As given to the request.
     pub identifier: u16,

@@ -3,8 +3,7 @@
 use crate::counters::counters;
 
 counters! {
-    /// What the protocols of a stack have seen, in frames. Every frame that is dropped is counted once, under
-    /// the reason.
+    /// Frames, as the protocols of a stack count them. Every frame that is dropped is counted once, under the reason.
     pub struct Counters {
         /// RUD datagrams handed to the endpoint.
         rx_rud,
@@ -38,7 +37,7 @@ counters! {
         rx_ipv4_bad_source,
         /// Dropped: an IPv6 header that cannot be, or an extension header that is cut off.
         rx_ipv6_malformed,
-        /// Dropped: an extension header asks for it, or has something in it that is not known.
+        /// Dropped: an extension header demands it, or has an unknown part.
         rx_ipv6_extension,
         /// Dropped: for another address, or for a group that we do not listen to.
         rx_ipv6_other_host,
@@ -48,7 +47,7 @@ counters! {
         rx_ipv6_group,
         /// Fragments kept until their datagram is whole.
         rx_fragments,
-        /// Datagrams put together from fragments: each counts again under what it carries.
+        /// Datagrams put together from fragments: each counts again under its protocol.
         rx_reassembled,
         /// Dropped: a fragment that overlaps another one, or belongs to one that did.
         rx_fragment_overlap,
@@ -106,7 +105,7 @@ counters! {
         tx_no_route,
         /// Dropped: the next hop does not answer.
         tx_unreachable,
-        /// Dropped: the next hop is not known, and as many are being asked for already as may be.
+        /// Dropped: the next hop is not known, and too many are being resolved already.
         tx_neighbour_limited,
         /// Dropped: longer than the port's MTU, or with headers that are too long.
         tx_too_long,

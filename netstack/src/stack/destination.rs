@@ -1,4 +1,4 @@
-//! From a destination to the headers in front of its packets, worked out once and then copied.
+//! The headers in front of packets to a destination, computed once and then copied.
 //!
 //! A packet's Ethernet and IP headers differ from the previous one's to the same host in a few fields. So they are
 //! kept as a template: per packet, they are copied and patched. Any transport may use it ([`Template::ip_header`]);
@@ -177,11 +177,11 @@ const fn fold(sum: u32) -> u16 {
 /// Why there is no template for a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Miss {
-    /// It will never do, or not soon.
+    /// Nothing can be sent there, or not soon.
     Error(SendError),
-    /// Too many neighbours are being asked for.
+    /// Too many neighbours are being resolved.
     Limited { remote: IpAddr, next_hop: IpAddr },
-    /// The neighbour is being asked for; packets may wait for it at the port.
+    /// The neighbour is being resolved; packets may wait for it at the port.
     Pending { port: usize, next_hop: IpAddr, source: IpAddr },
 }
 
@@ -189,7 +189,7 @@ pub(super) enum Miss {
 #[derive(Debug)]
 pub(super) struct Destinations {
     slots: Vec<Option<Template>>,
-    /// The slot that was asked for last.
+    /// The slot that was looked up last.
     last: usize,
     path_mtus: PathMtus,
 }
@@ -250,7 +250,7 @@ impl Destinations {
         true
     }
 
-    /// Forgets everything: a port was added, so routes may have changed.
+    /// Clears the templates: a port was added, so routes may have changed.
     pub(super) fn clear(&mut self) {
         self.slots.fill(None);
     }
@@ -276,7 +276,7 @@ impl Destinations {
         self.path_mtus.next_deadline()
     }
 
-    /// Forgets path MTUs that are too old.
+    /// Removes path MTUs that are too old.
     #[cold]
     pub(super) fn poll(&mut self, now: Instant) {
         if self.path_mtus.poll(now) {
@@ -391,7 +391,7 @@ fn resolve<D: Device>(
     })
 }
 
-/// What an Ethernet header says in front of packets to `address`.
+/// The EtherType of packets to `address`.
 pub(super) const fn ethertype_of(address: IpAddr) -> EtherType {
     match address {
         IpAddr::V4(_) => EtherType::Ipv4,
@@ -417,8 +417,8 @@ pub(super) struct Emitter<'a, D> {
 }
 
 impl<D: Device> Emitter<'_, D> {
-    /// What happens to a datagram without a template: it waits for its neighbour, or is dropped. RUD takes a drop
-    /// for a loss, and sends again.
+    /// Handles a datagram without a template: it waits for its neighbour, or is dropped. RUD takes a drop for a loss,
+    /// and sends again.
     #[cold]
     fn miss(&mut self, miss: Miss, to: (IpAddr, u16, u16), header: &[u8], payload: Option<Extent>) {
         let (remote, source_port, destination_port) = to;
@@ -473,8 +473,8 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         self.ports.iter().map(|port| port.iface.room()).max().unwrap_or(0)
     }
 
-    /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds what the 16-bit sum
-    /// would miss.
+    /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
+    /// sum would miss.
     #[inline]
     fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
         //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.

@@ -140,7 +140,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let mac = match iface.resolve(self.now, hop.address, to, Requester::Unauthenticated) {
             Resolution::Station(mac) => mac,
             Resolution::Limited => return Err(SendIcmpError::Limited),
-            // It is not worth so many places in the queue of those that wait.
+            // The fragments are not worth so many places in the queue of packets that wait.
             Resolution::Pending | Resolution::Unreachable => return Err(SendIcmpError::Unreachable),
         };
         let mtu = match to {
@@ -240,7 +240,7 @@ fn own_address(iface: &Interface, destination: IpAddr, to_group: bool, asker: Ip
     iface.addresses.next_hop(asker).map(|(_, own)| own)
 }
 
-/// What an ICMP error says, if it quotes enough of a packet.
+/// The error in an ICMP message, if it quotes enough of a packet.
 fn about_ipv4(kind: ErrorKind, quoted: &[u8]) -> Option<IcmpError<'_>> {
     let packet = ipv4::Packet::quoted(quoted).ok()?;
     let transport_prefix = packet.payload();
@@ -263,7 +263,7 @@ fn about_ipv4(kind: ErrorKind, quoted: &[u8]) -> Option<IcmpError<'_>> {
     })
 }
 
-/// What an ICMPv6 error says, if it quotes enough of a packet.
+/// The error in an ICMPv6 message, if it quotes enough of a packet.
 fn about_ipv6(kind: ErrorKind, quoted: &[u8]) -> Option<IcmpError<'_>> {
     let packet = ipv6::Packet::quoted(quoted).ok()?;
     let chain = ipv6::walk(packet.next_header(), packet.payload(), ipv6::HEADER_LEN, false).ok()?;

@@ -151,5 +151,5 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 }
 
-/// Where an IPv4 header names its protocol.
+/// Offset of the protocol in an IPv4 header.
 const PROTOCOL_AT: usize = 9;

@@ -14,7 +14,7 @@ use crate::wire::icmpv6::{Advertisement, NEIGHBOUR_HOP_LIMIT, Solicitation, para
 use crate::wire::ip::{Ecn, Protocol};
 use crate::wire::ipv6::{self, Chain, Fragment, Problem};
 
-/// Where the fixed header says how long its payload is.
+/// Offset of the payload length in the fixed header.
 const PAYLOAD_LEN_AT: u32 = 4;
 
 impl<S: rud::Sink> Receiver<'_, S> {

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! [`Stack::poll`] works as follows: a burst is received from each port and handed to the protocols, timers fire, and
-//! what is to be sent goes to the devices until they take no more. Frames that a device does not take stay in the
+//! the protocols' frames go to the devices until they take no more. Frames that a device does not take stay in the
 //! port's batch; back pressure is not loss.
 
 mod addresses;
@@ -61,7 +61,7 @@ const TX_ROUNDS: usize = 4;
 /// ICMP errors that may be sent at once.
 const ICMP_BURST: u32 = 20;
 
-/// How often it is looked, at least, whether a release has to wait any longer for frames.
+/// The longest time between two checks whether releases still have to wait for frames.
 const RELEASE_CHECK: Duration = Duration::from_micros(10);
 
 /// Ports with one kind of device, and the protocols above them.
@@ -75,13 +75,13 @@ pub struct Stack<D> {
     echo_replies: VecDeque<ReceivedEcho>,
     echo_requests: VecDeque<ReceivedEcho>,
     counters: Counters,
-    /// Where frames that come in pieces are put together.
+    /// The buffer in which frames that come in pieces are put together.
     linear: Vec<u8>,
     reassembly: Reassembly,
     icmp_limit: TokenBucket,
     /// Whether the last poll has left frames with a device.
     more: bool,
-    /// When it is looked again whether releases still have to wait for frames.
+    /// When it is checked next whether releases still have to wait for frames.
     release_at: Instant,
     config: StackConfig,
 }
@@ -110,7 +110,7 @@ impl<D: Device> Stack<D> {
     /// Adds a port.
     ///
     /// # Errors
-    /// [`ConfigError`] says what in `config` cannot be, and what to change.
+    /// [`ConfigError`] names the fault in `config` and its remedy.
     pub fn add_port(&mut self, device: D, config: PortConfig) -> Result<PortId, ConfigError> {
         let capabilities = device.capabilities();
         let checked = config.check(capabilities.kind, capabilities.mtu)?;
@@ -127,7 +127,7 @@ impl<D: Device> Stack<D> {
         Ok(PortId(self.ports.len() - 1))
     }
 
-    /// One poll: receive a burst from each port, run the protocols and their timers, transmit what devices take.
+    /// One poll: receive a burst from each port, run the protocols and their timers, transmit as much as devices take.
     #[inline]
     pub fn poll(&mut self, now: Instant, sink: &mut impl rud::Sink) -> Progress {
         Progress { frames_in: self.receive(now, sink), frames_out: self.transmit(now) }
@@ -204,8 +204,8 @@ impl<D: Device> Stack<D> {
         }
     }
 
-    /// Sends what the protocols have to send, without receiving: for a caller that has just posted messages and
-    /// wants them on the wire before its next poll. Returns how many frames devices took.
+    /// Transmits the protocols' frames without receiving: for a caller that has just posted messages and wants them on
+    /// the wire before its next poll. Returns how many frames devices took.
     #[inline]
     pub fn transmit(&mut self, now: Instant) -> usize {
         if !self.rud.wants_transmit()
@@ -261,8 +261,8 @@ impl<D: Device> Stack<D> {
         frames_out
     }
 
-    /// Informs the protocols that frames refer to memory of their users, if so. That none does any more they learn in
-    /// [`release_held`](Self::release_held), which gives back what has waited for that.
+    /// Informs the protocols if frames refer to memory of their users. [`release_held`](Self::release_held) informs
+    /// them that none does any more, and releases the memory that waited for that.
     #[cold]
     fn note_frames_out(&mut self) -> FramesOut {
         let out = self.frames_out();
@@ -277,7 +277,7 @@ impl<D: Device> Stack<D> {
         self.ports.iter().map(Port::frames_out).max().unwrap_or_default()
     }
 
-    /// Releases what waits until no frame refers to it, if that is so.
+    /// Releases the memory that waits for frames, if none refers to it any more.
     #[cold]
     fn release_held(&mut self, now: Instant, sink: &mut impl rud::Sink) {
         if self.note_frames_out() == FramesOut::None {
@@ -297,8 +297,9 @@ impl<D: Device> Stack<D> {
         self.ports.iter().map(Port::next_deadline).fold(own, port::earliest)
     }
 
-    /// Whether frames that were sent may still refer to extents. What RUD and TCP release no frame refers to; this is for
-    /// the extents of [`udp_send_to`](Self::udp_send_to), and for those of sessions that were closed.
+    /// Whether frames that were sent may still refer to extents. RUD and TCP release extents only when no frame refers
+    /// to them; this is for the extents of [`udp_send_to`](Self::udp_send_to), and for those of sessions that were
+    /// closed.
     pub fn holds_extents(&self) -> bool {
         self.frames_out() != FramesOut::None
     }
@@ -443,7 +444,7 @@ impl<D: Device> Stack<D> {
         })
     }
 
-    /// The next hop towards `remote`, itself or a router, and what is known about its station.
+    /// The next hop towards `remote`, itself or a router, and the state of its resolution.
     ///
     /// # Errors
     /// [`SendError::NoRoute`] or [`SendError::NotUnicast`].
@@ -491,13 +492,13 @@ impl<D: Device> Stack<D> {
         self.config.rud_port
     }
 
-    /// What the protocols have seen, and why they dropped frames.
+    /// Counters of the protocols, with the reasons for dropped frames.
     pub fn counters(&self) -> Counters {
         let held: u64 = self.ports.iter().map(|port| port.iface.neighbours.dropped().queue_full).sum();
         Counters { tx_held_overflow: held, rx_fragment_evicted: self.reassembly.evicted(), ..self.counters }
     }
 
-    /// What a port's device has counted; all zero for a port of another stack.
+    /// Counters of a port's device; all zero for a port of another stack.
     pub fn device_counters(&self, port: PortId) -> DeviceCounters {
         self.ports.get(port.0).map_or_else(DeviceCounters::default, |port| port.device.counters())
     }
@@ -539,8 +540,8 @@ impl<D: Device> Stack<D> {
 
     /// Notes that packets to `remote` longer than `mtu` bytes do not get through. Anybody can claim so in an ICMP
     /// message: the caller has to make sure that the message is about a packet that was sent. True if that is news.
-    /// Forgotten after ten minutes. TCP finds the MTU of its paths itself, and RUD's datagrams keep the size that their session
-    /// was opened with: this is for UDP.
+    /// It expires after ten minutes. TCP finds the MTU of its paths itself, and RUD's datagrams keep the size that
+    /// their session was opened with: this is for UDP.
     ///
     /// ```
     /// # use shouter_netstack::device::Loopback;

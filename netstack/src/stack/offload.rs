@@ -1,4 +1,4 @@
-//! Frames that leave work to the device, and what becomes of them on a port whose device cannot do it.
+//! Frames that leave work to the device, and that work in software on a port whose device cannot do it.
 
 use super::port::Port;
 use crate::device::{Capabilities, Device, Frame, Offload, segment};
@@ -7,11 +7,11 @@ use crate::region::Extent;
 #[cfg(test)]
 mod tests;
 
-/// The checksum of an IP packet of up to so many bytes is filled in here even if the device would do it: to ask it, and for
-/// the peer's driver to look into the headers of what was left out, takes longer than to add up so little.
+/// The checksum of an IP packet of up to so many bytes is filled in here even if the device would do it: so short a sum
+/// takes less time than the request and the peer driver's search for a checksum that was left out.
 const SUM_UP_TO: usize = 256;
 
-/// What of a frame's offload is left to a device.
+/// The part of a frame's offload that is left to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
     /// All of it.
@@ -53,8 +53,8 @@ impl<D: Device> Port<D> {
     }
 
     /// The longest super-segment, as an IP packet in bytes, that this port takes when nothing else waits for it, if its
-    /// segments are IP packets of `segment_ip_len` bytes. What the device does not split may fill half of the batch, so that
-    /// others find room too.
+    /// segments are IP packets of `segment_ip_len` bytes. A super-segment that the device does not split may fill half
+    /// of the batch, so that others find room too.
     pub(super) fn super_segment_max(&self, segment_ip_len: usize) -> usize {
         let longest = match self.device.capabilities().tso_max as usize {
             0 => (self.iface.capacity() / 2).max(1).saturating_mul(segment_ip_len),
@@ -63,7 +63,8 @@ impl<D: Device> Port<D> {
         longest.min(usize::from(u16::MAX))
     }
 
-    /// Into how many segments a super-segment may be cut: whatever the device splits itself, half of the batch else.
+    /// The number of segments that a super-segment may be cut into: any if the device splits it, half of the batch
+    /// else.
     pub(super) fn segments_max(&self) -> u32 {
         match self.device.capabilities().tso_max {
             0 => u32::try_from(self.iface.capacity() / 2).unwrap_or(u32::MAX).max(1),
@@ -93,8 +94,8 @@ impl<D: Device> Port<D> {
         Some(self.push_offloaded(Frame::with_extents(headers, payload, offload)?))
     }
 
-    /// Puts a frame into the batch, as it is if the device does what its offload asks for; else with its checksum filled in,
-    /// or cut into its segments. All of them or none: false if there is no room.
+    /// Puts a frame into the batch, as it is if the device does its offload; else with its checksum filled in, or cut
+    /// into its segments. All of them or none: false if there is no room.
     #[inline]
     pub(super) fn push_offloaded(&mut self, frame: Frame) -> bool {
         let plan = Plan::of(&frame, self.device.capabilities());
@@ -106,7 +107,7 @@ impl<D: Device> Port<D> {
         }
         for segment in segment::segments(&frame) {
             let segment = if plan == Plan::Nothing { segment::fill_checksum(segment) } else { Some(segment) };
-            // Whatever cannot be made into a frame was not one that could be sent: lost, as on a wire.
+            // A segment that cannot be made into a frame could not be sent: it is lost, as on a wire.
             segment.map(|segment| self.iface.push(segment));
         }
         true

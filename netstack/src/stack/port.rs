@@ -21,7 +21,7 @@ const DOWN_CHECK: Duration = Duration::from_millis(10);
 const UP_CHECK: Duration = Duration::from_millis(100);
 
 /// Room in the batch that only neighbour discovery and ICMP may use, so that a saturated port still answers its
-/// neighbours: a host that does not is forgotten by them.
+/// neighbours: they remove a host that does not.
 const RESERVED: usize = 16;
 
 /// A port of the stack.
@@ -32,7 +32,7 @@ pub(super) struct Port<D> {
     pub(super) iface: Interface,
 }
 
-/// What a port is apart from its device.
+/// A port apart from its device.
 #[derive(Debug)]
 pub(super) struct Interface {
     pub(super) addresses: Addresses,
@@ -167,7 +167,7 @@ impl Interface {
         Some(pushed)
     }
 
-    /// The same with a frame that leaves nothing to the device: the checksum that `offload` asks for is filled in.
+    /// The same with a frame that leaves nothing to the device: the checksum that `offload` requests is filled in.
     #[inline]
     pub(super) fn push_parts_summed(
         &mut self,
@@ -273,7 +273,7 @@ impl<D: Device> Port<D> {
         if iface.link.next_check <= now {
             let up = self.device.link_up();
             if up && !iface.link.up {
-                // Switches may have forgotten us, and there may be others than before.
+                // Switches may have lost our address, and there may be others than before.
                 iface.announce(counters);
             }
             counters.link_losses += u64::from(iface.link.up && !up);
@@ -324,7 +324,7 @@ impl<D: Device> Port<D> {
         self.iface.tx.is_empty() && !self.device.holds_extents()
     }
 
-    /// Which frames in flight may still refer to a sender's memory.
+    /// The state of frames in flight that may still refer to a sender's memory.
     pub(super) fn frames_out(&self) -> FramesOut {
         if self.device.holds_extents() {
             FramesOut::Held

@@ -26,18 +26,18 @@ pub(super) struct Inbound<'a> {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) protocol: Protocol,
-    /// Where the packet says so, in bytes from its beginning.
+    /// Offset of the protocol field in the packet, in bytes.
     pub(super) protocol_at: usize,
     pub(super) ecn: Ecn,
     /// Hops that it could still have taken.
     pub(super) ttl: u8,
     /// It is for a group of hosts, not for us alone.
     pub(super) to_group: bool,
-    /// What the packet carries; if there is a `rest`, its beginning, with the whole transport header.
+    /// The packet's payload; if there is a `rest`, its beginning, with the whole transport header.
     pub(super) payload: &'a [u8],
-    /// Further pieces of what it carries; TCP only.
+    /// Further pieces of the payload; TCP only.
     pub(super) rest: &'a [&'a [u8]],
-    /// What the device says about the transport checksum.
+    /// The device's result for the transport checksum.
     pub(super) checksum: RxChecksum,
     /// It was put together from fragments.
     pub(super) reassembled: bool,
@@ -45,7 +45,7 @@ pub(super) struct Inbound<'a> {
     pub(super) packet: &'a [u8],
 }
 
-/// What a port's frames are handed to.
+/// Takes a port's frames.
 #[derive(Debug)]
 pub(super) struct Receiver<'a, S> {
     pub(super) now: Instant,
@@ -65,7 +65,7 @@ pub(super) struct Receiver<'a, S> {
     pub(super) echo_replies: &'a mut VecDeque<ReceivedEcho>,
     pub(super) echo_requests: &'a mut VecDeque<ReceivedEcho>,
     pub(super) counters: &'a mut Counters,
-    /// Where frames in several pieces are put together, unless they are TCP's.
+    /// The buffer in which frames in several pieces are put together, unless they are TCP's.
     pub(super) linear: &'a mut Vec<u8>,
     pub(super) sink: &'a mut S,
 }
@@ -143,7 +143,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         Some((tag.ethertype(), tag.payload()))
     }
 
-    /// Takes in what a packet carries.
+    /// Hands a packet to its protocol.
     #[inline]
     pub(super) fn on_packet(&mut self, packet: &Inbound<'_>) {
         match packet.protocol {
@@ -162,8 +162,9 @@ impl<S: rud::Sink> Receiver<'_, S> {
         }
     }
 
-    /// Whether the packet's flow is another shard's. Devices deal fragments out by their addresses, since only the first
-    /// has ports: what is put together here need not be ours, and an answer to it would end the other shard's connection.
+    /// Whether the packet's flow is another shard's. Devices deal fragments out by their addresses, since only the
+    /// first has ports: a datagram put together here need not be ours, and an answer to it would end the other shard's
+    /// connection.
     #[cold]
     fn is_elsewhere(&self, packet: &Inbound<'_>) -> bool {
         let (Some((rss, shard)), Some([a, b, c, d])) = (self.rss, packet.payload.first_chunk()) else {
@@ -173,8 +174,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         rss.queue(source, SocketAddr::new(packet.destination, u16::from_be_bytes([*c, *d]))) != *shard
     }
 
-    /// Notes which station says that it has an address. Those of connections, sessions and gateways are not forgotten
-    /// for it.
+    /// Notes that a station claims an address. Entries of connections, sessions and gateways are not evicted for it.
     pub(super) fn observe(&mut self, address: IpAddr, station: Mac, for_us: bool) -> Observation {
         let Interface { neighbours, addresses, .. } = &mut *self.iface;
         let (tcp, rud) = (&*self.tcp, &*self.rud);

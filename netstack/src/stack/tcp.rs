@@ -1,4 +1,4 @@
-//! Where TCP meets IP: segments in, ICMP errors in, segments out.
+//! TCP over IP: segments in, ICMP errors in, segments out.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -31,7 +31,7 @@ const fn ip_len(remote: &IpAddr) -> usize {
     }
 }
 
-/// The TCP header at the front of a packet's payload, and what follows it; `None` if it is cut off.
+/// The TCP header at the front of a packet's payload, and the segment's payload; `None` if it is cut off.
 #[inline]
 fn split(payload: &[u8]) -> Option<(&[u8], &[u8])> {
     //= RFC 9293 section 3.1: the data offset counts 32-bit words.
@@ -50,7 +50,7 @@ fn checksum_ok(packet: &Inbound<'_>) -> bool {
 }
 
 impl<S: rud::Sink> Receiver<'_, S> {
-    /// Takes in a segment, whose checksum has not been looked at unless `packet.checksum` says so.
+    /// Takes in a segment. Its checksum was not checked unless `packet.checksum` says so.
     #[inline]
     pub(super) fn on_tcp(&mut self, packet: &Inbound<'_>) {
         let Some((header, payload)) = split(packet.payload) else {
@@ -80,8 +80,8 @@ impl<S: rud::Sink> Receiver<'_, S> {
         }
     }
 
-    /// Hears that a segment of ours did not get through. Anybody can send such a message: what it says about sequence
-    /// numbers has to be checked before it is believed.
+    /// Takes in an ICMP error about a segment of ours. Anybody can send such a message: its sequence number has to be
+    /// checked before it has an effect.
     pub(super) fn on_tcp_error(&mut self, error: &IcmpError<'_>) {
         let Some(([a, b, c, d, seq @ ..], _)) = error.transport_prefix.split_first_chunk::<8>() else {
             self.counters.rx_icmp_ignored += 1;
@@ -112,8 +112,8 @@ impl<S: rud::Sink> Receiver<'_, S> {
     }
 }
 
-/// On whose behalf a segment is sent. A SYN-ACK and a reset answer what anybody can have sent; all else is for a
-/// connection that both sides want.
+/// The requester that a segment is sent for. SYN-ACKs and resets answer segments that anybody can have sent; all others
+/// belong to a connection that both sides opened.
 fn asker(header: &[u8]) -> Requester {
     let flags = Flags(header.get(13).copied().unwrap_or(0));
     let answer = flags.contains(Flags::SYN.with(Flags::ACK)) || flags.contains(Flags::RST);
@@ -245,11 +245,11 @@ impl<D: Device> Stack<D> {
         &mut self.tcp
     }
 
-    /// Opens a TCP connection to `remote`, from `local` or from whichever address of ours and port suit; with
+    /// Opens a TCP connection to `remote`, from `local` or from a suitable address and port of ours; with
     /// [`StackConfig::rss`](super::StackConfig::rss) from a port whose answers arrive at this stack.
     ///
     /// # Errors
-    /// [`ConnectError`] says what cannot be.
+    /// [`ConnectError`] gives the reason.
     pub fn tcp_connect(
         &mut self,
         now: Instant,
@@ -267,7 +267,7 @@ impl<D: Device> Stack<D> {
     }
 
     //= RFC 9293 section 3.9.1.1, MUST-43: the user may name the local address; MUST-44: else the route to the peer does.
-    /// Where a connection to `remote` leaves from.
+    /// The local address and port of a connection to `remote`.
     fn tcp_source(&self, local: Option<SocketAddr>, remote: SocketAddr) -> Result<SocketAddr, ConnectError> {
         let remote_ip = remote.ip().to_canonical();
         let asked = local.unwrap_or(SocketAddr::new(any_for(remote_ip), 0));

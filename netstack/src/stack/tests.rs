@@ -296,7 +296,7 @@ fn a_link_is_followed_after_it_was_up() {
     let cut = Rc::new(Cell::new(false));
     let mut stack = stack_of(Cut(device, Rc::clone(&cut)), config(A));
     let mut millis = 0;
-    // What leaves within so many milliseconds.
+    // Frames that leave within so many milliseconds.
     let mut run = |stack: &mut Stack<Cut>, span: u64| {
         let mut frames = Vec::new();
         for _ in 0..span {
@@ -312,7 +312,7 @@ fn a_link_is_followed_after_it_was_up() {
     cut.set(true);
     assert!(run(&mut stack, 110).is_empty());
     assert_eq!(stack.counters().link_losses, 1);
-    // Nobody is asked for over a link that is down; the packet waits.
+    // No neighbour is requested over a link that is down; the packet waits.
     stack.ping(at_micros(310_000), B, 1, 1, b"held").unwrap();
     assert!(run(&mut stack, 6000).is_empty());
     cut.set(false);
@@ -557,7 +557,7 @@ fn packets_beyond_the_link_go_to_the_gateway() {
 #[test]
 fn arp_answers_probes_and_keeps_its_address() {
     let mut alone = Alone::new(config(A));
-    // A probe is answered, and teaches nothing.
+    // A probe is answered, and adds no entry.
     let answers = alone.exchange(Some(&arp_frame(request(Ipv4Addr::UNSPECIFIED, A))));
     let answer = arp::Repr::parse(&answers[0][14..]).unwrap();
     assert_eq!(

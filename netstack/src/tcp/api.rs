@@ -1,5 +1,5 @@
-//! What the upper layer and the stack see of TCP: names, errors, events, and the trait that the stack
-//! implements to send.
+//! TCP's interface to the upper layer and the stack: names, errors, events, and the trait that the stack implements to
+//! send.
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
@@ -84,7 +84,7 @@ pub enum Failure {
     },
 }
 
-/// Why a call on a connection did not do what it says.
+/// Why a call on a connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -109,7 +109,7 @@ pub enum ConnectError {
     /// The remote address cannot be connected to.
     #[error("{remote} does not name one host and port; connect to a unicast address and a port above 0")]
     BadRemote {
-        /// What was given.
+        /// The address given.
         remote: SocketAddr,
     },
     /// The local address is of another family, or the pair is in use.
@@ -155,24 +155,24 @@ pub enum ListenError {
     /// Another listener has the address.
     #[error("TCP {local}: another listener has this address; close it, or choose another port")]
     InUse {
-        /// What was asked for.
+        /// The local address requested.
         local: SocketAddr,
     },
     /// No port is free.
     #[error("TCP {local}: no port is free; close listeners, or name a port")]
     NoFreePort {
-        /// What was asked for.
+        /// The local address requested.
         local: SocketAddr,
     },
 }
 
-/// What has changed; the caller looks at the connection for more. Each change is reported once, in order.
+/// A change; the caller looks at the connection for more. Each change is reported once, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TcpEvent {
     /// A connection can be accepted.
     Acceptable(ListenerId),
-    /// A connection that this side asked for is established.
+    /// A connection that this side opened is established.
     Connected(ConnectionId),
     /// There is something to read: data, or the end of the data.
     Readable(ConnectionId),
@@ -188,7 +188,7 @@ pub enum TcpEvent {
     Closed(ConnectionId),
 }
 
-/// What a connection looks like at present.
+/// The present state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Info {
@@ -254,7 +254,7 @@ pub struct Info {
     pub bytes_received: u64,
 }
 
-/// What a sender does about losses and congestion.
+/// A sender's response to losses and congestion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Repair {
     /// Nothing has happened.
@@ -274,7 +274,7 @@ pub enum Repair {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sending {
-    /// What is being repaired.
+    /// The repair that is going on.
     pub repair: Repair,
     /// Segments that were sent and not acknowledged cumulatively.
     pub out: u32,
@@ -294,7 +294,7 @@ pub struct Sending {
     pub buffer_limited: Duration,
 }
 
-/// What the stack knows about a received segment beside its bytes.
+/// A received segment's metadata beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentMeta {
     /// The sender's address.
@@ -350,7 +350,7 @@ pub struct Segment<'a> {
     pub congestion_experienced: bool,
 }
 
-/// Where a segment goes, and how its IP header is marked.
+/// Addresses and ECN mark of a segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Destination {
     /// This side's address and port.
@@ -361,7 +361,7 @@ pub struct Destination {
     pub ect: bool,
 }
 
-/// What a path to a peer can carry.
+/// The limits of a path to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Path {
     /// Largest IP packet in bytes.
@@ -374,7 +374,7 @@ pub struct Path {
     pub max_segments: u32,
 }
 
-/// What became of an emitted segment.
+/// The outcome of emitting a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Emitted {
     /// It was sent (or lost like any packet: its neighbour does not answer).
@@ -387,7 +387,7 @@ pub enum Emitted {
 
 /// How the endpoint sends; the stack implements it over its ports.
 pub trait Emit {
-    /// What the path from `local` to `remote` can carry; `None` if there is no route.
+    /// The limits of the path from `local` to `remote`; `None` if there is no route.
     fn path(&mut self, local: IpAddr, remote: IpAddr) -> Option<Path>;
 
     /// The local address that packets to `remote` leave from; `None` if there is no route.
@@ -398,7 +398,7 @@ pub trait Emit {
     /// numbers follow; FIN and PSH stay on the last, CWR on the first.
     fn emit(&mut self, to: &Destination, header: &[u8], payload: &[Extent], segment_size: u16) -> Emitted;
 
-    /// The connection has sent all that it has: the implementation may flush what was emitted before
-    /// the sender updates its state. It may ignore the call: everything leaves when the poll ends.
+    /// The connection has sent all that it has: the implementation may flush the emitted frames before the sender
+    /// updates its state. It may ignore the call: everything leaves when the poll ends.
     fn flush_now(&mut self) {}
 }

@@ -1,4 +1,4 @@
-//! Where written bytes wait until they are acknowledged: blocks that all connections of an endpoint share.
+//! Memory of written bytes until they are acknowledged: blocks that all connections of an endpoint share.
 //!
 //! A connection that has nothing to send holds nothing. Written bytes go behind each other into the current block,
 //! whichever connection they are of, so that many small writes of many connections share one block, and the long
@@ -14,7 +14,7 @@ mod tests;
 /// Bytes of a block: a super-segment of the greatest length fits.
 const BLOCK: usize = 64 << 10;
 
-/// What a small write reserves, so that the next ones of the same connection follow on the same extent.
+/// Bytes that a small write reserves, so that the next ones of the same connection follow on the same extent.
 const RESERVE: usize = 256;
 
 /// Bytes of the current block that are written before its beginning is used again.
@@ -52,7 +52,7 @@ pub(crate) struct Memory {
     vacant: Vec<u32>,
     /// Blocks to fill next.
     free: Vec<u32>,
-    /// Blocks all of whose runs were released, which a frame may still refer to.
+    /// Blocks whose runs were all released, but which a frame may still refer to.
     resting: Vec<u32>,
     /// How many blocks may exist.
     limit: usize,

@@ -1,4 +1,4 @@
-//! What can be chosen: the options of a connection, and the limits of an endpoint.
+//! The options of a connection, and the limits of an endpoint.
 
 use core::time::Duration;
 
@@ -37,7 +37,7 @@ pub struct Options {
     pub timestamps: bool,
     /// Selective acknowledgement (RFC 2018).
     pub sack: bool,
-    /// Explicit congestion notification (RFC 3168), asked for and granted.
+    /// Explicit congestion notification (RFC 3168), requested and granted.
     pub ecn: bool,
     /// The congestion control.
     pub congestion: Algorithm,
@@ -45,7 +45,7 @@ pub struct Options {
     pub initial_window: u32,
     /// Spread segments over the round-trip time even if the congestion control does not ask for it.
     pub pacing: bool,
-    /// Keep-alive (RFC 9293 section 3.8.4), off by default as it asks.
+    /// Keep-alive (RFC 9293 section 3.8.4), off by default as required there.
     pub keep_alive: Option<KeepAlive>,
     /// How long data may stay unacknowledged before the connection fails (RFC 5482); `None`: until the
     /// retransmissions are used up (about 15 minutes).
@@ -56,22 +56,23 @@ pub struct Options {
     pub time_wait: Duration,
     /// How long a closed connection waits in FIN-WAIT-2 for the peer's FIN.
     pub fin_wait_2: Duration,
-    /// How long a closed connection is kept whose peer acknowledges nothing new, though it may answer: what was written is
-    /// then lost, and a reset says so. (RFC 9293 section 3.8.3 asks for 100 s of patience with a silent peer.)
+    /// How long a closed connection is kept whose peer acknowledges nothing new, though it may answer: its written
+    /// bytes are then lost, and a reset is sent. (RFC 9293 section 3.8.3 asks for 100 s of patience with a silent
+    /// peer.)
     pub orphan_timeout: Duration,
     /// Probe for a larger path MTU, and for a black hole, by segments of data (RFC 4821).
     pub mtu_probing: bool,
-    /// Repeat a tail-loss probe that nothing answers, after twice as long each time, and probe for a retransmission that
-    /// nothing answers. RFC 8985 section 7.3 forbids a second probe as long as one is out, so this is for peers of the same
-    /// network alone, where a time-out costs thousands of round trips.
+    /// Repeat an unanswered tail-loss probe, after twice as long each time, and probe for an unanswered retransmission.
+    /// RFC 8985 section 7.3 forbids a second probe as long as one is out, so this is for peers of the same network
+    /// alone, where a time-out costs thousands of round trips.
     pub repeat_tail_probes: bool,
-    /// The least MTU in bytes that an ICMP message is believed to report for an IPv4 path (RFC 5927 section 7.2); of IPv6 it
+    /// The least MTU in bytes that is accepted from an ICMP message for an IPv4 path (RFC 5927 section 7.2); of IPv6 it
     /// is 1280.
     pub min_path_mtu: u16,
 }
 
 impl Options {
-    /// For peers anywhere: what is safe on the Internet.
+    /// For peers anywhere: options that are safe on the Internet.
     pub fn internet() -> Self {
         Self {
             min_rto: Duration::from_millis(200),
@@ -103,8 +104,8 @@ impl Options {
         }
     }
 
-    /// For the hosts of a group, which all run this stack within one data centre: short time-outs, and buffers of what
-    /// 100 Gb/s carry in 80 us. Larger ones would only stand in queues, and fall out of the caches there. Tail-loss probes
+    /// For the hosts of a group, which all run this stack within one data centre: short time-outs, and buffers for 80
+    /// us of 100 Gb/s. Larger ones would only stand in queues, and fall out of the caches there. Tail-loss probes
     /// repeat.
     pub fn group() -> Self {
         Self {
@@ -126,7 +127,7 @@ impl Default for Options {
     }
 }
 
-/// When an idle connection's peer is asked whether it is still there.
+/// When an idle connection's peer is probed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
     /// Silence before the first probe (RFC 9293 section 3.8.4: two hours by default).
@@ -150,14 +151,14 @@ pub struct Config {
     pub max_connections: usize,
     /// Connections in TIME-WAIT at once; the oldest goes when there are more.
     pub max_time_wait: usize,
-    /// Connections at once that their users have closed and that still hold what was written; of more, those that have got
+    /// Connections at once that their users have closed and that still hold written bytes; of more, those that have got
     /// nothing through for long are reset. So are they when a writer finds no memory.
     pub max_orphans: usize,
     /// Half-open connections per listener; above, SYN cookies answer (RFC 4987 section 3.6).
     pub max_half_open: usize,
     /// Bytes of received data that all connections together may hold out of order or unread.
     pub max_receive_memory: usize,
-    /// Bytes that all connections together may hold of what was written and is not acknowledged.
+    /// Written and unacknowledged bytes that all connections together may hold.
     pub max_send_memory: usize,
     /// Challenge acknowledgements and other answers to unproven segments, per connection and second (RFC 5961 section
     /// 7), and as many answers to keep-alives.

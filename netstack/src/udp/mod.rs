@@ -12,7 +12,7 @@ use crate::time::Instant;
 #[cfg(test)]
 mod tests;
 
-/// Ports that are handed out when none is asked for (RFC 6335 section 6).
+/// Ports that are handed out when none is requested (RFC 6335 section 6).
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 49_152..=65_535;
 
 /// Names a socket. A handle of a closed socket names nothing.
@@ -22,7 +22,7 @@ pub struct UdpHandle {
     generation: u32,
 }
 
-/// What to send behind a header.
+/// The payload of a datagram to send.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// Bytes that are copied before the call returns.
@@ -59,7 +59,7 @@ impl Payload<'_> {
 pub struct Received {
     /// The datagram's length in bytes; more than the buffer's if it was cut.
     pub len: usize,
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
     /// The address of ours that it was sent to.
     pub local: IpAddr,
@@ -74,13 +74,13 @@ pub enum BindError {
     /// Another socket has the port.
     #[error("UDP {address}: the port is in use; close the other socket, or bind port 0 to get a free one")]
     InUse {
-        /// What was asked for.
+        /// The address requested.
         address: SocketAddr,
     },
     /// No port is free.
     #[error("UDP: no ephemeral port is free on {address}; close sockets that are no longer needed")]
     NoFreePort {
-        /// The address asked for.
+        /// The address requested.
         address: IpAddr,
     },
 }
@@ -103,15 +103,15 @@ impl Default for SocketConfig {
     }
 }
 
-/// What an ICMP error said about a datagram that was sent from a socket. It is not authenticated: anyone who knows a host's
+/// An ICMP error about a datagram that was sent from a socket. It is not authenticated: anyone who knows a host's
 /// addresses and ports can send one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketError {
-    /// What happened.
+    /// The error.
     pub kind: IcmpErrorKind,
-    /// To whom the datagram was sent.
+    /// The destination of the datagram.
     pub remote: SocketAddr,
-    /// From which address of ours.
+    /// The address of ours that it was sent from.
     pub local: IpAddr,
 }
 
@@ -183,7 +183,7 @@ impl Sockets {
         Ok(UdpHandle { index: index as u32, generation: self.slots[index].0 })
     }
 
-    /// Closes a socket; what waits in it is lost.
+    /// Closes a socket; its queued datagrams are lost.
     pub fn close(&mut self, handle: UdpHandle) {
         if let Some((generation, slot)) = self.slots.get_mut(handle.index as usize)
             && *generation == handle.generation
@@ -222,7 +222,7 @@ impl Sockets {
         self.socket(handle).map_or(0, |socket| socket.overflow)
     }
 
-    /// Takes what the latest ICMP error said about a datagram from the socket.
+    /// Takes the latest ICMP error about a datagram from the socket.
     pub fn take_error(&mut self, handle: UdpHandle) -> Option<SocketError> {
         self.socket_mut(handle)?.error.take()
     }
@@ -329,7 +329,7 @@ fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip(), address.port())
 }
 
-/// What became of a received datagram.
+/// The outcome of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Queued,

@@ -1,12 +1,12 @@
-//! Completion queues: what became of each work request.
+//! Completion queues: the outcome of each work request.
 
 use core::fmt;
 use std::sync::Arc;
 
 use super::{Context, VerbsError, sys};
 
-/// Where queue pairs report what is done. Of at least the depth asked for: more completions than it holds break it, so let it
-/// be the sum of what all its queue pairs may have posted and signalled.
+/// A queue of completions, shared by queue pairs and at least as deep as requested. More completions than it holds
+/// break it, so let its depth be the sum of all requests that its queue pairs may have posted and signalled.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     raw: Arc<sys::Queue>,
@@ -31,7 +31,7 @@ impl CompletionQueue {
         self.raw.depth()
     }
 
-    /// Fills `into` from its start with what is done, oldest first, and returns how many. Never blocks, never allocates.
+    /// Fills `into` from its start with completions, oldest first, and returns how many. Never blocks, never allocates.
     ///
     /// # Errors
     /// [`VerbsError::Call`] where the queue itself is broken (it overflowed, or the device is gone): its queue pairs have to
@@ -46,7 +46,7 @@ impl CompletionQueue {
     }
 }
 
-/// What became of one work request.
+/// The outcome of one work request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
     /// The request's own number.
@@ -55,7 +55,7 @@ pub struct Completion {
     pub qp: u32,
     /// Whether it succeeded, else why not.
     pub status: Status,
-    /// What was done; `None` after a failure, for which the interface does not say it.
+    /// The operation; `None` after a failure, for which the interface does not give it.
     pub opcode: Option<Opcode>,
     /// The immediate value that a receive came with, in host order.
     pub imm: Option<u32>,
@@ -85,7 +85,7 @@ impl Completion {
     }
 }
 
-/// What a completed request did.
+/// The operation of a completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Opcode {
     /// A message was sent.
@@ -167,12 +167,12 @@ pub enum Status {
     TagMatching,
     /// IBV_WC_TM_RNDV_INCOMPLETE.
     RendezvousIncomplete,
-    /// A number that this version does not know.
+    /// A number that this version does not support.
     Unknown(u32),
 }
 
 impl Status {
-    /// All that libibverbs 44 knows, in the order of their numbers.
+    /// All statuses of libibverbs 44, in the order of their numbers.
     pub(super) const ALL: [Self; 24] = [
         Self::Success,
         Self::LocalLength,
@@ -204,7 +204,7 @@ impl Status {
         Self::ALL.get(raw as usize).copied().unwrap_or(Self::Unknown(raw))
     }
 
-    /// What it means, and what to do about it.
+    /// The meaning, and the remedy.
     fn text(self) -> (&'static str, &'static str) {
         const BUG: &str = "this is a defect of the program: report it";
         const DEVICE: &str = "see the kernel's log (`dmesg`) and the device's counters, and connect anew";

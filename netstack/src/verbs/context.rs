@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::{VerbsError, device, sys};
 
-/// An opened device with a protection domain: what is made from one context can be used together. Cheap to clone; the device
-/// stays open until the last clone, region and queue is dropped.
+/// An opened device with a protection domain: objects made from one context can be used together. Cheap to clone; the
+/// device stays open until the last clone, region and queue is dropped.
 #[derive(Clone, Debug)]
 pub struct Context {
     domain: Arc<sys::Domain>,
@@ -16,7 +16,7 @@ impl Context {
     /// Opens device `name`, one of [`devices`](super::devices).
     ///
     /// # Errors
-    /// [`VerbsError::UnknownDevice`], and whatever keeps it from being opened, as for [`devices`](super::devices).
+    /// [`VerbsError::UnknownDevice`], and the reasons why it cannot be opened, as for [`devices`](super::devices).
     pub fn open(name: &str) -> Result<Self, VerbsError> {
         let list = device::list()?;
         let Some(found) = list.iter().find(|found| found.name == name) else {
@@ -50,7 +50,7 @@ impl Context {
     }
 }
 
-/// libibverbs tries several methods and returns the last one's error number, so the character device itself is asked.
+/// libibverbs tries several methods and returns the last one's error number, so the character device itself is tried.
 fn why_not_opened(found: &sys::ListedDevice, errno: sys::Errno) -> VerbsError {
     let path = format!("/dev/infiniband/{}", found.uverbs);
     match std::fs::OpenOptions::new().read(true).write(true).open(&path) {
@@ -62,7 +62,7 @@ fn why_not_opened(found: &sys::ListedDevice, errno: sys::Errno) -> VerbsError {
     }
 }
 
-/// What happened to a device, a port or a queue besides completions.
+/// An event of a device, a port or a queue besides completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AsyncEvent {
     /// This port can be used again.

@@ -1,4 +1,4 @@
-//! Which RDMA devices there are, and what their ports are like.
+//! RDMA devices and their ports.
 
 use super::{Context, Gid, GidKind, VerbsError, sys};
 
@@ -26,7 +26,7 @@ pub struct PortInfo {
     pub number: u8,
     /// Whether it can be used.
     pub state: PortState,
-    /// What it is plugged into.
+    /// The kind of network that it is plugged into.
     pub link_layer: LinkLayer,
     /// The local identifier that the subnet manager gave it; 0 on Ethernet.
     pub lid: u16,
@@ -66,12 +66,12 @@ impl PortState {
     }
 }
 
-/// What a port is plugged into.
+/// The kind of network that a port is plugged into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LinkLayer {
     /// Ethernet: RoCE (or iWARP).
     Ethernet,
-    /// InfiniBand; also what an old driver leaves unsaid.
+    /// InfiniBand; also if an old driver does not specify it.
     InfiniBand,
 }
 
@@ -111,9 +111,9 @@ pub(super) fn list() -> Result<Vec<sys::ListedDevice>, VerbsError> {
     }
 }
 
-/// Where the kernel lists its RDMA devices, whatever programs can do with them.
+/// The kernel's list of RDMA devices, usable by programs or not.
 const KERNEL_DEVICES: &str = "/sys/class/infiniband";
-/// Where ib_uverbs lists its character devices.
+/// The list of ib_uverbs' character devices.
 const CHARACTER_DEVICES: &str = "/sys/class/infiniband_verbs";
 
 fn entries(directory: &str) -> Vec<String> {
@@ -140,7 +140,7 @@ fn why_none(kernel: &[String], reachable: &[String]) -> VerbsError {
 }
 
 impl Context {
-    /// What the device and its ports are like now.
+    /// The present properties of the device and its ports.
     ///
     /// # Errors
     /// [`VerbsError::Call`] where the device does not answer.
@@ -183,7 +183,7 @@ fn gid(raw: &sys::RawGid) -> Option<Gid> {
     })
 }
 
-/// Bytes of `enum ibv_mtu`: 1 is 256, 5 is 4096; 0 for what is neither.
+/// Bytes of `enum ibv_mtu`: 1 is 256, 5 is 4096; 0 for other values.
 fn mtu_bytes(raw: u32) -> u32 {
     if (1..=5).contains(&raw) { 128 << raw } else { 0 }
 }

@@ -1,17 +1,17 @@
-//! What can go wrong with an RDMA device, and what to do about it.
+//! The errors of RDMA devices, and their remedies.
 
 use super::sys::{DmabufError, Errno};
 
 /// Why a device, a registration or a queue could not be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerbsError {
-    /// The kernel knows no RDMA device.
+    /// The kernel has no RDMA device.
     #[error(
         "no RDMA device; load the adapter's driver (mlx5_ib, irdma, ...) and ib_uverbs, or, on any Ethernet interface, \
          `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev INTERFACE`"
     )]
     NoDevice,
-    /// The kernel knows the device, libibverbs has no driver for it.
+    /// The kernel has the device, libibverbs has no driver for it.
     #[error(
         "libibverbs has no driver for RDMA device {device}; install ibverbs-providers, or what the adapter's vendor offers"
     )]
@@ -19,7 +19,7 @@ pub enum VerbsError {
         /// The device's name.
         device: String,
     },
-    /// The kernel knows the device, programs cannot reach it.
+    /// The kernel has the device, programs cannot reach it.
     #[error(
         "RDMA device {device} has no character device in /dev/infiniband; `modprobe ib_uverbs`, and in a container pass \
          /dev/infiniband in (`--device=/dev/infiniband`)"
@@ -31,7 +31,7 @@ pub enum VerbsError {
     /// There are devices, but none of that name.
     #[error("no RDMA device is called {name}; there are: {known}")]
     UnknownDevice {
-        /// The name asked for.
+        /// The name requested.
         name: String,
         /// The names there are, with a space between.
         known: String,
@@ -54,15 +54,15 @@ pub enum VerbsError {
     MemoryLock {
         /// The device's name.
         device: String,
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
         /// The limit in bytes.
         limit: u64,
         /// Bytes that this process has pinned already.
         pinned: u64,
     },
-    /// The kernel or the device is out of memory, or of memory regions; or the caller's range is not mapped, which the kernel
-    /// may not tell from that.
+    /// The kernel or the device is out of memory, or of memory regions; or the caller's range is not mapped, which the
+    /// kernel may not distinguish from that.
     #[error(
         "{device}: no memory to register {len} bytes; free memory, or register fewer and larger ranges (and see that the range \
          is mapped)"
@@ -70,7 +70,7 @@ pub enum VerbsError {
     OutOfMemory {
         /// The device's name.
         device: String,
-        /// Bytes asked for.
+        /// Bytes requested.
         len: usize,
     },
     /// A registration of no bytes.
@@ -97,10 +97,10 @@ pub enum VerbsError {
         device: String,
         /// Bytes of the range.
         len: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// The kernel does not know a range of another device's memory.
+    /// The kernel does not recognise a range of another device's memory.
     #[error(
         "{device}: {len} bytes of a GPU's memory were not registered by their address ({errno}); `modprobe nvidia_peermem` on this \
          host, and see that the NIC's driver was there before it"
@@ -110,13 +110,13 @@ pub enum VerbsError {
         device: String,
         /// Bytes of the range.
         len: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// A path MTU that InfiniBand does not have.
     #[error("{bytes} bytes are no path MTU; it is one of 256, 512, 1024, 2048 and 4096")]
     PathMtu {
-        /// What was given.
+        /// The size given.
         bytes: u32,
     },
     /// The peer's address has no neighbour on the link.
@@ -127,13 +127,13 @@ pub enum VerbsError {
     Unreachable {
         /// The device's name.
         device: String,
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
-    /// The kernel's routing could not be asked.
+    /// The kernel's routes could not be queried.
     #[error("the kernel's routes cannot be asked over netlink: {errno}; allow AF_NETLINK sockets")]
     Routing {
-        /// What the kernel said.
+        /// The kernel's error.
         errno: Errno,
     },
     /// Another call failed.
@@ -141,9 +141,9 @@ pub enum VerbsError {
     Call {
         /// The device's name, or "RDMA" where no device is meant.
         device: String,
-        /// The function of libibverbs and what it was to do.
+        /// The function of libibverbs and its purpose.
         call: &'static str,
-        /// What it returned.
+        /// Its error.
         errno: Errno,
     },
 }

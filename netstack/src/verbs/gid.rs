@@ -15,7 +15,7 @@ pub struct Gid {
     pub index: u8,
     /// The address.
     pub raw: [u8; 16],
-    /// What protocol packets from it take.
+    /// The protocol of packets from it.
     pub kind: GidKind,
     /// The network interface that it belongs to; InfiniBand proper has none.
     pub netdev: Option<String>,
@@ -30,7 +30,7 @@ pub enum GidKind {
     RoceV1,
     /// RDMA over UDP, port 4791.
     RoceV2,
-    /// A type that this version does not know.
+    /// A type that this version does not support.
     Unknown(u32),
 }
 
@@ -72,8 +72,8 @@ fn routable(raw: &[u8; 16]) -> Option<IpAddr> {
 /// from the first to the second through the first one's network interface. Where several do, the most specific route wins;
 /// then the order of `ours` and of `theirs`. `None` where no route leads there.
 ///
-/// The kernel is asked over rtnetlink for the matching entry of its routing tables, rules included. (A socket bound to the
-/// interface would not show it: IPv4 then takes any destination for a neighbour.)
+/// The kernel is queried over rtnetlink for the matching entry of its routing tables, rules included. (A socket bound
+/// to the interface would not show it: IPv4 then takes any destination for a neighbour.)
 ///
 /// # Errors
 /// [`VerbsError::Routing`] where this process may not use netlink.

@@ -1,4 +1,4 @@
-//! Registered memory: what a device may read and write, and peers through it.
+//! Registered memory, which a device may read and write, and peers through it.
 
 use core::fmt;
 use core::marker::PhantomData;
@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 
 use super::{Context, VerbsError, sys};
 
-/// What the device may do with memory, or a queue pair's peer through the queue pair. The device may always read it for this
-/// side's requests.
+/// The rights of the device to memory, or of a queue pair's peer through the queue pair. The device may always read it
+/// for this side's requests.
 ///
 /// ```
 /// use shouter_netstack::verbs::Access;
@@ -23,7 +23,7 @@ pub struct Access(u32);
 impl Access {
     /// Nothing but this side's sends and writes from it.
     pub const LOCAL_READ: Self = Self(0);
-    /// What this side reads from peers may be placed there.
+    /// Data that this side reads from peers may be placed there.
     pub const LOCAL_WRITE: Self = Self(1);
     /// Peers that know the key may write it.
     pub const REMOTE_WRITE: Self = Self(1 | 1 << 1);
@@ -144,10 +144,11 @@ impl Sge<'_> {
 
 /// Page-aligned memory of its own, zero at first, registered.
 ///
-/// Where it is registered for it, a peer (or an RDMA read of this side) may write to it at any time. The protocol above says
-/// when it may not: the caller of [`bytes`](Self::bytes) ensures that nothing writes there meanwhile. A peer that
-/// breaks the protocol can garble the bytes of this buffer while they are looked at, and no more; so what is read from it is checked as any
-/// input from the network is, once it is copied or the peer has lost its access. A vhost ring has the same rules.
+/// A peer (or an RDMA read of this side) may write to it at any time, if it is registered for that. The protocol above
+/// says when it may not: the caller of [`bytes`](Self::bytes) ensures that nothing writes there meanwhile. A peer that
+/// breaks the protocol can garble the bytes of this buffer while they are looked at, and no more; so data read from it
+/// is checked as any input from the network is, once it is copied or the peer has lost its access. A vhost ring has the
+/// same rules.
 #[derive(Debug)]
 pub struct Buffer {
     region: MemoryRegion,

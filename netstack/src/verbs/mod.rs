@@ -1,9 +1,9 @@
 //! RDMA verbs: queue pairs on RoCE v2 (and InfiniBand), through libibverbs.
 //!
 //! A thin safe layer. A [`Context`] is an opened device; memory is registered with it ([`Buffer`], [`MemoryRegion`]); a
-//! [`QueuePair`] carries requests to one peer, whose outcome a [`CompletionQueue`] reports. All of them keep what they depend
-//! on alive. Nothing here waits, and posting and polling do not allocate. Whatever both ends have to know of each other
-//! (queue pair numbers, GIDs, PSNs, addresses, keys) goes over a connection of the caller's own.
+//! [`QueuePair`] carries requests to one peer, whose outcome a [`CompletionQueue`] reports. All of them keep their
+//! dependencies alive. Nothing here waits, and posting and polling do not allocate. Both ends exchange queue pair
+//! numbers, GIDs, PSNs, addresses and keys over a connection of the caller's own.
 //!
 //! The library is linked dynamically: a program with this feature does not start on a host without `libibverbs.so.1` (Debian:
 //! libibverbs1). With it, but without a device, [`devices`] says what is missing.
@@ -45,11 +45,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is not supported
+//! # Not supported
 //!
-//! **Atomics, unreliable services, shared receive queues, memory windows, receives with memory, completion channels (who
-//! waits polls), rdma_cm.** InfiniBand proper, dma-bufs, and the memory of other devices by its address are written and have never run
-//! on hardware.
+//! **Atomics, unreliable services, shared receive queues, memory windows, receives with memory, completion channels
+//! (waiting is polling), rdma_cm.** InfiniBand proper, dma-bufs, and the memory of other devices by its address are
+//! written and have never run on hardware.
 
 mod completion;
 mod context;

@@ -1,4 +1,4 @@
-//! Reliable connected queue pairs: connected with what both ends exchange, then posted to.
+//! Reliable connected queue pairs: connected with parameters that both ends exchange, then posted to.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub struct QueuePair {
 impl Context {
     /// A queue pair whose sends and receives complete in `queue`.
     ///
-    /// If the device does not give as much inline data as wanted, it is asked for less, down to none.
+    /// If the device does not give as much inline data as wanted, less is requested, down to none.
     ///
     /// # Errors
     /// [`VerbsError::Call`] with `EINVAL` for a queue larger than the device has, or one of another context; with `ENOMEM`
@@ -95,7 +95,7 @@ impl QpState {
     }
 }
 
-/// Where the peer's port is.
+/// The address of the peer's port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// On Ethernet, by GIDs that [`route`](super::route) chose.
@@ -112,12 +112,12 @@ pub enum Destination {
     },
 }
 
-/// A connection: what the peer announced, and the options. The peer's must mirror it.
+/// A connection: the peer's parameters, and the options. The peer's own must mirror it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Our port.
     pub port: u8,
-    /// Where the peer's port is.
+    /// The address of the peer's port.
     pub destination: Destination,
     /// The number of the peer's queue pair.
     pub remote_qp: u32,
@@ -203,7 +203,7 @@ impl Connection {
 }
 
 impl Destination {
-    /// From what [`route`](super::route) chose.
+    /// From the result of [`route`](super::route).
     pub fn roce(our: &Gid, their: [u8; 16]) -> Self {
         Self::Roce { gid_index: our.index, gid: their }
     }
@@ -220,7 +220,7 @@ impl QueuePair {
         self.raw.max_inline()
     }
 
-    /// From RESET to INIT, at `port` (counted from 1); `access` is what the peer may do through this queue pair.
+    /// From RESET to INIT, at `port` (counted from 1); `access` has the peer's rights through this queue pair.
     ///
     /// # Errors
     /// [`VerbsError::Call`] with `EINVAL` in another state, or without such a port.
@@ -232,7 +232,8 @@ impl QueuePair {
     ///
     /// # Errors
     /// [`VerbsError::PathMtu`]; [`VerbsError::Unreachable`] where the peer's address has no neighbour entry in time (the
-    /// kernel tries for some seconds); [`VerbsError::Call`] with `EINVAL` in another state, or for what the device has not.
+    /// kernel tries for some seconds); [`VerbsError::Call`] with `EINVAL` in another state, or beyond the device's
+    /// limits.
     pub fn connect(&self, connection: &Connection) -> Result<(), VerbsError> {
         let target = connection.target()?;
         self.raw.ready_to_receive(&target).map_err(|errno| match errno.0 {
@@ -252,8 +253,8 @@ impl QueuePair {
         self.raw.fail().map_err(self.failed("ibv_modify_qp to ERROR"))
     }
 
-    /// Back to RESET, to start over. What is posted is forgotten, without completions; those that are in the completion queue
-    /// already may stay there (it depends on the driver), so poll until all that was posted is flushed first.
+    /// Back to RESET, to start over. Posted requests are dropped, without completions; completions that are in the
+    /// queue already may stay there (it depends on the driver), so poll until all posted requests are flushed first.
     ///
     /// # Errors
     /// [`VerbsError::Call`] where the device does not answer.
@@ -273,8 +274,8 @@ impl QueuePair {
         move |errno| VerbsError::call(&self.device, call, errno)
     }
 
-    /// Posts a receive for each number, without memory: what takes an RDMA write with immediate value, or an empty message.
-    /// Each of them uses one up.
+    /// Posts a receive for each number, without memory. An RDMA write with immediate value, or an empty message, uses
+    /// one up.
     ///
     /// # Errors
     /// [`PostError`], with how many were posted.
@@ -328,7 +329,7 @@ impl PostError {
     }
 }
 
-/// What to do.
+/// An operation of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Write to the peer's memory, without its notice.
@@ -366,7 +367,7 @@ pub enum Operation {
 pub struct WorkRequest<'m> {
     /// A number of the caller's, which its completion carries.
     pub wr_id: u64,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
     /// This side's memory.
     pub sges: Sges<'m>,

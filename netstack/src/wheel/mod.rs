@@ -135,7 +135,7 @@ impl<T> Wheel<T> {
         TimerKey { index, generation: self.entries[index as usize].generation }
     }
 
-    /// Stops a timer and gives back what it carried; `None` if it has fired or was cancelled before.
+    /// Stops a timer and returns its value; `None` if it has fired or was cancelled before.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let entry = self.entries.get(key.index as usize)?;
         if entry.generation != key.generation || entry.value.is_none() {
@@ -152,7 +152,7 @@ impl<T> Wheel<T> {
             .is_some_and(|entry| entry.generation == key.generation && entry.value.is_some())
     }
 
-    /// Advances the wheel to `now` and hands what each expired timer carried to `fire`, in the order of their ticks.
+    /// Advances the wheel to `now` and hands the value of each expired timer to `fire`, in the order of their ticks.
     /// Returns how many fired.
     pub fn expire(&mut self, now: Instant, mut fire: impl FnMut(T)) -> usize {
         let now = now.as_nanos() >> TICK_SHIFT;
@@ -221,7 +221,7 @@ impl<T> Wheel<T> {
     /// Appends an entry to the slot of its tick.
     fn link(&mut self, index: u32) {
         let entry = &self.entries[index as usize];
-        // What has passed fires at the present tick; what is beyond the horizon is looked at again there.
+        // A timer in the past fires at the present tick; one beyond the horizon is looked at again there.
         let tick = entry.tick.clamp(self.elapsed, self.elapsed.saturating_add(HORIZON));
         let differing = (tick ^ self.elapsed) | (SLOTS as u64 - 1);
         let level = ((63 - differing.leading_zeros()) / SLOT_BITS).min(LEVELS as u32 - 1);

@@ -71,7 +71,7 @@ fn the_end_of_time_is_not_an_overflow() {
     assert_eq!(early.len(), 1);
 }
 
-/// What a test does with the wheel, next to a sorted map that does the same.
+/// A step on the wheel, next to a sorted map that does the same.
 #[derive(Clone, Debug)]
 enum Step {
     Insert(u64),

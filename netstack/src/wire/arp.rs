@@ -11,10 +11,10 @@ pub const PACKET_LEN: usize = 28;
 /// Hardware type 1, protocol type 0x0800, lengths 6 and 4.
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
-/// What an ARP packet asks or says.
+/// The operation of an ARP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Who has the target's protocol address?
+    /// Requests the station of the target's protocol address.
     Request,
     /// The sender has it.
     Reply,
@@ -25,13 +25,13 @@ pub enum Operation {
 pub struct Repr {
     /// Question or answer.
     pub operation: Operation,
-    /// Who sends.
+    /// The sender's station.
     pub sender: Mac,
     /// Its address.
     pub sender_ip: Ipv4Addr,
-    /// Who is asked or answered; zero in a broadcast request.
+    /// The target's station; zero in a broadcast request.
     pub target: Mac,
-    /// The address asked for, or answered to.
+    /// The address requested; in a reply, the requester's.
     pub target_ip: Ipv4Addr,
 }
 

@@ -44,7 +44,7 @@ impl fmt::Display for Mac {
     }
 }
 
-/// What an Ethernet frame carries.
+/// The protocol of an Ethernet frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EtherType {
     /// IPv4 (0x0800).
@@ -117,7 +117,7 @@ impl<'a> Frame<'a> {
         Mac([a, b, c, d, e, f])
     }
 
-    /// What follows the header.
+    /// The payload's type.
     #[inline]
     pub fn ethertype(&self) -> EtherType {
         u16::from_be_bytes([self.header[12], self.header[13]]).into()
@@ -137,7 +137,7 @@ pub struct Repr {
     pub destination: Mac,
     /// The station that sends it.
     pub source: Mac,
-    /// What follows.
+    /// The payload's type.
     pub ethertype: EtherType,
 }
 

@@ -1,11 +1,11 @@
-//! What ICMP and ICMPv6 have in common: echo messages and errors as values.
+//! Common parts of ICMP and ICMPv6: echo messages and errors as values.
 
 /// Echo request or echo reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EchoKind {
-    /// Please send this back.
+    /// Data to be sent back.
     Request,
-    /// Here it is.
+    /// Data sent back.
     Reply,
 }
 
@@ -22,7 +22,7 @@ pub struct Echo<'a> {
     pub data: &'a [u8],
 }
 
-/// What an ICMP error says about a packet.
+/// The error in an ICMP message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// Not delivered; the code is that of the message, of ICMP or ICMPv6.
@@ -45,7 +45,7 @@ pub enum ErrorKind {
     ParameterProblem {
         /// Why (RFC 1122 section 3.2.2.5, RFC 4443 section 3.4).
         code: u8,
-        /// Where in the packet, in bytes from its beginning.
+        /// The position in the packet, in bytes from its beginning.
         pointer: u32,
     },
 }

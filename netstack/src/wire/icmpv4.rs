@@ -26,9 +26,9 @@ pub enum Message<'a> {
     Echo(Echo<'a>),
     /// Types 3, 11 and 12.
     Error {
-        /// What happened.
+        /// The error.
         kind: ErrorKind,
-        /// How the packet began that it happened to.
+        /// The beginning of the packet that caused it.
         quoted: &'a [u8],
     },
 }

@@ -27,22 +27,22 @@ pub mod unreachable {
 pub mod parameter {
     /// A header field that cannot be.
     pub const FIELD: u8 = 0;
-    /// A next header that this host does not know.
+    /// A next header that this host does not support.
     pub const NEXT_HEADER: u8 = 1;
-    /// An option that this host does not know, and must.
+    /// An option that this host does not support, and must.
     pub const OPTION: u8 = 2;
 }
 
-/// Who has the address? (RFC 4861 section 4.3)
+/// A request for the station of an address (RFC 4861 section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Solicitation {
-    /// The address asked for.
+    /// The address requested.
     pub target: Ipv6Addr,
-    /// The station that asks.
+    /// The station that requests it.
     pub source: Option<Mac>,
 }
 
-/// Who has an address (RFC 4861 section 4.4).
+/// The station of an address (RFC 4861 section 4.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advertisement {
     /// The address.
@@ -53,7 +53,7 @@ pub struct Advertisement {
     pub router: bool,
     /// It answers a solicitation.
     pub solicited: bool,
-    /// What was known before is to be replaced.
+    /// The entry known before is to be replaced.
     pub overriding: bool,
 }
 
@@ -64,9 +64,9 @@ pub enum Message<'a> {
     Echo(Echo<'a>),
     /// Types 1 to 4.
     Error {
-        /// What happened.
+        /// The error.
         kind: ErrorKind,
-        /// How the packet began that it happened to.
+        /// The beginning of the packet that caused it.
         quoted: &'a [u8],
     },
     /// Type 135.
@@ -81,7 +81,7 @@ impl<'a> Message<'a> {
     ///
     /// # Errors
     /// [`Malformed::Truncated`] if bytes are missing, [`Malformed::Checksum`], [`Malformed::Length`] for an option of
-    /// no length, [`Malformed::Unsupported`] for other types and for what neighbour discovery forbids.
+    /// no length, [`Malformed::Unsupported`] for other types and for messages that neighbour discovery forbids.
     pub fn parse(source: Ipv6Addr, destination: Ipv6Addr, bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, data) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed::Truncated)?;
         //= RFC 4443 section 2.3: the checksum covers the pseudo header too.
@@ -276,7 +276,7 @@ fn neighbour_message(
         out[26..].copy_from_slice(&mac);
         len = NEIGHBOUR_LEN;
     }
-    // What is not sent is zero, and adds nothing.
+    // Bytes that are not sent are zero, and add nothing.
     let sum = pseudo_header(source, destination, len).over(&out).finish();
     out[2..4].copy_from_slice(&sum.to_be_bytes());
     out

@@ -1,10 +1,10 @@
-//! What IPv4 and IPv6 have in common: protocol numbers, ECN, and a header of either version as bytes.
+//! Common parts of IPv4 and IPv6: protocol numbers, ECN, and a header of either version as bytes.
 
 use core::net::IpAddr;
 
 use super::{Malformed, ipv4, ipv6};
 
-/// What an IP packet carries (the IANA registry "Protocol Numbers", shared by both versions).
+/// The protocol of an IP packet's payload (the IANA registry "Protocol Numbers", shared by both versions).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// ICMP for IPv4 (1).
@@ -45,7 +45,7 @@ impl From<Protocol> for u8 {
     }
 }
 
-/// The fixed header of a packet of `version`, and what follows it.
+/// The fixed header of a packet of `version`, and the bytes that follow it.
 #[inline]
 pub(super) fn split_header<const LEN: usize>(
     bytes: &[u8],

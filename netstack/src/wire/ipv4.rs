@@ -78,7 +78,7 @@ impl<'a> Packet<'a> {
         u16::from_be_bytes([self.header[4], self.header[5]])
     }
 
-    /// Where a piece belongs in its datagram, in bytes; a multiple of eight.
+    /// The offset of a piece in its datagram, in bytes; a multiple of eight.
     #[inline]
     pub fn fragment_offset(&self) -> u16 {
         (u16::from_be_bytes([self.header[6], self.header[7]]) & 0x1fff) << 3
@@ -98,19 +98,19 @@ impl<'a> Packet<'a> {
         if self.options.is_empty() { sum.is_valid() } else { sum.over(self.options).is_valid() }
     }
 
-    /// Where the packet comes from.
+    /// The source address.
     #[inline]
     pub fn source(&self) -> Ipv4Addr {
         Ipv4Addr::new(self.header[12], self.header[13], self.header[14], self.header[15])
     }
 
-    /// Where it goes.
+    /// The destination address.
     #[inline]
     pub fn destination(&self) -> Ipv4Addr {
         Ipv4Addr::new(self.header[16], self.header[17], self.header[18], self.header[19])
     }
 
-    /// What it carries.
+    /// The payload's protocol.
     #[inline]
     pub fn protocol(&self) -> Protocol {
         self.header[9].into()
@@ -140,7 +140,7 @@ impl<'a> Packet<'a> {
         self.options
     }
 
-    /// What the packet carries.
+    /// The packet's payload.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
@@ -150,11 +150,11 @@ impl<'a> Packet<'a> {
 /// An IPv4 header without options as a value: a whole packet that must not be fragmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Where the packet comes from.
+    /// The source address.
     pub source: Ipv4Addr,
-    /// Where it goes.
+    /// The destination address.
     pub destination: Ipv4Addr,
-    /// What it carries.
+    /// The payload's protocol.
     pub protocol: Protocol,
     /// Hops it may take.
     pub ttl: NonZeroU8,

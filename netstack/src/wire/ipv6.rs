@@ -59,19 +59,19 @@ impl<'a> Packet<'a> {
         Ok(Self { header, payload })
     }
 
-    /// Where the packet comes from.
+    /// The source address.
     #[inline]
     pub fn source(&self) -> Ipv6Addr {
         address(self.header, 8)
     }
 
-    /// Where it goes.
+    /// The destination address.
     #[inline]
     pub fn destination(&self) -> Ipv6Addr {
         address(self.header, 24)
     }
 
-    /// What follows the fixed header: an extension header, or what the packet carries.
+    /// The type of the bytes behind the fixed header: an extension header or the payload's protocol.
     #[inline]
     pub fn next_header(&self) -> u8 {
         self.header[6]
@@ -89,7 +89,7 @@ impl<'a> Packet<'a> {
         self.header[0] << 4 | self.header[1] >> 4
     }
 
-    /// What follows the fixed header.
+    /// The bytes behind the fixed header.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
@@ -104,11 +104,11 @@ fn address(header: &[u8; HEADER_LEN], at: usize) -> Ipv6Addr {
 /// A fixed header as a value, without extension headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
-    /// Where the packet comes from.
+    /// The source address.
     pub source: Ipv6Addr,
-    /// Where it goes.
+    /// The destination address.
     pub destination: Ipv6Addr,
-    /// What follows the header.
+    /// The protocol of the bytes behind the header.
     pub next_header: Protocol,
     /// Hops it may take.
     pub hop_limit: NonZeroU8,

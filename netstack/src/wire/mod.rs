@@ -1,4 +1,4 @@
-//! Headers: checked views over bytes, and representations that can only hold what is valid.
+//! Headers: checked views over bytes, and representations that can only hold valid values.
 //!
 //! Each protocol comes at two levels. The *view* (`ethernet::Frame`, `ipv4::Packet`...) borrows bytes, checks once
 //! that the header is all there, and then reads fields without further checks. The *representation* (`Repr`) is a
@@ -49,7 +49,7 @@ pub enum Malformed {
         "the checksum does not match the bytes: they changed in transit; drop it, the sender will resend"
     )]
     Checksum,
-    /// An IPv4 fragment. Fragments are not reassembled.
-    #[error("an IPv4 fragment, which this stack does not reassemble; lower the sender's MTU to the path's")]
+    /// An IPv4 fragment, where only a whole packet will do.
+    #[error("an IPv4 fragment where only a whole packet will do; lower the sender's MTU to the path's")]
     Fragment,
 }

@@ -88,7 +88,7 @@ impl Held {
     const LATE: u16 = 1 << 15;
     const UNIT: u32 = 7;
 
-    /// So many nanoseconds, as the end can tell exactly or not.
+    /// `nanos` nanoseconds; `late`: the end cannot tell exactly.
     #[inline]
     pub const fn new(nanos: u64, late: bool) -> Self {
         let most = (Self::LATE - 1) as u64;
@@ -110,7 +110,7 @@ impl Held {
     }
 }
 
-/// What a datagram carries.
+/// The kinds of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramKind {
     /// A message: the body is the upper layer's header, the payload follows.
@@ -143,7 +143,7 @@ pub enum Malformed {
     /// Another version, or no RUD at all.
     #[error("not version 2 of RUD; run the same version on every host")]
     Version,
-    /// A kind of datagram that version 2 does not know.
+    /// A kind of datagram that version 2 does not have.
     #[error("unknown kind of RUD datagram")]
     Kind,
     /// The lengths in the header do not add up to the datagram's.
@@ -157,9 +157,9 @@ pub enum Malformed {
 /// The fixed header, without the CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the datagram carries.
+    /// The datagram's kind.
     pub kind: DatagramKind,
-    /// The sender asks for an acknowledgement without delay.
+    /// The sender requests an acknowledgement without delay.
     pub ack_request: bool,
     /// Bytes of body behind the fixed header, at most [`MAX_BODY`].
     pub body_len: u8,
@@ -173,7 +173,7 @@ pub struct Header {
     pub base_lag: u16,
     /// Every PSN before this one has arrived.
     pub cumulative: Psn,
-    /// Which 64-PSN word `sack` describes, counted from the word that `cumulative` lies in; below [`WORDS`].
+    /// The 64-PSN word that `sack` describes, counted from the word that `cumulative` lies in; below [`WORDS`].
     pub sack_word: u16,
     /// Bit i is set if PSN i of the described word has been consumed.
     pub sack: u64,
@@ -230,7 +230,7 @@ impl Header {
         Ok(header)
     }
 
-    /// The tag in `datagram`, whatever the rest of it is.
+    /// The tag in `datagram`, even if the rest of it is malformed.
     #[inline]
     pub fn tag_of(datagram: &[u8]) -> Option<u64> {
         datagram.first_chunk::<HEADER_LEN>().map(|fixed| u64_at(fixed, 8))
@@ -270,17 +270,17 @@ impl Header {
             .map(|bytes| u64::from_be_bytes(*bytes))
     }
 
-    /// Where the payload starts in the datagram.
+    /// The offset of the payload in the datagram.
     #[inline]
     pub fn payload_offset(&self) -> usize {
         HEADER_LEN + self.body_len as usize
     }
 }
 
-/// What became of the 64 PSNs of one word.
+/// The state of the 64 PSNs of one word.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Which word, counted from the one that the cumulative acknowledgement lies in.
+    /// The word, counted from the one that the cumulative acknowledgement lies in.
     pub word: u16,
     /// Bit i: PSN i of the word was consumed.
     pub received: u64,

@@ -238,7 +238,7 @@ pub struct UserTimeout {
     pub seconds: u32,
 }
 
-/// The options that this stack knows. Others are skipped.
+/// The options that this stack supports. Others are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Largest segment that the sender of the option can receive (RFC 9293 section 3.7.1); on SYN.
@@ -249,7 +249,7 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
-    /// What arrived out of order.
+    /// The ranges that arrived out of order.
     pub sack: SackBlocks,
     /// How long the sender keeps unacknowledged data.
     pub user_timeout: Option<UserTimeout>,
@@ -388,7 +388,7 @@ impl Header {
             window: half(14),
             urgent: half(18),
             options: match options {
-                // What every segment of an established connection with timestamps looks like (RFC 7323 appendix A).
+                // The layout of all segments of an established connection with timestamps (RFC 7323 appendix A).
                 &[1, 1, 8, 10, a, b, c, d, e, f, g, h] => Options {
                     timestamps: Some(Timestamps {
                         value: u32::from_be_bytes([a, b, c, d]),
@@ -471,7 +471,7 @@ impl Header {
         HeaderBytes { bytes, len: LEN as u8 }
     }
 
-    /// Writes what all headers have; `len` is the length with options.
+    /// Writes the fields of all headers; `len` is the length with options.
     #[inline]
     fn put_fixed(&self, bytes: &mut [u8; MAX_HEADER_LEN], len: usize) {
         bytes[0..2].copy_from_slice(&self.source_port.to_be_bytes());
@@ -491,7 +491,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Appends; what does not fit is left out (all options together take 40 bytes at most).
+    /// Appends a part, or leaves it out if it does not fit (all options together take 40 bytes at most).
     #[inline]
     fn put(&mut self, part: &[u8]) {
         if let Some(slot) = self.bytes.get_mut(self.len..self.len + part.len()) {

@@ -32,7 +32,7 @@ impl<'a> Datagram<'a> {
         Ok(Self { header, payload })
     }
 
-    /// The sender's port; zero if it wants no answer.
+    /// The sender's port; zero if no answer is expected.
     #[inline]
     pub fn source_port(&self) -> u16 {
         u16::from_be_bytes([self.header[0], self.header[1]])
@@ -65,7 +65,7 @@ impl<'a> Datagram<'a> {
             .is_valid()
     }
 
-    /// What the datagram carries.
+    /// The datagram's payload.
     #[inline]
     pub fn payload(&self) -> &'a [u8] {
         self.payload

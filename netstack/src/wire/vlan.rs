@@ -55,7 +55,7 @@ impl<'a> Tag<'a> {
         self.header[0] >> 5
     }
 
-    /// What follows the tag.
+    /// The payload's type.
     #[inline]
     pub fn ethertype(&self) -> EtherType {
         u16::from_be_bytes([self.header[2], self.header[3]]).into()
@@ -73,7 +73,7 @@ impl<'a> Tag<'a> {
 pub struct Repr {
     /// The virtual LAN.
     pub id: VlanId,
-    /// What follows the tag.
+    /// The payload's type.
     pub ethertype: EtherType,
 }
 

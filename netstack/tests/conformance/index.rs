@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::language::Scripts;
 use super::requirements::{REQUIREMENTS, Requirement};
 
-/// The text of `INDEX.md`, and what is wrong with it.
+/// The text of `INDEX.md`, and the faults found.
 pub(crate) fn generate(scripts: &Scripts) -> (String, Vec<String>) {
     let mut wrong = Vec::new();
     let mut by_requirement: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

@@ -90,7 +90,7 @@ impl Scripts {
         self.scenarios.push((file.to_owned(), found));
     }
 
-    /// The statements of a scenario, macros replaced by what they stand for.
+    /// The statements of a scenario, with macros expanded.
     pub(crate) fn statements(&self, scenario: &Scenario) -> Vec<Line> {
         let mut out = Vec::new();
         self.expand(&scenario.lines, &mut out, 0);

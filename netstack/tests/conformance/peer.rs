@@ -1,4 +1,4 @@
-//! The scripted peer's view of one connection, and what every segment of ours must keep to, whatever the script.
+//! The scripted peer's view of one connection, and the rules that every segment of ours must keep to, in any script.
 
 use core::net::SocketAddr;
 use std::collections::BTreeMap;
@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use shouter_netstack::tcp::ConnectionId;
 use shouter_netstack::wire::tcp::{Flags, Header};
 
-/// A byte of what we send, by its offset in the stream: known to both ends.
+/// A byte of our stream, by its offset: known to both ends.
 pub(crate) fn our_byte(offset: u64) -> u8 {
     (offset.wrapping_mul(131) ^ (offset >> 8)) as u8
 }
 
-/// A byte of what the peer sends.
+/// A byte of the peer's stream, by its offset.
 pub(crate) fn peer_byte(offset: u64) -> u8 {
     (offset.wrapping_mul(29) ^ (offset >> 7)) as u8 ^ 0x5a
 }
@@ -162,10 +162,10 @@ impl Flow {
         }
     }
 
-    /// Checks a segment of ours against what always holds, and takes note of it.
+    /// Checks a segment of ours against the invariants, and takes note of it.
     ///
     /// # Errors
-    /// What is wrong with it, and the rule.
+    /// The fault, and the rule.
     pub(crate) fn on_ours(&mut self, sent: &Sent) -> Result<(), String> {
         let header = &sent.header;
         let flags = header.flags;
@@ -286,7 +286,7 @@ impl Flow {
                     ),
                 )?;
             }
-            // What a SYN announces is not scaled and says little.
+            // The window in a SYN is not scaled and says little.
             if !syn || !self.scaling() {
                 self.edge = Some(
                     self.edge.map_or(edge, |b| if (edge.wrapping_sub(b) as i32) > 0 { edge } else { b }),

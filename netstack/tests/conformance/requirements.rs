@@ -4,7 +4,7 @@
 pub(crate) struct Requirement {
     /// The RFC's name for it.
     pub(crate) id: &'static str,
-    /// What it asks for.
+    /// The behaviour that it requires.
     pub(crate) what: &'static str,
     /// Why there is no scenario.
     pub(crate) elsewhere: Option<&'static str>,

@@ -18,7 +18,7 @@ use super::world::{PathState, World, address};
 /// The port that scripts listen on, and that the peer listens on when we connect.
 const SERVER_PORT: u16 = 80;
 
-/// What went wrong, and where.
+/// A failure, and its place.
 #[derive(Debug)]
 pub(crate) struct Problem {
     pub(crate) at: String,
@@ -102,7 +102,7 @@ impl Run {
         self.trace.push_back(line);
     }
 
-    /// The endpoint; it comes into being with the first statement that needs it.
+    /// The endpoint; it is made with the first statement that needs it.
     pub(crate) fn world(&mut self) -> &mut World {
         let mut config = self.config.clone();
         config.options = self.options.clone();
@@ -200,7 +200,7 @@ impl Run {
         let Some(world) = &mut self.world else { return Ok(()) };
         let Some(sent) = world.network.sent.pop_front() else { return Ok(()) };
         let text = self.describe(&sent);
-        // The rules that always hold say more than that the segment is not expected.
+        // A broken invariant says more than that the segment is not expected.
         let broken = match self.take_note(&sent) {
             Ok(()) => String::new(),
             Err(why) => format!("; it also breaks a rule: {why}"),
@@ -627,7 +627,7 @@ impl Run {
         Ok(())
     }
 
-    /// The header of a segment that the peer sends, before the flow knows of it.
+    /// The header of a segment that the peer sends, before the flow takes it in.
     pub(crate) fn on_peer(&mut self, header: &Header, len: u32) {
         self.flow().on_peer(header, len);
     }

@@ -14,7 +14,7 @@ use super::peer::Sent;
 /// A turn that takes more rounds than this hangs.
 const ROUNDS: usize = 10_000;
 
-/// What the script says of the way to the peer.
+/// The path to the peer, as the script sets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathState {
     Open,
@@ -22,7 +22,7 @@ pub(crate) enum PathState {
     NoRoute,
 }
 
-/// Records what is sent; splits it as a device does.
+/// Records emitted segments; splits them as a device does.
 pub(crate) struct Recorder {
     now: u64,
     pub(crate) path_state: PathState,
@@ -153,7 +153,7 @@ impl World {
         Instant::from_nanos(self.now)
     }
 
-    /// Lets the endpoint send all that it wants to.
+    /// Lets the endpoint send all that is due.
     pub(crate) fn pump(&mut self) -> Result<(), String> {
         self.network.now = self.now;
         for _ in 0..ROUNDS {

@@ -11,7 +11,7 @@ use world::{OPENED, Scenario, World};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What came out of a run in which all send at once.
+/// The results of a run in which all send at once.
 #[derive(Debug)]
 struct Outcome {
     drops: f64,

@@ -21,7 +21,7 @@ use shouter_netstack::time::Instant;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// What a frame costs on the line beside the UDP payload: Ethernet, IPv4 and UDP headers, preamble, check sequence, gap.
+/// A frame's bytes on the line beside the UDP payload: Ethernet, IPv4 and UDP headers, preamble, check sequence, gap.
 pub(crate) const OVERHEAD: usize = 14 + 20 + 8 + 8 + 4 + 12;
 /// The least time between two polls of a host; on average it is twice as long, by chance.
 const TURN: Duration = Duration::from_nanos(250);
@@ -29,7 +29,7 @@ const TURN: Duration = Duration::from_nanos(250);
 pub(crate) const OPENED: Instant = Instant::from_nanos(100_000);
 static BYTES: [u8; 9000] = [0x5a; 9000];
 
-/// What a run is like.
+/// The parameters of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) senders: usize,
@@ -43,7 +43,7 @@ pub(crate) struct Scenario {
 }
 
 impl Scenario {
-    /// So many senders over 100 Gb/s with 1 MB of buffer and 10 us.
+    /// `senders` senders over 100 Gb/s with 1 MB of buffer and 10 us.
     pub(crate) fn incast(senders: usize) -> Self {
         let port = LinkConfig { queue_frames: usize::MAX, queue_bytes: 1_000_000, ..LinkConfig::default() };
         Self { senders, mtu: 1500, port, rtt: Duration::from_micros(10), rud: Config::default(), seed: 1 }
@@ -75,7 +75,7 @@ impl Packet for Carried {
     }
 }
 
-/// Counts what arrives and what is released.
+/// Counts deliveries and releases.
 #[derive(Debug, Default)]
 pub(crate) struct App {
     pub(crate) bytes: Vec<u64>,
@@ -95,7 +95,7 @@ impl Sink for App {
     }
 }
 
-/// A host: an endpoint, and what it does.
+/// A host: an endpoint, and its traffic.
 #[derive(Debug)]
 pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
@@ -158,7 +158,7 @@ pub(crate) struct World {
     lines: Vec<Link<Carried>>,
     pub(crate) port: Link<Carried>,
     back: Link<Carried>,
-    /// What has reached each host and was not looked at.
+    /// Datagrams that have reached each host and were not looked at.
     inboxes: Vec<Vec<Carried>>,
     pub(crate) rng: SmallRng,
     /// Bytes in the port's queue, every turn in which anything happened.
@@ -247,7 +247,8 @@ impl World {
         self.hosts[self.scenario.senders].app.bytes[sender]
     }
 
-    /// Lets what has left the senders' lines enter the port, in its order, and sorts what has come back by its receiver.
+    /// Lets datagrams that have left the senders' lines enter the port, in order, and sorts those that have come back
+    /// by their receiver.
     fn carry(&mut self) {
         let mut entering = Vec::new();
         for line in &mut self.lines {

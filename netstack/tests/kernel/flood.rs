@@ -27,7 +27,7 @@ use super::run;
 
 const OURS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 2), 80);
 
-/// A hundred times what kept all others out when stations in use made room for addresses that are asked for.
+/// A hundred times the rate that kept all others out when stations in use made room for addresses being resolved.
 const RATE: u64 = 30_000;
 const SECONDS: u64 = 5;
 
@@ -132,13 +132,13 @@ fn flood(frames: &[[u8; FRAME_LEN]], rate: u64, stop: &AtomicBool) -> u64 {
             .collect();
         // SAFETY: the headers, and what they point to, live until the call returns, which only reads frames and address.
         let done = unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count as u32, 0) };
-        // What the queue does not take is due again.
+        // Frames that the queue does not take are due again.
         sent += done.max(0) as u64;
     }
     sent
 }
 
-/// Our end: takes every connection, and reads what comes.
+/// Our end: takes every connection, and reads its data.
 fn serve(mut stack: Stack<DpdkDevice>, stop: &AtomicBool, read: &AtomicU64) -> Stack<DpdkDevice> {
     let begun = std::time::Instant::now();
     stack.tcp_mut().listen(OURS.into(), 1024, None).unwrap();

@@ -1,4 +1,4 @@
-//! The Linux kernel as a peer, in a network namespace of each test's own: what two of our stacks agree on may still be wrong.
+//! The Linux kernel as a peer, in a network namespace of each test's own: two of our stacks may agree on a mistake.
 #![cfg(feature = "dpdk")]
 #![allow(unsafe_code, missing_docs)]
 
@@ -12,7 +12,8 @@ use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Port, PortConfi
 /// Set in the process that lives in the namespace.
 const CHILD: &str = "SHOUTER_TEST_IN_NAMESPACE";
 
-/// Runs `test`, which is called `name`, as root of a network namespace without interfaces, if the host can and `has` what it needs.
+/// Runs `test`, which is called `name`, as root of a network namespace without interfaces, if the host can and `has`
+/// all that it needs.
 fn in_namespace(name: &str, has: bool, test: fn()) {
     if std::env::var_os(CHILD).is_some() {
         return test();

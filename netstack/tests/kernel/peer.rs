@@ -49,7 +49,7 @@ impl Host {
     }
 }
 
-/// What would be there already, or not yet.
+/// The result of a call; `None` if it would block.
 fn ready<T>(result: std::io::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),

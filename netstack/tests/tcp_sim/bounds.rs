@@ -1,4 +1,4 @@
-//! What loss-based congestion control can reach, and that ours does.
+//! Bounds of loss-based congestion control, which ours reaches.
 
 use core::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Each controller on a path that a hundred packets fill: how much of the line and of the queue it takes, and what that loses.
+//! Each controller on a path that a hundred packets fill: the shares of the line and of the queue that it takes, and
+//! its losses.
 
 use core::time::Duration;
 use std::fmt::Write as _;

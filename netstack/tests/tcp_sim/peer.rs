@@ -1,4 +1,5 @@
-//! Against smoltcp, which shares no line with us: what it takes for a segment, we must build, and the other way round.
+//! Against smoltcp, which shares no line with us: we must build the segments that it takes, and take those that it
+//! builds.
 
 use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
@@ -105,7 +106,7 @@ fn from_ip(bytes: &[u8]) -> Segment {
     }
 }
 
-/// Byte `at` of what flows towards us or towards the peer.
+/// Byte `at` of the stream towards us or towards the peer.
 fn byte(at: usize, towards_us: bool) -> u8 {
     (at % 253) as u8 ^ if towards_us { 0x55 } else { 0 }
 }
@@ -298,8 +299,8 @@ impl Both {
 #[test]
 fn both_ways_through_bad_links_with_smoltcp() {
     // Replay one: SEED=17 cargo test -p shouter-netstack --test tcp_sim smoltcp
-    // No more seeds than these: smoltcp 0.12 stops its retransmission timer when it enters CLOSING, so what is lost
-    // behind its FIN then is lost for good (seed 254).
+    // No more seeds than these: smoltcp 0.12 stops its retransmission timer when it enters CLOSING, so data lost behind
+    // its FIN then is lost for good (seed 254).
     let only: Option<u64> = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in only.map_or(0..200, |seed| seed..seed + 1) {
         let link = LinkConfig {

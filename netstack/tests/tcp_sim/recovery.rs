@@ -1,4 +1,4 @@
-//! Single losses at chosen places, reordering, and what a recovery may cost.
+//! Single losses at chosen places, reordering, and the permitted cost of a recovery.
 
 use core::time::Duration;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -149,7 +149,7 @@ fn acknowledgements_that_are_lost_cost_no_delayed_acknowledgement() {
         world.hosts[0].apps[0].to_write = u64::MAX >> 8;
         world.run_to(world.now + 5 * MS);
         let (from, cut) = (world.now, MS / 5);
-        // All of them for a while: what is sent then to see what is the matter is a single segment in order.
+        // All of them for a while: the probe that follows is a single segment in order.
         world.links[1].rule = Some(Box::new(move |now, _| now > from + cut));
         world.run_to(from + cut);
         let before = world.received(0);
@@ -309,7 +309,7 @@ fn a_congestion_window_that_the_peers_window_limits_does_not_grow() {
         world.run_to(ms(3_000));
         let info = world.hosts[0].info(0);
         assert!(info.peer_window <= 100_000, "{algorithm:?}: {info:?}");
-        // What was acknowledged while the window was still in use may have doubled it once more.
+        // Bytes acknowledged while the window was still in use may have doubled it once more.
         assert!(info.congestion_window <= 200_000 + 1460 * 2, "{algorithm:?}: {info:?}");
     }
 }
@@ -324,7 +324,7 @@ fn a_way_that_becomes_longer_is_filled_again() {
         for link in &mut world.links {
             link.config.delay = 40 * MS;
         }
-        // BBR forgets the shorter time after ten seconds, and finds the rate by a quarter every few.
+        // BBR's shorter time expires after ten seconds, and it finds the rate by a quarter every few.
         world.run_to(ms(25_000));
         let before = world.received(0);
         world.run_to(ms(30_000));
@@ -338,7 +338,7 @@ fn a_path_that_carries_less_than_before_is_found_with_and_without_icmp() {
     const LESS: u16 = 1300;
     for reported in [true, false] {
         let mut world = warm(&options(ALL[1]), MS);
-        // What is too long: lost in silence, or with an error that quotes the first of it.
+        // Segments that are too long: lost in silence, or with an error that quotes the first of them.
         let too_long = Arc::new(OnceLock::new());
         let seen = Arc::clone(&too_long);
         world.links[0].rule = Some(Box::new(move |_, packet| {

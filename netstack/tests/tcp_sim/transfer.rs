@@ -14,7 +14,7 @@ use super::world::{World, ms};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What a transfer took.
+/// The results of a transfer.
 #[derive(Debug)]
 struct Outcome {
     took: Duration,

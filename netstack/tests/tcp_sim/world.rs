@@ -1,4 +1,4 @@
-//! Two endpoints and the path between them; what their applications do is in [`App`].
+//! Two endpoints and the path between them; [`App`] is an application on one of them.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -13,7 +13,7 @@ use shouter_netstack::time::Instant;
 use super::network::ethernet;
 use super::stream::{is_stream, stream};
 
-/// What an application does with its connection.
+/// An application's use of its connection.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) id: ConnectionId,
@@ -51,7 +51,7 @@ pub(crate) struct Host {
     pub(crate) endpoint: Endpoint,
     pub(crate) listener: Option<ListenerId>,
     pub(crate) apps: Vec<App>,
-    /// What accepted connections write.
+    /// The number of bytes that accepted connections write.
     pub(crate) answer: u64,
     pub(crate) reads: bool,
 }
@@ -199,7 +199,7 @@ impl World {
     }
 }
 
-/// So many milliseconds after the beginning.
+/// `ms` milliseconds after the beginning.
 pub(crate) fn ms(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(ms)
 }

@@ -20,7 +20,7 @@ pub(crate) const TURNS: usize = 100_000;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Between two looks at a device, which under emulation is a thread of the kernel that wants this core.
+/// A pause between two looks at a device, whose emulation is a kernel thread that needs this core.
 pub(crate) fn turn() {
     std::thread::sleep(Duration::from_micros(100));
 }
@@ -79,7 +79,8 @@ impl Side {
         self.connection = Some(connection);
     }
 
-    /// Both ends start over on the same queue pairs, with other PSNs. What the failure flushed is polled away.
+    /// Both ends start over on the same queue pairs, with other PSNs. Completions that the failure flushed are polled
+    /// away.
     pub(crate) fn meet_again(&mut self, other: &mut Self) {
         for (side, psn) in [(&mut *self, 0x10_0000), (&mut *other, 0x20_0000)] {
             if side.pair.state().unwrap() != QpState::Reset {

@@ -30,7 +30,7 @@ pub struct Bbr {
     model: Model,
     state: BbrState,
     phase: AckPhase,
-    /// Acknowledgements may still be of the probe.
+    /// Acknowledgements may still cover data of the probe.
     probe_samples: bool,
     window: u64,
     initial_window: u64,
@@ -38,10 +38,10 @@ pub struct Bbr {
     has_rtt: bool,
     /// The window before a recovery or ProbeRtt, to go back to.
     prior_window: u64,
-    /// Before the last loss: what an undo gives back.
+    /// The bounds before the last loss, which an undo restores.
     prior_bounds: [u64; 3],
     in_recovery: bool,
-    /// As much leaves as arrives: the first round of a recovery.
+    /// Packet conservation, in the first round of a recovery: as much leaves as arrives.
     conserving: bool,
     conserving_until: u64,
     idle_restart: bool,
@@ -89,7 +89,7 @@ impl Bbr {
         self.pacing_rate = rate.max(1);
     }
 
-    /// What the model allows in flight at a gain, with room for bursts.
+    /// Bytes that the model allows in flight at a gain, with room for bursts.
     fn inflight(&self, bw: u64, gain: u64) -> u64 {
         let bdp = self.model.bdp(bw).unwrap_or(self.initial_window);
         self.with_budget(percent(bdp, gain))
@@ -253,6 +253,6 @@ impl Controller for Bbr {
     }
 
     fn on_idle_restart(&mut self, _: Instant, _: Duration, _: Duration) {
-        // The pacing rate bounds what leaves after an idle time.
+        // The pacing rate bounds the burst after an idle time.
     }
 }

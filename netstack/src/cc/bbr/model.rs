@@ -1,4 +1,4 @@
-//! What BBR believes about the path: its rate, its round-trip time, and how much may be in flight on it.
+//! BBR's model of the path: its rate, its round-trip time, and how much may be in flight on it.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ const MIN_RTT_FILTER: Duration = Duration::from_secs(10);
 pub(super) const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 /// Rounds that the estimate of aggregation looks back, in two halves.
 const EXTRA_ACKED_HALF: u64 = 5;
-/// The share of losses above which as much in flight is too much, in percent.
+/// The loss rate above which too much is in flight, in percent.
 const LOSS_THRESHOLD: u64 = 2;
 /// Reduction on loss and headroom left for others, in percent.
 const BETA: u64 = 70;
@@ -123,7 +123,7 @@ impl Model {
         4 * self.mss
     }
 
-    /// The long-term bound less what is left for others to come up.
+    /// The long-term bound less headroom for other flows.
     pub(super) fn inflight_with_headroom(&self) -> u64 {
         if self.inflight_hi == NONE {
             return NONE;
@@ -200,14 +200,14 @@ impl Model {
         }
     }
 
-    /// Begins anew to look whether the rate grows beyond `bw`.
+    /// Restarts the check whether the rate grows beyond `bw`.
     pub(super) fn look_for_full_bw(&mut self, bw: u64) {
         self.full_bw = bw;
         self.full_bw_count = 0;
         self.full_bw_now = false;
     }
 
-    /// How much more is acknowledged at once than the rate explains.
+    /// Measures aggregation: the bytes acknowledged at once beyond those that the rate explains.
     //= draft-ietf-ccwg-bbr section 5.5.9
     fn observe_aggregation(&mut self, sample: &AckSample, window: u64) {
         if self.round_start {
@@ -230,7 +230,7 @@ impl Model {
         self.extra[0] = self.extra[0].max(extra);
     }
 
-    /// Forgets an aggregation that an idle time would look like.
+    /// Restarts the estimate of aggregation, so that an idle time is not taken for one.
     pub(super) fn restart_aggregation(&mut self, now: Instant) {
         self.extra_since = now;
         self.extra_delivered = 0;
@@ -303,7 +303,7 @@ impl Model {
         [self.bw_lo, self.inflight_lo, self.inflight_hi]
     }
 
-    /// Gives bounds back that were lowered for nothing.
+    /// Restores bounds that were lowered for nothing.
     pub(super) fn restore(&mut self, [bw_lo, inflight_lo, inflight_hi]: [u64; 3]) {
         self.bw_lo = self.bw_lo.max(bw_lo);
         self.inflight_lo = self.inflight_lo.max(inflight_lo);

@@ -1,4 +1,4 @@
-//! What BBR does at present, and when it does something else: Startup, Drain, the cycle of ProbeBW, and ProbeRtt.
+//! BBR's states and the transitions between them: Startup, Drain, the cycle of ProbeBW, and ProbeRtt.
 
 use core::time::Duration;
 
@@ -12,12 +12,12 @@ const STARTUP_LOSSES: u8 = 6;
 /// Rounds after which a flow probes at the latest, to live beside Reno.
 const LONGEST_CRUISE: u64 = 63;
 
-/// What BBR does at present.
+/// A state; ProbeBW has several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BbrState {
     Startup,
     Drain,
-    /// ProbeBW: drains what probing left in the queue.
+    /// ProbeBW: drains the queue that probing left.
     Down,
     Cruise,
     /// Fills the pipe for a round before it is probed.
@@ -61,16 +61,16 @@ impl BbrState {
     }
 }
 
-/// What the present acknowledgements measure.
+/// The data that the present acknowledgements cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AckPhase {
     Idle,
     Refilling,
-    /// Of what was sent before the probe.
+    /// Sent before the probe.
     Starting,
-    /// Of the probe.
+    /// Sent during the probe.
     Feedback,
-    /// Of what the probe left behind.
+    /// Left in flight when the probe ended.
     Stopping,
 }
 
@@ -215,7 +215,7 @@ impl Bbr {
         if self.up_acked >= step {
             let segments = self.up_acked / step;
             self.up_acked %= step;
-            // Not beyond what any window is clamped to.
+            // Not beyond the limit of every window.
             let grown = self.model.inflight_hi.saturating_add(segments.saturating_mul(self.model.mss));
             self.model.inflight_hi = grown.min(NONE - 1);
         }

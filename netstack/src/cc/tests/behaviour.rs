@@ -1,4 +1,4 @@
-//! What the RFCs ask of NewReno, CUBIC and DCTCP, an event at a time; and what all controllers have in common.
+//! The RFCs' requirements on NewReno, CUBIC and DCTCP, an event at a time; and properties common to all controllers.
 
 use core::time::Duration;
 

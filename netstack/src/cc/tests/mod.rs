@@ -1,4 +1,4 @@
-//! Controllers, one event at a time. What they do on a path is in tests/tcp_sim.
+//! Controllers, one event at a time. Tests of their behaviour on a path are in tests/tcp_sim.
 
 mod behaviour;
 

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::sys;
 
-/// Where root's DPDK programs keep what they share.
+/// Directory of the runtime files of root's DPDK programs.
 const SYSTEM: &str = "/var/run/dpdk";
 
 /// Least memory in MiB that DPDK starts with and a port still fits into.
@@ -51,10 +51,10 @@ pub enum EalError {
         what: &'static str,
         /// Its value.
         value: String,
-        /// What to write instead.
+        /// The advice: a value that DPDK takes.
         remedy: &'static str,
     },
-    /// Hugepages were asked for, and too few are free.
+    /// Hugepages were requested, and too few are free.
     #[error(
         "DPDK cannot start: {needed} free hugepages of 2 MiB are needed and there are {free}; as root: \
          `sysctl vm.nr_hugepages={needed}`, or set hugepages = false"
@@ -68,7 +68,7 @@ pub enum EalError {
     /// The EAL runs already, started with another configuration.
     #[error("DPDK runs already in this process, with {running:?}; use the same configuration everywhere")]
     Running {
-        /// What it was started with.
+        /// The configuration that it was started with.
         running: Box<EalConfig>,
     },
     /// `rte_eal_init` failed. It cannot be tried again in this process.
@@ -96,10 +96,10 @@ pub struct Eal {
 static EAL: Mutex<Option<&'static Eal>> = Mutex::new(None);
 
 impl Eal {
-    /// Starts DPDK, or returns the one that runs if `config` is what it was started with.
+    /// Starts DPDK, or returns the running instance if it was started with the same `config`.
     ///
-    /// `rte_eal_init` changes the CPU affinity of its caller, so it is called on a thread made for it. No root is
-    /// needed unless hugepages or PCI devices are asked for.
+    /// `rte_eal_init` changes the CPU affinity of its caller, so it is called on a thread made for it. Root is needed
+    /// only for hugepages or PCI devices.
     pub fn init(config: &EalConfig) -> Result<&'static Self, EalError> {
         let mut slot = EAL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(eal) = *slot {
@@ -123,7 +123,7 @@ impl Eal {
         Ok(eal)
     }
 
-    /// What it was started with.
+    /// The configuration that it was started with.
     pub fn config(&self) -> &EalConfig {
         &self.config
     }
@@ -133,7 +133,7 @@ impl Eal {
         self.process == std::process::id()
     }
 
-    /// What is built in and what this host has. Does not start DPDK.
+    /// Lists DPDK's version and drivers and the host's hugepages. Does not start DPDK.
     pub fn describe() -> Description {
         Description {
             version: sys::version(),
@@ -160,9 +160,9 @@ pub struct Description {
     pub running: bool,
 }
 
-/// Removes the directory that DPDK has made and, without a shared configuration, does not use. Those of an ordinary user
-/// lie in one called `dpdk`, which DPDK made as well, for this user alone; root's is the system's, and stays. What is in
-/// use is not empty, and is not removed.
+/// Removes the directory that DPDK has made and, without a shared configuration, does not use. An ordinary user's lies
+/// in a directory `dpdk`, which DPDK made as well, for this user alone; root's is the system's, and stays. A directory
+/// in use is not empty, and is not removed.
 fn remove_runtime_directory(directory: &Path) {
     let _ = fs::remove_dir(directory);
     if let Some(parent) =

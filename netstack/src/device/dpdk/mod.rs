@@ -29,11 +29,11 @@
 //! # Offloads
 //!
 //! A port that was opened with [`PortConfig::offload`] takes frames that leave their transport checksum out and
-//! super-segments of TCP, and hands over frames of up to 64 KiB, in pieces, that its peer or a NIC merged; [`Offloads`] has
-//! what each device can do. On an embedded link nothing is cut or summed at all: a super-segment crosses as one frame, and
-//! its receiver learns that the checksum was left out. Such a port gives up the vectorised receive path of virtio and uses
-//! larger buffers, so links that carry RUD alone are opened without. Offloads of NICs follow from what their drivers
-//! announce, and have been tried on none.
+//! super-segments of TCP, and hands over frames of up to 64 KiB, in pieces, that its peer or a NIC merged; [`Offloads`]
+//! lists each device's abilities. On an embedded link nothing is cut or summed at all: a super-segment crosses as one
+//! frame, and its receiver learns that the checksum was left out. Such a port gives up the vectorised receive path of
+//! virtio and uses larger buffers, so links that carry RUD alone are opened without. Offloads of NICs follow from their
+//! drivers' announcements, and have been tried on none.
 //!
 //! All unsafe code is in `sys`.
 

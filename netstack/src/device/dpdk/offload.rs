@@ -1,9 +1,9 @@
-//! What a port does for its frames besides moving them, and how that is settled with the driver.
+//! A port's offloads, and their negotiation with the driver.
 
 use super::sys::{Info, RxOffloads, TxOffloads};
 use super::{DeviceSpec, PortConfig};
 
-/// What a port does for its frames besides moving them, as negotiated with driver and peer.
+/// A port's offloads, as negotiated with driver and peer.
 ///
 /// | from, to | super-segments | checksums |
 /// |---|---|---|
@@ -19,19 +19,19 @@ pub struct Offloads {
     pub udp_checksum: bool,
     /// Super-segments are split, or passed whole. Of vhost it depends on the client.
     pub split: bool,
-    /// Checksums of what arrives are checked.
+    /// Checksums of received frames are checked.
     pub rx_checksum: bool,
     /// Frames longer than the MTU may arrive.
     pub merge: bool,
 }
 
-/// What the port is to do for its frames, and what that is called; `None` if they pass as they are.
+/// The offloads that the port is configured with, as flags and as a value; `None` if frames pass as they are.
 pub(super) fn negotiate(config: &PortConfig, info: &Info) -> Option<(RxOffloads, TxOffloads, Offloads)> {
     let is_vhost = matches!(config.device, DeviceSpec::Vhost(_));
     if !config.leaves_work() {
         return None;
     }
-    // vhost has neither bit: it passes on whatever its client takes.
+    // vhost has neither bit: it passes on the frames that its client takes.
     let tx = TxOffloads::TCP_CHECKSUM.and(TxOffloads::UDP_CHECKSUM).and(TxOffloads::TCP_SPLIT);
     let tx = info.tx_offloads(tx.and(TxOffloads::MULTI_SEGMENT));
     let rx = info.rx_offloads(RxOffloads::CHECKSUMS.and(RxOffloads::MERGE).and(RxOffloads::SCATTER));

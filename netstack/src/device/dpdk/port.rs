@@ -10,7 +10,7 @@ use super::socket::{close_client, is_served, not_yet, remove_stale_socket, serve
 use super::sys::{self, Duties, Errno, Setup, StartedPort};
 use super::{DeviceSpec, DpdkDevice, Eal};
 
-/// Ethernet header and two VLAN tags: what a frame has besides its IP packet.
+/// Ethernet header and two VLAN tags: a frame's overhead over its IP packet.
 const LINK_HEADER: u16 = 14 + 2 * 4;
 
 /// Largest IP packet on an embedded link.
@@ -37,15 +37,15 @@ pub enum Payload {
 /// How a port is opened.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// What it is made of.
+    /// The device to open.
     pub device: DeviceSpec,
     /// Largest IP packet in bytes.
     pub mtu: u16,
     /// Queue pairs. Both ends of an embedded link must have as many.
     pub queues: u16,
-    /// Descriptors of each ring: a power of two, adjusted to the driver's limits. 0: as many as keep the ring's
-    /// buffers well inside a processor's second-level cache, since what falls out of it is paid for twice (at MTU
-    /// 9000, payload in cache, a ring of 64 moved twice the frames of one of 256, and four times those of 1024).
+    /// Descriptors of each ring: a power of two, adjusted to the driver's limits. 0: as many as keep the ring's buffers
+    /// well inside a processor's second-level cache; data that falls out of it costs twice (at MTU 9000, payload in
+    /// cache, a ring of 64 moved twice the frames of one of 256, and four times those of 1024).
     pub ring_size: u16,
     /// MAC address; the driver's own if `None`.
     pub mac: Option<[u8; 6]>,
@@ -75,7 +75,7 @@ impl PortConfig {
         Self { device, mtu, queues: 1, ring_size: 0, mac: None, payload: Payload::Auto, offload: false }
     }
 
-    /// Whether checksums and splitting are left to the device. On those of the kernel, and on memif, nothing is.
+    /// Whether checksums and splitting are left to the device; never to devices of the kernel and memif.
     pub(super) fn leaves_work(&self) -> bool {
         self.offload
             && matches!(self.device, DeviceSpec::Vhost(_) | DeviceSpec::Virtio(_) | DeviceSpec::Pci(_))
@@ -84,7 +84,7 @@ impl PortConfig {
     /// Descriptors of each ring: a power of two.
     fn ring(&self) -> u16 {
         let fitting = match self.leaves_work() {
-            // What arrives while the thread is not running has no other place.
+            // Frames that arrive while the thread is not running have no other place.
             _ if matches!(self.device, DeviceSpec::AfXdp(_)) => XDP_RING,
             // Sent buffers come back at once, so that the length costs little; two ends that share a core need it.
             true => OFFLOAD_RING,
@@ -106,7 +106,7 @@ pub enum PortError {
     NotYet {
         /// The device.
         device: DeviceSpec,
-        /// What connecting said.
+        /// The error of `connect`.
         source: io::Error,
     },
     /// Another process serves this socket.
@@ -129,9 +129,9 @@ pub enum PortError {
     Socket {
         /// The device.
         device: DeviceSpec,
-        /// What was tried.
+        /// The step that failed.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A value that this device cannot take.
@@ -245,7 +245,7 @@ pub struct Port {
     shared: Arc<Shared>,
 }
 
-/// What the queues of a port share; the last one takes the port down.
+/// State that the queues of a port share; the last one takes the port down.
 #[derive(Debug)]
 pub(super) struct Shared {
     eal: &'static Eal,
@@ -301,7 +301,7 @@ impl Port {
         })?;
         let info = attached.info().map_err(attach)?;
         check_limit(device, "queues", config.queues, 1, info.max_queues())?;
-        // memif's largest frame is its `bsize`, whatever it says about its MTU, which it refuses to set.
+        // memif's largest frame is its `bsize`, regardless of the MTU that it reports, which it refuses to set.
         let is_memif = matches!(device, DeviceSpec::MemifServer(_) | DeviceSpec::MemifClient(_));
         // A packet socket's is a slot of its ring, while the driver reports 1514 bytes and refuses more.
         let fixed_mtu =
@@ -368,7 +368,7 @@ impl Port {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// What it was opened with.
+    /// The configuration that it was opened with.
     pub fn config(&self) -> &PortConfig {
         &self.shared.config
     }
@@ -410,7 +410,7 @@ impl Drop for Shared {
             None => mem::drop(started),
         }
         if let Some(path) = self.config.device.served_socket() {
-            // The driver removes it as a rule; what is absent need not be removed.
+            // The driver removes it as a rule, so it may be absent.
             let _ = fs::remove_file(path);
         }
     }
@@ -439,7 +439,7 @@ fn frame_room(config: &PortConfig) -> u16 {
         DeviceSpec::Virtio(_) => (frame + 12).next_multiple_of(64),
         // NICs take buffers in steps of 1 KiB; their frames carry a check sequence.
         DeviceSpec::Pci(_) => (frame + 4).next_multiple_of(1024),
-        // The driver wants a buffer for whatever a slot of its ring could hold.
+        // The driver requires a buffer as large as a slot of its ring.
         DeviceSpec::AfPacket(_) => u16::try_from(packet_slot(config)).unwrap_or(u16::MAX / 64 * 64),
         // XDP takes no chunks of less than 2048 bytes (XDP_UMEM_MIN_CHUNK_SIZE).
         DeviceSpec::AfXdp(_) => frame.next_multiple_of(64).max(2048),
@@ -447,15 +447,15 @@ fn frame_room(config: &PortConfig) -> u16 {
     }
 }
 
-/// Descriptors of each ring of an XDP socket, as the driver has them (ETH_AF_XDP_DFLT_NUM_DESCS) unless it is told
-/// otherwise; it keeps as many buffers ready for what may arrive, besides those of the rings.
+/// Descriptors of each ring of an XDP socket: the driver's default (ETH_AF_XDP_DFLT_NUM_DESCS). It keeps as many
+/// buffers ready for reception, besides those of the rings.
 const XDP_RING: u32 = 2048;
 
 /// Bytes of each ring of a packet socket, about.
 const PACKET_RING: u32 = 4 << 20;
 
-/// Bytes of a slot in a packet socket's ring: a power of two, so that slots fill blocks of whole pages; with 128 bytes for
-/// what the kernel writes in front of the frame (packet_mmap).
+/// Bytes of a slot in a packet socket's ring: a power of two, so that slots fill blocks of whole pages; with 128 bytes
+/// for the kernel's header in front of the frame (packet_mmap).
 fn packet_slot(config: &PortConfig) -> u32 {
     (u32::from(config.mtu) + u32::from(LINK_HEADER) + 128).next_power_of_two().max(2048)
 }
@@ -465,7 +465,7 @@ fn pool_size(config: &PortConfig) -> (u32, u16) {
     let queues = u32::from(config.queues);
     let ring = u32::from(config.ring());
     // As many frames may wait in the transmit ring as it has descriptors, each of as many buffers as a super-segment
-    // takes: if the pool ran dry, the driver would not be called any more to give back what was sent.
+    // takes: if the pool ran dry, the driver would not be called any more to give back sent buffers.
     let frame =
         if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(OFFLOAD_ROOM)) + 1 } else { 1 };
     let rings = if config.device.keeps_buffers() { (1 + frame) * ring } else { 0 };
@@ -498,7 +498,7 @@ fn device_arguments(config: &PortConfig, number: u32) -> (&'static str, String, 
             ("net_vhost", format!("iface={},queues={queues}{split}", path.display()))
         }
         DeviceSpec::Virtio(path) => {
-            // The vectorised receive path knows neither offloads nor frames in several buffers.
+            // The vectorised receive path supports neither offloads nor frames in several buffers.
             let way =
                 if config.offload { "mrg_rxbuf=1,in_order=0" } else { "mrg_rxbuf=0,in_order=0,vectorized=1" };
             (

@@ -21,7 +21,7 @@ const SUPER_SEGMENT: u32 = u16::MAX as u32;
 
 /// One queue pair of a [`Port`](super::Port), driven by one thread at a time.
 ///
-/// Nothing here waits: `transmit` takes what the ring has room for, `receive` what is there.
+/// Nothing here waits: `transmit` takes as many frames as the ring has room for, `receive` those that are there.
 #[derive(Debug)]
 pub struct DpdkDevice {
     // Dropped before the port that it belongs to.
@@ -31,7 +31,7 @@ pub struct DpdkDevice {
     asks_client: bool,
     capabilities: Capabilities,
     counters: DeviceCounters,
-    /// Frames that asked for more than the port offers.
+    /// Frames that requested more than the port offers.
     refused: u64,
 }
 
@@ -54,7 +54,7 @@ impl DpdkDevice {
         Some(Self { queue, shared: shared.clone(), asks_client, capabilities, counters, refused: 0 })
     }
 
-    /// Learns from the client whether it takes super-segments.
+    /// Queries whether the client takes super-segments.
     fn ask_client(&mut self) {
         let takes = self.queue.port().client_takes_super_segments();
         self.capabilities.tso_max = if takes { SUPER_SEGMENT } else { 0 };
@@ -83,7 +83,7 @@ impl Device for DpdkDevice {
         self.shared.mac
     }
 
-    /// May make a system call: ask now and then, not per burst.
+    /// May make a system call: call it now and then, not per burst.
     fn link_up(&mut self) -> bool {
         let up = self.queue.port().link_up();
         if self.asks_client && up {
@@ -127,7 +127,7 @@ impl Device for DpdkDevice {
 
     #[inline]
     fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
-        // What was taken and found no room goes out even if the stack has nothing more to send.
+        // Frames that were taken and found no room go out even if the stack has nothing more to send.
         self.queue.flush();
         let mut total = 0;
         while total < budget {
@@ -143,8 +143,8 @@ impl Device for DpdkDevice {
         total
     }
 
-    /// Asks the driver for what it lost: not for the hot path. Losses of a port of several queues are counted with
-    /// each of them.
+    /// Reads the driver's loss counters: not for the hot path. Losses of a port of several queues are counted with each
+    /// of them.
     fn counters(&self) -> DeviceCounters {
         let dropped = self.queue.oversized + self.queue.damaged + self.refused + self.queue.port().missed();
         DeviceCounters { dropped, ..self.counters }

@@ -14,11 +14,11 @@ use super::sys::{self, StartedPort};
 /// "Protocol wrong type for socket", errno(3).
 const EPROTOTYPE: i32 = 91;
 
-/// How long the other side of an embedded link may take to answer a farewell.
+/// Time that the other side of an embedded link has to answer when this side closes.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// Closes the client of an embedded link. vhost-user asks the server where its rings stand and waits for the answer; a
-/// server that was stopped gives none, so after a while the conversation is ended from here.
+/// Closes the client of an embedded link. vhost-user requests the positions of the rings from the server and waits for
+/// the reply; a server that was stopped sends none, so after a time-out this side shuts the socket down.
 pub(super) fn close_client(started: StartedPort, path: &Path) {
     thread::scope(|scope| {
         let (closed, wait) = mpsc::channel::<()>();
@@ -33,7 +33,7 @@ pub(super) fn close_client(started: StartedPort, path: &Path) {
     });
 }
 
-/// What an absent or a silent socket means to a client.
+/// The error of a client whose server's socket is absent or silent.
 pub(super) fn not_yet(device: &DeviceSpec, source: io::Error) -> PortError {
     let device = device.clone();
     match source.kind() {
@@ -45,7 +45,8 @@ pub(super) fn not_yet(device: &DeviceSpec, source: io::Error) -> PortError {
 /// Whether a process has the socket open: connects, and hangs up.
 pub(super) fn is_served(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
-        // memif's are of type SOCK_SEQPACKET: the kernel says so only of a socket that a process holds open (unix(7)).
+        // memif's sockets are of type SOCK_SEQPACKET: the kernel returns this only for one that a process holds open
+        // (unix(7)).
         Err(e) if e.raw_os_error() == Some(EPROTOTYPE) => Ok(()),
         other => other.map(drop),
     }

@@ -1,4 +1,4 @@
-//! What a port is made of, as text: `kind:argument`.
+//! A port's device as text: `kind:argument`.
 
 use core::fmt;
 use core::str::FromStr;
@@ -30,7 +30,7 @@ pub enum DeviceSpec {
     Tap(String),
     /// `ring`: every frame sent comes back.
     Ring,
-    /// `null`: frames sent vanish; empty frames of 64 bytes arrive whenever asked.
+    /// `null`: frames sent vanish; empty frames of 64 bytes arrive at every receive.
     Null,
     /// `pci:DDDD:BB:DD.F`: a NIC bound to vfio-pci (or uio).
     Pci(String),
@@ -188,7 +188,7 @@ impl DeviceSpec {
         !self.reads_any_address()
     }
 
-    /// Whether the only station at the other end is the peer, so that no MAC filter needs to know our address.
+    /// Whether the only station at the other end is the peer, so that no MAC filter needs our address.
     pub(super) fn is_point_to_point(&self) -> bool {
         matches!(
             self,
@@ -201,7 +201,7 @@ impl DeviceSpec {
         )
     }
 
-    /// What a failure to attach most often means for this kind of device.
+    /// Advice for the most common cause of a failure to attach this kind of device.
     pub(super) fn remedy(&self) -> &'static str {
         match self {
             Self::Vhost(_) | Self::MemifServer(_) => "check that the socket's directory can be written",

@@ -7,7 +7,7 @@ use crate::time::Instant;
 
 const FRAMES: usize = 4_000;
 
-/// Sends numbered frames, each with an extent of 200 bytes, and returns what arrives, in order.
+/// Sends numbered frames, each with an extent of 200 bytes, and returns those that arrive, in order.
 fn run(config: FaultConfig) -> (Vec<Vec<u8>>, Fault<Loopback>) {
     let (a, mut b) = Loopback::pair(1500, 64);
     let mut a = Fault::new(a, config).unwrap();

@@ -49,7 +49,7 @@ fn sent(v6: bool, id: u16, header: &Header, payload: &[u8]) -> Vec<u8> {
     let ip = IpHeader::new(source, destination, Protocol::Tcp, len, Ecn::Ect0).unwrap();
     let mut ip = ip.as_bytes().to_vec();
     set_id(&mut ip, id);
-    // The sum that the reader of the segment will make, over bytes: nothing of the code under test.
+    // The receiver's sum over the segment's bytes, without the code under test.
     let mut pseudo = match (source, destination) {
         (IpAddr::V4(a), IpAddr::V4(b)) => [a.octets(), b.octets()].concat(),
         (IpAddr::V6(a), IpAddr::V6(b)) => [a.octets(), b.octets()].concat(),
@@ -120,7 +120,7 @@ fn bytes(frame: &Frame) -> Vec<u8> {
     frame.pieces().collect::<Vec<_>>().concat()
 }
 
-/// Cuts the super-segment and compares it with what would have been sent without it.
+/// Cuts the super-segment and compares it with the segments sent without it.
 fn check(v6: bool, seq: u32, len: usize, size: u16, cuts: &[usize], flags: Flags, timestamps: bool) {
     let payload = memory(len);
     let id = 0xfffe;
@@ -167,7 +167,7 @@ proptest! {
         flags: u8,
         timestamps: bool,
     ) {
-        // The flags that change nothing about what a segment is.
+        // Any flags but SYN, which makes a segment another kind.
         prop_assume!(len / usize::from(size) < 300);
         check(v6, seq, len, size, &cuts, Flags(flags & !Flags::SYN.0), timestamps);
     }
@@ -207,7 +207,7 @@ fn offloads_whose_headers_are_not_there_are_refused() {
     ] {
         assert!(make(bad).is_none(), "{bad:?}");
     }
-    // With payload behind the header only a checksum can be asked for.
+    // With payload behind the header only a checksum can be requested.
     let inline = |segment_size| {
         let offload = Offload { segment_size, ..good };
         Frame::with_extents(&[frame.header(), b"payload"], &[], offload).is_some()

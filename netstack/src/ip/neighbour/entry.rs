@@ -20,7 +20,7 @@ pub(super) enum EntryState {
     },
     /// Not confirmed lately, and not used since.
     Stale(Mac),
-    /// It is used, and will be asked for unless progress above proves it.
+    /// In use; a request verifies it unless progress above does.
     Delay {
         mac: Mac,
         until: Instant,
@@ -46,7 +46,7 @@ pub(super) enum Budget {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) state: EntryState,
-    /// The most important one who ever asked.
+    /// The most important requester so far.
     pub(super) requester: Requester,
     /// When it was learned, confirmed or found in use: the oldest goes first.
     pub(super) since: Instant,
@@ -83,7 +83,7 @@ impl Entry {
     }
 }
 
-/// What one IP version has of each budget.
+/// One IP version's entries, packets and rate, each with a budget.
 #[derive(Debug)]
 pub(super) struct Family {
     /// Entries in the order in which they make room.

@@ -78,7 +78,7 @@ fn a_station_in_use_is_probed_and_forgotten_when_it_falls_silent() {
     assert_eq!(asked(&mut cache, secs(1)), [alone], "one packet is not enough");
     assert_eq!(cache.resolve(secs(1), to, Requester::User), Resolution::Station(MAC), "but used meanwhile");
     assert_eq!(cache.observe(secs(2), to, MAC, true, &|_| false), Observation::Confirmed);
-    // Its lifetime is over: who uses it resolves it again, and only then it is asked for.
+    // Its lifetime is over: requests begin only once a user resolves it again.
     let generation = cache.generation();
     assert_eq!(asked(&mut cache, secs(61)), []);
     assert_eq!(cache.generation(), generation);
@@ -110,12 +110,12 @@ fn progress_above_takes_the_place_of_an_answer() {
     assert_eq!(asked(&mut cache, secs(10)).len(), 1);
     cache.observe(secs(10), to, MAC, true, &|_| false);
     assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
-    // What was in flight when the answer came says nothing of it.
+    // Packets in flight when the answer came do not prove it.
     cache.confirm(secs(10), to);
     assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
     cache.confirm(secs(10) + Duration::from_millis(500), to);
     assert_eq!(cache.awaits_proof(|| Some(to)), None);
-    // All answers are lost: as long as there is progress, the station is not given up, nor asked for.
+    // All answers are lost: as long as there is progress, the station is neither given up nor requested.
     for minute in 1..10 {
         let now = secs(10 + 61 * minute);
         assert_eq!(asked(&mut cache, now), []);
@@ -145,7 +145,7 @@ fn a_static_neighbour_stays_and_a_moved_one_is_followed_after_a_question() {
     cache.observe(secs(0), moved, MAC, true, &|_| false);
     assert_eq!(cache.resolve(secs(0), moved, Requester::User), Resolution::Station(MAC));
     let generation = cache.generation();
-    // A contradiction: nothing changes, everybody is asked, once.
+    // A contradiction: nothing changes but one request to all stations.
     for _ in 0..3 {
         assert_eq!(cache.observe(secs(5), moved, other, true, &|_| false), Observation::Doubted);
     }
@@ -289,7 +289,7 @@ fn a_flood_of_claims_displaces_only_claims() {
     assert_eq!(cache.generation(), generation, "nobody kept what was forgotten");
     assert_eq!((100..5000).filter(|number| cache.knows(host(*number))).count(), 13);
     assert_eq!(cache.next_deadline(), Some(secs(1)), "claims are not verified until they matter");
-    // Those that are needed are remembered above the budget if all others are in use.
+    // Needed ones are kept above the budget if all others are in use.
     let all = |_| true;
     for number in 5000..5100 {
         cache.resolve(secs(2), host(number), Requester::Session);
@@ -297,7 +297,7 @@ fn a_flood_of_claims_displaces_only_claims() {
     }
     assert!((5000..5100).all(|number| cache.knows(host(number))));
     assert_eq!(cache.observe(secs(3), host(6000), MAC, true, &all), Observation::Ignored);
-    // And forgotten when they are unused.
+    // And evicted when they are unused.
     for number in 5100..5200 {
         cache.resolve(secs(4), host(number), Requester::User);
         cache.observe(secs(4), host(number), MAC, true, &|_| false);

@@ -147,7 +147,8 @@ fn fragments_that_never_become_whole_do_not_grow_it() {
 }
 
 proptest! {
-    /// Cut anywhere, in any order: whole exactly once, and the same as before. Whatever else comes, nothing leaks.
+    /// Cut anywhere, in any order: whole exactly once, and the same as before. With any noise in between, nothing
+    /// leaks.
     #[test]
     fn any_cut_in_any_order_is_put_together(
         units in 1usize..60, tail in 1usize..9, cuts in proptest::collection::vec(1usize..60, 0..10),

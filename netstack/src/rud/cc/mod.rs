@@ -1,7 +1,7 @@
 //! Congestion control (spec.md section 7): how many datagrams may be on the wire, and how far apart they leave.
 //!
-//! [`Signals`] makes of acknowledgements what they say of the network: the time that it took, and marks. A [`Controller`] answers
-//! with a window and a distance between datagrams, which [`Pace`] keeps. It sends nothing and detects no loss.
+//! [`Signals`] derives the network's delay and marks from acknowledgements. A [`Controller`] answers with a window and
+//! a distance between datagrams, which [`Pace`] keeps. It sends nothing and detects no loss.
 
 mod pace;
 mod signals;
@@ -15,7 +15,7 @@ pub(super) use swift::Swift;
 
 use super::recovery::NEVER;
 
-/// What an acknowledgement says that settled something. Times are nanoseconds.
+/// An acknowledgement that settled something. Times are nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
     /// When it came.
@@ -28,7 +28,7 @@ pub(super) struct AckSample {
     pub(super) spurious: u32,
     /// When the youngest transmission was sent that it shows to have arrived; `NEVER` if it shows none.
     pub(super) sent_at: u64,
-    /// What the network took at least for a datagram and its acknowledgement; `NEVER` if it does not say.
+    /// The least time that the network took for a datagram and its acknowledgement; `NEVER` if that is not known.
     pub(super) delay: u64,
     /// The least that the network has taken lately; `NEVER` if that is not known.
     pub(super) base: u64,
@@ -47,7 +47,7 @@ pub(super) trait Controller {
     /// Something was settled.
     fn on_acked(&mut self, sample: &AckSample);
 
-    /// So many datagrams were declared lost.
+    /// `count` datagrams were declared lost.
     fn on_lost(&mut self, count: u32);
 
     /// A retransmission time-out: nothing is known of the path any more.

@@ -34,8 +34,8 @@ impl Pace {
         self.waited
     }
 
-    /// A datagram left, and the next may `gap` later. What a sender that polls every `interval` missed since it polled last,
-    /// it may send now.
+    /// A datagram left, and the next may `gap` later. A sender that polls every `interval` may make up for the time
+    /// since its last poll.
     #[inline]
     pub(in crate::rud) fn on_sent(&mut self, now: u64, gap: u64, interval: u64) {
         //= rud/spec.md section 7.5

@@ -1,9 +1,9 @@
-//! What acknowledgements say of the network: the time that it took, and marks (spec.md sections 7.1 and 7.2).
+//! The network's delay and marks, read from acknowledgements (spec.md sections 7.1 and 7.2).
 
 use super::NEVER;
 use crate::wire::rud::{Header, Held};
 
-/// The least time is that of so many nanoseconds, and of as many before: routes change.
+/// Period of the least time, in nanoseconds. It is that of the present period and the one before, for routes change.
 const PERIOD: u64 = 30_000_000_000;
 
 /// The echo that was read, and the least time. `base` is the smaller of the two.
@@ -17,12 +17,12 @@ pub(in crate::rud) struct Signals {
     period_ends: u64,
 }
 
-/// What one acknowledgement says.
+/// The signals of one acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rud) struct Signal {
-    /// Marks beyond those that were known of.
+    /// Marks that were not known of before.
     pub(in crate::rud) marked: u32,
-    /// What the network took at least; `NEVER` if that is not known.
+    /// The least time that the network took; `NEVER` if that is not known.
     pub(in crate::rud) delay: u64,
     /// The least that it has taken lately; `NEVER` if that is not known.
     pub(in crate::rud) base: u64,

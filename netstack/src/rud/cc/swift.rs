@@ -19,7 +19,7 @@ const LEAST: u64 = ONE / 16;
 /// The longest queue that is aimed at, in nanoseconds, before it is scaled.
 const LONGEST_QUEUE: u64 = 100_000;
 
-/// A queue of so many times the aim does not come within one round.
+/// A queue of this many times the aim does not build up within one round.
 const DOUBTFUL: u64 = 16;
 
 /// Rounds without a queue after which the window grows faster.
@@ -28,7 +28,7 @@ const CALM: u32 = 4;
 /// A round's losses are judged over at least this many datagrams, for a share of fewer says little.
 const JUDGED: u32 = 64;
 
-/// What acknowledgements have said since the round began.
+/// Sums over the acknowledgements since the round began.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     /// It ends with the acknowledgement of a datagram that was sent no earlier.
@@ -56,7 +56,7 @@ pub(in crate::rud) struct Swift {
     /// The least queue that is aimed at.
     least_queue: u64,
     base: u64,
-    /// The delay with a quarter of the queue that is aimed at: what counts as none.
+    /// The delay with a quarter of the queue that is aimed at; less counts as no queue.
     drained: u64,
     /// The delay above which the window shrinks.
     target: u64,
@@ -77,7 +77,7 @@ impl Swift {
     /// In slow start, for datagrams of up to `payload` bytes.
     pub(in crate::rud) fn new(config: &Config, payload: usize) -> Self {
         //= rud/spec.md section 7.3
-        // What may be sent before anything is known is a number of bytes, so that a port's buffer takes that of many senders.
+        // The initial window is a number of bytes, so that a port's buffer takes that of many senders.
         let most = u64::from(config.initial_window);
         let initial =
             (most * INITIAL_BYTES / (payload as u64).max(1)).clamp(INITIAL_LEAST.min(most), most) * ONE;
@@ -114,7 +114,7 @@ impl Swift {
         // The more senders, the smaller their windows, and the longer the queue that they need to be even.
         if self.base != NEVER {
             let window = self.window.clamp(LEAST, 64 * ONE);
-            // The inverse root of the window in 1/256: 32 of 64 datagrams, 1024 of a sixteenth.
+            // The inverse root of the window in 1/256: 32 for 64 datagrams, 1024 for a sixteenth of one.
             let inverse = ONE / window.isqrt();
             let queue = self.queue();
             self.drained = self.base + queue / 4;
@@ -125,7 +125,8 @@ impl Swift {
     /// Whether a delay can be that of the network.
     fn believes(&self, delay: u64) -> bool {
         //= rud/spec.md section 7.4
-        // A queue that is far too long and was none before is that of a host that paused, until the next round shows it too.
+        // A queue that is far too long, and was not there before, is taken for a host's pause until the next round
+        // shows it too.
         self.above || delay <= self.base.saturating_add(DOUBTFUL * self.queue())
     }
 
@@ -146,7 +147,7 @@ impl Swift {
         self.window = self.window.min(self.max);
     }
 
-    /// What is left of the window at the end of a round, as a share of it.
+    /// The share of the window that is left at the end of a round.
     fn remainder(&mut self) -> u64 {
         let Round { acked, marked, lost, delay, .. } = self.round;
         let mut left = ONE;
@@ -176,7 +177,7 @@ impl Swift {
         left.min(self.judge_losses()).max(ONE / 2)
     }
 
-    /// What losses leave of the window, if they are more than chance.
+    /// The share of the window that losses leave, if they are more than chance.
     fn judge_losses(&mut self) -> u64 {
         let (settled, lost) = self.judged;
         let total = u64::from(settled) + u64::from(lost);
@@ -219,7 +220,7 @@ impl Swift {
         }
     }
 
-    /// Alpha where no mark was seen for so long that it is forgotten, or none ever.
+    /// Alpha after so long without marks that it has decayed; its initial value if none was ever seen.
     fn rested_alpha(&self) -> u64 {
         if self.alpha == ONE { ONE } else { 0 }
     }
@@ -287,7 +288,7 @@ impl Controller for Swift {
 
     fn on_timeout(&mut self) {
         //= rud/spec.md section 7.6
-        // One datagram and slow start, and what was before comes back if nothing was lost.
+        // One datagram and slow start; the window before comes back if nothing was lost.
         self.saved = self.saved.max(self.window);
         self.window = self.window.min(ONE);
         self.slow_start = true;
@@ -298,7 +299,7 @@ impl Controller for Swift {
 
     fn on_idle(&mut self) {
         //= rud/spec.md section 7.3
-        // What was known is too old.
+        // The measurements are too old.
         self.window = self.window.min(self.initial);
         self.slow_start = true;
         self.gap = 0;

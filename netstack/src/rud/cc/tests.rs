@@ -247,7 +247,7 @@ fn datagrams_keep_their_distance_and_make_up_for_a_late_poll() {
     assert_eq!(leave(&mut pace, 10_099, 0), 0);
     assert_eq!(leave(&mut pace, 10_100, 0), 1);
     assert_eq!(pace.waited(), 100);
-    // A poll that comes 1 us after the one before sends what that one could not know of.
+    // A poll 1 us after the one before also sends the datagrams whose time came in between.
     assert_eq!(leave(&mut pace, 11_100, 1_000), 10);
     assert_eq!(leave(&mut pace, 11_199, 99), 0);
     // No distance, no wait.

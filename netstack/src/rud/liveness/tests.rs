@@ -57,14 +57,14 @@ fn the_strongest_clue_of_the_suspicion_is_named() {
     let mut liveness = liveness();
     liveness.on_clue(650, Clue::Damaged);
     assert_eq!(liveness.on_timeout(700), None);
-    // From before the suspicion, though it is only told now.
+    // From before the suspicion, though it is only reported now.
     liveness.on_clue(699, Clue::OtherAddress);
     liveness.on_clue(750, Clue::UnknownSession);
     assert_eq!(liveness.on_timeout(800), Some(Silence { silent: 800, clue: Clue::UnknownSession }));
     liveness.on_clue(800, Clue::Damaged);
     liveness.on_clue(801, Clue::OtherAddress);
     assert_eq!(liveness.on_timeout(801).map(|silence| silence.clue), Some(Clue::Damaged));
-    // A new suspicion knows nothing of the last one.
+    // A new suspicion begins without the clues of the last one.
     liveness.on_heard(900);
     assert_eq!(liveness.on_timeout(1_600), None);
     assert_eq!(liveness.on_timeout(1_700).map(|silence| silence.clue), Some(Clue::Nothing));

@@ -18,7 +18,7 @@ fn paths(end: usize) -> Paths {
     })
 }
 
-/// Takes what it is offered, while it is open.
+/// Takes every datagram while it is open.
 #[derive(Default)]
 struct Outlet {
     closed: bool,
@@ -84,7 +84,7 @@ fn a_head_can_be_sent_again_and_keeps_its_body() {
         assert_eq!(Header::parse(&bytes), Ok(header));
         assert!(theirs.lead(&meta) && theirs.verify(&meta, &header, &bytes));
         assert!(!ours.lead(&meta));
-        // The path is part of what the CRC covers.
+        // The CRC covers the path.
         let other = DatagramMeta { src_port: meta.src_port + 1, ..meta };
         assert!(theirs.lead(&other) && !theirs.verify(&other, &header, &bytes));
     }

@@ -50,8 +50,8 @@ fn the_window_ends() {
 }
 
 proptest! {
-    /// Against a plain set: arrivals in any order within the window, with refusals; whatever a report says is true,
-    /// and the reports together with the floor say everything.
+    /// Against a plain set: arrivals in any order within the window, with refusals; every report is true, and the
+    /// reports together with the floor are complete.
     #[test]
     fn agrees_with_a_set(
         first in prop_oneof![Just(u32::MAX - 50), any::<u32>()],

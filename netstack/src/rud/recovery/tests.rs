@@ -36,7 +36,7 @@ fn a_datagram_counts_as_lost_only_after_one_sent_later_has_arrived() {
     // A spurious loss widens the window by another quarter.
     recovery.on_acked(200_000, &Acked { spurious: 1, ..acked(100_000, 7) });
     assert_eq!(recovery.lost_at(0, 4), 150_000);
-    // Which narrows again after a while without any.
+    // The window narrows again after a while without any.
     recovery.on_acked(300_000, &Acked { count: REORDER_PERSISTS, ..acked(200_000, 8) });
     assert_eq!(recovery.lost_at(0, 4), 125_000);
 }

@@ -1,4 +1,4 @@
-//! What only a transmission touches of a message: the head of its datagram, and its payload.
+//! The part of a message that only a transmission touches: the head of its datagram, and its payload.
 
 use crate::region::Extent;
 use crate::rud::crc::HEAD_ROOM;
@@ -67,7 +67,7 @@ impl Message {
         (payload, *self.payload_crc.get_or_insert_with(compute))
     }
 
-    /// What is sent from now on has no payload.
+    /// From now on it is sent without payload.
     pub(super) fn forget_payload(&mut self) {
         self.payload = None;
         self.payload_crc = None;

@@ -3,7 +3,7 @@
 use crate::device::FramesOut;
 use crate::rud::api::MessageToken;
 
-/// The messages that wait, and which frames may still be read. None waits while no frame is out.
+/// The messages that wait, and the state of frames that may still be read. None waits while no frame is out.
 #[derive(Debug)]
 pub(in crate::rud) struct Releases {
     frames_out: FramesOut,
@@ -16,7 +16,7 @@ impl Releases {
         Self { frames_out: FramesOut::None, held: Vec::new() }
     }
 
-    /// Says which frames may still be read. That none may is followed by [`drain`](Self::drain).
+    /// Sets the state of frames that may still be read. If there are none, [`drain`](Self::drain) follows.
     pub(in crate::rud) fn set_frames_out(&mut self, out: FramesOut) {
         self.frames_out = out;
     }
@@ -26,7 +26,7 @@ impl Releases {
         !self.held.is_empty()
     }
 
-    /// Lets all messages go.
+    /// Releases all messages.
     pub(in crate::rud) fn drain(&mut self, release: impl FnMut(MessageToken)) {
         self.held.drain(..).for_each(release);
     }
@@ -44,7 +44,7 @@ impl Releases {
         }
     }
 
-    /// A frame that only waits is another one than that which was acknowledged: the message was sent again.
+    /// A waiting frame is not the one that was acknowledged: the message was sent again.
     #[cold]
     fn hold(&mut self, token: MessageToken, resent: bool) -> bool {
         let hold = self.frames_out == FramesOut::Held || resent;

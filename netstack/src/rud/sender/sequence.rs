@@ -84,7 +84,8 @@ impl Sequence {
         None
     }
 
-    /// Which PSNs of a set are not known to be settled. Bit i stands for the PSN i after `start`, the first of a word.
+    /// The PSNs of a set that are not known to be settled. Bit i stands for the PSN i after `start`, the first of a
+    /// word.
     #[inline]
     pub(super) fn unsettled(&self, start: Psn, psns: u64) -> u64 {
         psns & !self.settled[ring_index(start) / 64]

@@ -38,7 +38,7 @@ struct List {
 
 const EMPTY: List = List { head: NIL, tail: NIL, len: 0 };
 
-/// What was known of a datagram when its PSN was settled.
+/// The state of a datagram when its PSN was settled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Transmission {
     /// When it was sent last.
@@ -70,7 +70,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// So many free slots; no endpoint has 65,535.
+    /// `count` free slots; no endpoint has 65,535.
     pub(super) fn new(count: u32) -> Self {
         let free = List { len: count, ..EMPTY };
         let all = Box::default();
@@ -167,7 +167,7 @@ impl Slots {
         self.all.get(at).map(|slot| (at, usize::from(slot.bytes)))
     }
 
-    /// Whose message a slot holds.
+    /// The token of a slot's message.
     #[inline]
     pub(super) fn token(&self, at: usize) -> MessageToken {
         self.all[at].token
@@ -251,7 +251,7 @@ impl Slots {
         Transmission { sent_at, serial, tries, lost }
     }
 
-    /// The message of a slot that was taken off is done with.
+    /// The message of a slot that was taken off is finished.
     #[inline]
     pub(super) fn free_up(&mut self, at: usize) {
         self.all[at].state = SlotState::Free;

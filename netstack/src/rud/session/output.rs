@@ -1,4 +1,4 @@
-//! What a session sends: resends first, then new data, then the pending acknowledgements.
+//! A session's output: resends first, then new data, then the acknowledgements that are pending.
 
 use super::Session;
 use crate::rud::api::Emit;
@@ -39,7 +39,7 @@ impl Session {
                 || self.sender.retry_at() <= now)
     }
 
-    /// Sends what is due, up to `quantum` data datagrams, of a sender that polled `interval` nanoseconds ago.
+    /// Sends due datagrams, up to `quantum` of them with data, of a sender that polled `interval` nanoseconds ago.
     #[inline]
     pub(in crate::rud) fn transmit(
         &mut self,
@@ -79,12 +79,12 @@ impl Session {
         outcome
     }
 
-    /// Whether the next datagram should ask for an acknowledgement because nothing may follow it.
+    /// Whether the next datagram should request an acknowledgement because nothing may follow it.
     #[inline]
     fn closes_window(&self) -> bool {
         //= rud/spec.md section 6.1
-        // Nothing may follow the datagram that fills the window, and what waits behind one does not follow at once where datagrams
-        // keep a distance.
+        // Nothing may follow the datagram that fills the window, and where datagrams keep a distance, the next one does
+        // not follow at once.
         let limit = self.cc.limit();
         self.acks.asks(limit)
             && (self.sender.flight() + 1 >= limit
@@ -116,7 +116,7 @@ impl Session {
             held: self.acks.held(now),
         };
         if !self.paths.send(&header, message.head_mut(), payload_crc, payload, emit) {
-            // What this datagram would have reported is still pending.
+            // The report of this datagram is still pending.
             self.receiver.unreported();
             return false;
         }

@@ -1,4 +1,4 @@
-//! What share of the link remains under loss: a table in virtual time, committed as `goodput.txt`, so that a change
+//! Goodput under loss, as a share of the link: a table in virtual time, committed as `goodput.txt`, so that a change
 //! shows in the diff. `BLESS=1 cargo test -p shouter-netstack --lib goodput` writes it anew.
 
 use std::fmt::Write as _;

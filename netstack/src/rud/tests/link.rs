@@ -14,7 +14,7 @@ use crate::rud::*;
 use crate::sim::{Link, LinkConfig, Packet};
 use crate::time::Instant;
 
-/// The application: it checks what it gets, and can refuse.
+/// The application: it checks its messages, and can refuse them.
 #[derive(Debug, Default)]
 pub(super) struct App {
     /// Message number -> how often it was consumed.
@@ -130,7 +130,7 @@ impl Packet for Datagram {
     }
 }
 
-/// Collects what an endpoint emits.
+/// Collects the datagrams that an endpoint emits.
 #[derive(Debug, Default)]
 pub(super) struct Collect {
     pub(super) out: Vec<(Destination, Vec<u8>)>,
@@ -172,7 +172,7 @@ pub(super) fn params(end: usize, tags: [u64; 2]) -> SessionParams {
     }
 }
 
-/// Where the datagrams that end `to` receives come from and go to.
+/// Addresses and ports of the datagrams that end `to` receives.
 pub(super) fn meta(to: usize, src_port: u16) -> DatagramMeta {
     DatagramMeta {
         src_ip: IPS[1 - to],
@@ -188,7 +188,7 @@ pub(super) struct World {
     pub(super) now: u64,
     /// `links[i]` leads away from end `i`.
     pub(super) links: [Link<Datagram>; 2],
-    /// Whether the network marks whatever it carries.
+    /// Whether the network marks every datagram.
     pub(super) mark_all: bool,
 }
 

@@ -203,7 +203,7 @@ fn a_path_that_carries_only_small_datagrams_is_found() {
 
 #[test]
 fn the_end_of_a_silent_peer_says_what_came_instead() {
-    // What comes at nine seconds, of a peer that is suspected since 8.75 and dead after ten.
+    // A datagram at nine seconds, of a peer that is suspected since 8.75 and dead after ten.
     type Disturb = fn(&mut DatagramMeta, &mut Vec<u8>);
     let end = |disturb: Disturb| {
         let [(mut a, _), (mut b, b_id)] = pair();
@@ -290,7 +290,7 @@ impl Sink for Journal {
     }
 }
 
-/// What is sent at once is limited by the memory for it alone.
+/// A configuration in which only memory limits the first burst.
 fn wide() -> Config {
     Config { initial_window: 960, ..Config::default() }
 }
@@ -439,7 +439,7 @@ fn ipv6_and_one_path() {
     assert_eq!(payload_room(40 + 8 + bytes.len(), &ips[0], 64), 1400);
 }
 
-/// A burst that fills the window asks for acknowledgements, a message in passing does not.
+/// A burst that fills the window requests acknowledgements, a message in passing does not.
 #[test]
 fn a_window_that_closes_asks_for_an_acknowledgement() {
     let [(mut a, a_id), _] = pair();
@@ -556,7 +556,7 @@ fn payload_room_adds_up() {
     assert_eq!(payload_room(1 << 20, &v4, 0), MAX_PAYLOAD);
 }
 
-/// What of a datagram is its `held`: nanoseconds, and whether they are late.
+/// A datagram's `held`: nanoseconds, and whether they are late.
 fn held(bytes: &[u8]) -> (Option<u64>, bool) {
     let held = crate::wire::rud::Header::parse(bytes).unwrap().held;
     (held.nanos(), held.is_late())
@@ -591,7 +591,7 @@ fn a_host_that_did_not_look_says_so() {
     assert_eq!(exchange(&mut b, 1_004_000), (Some(10_240), false), "4 us between looks");
     look(&mut b, 2_028_000, false);
     assert_eq!(exchange(&mut b, 2_028_000), (Some(1_034_240), true), "a pause of 1,024 us");
-    // What was left behind has waited for the pause as well; but not what still is after as long again.
+    // Datagrams left behind have waited for the pause as well; not those that still are after as long again.
     look(&mut b, 2_028_640, true);
     assert_eq!(exchange(&mut b, 2_028_640), (Some(1_034_880), true));
     (2_029..3_100).for_each(|micros| look(&mut b, micros * 1_000, true));

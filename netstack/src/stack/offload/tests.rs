@@ -40,7 +40,7 @@ fn stack_of<D: Device>(device: D, tx_frames: usize) -> Stack<D> {
     stack
 }
 
-/// What a device without offloads would be given.
+/// The frames that a device without offloads would get.
 fn in_software(frame: &Frame) -> Vec<Kept> {
     segment::segments(frame)
         .map(|segment| {
@@ -69,7 +69,7 @@ fn a_device_without_offloads_gets_finished_segments() {
     assert!(stack.ports[0].push_offloaded(frame));
     stack.ports[0].flush(NOW);
     assert_eq!(drain(&mut wire), in_software(&frame));
-    // So does one behind faults, whatever it could do itself.
+    // So does one behind faults, even if it has offloads itself.
     let (device, mut wire) = Loopback::pair_with_offloads(1500, 256);
     let faults = FaultConfig { loss: 1e-12, ..FaultConfig::default() };
     let mut stack = stack_of(Fault::new(device, faults).unwrap(), 256);

@@ -30,7 +30,7 @@ fn stack<D: Device>(host: u8, device: D, mtu: u16) -> Stack<D> {
     stack
 }
 
-/// A host that serves: what it reads it sends back, or only counts; when the peer finishes it finishes.
+/// A server: it echoes the bytes that it reads, or only counts them, and finishes when the peer does.
 struct Server<D> {
     stack: Stack<D>,
     listener: ListenerId,
@@ -94,7 +94,7 @@ impl<D: Device> Server<D> {
     }
 }
 
-/// A host that asks.
+/// A host that opens connections.
 struct Client<D> {
     stack: Stack<D>,
     events: Vec<TcpEvent>,

@@ -19,7 +19,7 @@ use crate::wire::{checksum, ethernet as ethernet_wire, icmpv4, icmpv6, ipv4, ipv
 const A6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const B6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
-/// A stack that knows its peer's station at both addresses.
+/// A stack with its peer's station configured at both addresses.
 fn alone() -> Alone {
     let mut config = dual(A, A6);
     config.neighbours = vec![(B, MAC_B.0)];
@@ -123,7 +123,7 @@ fn no_error_is_sent_about_errors_groups_and_bad_senders() {
     for (case, frame) in silent.iter().enumerate() {
         assert!(alone.exchange(Some(frame)).is_empty(), "case {case}");
     }
-    // Only about options that every member of a multicast group has to know.
+    // Only about options that every member of a multicast group has to understand.
     let replies = alone.exchange(Some(&frame6(all_nodes, 60, &[17, 0, 0x85, 4, 0, 0, 0, 0])));
     let to = ipv6::Packet::new(&replies[0][14..]).unwrap();
     assert_eq!((to.source(), to.destination()), (A6, B6), "from an address of ours");
@@ -141,7 +141,7 @@ fn errors_are_limited_in_rate() {
     assert_eq!(replies, 10, "a hundred a second");
 }
 
-/// What a host or router says about a datagram that socket `local` sent to `remote`.
+/// An error from a host or router about a datagram that socket `local` sent to `remote`.
 fn error_frame(local: (IpAddr, u16), remote: (IpAddr, u16), kind: IcmpErrorKind, protocol: u8) -> Vec<u8> {
     let [a, b] = local.1.to_be_bytes();
     let [c, d] = remote.1.to_be_bytes();

@@ -34,7 +34,7 @@ fn only(six: Ipv6Addr) -> PortConfig {
     PortConfig::ipv6_only(Ipv6Config::new(six, 64), 1500)
 }
 
-/// A stack at A6 that knows B6 at MAC_B.
+/// A stack at A6 with the neighbour B6 at MAC_B.
 fn alone_with_neighbour() -> Alone {
     let mut six = Ipv6Config::new(A6, 64);
     six.neighbours = vec![(B6, MAC_B.0)];
@@ -66,7 +66,7 @@ fn udp_payload(from: Ipv6Addr, to: Ipv6Addr, port: u16, payload: &[u8]) -> Vec<u
     [&udp.emit_with_checksum(from, to, &[payload])[..], payload].concat()
 }
 
-/// What an ICMPv6 frame says: where from, where to, the hop limit, and then `read` its message.
+/// The fields of an ICMPv6 frame: its station, source, destination and hop limit, and its message after `read`.
 fn icmp<R>(bytes: &[u8], read: impl FnOnce(Message<'_>) -> R) -> (Mac, Ipv6Addr, Ipv6Addr, u8, R) {
     let frame = ethernet_wire::Frame::new(bytes).unwrap();
     assert_eq!(frame.ethertype(), EtherType::Ipv6);
@@ -205,7 +205,7 @@ fn neighbours_are_found_verified_and_given_up() {
     assert_eq!((message.target, message.source), (B6, Some(MAC_A)));
     let answer =
         Advertisement { target: B6, station: Some(MAC_B), router: true, solicited: true, overriding: true };
-    // An answer from nobody that was asked for teaches nothing.
+    // An advertisement of an address that was not solicited is ignored.
     let stray = Advertisement { target: "fd00::5".parse().unwrap(), ..answer };
     second(&mut alone, Some(&advertisement(stray.target, A6, stray)));
     let sent = second(&mut alone, Some(&advertisement(B6, A6, answer)));
@@ -222,7 +222,7 @@ fn neighbours_are_found_verified_and_given_up() {
     for _ in 0..10 {
         assert!(second(&mut alone, None).is_empty(), "nobody uses it: nobody asks whether it still holds");
     }
-    // It is used, and does not answer any more: asked alone, then all are, then it is forgotten.
+    // In use, but silent: solicitations go to it alone, then to all, then the entry is removed.
     alone.stack.ping(at_micros(alone.now), B6, 1, 2, b"used").unwrap();
     assert_eq!(second(&mut alone, None).len(), 1, "the ping itself");
     let mut questions = 0;
@@ -314,7 +314,7 @@ fn rud_messages_cross_over_ipv6() {
     }
     pair.turns(3000);
     assert_eq!((pair.sink_b.got.len(), pair.sink_a.released.len()), (50, 50));
-    // What the path is said to take does not change what sessions send.
+    // A report about the path does not change the sessions' payload size.
     assert!(pair.a.path_mtu_reduce(pair.now(), B6, 1280));
     pair.a.rud_mut().send(to_b, &[0; 16], region().extent(0, largest as u32), MessageToken(99)).unwrap();
     pair.turns(3000);

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use super::*;
 use crate::tcp;
 
-/// What a device does with frames at present.
+/// A device's handling of frames at present.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     /// Sends them.
@@ -95,7 +95,7 @@ impl Hosts {
         (0..count).for_each(|_| self.turn());
     }
 
-    /// Polls the first host when it asks to be polled, `count` times, while nothing arrives.
+    /// Polls the first host at its deadlines, `count` times, while nothing arrives.
     fn when_due(&mut self, count: usize) {
         for _ in 0..count {
             let due = self.a.next_deadline().expect("a deadline");

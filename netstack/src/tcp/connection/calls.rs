@@ -44,7 +44,7 @@ impl Connection {
         Ok(taken)
     }
 
-    /// What was written so far ends a record.
+    /// Ends a record after the bytes written so far.
     ///
     /// # Errors
     /// As for [`Connection::write`], but for [`Error::WouldBlock`].
@@ -54,7 +54,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What was written so far is not held back any longer.
+    /// Stops holding back the bytes written so far.
     pub(crate) fn push(&mut self) {
         self.sender.push();
     }

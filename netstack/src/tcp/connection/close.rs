@@ -6,7 +6,7 @@ use crate::time::Instant;
 
 impl Connection {
     //= RFC 9293 section 3.10.4: what CLOSE means in each state; section 3.6: reading goes on after it.
-    /// FIN after what was written; reading goes on.
+    /// FIN after the written bytes; reading goes on.
     ///
     /// # Errors
     /// The connection's failure.
@@ -28,7 +28,7 @@ impl Connection {
     }
 
     //= RFC 9293 section 3.6.1, SHLD-3: a close with received data unread sends a reset.
-    /// The user closes: FIN after what was written; a reset if something is unread (RFC 2525 section 2.17).
+    /// The user closes: FIN after the written bytes; a reset if something is unread (RFC 2525 section 2.17).
     pub(crate) fn close(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         self.user.release(now);
         match &mut self.state {
@@ -67,7 +67,7 @@ impl Connection {
 
     //= RFC 9293 section 3.8.6.1, MUST-37, as RFC 6429 section 4 has it: a window may stay closed for ever for the protocol's sake,
     //= and a host that runs short of memory may end the connection all the same.
-    /// The user has closed, and the peer does not take what was written: it is given up.
+    /// The user has closed, and the peer does not take the written bytes: the connection is given up.
     pub(crate) fn give_up(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let after = now.saturating_since(self.user.stalled_since());
         self.end_with_reset(now, EndReason::timed_out(after), cx)
@@ -84,7 +84,7 @@ impl Connection {
     }
 
     //= RFC 9293 section 3.10.7.4, eighth; section 3.6.1, MUST-13: TIME-WAIT lasts twice the maximum segment lifetime.
-    /// Both FIN are acknowledged, and the peer may not know it.
+    /// Both FIN are acknowledged; the acknowledgement of the peer's may be lost.
     pub(super) fn enter_time_wait(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         let header = self.pure_ack(now, cx);
         let record = TimeWaitRecord {

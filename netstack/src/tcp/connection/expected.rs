@@ -1,6 +1,6 @@
 //! The segment that was expected (Van Jacobson's header prediction): the next one in order, or a pure acknowledgement, on an
-//! established connection, with nothing unusual about it. Most segments are. What happens is the same as in `input`, where
-//! most of the questions need not be asked.
+//! established connection, with nothing unusual about it. Most segments are. The result is the same as in `input`,
+//! without most of its checks.
 
 use super::{Connection, ConnectionState, Context};
 use crate::tcp::sender::AckIn;

@@ -1,4 +1,4 @@
-//! What only a handshake needs to know: the SYN or SYN-ACK, how often it was sent, and what the peer's offers.
+//! The state of a handshake: the SYN or SYN-ACK, how often it was sent, and the peer's options.
 
 use core::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::tcp::Options;
 use crate::time::Instant;
 use crate::wire::tcp;
 
-/// A SYN, or SYN-ACK, that is sent until it is answered: one is due, or the last one has a deadline, or both if the peer asks for
-/// another before that.
+/// A SYN, or SYN-ACK, that is sent until it is answered: one is due, or the last one has a deadline, or both if a
+/// repeat of the peer requires another before that.
 #[derive(Debug)]
 pub(super) struct Handshake {
     /// When it is sent again; `None` until it was sent.
@@ -20,23 +20,23 @@ pub(super) struct Handshake {
     /// One should leave now.
     due: bool,
     passive: bool,
-    /// What the peer's SYN offered.
+    /// The options of the peer's SYN.
     peer: tcp::Options,
 }
 
-/// What follows from the handshake's timer.
+/// The result of the handshake's timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expiry {
     /// It has not run out.
     NotYet,
     /// Another SYN is to be sent.
     Again,
-    /// There were enough of them in so long.
+    /// The retries are used up, after so long.
     GiveUp(Duration),
 }
 
 impl Handshake {
-    /// A SYN, or with `passive` a SYN-ACK, is to be sent; `peer` is what the peer's SYN offered, if it came.
+    /// A SYN, or with `passive` a SYN-ACK, is to be sent; `peer` has the options of the peer's SYN, if it came.
     pub(super) fn new(options: &Options, passive: bool, peer: tcp::Options) -> Box<Self> {
         Box::new(Self {
             deadline: None,
@@ -98,7 +98,7 @@ impl Handshake {
         self.passive
     }
 
-    /// What the peer's SYN offered.
+    /// The options of the peer's SYN.
     pub(super) fn peer(&self) -> &tcp::Options {
         &self.peer
     }
@@ -116,7 +116,7 @@ impl Handshake {
         self.due = true;
     }
 
-    /// The peer repeats what is not acceptable: it does not know this side's SYN, unless that is on its way.
+    /// The peer repeats an unacceptable segment: it has not got this side's SYN, unless that is on its way.
     pub(super) fn on_unacceptable(&mut self) {
         self.due |= self.deadline.is_none();
     }

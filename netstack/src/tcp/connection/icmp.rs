@@ -5,7 +5,7 @@ use crate::time::Instant;
 use crate::wire::ipv6;
 use crate::wire::tcp::SeqNumber;
 
-/// What an ICMP error says.
+/// The kind of an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IcmpKind {
     /// Host or network unreachable, time exceeded: it may pass.

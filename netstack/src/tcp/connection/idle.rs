@@ -10,15 +10,15 @@ use crate::time::Instant;
 //= connection, not so long that dead connections gather.
 const PEER_TIMEOUT: core::ops::RangeInclusive<u64> = 100..=3600;
 
-/// Before a connection ends, the peer has this part of the user timeout to answer while this host looks.
+/// The divisor of the user timeout that gives the time for the peer to answer between the first check and the end.
 const SUSPECTED: u32 = 8;
 
-/// What is known about the peer's silence. A probe is due, or has been sent, only since the peer was heard last.
+/// The state of the peer's silence. A probe is due, or has been sent, only since the peer was heard last.
 #[derive(Debug)]
 pub(super) struct Idle {
     last_heard: Instant,
-    /// When a keep-alive probe left last, or it was noticed that an acknowledgement was nearly too late. Nothing is owed while probes
-    /// leave, and none leave while something is owed.
+    /// When the last keep-alive probe left, or when an acknowledgement was found to be nearly too late. Nothing is
+    /// unacknowledged while probes leave, and none leave while something is.
     noticed: Instant,
     /// Probes without an answer.
     probes: u8,
@@ -35,7 +35,7 @@ impl Idle {
         Self { last_heard: now, noticed: now, probes: 0, due: false, unreachable: false, peer_timeout: 0 }
     }
 
-    /// A segment of the peer was believed.
+    /// A segment was accepted as the peer's.
     #[inline]
     pub(super) fn on_heard(&mut self, now: Instant) {
         self.last_heard = now;
@@ -84,7 +84,7 @@ impl Idle {
 }
 
 impl Connection {
-    /// When the connection wants to be woken.
+    /// The connection's next deadline.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let until = match &self.state {
@@ -112,9 +112,9 @@ impl Connection {
         self.options.user_timeout.or((theirs > 0).then(|| Duration::from_secs(u64::from(theirs))))
     }
 
-    /// When the user timeout is looked at: shortly before its end, and at its end. A connection ends an eighth of the time-out after
-    /// the first look at the earliest, so a pause of this host is not taken for the peer's: what has come meanwhile is read, and
-    /// what was lost is sent again.
+    /// When the user timeout is checked: shortly before its end, and at its end. A connection ends an eighth of the
+    /// time-out after the first check at the earliest, so a pause of this host is not taken for the peer's: segments
+    /// that came meanwhile are read, and lost ones are sent again.
     #[inline]
     fn user_timeout_deadline(&self) -> Option<Instant> {
         let timeout = self.user_timeout()?;
@@ -140,8 +140,8 @@ impl Connection {
         })
     }
 
-    /// When a connection that its user has closed goes, though the peer answers: a window that stays shut would keep it, and
-    /// what was written, for ever.
+    /// When a connection that its user has closed is ended, though the peer answers: a window that stays shut would
+    /// keep it, and its written bytes, for ever.
     #[inline]
     fn orphan_deadline(&self) -> Option<Instant> {
         let waits = matches!(
@@ -151,7 +151,7 @@ impl Connection {
         (self.user.has_released() && waits).then(|| self.user.stalled_since() + self.options.orphan_timeout)
     }
 
-    /// The deadline has come: does what is due.
+    /// Runs the timers that are due.
     pub(crate) fn on_timer(&mut self, now: Instant, cx: &mut Context<'_>) -> Disposition {
         match &self.state {
             ConnectionState::SynSent(_) | ConnectionState::SynReceived(_) => {

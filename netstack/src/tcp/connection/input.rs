@@ -126,11 +126,11 @@ impl Connection {
         opened.unwrap_or(Disposition::Keep)
     }
 
-    /// A segment outside of the window is answered by an acknowledgement, which a keep-alive asks for and which
-    /// repairs a lost one.
+    /// Answers a segment outside of the window by an acknowledgement, which replies to a keep-alive and repairs a lost
+    /// one.
     fn on_unacceptable(&mut self, now: Instant, header: &Header, payload_len: u32, cx: &mut Context<'_>) {
         let (seq, next) = (header.seq, self.receiver.next());
-        // Two ends that disagree must not answer each other for ever, so an answer to what has no data is limited.
+        // Two ends that disagree must not answer each other for ever, so answers to segments without data are limited.
         if payload_len > 0 || header.flags.contains(Flags::FIN) {
             self.receiver.on_repeated(seq, (seq + payload_len).min(next));
         } else if seq + 1 == next && self.is_ack_plausible(header.ack) {
@@ -177,7 +177,8 @@ impl Connection {
         self.end(end, cx)
     }
 
-    /// The acknowledgement of a segment that is believed. `Some`: the segment needs no further look.
+    /// Takes the acknowledgement of a segment that was accepted as the peer's. `Some`: the segment needs no further
+    /// look.
     #[inline]
     fn on_ack(&mut self, now: Instant, segment: &Segment<'_>, cx: &mut Context<'_>) -> Option<Disposition> {
         let Header { ack, seq, flags, window, ref options, .. } = segment.header;

@@ -2,7 +2,7 @@
 
 use crate::time::Instant;
 
-/// What one connection has given in the present second.
+/// The answers of one connection in the present second.
 ///
 //= RFC 5961 section 7: challenge acknowledgements are limited. Each connection has a limit of its own: of a common one,
 //= a sender that provokes many takes away the answers of others, their answers to keep-alives among them, and can measure what
@@ -27,8 +27,8 @@ impl Budget {
     }
 }
 
-/// The answers of a connection to what nothing proves. Those to the peer's keep-alives have a budget of their own: a sender that
-/// knows no sequence numbers cannot use it up.
+/// The answers of a connection to unproven segments. Those to the peer's keep-alives have a budget of their own: a
+/// sender that knows no sequence numbers cannot use it up.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
     challenges: Budget,
@@ -47,7 +47,7 @@ impl Answers {
     }
 }
 
-/// So many per second, over all connections.
+/// A limit per second, over all connections.
 ///
 /// A limit that is exact and shared can be measured by a third party and reveals traffic of others, so this one differs from
 /// second to second.

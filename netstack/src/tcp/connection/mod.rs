@@ -1,7 +1,7 @@
 //! One connection: RFC 9293's state machine around a [`Sender`] and a [`Receiver`].
 //!
-//! The endpoint calls it with segments, time and the user's calls; a [`Disposition`] says what the endpoint is to do,
-//! and [`Connection::transmit`] sends what is due at the end of a burst.
+//! The endpoint calls it with segments, time and the user's calls; a [`Disposition`] is the endpoint's next step, and
+//! [`Connection::transmit`] sends the segments that are due at the end of a burst.
 
 mod calls;
 mod close;
@@ -39,16 +39,16 @@ use crate::region::Extent;
 use crate::time::Instant;
 use crate::wire::tcp::{Header, SeqNumber};
 
-/// What a connection shares with the others of its endpoint, borrowed for a call.
+/// State that a connection shares with the others of its endpoint, borrowed for a call.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
-    /// The connection's own name, for events.
+    /// The connection's id, for events.
     pub(crate) id: ConnectionId,
     /// Events are appended.
     pub(crate) events: &'a mut VecDeque<TcpEvent>,
-    /// Memory of what was written.
+    /// Memory of written bytes.
     pub(crate) memory: &'a mut Memory,
-    /// Memory of what was received, and its limit.
+    /// Memory of received bytes, and its limit.
     pub(crate) pool: &'a mut Pool,
     /// Challenge acknowledgements of a connection per second (RFC 5961 section 7).
     pub(crate) challenges: u32,
@@ -59,19 +59,20 @@ pub(crate) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Tokens of what was acknowledged become events. (Its callers are inlined where most acknowledgements release nothing.)
+    /// Tokens of acknowledged extents become events. (Its callers are inlined where most acknowledgements release
+    /// nothing.)
     #[inline(never)]
     fn notify_released(&mut self) {
         self.events.extend(self.released.drain(..).map(|token| TcpEvent::Released(self.id, token)));
     }
 
-    /// Tokens of what was not become events.
+    /// Tokens of extents that were not become events.
     fn notify_dropped(&mut self) {
         self.events.extend(self.released.drain(..).map(|token| TcpEvent::Dropped(self.id, token)));
     }
 }
 
-/// The two ends of a connection to be, and what the endpoint chose for it.
+/// The two ends of a connection to be, and the endpoint's choices for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Open {
     /// This side's address and port.
@@ -86,7 +87,7 @@ pub(crate) struct Open {
     pub(crate) mtu: u16,
 }
 
-/// What a SYN cookie kept of the peer's SYN.
+/// The options of the peer's SYN that a SYN cookie kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CookieOptions {
     /// The peer's MSS option, rounded down.
@@ -95,13 +96,13 @@ pub(crate) struct CookieOptions {
     pub(crate) window_scale: Option<u8>,
     /// Selective acknowledgement was offered by both.
     pub(crate) sack: bool,
-    /// ECN was asked for and granted.
+    /// ECN was requested and granted.
     pub(crate) ecn: bool,
     /// Timestamps were offered by both.
     pub(crate) timestamps: bool,
 }
 
-/// What the endpoint has to do after a call.
+/// The endpoint's task after a call.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub(crate) enum Disposition {
@@ -114,14 +115,14 @@ pub(crate) enum Disposition {
     /// Send this reset; the connection is over, as for `Remove`.
     Reset(Header),
     /// The protocol is over: take it out of the table. The slot stays until the user has closed too
-    /// ([`Connection::released`]), for what is still to be read and for its error.
+    /// ([`Connection::released`]), for unread data and for its error.
     Remove,
     /// As `Remove`, and the pair of addresses stays in TIME-WAIT. The header is the acknowledgement of the peer's
     /// FIN: send it now.
     TimeWait(TimeWaitRecord, Option<Header>),
 }
 
-/// What TIME-WAIT needs to know (RFC 9293 section 3.10.7.4, RFC 1337, RFC 6191).
+/// The state of a connection in TIME-WAIT (RFC 9293 section 3.10.7.4, RFC 1337, RFC 6191).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimeWaitRecord {
     /// This side's address and port.
@@ -153,7 +154,7 @@ pub(crate) enum TransmitOutcome {
     Blocked,
 }
 
-/// The states of RFC 9293 section 3.3.2, each with what only it knows.
+/// The states of RFC 9293 section 3.3.2, each with its own data.
 #[derive(Debug)]
 enum ConnectionState {
     SynSent(Box<Handshake>),
@@ -167,7 +168,7 @@ enum ConnectionState {
     CloseWait,
     Closing,
     LastAck,
-    /// The protocol is over; what was received may still be read.
+    /// The protocol is over; received data may still be read.
     Over(EndReason),
 }
 
@@ -189,7 +190,7 @@ enum EndReason {
     Aborted,
 }
 
-/// What the handshake settled.
+/// The options that the handshake settled.
 #[derive(Clone, Copy, Debug, Default)]
 struct NegotiatedOptions {
     /// The peer's window shift; zero without scaling.
@@ -238,7 +239,7 @@ impl Connection {
         self.pair.local()
     }
 
-    /// What the peer has acknowledged.
+    /// SND.UNA: the peer has acknowledged all numbers before it.
     pub(crate) fn acknowledged(&self) -> SeqNumber {
         self.sender.una()
     }
@@ -265,7 +266,7 @@ impl Connection {
         &self.options
     }
 
-    /// Changes the options; what was settled by the handshake stays as it is.
+    /// Changes the options; those settled by the handshake stay.
     pub(crate) fn set_options(&mut self, options: Arc<Options>) {
         self.receiver.set_options(&options);
         self.sender.set_options(Arc::clone(&options));
@@ -323,7 +324,7 @@ impl Connection {
         }
     }
 
-    /// What it looks like at present.
+    /// The present state.
     pub(crate) fn info(&self) -> Info {
         let negotiated = &self.negotiated;
         let mut info = Info {

@@ -22,10 +22,10 @@ use crate::wire::tcp::{self, Flags, Header, SeqNumber, Timestamps, UserTimeout};
 /// Length of the timestamps option with its padding, on every segment.
 const TIMESTAMPS_LEN: u16 = 12;
 
-/// Segments are never smaller than this, whatever the peer or the path say (RFC 791: every path carries 68 bytes).
+/// Segments are never smaller than this, even if the peer or the path demand it (RFC 791: every path carries 68 bytes).
 const LEAST_MSS: u16 = 48;
 
-/// The largest payload announced to the peer (MSS): what the path carries without options.
+/// The largest payload announced to the peer (MSS): that of the path without options.
 ///
 //= RFC 9293 section 3.7.1, MUST-14, MUST-67: the MSS option is sent, and does not count options; section 3.7.3, SHLD-6: it
 //= follows from the least MTU of the interface, which here is the only one.
@@ -34,7 +34,7 @@ fn own_mss(open_mtu: u16, v6: bool, options: &Options) -> u16 {
     open_mtu.saturating_sub(headers).min(options.max_segment.unwrap_or(u16::MAX)).max(LEAST_MSS)
 }
 
-/// Whether a SYN asks for ECN (RFC 3168 section 6.1.1), or a SYN-ACK grants it.
+/// Whether a SYN requests ECN (RFC 3168 section 6.1.1), or a SYN-ACK grants it.
 fn asks_for_ecn(flags: Flags) -> bool {
     flags.contains(Flags::ECE.with(Flags::CWR))
 }
@@ -43,11 +43,11 @@ fn grants_ecn(flags: Flags) -> bool {
     flags.contains(Flags::ECE) && !flags.contains(Flags::CWR)
 }
 
-/// The SYN-ACK for a SYN whose connection is remembered by a cookie alone: `iss` is the cookie, `value` the timestamp.
+/// The SYN-ACK for a SYN whose connection is kept in a cookie alone: `iss` is the cookie, `value` the timestamp.
 pub(crate) fn cookie_syn_ack(open: &Open, options: &Options, syn: &Header, value: u32) -> Header {
     let peer = &syn.options;
     let timestamps = options.timestamps && peer.timestamps.is_some();
-    // Without timestamps there is nowhere to remember the other options.
+    // Without timestamps there is no place for the other options.
     let offered = |wanted: bool| wanted && timestamps;
     let mut flags = Flags::SYN.with(Flags::ACK);
     if offered(options.ecn) && asks_for_ecn(syn.flags) {
@@ -108,8 +108,8 @@ impl Connection {
         Self::new(now, open, options, ConnectionState::SynSent(handshake))
     }
 
-    /// Passive open by this SYN: SYN-RECEIVED. `transmit` sends the SYN-ACK. What else the SYN carries is not taken
-    /// and comes again.
+    /// Passive open by this SYN: SYN-RECEIVED. `transmit` sends the SYN-ACK. Anything else in the SYN is not taken and
+    /// comes again.
     pub(crate) fn accept(now: Instant, open: &Open, options: Arc<Options>, syn: &Segment<'_>) -> Self {
         let header = &syn.header;
         let handshake = Handshake::new(&options, true, header.options);
@@ -142,7 +142,7 @@ impl Connection {
         connection
     }
 
-    /// The peer's SYN, in whichever state: settles the options.
+    /// Takes in the peer's SYN, in any state: it settles the options.
     fn on_peer_syn(&mut self, now: Instant, syn: &Header, ecn: bool) {
         let (own, peer) = (&self.options, &syn.options);
         let scaling = own.window_scaling && peer.window_scale.is_some();
@@ -243,12 +243,12 @@ impl Connection {
         let ConnectionState::SynSent(handshake) = &mut self.state else { return Disposition::Keep };
         handshake.on_answered(header.options);
         if acked {
-            // ECN only if this side still asked for it (a SYN that is sent again does not).
+            // ECN only if this side still requested it (a SYN that is sent again does not).
             let ecn = handshake.sent() == 1 && grants_ecn(flags);
             self.on_peer_syn(now, header, ecn);
             self.receiver.acknowledge_now();
             let _ = self.establish(now, header, cx);
-            // What follows the SYN is taken as in ESTABLISHED.
+            // Data and FIN behind the SYN are taken as in ESTABLISHED.
             let fin = flags.contains(Flags::FIN);
             if fin || !segment.payload.is_empty() {
                 return self.on_text(now, header.seq + 1, segment, fin, cx);

@@ -8,7 +8,7 @@ use crate::tcp::{Destination, Emit, Emitted, Path};
 use crate::time::Instant;
 use crate::wire::tcp::{self, Flags, Header, SackBlocks, SeqNumber, Timestamps};
 
-/// What is assumed of a path that there is none of at present: segments are then lost, and timers go on.
+/// Extents per segment while there is no path: segments are then lost, and timers go on.
 const NO_EXTENTS: usize = 8;
 
 impl Connection {
@@ -17,7 +17,7 @@ impl Connection {
         Destination { local: self.local(), remote: self.remote(), ect }
     }
 
-    /// A header with what is the same in all segments.
+    /// A header with the fields common to all segments.
     #[inline]
     fn header(&self, now: Instant, seq: SeqNumber, flags: Flags, say: &Acknowledgement) -> Header {
         let flags = flags.with(Flags::ACK);
@@ -105,7 +105,7 @@ impl Connection {
         }
     }
 
-    /// Sends what is due: resends and new data, `quantum` segments of them at most, and the acknowledgements of the
+    /// Sends due segments: resends and new data, `quantum` segments of them at most, and the acknowledgements of the
     /// burst.
     pub(crate) fn transmit(
         &mut self,
@@ -127,7 +127,7 @@ impl Connection {
                 TransmitOutcome::Blocked
             };
         }
-        // What was acknowledged under another ECN mark goes first (DCTCP).
+        // Acknowledgements of bytes with another ECN mark go first (DCTCP).
         while let Some(say) = self.receiver.earlier(cx.pool) {
             let header = self.header(now, self.sender.control_seq(), Flags::ACK, &say);
             if !self.emit(emit, &header, &[], 0, false) {
@@ -141,7 +141,7 @@ impl Connection {
         }
         let outcome = self.transmit_data(now, quantum, emit, cx);
         if self.options.unsent_limit.is_some() {
-            // What was sent made room, too.
+            // Sent bytes made room, too.
             let became_writable = self.sender.unblock(now);
             self.notify_writable(became_writable, cx);
         }
@@ -227,7 +227,7 @@ impl Connection {
         if self.sender.wants_transmit(now) { TransmitOutcome::More } else { TransmitOutcome::Done }
     }
 
-    /// Sends what the sender has planned; false if there is no room.
+    /// Sends the segment that the sender has planned; false if there is no room.
     #[inline]
     fn send(&mut self, now: Instant, out: &Outgoing, emit: &mut impl Emit, cx: &mut Context<'_>) -> bool {
         cx.extents.clear();

@@ -1,9 +1,9 @@
-//! The user of a connection: what it has done, and which events are reported to it.
+//! The user of a connection: its calls, and the events that are reported to it.
 
 use crate::time::Instant;
 
-/// The user's side. A user that has let go of the connection is told nothing any more; one that has not learns once that there is
-/// something to read, until it has read again.
+/// The user's side. A user that has let go of the connection gets no events any more; any other gets one when there is
+/// something to read, and the next after it has read again.
 #[derive(Debug)]
 pub(super) struct User {
     /// When the user closed, or something new was acknowledged since.
@@ -56,7 +56,7 @@ impl User {
         self.shut = true;
     }
 
-    /// The user reads: what arrives next is announced.
+    /// The user reads: the next data that arrives is announced.
     #[inline]
     pub(super) fn on_read(&mut self) {
         self.notify_readable = true;
@@ -70,7 +70,7 @@ impl User {
         }
     }
 
-    /// There is something to read. Whether the user is to be told.
+    /// There is something to read. Returns whether the user is to be notified.
     #[inline]
     pub(super) fn on_readable(&mut self) -> bool {
         let tell = self.notify_readable && !self.released;

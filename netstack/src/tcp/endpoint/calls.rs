@@ -1,4 +1,4 @@
-//! What a user does with a connection: write, read, end it, look at it, change it.
+//! A user's calls on a connection: write, read, end it, look at it, change it.
 
 use super::super::api::{ConnectionId, Error, Info, ReleaseToken, Sending, StateName};
 use super::super::connection::{Connection, Context};
@@ -106,15 +106,15 @@ impl Endpoint {
         result
     }
 
-    /// What was written so far ends a record: no segment will have bytes from before and from behind its end.
+    /// Ends a record after the bytes written so far: no segment will have bytes from before and from behind its end.
     ///
     /// # Errors
-    /// [`Error`] says why not.
+    /// [`Error`] gives the reason.
     pub fn end_record(&mut self, now: Instant, id: ConnectionId) -> Result<(), Error> {
         self.write_of(now, id, |connection, _| connection.end_record())
     }
 
-    /// What [`Options::cork`] or [`Endpoint::write_more`] holds back leaves now.
+    /// Sends the bytes that [`Options::cork`] or [`Endpoint::write_more`] holds back.
     ///
     /// # Errors
     /// [`Error::Unknown`] if the connection was closed.
@@ -164,18 +164,18 @@ impl Endpoint {
         self.read_of(now, id, |connection, cx| connection.read_chunk(now, cx))
     }
 
-    /// No more will be written: a FIN follows what was. Reading goes on.
+    /// Ends writing: a FIN follows the written bytes. Reading goes on.
     ///
     /// # Errors
-    /// [`Error`] says why not.
+    /// [`Error`] gives the reason.
     pub fn shutdown(&mut self, now: Instant, id: ConnectionId) -> Result<(), Error> {
         self.use_of(now, id, |connection, _| connection.shutdown())
     }
 
-    /// Lets go of a connection. What was written is still sent, then a FIN; if received data is unread, a reset says so
-    /// to the peer (RFC 9293 section 3.6, by way of RFC 2525 section 2.17). The id is unknown afterwards, and only
-    /// [`TcpEvent::Released`](crate::tcp::TcpEvent::Released) may follow. What the peer does not take within [`Options::orphan_timeout`], or keeps from others who
-    /// write, is lost.
+    /// Lets go of a connection. Written bytes are still sent, then a FIN; if received data is unread, the peer gets a
+    /// reset (RFC 9293 section 3.6, by way of RFC 2525 section 2.17). The id is unknown afterwards, and only
+    /// [`TcpEvent::Released`](crate::tcp::TcpEvent::Released) may follow. Bytes that the peer does not take within
+    /// [`Options::orphan_timeout`], or whose memory other writers need, are lost.
     pub fn close(&mut self, now: Instant, id: ConnectionId) {
         self.let_go(now, id, false);
     }
@@ -205,13 +205,13 @@ impl Endpoint {
         self.orphan(now, id.index);
     }
 
-    /// What a connection looks like; `None` if it was closed.
+    /// The present state of a connection; `None` if it was closed.
     pub fn info(&self, id: ConnectionId) -> Option<Info> {
         self.user(id).map(Connection::info)
     }
 
-    /// How the sending of a connection goes; `None` if it was closed. It counts what is out, which takes longer than
-    /// [`Endpoint::info`].
+    /// How the sending of a connection goes; `None` if it was closed. It counts outstanding segments, which takes
+    /// longer than [`Endpoint::info`].
     pub fn sending(&self, now: Instant, id: ConnectionId) -> Option<Sending> {
         self.user(id).map(|connection| connection.sending(now))
     }
@@ -238,8 +238,8 @@ impl Endpoint {
         self.user(id).map(|connection| &**connection.options())
     }
 
-    /// Changes options of a connection: Nagle's algorithm, keep-alive, time-outs, buffers, congestion control. What was
-    /// agreed in the handshake stays.
+    /// Changes options of a connection: Nagle's algorithm, keep-alive, time-outs, buffers, congestion control. Those
+    /// agreed in the handshake stay.
     ///
     /// # Errors
     /// [`Error::Unknown`] if it was closed.

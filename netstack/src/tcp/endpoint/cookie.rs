@@ -1,14 +1,14 @@
-//! SYN cookies: a SYN flood costs no memory, because what must be remembered of a SYN travels in the SYN-ACK's sequence
-//! number and comes back with the ACK (RFC 4987 section 3.6).
+//! SYN cookies: a SYN flood costs no memory, because the state of a SYN travels in the SYN-ACK's sequence number and
+//! timestamp and comes back with the ACK (RFC 4987 section 3.6).
 //!
 //! ```text
 //!   sequence number   | 2 bits: period | 3 bits: MSS class | 27 bits: keyed hash |   exclusive-or a keyed mask
 //!   timestamp value   | clock, coarser by 64 ms | ECN | SACK | 4 bits: window scale, 15: none |
 //! ```
 //!
-//! What is lost: the MSS is rounded down to one of eight; without timestamps in the SYN there is no window scaling, no
-//! SACK and no ECN (there is no room for them); data in the SYN is not taken; a user timeout option is forgotten. A SYN-ACK
-//! is sent once per SYN, as there is nothing to repeat it from.
+//! The losses: the MSS is rounded down to one of eight; without timestamps in the SYN there is no window scaling, no
+//! SACK and no ECN (there is no room for them); data in the SYN and a user timeout option are not taken. A SYN-ACK is
+//! sent once per SYN, as there is nothing to repeat it from.
 
 use core::net::SocketAddr;
 
@@ -85,13 +85,13 @@ pub(super) fn timestamp(clock: u32, syn: &Header, sack: bool, ecn: bool, scaling
     if (value.wrapping_sub(clock) as i32) > 0 { value.wrapping_sub(1 << OPTION_BITS) } else { value }
 }
 
-/// Whether a SYN asks for ECN.
+/// Whether a SYN requests ECN.
 pub(super) fn asks_for_ecn(syn: &Header) -> bool {
     //= RFC 3168 section 6.1.1: an ECN-setup SYN has both ECE and CWR.
     syn.flags.contains(Flags::ECE.with(Flags::CWR))
 }
 
-/// What the SYN said, if the ACK acknowledges a cookie of ours that is not too old.
+/// The SYN's options, if the ACK acknowledges a cookie of ours that is not too old.
 pub(super) fn open(
     secret: &Secret,
     now: Instant,

@@ -1,10 +1,10 @@
-//! What an endpoint has seen, over all connections.
+//! An endpoint's counters, over all connections.
 
 use crate::counters::counters;
 
 counters! {
-    /// What an endpoint has seen. Every segment that is dropped before it reaches a connection is counted once, under
-    /// the reason.
+    /// An endpoint's counters. Every segment that is dropped before it reaches a connection is counted once, under the
+    /// reason.
     pub struct Counters {
         /// Segments taken in.
         received,
@@ -41,7 +41,7 @@ counters! {
         /// Connections in TIME-WAIT that went early because there were too many.
         time_wait_overflow,
         /// Connections that their users had closed and that were reset because there were too many, or to make room for
-        /// what others write.
+        /// other writers.
         orphans_ended,
         /// Answers and segments lost for want of a route.
         no_route,

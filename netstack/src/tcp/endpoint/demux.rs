@@ -1,4 +1,4 @@
-//! From a pair of addresses to what it belongs to: a connection, or a record in TIME-WAIT.
+//! Maps a pair of addresses to a connection, or to a record in TIME-WAIT.
 
 use core::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use super::time_wait::Records;
 /// In the table, values with this bit are records in TIME-WAIT, others connections.
 const TIME_WAIT: u32 = 1 << 31;
 
-/// What a pair of addresses belongs to: the index of a slot, or of a record.
+/// The target of a pair of addresses: the index of a slot, or of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     Connection(u32),
@@ -45,7 +45,7 @@ impl Demux {
         Self { table: Table::new(), last: 0 }
     }
 
-    /// What a pair belongs to; `hash` is the pair's.
+    /// The target of a pair; `hash` is the pair's.
     #[inline]
     pub(super) fn find(
         &self,

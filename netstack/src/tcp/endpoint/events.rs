@@ -17,7 +17,7 @@ pub(super) struct Events {
 }
 
 impl Events {
-    /// Where new ones are appended.
+    /// The queue that new events are appended to.
     #[inline]
     pub(super) fn queue(&mut self) -> &mut VecDeque<TcpEvent> {
         &mut self.queue
@@ -49,7 +49,7 @@ impl Events {
 }
 
 impl Endpoint {
-    /// What has changed since, oldest first. An extent comes back only while no frame is out.
+    /// The oldest event that was not taken yet. An extent comes back only while no frame is out.
     #[inline]
     pub fn next_event(&mut self) -> Option<TcpEvent> {
         self.shared.events().next()
@@ -66,7 +66,7 @@ impl Endpoint {
         self.shared.awaits_releases()
     }
 
-    /// No frame is out any more: what waited for that are the next events.
+    /// No frame is out any more: the events that waited for that are the next.
     pub fn release_held(&mut self) {
         self.shared.events().release();
     }

@@ -1,4 +1,4 @@
-//! Finds what a segment is for: a connection, a record in TIME-WAIT, a listener, or nothing.
+//! Finds a segment's target: a connection, a record in TIME-WAIT, a listener, or nothing.
 
 use core::net::SocketAddr;
 
@@ -22,7 +22,7 @@ pub struct IcmpError {
     pub remote: SocketAddr,
     /// Its sequence number.
     pub seq: SeqNumber,
-    /// What the error says.
+    /// The error.
     pub kind: IcmpKind,
 }
 
@@ -49,8 +49,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes the pair out of TIME-WAIT, if it is there, for a new connection that is about to be made, and says what the old
-    /// one's sequence numbers ended at.
+    /// Takes the pair out of TIME-WAIT, if it is there, for a new connection that is about to be made, and returns
+    /// where the old one's sequence numbers ended.
     pub(super) fn leave_time_wait(&mut self, local: &SocketAddr, remote: &SocketAddr) -> Option<SeqNumber> {
         let Some(Entry::TimeWait(index)) = self.find(local, remote) else { return None };
         let record = self.records.remove(index)?;
@@ -91,8 +91,8 @@ impl Endpoint {
         }
     }
 
-    /// What the peer of a segment's connection has acknowledged: if it is more afterwards, what is sent to it arrives. That
-    /// it sends new data says less, for its window allows it some without an answer.
+    /// The number up to which the peer of a segment's connection has acknowledged: if it rises, segments sent to the
+    /// peer arrive. New data from the peer proves less, for its window allows it some without an answer.
     pub fn acknowledged(&self, meta: &SegmentMeta, header: &[u8]) -> Option<SeqNumber> {
         let &[a, b, c, d] = header.first_chunk()?;
         let local = SocketAddr::new(meta.destination, u16::from_be_bytes([c, d]));
@@ -109,7 +109,7 @@ impl Endpoint {
         })
     }
 
-    /// A segment of that connection in the plain form; false if there is more to say about it than that it was expected.
+    /// Takes a plain segment of that connection; false if it is not the expected one.
     #[inline]
     fn on_plain(&mut self, now: Instant, header: &PlainHeader, payload: Payload<'_>) -> bool {
         let index = self.demux.last();
@@ -339,8 +339,8 @@ impl Endpoint {
         }
     }
 
-    /// Takes in an ICMP error about a segment of ours. Whether it is believed is the connection's to say: it is if it
-    /// quotes a number that is in flight (RFC 5927 section 4.1). False if there is no such connection.
+    /// Takes in an ICMP error about a segment of ours. The connection accepts it if it quotes a number that is in
+    /// flight (RFC 5927 section 4.1). False if there is no such connection.
     pub fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
         //= RFC 9293 section 3.9.2.2, MUST-54: an ICMP error goes to the connection whose segment caused it.
         let (local, remote) = (super::plain(error.local), super::plain(error.remote));
@@ -353,7 +353,7 @@ impl Endpoint {
         true
     }
 
-    /// Does what a connection's answer to a call asks for.
+    /// Carries out the disposition that a connection returned.
     #[inline]
     pub(super) fn dispose(&mut self, now: Instant, index: u32, end: Disposition) {
         match end {

@@ -1,4 +1,4 @@
-//! Listeners: who waits for connections, those that are half open, and those that wait to be accepted.
+//! Listeners, their half-open connections, and those that wait to be accepted.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -10,8 +10,8 @@ use super::super::options::Options;
 use super::{cookie, ports};
 use crate::time::Instant;
 
-/// Where connections are waited for. `half_open` is how many of its connections are in the handshake; those that have completed it
-/// are in `queue`, `backlog` of them at most.
+/// A listener. `half_open` is how many of its connections are in the handshake; those that have completed it are in
+/// `queue`, `backlog` of them at most.
 #[derive(Debug)]
 pub(super) struct Listener {
     local: SocketAddr,
@@ -164,14 +164,14 @@ impl Listeners {
         listener.as_mut().filter(|_| *generation == id.generation)
     }
 
-    /// The listener at an index, whatever its generation: a half-open connection outlives none.
+    /// The listener at an index, of any generation: no half-open connection outlives its listener.
     pub(super) fn at(&mut self, index: u32) -> Option<(ListenerId, &mut Listener)> {
         let (generation, listener) = self.slots.get_mut(index as usize)?;
         let id = ListenerId { index, generation: *generation };
         listener.as_mut().map(|listener| (id, listener))
     }
 
-    /// Who waits for connections to `local`.
+    /// The listener for connections to `local`.
     pub(super) fn find(&self, local: &SocketAddr) -> Option<u32> {
         let at = |ip| self.bound.get(&(local.port(), ip)).copied();
         at(local.ip()).or_else(|| if local.is_ipv4() { at(ANY4) } else { None }).or_else(|| at(ANY6))

@@ -65,15 +65,15 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// All TCP connections of one shard.
 ///
-/// The caller drives it: [`on_segment`](Self::on_segment) for what arrives, [`on_timeout`](Self::on_timeout) once
-/// [`next_deadline`](Self::next_deadline) has come, then [`transmit`](Self::transmit) while
-/// [`wants_transmit`](Self::wants_transmit). Calls on connections never block: they take or give what there is, and
-/// [`next_event`](Self::next_event) says when there is more.
+/// The caller drives it: [`on_segment`](Self::on_segment) for each segment that arrives,
+/// [`on_timeout`](Self::on_timeout) once [`next_deadline`](Self::next_deadline) has come, then
+/// [`transmit`](Self::transmit) while [`wants_transmit`](Self::wants_transmit). Calls on connections never block: they
+/// take or give as much as there is, and [`next_event`](Self::next_event) says when there is more.
 pub struct Endpoint {
     config: Config,
     options: SharedOptions,
     secret: Secret,
-    /// What packets from our addresses may be as long as.
+    /// The longest packet from each of our addresses.
     mtus: BTreeMap<IpAddr, u16>,
     slots: Slots,
     demux: Demux,
@@ -96,7 +96,7 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// An address without scope and flow label, IPv4 as IPv4: what packets say.
+/// An address without scope and flow label, IPv4 as IPv4, as in packets.
 fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
@@ -129,8 +129,8 @@ impl Endpoint {
         }
     }
 
-    /// The largest IP packet on the link of an address of ours, in bytes; 1500 for addresses that nothing was said
-    /// about. New connections announce it.
+    /// Sets the largest IP packet on the link of an address of ours, in bytes; 1500 unless set. New connections
+    /// announce it.
     pub fn set_mtu(&mut self, local: IpAddr, mtu: u16) {
         self.mtus.insert(local, mtu);
     }
@@ -166,7 +166,7 @@ impl Endpoint {
         self.listeners.get(id).map_or(0, listen::Listener::waiting)
     }
 
-    /// Where a listener waits; `None` if it was closed.
+    /// A listener's address; `None` if it was closed.
     pub fn listener_address(&self, id: ListenerId) -> Option<SocketAddr> {
         self.listeners.get(id).map(listen::Listener::local)
     }
@@ -213,7 +213,7 @@ impl Endpoint {
     /// (RFC 6056). [`TcpEvent::Connected`] or [`TcpEvent::Failed`] says how it went.
     ///
     /// # Errors
-    /// [`ConnectError`] says what cannot be.
+    /// [`ConnectError`] gives the reason.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -228,7 +228,7 @@ impl Endpoint {
     /// shard.
     ///
     /// # Errors
-    /// [`ConnectError`] says what cannot be.
+    /// [`ConnectError`] gives the reason.
     pub fn connect_from(
         &mut self,
         now: Instant,
@@ -272,7 +272,7 @@ impl Endpoint {
         self.slots.has_peer(host)
     }
 
-    /// What all connections have seen.
+    /// Counters over all connections.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
@@ -299,7 +299,7 @@ impl Endpoint {
         self.slots.of_user(id).filter(|connection| !connection.released())
     }
 
-    /// Calls a connection with what it shares with the others.
+    /// Calls a connection with the state that it shares with the others.
     #[inline]
     fn call<R>(&mut self, index: u32, run: impl FnOnce(&mut Connection, &mut Context<'_>) -> R) -> Option<R> {
         let (id, owner, connection) = self.slots.get_mut(index)?;
@@ -308,7 +308,7 @@ impl Endpoint {
         Some(run(connection, &mut cx))
     }
 
-    /// What a new connection begins with. Its sequence numbers follow those of its predecessor, if there is one.
+    /// The parameters of a new connection. Its sequence numbers follow those of its predecessor, if there is one.
     fn open(&self, now: Instant, local: SocketAddr, remote: SocketAddr, after: Option<SeqNumber>) -> Open {
         let mut iss = self.secret.sequence(now, &local, &remote);
         if let Some(after) = after

@@ -1,5 +1,5 @@
-//! Connections that their users have closed, and that still hold what was written. No user will end them, so their number
-//! is bounded, and they make room for those who write.
+//! Connections that their users have closed, and that still hold written bytes. No user will end them, so their number
+//! is bounded, and they make room for other writers.
 
 use super::slots::Owner;
 use super::{Connection, Endpoint};

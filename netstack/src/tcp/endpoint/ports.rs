@@ -5,7 +5,7 @@ use core::ops::RangeInclusive;
 
 use super::secret::{Purpose, Secret};
 
-/// What is chosen from: RFC 6056 section 3.2 asks for as many as possible; below, servers live.
+/// Ports to choose from: RFC 6056 section 3.2 recommends as many as possible; those below are left to servers.
 pub(super) const RANGE: RangeInclusive<u16> = 16_384..=65_535;
 
 /// Counters that destinations share by their hash, a power of two.
@@ -19,7 +19,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// In place of the real ones while these are in use.
+    /// A placeholder while the real ones are in use.
     pub(super) fn none() -> Self {
         Self { counters: [0; COUNTERS] }
     }

@@ -54,7 +54,7 @@ impl Endpoint {
         self.slots.waiting() == 1 && self.replies.is_empty()
     }
 
-    /// Sends what is due while `emit` has room: answers first, then connections round-robin.
+    /// Sends due segments while `emit` has room: answers first, then connections round-robin.
     #[inline]
     pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
         while let Some(reply) = self.replies.front() {
@@ -97,7 +97,7 @@ impl Endpoint {
         self.shared.awaits_frames()
     }
 
-    /// No frame of ours waits any more, in a batch or in a device: memory of what was acknowledged can be used again.
+    /// No frame of ours waits any more, in a batch or in a device: memory of acknowledged bytes can be used again.
     #[inline]
     pub fn frames_gone(&mut self) {
         self.shared.frames_gone();

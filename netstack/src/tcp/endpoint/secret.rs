@@ -1,5 +1,5 @@
-//! What must not be guessed from outside: initial sequence numbers, timestamp offsets, ports, cookies, hash values.
-//! All come from one key through SipHash, a keyed function made for short inputs.
+//! Values that must not be guessed from outside: initial sequence numbers, timestamp offsets, ports, cookies, hash
+//! values. All come from one key through SipHash, a keyed function made for short inputs.
 
 use core::net::{IpAddr, SocketAddr};
 
@@ -8,7 +8,7 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// What a value is for, so that no value reveals anything about another.
+/// The purpose of a value, so that no value reveals anything about another.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(super) enum Purpose {
@@ -69,7 +69,7 @@ impl Secret {
         }
     }
 
-    /// A value that only the key's holder can work out, from a pair of addresses and what else it depends on.
+    /// A value that only the key's holder can work out, from a pair of addresses and `more`.
     pub(super) fn value(&self, purpose: Purpose, local: &SocketAddr, remote: &SocketAddr, more: u64) -> u64 {
         let mut bytes = [0; 45];
         bytes[0] = purpose as u8;
@@ -95,8 +95,8 @@ impl Secret {
         SeqNumber((clock as u32).wrapping_add(self.value(Purpose::Sequence, local, remote, 0) as u32))
     }
 
-    /// What is added to the clock in the timestamps between two addresses. It is the same for all connections of a
-    /// pair of addresses and ports, so that timestamps go on rising from one to the next.
+    /// The offset of the clock in the timestamps between two addresses. It is the same for all connections of a pair of
+    /// addresses and ports, so that timestamps go on rising from one to the next.
     pub(super) fn timestamp_offset(&self, local: &SocketAddr, remote: &SocketAddr) -> u32 {
         //= RFC 7323 section 5.4: a random offset per connection hides the clock; RFC 6191 asks that a new connection's
         // timestamps be later than those of its predecessor in TIME-WAIT.

@@ -1,4 +1,4 @@
-//! What the connections of an endpoint share: memory, events to the user, and scratch space.
+//! State that the connections of an endpoint share: memory, events to the user, and scratch space.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,7 +19,7 @@ pub(super) struct Shared {
     events: Events,
     /// Connections that were refused memory; they are notified when there is some.
     starved: BTreeSet<ConnectionId>,
-    /// Events of connections that the user does not know yet end here.
+    /// Events of connections that were not accepted yet end here.
     muted: VecDeque<TcpEvent>,
     released: Vec<ReleaseToken>,
     extents: Vec<Extent>,
@@ -39,7 +39,7 @@ impl Shared {
         }
     }
 
-    /// What a call of a connection borrows; `muted`: the user does not know the connection yet.
+    /// The state that a call of a connection borrows; `muted`: the connection was not accepted yet.
     #[inline]
     pub(super) fn context(&mut self, id: ConnectionId, muted: bool) -> Context<'_> {
         self.muted.clear();
@@ -54,7 +54,7 @@ impl Shared {
         }
     }
 
-    /// What the user is told.
+    /// The events for the user.
     #[inline]
     pub(super) fn events(&mut self) -> &mut Events {
         &mut self.events
@@ -66,8 +66,8 @@ impl Shared {
         self.events.are_held()
     }
 
-    /// A connection's write found no room: if that is for want of memory, which is returned, the connection is notified when
-    /// there is some.
+    /// A connection's write found no room. Returns whether memory is short; the connection is then notified when there
+    /// is some.
     pub(super) fn on_refused(&mut self, id: ConnectionId) -> bool {
         let full = self.memory.is_full();
         if full {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::options::Options;
 
-/// The options of who gives none, and those that were given last: most connections of a program have the same.
+/// The default options, and those that were given last: most connections of a program have the same.
 #[derive(Debug)]
 pub(super) struct SharedOptions {
     common: Arc<Options>,
@@ -12,13 +12,13 @@ pub(super) struct SharedOptions {
 }
 
 impl SharedOptions {
-    /// `common` are those of who gives none.
+    /// `common` are the defaults.
     pub(super) fn new(common: Options) -> Self {
         let common = Arc::new(common);
         Self { recent: Arc::clone(&common), common }
     }
 
-    /// What stands for the options that were given.
+    /// The shared copy of the given options.
     pub(super) fn get(&mut self, given: Option<Options>) -> Arc<Options> {
         let Some(options) = given else { return Arc::clone(&self.common) };
         if *self.recent != options {

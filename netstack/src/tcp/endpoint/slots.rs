@@ -1,4 +1,4 @@
-//! The connections of an endpoint: where each lies, who owns it, and whose turn it is to send.
+//! The connections of an endpoint: their slots, their owners, and the order in which they send.
 
 use core::net::IpAddr;
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use crate::time::Instant;
 #[cfg(test)]
 mod tests;
 
-/// Who owns a connection.
+/// The owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
     /// The user.
@@ -52,7 +52,7 @@ pub(super) struct Slots {
     /// The hosts of connections whose handshake this side began, or is over.
     peers: Peers,
     orphans: usize,
-    /// The orphan that was looked at last when there were too many.
+    /// The orphan that was examined last when there were too many.
     hand: usize,
 }
 
@@ -111,7 +111,7 @@ impl Slots {
         Some((slot.owner, slot.connection.as_deref()?))
     }
 
-    /// Who owns the connection in a slot.
+    /// The owner of the connection in a slot.
     #[inline]
     pub(super) fn owner(&self, index: u32) -> Option<Owner> {
         let slot = self.slots.get(index as usize)?;
@@ -182,7 +182,7 @@ impl Slots {
         }
     }
 
-    /// A connection's timer has fired. Returns when the connection really wants to be woken.
+    /// A connection's timer has fired. Returns the connection's present deadline.
     pub(super) fn on_fired(&mut self, index: u32) -> Option<Instant> {
         let slot = self.slots.get_mut(index as usize)?;
         slot.armed = Armed::NOT;
@@ -191,7 +191,7 @@ impl Slots {
 
     //= RFC 9293 section 3.10.7.4, MUST-58, MUST-59: a segment that arrives only schedules the connection. What acknowledges all
     //= segments of a burst leaves with `transmit`, once these have been processed.
-    /// Schedules a connection to send and arms its timer, if it wants them.
+    /// Schedules a connection to send and arms its timer, if it needs either.
     #[inline]
     pub(super) fn settle(&mut self, now: Instant, index: u32, timers: &mut Timers) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
@@ -229,7 +229,7 @@ impl Slots {
         self.ready.len()
     }
 
-    /// Whose turn it is to send. [`Slots::end_turn`] has to follow.
+    /// The next connection to send. [`Slots::end_turn`] has to follow.
     #[inline]
     pub(super) fn next_turn(&mut self) -> Option<u32> {
         self.ready.pop_front()

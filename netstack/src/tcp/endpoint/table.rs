@@ -1,4 +1,4 @@
-//! From a pair of addresses to an index: open addressing over a keyed hash, eight bytes a slot.
+//! Maps a pair of addresses to an index: open addressing over a keyed hash, eight bytes a slot.
 
 #[cfg(test)]
 mod tests;
@@ -15,8 +15,8 @@ struct Slot {
     value: u32,
 }
 
-/// Maps hashes to values below [`u32::MAX`]; whether a value is the one meant is the caller's to say. Probing is
-/// linear, and removal moves back what had been displaced, so that no tombstones pile up. It grows by doubling.
+/// Maps hashes to values below [`u32::MAX`]; the caller decides whether a value is the one meant. Probing is linear,
+/// and removal moves displaced values back, so that no tombstones pile up. It grows by doubling.
 #[derive(Debug)]
 pub(super) struct Table {
     slots: Vec<Slot>,
@@ -67,8 +67,8 @@ impl Table {
 
     /// Adds a value, which is not there yet.
     pub(super) fn insert(&mut self, hash: u64, value: u32) {
-        // At most thirteen sixteenths full: what is there is found with three looks on average, what is not with fifteen,
-        // all in a line or two of the cache; and a probe always ends.
+        // At most thirteen sixteenths full: a search takes three steps on average if it succeeds, fifteen if not, all
+        // in a line or two of the cache; and it always ends.
         if (self.len + 1) * 16 > self.slots.len() * 13 {
             self.grow();
         }

@@ -1,5 +1,5 @@
-//! Connections in TIME-WAIT, as small records: only the answer to a repeated FIN, and the check that lets a new connection in,
-//! need to be known.
+//! Connections in TIME-WAIT, as small records, which serve to answer a repeated FIN and to check whether a new
+//! connection may open.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -35,7 +35,7 @@ pub(super) struct Record {
     answered: u8,
 }
 
-/// What to do about a segment for a record.
+/// The answer to a segment for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeWaitAction {
     /// Nothing.
@@ -126,7 +126,7 @@ impl Record {
         if left < 0 { 0 } else { left as u32 }
     }
 
-    /// What RFC 9293 section 3.10.7.4 says for the state TIME-WAIT.
+    /// Decides as RFC 9293 section 3.10.7.4 does in the state TIME-WAIT.
     pub(super) fn judge(&self, header: &Header, payload_len: usize) -> TimeWaitAction {
         let Header { flags, seq, .. } = header;
         if flags.contains(Flags::RST) {

@@ -4,7 +4,7 @@
 use crate::time::Instant;
 use crate::wheel::{TimerKey, Wheel};
 
-/// Whose timer it is.
+/// The owner of a timer.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Timer {
     /// A connection's slot.
@@ -82,14 +82,14 @@ impl Timers {
         }
     }
 
-    /// Hands over what is due, to be given back by [`Timers::recycle`].
+    /// Hands over the timers that are due, to be given back by [`Timers::recycle`].
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Timer> {
         let mut fired = core::mem::take(&mut self.fired);
         self.wheel.expire(now, |timer| fired.push(timer));
         fired
     }
 
-    /// What fired has been looked at: its memory is used again.
+    /// The fired timers were handled: their memory is used again.
     pub(super) fn recycle(&mut self, mut fired: Vec<Timer>) {
         fired.clear();
         self.fired = fired;

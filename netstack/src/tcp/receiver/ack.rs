@@ -14,8 +14,8 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 /// Duplicate acknowledgements pending at most.
 const MAX_DUPLICATES: u8 = 16;
 
-/// Decides when an acknowledgement leaves. Decisions are taken for each segment; what is due leaves at the end of a
-/// burst, so that a burst in order costs few acknowledgements.
+/// Decides when an acknowledgement leaves. Decisions are taken for each segment; a due acknowledgement leaves at the
+/// end of a burst, so that a burst in order costs few of them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckPolicy {
     /// [`NEVER`]: nothing waits.
@@ -27,7 +27,7 @@ pub(super) struct AckPolicy {
     max_delay: u32,
     /// Bytes taken since the last acknowledgement.
     bytes: u32,
-    /// The largest payload seen: what the peer calls a full segment.
+    /// The largest payload seen: a full segment of the peer's.
     full: u16,
     quick: u8,
     /// Acknowledgements pending for segments out of order, one each.

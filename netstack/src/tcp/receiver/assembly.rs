@@ -1,4 +1,4 @@
-//! What arrived out of order: runs with holes between them.
+//! Data that arrived out of order: runs with holes between them.
 
 use super::pool::Pool;
 use super::run::{Cut, Run};
@@ -47,7 +47,7 @@ impl Assembly {
         self.runs.last().map(Piece::end)
     }
 
-    /// Where the first run begins.
+    /// The beginning of the first run.
     pub(super) fn start(&self) -> Option<SeqNumber> {
         self.runs.first().map(|piece| piece.start)
     }
@@ -65,7 +65,7 @@ impl Assembly {
         self.runs.iter().map(Piece::range).find(|range| contains(range, number))
     }
 
-    /// Takes what is new of the payload from `start` up to `end`; `offset` is where `start` is in it. Bytes that were
+    /// Takes the new part of the payload from `start` up to `end`; `offset` is where `start` is in it. Bytes that were
     /// received before stay as they are. Returns whether all found room.
     pub(super) fn insert(
         &mut self,
@@ -159,7 +159,7 @@ impl Assembly {
         }
     }
 
-    /// Forgets everything.
+    /// Drops all runs.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         for mut piece in self.runs.drain(..) {
             piece.run.clear(pool);

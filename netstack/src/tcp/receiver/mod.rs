@@ -1,5 +1,5 @@
-//! The receiving half of a connection: what is expected next, the window, reassembly, and what an acknowledgement
-//! says and when it leaves.
+//! The receiving half of a connection: the next number expected, the window, reassembly, and the content and timing of
+//! acknowledgements.
 
 mod ack;
 mod assembly;
@@ -27,7 +27,7 @@ use crate::wire::tcp::{SackBlocks, SeqNumber, SeqRange};
 /// Changes of the ECN mark that wait for their acknowledgement at most.
 const MAX_TURNS: usize = 32;
 
-/// What became of a segment's bytes.
+/// The effect of a segment's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// Bytes that can be read now and could not before.
@@ -58,7 +58,7 @@ struct Exact {
     turns: Vec<(SeqNumber, bool)>,
 }
 
-/// What an acknowledgement says.
+/// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledgement {
     /// The next number expected.
@@ -126,7 +126,7 @@ impl Receiver {
         self.window.initial_field()
     }
 
-    /// The peer's SYN arrived: `irs` is its number, `mss` what it may send in a segment, `timestamp` its value.
+    /// The peer's SYN arrived: `irs` is its number, `mss` the most payload of its segments, `timestamp` its value.
     pub(crate) fn open(&mut self, now: Instant, irs: SeqNumber, mss: u16, timestamp: Option<u32>) {
         self.next = irs + 1;
         self.last_ack = irs;
@@ -135,8 +135,7 @@ impl Receiver {
         self.paws = timestamp.map(|value| Paws::new(now, value));
     }
 
-    /// What the handshake settled: this side's window shift (0 without scaling), SACK, and ECN, with exact echoes or
-    /// without.
+    /// The handshake settled this side's window shift (0 without scaling), SACK, and ECN, with exact echoes or without.
     pub(crate) fn establish(&mut self, shift: u8, sack: bool, ecn: bool, exact: bool) {
         self.window.set_shift(shift);
         self.sack = sack;
@@ -279,7 +278,7 @@ impl Receiver {
         fin: bool,
         pool: &mut Pool,
     ) -> Taken {
-        // A segment is shorter than 2^31 bytes: so are IP packets, whatever coalesces them.
+        // A segment is shorter than 2^31 bytes: so are IP packets, even if they were merged.
         let len = payload.len().min(i32::MAX as usize) as u32;
         let end = seq + len;
         if self.finished {
@@ -316,7 +315,7 @@ impl Receiver {
         taken
     }
 
-    /// Whether something was received beyond `number`: a FIN there contradicts what the peer sent before.
+    /// Whether something was received beyond `number`: a FIN there contradicts the peer's earlier data.
     fn lies_behind(&self, number: SeqNumber) -> bool {
         number.is_before(self.next)
             || self.assembly.as_ref().and_then(|a| a.end()).is_some_and(|end| end.is_after(number))
@@ -377,7 +376,7 @@ impl Receiver {
         self.next += took;
     }
 
-    /// Moves what has become next in order out of the assembly.
+    /// Moves the data that is now in order out of the assembly.
     fn join_assembly(&mut self, pool: &mut Pool) {
         let Some(assembly) = &mut self.assembly else { return };
         while let Some(run) = assembly.take(self.next) {
@@ -461,7 +460,7 @@ impl Receiver {
         blocks
     }
 
-    /// What an acknowledgement says now; moves the window.
+    /// The content of an acknowledgement now; moves the window.
     #[inline]
     pub(crate) fn acknowledgement(&mut self, pool: &Pool) -> Acknowledgement {
         let ece = match &self.echo {
@@ -551,13 +550,13 @@ impl Receiver {
         }
     }
 
-    /// Forgets all data, at the end of the connection's life.
+    /// Drops all data, at the end of the connection's life.
     pub(crate) fn clear(&mut self, pool: &mut Pool) {
         self.queue.clear(pool);
         self.forget_assembly(pool);
     }
 
-    /// Forgets what is out of order: it can no longer be completed.
+    /// Drops the data that is out of order: it can no longer be completed.
     pub(crate) fn abandon(&mut self, pool: &mut Pool) {
         self.forget_assembly(pool);
     }

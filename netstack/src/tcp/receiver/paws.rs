@@ -1,4 +1,4 @@
-//! Timestamps as the receiver sees them (RFC 7323): protection against wrapped sequence numbers, and what to echo.
+//! Timestamps as the receiver sees them (RFC 7323): protection against wrapped sequence numbers, and the value to echo.
 
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
@@ -29,7 +29,7 @@ impl Paws {
 
     //= RFC 7323 section 4.3, rule 2: a timestamp is remembered if it is not older, and its segment begins at or before
     //= what was acknowledged last.
-    /// Remembers the timestamp of an acceptable segment that begins at `seq`.
+    /// Stores the timestamp of an acceptable segment that begins at `seq`.
     #[inline]
     pub(super) fn update(&mut self, now: Instant, value: u32, seq: SeqNumber, last_ack: SeqNumber) {
         if !seq.is_after(last_ack) && !self.is_old(now, value) {

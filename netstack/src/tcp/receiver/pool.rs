@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Capacities of blocks in bytes. A small message takes little; a long run takes large blocks, none of which is more
-/// than a small multiple of what the run holds.
+/// than a small multiple of the run's length.
 const CLASSES: [usize; 5] = [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
 
 /// Free blocks kept of each class.
@@ -133,7 +133,7 @@ impl Block {
         self.bytes.capacity() - self.bytes.len()
     }
 
-    /// Appends what fits; returns how many bytes that was.
+    /// Appends the bytes that fit; returns their number.
     #[inline]
     pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
         let fits = bytes.len().min(self.room());
@@ -141,7 +141,7 @@ impl Block {
         fits
     }
 
-    /// Forgets the first `count` unread bytes.
+    /// Skips the first `count` unread bytes.
     #[inline]
     pub(super) fn consume(&mut self, count: usize) {
         self.start = (self.start as usize).saturating_add(count).min(self.bytes.len()) as u32;

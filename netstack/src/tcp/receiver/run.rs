@@ -186,7 +186,7 @@ impl Run {
         let Some(full) = &mut self.full else { return core::mem::take(&mut self.tail) };
         let block = full.pop_front().unwrap_or_default();
         if full.is_empty() {
-            // What is idle holds no memory.
+            // An idle run holds no memory.
             self.full = None;
         }
         block
@@ -196,7 +196,7 @@ impl Run {
         self.take_first().free(pool);
     }
 
-    /// Forgets everything.
+    /// Drops all bytes.
     pub(super) fn clear(&mut self, pool: &mut Pool) {
         for block in self.full.take().into_iter().flat_map(|full| *full) {
             block.free(pool);

@@ -20,8 +20,8 @@ fn receiver(options: &Options) -> Receiver {
     receiver
 }
 
-/// Segments anywhere in the window, overlapping, with other bytes each time: what came first stays, blocks tell the
-/// truth, and nothing is left behind.
+/// Segments anywhere in the window, overlapping, with other bytes each time: bytes that came first stay, blocks are
+/// right, and nothing is left behind.
 #[test]
 fn reassembles_like_a_table() {
     for seed in 0..300 {
@@ -194,7 +194,7 @@ fn the_pool_keeps_to_its_limit() {
     let mut pool = Pool::new(5000);
     let first = pool.take(4000, false).expect("there is room");
     assert_eq!(pool.used(), 4096);
-    // What is left is less than was asked for.
+    // The rest is less than requested.
     let second = pool.take(4000, false).expect("a small one");
     assert_eq!(second.capacity(), 256);
     let third = pool.take(200, false).expect("another");

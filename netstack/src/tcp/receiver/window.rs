@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::time::{Instant, whole_nanos};
 use crate::wire::tcp::SeqNumber;
 
-/// Where buffers start; they grow as the reader keeps up.
+/// Initial size of buffers; they grow as the reader keeps up.
 const INITIAL: u32 = 64 << 10;
 
 /// The receive window. Its right edge never moves left (RFC 9293 section 3.8.6, SHLD-14), but for rounding.
@@ -17,7 +17,7 @@ pub(super) struct Window {
     capacity: u32,
     /// Bytes that may ever, as the shift allows.
     ceiling: u32,
-    /// The same as it was asked for.
+    /// The ceiling that was requested.
     wish: u32,
     /// Bytes that the reader took since `since`.
     copied: u32,
@@ -42,7 +42,7 @@ impl Window {
         }
     }
 
-    /// The shift to ask for: the least by which the largest window can be announced.
+    /// The shift to offer: the least by which the largest window can be announced.
     pub(super) fn wanted_shift(ceiling: usize) -> u8 {
         (0..14).find(|&shift| ceiling >> shift <= usize::from(u16::MAX)).unwrap_or(14)
     }
@@ -82,7 +82,7 @@ impl Window {
 
     //= RFC 9293 section 3.8.6.2.2, MUST-39: the edge moves by a segment or by half of the buffer at a time, whichever
     //= is less; section 3.8.6, SHLD-14: it never moves left.
-    /// Where the edge can go with `unread` bytes waiting, if that is worth telling.
+    /// The new edge with `unread` bytes waiting, if the step is large enough; else the present one.
     #[inline]
     fn candidate(&self, next: SeqNumber, unread: u32, mss: u16) -> SeqNumber {
         let free = self.capacity.saturating_sub(unread);
@@ -102,8 +102,8 @@ impl Window {
         let most = u32::from(u16::MAX) << self.shift;
         let unit = 1_u32 << self.shift;
         let mut field = edge.distance(next).min(most) >> self.shift;
-        // Rounding down would take back what was promised; rounding up promises more, which adds up with every
-        // acknowledgement, and is done only as far as there is room.
+        // Rounding down would take back a part of the announced window; rounding up announces more, which adds up with
+        // every acknowledgement, and is done only as far as there is room.
         //= RFC 7323 section 2.4: so the edge may seem to move left by less than a unit; what it included stays
         //= acceptable.
         if (next + (field << self.shift)).is_before(self.edge) {
@@ -123,15 +123,15 @@ impl Window {
     }
 
     /// Whether the reader made so much room that an unsolicited window update is due: it moves the edge, and at least
-    /// doubles what is left of the window.
+    /// doubles the rest of the window.
     pub(super) fn wants_update(&self, next: SeqNumber, unread: u32, mss: u16) -> bool {
         let left = self.edge.distance(next);
         let candidate = self.candidate(next, unread, mss);
         candidate != self.edge && candidate.distance(next) >= left.saturating_mul(2)
     }
 
-    /// The reader took `bytes`. A reader that takes more than half of the buffer within a round trip could use a
-    /// larger one: twice what it took, and room for the window to grow meanwhile.
+    /// The reader took `bytes`. A reader that takes more than half of the buffer within a round trip could use a larger
+    /// one: twice the bytes that it took, and room for the window to grow meanwhile.
     pub(super) fn on_read(&mut self, now: Instant, bytes: u32, mss: u16, round_trip: Option<Duration>) {
         self.copied = self.copied.saturating_add(bytes);
         if self.capacity >= self.ceiling {

@@ -16,7 +16,7 @@ use crate::wire::tcp::{SeqNumber, SeqRange};
 /// Two ticks of the timestamp clock.
 const TICKS: Duration = Duration::from_millis(2);
 
-/// What an acknowledgement reports.
+/// The content of an acknowledgement.
 #[derive(Debug)]
 pub(super) struct AckSummary {
     /// SND.UNA before it.
@@ -32,10 +32,10 @@ pub(super) struct AckSummary {
     /// Something that was sent once and before the last time-out was delivered.
     pub(super) original: bool,
     pub(super) echo: Option<u32>,
-    /// When the oldest and the newest of what was delivered and sent once was sent.
+    /// Transmission times of the oldest and the newest of the delivered records that were sent once.
     oldest: Option<Instant>,
     newest: Option<Instant>,
-    /// What was sent last of what was delivered.
+    /// The delivered record that was sent last.
     latest: Option<Record>,
     /// A probe of this size got through.
     path_mtu: Option<u16>,
@@ -81,16 +81,16 @@ impl AckSummary {
 }
 
 impl AckSummary {
-    /// Whether a round-trip time by timestamps is that of the last transmission of what was delivered. If it is longer,
-    /// the timestamp is an earlier transmission's, and what was answered may be either: the acknowledgement of the first
-    /// may be lost, and this one the peer's answer to the second (RFC 7323 section 4.1 has it measure from the first, and
-    /// each lost acknowledgement would add a time-out to the round-trip time).
+    /// Whether a round-trip time by timestamps is that of the last transmission of the delivered data. If it is longer,
+    /// the timestamp is an earlier transmission's, and either transmission may have been answered: the acknowledgement
+    /// of the first may be lost, and this one the peer's answer to the second (RFC 7323 section 4.1 has it measure from
+    /// the first, and each lost acknowledgement would add a time-out to the round-trip time).
     fn is_from_latest(&self, now: Instant, rtt: Duration) -> bool {
         !self.resent || self.latest.is_some_and(|latest| rtt <= now.saturating_since(latest.sent_at) + TICKS)
     }
 }
 
-/// Works a delivered record in.
+/// Processes a delivered record.
 struct Delivery<'a> {
     now: Instant,
     summary: &'a mut AckSummary,
@@ -110,7 +110,7 @@ impl Delivery<'_> {
 }
 
 impl Sender {
-    /// Works an acknowledgement in. `released` gets the tokens of extents all of whose bytes are acknowledged.
+    /// Processes an acknowledgement. `released` gets the tokens of extents that are fully acknowledged.
     pub(crate) fn on_ack(
         &mut self,
         now: Instant,
@@ -126,7 +126,7 @@ impl Sender {
             return AckOut::default();
         }
         if self.writer.expects_more() && !self.options.cork {
-            // The peer is heard: there is no more waiting for the writer.
+            // The peer was heard: bytes are held back no longer for the writer.
             self.push();
         }
         if let Some(record) = self.predicted(ack) {
@@ -135,7 +135,7 @@ impl Sender {
         self.on_any_ack(now, ack, memory, released)
     }
 
-    /// The same for an acknowledgement of any kind, in the range of what is out.
+    /// The same for an acknowledgement of any kind, in the range of the outstanding data.
     pub(super) fn on_any_ack(
         &mut self,
         now: Instant,
@@ -196,7 +196,7 @@ impl Sender {
         }
     }
 
-    /// What follows from an acknowledgement, once scoreboard and queue know of it. `pure`: it reports nothing new.
+    /// Acts on an acknowledgement, once scoreboard and queue are updated. `pure`: it reports nothing new.
     fn on_summary(
         &mut self,
         now: Instant,
@@ -239,7 +239,8 @@ impl Sender {
         self.timers_on_ack(now, summary.acked > 0, summary.delivered > 0);
     }
 
-    /// Takes the window over, if the segment is not older than the one that said so last. Returns whether it changed.
+    /// Takes the window over, if the segment is not older than the one that announced it last. Returns whether it
+    /// changed.
     #[inline]
     pub(super) fn update_window(&mut self, ack: &AckIn) -> bool {
         let change = self.space.update_window(ack);
@@ -301,7 +302,7 @@ impl Sender {
     /// Round-trip time.
     fn measure(&mut self, now: Instant, ack: &AckIn, summary: &AckSummary) {
         //= RFC 6298 section 3: not from what was sent again (Karn's algorithm), unless a timestamp shows which it was.
-        // What arrived behind a hole has waited at the peer until that was filled.
+        // Data that arrived behind a hole has waited at the peer until that was filled.
         if let (Some(oldest), Some(newest), false) = (summary.oldest, summary.newest, summary.resent) {
             self.rtt.observe(now.saturating_since(newest));
             self.rtt.sample(now.saturating_since(oldest), self.space.una(), self.space.nxt());
@@ -398,7 +399,7 @@ impl Sender {
         self.control.on_ack(&sample);
     }
 
-    /// How fast the path delivered up to `latest`, for a controller that wants to know.
+    /// The path's delivery rate up to `latest`, for a controller that uses it.
     #[inline]
     pub(super) fn sample_rate(&mut self, latest: &Record) -> Option<RateSample> {
         self.rate.begin_after(latest);
@@ -406,7 +407,7 @@ impl Sender {
         if wanted { self.rate.sample(latest, self.rtt.min()) } else { None }
     }
 
-    /// Whether a writer that was turned away finds enough room now to be worth its while.
+    /// Whether there is enough room again for a writer that was turned away.
     pub(crate) fn unblock(&mut self, now: Instant) -> bool {
         let idle = self.queue.len() == 0;
         if idle && self.board.is_empty() {

@@ -1,5 +1,5 @@
-//! When this side sent something last and heard from the peer last, and since when an acknowledgement is awaited: the user timeout for a
-//! silent peer counts from there.
+//! The times of the last transmission and of the last segment from the peer, and since when an acknowledgement is
+//! awaited: the user timeout for a silent peer counts from there.
 
 use crate::time::Instant;
 
@@ -49,7 +49,7 @@ impl Contact {
         self.heard = now;
     }
 
-    /// The oldest number that is out is waited for from now on.
+    /// An acknowledgement of the oldest outstanding number is awaited from now on.
     #[inline]
     pub(super) fn waits_from(&mut self, now: Instant) {
         self.waiting = now;

@@ -1,4 +1,4 @@
-//! Congestion control of a connection: its controller, which it does not have before it sends something, and its pace.
+//! Congestion control of a connection: its controller, which is made when there is something to send, and its pace.
 
 use core::time::Duration;
 
@@ -9,12 +9,12 @@ use crate::cc::{AckSample, Congestion, Controller, Parameters};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// The controller, and what is noted for it. There is a controller only while `initial_window` is not 0.
+/// The controller, and the state kept for it. There is a controller only while `initial_window` is not 0.
 #[derive(Debug)]
 pub(super) struct Control {
     /// Made when the handshake is over and there is something to send: a server has many connections that only wait.
     controller: Option<Box<dyn Controller>>,
-    /// Its initial window in segments; 0 until the handshake is over, and when everything is.
+    /// Its initial window in segments; 0 until the handshake is over, and when the connection is.
     initial_window: u32,
     /// The window was in full use when this was the next to send.
     limited_end: SeqNumber,
@@ -32,18 +32,18 @@ impl Control {
         self.pacer.restart(now);
     }
 
-    /// Everything is.
+    /// The connection is over.
     pub(super) fn end(&mut self) {
         (self.controller, self.initial_window) = (None, 0);
     }
 
-    /// Whether the handshake is not over yet, or everything is.
+    /// Whether the handshake is not over yet, or the connection is.
     #[inline]
     pub(super) fn is_closed(&self) -> bool {
         self.initial_window == 0
     }
 
-    /// Sees to it that there is a controller, now that there is something to send.
+    /// Makes the controller if there is none, now that there is something to send.
     #[inline]
     pub(super) fn take(&mut self, options: &Options, mss: u16) {
         if self.controller.is_none() && self.initial_window > 0 {
@@ -58,19 +58,19 @@ impl Control {
         self.controller = Some(controller);
     }
 
-    /// Whether there is none.
+    /// Whether there is no controller.
     #[inline]
     pub(super) fn has_no_controller(&self) -> bool {
         self.controller.is_none()
     }
 
-    /// To be asked.
+    /// The controller, for queries.
     #[inline]
     pub(super) fn get(&self) -> Option<&dyn Controller> {
         self.controller.as_deref()
     }
 
-    /// The congestion window in bytes; that which it will begin with, if there is no controller yet.
+    /// The congestion window in bytes; the initial one if there is no controller yet.
     #[inline]
     pub(super) fn window(&self, mss: u16) -> u64 {
         match &self.controller {
@@ -140,7 +140,8 @@ impl Control {
         self.limited_end.is_after(una)
     }
 
-    /// SND.UNA moves on from `una`: what is noted is never 2^31 behind, and is compared with what was unacknowledged before.
+    /// SND.UNA moves on from `una`: the noted number is never 2^31 behind, and is compared with the data that was
+    /// unacknowledged before.
     #[inline]
     pub(super) fn advance(&mut self, una: SeqNumber) {
         self.limited_end = self.limited_end.max(una);

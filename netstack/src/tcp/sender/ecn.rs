@@ -18,7 +18,7 @@ impl Ecn {
         Self { on: false, cwr: false, point: first }
     }
 
-    /// What the handshake agreed on.
+    /// The handshake agreed on ECN, or not.
     pub(super) fn begin(&mut self, on: bool) {
         self.on = on;
     }
@@ -34,20 +34,20 @@ impl Ecn {
         self.cwr
     }
 
-    /// New data has left, which said so.
+    /// New data has left; `said`: with CWR.
     #[inline]
     pub(super) fn said_cwr(&mut self, said: bool) {
         self.cwr &= !said;
     }
 
-    /// The window was reduced, for whatever reason.
+    /// The window was reduced, for any reason.
     pub(super) fn reduced(&mut self, nxt: SeqNumber) {
         //= RFC 3168 section 6.1.2: at most once per window of data, and the first new segment says CWR
         self.point = nxt;
         self.cwr = self.on;
     }
 
-    /// The reduction was for nothing.
+    /// The reduction was spurious.
     pub(super) fn taken_back(&mut self, una: SeqNumber) {
         self.cwr = false;
         self.point = una;

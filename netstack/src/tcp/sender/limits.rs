@@ -1,5 +1,5 @@
-//! What the sending of what was written waits for, and for how long: the acknowledgements, the peer's window, or a writer
-//! that the send buffer turned away (Linux reports the same in TCP_INFO). And what is out, in segments.
+//! The times during which written data waited for acknowledgements, for the peer's window, or for a writer that the
+//! send buffer turned away (Linux reports the same in TCP_INFO). And the outstanding data, in segments.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use super::{Counts, Phase, Sender};
 use crate::tcp::{Repair, Sending};
 use crate::time::Instant;
 
-/// What is waited for. Of two at once the later counts.
+/// The limit on sending. Of two at once the later counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Limit {
     /// Nothing was written that is not acknowledged.
@@ -31,12 +31,12 @@ struct Limits {
     buffer: u64,
 }
 
-/// What is known of a connection's sending from its beginning on. A connection that sends nothing has none.
+/// Statistics of a connection's sending from its beginning on. A connection that sends nothing has none.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     counts: Counts,
     limits: Limits,
-    /// Up to this stream position nothing is held back for what may follow.
+    /// Up to this stream position nothing is held back for further writes.
     pushed: u64,
 }
 
@@ -47,12 +47,12 @@ impl Tally {
         *count = count.wrapping_add(some);
     }
 
-    /// What was written so far, up to this stream position, is not held back.
+    /// Bytes up to this stream position are not held back.
     pub(super) fn push(&mut self, position: u64) {
         self.pushed = position;
     }
 
-    /// Up to which stream position nothing is.
+    /// The stream position up to which nothing is held back.
     #[inline]
     pub(super) fn pushed(&self) -> u64 {
         self.pushed
@@ -60,13 +60,13 @@ impl Tally {
 }
 
 impl Limits {
-    /// Whether this, or what counts more, is waited for.
+    /// Whether this limit holds, or one that counts more.
     #[inline]
     fn is_at_least(&self, limit: Limit) -> bool {
         self.limit >= limit
     }
 
-    /// This is waited for from now on, if nothing is that counts more.
+    /// Begins this limit, if none holds that counts more.
     #[inline]
     fn start(&mut self, now: Instant, limit: Limit) {
         if self.limit < limit {
@@ -74,7 +74,7 @@ impl Limits {
         }
     }
 
-    /// This is not waited for any more.
+    /// Ends this limit.
     #[inline]
     fn stop(&mut self, now: Instant, limit: Limit) {
         if self.limit == limit {
@@ -119,18 +119,18 @@ impl Sender {
         self.tally.as_ref().map_or_else(Counts::default, |tally| tally.counts)
     }
 
-    /// Whether this, or what counts more, is waited for.
+    /// Whether this limit holds, or one that counts more.
     pub(super) fn waits_at_least(&self, limit: Limit) -> bool {
         self.tally.as_ref().is_some_and(|tally| tally.limits.is_at_least(limit))
     }
 
-    /// This is waited for from now on, if nothing is that counts more.
+    /// Begins this limit, if none holds that counts more.
     #[inline]
     pub(super) fn starts_wait(&mut self, now: Instant, limit: Limit) {
         self.tally().limits.start(now, limit);
     }
 
-    /// This is not waited for any more.
+    /// Ends this limit.
     #[inline]
     pub(super) fn ends_wait(&mut self, now: Instant, limit: Limit) {
         if let Some(tally) = &mut self.tally {
@@ -156,7 +156,7 @@ impl Sender {
             Phase::Open => Repair::None,
         };
         let counts = self.board.counts();
-        // What a repair has sent again was lost; a tail-loss probe may repeat what was not.
+        // Segments that a repair has sent again were lost; a tail-loss probe may repeat others.
         let repaired = if self.recovery.is_open() { 0 } else { counts.resent };
         let times = self.tally.as_ref().map(|tally| tally.limits.times(now));
         let (busy, window, buffer) = times.unwrap_or_default();

@@ -1,21 +1,21 @@
-//! The sending half of a connection: what was written, what is out, when it is lost, how much may leave.
+//! The sending half of a connection: written bytes, outstanding data, losses, and the amount that may leave.
 //!
-//! The connection asks [`Sender::next`] for what to send, sends it, and says so with [`Sender::on_sent`]; it hands in
-//! acknowledgements and the time, and learns what became of them. Sequence numbers of the SYN are the connection's
-//! business: a sender begins one after it.
+//! The connection takes the next segment from [`Sender::next`], sends it, and confirms it by [`Sender::on_sent`]; it
+//! hands in acknowledgements and the time, and gets their effects back. Sequence numbers of the SYN are the
+//! connection's business: a sender begins one after it.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
-//! | `queue`, `writer` | the bytes, as extents; what the writer says about them, and what is held back for what will follow |
+//! | `queue`, `writer` | the bytes, as extents; the writer's hints, and bytes held back for more to follow |
 //! | `space`, `window` | the send sequence space: SND.UNA, SND.NXT, the FIN, the peer's window |
-//! | `scoreboard` | what is out, a record per transmitted range |
+//! | `scoreboard` | outstanding data, a record per transmitted range |
 //! | `ack`, `predicted` | acknowledgements; the one that was expected |
 //! | `recovery` | fast recovery, time-outs, and taking them back when they were spurious |
-//! | `rack`, `prr`, `rtt`, `rate` | what the RFCs compute, without side effects |
+//! | `rack`, `prr`, `rtt`, `rate` | the computations of the RFCs, without side effects |
 //! | `control`, `ecn`, `pacing` | the congestion window and its controller, marks, the pace |
-//! | `transmit` | what leaves next |
-//! | `limits` | what the sending waits for, and for how long |
-//! | `timers`, `contact` | retransmission and reordering; what patience with the peer counts from |
+//! | `transmit` | the choice of the next segment |
+//! | `limits` | the limits on sending, and their times |
+//! | `timers`, `contact` | retransmission and reordering; the times that the user timeout counts from |
 //! | `tail_probe`, `persist` | tail-loss probes; window probes |
 //! | `path_mtu` | probing for the path MTU with data (RFC 4821) |
 
@@ -69,7 +69,7 @@ use space::SendSpace;
 use timers::Timers;
 use writer::Writer;
 
-/// What the handshake agreed on.
+/// The options that the handshake agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SenderOptions {
     /// Payload bytes per segment, at most: the peer's MSS and the path's, less the options of every segment.
@@ -99,7 +99,7 @@ pub(crate) struct AckIn {
     pub(crate) has_data: bool,
 }
 
-/// What an acknowledgement did.
+/// The effect of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct AckOut {
     /// Sequence numbers newly acknowledged, the FIN's included.
@@ -112,7 +112,7 @@ pub(crate) struct AckOut {
     pub(crate) progress: bool,
 }
 
-/// What has to be done when time has passed.
+/// The task when time has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum TimerOut {
@@ -133,11 +133,11 @@ pub(crate) enum Probe {
     Window,
     /// The tail might be lost.
     Tail,
-    /// Larger than what is known to get through.
+    /// Larger than the sizes that are known to get through.
     PathMtu,
 }
 
-/// What to send.
+/// A segment to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outgoing {
     pub(crate) seq: SeqNumber,
@@ -175,8 +175,8 @@ struct Counts {
     probes: u32,
 }
 
-/// The sending half. Each part keeps its own state; what holds between them is that the first byte of the queue is numbered
-/// SND.UNA, and that the scoreboard's records cover what lies between SND.UNA and SND.NXT.
+/// The sending half. Each part keeps its own state; the invariants between them: the first byte of the queue is
+/// numbered SND.UNA, and the scoreboard's records cover the numbers from SND.UNA to SND.NXT.
 #[derive(Debug)]
 pub(crate) struct Sender {
     options: Arc<Options>,
@@ -197,7 +197,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// A sender whose first byte is numbered one after `iss`. What is written waits for [`Sender::establish`].
+    /// A sender whose first byte is numbered one after `iss`. Written bytes wait for [`Sender::establish`].
     pub(crate) fn new(iss: SeqNumber, options: Arc<Options>) -> Self {
         let first = iss + 1;
         Self {
@@ -219,13 +219,13 @@ impl Sender {
         }
     }
 
-    /// Other options from now on. The congestion control stays what it is once something was written.
+    /// Changes the options. The congestion control stays the same once something was written.
     pub(crate) fn set_options(&mut self, options: Arc<Options>) {
         self.options = options;
     }
 
-    /// The handshake is over. `window` is the peer's, `seq` the number of the segment that said so, `rtt` what the
-    /// handshake took if that is unambiguous, `syn_resent` whether the SYN or SYN-ACK had to be sent again.
+    /// The handshake is over. `window` is the peer's, `seq` the number of the segment that announced it, `rtt` the
+    /// handshake's duration if that is unambiguous, `syn_resent` whether the SYN or SYN-ACK had to be sent again.
     pub(crate) fn establish(
         &mut self,
         now: Instant,
@@ -265,7 +265,7 @@ impl Sender {
         }
     }
 
-    /// Sees to it that there is a controller, now that there is something to send.
+    /// Makes the controller if there is none, now that there is something to send.
     #[inline]
     fn take_control(&mut self) {
         self.control.take(&self.options, self.size.mss());
@@ -296,14 +296,14 @@ impl Sender {
         true
     }
 
-    /// The FIN follows what was written.
+    /// The FIN follows the written bytes.
     pub(crate) fn finish(&mut self) {
         self.take_control();
         self.space.finish();
         self.writer.on_write(true);
     }
 
-    /// Forgets everything that was written: to be called at the end of every connection.
+    /// Drops all written bytes: to be called at the end of every connection.
     pub(crate) fn abort(&mut self, memory: &mut Memory, released: &mut Vec<ReleaseToken>) {
         self.queue.clear(memory, released);
         self.board.clear();
@@ -387,17 +387,16 @@ impl Sender {
         self.board.in_flight().saturating_sub(self.recovery.duplicates())
     }
 
-    /// Since when the peer owes an acknowledgement of something that was sent (for the user timeout); `None` if it
-    /// owes none.
+    /// Since when an acknowledgement of something that was sent is missing (for the user timeout); `None` if none is.
     pub(crate) fn stalled_since(&self) -> Option<Instant> {
         if self.board.is_empty() {
-            // Window probes are owed an answer too.
+            // Answers to window probes can be missing too.
             return self.timers.persist.since();
         }
         Some(self.contact.waiting_since())
     }
 
-    /// The round-trip time, by whatever there is: the receive buffer is tuned by it.
+    /// The round-trip time, by any measurement: the receive buffer is tuned by it.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.rtt.round_trip()
     }
@@ -427,7 +426,7 @@ impl Sender {
         self.queue.tail().saturating_sub(self.position(self.space.nxt()))
     }
 
-    /// Fills in what the sending half knows.
+    /// Fills in the sending half's fields.
     pub(crate) fn fill(&self, info: &mut Info) {
         info.unacknowledged = self.queued();
         info.in_flight = self.in_flight() as usize;

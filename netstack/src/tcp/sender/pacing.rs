@@ -1,4 +1,4 @@
-//! The pace: at what rate a connection sends, and when the next burst may leave.
+//! The pace: the rate at which a connection sends, and the time of the next burst.
 
 use core::time::Duration;
 
@@ -7,7 +7,7 @@ use super::rtt::Rtt;
 use crate::cc::Controller;
 use crate::time::Instant;
 
-/// What a late poll may make up for.
+/// The lateness of a poll that may be made up for.
 const GRACE: Duration = Duration::from_micros(500);
 
 /// The pace of a connection.
@@ -44,7 +44,7 @@ impl Pacer {
     }
 }
 
-/// Bytes per second, at least one, if the controller or the options want a pace and the round-trip time is known.
+/// Bytes per second, at least one, if the controller or the options ask for a pace and the round-trip time is known.
 pub(super) fn rate(controller: &dyn Controller, options: &Options, rtt: &Rtt) -> Option<u64> {
     if let Some(rate) = controller.pacing_rate() {
         return Some(rate.max(1));

@@ -1,9 +1,10 @@
-//! The path's MTU: by what ICMP says (RFC 1191, RFC 8201), believed with the care of RFC 5927, and by probing with
-//! data (RFC 4821), down when nothing gets through and up again afterwards.
+//! The path's MTU: by ICMP (RFC 1191, RFC 8201), trusted with the care of RFC 5927, and by probing with data (RFC
+//! 4821), down when nothing gets through and up again afterwards.
 //!
-//! A third party that sees or guesses a sequence number can forge any claim. So a claim that packets like those that were
-//! acknowledged are too big counts only if nothing is delivered from then on until a tail-loss probe is due, or what it is
-//! about is not acknowledged within a time-out; and whatever was believed is tried again with data after seconds.
+//! A third party that sees or guesses a sequence number can forge any claim. So a claim that packets like those that
+//! were acknowledged are too big counts only if nothing is delivered from then on until a tail-loss probe is due, or if
+//! the quoted data is not acknowledged within a time-out; and any claim that was accepted is tested again with data
+//! after seconds.
 
 use core::time::Duration;
 
@@ -12,10 +13,10 @@ use super::{Path, Sender};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// Payload that every path carries: less is not believed.
+/// Payload that every path carries: no smaller size is accepted.
 pub(super) const LEAST: u16 = 256;
 
-/// Where to go when full segments do not get through, as IP packets: what IPv6 guarantees, what IPv4 hosts take.
+/// Sizes of IP packets to try when full segments do not get through: IPv6's guarantee, that of IPv4 hosts, the least.
 const STEPS: [u16; 3] = [1280, 576, LEAST + 60];
 
 /// Time-outs in a row that mean a black hole, and how many more each further step down takes: on a path that loses
@@ -35,18 +36,19 @@ const RAISE: Duration = Duration::from_secs(600);
 /// How soon a size is tried again that a message said was too big; twice as long after each time that it was lost.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// A message that said that packets were too big which had got through before.
+/// An ICMP message that claims that packets are too big which got through before.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     /// The payload per segment that would get through.
     size: u16,
-    /// What it was about.
+    /// The sequence number that it quoted.
     quoted: SeqNumber,
-    /// What had been delivered when it came.
+    /// The bytes delivered when it came.
     delivered: u64,
 }
 
-/// A path that carries less than the handshake hoped for, or is said to. A connection on any other path has none of this.
+/// The search on a path that carries less than the handshake agreed on, or is claimed to. A connection on any other
+/// path has none.
 #[derive(Debug)]
 pub(super) struct PathMtu {
     /// Payload per segment: known to get through, and not known not to.
@@ -54,7 +56,8 @@ pub(super) struct PathMtu {
     high: u16,
     /// The first probe tries the greatest size at once: perhaps it was an outage.
     bold: bool,
-    /// A message reported the size, and the next try after a failure comes after this long: nothing in between needs a search.
+    /// Set if a message reported the size: the time until the next try after a failure. No size in between is searched
+    /// for.
     reported: Option<Duration>,
     /// Probes of the present size that were lost.
     tries: u8,
@@ -63,7 +66,7 @@ pub(super) struct PathMtu {
     /// The next one may leave.
     due: bool,
     next_at: Instant,
-    /// What is not believed yet.
+    /// A claim that is not accepted yet.
     claim: Option<Claim>,
 }
 
@@ -99,7 +102,7 @@ impl SegmentSize {
         Self { mss: 536, limit: 536, overhead: 40, largest_acked: 0, search: None }
     }
 
-    /// What the handshake agreed on.
+    /// The handshake agreed on the size.
     pub(super) fn begin(&mut self, mss: u16, overhead: u16) {
         self.mss = mss.max(1);
         self.limit = self.mss;
@@ -124,7 +127,7 @@ impl SegmentSize {
         self.search.is_none()
     }
 
-    /// Whether nothing is known to be wrong with the size.
+    /// Whether the size is not known to be wrong.
     pub(super) fn is_unproven(&self) -> bool {
         self.search.as_ref().is_none_or(|search| search.is_rumour())
     }
@@ -176,8 +179,8 @@ impl Sender {
         }
     }
 
-    /// The size of the segment that the search wants to send next, if there is enough data behind it and the window
-    /// is large enough that its loss is noticed soon.
+    /// The size of the search's next probe, if one is due, there is enough data behind it and the window is large
+    /// enough that its loss is noticed soon.
     pub(super) fn path_mtu_candidate(&self, admitted: u32) -> Option<u16> {
         let search = self.size.search.as_ref()?;
         if !search.due || search.out || !self.options.mtu_probing || !self.recovery.is_open() {
@@ -245,7 +248,7 @@ impl Sender {
         }
     }
 
-    /// A time-out, after `timeouts` others without progress: is it the size?
+    /// A time-out, after `timeouts` others without progress: checks whether the size is the cause.
     pub(super) fn black_hole(&mut self, now: Instant, timeouts: u8) {
         self.path_mtu_lost(now);
         self.weigh_claim(now);
@@ -275,7 +278,7 @@ impl Sender {
     }
 
     /// ICMP says that packets of more than `mtu` bytes do not get through; `quoted` is the sequence number in the
-    /// packet that it complains about. Returns whether that was believed.
+    /// packet that it quotes. Returns whether the claim was accepted.
     pub(crate) fn on_packet_too_big(&mut self, now: Instant, mtu: u16, quoted: SeqNumber) -> bool {
         //= RFC 5927 section 4.1 and 7.2: only about a number that is out, and only if it is news.
         let plausible = !quoted.is_before(self.space.una()) && quoted.is_before(self.space.nxt());
@@ -350,7 +353,7 @@ impl Sender {
         }));
         self.size.largest_acked = self.size.largest_acked.min(size);
         self.set_mss(size);
-        // What was too big is lost, but not by congestion.
+        // Segments that were too big are lost, but not by congestion.
         let lost =
             self.board.lose(|record| Some(record.segment_size > size && record.len() > u32::from(size)));
         self.rate.on_lost(lost);

@@ -61,7 +61,7 @@ impl Persist {
     }
 
     //= RFC 9293 section 3.8.6.1, MUST-37: a window may stay closed as long as the peer acknowledges
-    /// The timer has run out. False: there were enough probes without an answer; `answered`: the last one had its.
+    /// The timer has run out. False if too many probes were not answered; `answered`: the last one was.
     pub(super) fn on_expired(&mut self, now: Instant, answered: bool) -> bool {
         self.at = NEVER;
         self.due = true;
@@ -83,7 +83,7 @@ impl Persist {
 }
 
 impl Sender {
-    /// Whether what waits for the window needs probes, and has none yet.
+    /// Whether the data that waits for the window needs probes, and has none yet.
     pub(super) fn should_persist(&self) -> bool {
         self.board.is_empty() && !self.timers.persist.is_on()
     }
@@ -93,7 +93,7 @@ impl Sender {
         self.timers.persist.start(now, self.rtt.rto(&self.options), self.options.max_rto);
     }
 
-    /// One byte, or the FIN, beyond a closed window; or what SWS avoidance held back.
+    /// One byte, or the FIN, beyond a closed window; or the data that SWS avoidance held back.
     pub(super) fn window_probe(&self) -> Option<Outgoing> {
         let unsent = self.unsent();
         if !self.board.is_empty() || (unsent == 0 && !self.space.owes_fin()) {
@@ -104,7 +104,7 @@ impl Sender {
             //= RFC 9293 section 3.8.6.2.1, MUST-38, the fourth condition; section 3.9.1.2, MUST-60: after a time-out
             //= what fits is sent.
             let len = unsent.min(usable).min(u64::from(self.size.mss())) as u32;
-            // It leaves late: there may be nothing behind it though there was to be.
+            // It leaves late: data announced by the writer may not have followed.
             let all = u64::from(len) == unsent;
             let first = self.position(self.space.nxt());
             let out = self.new_data(self.queue.within_record(first, len), Probe::None);
@@ -131,7 +131,7 @@ impl Sender {
         self.start_persisting(now);
     }
 
-    /// A segment arrived while the window was probed, which acknowledged or offers what it may.
+    /// A segment arrived while the window was probed, with any acknowledgement and window.
     pub(super) fn window_probe_answered(&mut self, now: Instant) {
         self.timers.persist.on_answered(now);
         if self.window_opened() {
@@ -139,7 +139,7 @@ impl Sender {
         }
     }
 
-    /// Whether what was held back by the peer's window can go, or nothing is held back.
+    /// Whether the data held back by the peer's window can go, or none is held back.
     fn window_opened(&self) -> bool {
         let unsent = self.unsent();
         let waiting = unsent > 0 || self.space.owes_fin();

@@ -1,6 +1,6 @@
-//! The acknowledgement that was expected (Van Jacobson's header prediction, for the half of it that sends): it covers all that
-//! is out, which was sent once and as one, and nothing is being repaired. A request that was answered is acknowledged in
-//! this way. The result is the same as in `ack`, without most of its checks.
+//! The acknowledgement that was expected (Van Jacobson's header prediction, for the half of it that sends): it covers
+//! all outstanding data, which was sent once and as one, and nothing is being repaired. A request that was answered is
+//! acknowledged in this way. The result is the same as in `ack`, without most of its checks.
 
 use super::scoreboard::Record;
 use super::{AckIn, AckOut, ReleaseToken, Sender};
@@ -9,7 +9,7 @@ use crate::tcp::memory::Memory;
 use crate::time::Instant;
 
 impl Sender {
-    /// What is acknowledged, if it is the expected.
+    /// The acknowledged record, if the acknowledgement is the expected one.
     #[inline]
     pub(super) fn predicted(&self, ack: &AckIn) -> Option<Record> {
         let record = self.board.only()?;
@@ -21,7 +21,7 @@ impl Sender {
         (all && !is_new && quiet && !probing && plain).then_some(*record)
     }
 
-    /// Works it in.
+    /// Processes it.
     pub(super) fn on_predicted(
         &mut self,
         now: Instant,
@@ -36,7 +36,7 @@ impl Sender {
         let (una, fack) = (self.space.una(), self.rack.fack());
         self.board.acknowledge_only();
         self.size.acknowledged(record.payload_per_segment());
-        // What was sent once needs no least round-trip time to decide which transmission arrived.
+        // A record that was sent once needs no least round-trip time to decide which transmission arrived.
         self.rack.on_delivered(now, record, fack, None);
         self.rate.on_delivered(now, acked);
         self.advance(ack.ack, memory, released);

@@ -14,7 +14,7 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// A recovery begins with `flight` bytes out, what this acknowledgement delivered included.
+    /// A recovery begins with `flight` bytes out, including those that this acknowledgement delivered.
     pub(super) fn new(flight: u32) -> Self {
         Self { flight: flight.max(1), delivered: 0, out: 0, window: 0 }
     }

@@ -1,4 +1,4 @@
-//! What was written and is not yet acknowledged: runs of the endpoint's [`Memory`] and extents of the caller's.
+//! Written bytes that are not yet acknowledged: runs of the endpoint's [`Memory`] and extents of the caller's.
 //!
 //! Bytes are named by their position in the stream, which does not wrap around.
 
@@ -108,7 +108,7 @@ impl Queue {
         self.tail += extent.len() as u64;
     }
 
-    /// What was written so far ends a record.
+    /// Ends a record after the bytes written so far.
     pub(super) fn mark(&mut self) {
         if self.len() > 0 && self.last_mark() != Some(self.tail) {
             self.marks.get_or_insert_default().push_back(self.tail);
@@ -216,7 +216,7 @@ impl Queue {
         self.pieces.capacity()
     }
 
-    /// Gives back what an empty queue does not need.
+    /// Frees the memory that an empty queue does not need.
     pub(super) fn trim(&mut self) {
         if self.pieces.is_empty() {
             self.pieces = VecDeque::new();

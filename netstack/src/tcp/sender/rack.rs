@@ -33,7 +33,7 @@ pub(super) struct Rack {
     round: Option<SeqNumber>,
 }
 
-/// What the walk over the records found.
+/// The result of the walk over the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DetectedLosses {
     /// Bytes that count as lost from now on.
@@ -50,7 +50,7 @@ impl Rack {
     }
 
     //= RFC 8985 section 4: a sender that does not get selective acknowledgements does not use RACK-TLP.
-    /// What the handshake agreed on.
+    /// The handshake agreed on selective acknowledgements, or not.
     pub(super) fn begin(&mut self, sack: bool) {
         self.sack = sack;
     }
@@ -93,7 +93,7 @@ impl Rack {
         }
     }
 
-    /// A recovery was for nothing: what seemed lost was late.
+    /// A recovery was spurious: data that seemed lost was late.
     pub(super) fn on_reordering(&mut self) {
         self.reordering = true;
     }
@@ -137,7 +137,7 @@ impl Rack {
         (min / 4).saturating_mul(u32::from(self.steps) + 1).min(srtt)
     }
 
-    /// Marks what is lost by now.
+    /// Marks the records that are lost by now.
     pub(super) fn detect(
         &self,
         now: Instant,
@@ -152,7 +152,7 @@ impl Rack {
         let (mut again, mut path_mtu) = (None::<Instant>, 0);
         found.lost = board.lose(|record| {
             if !record.sent_before(self.sent_at, self.end) {
-                // What follows was sent later still, unless this was sent again.
+                // Later records were sent later still, unless this one was sent again.
                 return if record.sends > 1 { Some(false) } else { None };
             }
             let deadline = record.sent_at + patience;

@@ -1,4 +1,4 @@
-//! How fast the path delivers (draft-ietf-ccwg-bbr section 4.1, formerly draft-cheng-iccrg-delivery-rate-estimation).
+//! The path's delivery rate (draft-ietf-ccwg-bbr section 4.1, formerly draft-cheng-iccrg-delivery-rate-estimation).
 
 use core::time::Duration;
 
@@ -6,8 +6,8 @@ use super::scoreboard::Record;
 use crate::cc::RateSample;
 use crate::time::Instant;
 
-/// What is noted of a range when it is sent. Of counts it has the low bits, of times how long before the sending they
-/// were, in units of 16 ns (68 s at most): what is out is never more than 2^31 bytes.
+/// The state noted for a range when it is sent. Of counts it has the low bits, of times how long before the sending
+/// they were, in units of 16 ns (68 s at most): there are never more than 2^31 bytes out.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Stamp {
     delivered: u32,
@@ -91,7 +91,7 @@ impl Rate {
         let waiting = Duration::from_nanos(u64::from(stamp.since_delivery) << 4);
         let acknowledging = self.delivered_at.saturating_since(newest.sent_at) + waiting;
         let interval = sending.max(acknowledging);
-        // Less than a round trip cannot be: acknowledgements of what was sent again mislead.
+        // Less than a round trip cannot be: acknowledgements of data that was sent again mislead.
         if interval.is_zero() || min_rtt.is_some_and(|least| interval < least) {
             return None;
         }

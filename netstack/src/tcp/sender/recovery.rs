@@ -1,5 +1,5 @@
 //! Repairing losses: fast recovery (RFC 6675 by way of RFC 8985, RFC 6582 without SACK), time-outs (RFC 5681), and
-//! taking back what was done for nothing (F-RTO, RFC 5682; Eifel, RFC 3522; duplicate SACK, RFC 3708).
+//! undoing spurious repairs (F-RTO, RFC 5682; Eifel, RFC 3522; duplicate SACK, RFC 3708).
 
 use super::Sender;
 use super::ack::AckSummary;
@@ -8,7 +8,7 @@ use crate::cc::Congestion;
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
-/// What the sender is repairing.
+/// The repair that is going on.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {
     /// Nothing.
@@ -20,7 +20,7 @@ pub(super) enum Phase {
     Loss { point: SeqNumber, frto: bool, new: bool, timeouts: u8 },
 }
 
-/// What it takes to see that a recovery was for nothing.
+/// The state that shows whether a recovery was spurious.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Undo {
     /// The first number sent again, and the timestamp it had.
@@ -31,8 +31,9 @@ pub(super) struct Undo {
     until: Option<SeqNumber>,
 }
 
-/// What is being repaired, and what can be taken back. There is something to be taken back only during a repair and until what
-/// was sent by its end is acknowledged; `duplicates` stays 0 with SACK, whose scoreboard knows what has left the network.
+/// The present repair, and the state to undo it. There is something to undo only during a repair and until the data
+/// sent by its end is acknowledged; `duplicates` stays 0 with SACK, whose scoreboard shows which segments have left the
+/// network.
 #[derive(Debug)]
 pub(super) struct Recovery {
     phase: Phase,
@@ -97,7 +98,7 @@ impl Recovery {
         self.duplicates = 0;
     }
 
-    /// Where what the last recovery had to repair ended.
+    /// The end of the data that the last recovery had to repair.
     pub(super) fn repaired_until(&self) -> Option<SeqNumber> {
         self.undo.and_then(|undo| undo.until)
     }
@@ -168,7 +169,7 @@ impl Sender {
         self.control.on_congestion(now, Congestion::Loss, prior_in_flight);
         self.window_reduced();
         self.recovery.undo = Some(Undo::default());
-        // The retransmission asks what a probe would have.
+        // The retransmission serves as the probe.
         self.timers.tail.cancel();
         let mut prr = Prr::new(flight);
         prr.on_ack(0, self.in_flight(), self.threshold(), u32::from(self.size.mss()), false);
@@ -192,7 +193,7 @@ impl Sender {
         self.control.threshold().unwrap_or(0)
     }
 
-    /// The window was reduced, for whatever reason.
+    /// The window was reduced, for any reason.
     pub(super) fn window_reduced(&mut self) {
         self.ecn.reduced(self.space.nxt());
     }
@@ -233,7 +234,7 @@ impl Sender {
         self.black_hole(now, timeouts);
     }
 
-    /// What an acknowledgement means for the repair that is going on.
+    /// Applies an acknowledgement to the repair that is going on.
     pub(super) fn repair(&mut self, now: Instant, summary: &AckSummary) {
         if self.was_delayed(summary) {
             self.take_back(now);
@@ -298,7 +299,7 @@ impl Sender {
         }
     }
 
-    /// Eifel: the acknowledgement of what was first sent again echoes a timestamp from before that.
+    /// Eifel: the acknowledgement of the first number sent again echoes a timestamp from before that.
     fn was_delayed(&self, summary: &AckSummary) -> bool {
         let Some(Undo { first: Some((first, Some(stamp))), until: None, .. }) = self.recovery.undo else {
             return false;
@@ -338,7 +339,7 @@ impl Sender {
         self.tally().count(|counts| &mut counts.spurious, 1);
     }
 
-    /// Forgets what could be taken back when it is too late for that.
+    /// Drops the state to undo a repair when it is too late for that.
     pub(super) fn expire_undo(&mut self) {
         let una = self.space.una();
         if self.recovery.undo.is_some_and(|undo| undo.until.is_some_and(|until| una.is_after(until))) {

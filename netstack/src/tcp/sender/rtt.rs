@@ -1,8 +1,8 @@
 //! Round-trip time and retransmission time-out (RFC 6298).
 //!
-//! The variation is the greatest of the last round trip, and shrinks slowly: many samples per round trip would
-//! otherwise forget within a part of one (RFC 7323 appendix G). The lower bound of the time-out counts from the
-//! smoothed round-trip time on, as it is there for the peer's delay of acknowledgements, which comes on top.
+//! The variation is the greatest of the last round trip, and shrinks slowly: with many samples per round trip it would
+//! otherwise decay within a part of one (RFC 7323 appendix G). The lower bound of the time-out counts from the smoothed
+//! round-trip time on, as it is there for the peer's delay of acknowledgements, which comes on top.
 
 use core::time::Duration;
 
@@ -23,22 +23,22 @@ const NONE: u64 = u64::MAX;
 const COARSE: Duration = Duration::from_millis(4);
 
 //= RFC 9293 section 3.8.1, MUST-18: the time-out is RFC 6298's, and what was sent again is not measured (Karn's algorithm).
-/// What was measured, in nanoseconds.
+/// The measurements, in nanoseconds.
 #[derive(Debug)]
 pub(super) struct Rtt {
     srtt: u64,
-    /// Mean deviation, its greatest of this round trip, and what the time-out uses.
+    /// Mean deviation, its greatest of this round trip, and the value that the time-out uses.
     deviation: u64,
     greatest: u64,
     rttvar: u64,
     min: u64,
     /// The round trip ends when this is acknowledged.
     round_end: SeqNumber,
-    /// The time-out doubled so often.
+    /// Doublings of the time-out.
     backoff: u8,
     /// The SYN was sent again and nothing was measured since.
     cautious: bool,
-    /// What the echoes in the peer's data say, in milliseconds; 0 if nothing.
+    /// The round-trip time by the echoes in the peer's data, in milliseconds; 0 without any.
     heard: u16,
 }
 
@@ -142,12 +142,12 @@ impl Rtt {
     /// other measurement once the handshake is over.
     pub(super) fn hear(&mut self, rtt: Option<Duration>) {
         let millis = rtt.map_or(0, |rtt| u16::try_from(rtt.as_millis()).unwrap_or(u16::MAX));
-        // Data that waited for its application echoes what is old: what is longer counts an eighth.
+        // Data that waited for its application echoes an old timestamp: a longer time counts an eighth.
         let more = millis.saturating_sub(self.heard).div_ceil(8);
         self.heard = if millis < self.heard { millis } else { self.heard + more };
     }
 
-    /// How long the peer's answer to what this side announces takes.
+    /// The time from an announcement of this side to the peer's answer.
     pub(super) fn round_trip(&self) -> Option<Duration> {
         let heard = (self.heard > 0).then(|| Duration::from_millis(u64::from(self.heard)));
         self.srtt().max(heard)
@@ -186,7 +186,7 @@ impl Rtt {
     /// Something was acknowledged that had been sent again: the path is alive, but was not measured.
     pub(super) fn calm(&mut self) {
         //= RFC 6298 section 5 (Karn's algorithm): the back-off stays until there is a measurement
-        // Not all of it: after many time-outs a path that works again would be waited for minutes after each loss.
+        // Not entirely: after many time-outs, each loss on a path that works again would cost minutes.
         self.backoff = self.backoff.min(KEPT_BACKOFF);
     }
 
@@ -195,7 +195,7 @@ impl Rtt {
     }
 }
 
-/// Nothing takes 0: a coarse clock says so.
+/// No time is 0, even if a coarse clock shows it.
 fn bounded(nanos: u64) -> u64 {
     nanos.clamp(1, NONE / 8)
 }

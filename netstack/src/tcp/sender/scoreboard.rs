@@ -1,4 +1,4 @@
-//! What is out: a record per transmitted range, split where only a part of it was selectively acknowledged or is
+//! Outstanding data: a record per transmitted range, split where only a part of it was selectively acknowledged or is
 //! sent again (RFC 2018, RFC 6675, RFC 8985).
 
 use core::ops::Range;
@@ -18,7 +18,7 @@ pub(super) struct Record {
     pub(super) end: SeqNumber,
     /// When it was sent last.
     pub(super) sent_at: Instant,
-    /// What [`Rate`](super::rate::Rate) noted when it was sent.
+    /// The notes of [`Rate`](super::rate::Rate) when it was sent.
     pub(super) stamp: super::rate::Stamp,
     /// Payload per segment.
     pub(super) segment_size: u16,
@@ -56,22 +56,22 @@ impl Record {
         !self.sacked && !self.lost
     }
 
-    /// Whether it was sent before what was sent at `at` and ends at `end` (RFC 8985 section 6.2 step 2).
+    /// Whether it was sent before the record that was sent at `at` and ends at `end` (RFC 8985 section 6.2 step 2).
     #[inline]
     pub(super) fn sent_before(&self, at: Instant, end: SeqNumber) -> bool {
         self.sent_at < at || (self.sent_at == at && self.end.is_before(end))
     }
 }
 
-/// Into how many segments of `size` bytes `len` bytes go.
+/// The number of segments of `size` bytes that `len` bytes make.
 #[inline]
 pub(super) fn segments_of(len: u32, size: u16) -> u32 {
     let size = u32::from(size).max(1);
-    // A division takes longer than most of what is done for a small message.
+    // A division takes longer than most of the work for a small message.
     if len <= size { u32::from(len > 0) } else { len.div_ceil(size) }
 }
 
-/// What is out, in segments.
+/// Outstanding data, in segments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     /// All that is.
@@ -92,7 +92,7 @@ pub(super) struct Scoreboard {
     sacked: u32,
     lost: u32,
     sacked_segments: u32,
-    /// The last blocks, whose records need not be looked at again.
+    /// The last blocks, whose records need not be examined again.
     seen: Seen,
 }
 
@@ -101,7 +101,7 @@ pub(super) struct Scoreboard {
 struct Seen([SeqRange; 3]);
 
 impl Seen {
-    /// The part of `range` behind what is known of it from its start on.
+    /// The part of `range` behind its known beginning.
     fn without(&self, mut range: SeqRange) -> SeqRange {
         for known in &self.0 {
             if !known.start.is_after(range.start) && known.end.is_after(range.start) {
@@ -111,7 +111,7 @@ impl Seen {
         range
     }
 
-    /// Forgets what lies before `ack`.
+    /// Drops the blocks before `ack`.
     fn forget(&mut self, ack: SeqNumber) {
         for known in &mut self.0 {
             if !known.end.is_after(ack) {
@@ -321,7 +321,7 @@ impl Scoreboard {
                 index += 1;
                 continue;
             }
-            // Only what was worked in without a gap is known.
+            // The known part ends at the first gap.
             if !(record.start + part.start).is_after(known.end) {
                 known.end = record.start + part.end;
             }
@@ -343,7 +343,7 @@ impl Scoreboard {
         }
     }
 
-    /// The peer threw away what it had selectively acknowledged (RFC 2018 section 8): none of it counts any more.
+    /// The peer discarded data that it had selectively acknowledged (RFC 2018 section 8): none of it counts any more.
     pub(super) fn renege(&mut self) {
         for index in 0..self.records.len() {
             self.change(index, |record| record.sacked = false);
@@ -351,8 +351,8 @@ impl Scoreboard {
         self.seen = Seen::default();
     }
 
-    /// Marks as lost what is in flight and for which `lost` says yes; the walk ends with a `None`. Returns how many
-    /// sequence numbers that were.
+    /// Marks as lost the records in flight for which `lost` returns true; the walk ends with a `None`. Returns how many
+    /// sequence numbers they have.
     pub(super) fn lose(&mut self, mut lost: impl FnMut(&Record) -> Option<bool>) -> u32 {
         let before = self.lost;
         for index in 0..self.records.len() {
@@ -408,7 +408,7 @@ impl Scoreboard {
         });
     }
 
-    /// What is out, counted in segments.
+    /// Outstanding data, counted in segments.
     pub(super) fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for record in &self.records {
@@ -431,7 +431,7 @@ impl Scoreboard {
         *self = Self::default();
     }
 
-    /// Gives back what an idle connection does not need.
+    /// Frees the memory that an idle connection does not need.
     pub(super) fn trim(&mut self) {
         if self.records.is_empty() {
             self.records = VecDeque::new();
@@ -448,7 +448,7 @@ impl Scoreboard {
         self.records.iter()
     }
 
-    /// Sums and order are what the records say.
+    /// Checks sums and order against the records.
     #[cfg(test)]
     pub(super) fn check(&self) {
         let sum = |which: fn(&Record) -> bool| {

@@ -1,5 +1,4 @@
-//! The send sequence space (RFC 9293 section 3.3.1): what is acknowledged, what was sent, where the FIN lies, and what the peer's
-//! window admits.
+//! The send sequence space (RFC 9293 section 3.3.1): SND.UNA, SND.NXT, the FIN, and the peer's window.
 
 use super::AckIn;
 use super::window::{Change, Window};
@@ -13,7 +12,7 @@ mod tests;
 enum Fin {
     /// The writer may write more.
     None,
-    /// It follows what was written.
+    /// It follows the written bytes.
     Queued,
     /// Its number is the one before SND.NXT.
     Sent,
@@ -111,7 +110,7 @@ impl SendSpace {
         self.fin_sent() && self.una == self.nxt
     }
 
-    /// The FIN follows what was written.
+    /// The FIN follows the written bytes.
     pub(super) fn finish(&mut self) {
         if self.fin == Fin::None {
             self.fin = Fin::Queued;
@@ -159,7 +158,7 @@ impl SendSpace {
         self.window.update(ack)
     }
 
-    /// What was sent and not acknowledged is given up, and the FIN.
+    /// Data sent and not acknowledged is given up, and the FIN.
     pub(super) fn abort(&mut self) {
         (self.nxt, self.small_end) = (self.una, self.una);
         self.fin = Fin::None;

@@ -1,5 +1,5 @@
-//! The tail-loss probe (RFC 8985 section 7): what makes the peer answer when the last segments that are out may be lost, or the
-//! acknowledgements of them.
+//! The tail-loss probe (RFC 8985 section 7): it makes the peer answer when the last segments that are out, or the
+//! acknowledgements of them, may be lost.
 
 #[cfg(doc)]
 use super::Options;
@@ -10,15 +10,15 @@ use crate::cc::Congestion;
 use crate::time::{Instant, whole_nanos};
 use crate::wire::tcp::{SeqNumber, SeqRange};
 
-/// The probe timer, and the probes that were sent. A probe is due only after the timer has run out; `end`, `last` and `resends` count
-/// while probes are out, which they are until it is known what they were for.
+/// The probe timer, and the probes that were sent. A probe is due only after the timer has run out; `end`, `last` and
+/// `resends` count while probes are out, that is, until their result is known.
 #[derive(Debug)]
 pub(super) struct TailProbes {
     /// When a probe is due; while nothing is out, when to give memory back.
     at: Instant,
     /// SND.NXT after the last probe.
     end: SeqNumber,
-    /// Where the last one ended: what a duplicate of it is known by.
+    /// The end of the last one, by which a duplicate of it is recognised.
     last: SeqNumber,
     /// How many were retransmissions that were not reported as duplicates.
     resends: u8,
@@ -77,7 +77,7 @@ impl TailProbes {
         self.due = false;
     }
 
-    /// What the probes were for is known.
+    /// The result of the probes is known.
     pub(super) fn settle(&mut self) {
         self.out = false;
         self.resends = 0;
@@ -107,7 +107,7 @@ impl TailProbes {
         self.unanswered = self.unanswered.saturating_add(1);
     }
 
-    /// What ended at `end` was reported as a duplicate: if it was the last probe, that repaired nothing.
+    /// A range that ends at `end` was reported as a duplicate: if it was the last probe, that repaired nothing.
     fn on_duplicate(&mut self, end: SeqNumber) {
         if self.ended_at(end) {
             self.resends = self.resends.saturating_sub(1);
@@ -118,11 +118,11 @@ impl TailProbes {
 impl Sender {
     /// Whether a loss of the tail would otherwise be found by a time-out only.
     ///
-    /// RFC 8985 sends one probe, and none in recovery; then a probe, a retransmission or an answer that is lost costs a
-    /// time-out, whose lower bound is a thousand round trips on a short path. So, with [`Options::repeat_tail_probes`], a
-    /// probe that nothing answers is repeated, after twice as long each time (as RFC 9002 section 6.2 does in QUIC), in the
-    /// first half of the time-out; and a retransmission that nothing answers, with nothing sent after it whose
-    /// acknowledgement would show, is probed for too.
+    /// RFC 8985 sends one probe, and none in recovery; a probe, a retransmission or an answer that is lost then costs a
+    /// time-out, whose lower bound is a thousand round trips on a short path. So, with [`Options::repeat_tail_probes`],
+    /// an unanswered probe is repeated, after twice as long each time (as RFC 9002 section 6.2 does in QUIC), in the
+    /// first half of the time-out; and an unanswered retransmission is probed for too, if nothing was sent after it
+    /// whose acknowledgement would show its loss.
     pub(super) fn may_probe_tail(&self) -> bool {
         let again = self.options.repeat_tail_probes;
         let wanted = match self.recovery.phase() {
@@ -130,7 +130,7 @@ impl Sender {
             Phase::Open => {
                 self.board.sacked() == 0 && self.board.lost() == 0 && (again || !self.timers.tail.are_out())
             }
-            // What waits to be sent again waits for an answer too.
+            // Data that waits to be sent again waits for an answer too.
             Phase::Recovery { .. } => again && !self.timers.reorders() && self.board.in_flight() > 0,
             Phase::Loss { .. } => false,
         };
@@ -150,8 +150,8 @@ impl Sender {
         if self.board.at_most_one() {
             patience = patience.saturating_add(whole_nanos(self.options.max_ack_delay));
         }
-        // They count from the last transmission, as it is that one whose acknowledgement is missed; an acknowledgement
-        // of something older puts the probe off by no more than what the queue on the path may have grown by.
+        // They count from the last transmission, whose acknowledgement is missed; an acknowledgement of older data puts
+        // the probe off by no more than the queue on the path may have grown.
         let unanswered = self.timers.tail.unanswered;
         if unanswered == 0 {
             let at = self.contact.sent().later(patience).max(now.later(trip / 2));
@@ -166,8 +166,8 @@ impl Sender {
         }
     }
 
-    /// What makes the peer answer at once: outside of recovery new data if there is any, and if that was not answered, or
-    /// there is none, the last segment again; in recovery the first segment that is out again.
+    /// The segment that makes the peer answer at once: outside of recovery new data if there is any, and if that was
+    /// not answered, or there is none, the last segment again; in recovery the first segment that is out again.
     pub(super) fn tail_probe(&self, path: &Path) -> Option<Outgoing> {
         let mss = u32::from(self.size.mss());
         if matches!(self.recovery.phase(), Phase::Recovery { .. }) {
@@ -204,7 +204,7 @@ impl Sender {
         self.tally().count(|counts| &mut counts.probes, 1);
     }
 
-    /// What became of the probes.
+    /// Evaluates the probes after an acknowledgement.
     pub(super) fn settle_tail_probe(
         &mut self,
         now: Instant,

@@ -1,5 +1,4 @@
-//! When to look again: retransmission (RFC 6298) and reordering (RFC 8985 section 6.2), beside the timers of probes and of the
-//! pace.
+//! Timers of retransmission (RFC 6298) and reordering (RFC 8985 section 6.2), beside those of probes and of the pace.
 
 use core::time::Duration;
 
@@ -43,7 +42,7 @@ impl Timers {
         self.retransmit
     }
 
-    /// Whether losses are waited for by time.
+    /// Whether the reordering timer runs.
     pub(super) fn reorders(&self) -> bool {
         self.reorder != NEVER
     }
@@ -85,7 +84,7 @@ impl Sender {
             } else if wanted {
                 self.weigh_early(now);
                 if self.timers.tail.unanswered() == 0 {
-                    // What follows the probe, and those that repeat it, is the retransmission time-out.
+                    // The retransmission time-out follows the probe, and those that repeat it.
                     self.timers.retransmit = self.rtt.expiry(now, &self.options);
                 }
             }

@@ -1,4 +1,4 @@
-//! What leaves next: retransmissions, new data, the FIN, probes.
+//! The choice of the next segment: retransmissions, new data, the FIN, probes.
 
 use core::time::Duration;
 
@@ -25,7 +25,7 @@ enum Wait {
     Pace,
     /// For an acknowledgement of a small segment.
     Nagle,
-    /// For what the user said would follow.
+    /// For the data that the user announced.
     More,
 }
 
@@ -51,16 +51,16 @@ impl Sender {
         }
     }
 
-    /// Whether there is surely nothing to send: all that was written has left, nothing is lost, and no probe is due. It is
-    /// so most of the time, and known with less effort than a plan takes.
+    /// Whether there is surely nothing to send: all that was written has left, nothing is lost, and no probe is due.
+    /// This holds most of the time, and is found with less effort than a plan takes.
     #[inline]
     fn has_nothing(&self) -> bool {
         let due = self.timers.persist.is_due() || self.timers.tail.is_due();
         self.unsent() == 0 && !self.space.owes_fin() && !due && self.board.lost() == 0
     }
 
-    /// Whether what was written can surely leave: nothing is out, and the peer has room for all of it. The same is known of
-    /// it as soon.
+    /// Whether the written bytes can surely leave: nothing is out, and the peer has room for all of them. This is found
+    /// with as little effort.
     #[inline]
     fn has_way(&self, now: Instant) -> bool {
         let unsent = self.unsent();
@@ -80,7 +80,7 @@ impl Sender {
             && matches!(self.plan(None, &ANY), Ok(Outgoing { probe: Probe::None, .. }))
     }
 
-    /// What to send now. To be asked again after [`Sender::on_sent`].
+    /// The segment to send now. To be called again after [`Sender::on_sent`].
     pub(crate) fn next(&mut self, now: Instant, path: &Path) -> Option<Outgoing> {
         self.control.get()?;
         if self.has_nothing() {
@@ -101,7 +101,7 @@ impl Sender {
                     self.ends_wait(now, Limit::Window);
                 }
                 match wait {
-                    // What is held back for more leaves as what a small window holds back does, in the end.
+                    // Data held back for more to follow leaves in the end, as data behind a small window does.
                     Wait::Window | Wait::More if self.should_persist() => self.start_persisting(now),
                     Wait::Congestion => self.control.is_limiting(self.space.nxt()),
                     Wait::Nothing => self.note_app_limited(),
@@ -129,8 +129,8 @@ impl Sender {
         u64::from(self.in_flight()) + u64::from(self.size.mss()) > self.congestion_window()
     }
 
-    /// All that was written, if it fits a segment on every path, is in one piece, and nothing holds it back: a small
-    /// request, or the answer to one. It is what [`Sender::next`] would say, who wants to know the path.
+    /// All written bytes, if they fit a segment on every path, are in one piece, and nothing holds them back: a small
+    /// request, or the answer to one. The result is that of [`Sender::next`], which needs the path.
     #[inline]
     pub(crate) fn small_message(&mut self, now: Instant) -> Option<Outgoing> {
         let due = self.timers.persist.is_due() || self.timers.tail.is_due() || self.space.is_finished();
@@ -163,12 +163,12 @@ impl Sender {
         }
     }
 
-    /// The extents of what is to be sent, appended in order.
+    /// The extents of a segment to send, appended in order.
     pub(crate) fn extents(&self, out: &Outgoing, into: &mut Vec<Extent>) {
         self.queue.extents(self.position(out.seq), out.len, into);
     }
 
-    /// `now` is `None` to ask what would leave without pacing.
+    /// Plans the next segment; `now` is `None` to leave pacing out.
     fn plan(&self, now: Option<Instant>, path: &Path) -> Plan {
         if self.control.has_no_controller() {
             return Err(Wait::Nothing);
@@ -225,7 +225,7 @@ impl Sender {
         }
     }
 
-    /// The first of what is lost; `None` if nothing is.
+    /// The first data that is lost; `None` if none is.
     fn resend(&self, path: &Path) -> Option<Plan> {
         let lost = self.board.next_lost()?;
         let mss = u32::from(self.size.mss());
@@ -277,7 +277,7 @@ impl Sender {
         //= RFC 9293 section 3.7.4, SHLD-7, MUST-17: Nagle's algorithm can be switched off per connection; as long as a small
         //= segment is out, no other follows.
         let small_out = self.options.nagle && !self.space.is_finished() && self.space.small_is_out();
-        // What has another record behind it waits for nothing.
+        // Data with another record behind it waits for nothing.
         let last = self.queue.within_record(self.position(self.space.nxt()), admitted) == admitted;
         let more = self.holds();
         if admitted < mss {
@@ -302,7 +302,7 @@ impl Sender {
             return Err(Wait::Congestion);
         }
         if let Some(size) = self.path_mtu_candidate(admitted) {
-            // The window is let run empty until the probe fits.
+            // Nothing else is sent until the window has room for the probe.
             return if in_flight > 0 && open < u64::from(size) {
                 Err(Wait::Congestion)
             } else {
@@ -351,7 +351,7 @@ impl Sender {
         }
     }
 
-    /// What [`Sender::next`] returned has left. `timestamp` is the value of the timestamps option on it.
+    /// The segment that [`Sender::next`] returned has left. `timestamp` is the value of the timestamps option on it.
     pub(crate) fn on_sent(&mut self, now: Instant, out: &Outgoing, timestamp: Option<u32>) {
         if out.probe == Probe::Window {
             self.window_probe_sent(now);

@@ -1,4 +1,4 @@
-//! The peer's window, and which segment said so.
+//! The peer's window, and the segment that announced it.
 
 use super::AckIn;
 use crate::wire::tcp::SeqNumber;
@@ -8,12 +8,12 @@ use crate::wire::tcp::SeqNumber;
 pub(super) struct Window {
     size: u32,
     greatest: u32,
-    /// The segment that said so: its sequence number and acknowledgement (SND.WL1 and SND.WL2).
+    /// The segment that announced it: its sequence number and acknowledgement (SND.WL1 and SND.WL2).
     seq: SeqNumber,
     ack: SeqNumber,
 }
 
-/// What an acknowledgement did to the window.
+/// The effect of an acknowledgement on the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Nothing.
@@ -46,7 +46,7 @@ impl Window {
         self.greatest
     }
 
-    /// Takes over what a segment says, if it is not older than the one that said so last.
+    /// Takes over a segment's window, if it is not older than the one that announced it last.
     #[inline]
     pub(super) fn update(&mut self, ack: &AckIn) -> Change {
         //= RFC 9293 section 3.10.7.4: SND.WL1 and SND.WL2 keep old segments from setting the window

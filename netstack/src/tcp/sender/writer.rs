@@ -1,9 +1,9 @@
-//! What a writer says about what it wrote: that more follows at once, that a record ends, that nothing is to wait. And whether it
-//! waits for room itself.
+//! A writer's hints about its bytes: that more follows at once, that a record ends, that nothing is to wait. And
+//! whether it waits for room itself.
 
 use super::Sender;
 
-/// The writer's word, which is about the last write alone, and the answer that it waits for.
+/// The writer's hint, which is about the last write alone, and whether it waits for room.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     /// The last write said that more would follow.
@@ -31,7 +31,7 @@ impl Writer {
         self.blocked
     }
 
-    /// There is room for what was refused, or there will be no more writes.
+    /// There is room for the refused bytes, or there will be no more writes.
     #[inline]
     pub(super) fn unblock(&mut self) {
         self.blocked = false;
@@ -45,23 +45,23 @@ impl Writer {
 }
 
 impl Sender {
-    /// What was written last will be followed by more at once.
+    /// More will follow the last write at once.
     pub(crate) fn expect_more(&mut self) {
         self.writer.more = true;
     }
 
-    /// What was written so far ends a record: no segment goes beyond it.
+    /// Ends a record after the bytes written so far: no segment goes beyond it.
     pub(crate) fn end_record(&mut self) {
         self.queue.mark();
     }
 
-    /// What was written so far is not held back any longer.
+    /// Stops holding back the bytes written so far.
     pub(crate) fn push(&mut self) {
         let end = self.queue.tail();
         self.tally().push(end);
     }
 
-    /// Whether a last segment that is less than full is held back for what may follow.
+    /// Whether a last segment that is less than full is held back for further writes.
     #[inline]
     pub(super) fn holds(&self) -> bool {
         let more = self.writer.more || self.options.cork;

@@ -1,4 +1,4 @@
-//! Devices: listed, opened, asked.
+//! Devices: listed, opened, queried.
 
 use core::ffi::{CStr, c_int};
 use core::mem::{MaybeUninit, size_of};

@@ -1,4 +1,5 @@
-//! What rdma-sys 0.3 lacks, or gives a type that would not be sound, and what a libibverbs may lack.
+//! Declarations that rdma-sys 0.3 lacks, or whose types there would not be sound, and functions that a libibverbs may
+//! lack.
 
 use core::ffi::{c_int, c_void};
 use std::sync::OnceLock;

@@ -122,7 +122,7 @@ impl Region {
         unsafe { (*self.mr.as_ptr()).rkey }
     }
 
-    /// Where `len` bytes of the region's own memory lie; `None` outside of it.
+    /// Finds `len` bytes of the region's own memory; `None` outside of it.
     fn range(&self, offset: usize, len: usize) -> Option<*mut u8> {
         let pages = self.pages.as_ref()?;
         (offset.checked_add(len)? <= pages.len()).then(|| pages.as_mut_ptr().wrapping_add(offset))
@@ -159,7 +159,7 @@ impl Context {
     ///
     /// # Errors
     /// As [`register_owned`](Self::register_owned), and [`VerbsError::Call`] with `EFAULT` where the range is not writable
-    /// though `access` asks for writes. Where it is not mapped, that or [`VerbsError::OutOfMemory`].
+    /// though `access` includes writes. Where it is not mapped, that or [`VerbsError::OutOfMemory`].
     ///
     /// # Safety
     /// The memory stays mapped until the returned region is dropped; what `access` lets the device and peers do with it
@@ -181,7 +181,7 @@ impl Context {
     /// device, such as nvidia-peermem. Nobody in this process reads it by that address.
     ///
     /// # Errors
-    /// [`VerbsError::PeerMemory`] where the kernel does not know the range; else as
+    /// [`VerbsError::PeerMemory`] where the kernel does not recognise the range; else as
     /// [`register_owned`](Self::register_owned).
     ///
     /// # Safety

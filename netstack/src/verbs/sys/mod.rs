@@ -1,4 +1,4 @@
-//! The unsafe part: every call into libibverbs. What is exported upholds its rules by its types:
+//! The unsafe part: every call into libibverbs. Its exports uphold the library's rules by their types:
 //!
 //! - a [`Domain`] is an opened device with its protection domain; all that was made on it holds it by `Arc`, so it is
 //!   closed last;

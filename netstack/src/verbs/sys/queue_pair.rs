@@ -23,7 +23,7 @@ unsafe impl Send for Pair {}
 // SAFETY: as above.
 unsafe impl Sync for Pair {}
 
-/// Where a connection leads, and how: numbers of the interface, ready to be handed on.
+/// The destination of a connection and its options: numbers of the interface, ready to be handed on.
 pub(in super::super) struct Target {
     pub(in super::super) port: u8,
     pub(in super::super) path_mtu: u32,

@@ -1,4 +1,4 @@
-//! A question to the kernel's routing, over rtnetlink(7), and the names of network interfaces.
+//! Queries to the kernel's routing, over rtnetlink(7), and the names of network interfaces.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;

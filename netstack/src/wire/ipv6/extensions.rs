@@ -18,14 +18,14 @@ const DESTINATION: u8 = 60;
 pub struct Chain<'a> {
     /// The number of the protocol, or of a header that is none of those known here.
     pub protocol: u8,
-    /// Where the packet says so, in bytes from its beginning.
+    /// The offset of that number in the packet, in bytes.
     pub protocol_at: usize,
-    /// What follows.
+    /// The bytes behind the chain.
     pub payload: &'a [u8],
-    /// Where that begins, in bytes from the packet's beginning.
+    /// The offset of those bytes in the packet.
     pub payload_at: usize,
-    /// The packet is a piece of a larger one, and `payload` is what the piece carries; `protocol` says how the
-    /// larger one continues.
+    /// The packet is a piece of a larger one, and `payload` is the piece's; `protocol` says how the larger one
+    /// continues.
     pub fragment: Option<Fragment>,
 }
 
@@ -34,7 +34,7 @@ pub struct Chain<'a> {
 pub struct Fragment {
     /// The same for all pieces.
     pub identification: u32,
-    /// Where the piece belongs, in bytes; a multiple of eight.
+    /// The offset of the piece, in bytes; a multiple of eight.
     pub offset: u16,
     /// Whether it is not the last one.
     pub more: bool,
@@ -57,7 +57,7 @@ pub enum Problem {
     /// It is cut off.
     #[error("an extension header is cut off; drop it, the sender is broken")]
     Truncated,
-    /// It is to be dropped without a word: an option says so, nothing follows, or there are too many headers.
+    /// It is to be dropped silently: an option demands it, nothing follows, or there are too many headers.
     #[error("an extension header asks for the packet to be dropped; drop it")]
     Drop,
     /// An ICMP error is to be sent.
@@ -65,7 +65,7 @@ pub enum Problem {
     Parameter {
         /// The code of the ICMPv6 parameter problem.
         code: u8,
-        /// Where the trouble is, in bytes from the packet's beginning.
+        /// The position of the fault, in bytes from the packet's beginning.
         pointer: u32,
     },
 }

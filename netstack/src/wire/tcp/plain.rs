@@ -3,7 +3,8 @@
 use super::{Flags, HEADER_LEN, SeqNumber, Timestamps};
 
 /// The header of a segment as most are once a connection is established: an acknowledgement, perhaps with PSH, and no option
-/// but timestamps, laid out as RFC 7323 appendix A recommends. What [`Header`](super::Header) has beyond this says nothing here.
+/// but timestamps, laid out as RFC 7323 appendix A recommends. Other fields of [`Header`](super::Header) have no
+/// meaning here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlainHeader {
     /// Source port.

@@ -39,7 +39,7 @@ impl Attached {
         Ok(Self { bus, name, port })
     }
 
-    /// What the port can do.
+    /// The port's capabilities and limits.
     pub(in super::super) fn info(&self) -> Result<Info, Errno> {
         let mut info = MaybeUninit::<dpdk_sys::rte_eth_dev_info>::zeroed();
         // SAFETY: the port exists; the callee clears and fills the structure.
@@ -194,7 +194,7 @@ impl RxOffloads {
     }
 }
 
-/// What a port can do.
+/// Capabilities and limits of a port.
 pub(in super::super) struct Info {
     raw: dpdk_sys::rte_eth_dev_info,
 }
@@ -321,7 +321,7 @@ impl StartedPort {
         }
     }
 
-    /// Forgets the port without touching it: in a forked child it is the parent's.
+    /// Drops the handle without touching the port: in a forked child it is the parent's.
     pub(in super::super) fn abandon(&mut self) {
         if let Some(attached) = self.attached.take() {
             core::mem::forget(attached);

@@ -1,4 +1,4 @@
-//! Ends conversations on UNIX sockets that the driver holds and blocks on.
+//! Shuts down connections on UNIX sockets that the driver holds and blocks on.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;

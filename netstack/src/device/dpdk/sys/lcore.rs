@@ -1,4 +1,4 @@
-//! Whose caches of frame buffers a thread uses.
+//! Lends a queue's caches of frame buffers to the thread that drives it.
 //!
 //! A memory pool has a cache for each lcore id of the EAL, which a thread has while it is registered. The thread that
 //! drives a queue changes: any thread of a trainer may wait for a result, and there may be more of them than ids. So a

@@ -62,12 +62,12 @@ impl Drop for Pool {
 /// The longest frame that is received: an IP packet of the greatest length, behind Ethernet and VLAN headers.
 const LONGEST_FRAME: usize = u16::MAX as usize + 22;
 
-/// What a queue does besides moving frames.
+/// Tasks of a queue besides moving frames.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Duties {
-    /// Ask for the IPv4 header checksum.
+    /// Request the IPv4 header checksum.
     pub(in super::super) ipv4_checksum: bool,
-    /// Frames may leave work to the port, and come in pieces with what the port knows about them.
+    /// Frames may leave work to the port, and arrive in pieces with the port's checksum result.
     pub(in super::super) offloads: bool,
     /// Show offloaded frames to the driver before they are sent.
     pub(in super::super) prepares: bool,
@@ -83,9 +83,9 @@ pub(in super::super) struct Queue {
     pub(super) lcore: u32,
     /// Sets the flags for the IPv4 header checksum.
     pub(super) ipv4_checksum: bool,
-    /// Frames may leave work to the port, and come in pieces with what the port knows about them.
+    /// Frames may leave work to the port, and arrive in pieces with the port's checksum result.
     offloads: bool,
-    /// The driver wants to see offloaded frames before they are sent (`rte_eth_tx_prepare`).
+    /// The driver has to prepare offloaded frames before they are sent (`rte_eth_tx_prepare`).
     pub(super) prepares: bool,
     /// Frames that were copied and that the ring had no room for: sent first next time.
     /// Twice a burst long, since chained frames take two buffers each.
@@ -94,9 +94,9 @@ pub(in super::super) struct Queue {
     pub(super) staged_to: usize,
     /// Frames that wait to be handed over.
     received: Received,
-    /// What chained payload shares; its count is 1 between bursts.
+    /// State shared by chained payload; its count is 1 between bursts.
     pub(super) shared: Box<rte_mbuf_ext_shared_info>,
-    /// Where a frame of several segments is put together.
+    /// Buffer in which a frame of several segments is put together.
     scratch: Box<[u8]>,
     /// Frames longer than a buffer, or than the scratch.
     pub(in super::super) oversized: u64,
@@ -146,7 +146,7 @@ impl Queue {
         self.staged_from != self.staged_to
     }
 
-    /// Sends what waits; true when nothing is left.
+    /// Sends staged frames; true when none is left.
     #[inline]
     pub(in super::super) fn flush(&mut self) -> bool {
         if !self.has_staged() {
@@ -300,8 +300,8 @@ impl Queue {
 
     /// Hands up to `budget` received frames to `sink`; returns frames, bytes, and whether there may be more.
     ///
-    /// The driver is always asked for a full burst (vectorised ones give nothing to less than 4 or 8); what exceeds
-    /// the budget waits for the next call.
+    /// Each call of the driver is for a full burst (vectorised ones give nothing to less than 4 or 8); frames above the
+    /// budget wait for the next call.
     #[inline]
     pub(in super::super) fn receive(
         &mut self,
@@ -483,8 +483,8 @@ pub(super) unsafe fn linearise(mut mbuf: *mut rte_mbuf, scratch: &mut [u8]) -> O
     Some(length)
 }
 
-/// Asks the port to fill in the header checksum if the frame is IPv4, bare or behind one VLAN tag. The field is cleared: a
-/// NIC sums over what stands there, and the stack has filled it in.
+/// Requests the header checksum from the port if the frame is IPv4, bare or behind one VLAN tag. The field is cleared:
+/// a NIC includes it in its sum, and the stack has filled it in.
 ///
 /// # Safety
 /// `mbuf` is a live buffer that we own, which begins with `header`.
@@ -519,7 +519,7 @@ pub(super) unsafe fn clear_ipv4_checksum(mbuf: *mut rte_mbuf, network: usize) {
     unsafe { ptr::write_bytes(data_of(mbuf).add(network + 10), 0, 2) };
 }
 
-/// Asks for the cache lines of a frame: they come from the core that wrote them while the one before is worked on.
+/// Prefetches the cache lines of a frame: they come from the core that wrote them while the one before is worked on.
 #[inline]
 fn prefetch(address: *const u8, len: usize) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! The unsafe part: every call into DPDK. What is exported upholds DPDK's rules by its types:
+//! The unsafe part: every call into DPDK. Its exports uphold DPDK's rules by their types:
 //!
 //! - [`eal_init`] is called before anything else (by [`Eal`](super::Eal), a reference to which each port needs);
 //! - a [`Pool`] outlives the port that draws on it, since the port holds it;

@@ -15,14 +15,14 @@ use crate::device::{Frame, HEAD_MIN, Offload, RxChecksum, RxFrame, Transport, se
 /// Pieces behind the first that a received frame is handed over in; one of more buffers is put together first.
 pub(super) const PIECES: usize = 64;
 
-/// Bytes of frames after which a burst is handed over: what was copied is still in the cache when the peer reads it, and
-/// little was built in vain when the ring is full.
+/// Bytes of frames after which a burst is handed over: copied bytes are still in the cache when the peer reads them,
+/// and little was built in vain when the ring is full.
 const BURST_BYTES: usize = 128 << 10;
 
 /// Why a frame cannot be sent or handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
-    /// It is longer than frames can be, or asks for what makes no sense of it.
+    /// It is too long, or its offload request is invalid.
     TooLong,
     /// Its transport checksum is wrong.
     Damaged,
@@ -35,7 +35,7 @@ enum NotBuilt {
 }
 
 impl Queue {
-    /// Sends up to [`BURST`] frames with what they ask for, copied into as many buffers as it takes; returns how many were
+    /// Sends up to [`BURST`] frames with their offloads, copied into as many buffers as it takes; returns how many were
     /// taken. Those for which the ring had no room are kept, and no more are taken until they went.
     pub(in super::super) fn send_offloaded_copied(&mut self, frames: &[Frame]) -> usize {
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
@@ -52,9 +52,9 @@ impl Queue {
         taken
     }
 
-    /// Sends up to [`BURST`] frames with what they ask for, payload of `chain_from` bytes or more chained behind the header
-    /// and not copied; returns how many were taken. Only for drivers that have read the payload when `rte_eth_tx_burst`
-    /// returns.
+    /// Sends up to [`BURST`] frames with their offloads, payload of `chain_from` bytes or more chained behind the
+    /// header and not copied; returns how many were taken. Only for drivers that have read the payload when
+    /// `rte_eth_tx_burst` returns.
     pub(in super::super) fn send_offloaded_chained(&mut self, frames: &[Frame], chain_from: usize) -> usize {
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
         let _lent = unsafe { Lent::new(self.lcore) };
@@ -254,7 +254,8 @@ impl Drop for Chain {
     }
 }
 
-/// Says in the mbuf what the frame leaves to the port, and puts the pseudo header's sum into its checksum field.
+/// Sets the mbuf's flags for the work left to the port, and puts the pseudo header's sum into the frame's checksum
+/// field.
 ///
 /// # Safety
 /// `mbuf` is a live buffer of ours that begins with the frame's header bytes.
@@ -278,8 +279,8 @@ unsafe fn ask(mbuf: *mut rte_mbuf, frame: &Frame, ipv4_checksum: bool) {
         Transport::Tcp => dpdk_sys::RTE_MBUF_F_TX_TCP_CKSUM,
         _ => dpdk_sys::RTE_MBUF_F_TX_UDP_CKSUM,
     };
-    // virtio 1.2 section 5.1.6.2: the field holds the sum of the pseudo header, its length included. A NIC's driver puts
-    // there what the NIC wants when it is shown the frame.
+    // virtio 1.2 section 5.1.6.2: the field holds the sum of the pseudo header, its length included. A NIC's driver
+    // puts the NIC's value there when it prepares the frame.
     let sum = segment::pseudo_header(frame, frame.offload(), frame.len().saturating_sub(l4))
         .map_or(0, |sum| !sum.finish());
     let clears = flags & dpdk_sys::RTE_MBUF_F_TX_IP_CKSUM != 0 && l3 + 20 <= header.len();
@@ -301,8 +302,8 @@ unsafe fn ask(mbuf: *mut rte_mbuf, frame: &Frame, ipv4_checksum: bool) {
 /// Room for the pieces of a received frame.
 pub(super) type Pieces<'a> = [MaybeUninit<&'a [u8]>; PIECES];
 
-/// A received frame, in pieces if it lies in several buffers, with what the port says about it. Put together in `scratch` if
-/// it begins with less than [`HEAD_MIN`] bytes, or has more than [`PIECES`] pieces.
+/// A received frame, in pieces if it lies in several buffers, with the port's checksum result and segment size. It is
+/// put together in `scratch` if it begins with less than [`HEAD_MIN`] bytes, or has more than [`PIECES`] pieces.
 ///
 /// # Safety
 /// `mbuf` is the head of a received frame, which is ours for `'a`.

@@ -19,7 +19,7 @@ fn each_psn_is_settled_once_and_the_base_follows() {
     let word = FIRST.plus(2).word_start();
     let bit = 1 << FIRST.plus(2).since(word);
     assert_eq!(sequence.unsettled(word, bit | bit << 1), bit << 1);
-    // What the cumulative settles besides.
+    // PSNs that the cumulative acknowledgement settles besides.
     let mut slots = vec![];
     while let Some(slot) = sequence.settle_before(FIRST.plus(5)) {
         slots.push(slot);

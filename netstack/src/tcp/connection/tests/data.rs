@@ -1,4 +1,4 @@
-//! What a connection keeps of what it receives: windows, memory, chunks.
+//! Reception by a connection: windows, memory, chunks.
 
 use super::*;
 
@@ -115,7 +115,7 @@ fn memory_is_bounded_for_all_connections_together() {
 #[test]
 fn an_idle_connection_is_small() {
     let size = core::mem::size_of::<Connection>();
-    // Measured with what it points to by the endpoint's test of 100,000 connections.
+    // Its heap memory is measured by the endpoint's test of 100,000 connections.
     let (sender, receiver) = (
         core::mem::size_of::<crate::tcp::sender::Sender>(),
         core::mem::size_of::<crate::tcp::receiver::Receiver>(),

@@ -19,7 +19,7 @@ impl Rig {
     }
 }
 
-/// All that is known of it, but for where its bytes lie.
+/// Its whole state, except for the addresses of its bytes.
 fn state_of(value: &impl core::fmt::Debug) -> String {
     let text = format!("{value:?}");
     text.split("base: 0x").map(|part| part.trim_start_matches(|c: char| c.is_ascii_hexdigit())).collect()

@@ -23,7 +23,7 @@ impl Rig {
 fn a_pause_of_this_host_is_not_taken_for_the_peers() {
     let mut rig = waiting();
     rig.pass(10 * TIMEOUT);
-    // Timers run before what has come meanwhile is read.
+    // Timers run before the segments that came meanwhile are read.
     assert!(matches!(rig.on_timer(), Disposition::Keep));
     assert_eq!(rig.sent_one().parsed().seq, ISS + 1, "it is sent again");
     rig.pass(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! A connection against segments made by hand, where it takes a look inside. What a peer sees of it is in tests/conformance.
+//! A connection's inner state, with segments made by hand. Its behaviour towards a peer is tested in tests/conformance.
 
 mod data;
 mod expected;
@@ -52,7 +52,7 @@ fn start() -> Instant {
     Instant::from_nanos(1_000_000_000)
 }
 
-/// What a peer's SYN offers.
+/// The options of a peer's SYN.
 fn offers() -> tcp::Options {
     tcp::Options {
         mss: Some(1460),

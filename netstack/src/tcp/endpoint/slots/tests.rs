@@ -9,7 +9,7 @@ use crate::wire::tcp::SeqNumber;
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const NOW: Instant = Instant::from_nanos(1_000_000);
 
-/// One that wants to send its SYN.
+/// A connection with a SYN to send.
 fn connection() -> Connection {
     let open = Open {
         local: SocketAddr::from(([10, 0, 0, 1], 7)),

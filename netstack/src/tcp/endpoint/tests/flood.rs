@@ -1,4 +1,4 @@
-//! Peers that do not play along: floods, cookies, queues that are full, strays.
+//! Hostile and faulty peers: floods, cookies, queues that are full, strays.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;

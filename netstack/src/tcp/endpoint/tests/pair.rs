@@ -1,4 +1,4 @@
-//! Two endpoints back to back, with links between them that lose what a test wants lost.
+//! Two endpoints back to back, with links between them that lose the segments that a test chooses.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -174,7 +174,7 @@ impl Pair {
         self.b.on_segment(self.now, &meta, header.emit().as_bytes(), Payload::default());
     }
 
-    /// What `b` has to say to that.
+    /// The headers that `b` sends in answer.
     pub(super) fn answers(&mut self) -> Vec<Header> {
         let mut link = Link::new(delayed(0), 0);
         self.b.transmit(self.now, &mut Outlet { now: self.now, link: &mut link, path: PATH });

@@ -1,4 +1,4 @@
-//! What a writer can say about its bytes, and a reader that looks before it takes.
+//! A writer's hints about its bytes, and a reader that looks before it takes.
 
 use core::time::Duration;
 
@@ -47,7 +47,7 @@ fn a_listeners_options_are_those_of_the_connections_that_come() {
     let (client, after) = pair.connect(listener, None);
     assert_eq!(pair.b.options(before).unwrap().max_segment, None);
     assert_eq!(pair.b.options(after).unwrap().max_segment, Some(700));
-    // The peer knows it: the option of its SYN counts no options, the payload of a segment does.
+    // The peer keeps to it: the option of its SYN counts no options, the payload of a segment does.
     assert!(pair.a.info(client).unwrap().mss <= 700);
     // One that was closed has none.
     pair.b.close_listener(pair.now, listener);

@@ -22,7 +22,7 @@ fn run(flight: u32, lost: u32, threshold: u32) -> u32 {
 
 #[test]
 fn one_loss_spreads_the_reduction_over_a_round_trip() {
-    // What leaves is to what was delivered as the threshold to the flight.
+    // Sent bytes are to delivered ones as the threshold to the flight.
     assert_eq!(run(20, 1, 10), 10);
     assert_eq!(run(100, 1, 70), 70);
 }

@@ -30,7 +30,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever was written, pushed and acknowledged, the queue is a string of bytes.
+    /// After any writes, pushes and acknowledgements the queue is a string of bytes.
     #[test]
     fn it_is_a_string_of_bytes(steps in steps()) {
         let shared: &'static [u8] = Box::leak((0..4000u32).map(|i| (i * 7) as u8).collect::<Vec<_>>().into_boxed_slice());

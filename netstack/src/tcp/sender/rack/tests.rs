@@ -46,7 +46,7 @@ fn what_was_sent_later_and_arrived_dates_what_did_not() {
     assert_eq!((found.lost, found.again), (0, Some(at(13) + Duration::from_micros(500))));
     assert_eq!(detect(&rack, &mut board, at(13)).lost, 10);
     assert_eq!(detect(&rack, &mut board, at(14)).lost, 10);
-    // What was sent after it is not judged.
+    // Records sent after it are not judged.
     assert_eq!(detect(&rack, &mut board, at(1000)), DetectedLosses::default());
 }
 

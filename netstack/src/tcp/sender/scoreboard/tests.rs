@@ -47,7 +47,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     /// Against a model that has a flag per sequence number. Everything that was sent is of whole segments, and
-    /// acknowledgements are too, as those of a peer are; what blocks cut is left out.
+    /// acknowledgements are too, as those of a peer are; parts of segments in blocks are left out.
     #[test]
     fn it_agrees_with_a_flag_per_number(steps in steps(), start: u32) {
         let mut board = Scoreboard::default();

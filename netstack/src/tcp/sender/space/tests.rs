@@ -44,7 +44,7 @@ fn the_number_of_a_window_probe_counts_once_it_is_taken_or_sent_again() {
     space.on_probe_sent();
     space.on_sent(FIRST + 30, false, false);
     assert_eq!((space.nxt(), space.max_sent()), (FIRST + 30, FIRST + 30));
-    // The FIN can be what a probe carries.
+    // A probe can carry the FIN.
     space.finish();
     assert!(space.owes_fin());
     space.on_probe_sent();

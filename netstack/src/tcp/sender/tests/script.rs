@@ -1,4 +1,4 @@
-//! One connection, step by step: what leaves, in answer to what.
+//! One connection, step by step: the segments that leave in answer to each input.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use crate::wire::tcp::{SackBlocks, SeqRange};
 const MSS: u32 = 1000;
 const RTT: Duration = Duration::from_millis(100);
 
-/// What the controller was calls.
+/// The calls that the controller got.
 #[derive(Debug, Default)]
 struct ControllerCalls {
     congestion: Vec<Congestion>,
@@ -89,7 +89,7 @@ struct Script {
     long_way: bool,
 }
 
-/// What left: position, length, and how.
+/// A segment that left: position, length, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Left {
     at: u32,
@@ -290,7 +290,7 @@ fn blocks_that_cut_segments_do_not_make_records_smaller() {
         s.sack(0, &[(at, at + 1)]);
     }
     assert_eq!(s.sender.board.records().count(), 1);
-    // What grows to whole segments counts in the end.
+    // Blocks that grow to whole segments count in the end.
     s.sack(0, &[(1500, 2500)]);
     s.sack(0, &[(1500, 4500)]);
     s.sack(0, &[(1000, 5000)]);
@@ -384,7 +384,7 @@ fn a_window_that_shrinks_is_borne() {
     assert_eq!(s.sender.control_seq(), Script::seq(1500));
     s.write(5000);
     assert_eq!(s.flush(), []);
-    // Only the oldest is sent again, whatever the window.
+    // Only the oldest is sent again, for any window.
     loop {
         let _ = s.wait_timer();
         let left = s.flush();
@@ -527,7 +527,7 @@ fn the_window_shrinks_in_proportion_during_recovery() {
         s.sack(0, &[(1000, at * 1000)]);
         sent += s.flush().len();
     }
-    // Ten for twenty: half of what was in flight leaves during the round trip, the loss among it.
+    // Ten for twenty: half of the bytes in flight leave during the round trip, the loss among them.
     assert!((10..=11).contains(&sent), "{sent}");
     s.wait(RTT);
     s.ack(20_000);
@@ -620,11 +620,11 @@ fn a_claim_below_what_was_acknowledged_counts_only_if_what_it_quotes_is_lost() {
     }
     assert_eq!(s.sender.mss(), MSS as u16);
     let mut s = doubted(options());
-    // Nothing arrives at all: that is soon enough to be believed.
+    // Nothing arrives at all: the claim is accepted soon.
     let (waited, _) = s.wait_timer();
     assert!(waited <= 3 * RTT, "{waited:?}");
     assert_eq!((s.sender.mss(), s.sender.counts().timeouts), (600, 0));
-    // Others arrive, what it quotes does not: it takes a time-out.
+    // Others arrive, the quoted data does not: it takes a time-out.
     let mut s = doubted(options());
     s.wait(RTT);
     s.ack(5000);
@@ -844,7 +844,7 @@ fn delivery_rates_are_measured_and_marked_when_the_application_was_slow() {
     assert!(last.app_limited, "{last:?}");
 }
 
-/// All that is known of it, but for where its bytes lie.
+/// Its whole state, except for the addresses of its bytes.
 fn state_of(value: &impl core::fmt::Debug) -> String {
     let text = format!("{value:?}");
     text.split("base: 0x").map(|part| part.trim_start_matches(|c: char| c.is_ascii_hexdigit())).collect()
@@ -917,7 +917,7 @@ fn a_segment_ends_where_a_record_does() {
         (5100, 200),
     ];
     assert_eq!(left, wanted.map(|(at, len)| new(at, len)));
-    // So does what is sent again.
+    // So do segments that are sent again.
     s.wait(RTT);
     s.sack(2000, &[(3100, 5300)]);
     s.wait(RTT);
