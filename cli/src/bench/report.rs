@@ -24,8 +24,7 @@ pub(crate) struct ReportLine {
     pub(crate) hosts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) transport: Option<String>,
-    /// Whether ranks of a host reduced directly from each other's tensors; else these were staged, or there was no
-    /// need.
+    /// Whether ranks of a host reduced directly from each other's tensors; else they staged them, or had no need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) in_place: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]

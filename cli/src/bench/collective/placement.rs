@@ -35,8 +35,7 @@ impl<T: Number> BufferPlacement<T> {
         }
     }
 
-    /// Sets the elements. On a GPU, `wait` also waits for the copy to end; otherwise the copy is only ordered before
-    /// the reduction.
+    /// Sets the elements. On a GPU, `wait` waits for the copy to end; else the copy is only ordered before the reduction.
     pub(super) fn fill(&mut self, value: impl Fn(usize) -> T, wait: bool) -> Result<(), CommandError> {
         let all: &mut [T] = match self {
             Self::Shared(tensor) => tensor,

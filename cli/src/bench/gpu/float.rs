@@ -1,5 +1,4 @@
-//! Floating-point formats by their two widths, and random elements: the check's own computation, apart from the
-//! kernels.
+//! Floating-point formats by their two widths, and random elements: the check's own computation, not the kernels'.
 
 use rand::Rng;
 use rand::rngs::SmallRng;

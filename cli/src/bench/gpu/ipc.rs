@@ -1,5 +1,4 @@
-//! All-reduces of four ranks of one host on one GPU, in four processes and in one, beside the bandwidth of the GPU's
-//! memory.
+//! All-reduces of four ranks of one host on one GPU, in four processes and in one, beside its memory bandwidth.
 
 use super::device::{Device, Left};
 use super::table::{Row, Table};

@@ -59,8 +59,7 @@ impl<'a> Pool<'a> {
         self.device.wait()
     }
 
-    /// Puts a copy on the stream; both ranges are in the pool, or in page-locked memory that lives until the stream was
-    /// waited for.
+    /// Puts a copy on the stream; ranges lie in the pool, or in page-locked memory that outlives the wait.
     fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CommandError> {
         // SAFETY: private to this module, whose callers pass ranges as described, of so many bytes, and wait.
         unsafe { self.device.stream.copy(dst, src, bytes) }.map_err(failed)
