@@ -9,7 +9,7 @@ from types import TracebackType
 
 from . import _core
 
-# Of those that this process has joined, not of groups of some of their ranks.
+# The groups that this process has joined, without groups of some of their ranks.
 _jobs: weakref.WeakSet[_core.Group] = weakref.WeakSet()
 _before = None
 

@@ -15,7 +15,7 @@ from . import _groups
 from ._tensors import DTYPES, Block, bytes_of, check, copy_back, name_of, readable, reduction, same_device, stream_of, writable
 from ._work import DONE, Deadline, Flight, Handle, Mismatch, Work, raised
 
-# Of the messages that no call of PyTorch's asks for: its own tags are below.
+# The first tag of the backend's own messages: PyTorch's tags are below.
 FIRST_TAG = 1 << 31
 
 Tensors = Sequence[torch.Tensor]
@@ -33,7 +33,7 @@ class Operations:
         self._barriers = 0
         self._coalesced: list[Flight] | None = None
 
-    # What all collectives share.
+    # Common to all collectives.
 
     def _start(
         self,
@@ -55,7 +55,7 @@ class Operations:
         self._sequence += 1
         name = DTYPES.get(dtype)
         if name is None:
-            # What is only moved may be of any type.
+            # Elements that are only moved may have any type.
             size = torch.empty((), dtype=dtype).element_size()
             name, counts = "uint8", tuple(each and [count * size for count in each] for each in counts)
         try:
@@ -228,7 +228,7 @@ class Operations:
         handle = self._start(kind, output.dtype, *spans, op, 0, factor, (block, into), counts)
         return self._answer(Flight([handle], [output], _copying(output, into)), opts)
 
-    # All to all: a rank knows its own sizes only, so all of them have a number for each rank.
+    # All to all: a rank knows only its own sizes, so all of them have a number for each rank.
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
         call = "all_to_all"
@@ -305,7 +305,7 @@ class Operations:
             self._coalesced.append(flight)
         return Work(flight, self._limit)
 
-    # Calls together.
+    # Coalesced calls.
 
     def start_coalescing(self) -> None:
         self._coalesced = []
@@ -321,11 +321,11 @@ class Operations:
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
         # A negative time is none; zero is one.
         seconds = (self._timeout if timeout is None or timeout < timedelta(0) else timeout).total_seconds()
-        # The words of these errors are Gloo's, for programs that look for them.
+        # The texts of these errors are Gloo's, for programs that search for them.
         if seconds == 0:
             text = f"monitored_barrier: Rank {self.core.rank} timed out in monitoredBarrier after 0 s, before it could hear of others; give it a longer timeout"
             raise Deadline(text, rank=self.core.rank, reason="late", missing=[], operation="barrier", after=seconds)
-        # PyTorch's tags are below; each barrier has its own, so what an earlier one has left is not for this one.
+        # PyTorch's tags are below; each barrier has its own tag, so that it ignores messages of an earlier one.
         tag, self._barriers = FIRST_TAG + self._barriers % FIRST_TAG, self._barriers + 1
         until = monotonic() + seconds
         if self.core.rank > 0:

@@ -22,7 +22,7 @@ class Bf16:
     def __init__(self, process_group=None, error_feedback=False):
         self.process_group = process_group
         self.error_feedback = error_feedback
-        # By bucket, as the parameters in it: what rounding has taken. By parameter: the view of it in there.
+        # By bucket, in the layout of its parameters: the rounding errors. By parameter: its view of them.
         self._taken = {}
         self._of_parameter = {}
 
