@@ -1,4 +1,4 @@
-//! The structure that packetdrill looks its functions up in; their order is the interface.
+//! The structure of functions for packetdrill; their order is the interface.
 
 use core::ffi::{c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
 

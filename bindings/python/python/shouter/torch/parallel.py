@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .. import _core
 from ._groups import core_of
 
-# Smaller buckets are not worth their cost.
+# The size of the smallest tensor that is taken for a bucket, in bytes.
 _SMALLEST = 4096
 
 
