@@ -154,7 +154,7 @@ print_output() {
     printers+=($!)
 }
 
-# judge GUEST: sets `status` to the guest's, if that is not 0; says so if the guest never finished.
+# judge GUEST: sets `status` to the guest's, if that is not 0; reports a guest that never finished.
 judge() {
     local its
     its=$(cat "$job/$1/status" 2>/dev/null || true)
