@@ -69,7 +69,7 @@ class Operations:
         return self._coalesced is None and not getattr(opts, "asyncOp", True)
 
     def _answer(self, flight: Flight, opts: Any = None) -> Work | None:
-        """What PyTorch gets for a call: a handle, or nothing where it waits for the result anyway, which has come then."""
+        """The result of a call for PyTorch: a handle; or None, after the end, for a call that waits anyway."""
         if self._waits(opts):
             flight.wait(self._limit)
             return None

@@ -66,7 +66,7 @@ class Handle(Protocol):
 
 
 class _Done:
-    """What was waited for when it was started."""
+    """The handle of an operation that its start has waited for."""
 
     def wait(self, timeout: float | None = None) -> None:
         pass
@@ -113,7 +113,7 @@ class Flight:
         self.complete()
 
     def complete(self) -> None:
-        """What is left to do, once; raises how it has failed, each time."""
+        """Does the remaining work, once; raises its error each time."""
         with self._lock:
             finish, self._finish = self._finish, None
             if finish is not None:
@@ -228,7 +228,7 @@ class Work(TorchWork):
         return self.flight.outputs
 
     def source_rank(self) -> int:
-        """Who has sent what a receive has got."""
+        """The sender of a received message."""
         self.wait()
         return int(self.flight.handles[0].wait(0).source)
 

@@ -27,9 +27,9 @@ class Bf16:
         self._of_parameter = {}
 
     def _taken_from(self, bucket):
-        """What rounding has taken from this bucket's gradients, in the bucket's layout.
+        """The rounding errors of this bucket's gradients, in the bucket's layout.
 
-        DistributedDataParallel puts parameters into other buckets after the first step: what was kept moves along.
+        DistributedDataParallel puts parameters into other buckets after the first step: the kept errors move along.
         """
         parameters, buffer = bucket.parameters(), bucket.buffer()
         key = tuple(id(parameter) for parameter in parameters)
