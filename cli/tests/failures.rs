@@ -211,7 +211,7 @@ fn wide(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// One rank never registers what the others register.
+/// One rank never registers the tensors that the others register.
 fn awaited(group: &Group) -> Result<(), Error> {
     group.barrier()?;
     tell("steps");

@@ -11,7 +11,7 @@
  *   - shouter_register  once, before the first step: each gradient's name, type and length, in forward order (order is priority);
  *   - shouter_start     as soon as the backward pass has produced a gradient, so that it travels while the pass goes on;
  *   - shouter_wait      before the update reads it;
- *   - shouter_allreduce for what is not worth a table entry (here: the epoch's loss and accuracy).
+ *   - shouter_allreduce for values that are not worth a table entry (here: the epoch's loss and accuracy).
  *
  * With --gpu parameters and gradients lie in the memory of an NVIDIA GPU and trainer_gpu.c computes; what is started says so, and
  * shouter_allreduce_cuda takes the place of shouter_allreduce. It ends with the same bits. Nothing of CUDA is needed to compile.

@@ -1,4 +1,4 @@
-/* trainer.h: what trainer.c and trainer_gpu.c share: the model's shape, the data, and the GPU's part of the work. */
+/* trainer.h: shared by trainer.c and trainer_gpu.c: the model's shape, the data, and the GPU's part of the work. */
 #ifndef TRAINER_H
 #define TRAINER_H
 

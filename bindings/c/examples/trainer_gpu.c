@@ -358,7 +358,7 @@ void gpu_gradients(struct gpu *gpu, size_t first, size_t last, size_t batch, pro
         LAUNCH(gpu, WEIGHT_GRADIENT, inputs * outputs, &in, &order, &delta, &weight, &share, &inputs, &outputs);
         LAUNCH(gpu, BIAS_GRADIENT, outputs, &delta, &bias, &share, &outputs);
         if (produced) {
-            /* The kernels may still run: a reader of the gradients waits for what the stream holds now, and no more. */
+            /* The kernels may still run: a reader of the gradients waits only for the work that the stream holds now. */
             produced(context, 2 * layer, (float *)(uintptr_t)weight);
             produced(context, 2 * layer + 1, (float *)(uintptr_t)bias);
         }

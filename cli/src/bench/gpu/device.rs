@@ -26,7 +26,7 @@ pub(super) fn not_launched(why: LaunchError) -> CommandError {
     CommandError::Failed(why.to_string())
 }
 
-/// A device with what the check needs of it.
+/// A device, with its context, stream and kernels for the check.
 pub(super) struct Device {
     pub(super) context: Context,
     pub(super) stream: Stream,
