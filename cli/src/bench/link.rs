@@ -191,7 +191,7 @@ pub(crate) struct ConnectionsArgs {
 pub(crate) struct WorkerArgs {
     #[arg(long, value_delimiter = ',')]
     protocol: Vec<Protocol>,
-    /// The name of the channel; none for a protocol.
+    /// Present for a whole channel: its name.
     #[arg(long)]
     channel: Option<String>,
     #[arg(long)]
