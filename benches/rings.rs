@@ -38,7 +38,7 @@ fn one_thread(c: &mut Criterion) {
     group.finish();
 }
 
-/// A word there and back over two rings, each end spinning on a core of its own if there are two.
+/// A word there and back over two rings; each end spins on a core of its own if there are two.
 fn two_threads(c: &mut Criterion) {
     let (mut ask, mut asked) = RingBuffer::<u64>::new(64);
     let (mut answer, mut answered) = RingBuffer::<u64>::new(64);
@@ -65,7 +65,7 @@ fn two_threads(c: &mut Criterion) {
     });
 }
 
-/// `submit_to` between two shards: one at a time (latency), and 64 under way (throughput).
+/// `submit_to` between two shards: one at a time (latency), and 64 in flight (throughput).
 fn submit(c: &mut Criterion) {
     for under_way in [1, 64] {
         c.bench_function(&format!("submit_to/round-trip/{under_way}-under-way"), |b| {

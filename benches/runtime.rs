@@ -1,4 +1,4 @@
-//! What a poll, a task, a timer and the driver's lock cost.
+//! The cost of a poll, a task, a timer and the driver's lock.
 //!
 //! `cargo bench --bench runtime`
 
@@ -59,7 +59,7 @@ fn tasks(c: &mut Criterion) {
         });
     });
 
-    // A task that is woken by a poller or another task, as a stream is by its stack.
+    // A task that a poller or another task wakes, as a stack wakes its streams.
     let mut reactor = Reactor::new(());
     let waker: Rc<Cell<Option<Waker>>> = Rc::default();
     let place = waker.clone();
@@ -87,7 +87,7 @@ fn timers(c: &mut Criterion) {
         }
     });
     reactor.poll(NOW);
-    // Set and cancelled among a thousand others, as the timeout of an operation is.
+    // Set and cancelled among a thousand others, as the timeout of an operation.
     reactor.visit(|()| {
         spawn_local(async {
             loop {
@@ -105,7 +105,7 @@ fn timers(c: &mut Criterion) {
     c.bench_function("timer/set-and-cancel-among-1000", |b| b.iter(|| reactor.poll(NOW)));
 }
 
-/// Does nothing, busily.
+/// A poller that is always active, without any work.
 struct Engine(u64);
 
 impl Poller for Engine {
@@ -144,7 +144,7 @@ fn waiting(c: &mut Criterion) {
     c.bench_function("backoff/sched-yield", |b| b.iter(std::thread::yield_now));
 }
 
-/// Passes a token around `threads` threads, each waiting by `policy`: what a hop costs when they outnumber the cores.
+/// Passes a token around `threads` threads, each waiting by `policy`: the cost of a hop when they outnumber the cores.
 fn hops(threads: usize, policy: IdlePolicy, rounds: u64) -> Duration {
     let token = AtomicU64::new(0);
     let last = rounds * threads as u64;

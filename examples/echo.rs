@@ -59,7 +59,7 @@ async fn serve(net: Net, port: u16) -> io::Result<()> {
     Ok(())
 }
 
-/// Chunks go back as they came, until the peer has finished.
+/// Sends chunks back until the peer has finished.
 async fn echo(mut stream: TcpStream) -> io::Result<()> {
     while let Some(chunk) = stream.read_chunk().await? {
         stream.write_all(&chunk).await?;

@@ -1,5 +1,5 @@
-//! An HTTP client: hyper on Shouter's own TCP/IP stack. Writes the body to a file and prints its SHA-256. Of several pages each
-//! shard fetches one after the other; shard 0 has the list, and the others ask it for the next.
+//! An HTTP client: hyper on Shouter's own TCP/IP stack. Writes the body to a file and prints its SHA-256. With several
+//! pages each shard fetches one after the other; shard 0 has the list, and the others request the next page from it.
 //!
 //! ```text
 //! cargo run --release --example fetch -- --device af_packet:veth1 --address 10.0.0.2/24 http://10.0.0.1/big
@@ -46,7 +46,7 @@ struct FetchArgs {
 }
 
 thread_local! {
-    /// Work that no shard has begun to fetch. Shard 0's counts.
+    /// Pages that no shard has begun to fetch; only shard 0's list is used.
     static PAGES: RefCell<VecDeque<Uri>> = const { RefCell::new(VecDeque::new()) };
 }
 
@@ -56,14 +56,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("--output takes the body of one page".into());
     }
     support::run("fetch", &port, move |net| {
-        // Here already: before shard 0 does anything, others may ask it.
+        // Set before shard 0 runs, because others may request a page at once.
         PAGES.set(urls.iter().cloned().collect());
         let work = fetch_all(net, output.clone(), Duration::from_secs(deadline));
         async { until_stop(work).await.unwrap_or_else(|| Err(io::Error::other("interrupted"))) }
     })
 }
 
-/// Fetches one page after the other until there is none.
+/// Fetches pages until there are none left.
 async fn fetch_all(net: Net, output: Option<PathBuf>, limit: Duration) -> io::Result<()> {
     let next = || submit_to(ShardId(0), || PAGES.with_borrow_mut(VecDeque::pop_front));
     while let Some(url) = next().await.map_err(io::Error::other)? {
@@ -103,7 +103,7 @@ async fn fetch(net: &Net, url: Uri, output: Option<PathBuf>) -> io::Result<()> {
         }
     }
     let rate = bytes as f64 * 8.0 / begin.elapsed().as_secs_f64() / 1e9;
-    // Our end of the connection: hyper is asked for no more, and drops the stream.
+    // Hyper gets no more requests, and drops the stream: this closes our end of the connection.
     drop((response, sender));
     driver.await.map_err(io::Error::other)?;
     let hex: String = digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,4 +1,4 @@
-//! A forwarder on Shouter's own TCP/IP stack: each connection that comes in is joined to one that goes out.
+//! A forwarder on Shouter's own TCP/IP stack: each incoming connection is joined to an outgoing one.
 //!
 //! ```text
 //! cargo run --release --example forward -- --device af_packet:veth1 --address 10.0.0.2/24 10.0.0.1:443
@@ -61,7 +61,7 @@ async fn join(net: &Net, client: TcpStream, target: SocketAddr) -> io::Result<()
     Ok(())
 }
 
-/// Passes bytes on until there are no more; the end is passed on too.
+/// Copies bytes to the end of the stream, then closes the other side.
 async fn pass<R, W>(mut from: R, mut to: W) -> io::Result<()>
 where
     R: AsyncRead + Unpin,

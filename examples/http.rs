@@ -43,7 +43,7 @@ struct HttpArgs {
 }
 
 thread_local! {
-    /// What this shard has done.
+    /// The counters of this shard.
     static SERVED: Served = Served::default();
 }
 
@@ -70,7 +70,7 @@ impl Served {
     }
 }
 
-/// A connection that is open.
+/// An open connection.
 struct Open;
 
 impl Open {
@@ -134,7 +134,7 @@ async fn serve(net: Net, port: u16, report: bool) -> io::Result<()> {
                         eprintln!("{from}: {why}");
                     }
                 }
-                // A client that goes away in the middle is its own business.
+                // A client that disconnects early is no error.
                 Err(why) if why.is_incomplete_message() => {}
                 Err(why) => eprintln!("{from}: {why}"),
             }
@@ -146,7 +146,7 @@ async fn serve(net: Net, port: u16, report: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// What each shard has done, by its own account.
+/// The counters of each shard, reported by the shard itself.
 async fn stats() -> Response<Repeat> {
     let mut text = String::new();
     for shard in all_shards() {
@@ -178,7 +178,7 @@ fn answer(request: &Request<Incoming>, pattern: &Bytes) -> Response<Repeat> {
     })
 }
 
-/// A number, with Ki, Mi or Gi behind it if wished.
+/// Parses a number with an optional suffix Ki, Mi or Gi.
 fn count_of(text: &str) -> Option<u64> {
     let (digits, shift) = [("Ki", 10), ("Mi", 20), ("Gi", 30)]
         .into_iter()
@@ -187,7 +187,7 @@ fn count_of(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
-/// A body that repeats a pattern until so many bytes are sent.
+/// A body that repeats a pattern for a number of bytes.
 struct Repeat {
     pattern: Bytes,
     left: u64,

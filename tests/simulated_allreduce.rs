@@ -1,7 +1,7 @@
 //! All-reduce from the engine down to the frames, in virtual time, over links that lose, reorder, duplicate and damage
 //! frames: for a thousand seeds (fewer over TCP) every result is exact and the same bits on every rank.
 //!
-//! A failure names its seed; `SHOUTER_TEST_SEED=<seed> cargo test -p shouter --test simulated_allreduce` replays that one.
+//! A failure names its seed; `SHOUTER_TEST_SEED=<seed> cargo test -p shouter --test simulated_allreduce` replays it.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -31,16 +31,16 @@ use shouter_reducer::schedule::Algorithm;
 const PORT: u16 = 4_790;
 const MTU: u16 = 1_500;
 
-/// What the fragments travel by.
+/// The transport of the fragments.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Over {
     Rud,
     Tcp,
 }
 
-/// One rank, and the tensors that it reduces.
+/// One rank and its tensors.
 struct Host {
-    // Before the memory that it refers to.
+    // Dropped before the memory that it refers to.
     engine: Engine,
     tensors: Vec<(OpId, Owned, usize)>,
 }
@@ -55,7 +55,7 @@ fn address(rank: u32) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, rank as u8 + 1)
 }
 
-/// What goes wrong on the links of a run.
+/// The faults on the links of a run.
 fn faults(seed: u64) -> FaultConfig {
     FaultConfig {
         seed,
@@ -152,9 +152,9 @@ fn elements(memory: &Owned, count: usize) -> Vec<i32> {
     bytes.chunks_exact(4).map(|c| i32::from_le_bytes(c.try_into().unwrap())).collect()
 }
 
-/// Runs one seed; returns the datagrams sent again and those dropped for their CRC. `None` if a frame was so damaged that
-/// TCP's checksum holds, as about one in a hundred with several bits flipped is: a byte stream cannot bring it again, and
-/// the group ends.
+/// Runs one seed; returns the retransmitted datagrams and those dropped for their CRC. `None` if a frame was damaged
+/// and TCP's checksum still holds, as for about one in a hundred with several flipped bits: a byte stream cannot
+/// retransmit it, and the group ends.
 fn run(over: Over, seed: u64) -> Option<(u64, u64)> {
     let mut rng = SmallRng::seed_from_u64(seed);
     let ranks = rng.random_range(2..=5u32);
@@ -275,7 +275,7 @@ fn a_cut_host_is_named_by_every_survivor() {
 
 #[test]
 fn a_cut_host_is_named_by_every_survivor_over_tcp() {
-    // During the handshakes, and when data flows.
+    // During the handshakes, and during the transfer.
     cut(Over::Tcp, 50);
     cut(Over::Tcp, 400);
 }

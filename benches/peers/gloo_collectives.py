@@ -151,7 +151,7 @@ def rank_main(rank, options, store):
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=options.ranks)
-    # The slowest, the last that entered, and the first that left (of barriers).
+    # The slowest time, the last entry, and the first exit (of barriers).
     most = torch.zeros(3, dtype=torch.float64)
     try:
         for size_bytes in options.bytes:
@@ -166,7 +166,7 @@ def rank_main(rank, options, store):
                 call()
                 most[0] = (time.perf_counter() - start) * 1e6
                 if options.collective == "barrier":
-                    # Its clock is the monotonic one, which all processes of the host read.
+                    # Processes of a host read the same monotonic clock.
                     most[1], most[2] = start, -time.perf_counter()
                 due = work.expected(root, iteration)
                 if due is not None and not torch.equal(work.result, due):
@@ -214,14 +214,14 @@ def main():
         sys.exit("gloo_collectives: this python has no torch; install python3-torch and run /usr/bin/python3")
     if not dist.is_available() or not dist.is_gloo_available():
         sys.exit("gloo_collectives: this torch was built without gloo")
-    # A fresh interpreter a rank: torch's threads do not survive a fork.
+    # A fresh interpreter for each rank: torch's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         ranks = [context.Process(target=rank_main, args=(r, options, store)) for r in range(options.ranks)]
         for process in ranks:
             process.start()
-        # Whoever ends badly takes the rest along, so that no rank waits for a peer that is gone.
+        # A rank that fails ends the others, so that none waits for a peer that has ended.
         while alive := [p.sentinel for p in ranks if p.is_alive()]:
             multiprocessing.connection.wait(alive)
             if any(p.exitcode for p in ranks if p.exitcode is not None):

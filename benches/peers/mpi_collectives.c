@@ -1,4 +1,4 @@
-/* mpi_collectives.c: how long MPI's collectives take, for `shouter bench COLLECTIVE --against openmpi,mpich`.
+/* mpi_collectives.c: times MPI's collectives, for `shouter bench COLLECTIVE --against openmpi,mpich`.
  *
  * Build (each MPI has its own wrapper; Debian names them apart):
  *   mpicc.openmpi -std=gnu99 -O2 mpi_collectives.c -o mpi_collectives.openmpi
@@ -8,7 +8,7 @@
  *   mpirun.openmpi -n 2 --bind-to none --mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include lo \
  *                  ./mpi_collectives.openmpi --who openmpi-tcp --collective alltoall --bytes 4,65536
  *   mpirun.mpich   -n 2 ./mpi_collectives.mpich --who mpich --collective barrier
- * As root Open MPI also wants --allow-run-as-root, and --oversubscribe with more ranks than cores.
+ * As root Open MPI also needs --allow-run-as-root, and --oversubscribe with more ranks than cores.
  *
  * Options: --collective NAME (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall, barrier or sendrecv;
  * default allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are understood; a
@@ -99,12 +99,12 @@ static int ascending(const void *a, const void *b) {
 /* Small whole numbers, so that the sum is exact in float32 whatever the order. */
 static float input(size_t i, int of, int iteration) { return (float)((i + 31u * (unsigned)of + 7u * (unsigned)iteration) % 1021u); }
 
-/* Blocks that a rank gives. */
+/* Blocks in a rank's input. */
 static int input_blocks(void) {
     return collective == SCATTER || collective == REDUCE_SCATTER || collective == ALLTOALL ? ranks : collective == BARRIER ? 0 : 1;
 }
 
-/* Blocks that a rank gets where it gets any. */
+/* Blocks in a rank's output, if it has one. */
 static int output_blocks(void) {
     return collective == ALLGATHER || collective == GATHER || collective == ALLTOALL ? ranks : collective == BARRIER ? 0 : 1;
 }
@@ -123,7 +123,7 @@ static void run(float *data, float *result, int count, int root) {
     }
 }
 
-/* What element i of block `block` of this rank's result has to be. */
+/* The expected element i of block `block` of this rank's result. */
 static float expected(size_t i, int block, size_t count, int root, int iteration) {
     float sum = 0.0f;
     switch (collective) {
@@ -140,14 +140,14 @@ static float expected(size_t i, int block, size_t count, int root, int iteration
     return sum;
 }
 
-/* Seconds on the clock that all processes of the host read. */
+/* Seconds on the clock that all processes of the host share. */
 static double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* One iteration with `count` elements a block; how long it took on the slowest rank, in microseconds. */
+/* One iteration with `count` elements a block; returns the time of the slowest rank, in microseconds. */
 static double once(float *data, float *result, size_t count, int iteration) {
     int root = iteration % ranks;
     for (size_t i = 0; i < count * (size_t)input_blocks(); i++)
@@ -158,7 +158,7 @@ static double once(float *data, float *result, size_t count, int iteration) {
     double took = (MPI_Wtime() - start) * 1e6, left = collective == BARRIER ? now() : 0.0;
     const float *found = collective == BROADCAST ? data : result;
     int due = (collective == REDUCE || collective == GATHER) && rank != root ? 0 : output_blocks();
-    /* All of a small result, and of a large one a sample that moves, both ends included. */
+    /* Checks all of a small result, and of a large one a sample that moves, both ends included. */
     size_t stride = count > 4096 ? 61 : 1;
     for (int block = 0; block < due; block++)
         for (size_t k = (size_t)iteration % stride; k < count + stride; k += stride) {
@@ -173,7 +173,7 @@ static double once(float *data, float *result, size_t count, int iteration) {
     return most[0];
 }
 
-/* A message there and back; half of how long it took, in microseconds. */
+/* One round trip; returns half of its time, in microseconds. */
 static double there_and_back(float *data, float *result, size_t count, int iteration) {
     data[0] = data[count - 1] = input(0, 0, iteration);
     double start = MPI_Wtime();
@@ -190,7 +190,7 @@ static double there_and_back(float *data, float *result, size_t count, int itera
     return took;
 }
 
-/* One iteration of whatever is measured. */
+/* One iteration of the measured operation. */
 static double iterate(float *data, float *result, size_t count, int iteration) {
     return collective == SENDRECV ? there_and_back(data, result, count, iteration) : once(data, result, count, iteration);
 }
@@ -198,7 +198,7 @@ static double iterate(float *data, float *result, size_t count, int iteration) {
 static void *block_memory(size_t bytes, int blocks) {
     void *memory = NULL;
     size_t all = bytes * (size_t)blocks;
-    /* MPI_Alloc_mem: what this MPI can share between the processes of a host, it may. Some give no address for no bytes. */
+    /* MPI_Alloc_mem: memory that this MPI may share between the processes of a host. Some give no address for no bytes. */
     MPI_Alloc_mem((MPI_Aint)(all ? all : 1), MPI_INFO_NULL, &memory);
     if (!memory)
         fail("out of memory");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, panic};
 
-/// Functions and constants that are bound. Types follow from them.
+/// The bound functions and constants. Types follow from them.
 const FUNCTIONS: &[&str] = &[
     "shouter_dpdk_.*",
     "rte_eal_(init|cleanup|get_runtime_dir|has_hugepages|has_pci|hotplug_add|hotplug_remove|iova_mode|process_type)",
@@ -42,7 +42,7 @@ const CONSTANTS: &[&str] = &[
     "RTE_PKTMBUF_HEADROOM",
     "RTE_BAD_IOVA",
 ];
-/// Structures that hold packed or aligned members bindgen cannot lay out; nothing here looks inside them.
+/// Structures with packed or aligned members that bindgen cannot lay out; nothing here accesses their fields.
 const OPAQUE: &[&str] = &[
     "rte_arp_.*",
     "rte_ether_hdr",
@@ -82,7 +82,7 @@ fn main() {
     link(&out, &dpdk.link_paths);
 }
 
-/// The compiler flags DPDK asks for: include paths, its configuration header, its least instruction set.
+/// The compiler flags of DPDK: include paths, its configuration header, its minimum instruction set.
 fn pkg_config_flags() -> Vec<String> {
     let tool = env::var("PKG_CONFIG").unwrap_or_else(|_| "pkg-config".into());
     let output = match Command::new(&tool).args(["--cflags", "libdpdk"]).output() {
@@ -138,7 +138,7 @@ fn compile_shim(out: &Path, cflags: &[String]) {
     for flag in cflags {
         build.flag(flag);
     }
-    // Linked after the archives by rustc, and refers to them: cargo's order (this first) is what ld wants.
+    // rustc links it after the archives, and it refers to them: ld needs cargo's order (this first).
     build.compile("shouter_dpdk_shim");
     println!("cargo:shim={}", out.join("libshouter_dpdk_shim.a").display());
 }
@@ -186,7 +186,7 @@ fn link(out: &Path, link_paths: &[PathBuf]) {
     }
 }
 
-/// libraries.txt, without the lines whose feature is off.
+/// The lines of libraries.txt, without those of disabled features.
 fn libraries() -> Vec<Library> {
     let text = match fs::read_to_string("libraries.txt") {
         Ok(text) => text,

@@ -1,7 +1,7 @@
-//! `shouter check`: whether the hosts of a job reach each other as they should, before the job.
+//! `shouter check`: measures, before a job, whether its hosts reach each other as they should.
 //!
-//! Every rank runs it under the job's launcher and joins as a trainer does. Then all pairs of ranks are [measured](measure), rank 0 is
-//! [told](report) by all, [judges](judge), and prints.
+//! Every rank runs it under the job's launcher and joins the group as a trainer does. Then all pairs of ranks are
+//! [measured](measure). Rank 0 [gathers](report) the figures, [judges](judge) them, and prints.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -24,7 +24,7 @@ mod text;
 
 /// The largest messages that are sent, in bytes.
 const LARGEST: u64 = 1 << 30;
-/// The smallest: smaller ones measure latency.
+/// The smallest, in bytes: smaller ones measure latency.
 const SMALLEST: u64 = 4 << 10;
 
 /// Measure what the ranks of a job have between them, before the job
@@ -65,7 +65,7 @@ pub(crate) struct CheckArgs {
     json: bool,
 }
 
-/// Runs one rank of it and returns the exit status.
+/// Runs one rank of the check and returns the exit status.
 pub(crate) fn main(args: &CheckArgs) -> Status {
     let config = match Config::from_env() {
         Ok(config) => config,
@@ -115,7 +115,7 @@ fn check(args: &CheckArgs, config: Config) -> Result<Status, CommandError> {
         false => text::text(&report),
     };
     match io::stdout().lock().write_all(shown.as_bytes()) {
-        // A reader that has seen enough, such as `head`, is no failure.
+        // A reader that closes the pipe early, such as `head`, is no failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
         _ => {}
     }

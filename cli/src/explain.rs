@@ -1,4 +1,4 @@
-//! `shouter explain`: who was late or at fault, in a sentence and a table.
+//! `shouter explain`: names the rank that was late or at fault, in a sentence and a table.
 
 use std::path::PathBuf;
 

@@ -1,20 +1,20 @@
-//! Why a command that measures has no figures.
+//! The error of a command that measures.
 
 use std::io;
 
-/// Why there are no figures.
+/// The reason why there are no figures.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CommandError {
-    /// The command line asks for something that cannot be, or does not go with the configuration.
+    /// The command line asks for something impossible, or contradicts the configuration.
     #[error("{0}")]
     Usage(String),
-    /// A measurement failed, or a rank sent what it should not.
+    /// A measurement failed, or a rank sent an invalid message.
     #[error("{0}")]
     Failed(String),
-    /// The library.
+    /// An error of the library.
     #[error(transparent)]
     Library(#[from] shouter::Error),
-    /// A system call: of a socket, or where the result is written.
+    /// A system call failed: of a socket, or when writing the result.
     #[error(transparent)]
     System(#[from] io::Error),
 }

@@ -1,11 +1,11 @@
-//! How ranks fill hosts: `--hosts 2`, or `--hosts 4,2` with the ranks of each.
+//! The placement of ranks on hosts: `--hosts 2`, or `--hosts 4,2` with the ranks of each.
 
 use std::str::FromStr;
 
-/// What `--hosts` says.
+/// The value of `--hosts`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hosts {
-    /// So many, which ranks fill in blocks.
+    /// The number of hosts, which ranks fill in blocks.
     Number(u32),
     /// The ranks of each.
     Ranks(Vec<u32>),
@@ -36,10 +36,10 @@ impl FromStr for Hosts {
 }
 
 impl Hosts {
-    /// The ranks of each host: as listed, else `ranks` spread in blocks, of which the first may have one more than the others.
+    /// The ranks of each host: as listed, else `ranks` in blocks, of which the first may have one more than the others.
     ///
     /// # Errors
-    /// Numbers that do not go together, in words.
+    /// Numbers that contradict each other, as text.
     pub(crate) fn fill(&self, ranks: Option<u32>) -> Result<Vec<u32>, String> {
         match (self, ranks) {
             (Self::Ranks(list), None) => Ok(list.clone()),

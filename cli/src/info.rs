@@ -1,7 +1,7 @@
-//! `shouter info`: what is built in, what this host has, what is configured, and what to do about what is missing.
+//! `shouter info`: features of this build, facts of this host, the configuration, and remedies.
 //!
-//! It looks and changes nothing: RDMA devices are asked for their ports, GPUs' driver is loaded and
-//! asked, DPDK is not started.
+//! It changes nothing: it queries the ports of RDMA devices, loads the GPUs' driver and queries it, and does not start
+//! DPDK.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -38,19 +38,19 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// How it stands with an item.
+/// The state of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ItemState {
-    /// It is there.
+    /// The host has it.
     #[serde(rename = "ok")]
     Ok,
-    /// This host lacks it; the remedy says who needs it.
+    /// This host lacks it; the remedy names the features that need it.
     #[serde(rename = "missing")]
     Missing,
-    /// This program cannot use it, whatever the host has.
+    /// This program cannot use it on any host.
     #[serde(rename = "not built in")]
     NotBuiltIn,
-    /// It is there and cannot be used as it is.
+    /// The host has it, but not in a usable state.
     #[serde(rename = "wrong")]
     Wrong,
 }
@@ -66,7 +66,7 @@ impl ItemState {
     }
 }
 
-/// One thing that was looked at.
+/// One examined fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Item {
     item: String,
@@ -80,7 +80,7 @@ impl Item {
         Self { item: item.into(), state: ItemState::Ok, detail: detail.into(), remedy: None }
     }
 
-    /// An item that is not all right, and what to do about it.
+    /// An item with a problem, and its remedy.
     fn not_ok(
         state: ItemState,
         item: impl Into<String>,
@@ -90,7 +90,7 @@ impl Item {
         Self { item: item.into(), state, detail: detail.into(), remedy: Some(remedy.into()) }
     }
 
-    /// All of it on one line.
+    /// The whole item on one line.
     pub(crate) fn line(&self) -> String {
         let Self { item, detail, remedy, .. } = self;
         let remedy = remedy.as_ref().map_or_else(String::new, |remedy| format!(" -> {remedy}"));
@@ -100,7 +100,7 @@ impl Item {
 
 pub(crate) use host::{memory, ranges};
 
-/// Prints everything.
+/// Prints all sections.
 pub(crate) fn main(args: &Args) -> Status {
     let sections = [
         ("Built in", built::items()),
@@ -112,7 +112,7 @@ pub(crate) fn main(args: &Args) -> Status {
     let usable = sections.iter().flat_map(|(_, items)| items).all(|item| !settings::is_wrong(item));
     let text = if args.json { lines(&sections) } else { table(&sections) };
     match text.and_then(|text| io::stdout().lock().write_all(text.as_bytes())) {
-        // A reader that has seen enough, such as `head`, is no failure.
+        // A reader that closes the pipe early, such as `head`, is no failure.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             eprintln!("shouter info: {error}");
             Status::FAILED
@@ -134,7 +134,7 @@ fn lines(sections: &[Section]) -> io::Result<String> {
     Ok(text)
 }
 
-/// For people: a block per section; remedies stand below what they are for.
+/// The text for people: a block per section; each remedy stands below its item.
 fn table(sections: &[Section]) -> io::Result<String> {
     let items = || sections.iter().flat_map(|(_, items)| items);
     let width = items().map(|item| item.item.chars().count()).max().unwrap_or(0);

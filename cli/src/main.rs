@@ -1,8 +1,8 @@
-//! `shouter`, the command line: what a person types, and the exit status that a script reads.
+//! `shouter`, the command line for people, with exit statuses for scripts.
 //!
-//! Every subcommand is a module with an `Args` that clap fills and a `main(&Args) -> Status`. Exit statuses are
-//! the shell's: 0 all went well, 1 the work failed, 2 the command line was wrong, 3 what was checked is too slow, 127 no such
-//! command, 128 + n ended by signal n.
+//! Every subcommand is a module with an `Args` that clap fills and a `main(&Args) -> Status`. Exit statuses follow the
+//! shell's: 0 success, 1 the work failed, 2 a wrong command line, 3 a checked figure is too slow, 127 no such command,
+//! 128 + n ended by signal n.
 #![deny(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `shouter plan`: what the cost model predicts, for a group of any size and without starting one; and the measurement of its figures.
+//! `shouter plan`: predictions of the cost model for a group of any size; and the measurement of its figures.
 
 mod compare;
 mod fit;
@@ -123,7 +123,7 @@ pub(crate) fn main(args: &PlanArgs) -> Status {
     }
 }
 
-/// The file with the figures, if one is named or the usual place is known.
+/// The file with the figures, if one is named or the default path is known.
 fn costs_file(args: &PlanArgs) -> Option<PathBuf> {
     args.costs.clone().or_else(|| CostTable::usual_path(&Environment::of_process()))
 }
@@ -175,7 +175,7 @@ fn grid(args: &PlanArgs) -> Result<Grid, CommandError> {
     Grid::of_hosts(&locals, Plan::default().leaf_size).map_err(|why| CommandError::Usage(why.to_string()))
 }
 
-/// The hosts in words.
+/// The hosts as text.
 fn hosts(grid: &Grid) -> String {
     if !grid.is_even() {
         let locals: Vec<_> = (0..grid.nodes()).map(|node| grid.locals(node).to_string()).collect();
@@ -184,7 +184,7 @@ fn hosts(grid: &Grid) -> String {
     if grid.nodes() == 1 { "1 host".into() } else { format!("{} hosts", grid.nodes()) }
 }
 
-/// The shape of an operation of so many bytes, counted as `shouter bench` does; a barrier has none.
+/// The shape of an operation of `bytes`, counted as in `shouter bench`; a barrier has none.
 fn shape(collective: Collective, bytes: u64, ranks: u32, (dtype, op): (DType, ReduceOp)) -> Shape {
     let blocks = u64::from(workload::blocks_counted(collective, ranks));
     let count = if collective == Collective::Barrier { 0 } else { bytes / blocks / dtype.size() as u64 };
@@ -236,7 +236,7 @@ fn row(plan: &Plan, grid: &Grid, collective: Collective, bytes: u64, args: &Plan
     }
 }
 
-/// The prediction for an operation that goes through cells, if this one does.
+/// The prediction for this operation if it goes through cells, else `None`.
 fn in_cells(model: &Model, grid: &Grid, shape: &Shape) -> Option<Picoseconds> {
     let published = Problem::new(*grid, Rank(0), shape, Rank(0)).published_bytes();
     let goes = grid.nodes() == 1 && grid.ranks() > 1 && published <= CELL_BYTES as u64;

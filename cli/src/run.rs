@@ -1,12 +1,12 @@
 //! `shouter run`: a job of several ranks on this machine.
 //!
-//! The launcher makes a directory for the job, a key that only the job knows, and one process per rank. With `--hosts` it
-//! makes several hosts out of this one: ranks of one emulated host meet in shared memory as they would anywhere, and the
-//! hosts are joined by DPDK links over UNIX sockets, so every byte between them takes the network path.
+//! The launcher makes a directory for the job, a secret key, and one process per rank. With `--hosts` it emulates
+//! several hosts: ranks of one emulated host meet in shared memory as on any host, and the hosts are joined by DPDK
+//! links over UNIX sockets, so every byte between them takes the network path.
 //!
-//! The launcher is two processes, so that the job ends also when one of them is killed with SIGKILL: the one that was
-//! started passes signals on and waits ([`front`]), and its child runs the job. Each takes in the orphans among its
-//! descendants, whatever session they are of, and ends them.
+//! The launcher is two processes, so that the job also ends when one of them is killed with SIGKILL: the started
+//! process passes signals on and waits ([`front`]), and its child runs the job. Each adopts the orphans among its
+//! descendants, in any session, and ends them.
 
 use std::io::{self, IsTerminal};
 use std::net::{Ipv4Addr, TcpListener};
@@ -126,13 +126,13 @@ pub(crate) fn main(args: &Args) -> Status {
             .map(|tty| tty && std::env::var_os("NO_COLOR").is_none()),
     };
     let split = || {
-        // Blocked before there are two processes, so that no signal is lost between them.
+        // Signals are blocked before the fork, so that none is lost between the two processes.
         let signals = Signals::new()?;
         Ok((signals, sys::split()?))
     };
     let result = match split() {
         Ok((signals, Half::Front { keeper })) => match front(&signals, keeper) {
-            // It has said all that there is to say.
+            // The child has printed everything.
             Ok(Ended::WithStatus(status)) => return status,
             Ok(Ended::Killed(error)) => Err(error),
             Err(error) => Err(LaunchError::system("lost track of the job", &error)),
@@ -148,20 +148,20 @@ pub(crate) fn main(args: &Args) -> Status {
     status
 }
 
-/// How the process that ran the job has ended.
+/// The end of the process that ran the job.
 enum Ended {
-    /// By itself.
+    /// It exited.
     WithStatus(Status),
-    /// By a signal; what it left is ended too.
+    /// A signal killed it; its children were ended too.
     Killed(LaunchError),
 }
 
-/// Passes signals on to the process that runs the job, until that has ended.
+/// Passes signals on to the process that runs the job, until it has ended.
 fn front(signals: &Signals, keeper: u32) -> io::Result<Ended> {
     let ended = loop {
         match signals.wait(None)? {
             None | Some(libc::SIGCHLD) => {}
-            // Not passed on: to that process it would mean that this one is dead.
+            // Not passed on: that process would take it for the death of this one.
             Some(sys::FRONT_DIED) => {}
             Some(signal) => sys::signal(keeper, signal),
         }
@@ -171,7 +171,7 @@ fn front(signals: &Signals, keeper: u32) -> io::Result<Ended> {
     };
     let status = exit_status(ended);
     let Some(signal) = ended.signal() else { return Ok(Ended::WithStatus(status)) };
-    // The ranks died with it; what they had started is now this process's.
+    // The ranks died with it; their remaining children are now this process's.
     end_children(signals);
     let name = sys::signal_name(signal);
     let text = format!(
@@ -180,7 +180,7 @@ fn front(signals: &Signals, keeper: u32) -> io::Result<Ended> {
     Ok(Ended::Killed(LaunchError { status, text }))
 }
 
-/// Why a job did not start.
+/// The reason why a job did not start.
 struct LaunchError {
     status: Status,
     text: String,
@@ -225,7 +225,7 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     }
     let cores = cores_of_ranks(args, ranks)?;
     let mut parent = workdir::parent();
-    // Sixteen hexadecimal digits, as every job's directory has.
+    // Every job's directory has sixteen hexadecimal digits.
     let sample = parent.join("shouter-run-0123456789abcdef");
     if plan::longest_socket_path(&sample, hosts) > LONGEST_SOCKET_PATH {
         parent = "/tmp".into();
@@ -244,7 +244,7 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
         .map_err(|error| LaunchError::system("cannot write the key file", &error))?;
     let port = free_port().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error))?;
 
-    // Ranks of other emulated hosts, which a rank does not know of, share its cores as well.
+    // Ranks of other emulated hosts share a rank's cores as well, which the rank does not know.
     let crowded = std::thread::available_parallelism().is_ok_and(|cores| ranks as usize > cores.get());
     let mut job = Job::new(front, style, args.grace)
         .map_err(|error| LaunchError::system("cannot receive signals", &error))?;
@@ -266,7 +266,7 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     job.wait().map_err(|error| LaunchError::system("lost track of the ranks", &error))
 }
 
-/// Tells a rank where it is.
+/// Sets a rank's environment: its place in the job, its devices and its ports.
 fn describe(
     command: &mut Command,
     args: &Args,
@@ -274,7 +274,7 @@ fn describe(
     dir: &Path,
     port: u16,
 ) {
-    // What another launcher, or an outer run of this one, said does not hold in here.
+    // Settings of another launcher, or of an outer run of this one, do not apply here.
     for name in ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"] {
         command.env_remove(name);
     }
@@ -300,7 +300,7 @@ fn describe(
     let device = args.rdma_device.get(placement.host as usize).or(args.rdma_device.first());
     match device {
         Some(device) => drop(command.env("SHOUTER_RDMA_DEVICE", device)),
-        // Emulated hosts are there to be joined by links; who names a device in the environment means it.
+        // Emulated hosts are joined by links, unless the environment names a device.
         None if std::env::var_os("SHOUTER_RDMA_DEVICE").is_none() && args.has_links() => {
             command.env("SHOUTER_RDMA_DEVICE", "none");
         }
@@ -310,7 +310,7 @@ fn describe(
         let ports = plan::ports(dir, args.link, hosts, placement.host, args.mtu);
         command.env("SHOUTER_PORTS", serde_json::to_string(&ports).unwrap_or_default());
     }
-    // Rank 0 may be fed through a pipe or a file; a terminal stays with the launcher.
+    // Rank 0 may read a pipe or a file; a terminal stays with the launcher.
     if placement.rank != 0 || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
@@ -354,8 +354,8 @@ fn cannot_start(program: &std::ffi::OsStr, error: &io::Error) -> LaunchError {
     }
 }
 
-/// A TCP port of 127.0.0.1 that nobody listens on, below the range that the kernel hands out to clients, so that none of
-/// them takes it before rank 0 does.
+/// A TCP port of 127.0.0.1 without a listener, below the range of ports for the kernel's clients, so that no client
+/// takes it before rank 0 does.
 fn free_port() -> io::Result<u16> {
     let mut rng = rand::rngs::OsRng.unwrap_err();
     for _ in 0..64 {
@@ -367,7 +367,7 @@ fn free_port() -> io::Result<u16> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr().map(|address| address.port())
 }
 
-/// A share such as `1%`, kept as text for the rank's own configuration to read.
+/// A share such as `1%`, kept as text for the rank's own configuration.
 fn percent(text: &str) -> Result<String, String> {
     let number = text.strip_suffix('%').and_then(|digits| digits.trim().parse::<f64>().ok());
     match number {

@@ -1,4 +1,4 @@
-//! How a subcommand ended.
+//! The result of a subcommand.
 
 /// The exit status of a subcommand, as the shell reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -9,8 +9,8 @@ impl Status {
     pub(crate) const OK: Status = Status(0);
     /// The work failed; standard error says why.
     pub(crate) const FAILED: Status = Status(1);
-    /// The command line asks for something that cannot be; standard error says what can.
+    /// The command line asks for something impossible; standard error says what is possible.
     pub(crate) const USAGE: Status = Status(2);
-    /// The work was done, and what it has checked is too slow.
+    /// The work was done, and a checked figure is too slow.
     pub(crate) const SLOW: Status = Status(3);
 }

@@ -1,4 +1,4 @@
-//! `shouter timeline`: what is done with the files that ranks write of what they did.
+//! `shouter timeline`: merges the timeline files of several ranks.
 
 use std::path::PathBuf;
 

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_shouter");
-/// How long a job may take on a busy machine.
+/// The time limit of a job on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// On a busy machine a pair can be this much worse than another one.
+/// A factor that no pair exceeds, even on a busy machine.
 const ANY: &str = "1e9";
 
-/// A program that runs outside of any job.
+/// The command of a program outside of any job.
 fn clean(program: &str) -> Command {
     let mut command = Command::new(program);
     let foreign = ["SHOUTER_", "SLURM_", "PMI", "OMPI_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "JOB_"];
@@ -33,7 +33,7 @@ struct Job {
     lines: std::io::Lines<BufReader<ChildStdout>>,
     home: PathBuf,
     pids: Vec<u32>,
-    /// What ranks have printed: rank, stream, line.
+    /// The ranks' output: rank, stream, line.
     printed: Vec<(u64, String, String)>,
 }
 
@@ -54,7 +54,7 @@ impl Job {
         let (pid, begun) = (launcher.id(), Instant::now());
         let path = home.clone();
         std::thread::spawn(move || {
-            // The folder is there as long as the job is.
+            // The folder exists as long as the job runs.
             while path.is_dir() && begun.elapsed() < LIMIT {
                 std::thread::sleep(Duration::from_millis(50));
             }
@@ -65,7 +65,7 @@ impl Job {
         Self { launcher, lines, home, pids: vec![0; ranks as usize], printed: vec![] }
     }
 
-    /// Reads what the launcher says next; `None` at its end.
+    /// Reads the launcher's next event; `None` at its end.
     fn read(&mut self) -> Option<()> {
         let event: Value = serde_json::from_str(&self.lines.next()?.unwrap()).unwrap();
         let text = |key: &str| event[key].as_str().unwrap_or_default().to_owned();
@@ -81,13 +81,13 @@ impl Job {
         self.printed.iter().filter(|(.., line)| line.contains(part)).count()
     }
 
-    /// What a rank has printed on this stream.
+    /// The output of a rank on this stream.
     fn of(&self, rank: u64, stream: &str) -> String {
         let lines = self.printed.iter().filter(|(of, on, _)| *of == rank && on == stream);
         lines.map(|(.., line)| line.as_str()).collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits for the end; the launcher's exit status.
+    /// Waits for the end; returns the launcher's exit status.
     fn finish(&mut self) -> Option<i32> {
         while self.read().is_some() {}
         self.launcher.wait().unwrap().code()
@@ -108,7 +108,7 @@ fn kill(pid: u32, signal: &str) {
     let _ = Command::new("sh").args(["-c", &format!("kill -{signal} {pid}")]).status();
 }
 
-/// Whether a line begins with this word, and has so many more.
+/// Whether the text has a row that begins with `word` and has `more` further words.
 fn has_row(text: &str, word: &str, more: usize) -> bool {
     let mut rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     rows.any(|words| words.first() == Some(&word) && words.len() == more + 1)
@@ -122,7 +122,7 @@ fn a_job_that_is_well_gets_its_transport_and_a_figure_for_every_pair() {
     assert_eq!(status, Some(0), "{:?}", job.printed);
     let channel = if cfg!(feature = "dpdk") { "shm+rud" } else { "shm+kernel" };
     assert!(text.starts_with(&format!("Transport: {channel}\n")), "{text}");
-    // The reason of the choice, of the first rank of the host.
+    // The reasons of the first rank of the host.
     assert!(text.contains("  shm: the 2 ranks of this host share memory\n"), "{text}");
     assert!(text.lines().any(|line| line.starts_with(&format!("  {} to rank 2: ", &channel[4..]))), "{text}");
     assert!(text.contains("  ranks 0-1\n") && text.contains("  ranks 2-3\n"), "{text}");
@@ -137,7 +137,7 @@ fn a_job_that_is_well_gets_its_transport_and_a_figure_for_every_pair() {
 
 #[test]
 fn json_has_every_pair_and_its_exit_status_says_that_one_is_slow() {
-    // Of six figures and more, not all are as good as their median.
+    // Some of six figures and more are worse than their median.
     let args = ["--seconds", "0.02", "--bandwidth-bytes", "64Ki", "--factor", "1", "--json"];
     let mut job = Job::start("json", 3, "2,1", &args);
     assert_eq!(job.finish(), Some(3), "{:?}", job.printed);
@@ -169,7 +169,8 @@ fn json_has_every_pair_and_its_exit_status_says_that_one_is_slow() {
     }
     for (clock, rank) in report["clocks"].as_array().unwrap().iter().zip(1..) {
         assert_eq!((&clock["rank"], &clock["is_off"]), (&Value::from(rank), &Value::from(false)));
-        // One machine has one clock: what is measured of it is within the error that is stated, but for the time between two readings of it.
+        // One machine has one clock: the measured offset is within the stated error, except for the time between two
+        // readings.
         let (offset, within) =
             (clock["offset_us"].as_f64().unwrap(), clock["uncertainty_us"].as_f64().unwrap());
         assert!(offset.abs() <= within + 1000.0, "{clock}");
@@ -227,7 +228,7 @@ struct Network(Vec<String>);
 impl Network {
     const HOSTS: usize = 4;
 
-    /// One in which what the host `slow` sends is limited; `None` where there can be none.
+    /// A network that limits the sending rate of host `slow`; `None` if it cannot be made.
     fn new(slow: usize) -> Option<Self> {
         let name = |part: &str| format!("shouter-check-{}-{part}", std::process::id());
         let switch = name("switch");
@@ -260,7 +261,7 @@ impl Network {
         Some(network)
     }
 
-    /// `shouter check` as the rank that is alone on this host.
+    /// `shouter check` as the only rank of this host.
     fn rank(&self, rank: usize) -> Command {
         let mut command = clean("ip");
         command.args(["netns", "exec", &self.0[rank + 1], PROGRAM, "check"]);
@@ -292,7 +293,7 @@ impl Drop for Network {
     }
 }
 
-/// Whether a program is there and ends well.
+/// Whether a program exists and succeeds.
 fn ran(program: &str, words: &str) -> bool {
     Command::new(program).args(words.split_whitespace()).output().is_ok_and(|done| done.status.success())
 }
@@ -306,7 +307,7 @@ fn a_host_whose_network_is_limited_is_slow_towards_every_other_one() {
     let codes: Vec<_> = ended.iter().map(|output| output.status.code()).collect();
     assert_eq!(codes, [Some(3), Some(0), Some(0), Some(0)], "{ended:?}");
     let report: Value = serde_json::from_slice(&ended[0].stdout).unwrap();
-    // On a busy machine other pairs may be slow, too.
+    // On a busy machine other pairs may be slow as well.
     for other in (0..Network::HOSTS).filter(|other| *other != SLOW) {
         let is_named =
             |slow: &Value| slow["figure"] == "bandwidth" && slow["ranks"] == Value::from(vec![SLOW, other]);

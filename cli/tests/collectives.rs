@@ -13,7 +13,7 @@ use ranks::{Play, job, join, parameter, play, tell};
 use sha2::{Digest, Sha256};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: [(&str, Play); 6] = [
@@ -33,7 +33,7 @@ fn reduce(group: &Group, data: &mut [u8], dtype: DType, op: ReduceOp) -> Result<
     unsafe { group.all_reduce_raw(data.as_mut_ptr(), data.len() / dtype.size(), dtype, op) }
 }
 
-/// Every rank counts all.
+/// Checks that a sum counts all ranks.
 fn count(group: &Group) -> Result<(), Error> {
     let mut ranks = [1u8];
     reduce(group, &mut ranks, DType::U8, ReduceOp::Sum)?;
@@ -41,13 +41,13 @@ fn count(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// `SHARED` is the number of ranks whose tensors lie in memory that the host's ranks share.
+/// `SHARED` is the number of ranks with tensors in the memory that the host's ranks share.
 fn matrix(group: &Group) -> Result<(), Error> {
     let shared = parameter("SHARED").is_some_and(|number| group.rank() < number.parse().unwrap());
     let mut memory = if shared { Some(group.alloc::<u8>((COUNTS[3] + 1) * 16)?) } else { None };
     values::matrix(group, |data, dtype, op| {
         let Some(memory) = &mut memory else { return reduce(group, data, dtype, op) };
-        // Tensors begin at any element, and their neighbours stay as they are.
+        // Tensors begin at any element; the bytes around them must not change.
         let count = data.len() / dtype.size();
         let (tensor, rest) = memory[count % 2 * dtype.size()..].split_at_mut(data.len());
         tensor.copy_from_slice(data);
@@ -60,7 +60,7 @@ fn matrix(group: &Group) -> Result<(), Error> {
     })
 }
 
-/// Twenty tensors a step, pushed in order, waited for in another.
+/// Twenty tensors a step, pushed in order and waited for in another order.
 fn push_out_of_order(group: &Group) -> Result<(), Error> {
     const TENSORS: usize = 20;
     let count = |tensor: usize| [1, 40, 1500, 30_000, 200_001][tensor % 5] + tensor;
@@ -93,7 +93,7 @@ fn push_out_of_order(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Several threads wait at once for tensors that one of them has pushed, and take turns with calls of their own.
+/// Several threads wait at once for tensors that one of them has pushed, and in turn make calls of their own.
 fn threads(group: &Group) -> Result<(), Error> {
     const THREADS: usize = 4;
     let spec = |thread| {
@@ -107,7 +107,7 @@ fn threads(group: &Group) -> Result<(), Error> {
         for _ in 0..10 {
             data.fill(i64::from(group.rank()) + 1);
             let mut pending = None;
-            // The order of operations is the same on all ranks; that of the waits is anybody's.
+            // The order of operations is the same on all ranks; the order of the waits is free.
             for turn in 0..THREADS {
                 if turn == thread {
                     // SAFETY: the data is touched again only after `wait` has returned.
@@ -135,7 +135,7 @@ fn threads(group: &Group) -> Result<(), Error> {
     })
 }
 
-/// The bytes of a random number with an exponent in the middle of the range, so that sums are finite and rounding is everywhere.
+/// The bytes of a random number with an exponent in the middle of the range, so that sums are finite and most round.
 fn random(rng: &mut SmallRng, dtype: DType) -> Vec<u8> {
     let bits: u32 = rng.random();
     match dtype {
@@ -145,7 +145,7 @@ fn random(rng: &mut SmallRng, dtype: DType) -> Vec<u8> {
     }
 }
 
-/// Random finite floating-point numbers: tells the hash of every result.
+/// Random finite floating-point numbers: reports the hash of every result.
 fn random_bits(group: &Group) -> Result<(), Error> {
     let mut rng = SmallRng::seed_from_u64(7 + u64::from(group.rank()));
     let mut hash = Sha256::new();
@@ -163,8 +163,8 @@ fn random_bits(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same numbers by every path that an element can take: alone or in a tensor of any size, at once or pushed, in memory of the
-/// rank's own or that of the host.
+/// The same numbers by every path of an element: alone or in a tensor of any size, at once or pushed, in the rank's own
+/// memory or in the host's.
 fn every_path(group: &Group) -> Result<(), Error> {
     const COMMON: usize = 8;
     let counts = [COMMON, 1000, 4096, 10_000, 200_000];
@@ -258,7 +258,7 @@ fn eight_ranks_on_two_hosts_make_progress() {
     job(8, 2, "matrix").with("DTYPES", "bf16 i8").run().assert_success();
 }
 
-/// From rank 17 on, ranks get the list of members from another rank than 0.
+/// From rank 17 on, a rank gets the list of members from another rank than 0.
 #[test]
 fn twenty_processes_join() {
     job(20, 20, "count").args(&["--transport", "kernel"]).run().assert_success();
@@ -294,7 +294,7 @@ fn tcp_between_hosts_is_as_good() {
     assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
 }
 
-/// No port is opened: this is for hosts without DPDK, and builds without.
+/// Opens no port: for hosts without DPDK, and builds without.
 #[test]
 fn the_kernels_sockets_between_hosts_are_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2), (3, 3)] {
@@ -323,7 +323,8 @@ fn loss_does_not_show_over_tcp() {
                 .run()
         };
         job(&["--loss", "1%"]).assert_success();
-        // Two flipped bits can pass TCP's checksum of 16 bits. Then the frame's CRC32C ends the group, and no sum is wrong.
+        // Two flipped bits can pass TCP's checksum of 16 bits. Then the frame's CRC32C ends the group, and no sum is
+        // wrong.
         let damaged = job(&["--corrupt", "0.2%"]);
         if damaged.status != Some(0) {
             assert!(damaged.ranks.iter().any(|rank| rank.error().contains("CRC32C is wrong")), "{damaged}");

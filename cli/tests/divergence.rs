@@ -1,8 +1,9 @@
-//! A rank that runs something else than the others, between real processes: in every way, every rank as the culprit, on every
-//! grid and transport. No rank ends with OK and a wrong sum; all end with both views, and name the culprit where there is a majority.
+//! A rank that runs another operation than the others, between real processes: every kind, every culprit, every grid
+//! and transport. No rank ends with OK and a wrong sum. All end with both views, and name the culprit where there is a
+//! majority.
 //!
-//! `SHOUTER_DIVERGENCES=all` plays every combination; otherwise each kind of divergence meets each grid once or twice, with the rest
-//! varied.
+//! `SHOUTER_DIVERGENCES=all` runs every combination; otherwise each kind of divergence meets each grid once or twice,
+//! with the rest varied.
 
 #![allow(unsafe_code)]
 
@@ -20,17 +21,17 @@ const GRIDS: [(u32, u32); 4] = [(4, 1), (4, 2), (4, 4), (6, 2)];
 /// Elements: the small path within a host, one message, several chunks.
 const COUNTS: [usize; 3] = [10, 3000, 100_000];
 
-/// One thing that a rank does.
+/// One action of a rank.
 #[derive(Clone, Copy, PartialEq)]
 enum Item {
-    /// Pushes tensor `n` of the table, and waits.
+    /// Pushes tensor `n` of the table and waits.
     Push(usize),
-    /// Reduces so many elements outside the table.
+    /// Reduces this many elements outside the table.
     Reduce(DType, ReduceOp, usize),
     Finalize,
 }
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     if scenario().is_some() {
@@ -41,7 +42,7 @@ fn rank_body() {
 fn play(group: Group) -> Result<(), Error> {
     let count: usize = parameter("COUNT").unwrap().parse().unwrap();
     let spec = |name: &str| TensorSpec::all_reduce(name, DType::F32, count as u64, ReduceOp::Sum);
-    // Two generations, so that a tensor has a namesake.
+    // Two generations, so that two tensors have the same name.
     let mut ids = group.register(&[spec("left"), spec("right")])?;
     ids.extend(group.register(&[spec("left")])?);
     group.all_reduce(&mut [1u8], ReduceOp::Sum)?;
@@ -69,7 +70,7 @@ fn play(group: Group) -> Result<(), Error> {
             Item::Push(_) => (count * 4, Some(count)),
             Item::Reduce(dtype, _, count) => (count * dtype.size(), Some(count)),
         };
-        // Each operation of each rank has numbers of its own.
+        // Each operation of each rank has its own numbers.
         let value = |rank: u32| ((rank + 1) * 10 + at as u32) as f32;
         let mut own = vec![0f32; bytes.div_ceil(4)];
         let mut memory = if shared { Some(group.alloc::<f32>(own.len())?) } else { None };
@@ -88,7 +89,7 @@ fn play(group: Group) -> Result<(), Error> {
             Item::Finalize => {}
         }
         let sum: f32 = (0..group.size()).map(value).sum();
-        // A result is right only if all ranks ran the same, which this rank's own list may not have been.
+        // A result is right only if all ranks ran the same operations; this rank's own list may differ.
         let right =
             common.get(at) == Some(item) && data.iter().take(expected.unwrap_or(0)).all(|&x| x == sum);
         if !right {

@@ -1,11 +1,13 @@
-//! Drills: what goes wrong with a rank or the network, at each stage of a job of real processes, on each transport. The expected
-//! and the seen are printed as a table; the process fails if they differ anywhere.
+//! Drills: failures of a rank or of the network, at each stage of a job of real processes, on each transport. A table
+//! shows the expected and the seen outcome; the process fails if they differ anywhere.
 //!
-//! The rule: where a job cannot go on, each survivor has its error within the heartbeat's time-out and a second (while it joins: the
-//! rendezvous's deadline and a second), and names the culprit only; otherwise every rank ends well with right sums. No
-//! process, socket, segment or directory is left. A busy machine adds what the test itself waits for a core (`State::slack`).
+//! The rule: if a job cannot go on, each survivor has its error within the heartbeat's time-out and a second (while it
+//! joins: the rendezvous's deadline and a second), and names the culprit only; otherwise every rank ends well with
+//! right sums. No process, socket, segment or directory is left. On a busy machine the limit grows by the test's own
+//! waits for a core (`State::slack`).
 //!
-//! `scripts/drill` runs it. Arguments: `--long` for all drills instead of a slice, and words that a drill's name must contain.
+//! `scripts/drill` runs it. Arguments: `--long` for all drills instead of a slice, and words that a drill's name must
+//! contain.
 
 #![allow(unsafe_code)]
 
@@ -24,11 +26,11 @@ use ranks::{
 use shouter::config::{Builder, ConfigError};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
-/// As `ranks::job` has it.
+/// The time-out of `ranks::job`.
 const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How long ranks wait for others that never join.
+/// The time for which ranks wait for others that never join.
 const RENDEZVOUS: Duration = Duration::from_secs(5);
-/// What the promise adds to either.
+/// The margin that the promise adds to either.
 const MORE: Duration = Duration::from_secs(1);
 
 /// Elements of the tensors: one small message, several chunks.
@@ -38,28 +40,28 @@ const COUNTS: [usize; 2] = [1000, 300_000];
 const WIRE: &str = "ip link set lo up && ip link add wire0 mtu 9000 type veth peer name wire1 mtu 9000 \
                     && ip link set wire0 up && ip link set wire1 up";
 const PULL: &str = "ip link set wire1 down";
-/// The kernel's sockets have the loopback interface, where nothing arrives any more.
+/// The kernel's sockets use the loopback interface, which then drops every packet.
 const LOOPBACK: &str = "ip link set lo up";
 const SILENCE: &str = "nft add table ip cut && nft add chain ip cut silence '{ type filter hook input priority 0; policy drop; }'";
 
-/// What happens.
+/// The failure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Act {
     /// SIGKILL.
     Kill,
     /// SIGSTOP, for ever.
     Stop,
-    /// SIGSTOP, and SIGCONT when the others have given the rank up.
+    /// SIGSTOP, and SIGCONT after the others have given the rank up.
     Resume,
     /// SIGSTOP, and SIGCONT within half of the heartbeat's time-out.
     Pause,
-    /// The network between the hosts is gone.
+    /// The network between the hosts fails.
     Cut,
-    /// The rank comes later than the heartbeat's time-out.
+    /// The rank arrives after the heartbeat's time-out.
     Late,
     /// The rank's process ends with status 0.
     Exit,
-    /// The rank gives up by itself; its process stays.
+    /// The rank ends its group with an error of its own; its process stays.
     Abort,
 }
 
@@ -109,12 +111,12 @@ fn main() -> ExitCode {
     if failed > 0 || drills.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-/// How many drills run side by side: a drill mostly waits for time-outs, but its ranks must not starve.
+/// The number of concurrent drills: a drill mostly waits for time-outs, but its ranks must not starve.
 fn at_once() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4))
 }
 
-/// How a drill went.
+/// The outcome of a drill.
 #[derive(Clone, Copy)]
 enum Verdict {
     Passed,
@@ -150,14 +152,14 @@ fn drills(long: bool) -> Vec<Drill> {
     drills
 }
 
-/// Whether the shell can do that here, in a network namespace of its own.
+/// Whether the shell can run the commands here, in a network namespace of its own.
 fn possible(commands: &str) -> bool {
     let mut command = Command::new("unshare");
     command.args(["--net", "--", "sh", "-c", commands]);
     command.output().is_ok_and(|output| output.status.success())
 }
 
-/// Something that happens to a rank at a stage of a job.
+/// A failure of one rank at a stage of a job.
 #[derive(Clone, Copy)]
 struct Drill {
     act: Act,
@@ -179,7 +181,7 @@ impl Drill {
         ACTS.into_iter().find(|(act, _)| *act == self.act).map_or("", |(_, name)| name)
     }
 
-    /// Why this cannot be done.
+    /// The reason why this drill cannot run here.
     fn impossible(&self) -> Option<&'static str> {
         if !cfg!(feature = "dpdk") && ["rud", "tcp"].contains(&self.transport) {
             return Some("built without dpdk");
@@ -217,7 +219,7 @@ impl Drill {
         }
     }
 
-    /// Runs it, or says why not, and prints its row of the table.
+    /// Runs the drill, or gives the reason why not, and prints its row of the table.
     fn row(&self) -> Verdict {
         let begun = Instant::now();
         let (verdict, expected, seen) = match self.impossible() {
@@ -240,7 +242,7 @@ impl Drill {
         let reached =
             |state: &State| state.ranks[self.victim as usize].told.iter().any(|line| line == "reached");
         job.until("the stage is reached", ranks::LIMIT, reached);
-        // The others come to wait for the rank, each time at another moment within the operation.
+        // The others reach their wait for the rank; the moment within the operation differs between drills.
         let moment = if self.stage == "mid-operation" { 3 * self.victim + self.ranks } else { 150 };
         std::thread::sleep(Duration::from_millis(moment.into()));
         let begun = job.elapsed();
@@ -277,7 +279,7 @@ impl Drill {
         let Self { stage, transport, ranks, hosts, victim, .. } = self;
         let mut plan = job(*ranks, *hosts, "drill").env("SHOUTER_DEADLINE", "50s");
         plan = match *transport {
-            // A host's ranks have shared memory, and RUD over the launcher's links.
+            // A host's ranks use shared memory, and RUD over the launcher's links.
             "shm" | "rud" => plan,
             other => plan.args(&["--transport", other]),
         };
@@ -295,7 +297,7 @@ impl Drill {
         }
     }
 
-    /// What was seen, or what of it is wrong.
+    /// The outcome, or its error.
     fn judge(&self, state: &State, begun: Duration, resumed: Duration) -> Result<String, String> {
         if let Some(wrong) =
             state.ranks.iter().flat_map(|rank| &rank.told).find(|line| line.starts_with("wrong"))
@@ -320,7 +322,7 @@ impl Drill {
             let wrong =
                 |why: &str| Err(format!("{what} {number}: {why}: {} after {after:.1?}", ending(rank)));
             let joining = self.stage == "join" && matches!(rank.code, Some(JOIN | DEVICE));
-            // All others had said that they finalize. Whether they receive the same from this host is unknown in there.
+            // All others had announced that they finalize. The victim's host cannot know whether it reaches them.
             let host = |rank: u32| rank / (self.ranks / self.hosts);
             let leaves =
                 self.act == Act::Cut && self.stage == "finalize" && host(number) == host(self.victim);
@@ -349,24 +351,24 @@ impl Drill {
         })
     }
 
-    /// Whether the error of rank `teller` says whose fault it was, and what was.
+    /// Whether the error of rank `teller` names the culprit and the failure.
     fn is_named_by(&self, teller: u32, error: &str) -> bool {
         match self.act {
-            // Each side sees the other go; which report counts is open. A rank, or the port, is named.
+            // Each side sees the other fail; either report may come first. A rank, or the port, is named.
             Act::Cut => error.contains("rank ") || error.contains("port "),
-            // Who was not there when it was given up cannot know that it was itself.
+            // A rank that was stopped while it joined cannot know that it was given up itself.
             Act::Resume if teller == self.victim && self.stage == "join" => !error.is_empty(),
             Act::Resume if teller == self.victim => {
                 names_only(error, self.victim) && error.contains("was stopped")
             }
-            // Whom a rank waited for is named as well while it joins, and at the end who that one waited for.
+            // While joining, an error names the rank that was waited for, and last the one that this rank waited for.
             _ if self.stage == "join" => last_named(error) == Some(self.victim),
             _ => names_only(error, self.victim),
         }
     }
 }
 
-/// The last rank that is named.
+/// The last rank that the error names.
 fn last_named(error: &str) -> Option<u32> {
     let named = error.rsplit("rank ").next().filter(|rest| rest.len() < error.len())?;
     named.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
@@ -380,7 +382,7 @@ fn ending(rank: &RankState) -> String {
     }
 }
 
-/// At the gate, whatever the rank does meanwhile.
+/// Exits at the gate, in any state of the rank.
 fn exit_at_the_gate() {
     std::thread::spawn(|| {
         await_gate("go");
@@ -404,17 +406,17 @@ fn acts(name: &str) -> bool {
     parameter("ACT").unwrap() == name
 }
 
-/// Whether this is the stage, and this rank the one to which it happens.
+/// Whether this is the drill's stage, and this rank its victim.
 fn is_hit(stage: &str) -> bool {
     parameter("STAGE").unwrap() == stage && own_rank() == victim()
 }
 
-/// The rank has given up by itself.
+/// The error with which the victim ends its group.
 fn own_error() -> Error {
     Error::Argument("this rank's own error".into())
 }
 
-/// The rank to which it happens waits here, and does what it has to do by itself.
+/// At the drill's stage, the victim reports, waits for the gate, and exits or fails itself.
 fn reach(stage: &str) -> Result<(), Error> {
     if is_hit(stage) {
         tell("reached");
@@ -429,11 +431,11 @@ fn reach(stage: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a rank runs.
+/// The body of a rank.
 fn play() -> Result<(), Error> {
     let result = join().and_then(steps);
     if own_rank() == victim() && acts("abort") {
-        // The others hear of it while its process is still there.
+        // The others learn of it while its process still exists.
         await_gate("end");
     }
     result
@@ -457,13 +459,13 @@ fn join() -> Result<Group, Error> {
             exit_at_the_gate();
         }
     } else if parameter("STAGE").unwrap() == "join" && own_rank() == (victim() + 1) % size() {
-        // No rank has finished before the rank is hit.
+        // No rank has joined before the victim is hit.
         await_gate("go");
     }
     shouter::init(builder.build().map_err(wrong)?)
 }
 
-/// Sums of two tensors, over and over, with the stage in between.
+/// Sums of two tensors, repeated, with the drill's stages in between.
 fn steps(group: Group) -> Result<(), Error> {
     reach("register")?;
     let specs = COUNTS.map(|count| {
@@ -471,7 +473,7 @@ fn steps(group: Group) -> Result<(), Error> {
     });
     let ids = group.register(&specs)?;
     let mut tensors = COUNTS.map(|count| vec![0f32; count]);
-    // A rank that gives up with operations under way drops its group while the tensors are still there.
+    // A rank that fails with operations in progress drops its group while the tensors still exist.
     let group = group;
     let sum: f32 = (1..=group.size()).map(|rank| rank as f32).sum();
     for step in 0..4 {
@@ -504,7 +506,7 @@ fn steps(group: Group) -> Result<(), Error> {
     group.finalize()
 }
 
-/// Operations one after the other, of 4 MiB, so that it happens within one.
+/// A series of operations of 4 MiB, so that the failure hits one of them.
 fn mid_operation(group: &Group, sum: f32) -> Result<(), Error> {
     let harmless = acts("pause") || acts("late");
     let mut tensor = vec![0f32; 1 << 20];

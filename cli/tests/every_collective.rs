@@ -17,27 +17,27 @@ use shouter::{
 /// Elements of a tensor, or of a rank's block.
 const COUNTS: [usize; 5] = [0, 1, 7, 1000, 60_007];
 
-/// Of each kind and size one.
+/// One of each kind and size.
 const DTYPES: [DType; 7] =
     [DType::F32, DType::I8, DType::Bf16, DType::U64, DType::F8E5M2, DType::Complex128, DType::Bool];
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     play(&[("all", all), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
 }
 
-/// One rank's view of a collective: its input, and what it must end with.
+/// One rank's view of a collective: its input, and its expected output.
 struct Case {
     call: CollectiveCall,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Where both begin in one buffer, in place.
+    /// The offsets of both in one buffer, in place.
     input_at: usize,
     output_at: usize,
 }
 
-/// The input of a rank is `value` at each index, from 0.
+/// A rank's input is `value` at each index, from 0.
 fn case(group: &Group, collective: Collective, dtype: DType, op: ReduceOp, count: usize, root: u32) -> Case {
     use Collective::*;
     let (ranks, rank, size) = (group.size(), group.rank(), dtype.size());
@@ -112,7 +112,7 @@ impl Case {
     }
 }
 
-/// Memory with these bytes: of the host's ranks together, where the test wants that.
+/// Memory with these bytes, in the memory that the host's ranks share if the test says so.
 fn memory(group: &Group, bytes: &[u8]) -> Result<Box<dyn DerefMut<Target = [u8]>>, Error> {
     let mut memory: Box<dyn DerefMut<Target = [u8]>> = match parameter("SHARED") {
         Some(_) => Box::new(group.alloc::<u8>(bytes.len())?),
@@ -122,10 +122,10 @@ fn memory(group: &Group, bytes: &[u8]) -> Result<Box<dyn DerefMut<Target = [u8]>
     Ok(memory)
 }
 
-/// Every collective with some types and all reductions, ranks in place or not as they like.
+/// Every collective with some types and all reductions; each rank chooses at random whether it runs in place.
 fn all(group: &Group) -> Result<(), Error> {
     let mut root = 0;
-    // Each rank has another pattern, so all mixtures come.
+    // Each rank has another pattern, so all mixtures occur.
     let mut rng = SmallRng::seed_from_u64(group.rank().into());
     for count in COUNTS {
         let with_memory = |&c: &Collective| c != Collective::Barrier && !c.has_counts();
@@ -183,7 +183,7 @@ fn safe(group: &Group) -> Result<(), Error> {
     let mut output = vec![0; ranks];
     group.all_to_all(&input, &mut output)?;
     assert!((0..).zip(&output).all(|(from, &found)| found == from * 100 + rank));
-    // What cannot be is refused before anything is sent, and the group goes on.
+    // Invalid calls are refused before anything is sent, and the group goes on.
     let refused = |result: Result<(), Error>, with: &str| {
         let error = result.unwrap_err();
         assert!(matches!(&error, Error::Argument(text) if text.contains(with)), "{error}");
@@ -212,7 +212,7 @@ fn safe(group: &Group) -> Result<(), Error> {
     let huge = CollectiveCall { count: usize::MAX / 4, ..overlapping };
     // SAFETY: as above.
     refused(unsafe { group.run_collective(&huge) }, "fit");
-    // Every reduction that a type does not have.
+    // Every reduction that a type lacks.
     for &dtype in DType::ALL {
         for &op in ReduceOp::ALL.iter().filter(|op| !op.is_of(dtype)) {
             let name = format!("there is no {op} of {dtype}");
@@ -259,10 +259,10 @@ fn safe(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// One rank calls otherwise than the others: every rank gets an error that says both.
+/// One rank makes another call than the others: every rank gets an error with both.
 fn mismatch(group: &Group) -> Result<(), Error> {
     let odd = parameter("CULPRIT").unwrap().parse() == Ok(group.rank());
-    // Small ones go another way within a host.
+    // Small tensors take another path within a host.
     let elements = if parameter("SMALL").is_some() { 10 } else { 3000 };
     let mut data = vec![1f32; elements * group.size() as usize];
     let mut block = vec![0f32; elements];
@@ -276,7 +276,7 @@ fn mismatch(group: &Group) -> Result<(), Error> {
         }
         how => panic!("{how:?}"),
     };
-    // Who has its part may be through.
+    // A rank that has its part may already have returned.
     result.and_then(|()| group.barrier())
 }
 
@@ -290,7 +290,7 @@ fn die(group: &Group) -> Result<(), Error> {
     if group.rank() == culprit {
         std::process::exit(1);
     }
-    // Who needs nothing of it may be through.
+    // A rank that needs nothing of the culprit may already have returned.
     case.run(group, false).and_then(|()| group.barrier())
 }
 
@@ -318,7 +318,7 @@ fn other_transports_are_as_good() {
     }
 }
 
-/// What is in shared memory is read where it lies, on one host.
+/// On one host, tensors in shared memory are read in place.
 #[test]
 fn memory_of_the_host_is_as_good() {
     for (ranks, hosts) in [(2, 1), (3, 1), (4, 2)] {

@@ -1,4 +1,4 @@
-//! What goes wrong between real processes: killed, stopped and late ranks, ranks that disagree, wrong keys, left-overs.
+//! Failures between real processes: killed, stopped and late ranks, ranks that disagree, wrong keys, leftovers.
 //!
 //! The rule: every call of every survivor returns, names the operation, the tensor and the same rank, and no process
 //! hangs or aborts.
@@ -17,16 +17,16 @@ use ranks::{
 use shouter::config::Builder;
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec, Work};
 
-/// As `ranks::job` has it.
+/// The time-out of `ranks::job`.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Found within the heartbeat's two seconds, with time to spare for a busy machine.
+/// The time limit of detection: the heartbeat's two seconds, with a margin for a busy machine.
 const FOUND: Duration = Duration::from_secs(15);
 
-/// A heartbeat that would find a death far later than it is known without.
+/// A time-out much longer than the detection of a death by other means.
 const SLOW_HEARTBEAT: &str = "30s";
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     if scenario().as_deref() == Some("again") {
@@ -49,14 +49,14 @@ fn rank_body() {
     play(&plays, join);
 }
 
-/// Lowers a limit of this process to so many bytes.
+/// Lowers a limit of this process to `bytes` bytes.
 fn limit(resource: libc::__rlimit_resource_t, bytes: u64) {
     let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
     // SAFETY: `limit` is valid for the read.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
 
-/// Joins as the launcher says, apart from what the scenario makes of it.
+/// Joins as the launcher says, with the changes of the scenario.
 fn join() -> Result<Group, Error> {
     for (name, resource) in [("ADDRESS_SPACE", libc::RLIMIT_AS), ("FILE_SIZE", libc::RLIMIT_FSIZE)] {
         if let Some(bytes) = parameter(name).filter(|_| odd_one() || parameter("RANK").is_none()) {
@@ -82,7 +82,7 @@ fn join() -> Result<Group, Error> {
     shouter::init(built)
 }
 
-/// Whether this is the rank that the scenario is about.
+/// Whether this is the special rank of the scenario.
 fn odd_one() -> bool {
     parameter("RANK").is_some() && parameter("RANK") == std::env::var("SHOUTER_RANK").ok()
 }
@@ -91,12 +91,12 @@ fn spec(name: &str, dtype: DType, count: u64, op: ReduceOp) -> TensorSpec {
     TensorSpec::all_reduce(name, dtype, count, op)
 }
 
-/// Steps with tensors of 4 B to 4 MiB until a rank fails; reports when a few are done.
+/// Steps with tensors of 4 B to 4 MiB until a rank fails; reports after a few.
 fn steps(group: &Group) -> Result<(), Error> {
     let counts = [1, 1000, 30_000, 1 << 20];
     let specs = counts.map(|count| spec(&format!("layer.{count}"), DType::F32, count, ReduceOp::Sum));
     let ids = group.register(&specs)?;
-    // Some tensors are shared by all ranks of the host, some by a few of them, some by none.
+    // Some tensors are in memory that all ranks of the host share, some only on a few of them, some on none.
     let mut private = counts.map(|count| vec![1f32; count as usize]);
     let mut shared = vec![];
     for (index, count) in counts.into_iter().enumerate() {
@@ -151,7 +151,7 @@ fn late(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// One rank never calls the operation that the others run.
+/// One rank never starts the operation that the others run.
 fn absent(group: &Group) -> Result<(), Error> {
     let count: usize = parameter("COUNT").unwrap().parse().unwrap();
     let mut tensor = vec![1f32; count];
@@ -163,7 +163,7 @@ fn absent(group: &Group) -> Result<(), Error> {
     group.all_reduce(&mut tensor, ReduceOp::Sum)
 }
 
-/// One table after another on which one rank disagrees; at the end one on which all agree.
+/// A series of tables on which one rank disagrees; the last one is the same on all ranks.
 fn register(group: &Group) -> Result<(), Error> {
     let agreed = || {
         vec![spec("embedding", DType::F32, 4096, ReduceOp::Sum), spec("head", DType::Bf16, 77, ReduceOp::Avg)]
@@ -211,7 +211,7 @@ fn wide(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// One rank never registers what the others register.
+/// One rank never registers the tensors that the others register.
 fn awaited(group: &Group) -> Result<(), Error> {
     group.barrier()?;
     tell("steps");
@@ -228,7 +228,7 @@ fn aside(group: &Group) -> Result<(), Error> {
     std::thread::scope(|scope| {
         let second = || group.register(&specs("second")).map(|ids| ids[0]);
         let waits = (!odd_one()).then(|| scope.spawn(second));
-        // So long that the others wait when they push.
+        // Long enough that the others wait when they push.
         std::thread::sleep(Duration::from_millis(500));
         for _ in 0..5 {
             let mut tensor = vec![1f32; 50_000];
@@ -278,8 +278,9 @@ fn once(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tensors of 16 KiB, the most urgent last, as a backward pass makes them. One rank comes late, where there are gates, and waits after each
-/// push; the others push all before they wait, and tell the bytes that their host sends while they wait in vain.
+/// Tensors of 16 KiB, the most urgent last, as in a backward pass. One rank comes late, if there are gates, and waits
+/// after each push. The others push all before they wait, and report the bytes that their host sends during a wait in
+/// vain.
 fn ahead(group: &Group) -> Result<(), Error> {
     const TENSORS: usize = 250;
     let specs: Vec<_> =
@@ -300,7 +301,7 @@ fn ahead(group: &Group) -> Result<(), Error> {
         }
     }
     if let (Some(first), true) = (pending.first(), is_late) {
-        // By then what has room there has gone.
+        // By then all data that has room at the late rank has been sent.
         wait_in_vain(first, 2 * HEARTBEAT);
         let before = group.stats().bytes_sent;
         wait_in_vain(first, HEARTBEAT);
@@ -312,14 +313,14 @@ fn ahead(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Waits for an operation that does not end meanwhile.
+/// Waits for an operation that does not end within `time`.
 fn wait_in_vain(work: &Work, time: Duration) {
     let ended = work.wait(Some(time));
     assert!(matches!(ended, Err(Error::Timeout { .. })), "{ended:?}");
 }
 
-/// One group after another in one process, from the same configuration. It tells how long each took to be there, and the
-/// shortest time that one took to end.
+/// Several groups, one after another, in one process with the same configuration. Reports the time of each join, and
+/// the shortest time of an end.
 fn again() -> Result<(), Error> {
     let mut ends = vec![];
     for _ in 0..4 {
@@ -336,7 +337,7 @@ fn again() -> Result<(), Error> {
     Ok(())
 }
 
-/// A second group beside the first one, which has the ports, and goes on.
+/// A second group beside the first one, which holds the ports and goes on.
 fn beside(group: &Group) -> Result<(), Error> {
     once(group)?;
     let begin = Instant::now();
@@ -347,8 +348,8 @@ fn beside(group: &Group) -> Result<(), Error> {
     once(group)
 }
 
-/// Tensors of a process whose address space is limited: one that has room in memory that the host's ranks share, and one
-/// that has not.
+/// Tensors of a process with limited address space: one that fits into memory shared by the host's ranks, and one that
+/// does not.
 fn narrow(group: &Group) -> Result<(), Error> {
     for mebibytes in [1, 1500] {
         let mut tensor = group.alloc::<f32>(mebibytes << 18)?;
@@ -359,7 +360,7 @@ fn narrow(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// A survivor's error names the operation, the tensor and the rank that is gone.
+/// A survivor's error names the operation, the tensor and the lost rank.
 fn assert_survivor(survivor: &RankState, victim: u32, state: &State) {
     assert!(matches!(survivor.code, Some(PEER_FAILED | CLOSED)), "{survivor:?}\n{state}");
     let error = survivor.error();
@@ -411,7 +412,7 @@ fn killed_ranks_are_named_at_once(transport: &str, more: &[(u32, u32, u32)]) {
     }
 }
 
-/// A rank that waits for others to register gets the end at once.
+/// A rank that waits for others to register learns at once that one of them has died.
 #[test]
 fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
     for (ranks, hosts, victim) in [(3, 1, 1), (3, 1, 0), (2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)] {
@@ -443,7 +444,7 @@ fn a_stopped_rank_is_found_by_its_heartbeat_and_fenced() {
     stopped_ranks_are_found(|plan| plan, &[(3, 1, 1), (2, 2, 1), (2, 2, 0), (4, 2, 0), (4, 2, 3)]);
 }
 
-/// Its kernel goes on acknowledging.
+/// The kernel of a stopped process goes on acknowledging.
 #[test]
 fn a_stopped_rank_is_found_over_kernel_sockets() {
     stopped_ranks_are_found(over_sockets, &[(2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)]);
@@ -486,8 +487,8 @@ fn late_ranks_are_waited_for(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: [
     run_all(plans).iter().for_each(State::assert_success);
 }
 
-/// What it has no room for is not sent, over any transport: later it would be sent again and again, or stop connections for data for
-/// longer than the dead may be silent.
+/// Over no transport does a rank send data that the receiver has no room for: such data would be retransmitted, or
+/// block connections for longer than the heartbeat's time-out.
 #[test]
 fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
     for transport in ["auto", "tcp", "kernel"] {
@@ -499,7 +500,7 @@ fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
             let has_told = |state: &State| told(state, "sent in vain ").len() == ranks - 1;
             let state = job.until("all have waited for the late rank", ranks::LIMIT, has_told);
             gates.open("go");
-            // Heartbeats, and not one of the 250 tensors.
+            // Only heartbeats, and none of the 250 tensors.
             let most = told(&state, "sent in vain ").into_iter().max().unwrap();
             assert!(most < 16 << 10, "{transport}: {most} bytes\n{state}");
             job.finish().assert_success();
@@ -531,7 +532,7 @@ fn listening(pid: u32) -> Vec<String> {
     links.filter(|link| all.iter().any(|inode| *link == format!("socket:[{inode}]"))).collect()
 }
 
-/// The kernel answers unauthenticated peers then, at no cost for the job.
+/// The kernel then refuses unauthenticated peers, at no cost for the job.
 #[test]
 fn after_the_join_no_rank_listens() {
     let job = mid_step(over_sockets(job(3, 3, "steps")), 0);
@@ -658,7 +659,7 @@ fn tables_are_compared_by_digest_whatever_their_size() {
     }
 }
 
-/// Runs a job in which `rank` plays `theirs` where the others play `ours`; all must fail, soon.
+/// Runs a job in which `rank` plays `theirs` and the others play `ours`; all must fail, soon.
 fn diverging(ranks: u32, hosts: u32, rank: u32, ours: &str, theirs: &str) -> State {
     let job = job(ranks, hosts, "diverge").with("RANK", rank);
     let job = job.with("OURS", ours).with("THEIRS", theirs).start();
@@ -690,7 +691,7 @@ fn different_operations_are_errors_that_show_both_views() {
                 let what = format!("{ours}, {theirs}: rank {number}: {error}\n{state}");
                 assert_eq!(found.code, Some(MISMATCH), "{what}");
                 assert!(error.contains(one) && error.contains(other), "not both {one} and {other}: {what}");
-                // Two ranks see each other; of more, the differing one is named.
+                // With two ranks each names the other; with more, the differing one is named.
                 let (culprit, verdict) = match ranks {
                     2 => (1 - number, format!("where rank {number} runs")),
                     _ => (rank, "where most ranks run".into()),
@@ -729,7 +730,7 @@ fn a_leader_that_makes_no_shared_memory_is_heard_of_at_once() {
     for (ranks, hosts, leader) in [(3, 1, 0), (4, 2, 2)] {
         let job = job(ranks, hosts, "once").with("RANK", leader);
         let job = job.with("FILE_SIZE", 1 << 20).start();
-        // The deadline of all that happens at the start is a minute.
+        // The deadline of everything at the start is a minute.
         job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
         let state = job.finish();
         for rank in &state.ranks {
@@ -743,7 +744,7 @@ fn a_leader_that_makes_no_shared_memory_is_heard_of_at_once() {
 
 #[test]
 fn a_process_with_little_address_space_can_be_a_rank() {
-    // Of one rank alone, and of all.
+    // The limit applies to one rank, or to all.
     for (ranks, hosts, odd) in [(3, 1, Some(1)), (3, 1, Some(0)), (4, 2, None)] {
         let mut job = job(ranks, hosts, "narrow").with("ADDRESS_SPACE", 6u64 << 30);
         if let Some(odd) = odd {
@@ -760,7 +761,7 @@ fn a_transport_between_hosts_is_no_error_on_one_host() {
     }
 }
 
-/// The lines of ranks with this prefix, as numbers.
+/// The numbers in the ranks' lines with this prefix.
 fn told(state: &State, start: &str) -> Vec<u64> {
     let lines = state.ranks.iter().flat_map(|rank| &rank.told);
     lines.filter_map(|line| line.strip_prefix(start)?.trim().parse().ok()).collect()
@@ -793,11 +794,11 @@ fn a_second_group_over_the_same_ports_is_refused_at_once_and_the_first_goes_on()
     }
 }
 
-/// An idle dedicated thread is stopped, and checks itself whether all is quiet.
+/// An idle dedicated thread is stopped, and checks by itself whether all is quiet.
 #[test]
 fn dedicated_ranks_leave_as_soon_as_others() {
     for (ranks, hosts) in [(2, 1), (2, 2)] {
-        // Beside each other, on a machine that is as busy for the one as for the other.
+        // Side by side, so that the machine is equally busy for both.
         let plans = ["caller", "dedicated"].map(|mode| job(ranks, hosts, "again").env("SHOUTER_MODE", mode));
         let states = run_all(plans);
         let [called, dedicated] = [0, 1].map(|mode| {
@@ -806,7 +807,7 @@ fn dedicated_ranks_leave_as_soon_as_others() {
             assert_eq!(times.len(), ranks as usize, "{}", states[mode]);
             times.into_iter().max().unwrap()
         });
-        // A thread that is not stopped lingers for 200 ms.
+        // A thread that is not stopped runs on for 200 ms.
         assert!(dedicated < 90 + 2 * called, "{dedicated} ms, and {called} ms\n{}", states[1]);
     }
 }

@@ -1,5 +1,5 @@
-//! Fused tensors between real processes: the bits of single ones on every transport, whatever is pushed and however late ranks are, and
-//! what ranks hear when one dies with a part of a bucket pushed, or ends its turn elsewhere.
+//! Fused tensors between real processes: the same bits as single ones on every transport, in any order of pushes and
+//! with late ranks; and the errors when a rank dies with a part of a bucket pushed, or waits at another place.
 
 #![allow(unsafe_code)]
 
@@ -13,10 +13,10 @@ use shouter::{DType, Error, Group, ReduceOp, TensorId, TensorSpec, Work};
 /// Elements of the tensors, in the order of the table: small ones with large ones between.
 const COUNTS: [usize; 14] = [40_000, 64, 64, 700, 5, 1, 30_000, 900, 64, 256, 1000, 3, 12_000, 10];
 
-/// Longer than anything takes.
+/// A time limit that no wait reaches.
 const PATIENCE: Duration = Duration::from_secs(50);
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: &[(&str, ranks::Play)] = &[
@@ -30,7 +30,7 @@ fn rank_body() {
     play(plays, join);
 }
 
-/// Numbers whose sums round, the same in each run.
+/// Numbers with rounded sums, the same in each run.
 fn noise(seed: u64) -> impl FnMut() -> u64 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     move || {
@@ -48,7 +48,7 @@ fn register(group: &Group, op: ReduceOp) -> Result<Vec<TensorId>, Error> {
     group.register(&COUNTS.iter().enumerate().map(spec).collect::<Vec<_>>())
 }
 
-/// Steps that push all tensors or some, backwards, and wait forwards, in changing ways; says a digest of all results.
+/// Steps that push all tensors or some, backwards, and wait forwards, in changing ways; reports the results' digest.
 fn steps(group: &Group) -> Result<(), Error> {
     let tables = [register(group, ReduceOp::Sum)?, register(group, ReduceOp::Avg)?];
     let half = group.duplicate()?;
@@ -64,7 +64,7 @@ fn steps(group: &Group) -> Result<(), Error> {
         group.set_step(step);
         let mut values = noise(step * 1000 + u64::from(group.rank()) + 1);
         let mut number = || f32::from_bits(0x3c00_0000 | (values() as u32 & 0x83ff_ffff));
-        // In memory of its own, or all in one piece that the host's ranks share.
+        // Private memory, or one piece of memory that the host's ranks share.
         let total = COUNTS.iter().sum();
         let mut shared = group.alloc::<f32>(total)?;
         let mut private = vec![0f32; total];
@@ -110,7 +110,7 @@ fn steps(group: &Group) -> Result<(), Error> {
             }
         }
         if step % 2 == 0 {
-            // From two threads, when all is pushed.
+            // Two threads wait, after all pushes.
             let waits: Vec<Work> = works.iter().map(|(_, work)| work.clone()).collect();
             let other =
                 std::thread::spawn(move || waits.iter().try_for_each(|work| work.wait(Some(PATIENCE))));
@@ -145,7 +145,7 @@ fn die(group: &Group) -> Result<(), Error> {
         // SAFETY: left alone until the group has gone.
         match unsafe { group.push(*id, data.as_mut_ptr().cast()) } {
             Ok(work) => works.push(work),
-            // The death is known already.
+            // The rank already knows of the death.
             Err(error) => assert_eq!(error.rank(), Some(culprit), "{error}"),
         }
     }
@@ -161,12 +161,12 @@ fn die(group: &Group) -> Result<(), Error> {
     Err(named.unwrap_or_else(|| works[0].wait(None).unwrap_err()))
 }
 
-/// The last rank waits for a tensor before all of its bucket were pushed.
+/// The last rank waits for a tensor before its whole bucket was pushed.
 fn diverge(group: &Group) -> Result<(), Error> {
     let ids = register(group, ReduceOp::Sum)?;
     let mut data: Vec<_> = COUNTS.iter().map(|count| vec![1f32; *count]).collect();
     let mut works = vec![];
-    // Of one bucket.
+    // Tensors of one bucket.
     for (id, data) in ids.iter().zip(&mut data).filter(|(_, data)| data.len() < 1024) {
         // SAFETY: left alone until the group has gone.
         works.push(unsafe { group.push(*id, data.as_mut_ptr().cast()) }?);
@@ -177,7 +177,7 @@ fn diverge(group: &Group) -> Result<(), Error> {
     works.iter().try_for_each(|work| work.wait(None))
 }
 
-/// A part of a bucket, and nobody waits: it fails when its deadline passes.
+/// A part of a bucket is pushed and no rank waits: it fails at its deadline.
 fn poll(group: &Group) -> Result<(), Error> {
     let ids = register(group, ReduceOp::Sum)?;
     let mut data = vec![1f32; COUNTS[1]];
@@ -206,7 +206,7 @@ fn between(group: &Group) -> Result<(), Error> {
     let mut one = [1i64];
     group.all_reduce(&mut one, ReduceOp::Sum)?;
     if group.rank() + 1 == group.size() {
-        // Longer than ranks wait before they look at what others run.
+        // Longer than the time after which ranks compare their operations.
         std::thread::sleep(Duration::from_millis(300));
     }
     work.wait(Some(PATIENCE))?;
@@ -214,7 +214,7 @@ fn between(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// A part of a bucket goes with the group's end.
+/// The end of the group completes a part of a bucket.
 fn finalize(group: &Group) -> Result<(), Error> {
     let ids = register(group, ReduceOp::Sum)?;
     let mut data = vec![1f32; COUNTS[1]];
@@ -229,7 +229,7 @@ fn finalize(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Jobs on all transports: ranks, hosts, and what carries the bytes.
+/// Jobs on all transports: ranks, hosts and transport.
 const JOBS: [(u32, u32, &str); 6] =
     [(1, 1, "auto"), (3, 1, "shm"), (2, 2, "rud"), (4, 2, "tcp"), (2, 2, "kernel"), (4, 2, "auto")];
 

@@ -1,5 +1,5 @@
 //! Collectives of tensors on GPUs between real processes. They need a CUDA device, or the simulated driver of
-//! scripts/lib/cuda-sim in LD_LIBRARY_PATH; that also fails where a test asks for it.
+//! scripts/lib/cuda-sim in LD_LIBRARY_PATH, which also injects the failures of some tests.
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)]
 
@@ -19,7 +19,7 @@ use ranks::{
 use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, TensorSpec};
 use shouter_reducer::cuda::{DeviceBuffer, Pinned};
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: [(&str, Play); 8] = [
@@ -38,7 +38,7 @@ fn rank_body() {
     });
 }
 
-/// Whether tensors were reduced in place, as the test has it.
+/// Checks whether tensors were reduced in place, if the test has an expectation.
 fn check_in_place(group: &Group) {
     if let Some(expected) = parameter("IN_PLACE") {
         assert_eq!(group.stats().in_place > 0, expected == "yes", "{:?}", group.stats());
@@ -53,7 +53,7 @@ fn matrix(group: &Group) -> Result<(), Error> {
             // SAFETY: the elements are those of a slice that this call alone uses.
             return unsafe { group.all_reduce_raw(data.as_mut_ptr(), count, dtype, op) };
         };
-        // Somewhere in the allocation, and its neighbours stay as they are.
+        // At some offset in the allocation; the bytes around the tensor must not change.
         let at = count % 2 * dtype.size();
         let end = at + data.len();
         trainer.put(0, &vec![0xa5; end + 9]);
@@ -69,14 +69,14 @@ fn matrix(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every collective with tensors on the GPU, in place and apart, gives what it gives with tensors of the host.
+/// Every collective with tensors on the GPU, in place and apart, gives the same as with tensors of the host.
 fn collectives(group: &Group) -> Result<(), Error> {
     use Collective::*;
     const GUARD: u8 = 0xa5;
     let (ranks, rank) = (group.size() as usize, group.rank());
     let counts = [0, 1, 7, 1000, 60_007];
     let mut trainer = on_gpu(group).then(|| Trainer::new(group, 2 * ranks * counts[4] * 4 + 128));
-    // Each rank as it likes.
+    // Each rank chooses at random.
     let mut rng = SmallRng::seed_from_u64(rank.into());
     let (mut root, mut started) = (0, false);
     for count in counts {
@@ -87,7 +87,7 @@ fn collectives(group: &Group) -> Result<(), Error> {
             let (block, is_root) = (count * 4, root == rank);
             let all = block * ranks;
             let own = rank as usize * block;
-            // Bytes of input and output, and where they begin in one buffer.
+            // Bytes of input and output, and their offsets in one buffer.
             let (input, output, from, into) = match collective {
                 AllReduce => (block, block, 0, 0),
                 Reduce => (block, if is_root { block } else { 0 }, 0, 0),
@@ -169,7 +169,7 @@ fn every_collective_takes_tensors_on_gpus() {
     }
 }
 
-/// Eight tensors a step, pushed as soon as their copies are enqueued, waited for in another order.
+/// Eight tensors a step, pushed as soon as their copies are enqueued, and waited for in another order.
 fn push(group: &Group) -> Result<(), Error> {
     const TENSORS: usize = 8;
     let count = |tensor: usize| [1, 40, 1500, 300_000][tensor % 4] + tensor;
@@ -203,7 +203,7 @@ fn push(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// What cannot be reduced is refused before anything is started, and the group goes on.
+/// Invalid calls are refused before anything is started, and the group goes on.
 fn refused(group: &Group) -> Result<(), Error> {
     let mut trainer = Trainer::new(group, 4096);
     trainer.put(0, &vec![0; 4096]);
@@ -232,7 +232,7 @@ fn refused(group: &Group) -> Result<(), Error> {
 /// Reduces again and again, until the group ends.
 fn steps(group: &Group) -> Result<(), Error> {
     let count = parameter("COUNT").map_or(1 << 20, |count| count.parse().unwrap());
-    // After an error a copy may be under way, for which freeing would wait.
+    // After an error a copy may be in progress, and freeing would wait for it.
     let mut trainer = on_gpu(group).then(|| ManuallyDrop::new(Trainer::new(group, count * 4)));
     let mut host = vec![1f32; count];
     for step in 0.. {
@@ -282,8 +282,8 @@ fn held(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// All that an all-reduce may ask of the driver once its shape is known. Nothing here waits for a stream or the device, and
-/// nothing takes or gives back memory, streams or events.
+/// The only driver calls of an all-reduce whose shape is known. None waits for a stream or the device, and none
+/// allocates or frees memory, streams or events.
 const QUIET: [&str; 14] = [
     "cuCtxPopCurrent",
     "cuCtxPushCurrent",
@@ -301,7 +301,7 @@ const QUIET: [&str; 14] = [
     "cuThreadExchangeStreamCaptureMode",
 ];
 
-/// The calls of this process that the simulated driver has traced, by any thread.
+/// This process's calls in the trace of the simulated driver, by any thread.
 fn traced_calls() -> Vec<String> {
     let text = std::fs::read_to_string(parameter("TRACE").unwrap()).unwrap();
     let own = format!("{} ", std::process::id());
@@ -311,10 +311,10 @@ fn traced_calls() -> Vec<String> {
 
 /// From the third operation of a shape on, only quiet calls are made.
 fn traced(group: &Group) -> Result<(), Error> {
-    // By the cells, where all ranks are on one host; in one chunk; in several.
+    // Through the cells, if all ranks are on one host; in one chunk; in several.
     const COUNTS: [usize; 3] = [16, 5_000, 300_000];
     let (trainer, some) = (Trainer::new(group, COUNTS[2] * 4), of_some(group)?);
-    // Of all ranks, and of some, which work on a copy.
+    // In the group of all, and in a group of some, which work on a copy.
     for (count, group) in COUNTS.into_iter().flat_map(|count| [(count, group), (count, &some)]) {
         let reduce = || trainer.reduce(group, 0, count, DType::F32, ReduceOp::Sum);
         reduce()?;
@@ -330,7 +330,7 @@ fn traced(group: &Group) -> Result<(), Error> {
         let records = calls[before..].iter().filter(|call| *call == "cuEventRecord").count();
         assert!(records >= 8, "the trace is not of these operations");
     }
-    // What would have been found: the first operation took memory.
+    // The trace does record allocations: the first operation took memory.
     assert!(traced_calls().iter().any(|call| call == "cuMemHostAlloc"));
     Ok(())
 }
@@ -370,7 +370,7 @@ fn every_type_and_reduction_is_exact_on_every_topology() {
     }
 }
 
-/// Each for a reason of its own on the first rank alone; the others learn of it.
+/// Each failure affects only the first rank; the others learn of it.
 #[test]
 fn where_gpus_cannot_open_each_others_tensors_they_are_staged() {
     if !device() || !simulated() {
@@ -413,7 +413,7 @@ fn pushed_tensors_wait_for_the_trainers_stream() {
         return;
     }
     for (ranks, hosts) in TOPOLOGIES {
-        // A real device takes no notice of the delays.
+        // A real device ignores the delays.
         let job = job(ranks, hosts, "push").env("CUDA_SIM", "delay_us=300,seed=5");
         job.with("IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
     }
@@ -444,7 +444,7 @@ fn loss_and_bit_flips_do_not_show() {
     }
 }
 
-/// What survivors end with; the second, where the group had ended before their next operation was started.
+/// The errors of survivors: the second if the group had ended before their next operation.
 const SURVIVED: [i32; 2] = [PEER_FAILED, CLOSED];
 
 #[test]
@@ -452,7 +452,7 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
     if !device() || !simulated() {
         return;
     }
-    // The last goes by the cells of the host.
+    // The last job uses the cells of the host.
     let (copy, fold) = ("cuMemcpyAsync", "cuLaunchKernel");
     let jobs = [
         (2, 2, 0b11, 1 << 20, copy),
@@ -470,17 +470,18 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
     }
 }
 
-/// Jobs whose last rank has a copy that never ends: the deadline ends the group, nobody waits for the copy any longer, and
-/// that rank is told to leave its tensor alone. Each is a number of ranks and hosts, who has tensors on a GPU, and which copy or fold.
+/// Jobs whose last rank has a copy that never ends: the deadline ends the group, no rank waits for the copy any longer,
+/// and the error of that rank says that its tensor must stay as it is. A job: ranks, hosts, ranks on a GPU, the call
+/// that hangs.
 fn hang(jobs: &[(u32, u32, u32, &str)], count: usize, codes: &[i32], words: &[&str]) {
     let start = |&(ranks, hosts, on, call): &(u32, u32, u32, &str)| {
         let job = job(ranks, hosts, "steps").with("ON", on).with("COUNT", count);
         let job = job.with("CULPRIT", ranks - 1).env("SHOUTER_DEADLINE", "1s");
         job.with("BROKEN", format!("hang={call}")).start()
     };
-    // No deadline passes while kernels are compiled.
+    // Kernels are compiled before, so that no deadline passes meanwhile.
     job(2, 1, "matrix").with("DTYPES", "u8").run().assert_success();
-    // They wait most of the time; with more at once ranks would run too late to name the culprit in time.
+    // The jobs wait most of the time; with more at once ranks would run too late to name the culprit in time.
     for few in jobs.chunks(2) {
         let jobs: Vec<_> = few.iter().map(start).collect();
         for job in jobs {
@@ -489,7 +490,7 @@ fn hang(jobs: &[(u32, u32, u32, &str)], count: usize, codes: &[i32], words: &[&s
             let (code, error) = (state.ranks[culprit].code, state.ranks[culprit].error());
             assert!(code.is_some_and(|code| codes.contains(&code)), "{code:?}\n{state}");
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
-            // Who was started first may find the deadline first.
+            // The rank that started first may find the deadline first.
             named(&state, culprit, &[PEER_FAILED, CLOSED, DEADLINE], &["accelerator", "deadline"]);
         }
     }
@@ -513,7 +514,7 @@ fn a_copy_that_hangs_ends_the_group_at_the_deadline() {
 #[test]
 fn a_small_copy_that_hangs_ends_the_group_at_the_deadline() {
     if device() && simulated() {
-        // One to the host, one to the GPU.
+        // One copy to the host, one to the GPU.
         let jobs = [(2, 1, 0b11, "cuLaunchKernel:9"), (3, 1, 0b101, "cuLaunchKernel:10")];
         hang(&jobs, 16, &[DEADLINE], &["copy between GPU and host", "memory must stay as it is"]);
     }

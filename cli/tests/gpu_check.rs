@@ -10,18 +10,19 @@ use sha2::{Digest, Sha256};
 
 const SHOUTER: &str = env!("CARGO_BIN_EXE_shouter");
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-/// Little enough for any machine; the all-reduces need no DPDK.
+/// Options that are small enough for any machine; the all-reduces need no DPDK.
 const SMALL: [&str; 7] = ["--json", "--elements", "300", "--samples", "1", "--bytes", "64Ki"];
 
-/// What makes the simulated compiler's kernels wrong: 16-bit floats are widened to a number that is 1 more, checksums have a bit flipped.
+/// Two faults in the simulated compiler's kernels: 16-bit floats are widened to a number that is 1 more, and checksums
+/// have a bit flipped.
 const WRONG: &str = "
 #define __uint_as_float(x) (__uint_as_float(x) + 1.0f)
 #define atomicXor(p, value) atomicXor(p, (value) ^ 1u)
 ";
-/// The rows that must see it.
+/// The rows that must detect the faults.
 const FOUND: [&str; 7] = ["sum", "min", "max", "prod", "avg", "float64 reference", "crc32c"];
 
-/// A folder that goes with the test.
+/// A folder that is removed with the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -38,13 +39,13 @@ impl Drop for Folder {
     }
 }
 
-/// The simulated driver in a folder; says why, where it cannot be built.
+/// The simulated driver in a folder; `None`, with the reason printed, if it cannot be built.
 fn simulated(folder: &Path) -> Option<PathBuf> {
     if Command::new("g++").arg("--version").output().is_err() {
         println!("skipped: the simulated driver needs g++");
         return None;
     }
-    // Built once, whichever test or process comes first; each test has a copy to itself.
+    // Built once, by the first test or process; each test has a copy to itself.
     let common = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let turn = File::create(common.join("cuda-sim.lock")).unwrap();
     turn.lock().unwrap();
@@ -60,7 +61,7 @@ fn simulated(folder: &Path) -> Option<PathBuf> {
     Some(sim)
 }
 
-/// `shouter bench gpu` with these libraries. Tests share the kernels that the same simulated compiler made, so that they are compiled once.
+/// `shouter bench gpu` with these libraries. Tests share the compiled kernels of the same simulated compiler.
 fn bench(libraries: &Path) -> Command {
     let mut hash = Sha256::new();
     for name in ["libnvrtc.so.12", "shim.h"] {
@@ -151,7 +152,7 @@ fn four_ranks_reduce_on_one_simulated_device_in_four_processes_and_in_one() {
     }
 }
 
-/// Where there is no room for the tensors, shorter ones are measured.
+/// If the GPU has no room for the tensors, shorter ones are measured.
 #[test]
 fn tensors_of_four_ranks_are_as_long_as_there_is_room() {
     let folder = Folder::new("room");
@@ -165,7 +166,7 @@ fn tensors_of_four_ranks_are_as_long_as_there_is_room() {
     }
 }
 
-/// Kernels that are compiled wrongly: what finds them must be able to.
+/// The check detects kernels that are compiled wrongly.
 #[test]
 fn wrong_kernels_are_found() {
     let folder = Folder::new("wrong");
@@ -206,7 +207,7 @@ fn a_packed_folder_runs_elsewhere() {
             assert!(!name.starts_with(system), "{name}");
         }
     }
-    // Nothing but what is in the folder: no cargo, no PATH. Of the simulated driver only libcuda, not its compiler.
+    // The environment has only the folder: no cargo, no PATH. Of the simulated driver only libcuda, not its compiler.
     let driver = folder.0.join("driver");
     fs::create_dir(&driver).unwrap();
     if let Some(sim) = &sim {

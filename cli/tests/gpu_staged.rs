@@ -1,6 +1,6 @@
-//! Operations on the memory of GPUs that work on a copy in host memory, between real processes: messages, registered tensors, groups of some
-//! ranks; copies that fail and that hang, ranks that are killed, groups that are dropped. (Collectives with counts are in `uneven`.) They need a
-//! CUDA device, or the simulated driver of scripts/lib/cuda-sim in LD_LIBRARY_PATH.
+//! Operations on GPU memory that work on a copy in host memory, between real processes: messages, registered tensors,
+//! groups of some ranks; copies that fail or hang, killed ranks, dropped groups. (Collectives with counts are in
+//! `uneven`.) They need a CUDA device, or the simulated driver of scripts/lib/cuda-sim in LD_LIBRARY_PATH.
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ use shouter::{
 };
 use shouter_reducer::cuda::Pinned;
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: [(&str, Play); 10] = [
@@ -49,7 +49,7 @@ fn text(from: u32, tag: usize, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (from as usize * 31 + tag * 7 + at) as u8).collect()
 }
 
-/// Memory of a rank, wherever that is.
+/// Memory of a rank, on the host or on a GPU.
 enum Place {
     Host(Vec<u8>),
     Gpu(Trainer),
@@ -88,7 +88,7 @@ impl Place {
         }
     }
 
-    /// As the message has it that is made of an address here.
+    /// The message with this memory's stream, if it is on a GPU.
     fn placed(&self, exchange: Exchange<'static>) -> Exchange<'static> {
         match self {
             Self::Host(_) => exchange,
@@ -110,7 +110,7 @@ impl Place {
     }
 }
 
-/// Round a ring and to oneself, of all sizes, in one call and started, some shorter than their receives.
+/// Messages around a ring and to oneself, of all sizes, in one call and started, some shorter than their receives.
 fn messages(group: &Group) -> Result<(), Error> {
     const SIZES: [usize; 6] = [0, 5, 5_000, 16 << 10, 70_000, 1_300_000];
     const MOST: usize = SIZES[5] + 64;
@@ -168,7 +168,8 @@ fn messages(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a stream holds comes before a send's elements are read, and messages behind it to the same rank do not overtake it; others do.
+/// Work in a stream ends before a send reads its elements. Later messages to the same rank do not overtake it; messages
+/// to others do.
 fn order(group: &Group) -> Result<(), Error> {
     const BYTES: usize = 3_000;
     let (rank, tag) = (group.rank(), 4);
@@ -281,7 +282,7 @@ fn registered(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sums of products, of all ranks and of some, by the cells and not, against the host's.
+/// Sums of products, of all ranks and of some, through the cells and not, compared with the host's.
 fn factors(group: &Group) -> Result<(), Error> {
     let some = of_some(group)?;
     let ranks = group.size() as usize;
@@ -324,7 +325,7 @@ fn factors(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// What cannot be is refused before anything is started, and the group goes on.
+/// Invalid calls are refused before anything is started, and the group goes on.
 fn refused(group: &Group) -> Result<(), Error> {
     let mut trainer = Trainer::new(group, 4096);
     trainer.put(0, &[0; 4096]);
@@ -364,7 +365,7 @@ fn refused(group: &Group) -> Result<(), Error> {
         group.all_reduce(&mut sum, ReduceOp::Sum)?;
         assert_eq!(sum, [group.size() as f32; 4]);
     }
-    // In a group of some ranks a sum on the GPU.
+    // A sum on the GPU, in a group of some ranks.
     let address = std::ptr::without_provenance_mut(trainer.address(0) as usize);
     // SAFETY: memory of the trainer, which waits.
     unsafe { some.all_reduce_cuda(trainer.address(0), 1024, DType::F32, ReduceOp::Sum, stream) }?;
@@ -384,13 +385,13 @@ fn refused(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// One operation after the other, until the group ends: which, the test says.
+/// A series of operations of the test's kind, until the group ends.
 fn steps(group: &Group) -> Result<(), Error> {
     let some = of_some(group)?;
     let kind = parameter("KIND").unwrap();
     let (ranks, rank) = (group.size() as usize, group.rank());
     let count: usize = parameter("COUNT").map_or(1 << 18, |count| count.parse().unwrap());
-    // After an error a copy may be under way, for which freeing would wait.
+    // After an error a copy may be in progress, and freeing would wait for it.
     let mut place = ManuallyDrop::new(Place::new(group, (ranks + 1) * count * 4));
     let (right, left) = ((rank + 1) % group.size(), (rank + group.size() - 1) % group.size());
     for step in 0.. {
@@ -439,7 +440,7 @@ fn steps(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// A copy that hangs in a group of some ranks ends that one; the group of all goes on.
+/// A copy that hangs in a group of some ranks ends that group; the group of all goes on.
 fn beside(group: &Group) -> Result<(), Error> {
     let some = of_some(group)?;
     let mut trainer = ManuallyDrop::new(Trainer::new(group, 4096));
@@ -467,7 +468,7 @@ fn beside(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// A rank drops its group while a stream or a copy hangs: soon, and nothing of its memory is written then.
+/// A rank drops its group while a stream or a copy hangs: soon, and none of its memory is written then.
 fn dropped(group: &Group) -> Result<(), Error> {
     let some = of_some(group)?;
     let mut trainer = ManuallyDrop::new(Trainer::new(group, 1 << 16));
@@ -496,7 +497,7 @@ fn dropped(group: &Group) -> Result<(), Error> {
             assert!(trainer.get(0, 1 << 14).iter().all(|byte| *byte == GUARD));
         }
     } else {
-        // The operation had ended where the copy of its result hangs.
+        // The operation had ended if the hanging copy is that of its result.
         let ended = work.wait(None);
         assert_eq!(ended.is_ok(), parameter("OUT").is_some(), "{ended:?}");
         assert!(ended.err().is_none_or(|error| error.in_use_by().is_none()));
@@ -556,10 +557,10 @@ fn what_cannot_be_is_refused_by_name_and_the_group_goes_on() {
     }
 }
 
-/// What a group of all ends with on survivors.
+/// The errors of survivors in a group of all ranks.
 const SURVIVED: [i32; 2] = [PEER_FAILED, CLOSED];
 
-/// As [`named`]; of messages errors name both ranks that exchange them.
+/// As [`named`]; errors of messages name both ranks of the exchange.
 fn blamed(state: &State, kind: &str, culprit: usize, codes: &[i32], words: &[&str]) {
     if kind != "messages" {
         return named(state, culprit, codes, words);

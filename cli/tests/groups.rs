@@ -1,4 +1,4 @@
-//! Groups of some ranks between real processes: made, overlapping, started in every order, ended by errors, many at once.
+//! Groups of some ranks between real processes: overlapping, started in every order, ended by errors, many at once.
 
 mod ranks;
 
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use ranks::{CLOSED, Gates, PEER_FAILED, await_gate, job, join, parameter, play, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     play(
@@ -98,7 +98,8 @@ fn collectives(all: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Three groups of which any two share ranks; each rank starts their operations in an order of its own, all orders on all ranks.
+/// Three groups of which any two share ranks; each rank starts their operations in its own order, all orders on all
+/// ranks.
 fn orders(all: &Group) -> Result<(), Error> {
     const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     const MEMBERS: [&[u32]; 3] = [&[0, 1, 2], &[1, 2, 0], &[2, 0, 1]];
@@ -117,7 +118,7 @@ fn orders(all: &Group) -> Result<(), Error> {
             let data = vec![(round + at * 1000) as u64 + u64::from(group.rank()); COUNT];
             (at, group.lend(*id, data))
         });
-        // Waited for in yet another order.
+        // The waits are in yet another order.
         for (at, lent) in lent.into_iter().rev() {
             assert_eq!(lent?.wait()?, vec![3 * (round + at * 1000) as u64 + 3; COUNT], "round {round}");
         }
@@ -125,10 +126,10 @@ fn orders(all: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Uneven colors, keys that turn the order round, and a rank that is in no group.
+/// Uneven colors, keys that reverse the order, and a rank in no group.
 fn split(all: &Group) -> Result<(), Error> {
     let rank = all.rank();
-    // 0 | 1, 2, 3 | nobody for the last one.
+    // 0 | 1, 2, 3 | no color for the last one.
     let color = match rank {
         0 => Some(u32::MAX),
         rank if rank + 1 == all.size() => None,
@@ -156,7 +157,7 @@ fn split(all: &Group) -> Result<(), Error> {
     check(&same, 6)
 }
 
-/// One member calls otherwise: the group ends on its members, with both views; the others, and the group of all, go on.
+/// One member makes another call: the group ends on its members, with both views; other groups go on.
 fn mismatch(all: &Group) -> Result<(), Error> {
     let (ours, others) = ([3u32, 1, 0], [1u32, 3, 2]);
     let group = ours.contains(&all.rank()).then(|| all.group(&ours)).transpose()?;
@@ -168,7 +169,7 @@ fn mismatch(all: &Group) -> Result<(), Error> {
         let text = error.to_string();
         assert!(matches!(error, Error::Mismatch { rank: Some(1), .. }), "{error:?}");
         assert!(["999 x", "1000 x"].iter().all(|view| text.contains(view)), "{text}");
-        // Number 1 there is rank 1 of the job: nothing to translate.
+        // Rank 1 of the group is rank 1 of the job: nothing to translate.
         assert!(!text.contains("of the job"), "{text}");
         assert!(matches!(group.barrier().unwrap_err(), Error::Closed { .. } | Error::Mismatch { .. }));
         // A new one of the same ranks works.
@@ -178,13 +179,13 @@ fn mismatch(all: &Group) -> Result<(), Error> {
         check(other, 2)?;
     }
     check(all, 3)?;
-    // The one that is named has another number in the job.
+    // The named rank has another number in the job.
     if let Some(other) = &other {
         let result = match other.rank() {
             1 => other.barrier(),
             _ => other.broadcast(&mut vec![0u8; 5000], 0),
         };
-        // The root may be through.
+        // The root may already have returned.
         let text = result.and_then(|()| other.barrier()).unwrap_err().to_string();
         assert!(
             text.contains("rank 1 of this group is rank 3 of the job")
@@ -205,7 +206,7 @@ fn die(all: &Group) -> Result<(), Error> {
     }
     let Some(group) = group else { return all.barrier() };
     let error = group.all_reduce(&mut vec![1u8; 3000], ReduceOp::Sum).unwrap_err();
-    // It may have been known before the call.
+    // The rank may have known of it before the call.
     let ended = matches!(error, Error::PeerFailed { .. } | Error::Closed { .. });
     assert!(ended && error.rank() == Some(0), "{error:?}");
     assert!(error.to_string().contains("rank 0 of this group is rank 2 of the job"), "{error}");
@@ -220,7 +221,7 @@ fn leave(all: &Group) -> Result<(), Error> {
         met?;
         drop(group);
     } else {
-        // One that is faster may have ended the group before this one is through with the first.
+        // A faster member may have ended the group before this one has completed the first barrier.
         let error = met.and_then(|()| group.barrier()).unwrap_err();
         assert!(
             matches!(error, Error::PeerFailed { rank: 2, reason: shouter::Reason::Aborted, .. }),
@@ -230,7 +231,7 @@ fn leave(all: &Group) -> Result<(), Error> {
     check(all, 1)
 }
 
-/// Groups one after another, and many at once; how long one takes.
+/// Groups one after another, and many at once; reports the time of one.
 fn many(all: &Group) -> Result<(), Error> {
     let count: u32 = parameter("COUNT").unwrap().parse().unwrap();
     let pair = [0, 1];
@@ -238,7 +239,7 @@ fn many(all: &Group) -> Result<(), Error> {
     for round in 0..count {
         if pair.contains(&all.rank()) {
             all.group(&pair)?.barrier()?;
-            // Both come at once.
+            // Both arrive at the same time.
             let warm = all.group(&pair)?;
             warm.barrier()?;
             let begin = Instant::now();
@@ -262,7 +263,7 @@ fn many(all: &Group) -> Result<(), Error> {
     all.barrier()
 }
 
-/// What makes no group is refused before anything is sent.
+/// Invalid lists of members are refused before anything is sent.
 fn arguments(all: &Group) -> Result<(), Error> {
     let refused = |ranks: &[u32], with: &str| {
         let error = all.group(ranks).unwrap_err();
@@ -276,12 +277,13 @@ fn arguments(all: &Group) -> Result<(), Error> {
     check(all, 1)
 }
 
-/// A member does not make the group: the others name it, and it hears that they have given up. The next try is one for all.
+/// A member does not make the group: the others name it, and it learns that they have given up. All make the next
+/// attempt together.
 fn late(all: &Group) -> Result<(), Error> {
     let members = [2u32, 1, 0];
     if all.rank() != 1 {
         let error = all.group(&members).unwrap_err();
-        // The first one's deadline is what the other hears of.
+        // The other one learns of the first one's deadline.
         let named = error.rank().or(error.missing().first().copied());
         assert!(named == Some(1) && [6, 7].contains(&error.code()), "{error:?}");
         tell("given up");
@@ -295,7 +297,7 @@ fn late(all: &Group) -> Result<(), Error> {
     check(all, 2)
 }
 
-/// A group of some ranks lives on when that of all is dropped.
+/// A group of some ranks outlives the group of all.
 fn keeps(all: &Group) -> Result<(), Error> {
     let group = all.duplicate()?;
     let second = group.duplicate()?;
@@ -351,7 +353,7 @@ fn a_rank_that_dies_is_named_by_its_groups() {
         let state = job(ranks, hosts, "die").run();
         assert_eq!(state.ranks[2].code, Some(1), "{state}");
         for rank in state.others(2) {
-            // What they call after that is refused, or meets the end itself.
+            // Later calls are refused, or find the end themselves.
             assert!([PEER_FAILED, CLOSED].map(Some).contains(&rank.code), "{state}");
             assert!(rank.error().contains("rank 2"), "{state}");
         }
@@ -386,7 +388,7 @@ fn what_is_no_group_is_refused() {
 fn who_does_not_come_is_named_and_hears_of_it() {
     for hosts in [3, 1] {
         let gates = Gates::new();
-        // It comes in time for the next try.
+        // The rank arrives in time for the next attempt.
         let job = job(3, hosts, "late").env("SHOUTER_DEADLINE", "2s").with("GATES", &gates).start();
         job.until("the others have given up", ranks::LIMIT, |state| {
             state.others(1).all(|rank| rank.told.iter().any(|line| line == "given up"))

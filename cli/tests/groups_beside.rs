@@ -7,7 +7,7 @@ use std::time::Duration;
 use ranks::{CLOSED, PEER_FAILED, job, join, parameter, play, run_all};
 use shouter::{DType, Error, Exchange, Group, ReduceOp, Source, Tag, TensorSpec};
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     // Ranks that leave without the others.
@@ -31,7 +31,7 @@ fn rank_body() {
     );
 }
 
-/// Groups that share ranks, and number them otherwise; `None` where this rank is no member.
+/// Groups that share ranks, and number them differently; `None` if this rank is no member.
 fn overlapping(all: &Group) -> Result<Vec<Option<Group>>, Error> {
     let lists = [&[3u32, 1, 0][..], &[1, 3], &[2, 0, 1, 3], &[2]];
     lists.iter().map(|list| list.contains(&all.rank()).then(|| all.group(list)).transpose()).collect()
@@ -42,12 +42,12 @@ fn neighbours(group: &Group) -> (u32, u32) {
     ((group.rank() + size - 1) % size, (group.rank() + 1) % size)
 }
 
-/// What a member sends in the group with this salt.
+/// The elements that a member sends in the group with this salt.
 fn elements(salt: u32, from: u32, count: usize) -> Vec<u32> {
     (0..count as u32).map(|index| (salt << 8 | from) << 20 ^ index).collect()
 }
 
-/// Sends and receives of a group, with tags that other groups use, too.
+/// Sends and receives of a group, with tags that other groups also use.
 fn talk(group: &Group, salt: u32) -> Result<(), Error> {
     let ((left, right), rank) = (neighbours(group), group.rank());
     for count in [0, 1, 1000, 4097, 100_003] {
@@ -56,7 +56,7 @@ fn talk(group: &Group, salt: u32) -> Result<(), Error> {
         assert_eq!((status.rank, status.tag, status.count), (left, 5, count as u64));
         assert!(into == elements(salt, left, count));
     }
-    // All to all, in an order of each rank's own.
+    // All to all, each rank in its own order.
     let own = elements(salt, rank, 50_000);
     let mut parts = vec![vec![0u32; 50_000]; group.size() as usize];
     let mut exchanges: Vec<Exchange<'_>> = (0..group.size()).map(|to| Exchange::send(&own, to, to)).collect();
@@ -65,7 +65,7 @@ fn talk(group: &Group, salt: u32) -> Result<(), Error> {
     group.batch(&mut exchanges).into_iter().try_for_each(|ended| ended.map(drop))?;
     drop(exchanges);
     assert!((0..).zip(&parts).all(|(from, part)| *part == elements(salt, from, 50_000)));
-    // From any, probed. Nobody goes on to the next messages before.
+    // From any rank, probed. No rank goes on to the next messages before.
     if rank > 0 {
         group.send(&elements(salt, rank, 10 * rank as usize), 0, rank)?;
         return group.barrier();
@@ -94,7 +94,7 @@ fn messages(all: &Group) -> Result<(), Error> {
         let talks: Vec<_> = own.iter().map(|&(salt, group)| scope.spawn(move || talk(group, salt))).collect();
         talks.into_iter().try_for_each(|talk| talk.join().expect("no panic"))
     })?;
-    // What was sent in one group is no other group's.
+    // A message of one group does not arrive in another.
     for &(salt, group) in &own {
         group.send(&[salt], neighbours(group).1, 1)?;
     }
@@ -130,7 +130,7 @@ fn windows(all: &Group) -> Result<(), Error> {
     for (group, window) in own.iter().zip(&windows).rev() {
         window.fence()?;
         let size = u64::from(group.size());
-        // The first one to come sets it back.
+        // The first rank to arrive sets it back.
         let before = window.compare_and_swap(10 * size, 0, 0, 0)?;
         assert!(before == 10 * size || before == 0, "{before}");
         window.fence()?;
@@ -145,8 +145,8 @@ fn windows(all: &Group) -> Result<(), Error> {
     groups.into_iter().flatten().try_for_each(Group::finalize)
 }
 
-/// Three groups of which any two share ranks: each rank starts a collective, sends and receives of each, in an order of its own, all
-/// orders on all ranks.
+/// Three groups of which any two share ranks: each rank starts a collective, sends and receives in each, in its own
+/// order, all orders on all ranks.
 fn orders(all: &Group) -> Result<(), Error> {
     const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
     const MEMBERS: [&[u32]; 3] = [&[0, 1, 2], &[1, 2, 0], &[2, 0, 1]];
@@ -161,7 +161,7 @@ fn orders(all: &Group) -> Result<(), Error> {
     for round in 0..ORDERS.len().pow(3) {
         let order = ORDERS[round / ORDERS.len().pow(all.rank()) % ORDERS.len()];
         let value = |at: usize, rank: u32| (round + at * 1000) as u64 + u64::from(rank);
-        // Rounds with small messages, and with such as a receive has to ask for.
+        // Rounds with small messages, and with messages that a receive has to request.
         let count = if round % 2 == 0 { 3 } else { COUNT };
         let begun = order.map(|at| {
             let (group, id) = &groups[at];
@@ -173,7 +173,7 @@ fn orders(all: &Group) -> Result<(), Error> {
             let transfers = exchanges.map(|exchange| unsafe { group.start_message(exchange) });
             (at, group.lend(*id, vec![value(at, group.rank()); COUNT]), transfers, own, into)
         });
-        // Waited for in yet another order.
+        // The waits are in yet another order.
         for (at, lent, transfers, own, into) in begun.into_iter().rev() {
             assert_eq!(lent?.wait()?, vec![3 * value(at, 1); COUNT], "round {round}");
             for transfer in transfers {
@@ -186,7 +186,7 @@ fn orders(all: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// A receive that is too short, arguments, a deadline: named with both numbers, and the group goes on.
+/// A receive that is too short, arguments, a deadline: errors with both numbers, and the group goes on.
 fn errors(all: &Group) -> Result<(), Error> {
     let group = all.group(&[2, 0, 1])?;
     let rank = group.rank();
@@ -211,13 +211,13 @@ fn errors(all: &Group) -> Result<(), Error> {
         }
         _ => {}
     }
-    // What nobody sends; all wait, so that none is late for the others.
+    // A message that is never sent; all ranks wait, so that none is late for the others.
     let next = neighbours(&group).1;
     let error = group.receive(&mut [0f32; 10], next, 77).unwrap_err();
     assert!(matches!(&error, Error::Deadline { missing, .. } if *missing == [next]), "{error:?}");
     assert!(error.to_string().contains("tag 77"), "{error}");
     talk(&group, 3)?;
-    // A part that is gone is denied, and its window's number goes on.
+    // An access to a freed part is refused, and the numbers of windows go on.
     let window = group.window(vec![0u16; 10])?;
     group.barrier()?;
     if rank == 1 {
@@ -263,17 +263,17 @@ fn leave(all: &Group) -> Result<(), Error> {
         };
         assert_eq!(error.rank(), Some(last), "{error:?}");
         assert_eq!(error.reason(), Some(shouter::Reason::Aborted), "{error:?}");
-        // The others go on.
+        // The other group goes on.
         drop(window);
     }
     talk(&other, 4)?;
     talk(all, 5)
 }
 
-/// Small messages arrive though their sender drops the group at once, before others have made it.
+/// Small messages arrive even if their sender drops the group at once, before others have made it.
 fn last_words(all: &Group) -> Result<(), Error> {
     for round in 0..20u32 {
-        // Nobody waits for the others in there.
+        // This call does not wait for the other members.
         let group = all.split(Some(0), 0)?.expect("all have a color");
         if group.rank() == 0 {
             (1..group.size()).try_for_each(|to| group.send(&[round], to, 3))?;
@@ -308,7 +308,7 @@ fn die(all: &Group) -> Result<(), Error> {
         (_, 1) => group.receive(&mut [0u8], 0, 0).map(drop).unwrap_err(),
         _ => group.send(&vec![1f32; 1 << 20], 0, 0).unwrap_err(),
     };
-    // It may have been known before the call.
+    // The rank may have known of it before the call.
     let ended = matches!(error, Error::PeerFailed { .. } | Error::Closed { .. });
     assert!(ended && error.rank() == Some(0), "{error:?}");
     assert!(error.to_string().contains("rank 0 of this group is rank 2 of the job"), "{error}");
@@ -316,7 +316,8 @@ fn die(all: &Group) -> Result<(), Error> {
     all.barrier()
 }
 
-/// Rank 0 leaves the job, and rank 1 after it, when nobody passes that on. The others go on for longer than it takes to miss a heartbeat.
+/// Rank 0 leaves the job, then rank 1, so that no rank forwards the news. The others go on for longer than the
+/// heartbeat's time-out.
 fn go_on(all: Group) -> Result<(), Error> {
     let rest = (all.rank() >= 2).then(|| all.group(&[2, 3])).transpose()?;
     all.barrier()?;
@@ -325,7 +326,7 @@ fn go_on(all: Group) -> Result<(), Error> {
         return Ok(());
     };
     let until = std::time::Instant::now() + Duration::from_secs(4);
-    // The members decide together when they end.
+    // The members decide together on the end.
     let mut goes_on = [1u8];
     while goes_on == [1] {
         std::thread::sleep(Duration::from_millis(50));
@@ -336,13 +337,13 @@ fn go_on(all: Group) -> Result<(), Error> {
     rest.finalize()
 }
 
-/// The leader of a host leaves the job, and a rank of its host waits for one of another host, which it reaches by that leader alone: it hears
-/// at once that it waits in vain.
+/// The leader of a host leaves the job, and a rank of its host waits for a rank of another host, which it reaches only
+/// through that leader: it learns at once that it waits in vain.
 fn cut_off(all: Group) -> Result<(), Error> {
     let pair = (all.rank() % 2 == 1).then(|| all.group(&[3, 1])).transpose()?;
     all.barrier()?;
     let Some(pair) = pair else {
-        // The other leader stays until the ranks of its host are through.
+        // The other leader stays until the ranks of its host have finished.
         if all.rank() == 2 {
             return all.receive(&mut [0u8], 3, 1).map(drop);
         }
@@ -371,7 +372,7 @@ fn cut_off(all: Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// A rank leaves the job and has never made a group that it is a member of: who waits for it there hears so.
+/// A rank leaves the job before it has made one of its groups: the members that wait for it there get an error.
 fn never_made(all: Group) -> Result<(), Error> {
     all.barrier()?;
     if all.rank() == 1 {
@@ -381,7 +382,7 @@ fn never_made(all: Group) -> Result<(), Error> {
     if parameter("CALL").as_deref() == Some("late") {
         std::thread::sleep(Duration::from_millis(300));
     }
-    // All members meet in it.
+    // Making the group waits for all members.
     let error = all.group(&[2, 1, 0]).map(drop).unwrap_err();
     assert_eq!((error.rank(), error.reason()), (Some(1), Some(shouter::Reason::Aborted)), "{error:?}");
     assert!(begun.elapsed() < Duration::from_secs(30), "it waited for its deadline");
@@ -461,7 +462,7 @@ fn a_rank_that_dies_is_named_by_messages_and_accesses() {
     for state in run_all(plans.map(|((ranks, hosts), call)| job(ranks, hosts, "die").with("CALL", call))) {
         assert_eq!(state.ranks[2].code, Some(1), "{state}");
         for rank in state.others(2) {
-            // What they call after that is refused, or meets the end itself.
+            // Later calls are refused, or find the end themselves.
             assert!([PEER_FAILED, CLOSED].map(Some).contains(&rank.code), "{state}");
             assert!(rank.error().contains("rank 2"), "{state}");
         }

@@ -13,18 +13,18 @@ const TRANSPORTS: [&str; 3] = ["auto", "tcp", "kernel"];
 /// Elements of a tensor, or of a block.
 const COUNTS: [usize; 3] = [1, 700, 20_011];
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     play(&[("collectives", collectives), ("beside", beside), ("die", die), ("nothing", |_| Ok(()))], join);
 }
 
-/// The ranks of each host, as the test has started them.
+/// The ranks of each host, as given by the test.
 fn hosts() -> Vec<u32> {
     parameter("HOSTS").unwrap().split(',').map(|ranks| ranks.parse().unwrap()).collect()
 }
 
-/// What a rank contributes; its sums are not exact.
+/// A rank's contribution; its sums are not exact.
 fn part(rank: u32, index: usize) -> f32 {
     (rank + 1) as f32 / (3 + index % 1000) as f32
 }
@@ -42,17 +42,17 @@ fn number(from: u32, to: u32, index: usize) -> u64 {
     u64::from(from) << 40 | u64::from(to) << 32 | index as u64
 }
 
-/// The block that one rank has for another one.
+/// The block of one rank for another one.
 fn block(from: u32, to: u32, count: usize) -> Vec<u64> {
     (0..count).map(|index| number(from, to, index)).collect()
 }
 
-/// The blocks that a rank has for all, of these lengths.
+/// The blocks of a rank for all, of these lengths.
 fn blocks(from: u32, counts: &[usize]) -> Vec<u64> {
     (0..).zip(counts).flat_map(|(to, &count)| block(from, to, count)).collect()
 }
 
-/// Blocks from all ranks for one, of these lengths.
+/// The blocks of all ranks for one, of these lengths.
 fn taken(to: u32, counts: &[usize]) -> Vec<u64> {
     (0..).zip(counts).flat_map(|(from, &count)| block(from, to, count)).collect()
 }
@@ -119,7 +119,7 @@ fn moves(group: &Group, count: usize, root: u32) -> Result<(), Error> {
 
 fn moves_of_different_lengths(group: &Group, count: usize, root: u32) -> Result<(), Error> {
     let (rank, all) = (group.rank(), group.size() as usize);
-    // Rank 0 has nothing.
+    // Rank 0 has no elements.
     let counts: Vec<_> = (0..all).map(|rank| rank * count / 3).collect();
     let (total, mine, is_root) = (counts.iter().sum(), counts[rank as usize], rank == root);
     let own = block(rank, 7, mine);
@@ -138,7 +138,7 @@ fn moves_of_different_lengths(group: &Group, count: usize, root: u32) -> Result<
     group.reduce_scatter_v(&data, &mut own, &counts, ReduceOp::Sum)?;
     let first: usize = counts[..rank as usize].iter().sum();
     assert!((0..mine).all(|index| own[index].to_bits() == sum(first + index).to_bits()), "own of {counts:?}");
-    // As much for a rank as it has in `counts`: so it takes as much from each.
+    // Each rank receives its own count from every rank.
     let from_each = vec![mine; all];
     let mut data = vec![0; mine * all];
     group.all_to_all_v(&blocks(rank, &counts), &counts, &mut data, &from_each)?;
@@ -166,7 +166,7 @@ fn beside(group: &Group) -> Result<(), Error> {
     (0..size).try_for_each(|to| window.put(&[number(rank, to, 0)], to, rank.into()))?;
     window.fence()?;
     assert_eq!(window.free()?, (0..size).map(|from| number(from, rank, 0)).collect::<Vec<_>>());
-    // Members of each are on several hosts.
+    // The members of each are on several hosts.
     let half = group.split(Some(rank % 2), 0)?.expect("every rank has a color");
     let mut data = [u64::from(rank) + 1; 5000];
     half.all_reduce(&mut data, ReduceOp::Sum)?;
@@ -187,7 +187,7 @@ fn die(group: &Group) -> Result<(), Error> {
     group.all_reduce(&mut data, ReduceOp::Sum).and_then(|()| group.barrier())
 }
 
-/// A job on hosts with so many ranks each.
+/// A job on hosts with these numbers of ranks.
 fn on(hosts: &str, transport: &str, scenario: &str) -> ranks::Plan {
     let ranks = hosts.split(',').map(|ranks| ranks.parse::<u32>().unwrap()).sum();
     let plan = job(ranks, hosts, scenario).with("HOSTS", hosts);
@@ -210,7 +210,7 @@ fn messages_windows_and_groups_reach_every_rank() {
     }
 }
 
-/// On the host of one rank, and on the other one.
+/// The culprit is on the host with one rank, or on the other one.
 #[test]
 fn a_rank_that_dies_is_named_by_all_others() {
     for (culprit, transport) in [(3, "auto"), (1, "kernel")] {
@@ -231,7 +231,7 @@ fn an_algorithm_that_needs_equal_hosts_is_refused_by_name_on_every_rank() {
         assert!(said.contains("all_gather:ring") && said.contains("different numbers"), "{said}\n{state}");
         assert!(!said.contains("all_reduce:ring"), "an all-reduce forwards no blocks: {said}");
     }
-    // Those that do not forward blocks serve such hosts.
+    // Algorithms that do not forward blocks serve such hosts.
     let schedule =
         "all_reduce:bruck,all_to_all:pairwise,broadcast:chain,reduce:binomial,barrier:dissemination";
     on("2,1", "kernel", "collectives").env("SHOUTER_SCHEDULE", schedule).run().assert_success();

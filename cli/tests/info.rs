@@ -1,10 +1,10 @@
-//! `shouter info`, end to end: what a person and a program get to see.
+//! `shouter info`, end to end: its output for people and for programs.
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-/// What it says of a configuration that can be used.
+/// Its output for a valid configuration.
 fn info(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
     let output = tried(arguments, variables);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -107,7 +107,7 @@ fn a_configuration_that_cannot_be_used_is_named_and_the_rest_still_shown() {
     named(&items, "cores");
 }
 
-/// All that a job of several ranks lacks is said at once, and it is no configuration to start with.
+/// All missing settings of a job of several ranks are listed at once, as an invalid configuration.
 #[test]
 fn all_that_is_missing_is_listed_at_once() {
     let output = tried(&["--json"], &[("SHOUTER_SIZE", "2"), ("SHOUTER_RANK", "0")]);

@@ -1,6 +1,6 @@
-//! Jobs that other launchers start: Open MPI's mpirun, MPICH's mpiexec, Slurm's srun, and torchrun's variables.
+//! Jobs under other launchers: Open MPI's mpirun, MPICH's mpiexec, Slurm's srun, and torchrun's variables.
 //!
-//! What they start is this test's own executable, which plays [`rank_body`] then.
+//! They start this test's own executable, which then plays [`rank_body`].
 
 mod ranks;
 
@@ -12,10 +12,10 @@ use ranks::{end, scenario, tell};
 use shouter::{Error, ReduceOp};
 
 const RANKS: u32 = 4;
-/// How long a job may take on a busy machine.
+/// The time limit of a job on a busy machine.
 const LIMIT: Duration = Duration::from_secs(90);
 
-/// What every rank does: joins as its launcher says, and sums.
+/// The body of a rank: joins as its launcher says, and sums.
 #[test]
 fn rank_body() {
     let Some(scenario) = scenario() else { return };
@@ -35,7 +35,7 @@ fn sum() -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether a program is there; says that the test is skipped where not.
+/// Whether a program is installed; prints that the test is skipped if not.
 fn there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
@@ -45,7 +45,7 @@ fn there(program: &str) -> bool {
     there
 }
 
-/// This executable as the command of a rank, behind `inside` (the words that put it into a namespace).
+/// This executable as the command of a rank, behind `inside` (the command that enters a namespace).
 fn rank(inside: &[&str]) -> Vec<String> {
     let own = std::env::current_exe().unwrap();
     let own = [own.to_str().unwrap(), "rank_body", "--exact", "--nocapture"];
@@ -62,13 +62,13 @@ fn launcher(program: &str, scenario: &str) -> Command {
         }
     }
     command.env("SHOUTER_TEST_SCENARIO", scenario);
-    // Both launchers of MPI refuse root else; ranks that wait for a core for long are not dead.
+    // Both launchers of MPI refuse root otherwise. A rank that waits long for a core is not dead.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.env("SHOUTER_HEARTBEAT_TIMEOUT", "30s").stdin(Stdio::null());
     command
 }
 
-/// Runs it to its end, or kills it after [`LIMIT`].
+/// Runs the command to its end, or kills it after [`LIMIT`].
 fn run(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
@@ -82,7 +82,7 @@ fn run(mut command: Command) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// That each rank has told its place, `joins` times, and the sum; ranks fill hosts of `per_host`.
+/// Checks that each rank has printed its place, `joins` times, and the sum; ranks fill hosts of `per_host`.
 fn check(output: &Output, per_host: u32, joins: usize) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -98,11 +98,12 @@ fn check(output: &Output, per_host: u32, joins: usize) {
     }
 }
 
-/// Two network namespaces with a cable between them. Both have the same address on their default route, as virtual machines behind NAT do.
+/// Two network namespaces with a cable between them. Both have the same address on their default route, as virtual
+/// machines behind NAT have.
 struct TwoHosts([String; 2]);
 
 impl TwoHosts {
-    /// `None` where this user may make none.
+    /// `None` if this user cannot make them.
     fn new(test: &str) -> Option<Self> {
         let names = ["a", "b"].map(|end| format!("shl-{test}-{}-{end}", std::process::id()));
         let ip = |words: &str| {
@@ -187,7 +188,7 @@ fn ranks_of_mpich_in_two_network_namespaces_are_on_two_hosts() {
     check(&run(command), 2, 1);
 }
 
-/// `srun` on a Slurm of one machine that is there for this job alone.
+/// `srun` on a Slurm of one machine, started for this job alone.
 fn srun(scenario: &str, mpi: &str, words: Vec<String>) -> Option<Output> {
     if !["slurmctld", "slurmd", "munged", "srun"].into_iter().all(there) {
         return None;
@@ -215,7 +216,7 @@ fn ranks_of_slurm_meet_through_pmi_2_in_two_network_namespaces() {
 #[test]
 fn ranks_of_slurm_without_pmi_need_a_key_and_say_so() {
     let own = rank(&[]).join(" ");
-    // Once without a key, where every rank ends in error; then with it.
+    // First without a key, where every rank fails; then with it.
     let both = format!("{own} | grep -q 'srun --mpi=pmi2' && SHOUTER_KEY=$SHOUTER_TEST_KEY exec {own}");
     let words = ["sh", "-c", &format!("SHOUTER_TEST_KEY=0123456789abcdef0123456789abcdef; {both}")];
     let Some(output) = srun("sum", "none", words.map(str::to_owned).to_vec()) else { return };
@@ -225,7 +226,7 @@ fn ranks_of_slurm_without_pmi_need_a_key_and_say_so() {
 #[test]
 fn ranks_by_the_variables_of_torchrun_meet_with_a_key() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    // The port above must be free as well; below the range of other connections nobody takes it by chance.
+    // The port above must be free as well; below the range of other connections no process takes it by chance.
     let port = 10_000 + port % 20_000;
     let start = |rank_number: u32| {
         let words = rank(&[]);

@@ -1,4 +1,4 @@
-//! What a job says of itself: its log, the transport that it chose, its timeline, its last events.
+//! The observability of a job: its log, the chosen transport, its timeline, its last events.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use shouter::{Collective, Config, DType, Error, Group, ReduceOp, TensorSpec, Une
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let Some(scenario) = scenario() else { return };
@@ -50,7 +50,7 @@ fn rank_body() {
     }));
 }
 
-/// As the launcher says, but that the rank `BARE` names no ports.
+/// The launcher's configuration; without ports on the rank `BARE`.
 fn configured() -> Result<Config, ConfigError> {
     let builder = Builder::from_process()?;
     match parameter("BARE").is_some_and(|bare| std::env::var("SHOUTER_RANK") == Ok(bare)) {
@@ -61,7 +61,7 @@ fn configured() -> Result<Config, ConfigError> {
 
 static HEARD: AtomicUsize = AtomicUsize::new(0);
 
-/// A Rust program's own subscriber: it counts.
+/// A Rust program's own subscriber, which counts.
 struct Counting;
 
 impl Subscriber for Counting {
@@ -121,7 +121,7 @@ fn small_steps(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Some steps, a dump, and another one when the signal has come.
+/// Some steps, a dump, and another dump after the signal.
 fn dump(group: &Group) -> Result<(), Error> {
     for _ in 0..3 {
         group.all_reduce(&mut vec![1f32; 100_000], ReduceOp::Sum)?;
@@ -139,7 +139,7 @@ fn dump(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// The file that an error names.
+/// The file in an error's text.
 fn dump_of(error: &str) -> Option<PathBuf> {
     let (_, path) = error.split_once("; the last 4096 events of this rank are in ")?;
     Some(path.into())
@@ -167,10 +167,10 @@ fn train(group: &Group) -> Result<(), Error> {
     group.write_timeline(&folder.join(format!("{}.json", group.rank())))
 }
 
-/// How much later than rank 0 rank 1 starts what the queue of rank 0 waits for.
+/// The delay with which rank 1 starts the operation that the queue of rank 0 waits for.
 const LATE: Duration = Duration::from_millis(50);
 
-/// Pushed tensors, one of which is behind an operation that rank 1 starts late, and blocking calls; and the timeline of them.
+/// Pushed tensors, one of which is behind an operation that rank 1 starts late, and blocking calls; and their timeline.
 fn tracks(group: &Group) -> Result<(), Error> {
     let spec = |name: &str, count, op| TensorSpec::all_reduce(name, DType::F32, count, op);
     // Different reductions are not fused.
@@ -221,7 +221,7 @@ fn tracks(group: &Group) -> Result<(), Error> {
     group.write_timeline(&folder.join(format!("{}.json", group.rank())))
 }
 
-/// Operations with labels, and one of a registered tensor, in groups of two: on different hosts, and on one.
+/// Operations with labels, one of them of a registered tensor, in groups of two: on different hosts, and on one.
 fn labels_of_groups(group: &Group) -> Result<(), Error> {
     let across = group.split(Some(group.rank() % 2), 0)?.unwrap();
     let beside = group.split(Some(group.rank() / 2), 0)?.unwrap();
@@ -320,7 +320,7 @@ fn without_the_variable_nothing_is_said() {
     assert_eq!(logged(&state), [""; 0], "{state}");
 }
 
-/// What operations are made of, and what the network did to them, by tensor; and all ranks in one file.
+/// The timeline has the parts of operations and the events of the network, by tensor; the merged file has all ranks.
 #[test]
 fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     let folder = std::env::temp_dir().join(format!("shouter-observe-{}", std::process::id()));
@@ -359,7 +359,7 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
         for name in ["send", "receive"] {
             assert!(!of(rank, name, "head").is_empty(), "rank {rank}: no {name} of the small tensor");
             assert!(of(rank, name, "").iter().all(|event| event["args"]["peer"] == peer));
-            // Half of the tensor goes each way in a reduction, and half in what spreads the sums.
+            // Half of the tensor is sent each way in the reduction, and half in the distribution of the sums.
             let bytes: u64 =
                 of(rank, name, "trunk").iter().map(|event| event["args"]["bytes"].as_u64().unwrap()).sum();
             assert_eq!(bytes, 8 * (4 << 20), "rank {rank}: {name}");
@@ -378,7 +378,7 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
         }
         assert!(!of(rank, "damaged", "").is_empty(), "rank {rank}: no damage though bits were flipped");
     }
-    // Ranks that lead no host have no wire.
+    // Ranks that are not leaders have no track `wire`.
     for rank in [1, 3] {
         assert!(of(rank, "send", "").is_empty() && !of(rank, "copy", "trunk").is_empty());
         let is_on =
@@ -395,7 +395,7 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
 
 /// A span of a merged timeline.
 struct Span<'a> {
-    /// Without the number of those that overlap.
+    /// The track's name without the number for overlapping spans.
     track: &'a str,
     rank: u64,
     name: &'a str,
@@ -405,7 +405,7 @@ struct Span<'a> {
     end: f64,
 }
 
-/// All of a file.
+/// All spans of a file.
 fn spans(trace: &Value) -> Vec<Span<'_>> {
     let events = || trace["traceEvents"].as_array().unwrap().iter();
     let place = |event: &Value| (event["pid"].as_u64().unwrap(), event["tid"].as_u64().unwrap());
@@ -447,7 +447,7 @@ fn merged_tracks(folder: &Folder, hosts: u32, args: &[&str]) -> Value {
     trace(&path("all.json"))
 }
 
-/// In microseconds: what a sum of two times may be off.
+/// The largest rounding error of a sum of two times, in microseconds.
 const ROUNDED: f64 = 0.01;
 
 #[test]
@@ -475,7 +475,7 @@ fn what_tensors_wait_for_is_on_tracks_of_its_own() {
             let around = calls.iter().find(|call| {
                 (call.tensor, call.step) == (span.tensor, span.step)
                     && call.start <= span.start + ROUNDED
-                    // Who waits goes on after the end.
+                    // A waiting call may end later than the operation.
                     && (span.track == "wait" || span.track == "engine" || span.end <= call.end + ROUNDED)
             });
             assert!(around.is_some(), "rank {rank}: {} of {} at {}", span.track, span.name, span.start);
@@ -495,7 +495,7 @@ fn what_tensors_wait_for_is_on_tracks_of_its_own() {
         let wait = one("wait", "loss");
         assert_eq!((wait.start, wait.end), (call.start, call.end));
     }
-    // What rank 0 has pushed is behind an operation that its peer starts later.
+    // The tensor pushed by rank 0 is behind an operation that its peer starts later.
     let late = LATE.as_micros() as f64;
     let (of, lasted) = (
         |track, name| spans.iter().find(move |span| (span.rank, span.track, span.name) == (0, track, name)),
@@ -556,7 +556,7 @@ fn operations_of_groups_of_some_ranks_have_their_labels() {
                 );
             }
         }
-        // What a registration exchanges has the label, too.
+        // The exchange of a registration has the label as well.
         let labelled: BTreeSet<_> = numbers.values().copied().collect();
         assert_eq!(labelled, peers.keys().copied().collect(), "{numbers:?}");
         for event in named(&dump, "first fragment sent") {
@@ -600,7 +600,7 @@ fn named<'a>(trace: &'a Value, name: &str) -> Vec<&'a Value> {
     trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["name"] == name).collect()
 }
 
-/// Every survivor writes its last events, its error says where, and they show the operation and the culprit.
+/// Every survivor writes its last events. Its error names the file, and the events show the operation and the culprit.
 #[test]
 fn the_error_of_a_group_names_a_file_with_the_last_events() {
     for (ranks, hosts, victim, scenario) in [(3, 1, 1, "steps"), (3, 1, 2, "small steps"), (4, 2, 2, "steps")]
@@ -625,7 +625,7 @@ fn the_error_of_a_group_names_a_file_with_the_last_events() {
             let [failed] = failed[..] else { panic!("{failed:?}\n{state}") };
             let bytes = if scenario == "steps" { 4 << 20 } else { 32 };
             assert_eq!(failed["args"]["culprit"], victim, "{failed}\n{state}");
-            // A small operation may fail as it starts.
+            // A small operation may fail at its start.
             assert!(failed["args"]["bytes"] == bytes || failed["dur"] == Value::Null, "{failed}\n{state}");
             if scenario == "steps" {
                 let ended = named(&trace, "group ended");
@@ -680,7 +680,7 @@ fn dumps_are_written_on_request_and_on_a_signal_which_others_may_use_too() {
             assert_eq!(trace["otherData"]["cause"], cause, "{state}");
             assert_eq!(named(&trace, "operation").len(), 3, "{state}");
         }
-        // The program's own handler was called each time, and is still there after the group.
+        // The program's own handler was called each time, and still exists after the group.
         assert!(rank.told.contains(&"signals 2".into()), "{state}");
     }
     assert_eq!(folder.files(), 4, "a group that ends in good order writes nothing");

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use ranks::{ARGUMENT, CLOSED, DEADLINE, PEER_FAILED, job, join, names_only, parameter, play, run_all, tell};
 use shouter::{Error, Exchange, Group, Source, Tag};
 
-/// Longer than anything takes.
+/// A time limit that no wait reaches.
 const PATIENCE: Duration = Duration::from_secs(50);
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: &[(&str, ranks::Play)] = &[
@@ -40,7 +40,7 @@ fn neighbours(group: &Group) -> (u32, u32) {
     ((group.rank() + size - 1) % size, (group.rank() + 1) % size)
 }
 
-/// What rank `from` sends in round `round`.
+/// The elements that rank `from` sends in round `round`.
 fn element(from: u32, round: usize, index: usize) -> u32 {
     from.wrapping_mul(0x9e37_79b9) ^ (round as u32) << 20 ^ index as u32
 }
@@ -49,8 +49,8 @@ fn elements(from: u32, round: usize, count: usize) -> Vec<u32> {
     (0..count).map(|index| element(from, round, index)).collect()
 }
 
-/// Every rank sends to the next one first, and receives then: small messages wait for their receives. Large ones go the other way round
-/// on one rank.
+/// Every rank sends to the next one first, then receives: small messages wait for their receives. For large ones one
+/// rank receives first.
 fn ring(group: &Group) -> Result<(), Error> {
     let (left, right) = neighbours(group);
     for (round, count) in [0, 1, 2, 63, 1000, 4096, 5000, 100_003, 1 << 20].into_iter().enumerate() {
@@ -58,7 +58,7 @@ fn ring(group: &Group) -> Result<(), Error> {
         let mut into = vec![0u32; count + 1];
         let waits = count * 4 > 16 << 10;
         if waits && group.size() == 1 {
-            // It would wait for itself.
+            // The rank would wait for itself.
             into[..count].copy_from_slice(&own);
         } else if waits && group.rank() == 0 {
             let status = group.receive(&mut into, left, 3)?;
@@ -105,7 +105,7 @@ fn any(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// All ranks send large messages to all, in an order of their own.
+/// All ranks send large messages to all, each in its own order.
 fn crossing(group: &Group) -> Result<(), Error> {
     let (rank, size) = (group.rank(), group.size());
     for round in 0..3 {
@@ -127,7 +127,7 @@ fn crossing(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Tags choose, and messages with one tag keep their order.
+/// Receives select by tag, and messages with one tag keep their order.
 fn order(group: &Group) -> Result<(), Error> {
     let (left, right) = neighbours(group);
     for i in 0..200u32 {
@@ -143,8 +143,8 @@ fn order(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Small messages, one by one and in bursts that rings have to go around for, to both neighbours at once: in the group of all, and in one
-/// of its ranks the other way round.
+/// Small messages, one by one and in bursts that wrap rings around, to both neighbours at once: in the group of all,
+/// and in a group with the reverse order.
 fn small(group: &Group) -> Result<(), Error> {
     let reversed: Vec<u32> = (0..group.size()).rev().collect();
     let other = group.group(&reversed)?;
@@ -174,8 +174,8 @@ fn small(group: &Group) -> Result<(), Error> {
     other.finalize()
 }
 
-/// Started messages: cancelled, waited for with a time-out, dropped, from any rank, on other threads, hundreds at once; told of by callbacks,
-/// futures and a descriptor.
+/// Started messages: cancelled, waited for with a time-out, dropped, from any rank, on other threads, hundreds at once;
+/// completed through callbacks, futures and a descriptor.
 fn started(group: &Group) -> Result<(), Error> {
     let (left, right) = neighbours(group);
     let mut into = [[0u64; 4]; 2];
@@ -208,7 +208,7 @@ fn started(group: &Group) -> Result<(), Error> {
     assert_eq!(into[0][..], left_sends);
     sending.wait(Some(PATIENCE))?;
     assert_eq!(sending.statuses()[0].rank, right);
-    // What another thread waits for this one sends.
+    // This thread sends the message that another thread waits for.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| also.wait(Some(PATIENCE)));
         group.send(&own, right, 2)?;
@@ -222,7 +222,8 @@ fn started(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// Large sends before their receives on every rank, which would wait for each other if a start waited; each pair as one operation, too.
+/// Large sends before their receives on every rank, which would wait for each other if a start waited; each pair also
+/// as one operation.
 fn in_any_order(group: &Group) -> Result<(), Error> {
     const MESSAGES: usize = 100;
     let (left, right) = neighbours(group);
@@ -235,7 +236,7 @@ fn in_any_order(group: &Group) -> Result<(), Error> {
         sends.collect::<Result<Vec<_>, _>>()?
     };
     let of_left = |at: usize, theirs: &[u32]| theirs.iter().all(|x| *x == left + at as u32);
-    // The last comes first.
+    // The last one first.
     for (tag, theirs) in theirs.iter_mut().enumerate().rev() {
         // SAFETY: as above.
         works.push(unsafe { group.start_message(Exchange::receive(theirs, left, tag as u32)) }?);
@@ -259,7 +260,7 @@ fn in_any_order(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Rank 1 receives too little, and another type; both ranks learn of it, and the group goes on.
+/// Rank 1 receives too little, and another type; both ranks get an error, and the group goes on.
 fn wrong(group: &Group) -> Result<(), Error> {
     let large = vec![1f32; 100_000];
     let mismatch = |error: Error, other: u32| {
@@ -270,11 +271,11 @@ fn wrong(group: &Group) -> Result<(), Error> {
         0 => {
             let text = mismatch(group.send(&large, 1, 5).unwrap_err(), 1);
             assert!(text.contains("100000 x f32") && text.contains("up to 10 x f32"), "{text}");
-            // A small one, sent so that its own error tells.
+            // A small one, sent synchronously, so that the send itself fails.
             let ended = group.batch(&mut [Exchange::send(&[1f32; 20], 1, 5).synchronous()]).remove(0);
             let text = mismatch(ended.unwrap_err(), 1);
             assert!(text.contains("20 x f32") && text.contains("up to 10 x f32"), "{text}");
-            // Sent as usual it ends at once; the next call hears of it.
+            // A standard send ends at once; a later call gets the error.
             group.send(&[1f32; 20], 1, 6)?;
             group.barrier()?;
             let until = Instant::now() + Duration::from_secs(10);
@@ -300,7 +301,7 @@ fn wrong(group: &Group) -> Result<(), Error> {
             let error = group.receive(&mut [0i32; 20], 0, 6).unwrap_err();
             mismatch(error, 0);
             group.barrier()?;
-            // As many as have come before the error did.
+            // Receives the messages that have arrived before the error.
             while group.receive(&mut [0u8], 0, Tag::Any)?.tag == 7 {}
         }
         _ => group.barrier()?,
@@ -326,7 +327,7 @@ fn arguments(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// Rank 0 sends what nobody receives, and rank 1 receives what nobody sends.
+/// Rank 0 sends a message without a receive, and rank 1 receives one without a send.
 fn nobody(group: &Group) -> Result<(), Error> {
     let large = vec![1f32; 100_000];
     let error = match group.rank() {
@@ -336,7 +337,7 @@ fn nobody(group: &Group) -> Result<(), Error> {
     let (pair, tag) = ("from rank 0 to rank 1", if group.rank() == 0 { "tag 1234" } else { "tag 4321" });
     let text = error.to_string();
     assert!(matches!(error, Error::Deadline { .. }) && text.contains(pair) && text.contains(tag), "{text}");
-    // The group lives on, and the message is gone.
+    // The group goes on, and the message is gone.
     group.barrier()?;
     let (left, right) = neighbours(group);
     group.send_receive((&[7u8], right), (&mut [0u8], left), 1234).map(drop)
@@ -348,7 +349,7 @@ fn die(group: &Group) -> Result<(), Error> {
     group.barrier()?;
     if group.rank() == last {
         tell("dying");
-        // While the others wait, as a rule.
+        // Usually while the others wait.
         std::thread::sleep(Duration::from_millis(200));
         std::process::abort();
     }
@@ -366,7 +367,7 @@ fn leave(group: &Group) -> Result<(), Error> {
     let last = group.size() - 1;
     group.barrier()?;
     if group.rank() == last {
-        // Dropped, and not finalised: what it has sent arrives.
+        // The group is dropped, not finalised: sent messages still arrive.
         return group.send(&[9u8], 0, 1);
     }
     if group.rank() == 0 {
@@ -411,13 +412,13 @@ const PLACES: [(u32, u32, &str); 7] = [
     (6, 3, "auto"),
 ];
 
-/// Without DPDK hosts have the kernel's sockets alone.
+/// Without DPDK hosts have only the kernel's sockets.
 fn over(plan: ranks::Plan, hosts: u32, transport: &str) -> ranks::Plan {
     let has_ports = cfg!(feature = "dpdk") || hosts == 1;
     plan.env("SHOUTER_TRANSPORT", if has_ports { transport } else { "kernel" })
 }
 
-/// A job over whatever there is.
+/// A job over the available transport.
 fn usual(ranks: u32, hosts: u32, scenario: &str) -> ranks::Plan {
     over(job(ranks, hosts, scenario), hosts, "auto")
 }

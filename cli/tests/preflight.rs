@@ -1,5 +1,5 @@
-//! What a wrong network is called when a job joins: two ranks, each in a network namespace of its own, with one interface for
-//! the rendezvous and one for the data network, on two bridges between them.
+//! The errors of a wrong network when a job joins: two ranks, each in a network namespace of its own, with one
+//! interface for the rendezvous and one for the data network, on two bridges between them.
 
 #![cfg(feature = "dpdk")]
 
@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use ranks::{end, join, parameter, scenario};
 use shouter::ReduceOp;
 
-/// Names the test whose network this process is to be.
+/// The variable that names the test for whose network this process was started.
 const NETWORK: &str = "SHOUTER_TEST_NETWORK";
 
-/// What a join may take when something is wrong: three seconds for the way to the peers, and time for a busy machine.
+/// The time limit of a join in a wrong network: three seconds for the paths, and a margin for a busy machine.
 const TOLD: Duration = Duration::from_secs(8);
 
-/// Bytes on the data network of each rank's interface.
+/// The MTU of each rank's interface on the data network, in bytes.
 const MTU: u32 = 9000;
 
 /// The command line by which the switch drops some of the packets that it forwards.
@@ -46,7 +46,7 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     if scenario().is_none() {
@@ -77,7 +77,7 @@ fn rank_body() {
     }))
 }
 
-/// The network of a job, and what is wrong with it.
+/// The network of a job, and its fault.
 struct Network {
     transport: &'static str,
     /// The MTU of the ranks' interfaces, and of the switch between them.
@@ -86,7 +86,7 @@ struct Network {
     addresses: [&'static str; 2],
     /// An address of rank 1's kernel on the data network.
     kernel: Option<&'static str>,
-    /// A command line for the namespace of the switch, once everything is there.
+    /// A command line for the namespace of the switch, after everything is set up.
     spoil: Option<&'static str>,
 }
 
@@ -98,7 +98,7 @@ impl Default for Network {
 }
 
 impl Network {
-    /// What the ranks print when they run `test` in it; `None` where there can be no such network.
+    /// The ranks' output when they run `test` in this network; `None` if it cannot be made.
     fn run(&self, test: &str) -> Option<[String; 2]> {
         let in_namespace = |program: &Path| {
             let mut command = Command::new("unshare");
@@ -186,7 +186,7 @@ impl Network {
     }
 }
 
-/// Every rank fails in time, and says all of `words`.
+/// Checks that every rank fails in time, with all of `words` in its error.
 fn assert_told(said: Option<[String; 2]>, words: &[&str]) {
     for said in said.into_iter().flatten() {
         for word in words {
@@ -207,7 +207,7 @@ fn an_interface_with_a_smaller_mtu_than_configured_is_used_with_its_own() {
     }
 }
 
-/// What is said where packets of 1500 bytes pass the switch, and longer ones do not.
+/// The error where packets of 1500 bytes pass the switch, and longer ones do not.
 const SHORT: &str = "MTU: packets of 9000 bytes do not get through, and those of 1500 do";
 
 #[test]

@@ -1,4 +1,4 @@
-//! `shouter run`, end to end: real processes, seen from outside.
+//! `shouter run`, end to end: real processes, observed from outside.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ fn lines(bytes: &[u8]) -> Vec<String> {
     lines
 }
 
-/// Whether a process runs: it is there and no zombie.
+/// Whether a process runs, and is no zombie.
 fn runs(pid: u32) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(pid.to_string()).join("stat"));
     stat.is_ok_and(|stat| !stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z')))
@@ -145,7 +145,7 @@ fn the_first_rank_of_each_host_gets_the_links_and_the_faults() {
     assert!(lines[1].ends_with(" none") && lines[3].ends_with(" none"), "{lines:?}");
 }
 
-/// Every link is a network of its own; before, three hosts could not even start. The bench checks each result.
+/// Every link is a network of its own; without that, three hosts could not even start. The bench checks each result.
 #[test]
 fn three_and_four_hosts_reduce_over_a_link_for_each_pair() {
     let home = Home::new("mesh");
@@ -164,7 +164,7 @@ fn three_and_four_hosts_reduce_over_a_link_for_each_pair() {
     }
 }
 
-/// The bench checks every element of each result; a barrier that a rank leaves too early fails it, too.
+/// The bench checks every element of each result, and fails if a rank leaves a barrier too early.
 #[test]
 fn every_collective_is_measured_on_one_host_and_on_several() {
     let home = Home::new("collectives");
@@ -201,7 +201,7 @@ fn every_collective_is_measured_on_one_host_and_on_several() {
     }
 }
 
-/// What a peer lacks does not end the bench.
+/// A collective that a peer lacks does not end the bench.
 #[test]
 fn a_collective_that_a_peer_lacks_is_said_to_be_unavailable() {
     let home = Home::new("unavailable");
@@ -216,7 +216,7 @@ fn a_collective_that_a_peer_lacks_is_said_to_be_unavailable() {
     assert_eq!(lines(&output.stdout).len(), 1);
 }
 
-/// Hosts that the kernel's sockets join have no links, and the ranks need no DPDK.
+/// Hosts that are joined by the kernel's sockets have no links, and the ranks need no DPDK.
 #[test]
 fn three_hosts_reduce_over_the_kernels_sockets() {
     let home = Home::new("sockets");
@@ -323,13 +323,13 @@ fn a_job_gets_a_session_of_its_own_only_from_a_terminal() {
     assert_ne!(launcher, rank);
 }
 
-/// The processes that a process has started, as the kernel lists them.
+/// The children of a process, as listed by the kernel.
 fn children(pid: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
     list.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
-/// Ranks as a trainer's wrapper starts them: each prints two processes, of which one has left its rank's group.
+/// Ranks as started by a trainer's wrapper: each prints two processes, of which one has left its rank's group.
 const WRAPPED: &str = "setsid sh -c 'echo $$; exec sleep 600' & sh -c 'echo $$; exec sleep 600'; :";
 
 #[test]
@@ -374,14 +374,14 @@ fn what_has_left_its_ranks_group_ends_with_the_job() {
     }
 }
 
-/// DPDK makes a directory where an ordinary user's things lie for as long as a program runs.
+/// DPDK makes a directory in an ordinary user's runtime folder for as long as a program runs.
 #[cfg(feature = "dpdk")]
 #[test]
 fn an_ordinary_users_job_leaves_nothing_behind_and_a_second_user_can_run() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
 
-    /// nobody, and one more that has no entry anywhere.
+    /// nobody, and another one without an entry anywhere.
     const USERS: [u32; 2] = [65_534, 64_321];
     let home = Home::new("user");
     let is_root = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap()) == 0;
@@ -419,7 +419,7 @@ fn an_ordinary_users_job_leaves_nothing_behind_and_a_second_user_can_run() {
     job(USERS[0]);
     assert_eq!(std::fs::read_dir(&shared).unwrap().count(), 0, "something is left behind");
     if is_root {
-        // Another program of the first user has it now.
+        // The directory is now in use by another program of the first user.
         let theirs = shared.join("dpdk");
         std::fs::create_dir(&theirs).unwrap();
         std::fs::write(theirs.join("in use"), "").unwrap();

@@ -13,7 +13,7 @@ use shouter::{
 /// Elements of a tensor.
 const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: &[(&str, ranks::Play)] =
@@ -21,7 +21,7 @@ fn rank_body() {
     play(plays, join);
 }
 
-/// What rank `from` has at `index`, small enough that sums of halves are exact.
+/// Rank `from`'s element at `index`, small enough that sums of halves are exact.
 fn given(from: u32, index: usize) -> f32 {
     ((index * 7 + from as usize * 13) % 19) as f32
 }
@@ -36,7 +36,7 @@ fn sum(group: &Group, ranks: u32, index: usize) -> f32 {
     (0..ranks).map(|rank| given(rank, index) * factor(group, rank).unwrap_or(1.0) as f32).sum()
 }
 
-/// Ranks with a factor, beside one without, started and called.
+/// Ranks with a factor and one without, started and called.
 fn premul(group: &Group) -> Result<(), Error> {
     use Collective::{AllReduce, ExScan, Reduce, ReduceScatter, Scan};
     let (me, n) = (group.rank(), group.size());
@@ -120,7 +120,7 @@ fn blocks(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// A rank that gives what cannot be hears it at once, and the others name it when it has gone.
+/// A rank with invalid arguments gets an error at once, and the others name it after its end.
 fn wrong(group: &Group) -> Result<(), Error> {
     let mut data = vec![0i32; 100];
     if group.rank() == 0 {
@@ -129,7 +129,7 @@ fn wrong(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// A rank dies before it takes part: the blocks of the others stay as they were.
+/// A rank dies before it takes part: the blocks of the others do not change.
 fn die(group: &Group) -> Result<(), Error> {
     group.barrier()?;
     if group.rank() == 1 {
@@ -143,14 +143,15 @@ fn die(group: &Group) -> Result<(), Error> {
     result
 }
 
-/// A range of addresses of more than 2^32 bytes over little memory: a piece that is mapped again and again, and an end of its own.
+/// A range of addresses of more than 2^32 bytes over little memory: a piece that is mapped again and again, and a
+/// separate end.
 struct Sparse {
     base: *mut u8,
     bytes: usize,
 }
 
 impl Sparse {
-    /// Bytes that are repeated.
+    /// Bytes of the repeated piece.
     const PIECE: usize = 64 << 20;
     /// Pieces: one more than 2^32 bytes.
     const PIECES: usize = (1 << 32) / Self::PIECE + 1;
@@ -201,7 +202,7 @@ impl Sparse {
     }
 }
 
-/// What rank `from` has in the piece and in the end.
+/// The elements of rank `from` in the piece and in the end.
 fn sparse(from: u32, part: usize, index: usize) -> u32 {
     (index as u32).wrapping_mul(2_654_435_761).wrapping_add(from * 77 + part as u32)
 }

@@ -1,5 +1,5 @@
-//! Collectives with a count for each rank, between real processes: zero and large counts, in place and apart, from every root, over every
-//! transport, against their definition; and counts that ranks do not agree on.
+//! Collectives with a count for each rank, between real processes, against their definition: zero and large counts, in
+//! place and apart, from every root, over every transport; and counts on which ranks disagree.
 
 #![allow(unsafe_code)]
 
@@ -19,13 +19,13 @@ const COLLECTIVES: [Collective; 5] = [
     Collective::AllToAllV,
 ];
 
-/// What lies beside an output.
+/// The bytes beside an output.
 const GUARD: u8 = 0xa5;
 
-/// The most elements of a block.
+/// The largest counts of a block.
 const MOST: [usize; 4] = [0, 3, 300, 30_011];
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: &[(&str, Play)] = &[
@@ -42,7 +42,7 @@ fn rank_body() {
     play(plays, join);
 }
 
-/// One rank's part, and what it must end with.
+/// One rank's part, and its expected output.
 struct Case {
     collective: Collective,
     given: Vec<usize>,
@@ -52,7 +52,7 @@ struct Case {
     root: u32,
     input: Vec<u8>,
     output: Vec<u8>,
-    /// Where both begin in one buffer, if they can be in place.
+    /// The offsets of both in one buffer, if they can be in place.
     at: Option<(usize, usize)>,
 }
 
@@ -126,7 +126,7 @@ impl Case {
         Ok(())
     }
 
-    /// The same with memory on a GPU.
+    /// Runs it with memory on a GPU.
     #[cfg(feature = "cuda")]
     fn run_on_gpu(
         &self,
@@ -163,7 +163,7 @@ impl Case {
         }
     }
 
-    /// Starts it, apart.
+    /// Starts it with separate buffers.
     fn start(&self, group: &Group, result: &mut [u8]) -> Result<Work, Error> {
         let &Self { collective, ref given, ref taken, dtype, op, root, .. } = self;
         let (input, output) = (self.input.as_ptr(), result.as_mut_ptr());
@@ -173,7 +173,7 @@ impl Case {
     }
 }
 
-/// Counts up to `most`, many of them zero; of pairs, sometimes as much there as back.
+/// Counts up to `most`, many of them zero; of pairs, sometimes the same in both directions.
 fn counts(rng: &mut SmallRng, ranks: usize, pairs: bool, most: usize) -> Vec<usize> {
     let mut one = || if rng.random_bool(0.3) { 0 } else { rng.random_range(0..=most) };
     let mut counts: Vec<_> = (0..if pairs { ranks * ranks } else { ranks }).map(|_| one()).collect();
@@ -185,10 +185,10 @@ fn counts(rng: &mut SmallRng, ranks: usize, pairs: bool, most: usize) -> Vec<usi
     counts
 }
 
-/// Every collective with some types and all reductions, ranks in place or not as they like.
+/// Every collective with some types and all reductions; each rank chooses at random whether it runs in place.
 fn all(group: &Group) -> Result<(), Error> {
     let mut root = 0;
-    // The counts are the same on all ranks; where inputs lie is each rank's own choice.
+    // The counts are the same on all ranks; the places of inputs are each rank's own choice.
     let (mut shared, mut own) = (SmallRng::seed_from_u64(1), SmallRng::seed_from_u64(group.rank().into()));
     for most in MOST {
         for collective in COLLECTIVES {
@@ -206,7 +206,7 @@ fn all(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Every collective with tensors on GPUs on some ranks, each in place or not as it likes.
+/// Every collective with tensors on GPUs on some ranks; each chooses whether it runs in place.
 #[cfg(feature = "cuda")]
 fn gpus(group: &Group) -> Result<(), Error> {
     let ranks = group.size() as usize;
@@ -244,14 +244,14 @@ fn on_gpus_blocks_are_moved_as_on_hosts() {
     }
 }
 
-/// Groups of some ranks are tried with either.
+/// The parameter `STARTED`, by the number of ranks, so that groups of some ranks run both ways.
 #[cfg(feature = "cuda")]
 fn started_of(ranks: u32) -> u32 {
     ranks % 2
 }
 
-/// Many under way at once, between others that are started and called, in the group of all and in one of other numbers; ended on another thread,
-/// and told of.
+/// Many operations in progress at once, between others that are started and called, in the group of all and in one with
+/// other numbers; completed on another thread and through notifications.
 fn started(group: &Group) -> Result<(), Error> {
     let turned = group.group(&(0..group.size()).rev().collect::<Vec<_>>())?;
     for group in [group, &turned] {
@@ -304,7 +304,7 @@ fn started(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// The safe functions, and what they refuse before anything is sent.
+/// The safe functions, and the calls that they refuse before anything is sent.
 fn safe(group: &Group) -> Result<(), Error> {
     let (ranks, me) = (group.size() as usize, group.rank() as usize);
     // Rank r has r elements.
@@ -327,7 +327,7 @@ fn safe(group: &Group) -> Result<(), Error> {
     let mut own = vec![0; me];
     group.reduce_scatter_v(&staircase, &mut own, &counts, ReduceOp::Sum)?;
     assert!(own.iter().all(|&sum| sum == (me * ranks) as u32));
-    // As many as the other's number, plus one: what is taken is this rank's number, plus one, from each.
+    // Each rank gets its own number plus one from every rank.
     let (given, taken): (Vec<_>, Vec<_>) = ((1..=ranks).collect(), vec![me + 1; ranks]);
     let mut output = vec![0; ranks * (me + 1)];
     group.all_to_all_v(&vec![me as i64; given.iter().sum()], &given, &mut output, &taken)?;
@@ -346,7 +346,7 @@ fn safe(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// The culprit has other counts than the others: every rank is told both views.
+/// The culprit has other counts than the others: every rank gets an error with both views.
 fn mismatch(group: &Group) -> Result<(), Error> {
     let number = |name| parameter(name).unwrap().parse::<usize>().unwrap();
     let (collective, culprit) = (COLLECTIVES[number("COLLECTIVE")], number("CULPRIT"));
@@ -356,7 +356,7 @@ fn mismatch(group: &Group) -> Result<(), Error> {
     let mut counts = vec![most; if pairs { ranks * ranks } else { ranks }];
     if me == culprit {
         match parameter("HOW").as_deref() {
-            // What it takes from another; and what it has of its own, or knows of another.
+            // The culprit's own view of its receive; or of its send, or of another rank.
             Some("takes") => counts[other * ranks + me] += 2,
             _ if pairs => counts[me * ranks + other] += 2,
             Some("shifted") => (counts[other], counts[(other + 1) % ranks]) = (most + 1, most - 1),
@@ -370,7 +370,7 @@ fn mismatch(group: &Group) -> Result<(), Error> {
         tell(format_args!("went on {}", group.barrier().is_ok()));
         return result;
     }
-    // Who has its part may be through.
+    // A rank that has its part may already have returned.
     result.and_then(|()| group.barrier())
 }
 
@@ -382,7 +382,7 @@ fn die(group: &Group) -> Result<(), Error> {
     let counts: Vec<_> = (0..ranks * pairs).map(|index| 1000 * (1 + index as usize % 3)).collect();
     let case = case(group, collective, &counts, DType::F32, ReduceOp::Sum, (culprit as u32 + 1) % ranks);
     group.barrier()?;
-    // A barrier that has ended here may not have ended elsewhere: it is killed when all have said so.
+    // A barrier that has ended here may not have ended elsewhere: the rank is killed after all have reported.
     tell("begun");
     if group.rank() as usize == culprit {
         std::thread::sleep(ranks::LIMIT);
@@ -438,7 +438,7 @@ fn counts_that_differ_are_named_on_every_rank_whoever_is_the_culprit() {
         for (index, collective) in COLLECTIVES.into_iter().enumerate() {
             for culprit in 0..ranks {
                 let (most, other) = ([7, 3000][(culprit % 2) as usize], (culprit + 1) % ranks);
-                // What the error says, by how the culprit differs.
+                // The text of the error, by the culprit's difference.
                 let (how, of, said) = match collective {
                     Collective::AllToAllV if culprit == 0 => {
                         let sends = format!("rank {other} sends {most} elements to rank {culprit}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ranks::{CLOSED, PEER_FAILED, job, join, names_only, parameter, play, run_all, tell};
 use shouter::{AccessCall, Action, DType, Error, Group, ReduceOp, Update};
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: &[(&str, ranks::Play)] = &[
@@ -31,7 +31,7 @@ fn rank_body() {
     play(plays, join);
 }
 
-/// What rank `from` writes to rank `to`.
+/// The elements that rank `from` writes to rank `to`.
 fn element(from: u32, to: u32, index: usize) -> u64 {
     u64::from(from.wrapping_mul(0x9e37_79b9) ^ to << 8) << 20 ^ index as u64
 }
@@ -39,7 +39,7 @@ fn element(from: u32, to: u32, index: usize) -> u64 {
 /// Elements of each rank's part that belong to one origin.
 const OWN: usize = 40_000;
 
-/// Every rank writes to every rank, also to itself, and reads it back from there; parts have different lengths.
+/// Every rank writes to every rank, itself included, and reads it back from there; parts have different lengths.
 fn exchange(group: &Group) -> Result<(), Error> {
     let (rank, size) = (group.rank(), group.size());
     let len = OWN * size as usize + 10 * rank as usize;
@@ -78,7 +78,7 @@ fn exchange(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// All ranks take tickets of one counter: each is given once, and a rank's grow.
+/// All ranks take tickets of one counter: each ticket is given once, and a rank's tickets grow.
 fn tickets(group: &Group) -> Result<(), Error> {
     const EACH: usize = 200;
     let window = group.window(vec![0u64; 2])?;
@@ -88,7 +88,7 @@ fn tickets(group: &Group) -> Result<(), Error> {
         let mut ticket = [0u64];
         window.fetch_and_op(&[1], &mut ticket, home, 0, ReduceOp::Sum)?;
         mine.push(ticket[0]);
-        // The other element grows by comparing and swapping.
+        // The other element grows by compare-and-swap.
         let mut expected = 0;
         loop {
             let before = window.compare_and_swap(expected, expected + 1, home, 1)?;
@@ -200,7 +200,7 @@ fn started(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// The last rank computes; the others' accesses to it end meanwhile.
+/// The last rank computes; the others' accesses to its part end meanwhile.
 fn computing(group: &Group) -> Result<(), Error> {
     let last = group.size() - 1;
     let window = group.window(vec![0u64; 4])?;
@@ -223,7 +223,7 @@ fn computing(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// What cannot be asked for is refused where it is asked, and the group goes on.
+/// Invalid calls are refused at once, and the group goes on.
 fn wrong(group: &Group) -> Result<(), Error> {
     let window = group.window(vec![0f32; 10 + group.rank() as usize])?;
     let mut into = [0f32; 11];
@@ -281,7 +281,7 @@ fn differ(group: &Group) -> Result<(), Error> {
     assert!(matches!(&error, Error::Mismatch { rank: Some(rank), .. } if *rank == other), "{error}");
     let text = error.to_string();
     assert!(text.contains("elements of f64") && text.contains("elements of u32"), "{text}");
-    // The group lives on, and windows go on with the same numbers.
+    // The group goes on, with the same numbers of windows.
     let window = group.window(vec![0u8; 1])?;
     window.put(&[1], 0, 0)?;
     window.free().map(drop)
@@ -300,7 +300,7 @@ fn dropped(group: &Group) -> Result<(), Error> {
     let text = error.to_string();
     assert!(matches!(error, Error::Mismatch { rank: Some(0), .. }), "{text}");
     assert!(text.contains("of window 0 of rank 0: rank 0 says that it has freed the window"), "{text}");
-    // Others' parts are there.
+    // The parts of others still exist.
     window.put(&data, group.rank(), 0)?;
     window.flush(None)?;
     group.barrier()
@@ -327,7 +327,7 @@ fn late(group: &Group) -> Result<(), Error> {
         // The barrier of `free` has the same deadline.
         std::thread::sleep(Duration::from_secs(2));
     }
-    // The group lives on.
+    // The group goes on.
     let mut into = [0u64];
     window.get(&mut into, last, 0)?;
     window.free().map(drop)
@@ -411,13 +411,13 @@ const PLACES: [(u32, u32, &str); 7] = [
     (6, 3, "auto"),
 ];
 
-/// Without DPDK hosts have the kernel's sockets alone.
+/// Without DPDK hosts have only the kernel's sockets.
 fn over(plan: ranks::Plan, hosts: u32, transport: &str) -> ranks::Plan {
     let has_ports = cfg!(feature = "dpdk") || hosts == 1;
     plan.env("SHOUTER_TRANSPORT", if has_ports { transport } else { "kernel" })
 }
 
-/// A job over whatever there is.
+/// A job over the available transport.
 fn usual(ranks: u32, hosts: u32, scenario: &str) -> ranks::Plan {
     over(job(ranks, hosts, scenario), hosts, "auto")
 }

@@ -1,5 +1,5 @@
-//! Operations that are started and waited for later, between real processes: every collective, many at once, in any order and from any
-//! thread, and what their handles say when a rank dies, or runs something else.
+//! Operations that are started and waited for later, between real processes: every collective, many at once, in any
+//! order and from any thread, and the results of their handles when a rank dies, or runs another operation.
 
 #![allow(unsafe_code)]
 
@@ -18,10 +18,10 @@ use shouter::{Collective, CollectiveCall, DType, Error, Group, Lending, ReduceOp
 /// Elements of a tensor, or of a rank's block: the small path of calls within a host, one message, several chunks.
 const COUNTS: [usize; 4] = [0, 7, 1000, 60_007];
 
-/// Longer than anything takes.
+/// A time limit that no wait reaches.
 const PATIENCE: Duration = Duration::from_secs(50);
 
-/// Not a test of its own: what a rank runs.
+/// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: &[(&str, ranks::Play)] = &[
@@ -37,12 +37,12 @@ fn rank_body() {
     play(plays, join);
 }
 
-/// What rank `from` gives at `index`.
+/// The element of rank `from` at `index`.
 fn given(from: u32, index: usize) -> i64 {
     i64::from(from + 1) * 1_000_003 + index as i64
 }
 
-/// The memory of one rank's part of an operation, and what its output must be.
+/// The memory of one rank's part of an operation, and its expected output.
 struct Case {
     collective: Collective,
     count: usize,
@@ -116,7 +116,7 @@ fn cases(group: &Group) -> Vec<Case> {
         .collect()
 }
 
-/// Waits in another order than all was started in, half of it on another thread, and each one twice.
+/// Waits in another order than that of the starts, half of the handles on another thread, and each one twice.
 fn wait_all(group: &Group, works: &[Work]) -> Result<(), Error> {
     let others = works.to_vec();
     let rank = group.rank() as usize;
@@ -132,7 +132,7 @@ fn wait_all(group: &Group, works: &[Work]) -> Result<(), Error> {
     works.iter().try_for_each(|work| work.test().expect("it has ended"))
 }
 
-/// All are under way at once, with a call in their midst.
+/// All operations are in progress at once, with a call in the middle.
 fn all(group: &Group) -> Result<(), Error> {
     for _ in 0..3 {
         let mut cases = cases(group);
@@ -150,7 +150,7 @@ fn all(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// The same, registered once and started in each step.
+/// The same operations, registered once and started in each step.
 fn persistent(group: &Group) -> Result<(), Error> {
     let specs: Vec<_> = cases(group)
         .iter()
@@ -190,7 +190,7 @@ fn persistent(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// The same with memory that is lent, apart and in place.
+/// The same operations with lent memory, apart and in place.
 fn lent(group: &Group) -> Result<(), Error> {
     let lending = |case: &Case| Lending::from(case.collective).root(case.root);
     let mut under_way = vec![];
@@ -243,7 +243,7 @@ fn lent(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// The same in groups of some ranks, beside operations of the group of all.
+/// The same operations in groups of some ranks, beside operations of the group of all.
 fn some(group: &Group) -> Result<(), Error> {
     let turned = group.group(&(0..group.size()).rev().collect::<Vec<_>>())?;
     for scenario in [all, persistent, lent, events] {
@@ -260,11 +260,11 @@ fn some(group: &Group) -> Result<(), Error> {
     }
     wait_all(group, &works)?;
     cases.iter().flatten().for_each(Case::check);
-    // What has ended is told after the group, too; what has not ends with it.
+    // Ended operations report their results even after the group; the others end with it.
     drop(turned);
     works.iter().try_for_each(|work| work.wait(None))?;
     let last = group.duplicate()?;
-    // All have come through its own barrier.
+    // All ranks have completed the new group's own barrier.
     group.barrier()?;
     let mut alone = [1i64];
     let call = CollectiveCall {
@@ -288,14 +288,14 @@ fn some(group: &Group) -> Result<(), Error> {
     group.barrier()
 }
 
-/// A thousand under way at once, waited for by whichever has ended first.
+/// A thousand operations in progress at once; the first one to end is waited for first.
 fn thousand(group: &Group) -> Result<(), Error> {
     const WORKS: usize = 1000;
     let begun = Instant::now();
     let mut data: Vec<_> =
         (0..WORKS).map(|at| vec![i64::from(group.rank()) + at as i64; 1 + at % 40]).collect();
     if group.rank() == 0 {
-        // The others have all started theirs by then, and none can end.
+        // The others have started all of theirs by then, and none can end.
         std::thread::sleep(Duration::from_millis(300));
     }
     let mut works = vec![];
@@ -325,7 +325,7 @@ fn thousand(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends are told: by callbacks, to a future, and by the descriptor.
+/// Ends are reported by callbacks, to a future, and by the descriptor.
 fn events(group: &Group) -> Result<(), Error> {
     let fd = group.completion_fd()?;
     let mut cases = cases(group);
@@ -348,7 +348,7 @@ fn events(group: &Group) -> Result<(), Error> {
         );
     }
     cases.iter().for_each(Case::check);
-    // The descriptor: whoever waits for it alone finds all ended in the end.
+    // A thread that waits only for the descriptor finds all ended.
     let mut cases = self::cases(group);
     let works = cases.iter_mut().map(start).collect::<Result<Vec<_>, _>>()?;
     while works.iter().any(|work| work.test().is_none()) {
@@ -364,7 +364,7 @@ fn events(group: &Group) -> Result<(), Error> {
         block_on(work)?;
     }
     cases.iter().for_each(Case::check);
-    // A callback for what has ended, behind one that panics.
+    // A callback for an operation that has ended, after one that panics.
     let (say, said) = channel();
     works[0].on_done(|_| panic!("on purpose"))?;
     works[0].on_done(move |result| say.send(result.is_ok()).unwrap())?;
@@ -393,7 +393,7 @@ fn block_on(mut future: Work) -> Result<(), Error> {
     }
 }
 
-/// One rank is gone while all have works under way; every one of them ends with its name, each time.
+/// One rank dies while all have operations in progress; every operation ends and names it, each time.
 fn die(group: &Group) -> Result<(), Error> {
     let culprit: u32 = parameter("CULPRIT").unwrap().parse().unwrap();
     let root = (culprit + 1) % group.size();
@@ -417,7 +417,7 @@ fn die(group: &Group) -> Result<(), Error> {
         // SAFETY: as above.
         match unsafe { group.start(&case.call()) } {
             Ok(work) => works.push(work),
-            // The death is known already.
+            // The rank already knows of the death.
             Err(error) => assert_eq!(error.rank(), Some(culprit), "{error}"),
         }
     }
@@ -437,7 +437,7 @@ fn die(group: &Group) -> Result<(), Error> {
         for (at, again) in again.into_iter().enumerate() {
             match again {
                 Err(error) => assert_eq!(error.rank(), Some(culprit), "{error}"),
-                // Who needs nothing of the one that is gone may be through.
+                // A rank that needs nothing of the dead one may already have returned.
                 Ok(()) => assert!(first.is_ok() || at == 2),
             }
         }
@@ -454,7 +454,7 @@ fn die(group: &Group) -> Result<(), Error> {
     Err(failed.or(first).unwrap_or(late))
 }
 
-/// The last rank calls what the others start, with another operation behind it or waiting for it.
+/// The last rank calls the operations that the others start, with another operation behind it or a wait for it.
 fn mix(group: &Group) -> Result<(), Error> {
     let odd = group.rank() + 1 == group.size();
     let (calls, waits) = (odd != parameter("TURNED").is_some(), parameter("WAITS").is_some());

@@ -1,4 +1,4 @@
-//! A stream as hyper wants it.
+//! Hyper's I/O traits for a stream.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ impl<S: AsyncRead + Unpin> Read for Io<S> {
         cx: &mut Context<'_>,
         mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        // The cursor's memory is not initialised, and filling it directly would need unsafe code: a copy will do.
+        // The cursor's memory is not initialised, and filling it directly would need unsafe code: this copies instead.
         let mut bytes = [0; 16 * 1024];
         let room = buffer.remaining().min(bytes.len());
         let len = ready!(Pin::new(&mut self.0).poll_read(cx, &mut bytes[..room]))?;

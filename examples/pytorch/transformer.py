@@ -58,7 +58,7 @@ def main():
         half = torch.randint(0, SYMBOLS, (64 // size, HALF), generator=draws)
         lines = torch.cat([half, half], 1)
         guesses = model(lines[:, :-1])
-        # Only the second half can be known.
+        # Only the second half can be predicted.
         loss = nn.functional.cross_entropy(guesses[:, HALF - 1 :].flatten(0, 1), lines[:, HALF:].flatten())
         optimizer.zero_grad()
         loss.backward()

@@ -1,4 +1,4 @@
-//! What the examples share: a port that is opened and addressed from the command line, and a shard for each of its queues.
+//! The common part of the examples: a port that the command line opens and addresses, and a shard per queue.
 
 use std::error::Error;
 use std::future::Future;
@@ -11,7 +11,7 @@ use clap::Args;
 use shouter::net::{Addresses, Congestion, DeviceSpec, Interface, Ipv6Addresses, Net, open};
 use shouter::runtime::ShardsBuilder;
 
-/// How long to wait for the other side of an embedded link.
+/// The time limit for the other side of an embedded link.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An address and the length of its prefix: `10.0.0.2/24`.
@@ -69,8 +69,8 @@ fn congestion(name: &str) -> Result<Congestion, String> {
     }
 }
 
-/// Opens the port and runs on every shard what `each` makes for it on its thread; returns when all are done. SIGINT and
-/// SIGTERM ask the shards to end.
+/// Opens the port, runs `each` on every shard's thread, and returns when all are done. SIGINT and SIGTERM ask the
+/// shards to end.
 pub(crate) fn run<F, R>(name: &str, args: &PortArgs, each: F) -> Result<(), Box<dyn Error>>
 where
     F: Fn(Net) -> R + Clone + Send + 'static,
@@ -102,7 +102,7 @@ fn interface(args: &PortArgs) -> Interface {
     });
     let mut interface = Interface::new(addresses);
     interface.tcp.congestion = args.congestion;
-    // DCTCP lives on marks.
+    // DCTCP needs ECN marks.
     interface.tcp.ecn = args.congestion == Congestion::Dctcp;
     interface
 }

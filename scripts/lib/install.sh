@@ -1,5 +1,5 @@
-# Sourced by scripts/demo, scripts/test and others: installs what a Debian 12 host lacks, and says so before it does.
-# Honours NO_INSTALL=1: then it only says what is missing, and fails.
+# Sourced by scripts/demo, scripts/test and others: lists the packages that a Debian 12 host lacks, and installs them.
+# With NO_INSTALL=1 it only lists them, and fails.
 
 say() { printf '==> %s\n' "$*" >&2; }
 
@@ -8,7 +8,7 @@ fail() {
     exit 1
 }
 
-# as_root COMMAND...: runs it as root, through sudo where this user is not root.
+# as_root COMMAND...: runs it as root, through sudo if this user is not root.
 as_root() {
     if [ "$(id -u)" = 0 ]; then
         "$@"
@@ -19,20 +19,20 @@ as_root() {
     fi
 }
 
-# What building needs: a C compiler, clang's library for bindgen, DPDK with the libraries its drivers link, libibverbs.
+# Packages for building: a C compiler, clang's library for bindgen, DPDK with the libraries of its drivers, libibverbs.
 PACKAGES_BUILD=(build-essential pkg-config clang libclang-dev libdpdk-dev libnuma-dev libfdt-dev libbsd-dev libpcap-dev libibverbs-dev librdmacm-dev ca-certificates curl)
-# What the demo's report needs.
+# Packages for the demo's report.
 PACKAGES_REPORT=(python3 python3-matplotlib)
-# The peers we measure against, and what the network tests drive the kernel with.
+# The peers of the benchmarks, and the programs of the network tests.
 PACKAGES_PEERS=(openmpi-bin libopenmpi-dev mpich libmpich-dev python3-torch iproute2 nftables)
-# The launcher beside those of MPI that jobs are tried under.
+# A launcher beside those of MPI, for tests of jobs under it.
 PACKAGES_LAUNCHERS=(slurmctld slurmd slurm-client munge)
-# The kernel's programs that scripts/peers-net lets our TCP/IP meet.
+# The peers of our TCP/IP in scripts/peers-net.
 PACKAGES_PEERS_NET=(iproute2 iputils-ping nftables ethtool procps curl openssl nginx-light wrk socat python3-minimal)
-# What builds and runs the virtual machines of scripts/vm-lab.
+# Packages that build and run the virtual machines of scripts/vm-lab.
 PACKAGES_VM_LAB=(qemu-system-x86 mmdebstrap squashfs-tools cpio kmod util-linux)
 
-# install_packages WHY PACKAGE...: installs those that are missing.
+# install_packages WHY PACKAGE...: installs the missing packages.
 install_packages() {
     local why=$1 package missing=()
     shift
@@ -51,7 +51,7 @@ install_packages() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >&2
 }
 
-# need_rust: the toolchain there is, if it is new enough; otherwise rustup, the way https://rustup.rs documents.
+# need_rust: keeps a toolchain that is new enough; otherwise installs rustup as https://rustup.rs documents.
 need_rust() {
     local wanted have=none
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
@@ -73,14 +73,15 @@ need_rust() {
     PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
 }
 
-# The profile of what is built, release or dev, and where cargo leaves it.
+# The profile of the build, release or dev, and cargo's folder for it.
 profile=${PROFILE:-release}
 built=target/${profile/#dev/debug}
 
-# All packages but the one that is to have no DPDK in it.
+# All packages except the one that must not contain DPDK.
 WHOLE=(--workspace --exclude shouter-packetdrill)
 
-# build_programs: the program and the C library; with the profile dev as the tests build them, examples too, so that nothing is built twice.
+# build_programs: the program and the C library; with the profile dev the examples too, as the tests build them, so that
+# nothing is built twice.
 build_programs() {
     if [ "$profile" = dev ]; then
         cargo build --locked "${WHOLE[@]}" --lib --bins --examples
@@ -89,7 +90,7 @@ build_programs() {
     fi
 }
 
-# build_extension: the Python package's extension module beside them.
+# build_extension: the same, and the Python package's extension module.
 build_extension() {
     build_programs
     [ "$profile" = dev ] || cargo build --locked --profile "$profile" -p shouter-python

@@ -10,7 +10,7 @@ enum { IBVERBS, PCAP, XDP, BPF, NUMA, LIBRARIES };
 
 static const char *const names[LIBRARIES] = {"libibverbs.so.1", "libpcap.so.0.8", "libxdp.so.1", "libbpf.so.1", "libnuma.so.1"};
 
-/* What a function's jump needs; the assembly below knows its layout. */
+/* The data of a function's jump; the assembly below depends on its layout. */
 struct function {
     void *target;
     const char *name;
@@ -18,7 +18,7 @@ struct function {
     long failure;
 };
 
-/* What a function of a library that is not there does: `failure` is in its structure, whose address the jump has left in r11. */
+/* The body of a missing library's function: `failure` is in its structure, whose address the jump has left in r11. */
 __attribute__((visibility("hidden"))) long shouter_opened_failed(const struct function *function) {
     errno = ENOSYS;
     return function->failure;
@@ -26,7 +26,7 @@ __attribute__((visibility("hidden"))) long shouter_opened_failed(const struct fu
 
 __attribute__((visibility("hidden"))) void shouter_opened_fail(void);
 
-/* Finds a function. Two threads may do so at once, and find the same. */
+/* Finds a function. Two threads may do so at once, and find the same one. */
 __attribute__((visibility("hidden"))) void *shouter_opened_find(struct function *function) {
     void *library = dlopen(names[function->library], RTLD_NOW | RTLD_LOCAL);
     void *found = library ? dlsym(library, function->name) : NULL;

@@ -1,4 +1,4 @@
-# Sourced by scripts/vm-lab: starts guests on emulated processors, follows what they print, and ends them.
+# Sourced by scripts/vm-lab: starts guests on emulated processors, follows their output, and ends them.
 
 # Set by the options of `run`.
 guests=1 cables=() iommu='' memory=2048 cpus='' seconds=300 share='' command='' command_file='' bins=()
@@ -6,7 +6,7 @@ guests=1 cables=() iommu='' memory=2048 cpus='' seconds=300 share='' command='' 
 # The folder of this run and the processes in it, for `end_guests`.
 job='' machines=() printers=()
 
-# boot: runs $command_file, or else the text $command, in $guests guests; sets `status` to what `vm-lab run` returns.
+# boot: runs $command_file, or else the text $command, in $guests guests; sets `status` to the result of `vm-lab run`.
 boot() {
     local guest each
     job=$(mktemp -d "$lab/job.XXXXXX")
@@ -17,7 +17,7 @@ boot() {
     else
         printf '%s\n' "$command" >"$job/lab/command"
     fi
-    # `build` removes what was not used for long.
+    # `build` removes images that were not used for long.
     touch "$image"
     for each in "${bins[@]}"; do
         cp -L --reflink=auto "$each" "$job/lab/bin/" || lab_failed "cannot copy $each"
@@ -48,12 +48,12 @@ boot() {
     job=''
 }
 
-# start_guest NUMBER: QEMU, within the time limit and ended with this script, however that ends.
+# start_guest NUMBER: QEMU, within the time limit; it ends with this script in any case.
 start_guest() {
     local guest=$1 kernel_arguments arguments nics=()
     name_nics "$guest"
     kernel_arguments="console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable nokaslr random.trust_cpu=on"
-    # On a busy host an emulated processor may stand still for longer than the kernel thinks possible.
+    # On a busy host an emulated processor may pause for longer than the kernel expects.
     kernel_arguments+=" no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1"
     kernel_arguments+=" GUEST=$guest GUESTS=$guests NICS=$(IFS=, && printf '%s' "${nics[*]}")"
     arguments=(
@@ -73,12 +73,12 @@ start_guest() {
     )
     if [ -n "$iommu" ]; then
         kernel_arguments+=" intel_iommu=on"
-        # Before the devices that it translates for.
+        # Before the devices whose addresses it translates.
         arguments=(-device "intel-iommu,intremap=on,device-iotlb=on" "${arguments[@]}")
     fi
     arguments+=(-append "$kernel_arguments")
     plug_cables "$guest"
-    # The subshell becomes the program, so that its process is the one to end.
+    # The subshell becomes the program, so that its process id is the program's.
     (
         cd "$job/$guest"
         exec setpriv --pdeathsig TERM timeout -k 5 "$seconds" qemu-system-x86_64 "${arguments[@]}" </dev/null >qemu.log 2>&1
@@ -100,12 +100,12 @@ name_nics() {
     done
 }
 
-# nic_slot CABLE END: where on the PCI bus that NIC is.
+# nic_slot CABLE END: the slot of that NIC on the PCI bus.
 nic_slot() {
     printf '%x' $((guests == 1 ? 16 + 2 * $1 + $2 : 16 + $1))
 }
 
-# plug_cables GUEST: appends to the caller's `arguments` the guest's NICs and the cables that they are on.
+# plug_cables GUEST: appends to the caller's `arguments` the guest's NICs and their cables.
 plug_cables() {
     local cable end kind device wire
     for ((cable = 0; cable < ${#cables[@]}; cable++)); do
@@ -144,7 +144,7 @@ await_cables() {
     done
 }
 
-# print_output GUEST: what it prints, as it comes, until its machine ends.
+# print_output GUEST: prints its output as it arrives, until its machine ends.
 print_output() {
     local prefix=
     if [ "$guests" = 2 ]; then
@@ -154,7 +154,7 @@ print_output() {
     printers+=($!)
 }
 
-# judge GUEST: sets `status` to the guest's, if that is not 0; says so if the guest never finished.
+# judge GUEST: sets `status` to the guest's, if that is not 0; reports a guest that never finished.
 judge() {
     local its
     its=$(cat "$job/$1/status" 2>/dev/null || true)
@@ -171,7 +171,7 @@ judge() {
     fi
 }
 
-# end_guests: leaves no process of ours and no folder behind. QEMU is asked first, and killed by timeout 5 s later.
+# end_guests: leaves no process and no folder of this run. QEMU gets SIGTERM first, and is killed by timeout 5 s later.
 end_guests() {
     local each
     for each in "${machines[@]}"; do
@@ -187,7 +187,7 @@ end_guests() {
     fi
 }
 
-# lab_failed WHY: the lab itself failed, not what was run in it.
+# lab_failed WHY: reports a failure of the lab itself, not of the command in it.
 lab_failed() {
     printf 'error: %s\n' "$*" >&2
     exit 125

@@ -1,4 +1,4 @@
-# Sourced by scripts/vm-lab: the scenarios, one a file in vm-lab.d/scenarios, and the table of how they went.
+# Sourced by scripts/vm-lab: the scenarios, one a file in vm-lab.d/scenarios, and the table of their results.
 #
 # A scenario begins with a comment of `# KEY: VALUE` lines:
 #   shows      what it proves, in one line
@@ -52,7 +52,7 @@ build_binary() {
     esac
 }
 
-# build_binaries FILE...: builds what these scenarios need and nobody has given.
+# build_binaries FILE...: builds the scenarios' binaries that --bin does not give.
 build_binaries() {
     local file binary binaries
     export CARGO_TARGET_DIR=${target%/*}
@@ -73,7 +73,7 @@ build_binaries() {
 run_scenarios() {
     local file name binary bin began result status said rows=() options passed=0 failed=0 skipped=0
     local target=${CARGO_TARGET_DIR:-$root/target}/${built##*/}
-    # Before the first of them boots.
+    # Before the first scenario boots.
     build_binaries "$@"
     mkdir -p "$lab/logs"
     for file in "$@"; do
@@ -108,7 +108,7 @@ run_scenarios() {
     [ "$failed" = 0 ]
 }
 
-# given_bin NAME: the path of that program among those given with --bin, which tell no folders.
+# given_bin NAME: the path of that program among those given with --bin, in any folder.
 given_bin() {
     local each
     for each in "${bins[@]}"; do

@@ -99,7 +99,7 @@ def environment(part: str) -> dict[str, str]:
 def run_rank(part: str, rank: int, size: int, store: str) -> int:
     import torch
 
-    # A rank that hangs says where.
+    # A rank that hangs prints its stack.
     faulthandler.dump_traceback_later(LIMIT - 10, exit=True)
     torch.set_num_threads(1)
     torch.manual_seed(rank)

@@ -94,7 +94,7 @@ def tensors_with_gaps():
     image = of(rank(), shape=(2, 3, 4, 5)).to(memory_format=torch.channels_last)
     dist.all_reduce(image)
     same(image.contiguous(), sum(everyone(shape=(2, 3, 4, 5))))
-    # Numbers whose sign is not turned yet.
+    # A tensor with a lazy negation.
     imaginary = of(rank(), torch.complex64).conj().imag
     assert imaginary.is_neg()
     outputs = [torch.empty(3, 5) for _ in range(size())]
@@ -130,7 +130,7 @@ def broadcasts_and_reduces():
         dist.reduce(tensor, root)
         same(tensor, sum(everyone()) if rank() == root else of(rank()))
     if NEW:
-        # What is only moved may be of types that have no sum.
+        # Elements that are only moved may have types without a sum.
         tensor = of(rank()).to(torch.float8_e4m3fnuz)
         dist.broadcast(tensor, 1)
         same(tensor, of(1).to(torch.float8_e4m3fnuz))
@@ -142,7 +142,7 @@ def gathers_of_lists():
         dist.all_gather(outputs, of(rank(), dtype))
         for found, expected in zip(outputs, everyone(dtype)):
             same(found, expected)
-    # Those whose memory adjoins need no copy.
+    # Outputs in adjoining memory need no copy.
     whole = torch.zeros(size(), 3, 5)
     work = dist.all_gather(list(whole), of(rank()), async_op=True)
     work.wait()

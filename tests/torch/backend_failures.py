@@ -109,7 +109,7 @@ def a_rank_that_is_killed():
         assert "rank 1" in str(why), why
     else:
         raise AssertionError("nothing was raised")
-    # DistributedDataParallel's C++ gives the text; a call gives the exception with its fields.
+    # DistributedDataParallel's C++ passes on only the text; a call raises the exception with its fields.
     why = refused(lambda: dist.all_reduce(torch.ones(3)), error=RuntimeError)
     assert why.rank == 1, vars(why)
     dist.destroy_process_group()

@@ -37,7 +37,7 @@ def sends_and_receives():
                 dist.recv(tensor, before)
                 work.wait()
             same(tensor, of(before, dtype, shape))
-    # With gaps.
+    # With strides.
     whole = torch.zeros(4, 2)
     work = dist.irecv(whole[:, 0], before)
     dist.send(of(rank(), shape=(4, 2))[:, 1], behind)
@@ -86,7 +86,7 @@ def works_are_tested():
     before, behind = ring()
     received = torch.empty(3, 5)
     receive = dist.irecv(received, before)
-    # Nothing is sent before all have looked.
+    # The message is sent after all ranks have looked.
     assert not receive.is_completed()
     dist.barrier()
     dist.send(of(rank()), behind)

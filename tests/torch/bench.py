@@ -34,7 +34,7 @@ import torch.distributed as dist
 
 PARTS = ("allreduce", "link", "ddp", "call", "numpy")
 NEW = hasattr(dist.distributed_c10d, "BackendConfig")
-# Steps of a training that are not counted, and those that are at least.
+# Training steps that are not counted, and the fewest that are.
 WARM, LEAST = 3, 5
 
 
@@ -62,7 +62,7 @@ class Synthetic(torch.nn.Module):
         return sum((parameter * factor).sum() for parameter in self.all)
 
 
-# What a rank measures. `slowest` gives every rank the times of the slowest.
+# The measurements of a rank. `slowest` gives every rank the times of the slowest.
 
 
 def slowest(took):
@@ -117,7 +117,7 @@ def steps(options, kind):
             took.append((time.perf_counter() - began) * 1e6)
         model.zero_grad(set_to_none=False)
         if step == WARM:
-            # The steps so far have made the buckets.
+            # The first steps have built the buckets.
             for took in both:
                 took.clear()
             until = time.perf_counter() + options.seconds

@@ -36,15 +36,15 @@ from shipped_table import outcomes_of, write_table
 RANKS = 4
 # Seconds for one test. The slowest that passes takes about six on a quiet machine, with Gloo.
 LIMIT = 60
-# What torch's own code answers to a backend that is not in its list of names, before any call reaches the backend.
+# The answers of torch's own code to a backend that is not in its list of names, before any call reaches the backend.
 REFUSALS = (
     ("monitored_barrier is only implemented for GLOO backend", "torch has monitored_barrier for Gloo only"),
     ("sourceRank() may only be called on work objects", "torch 2 does not ask a backend in Python for the source of a receive"),
     ("String comparison failed: 'custom' != ", "torch 2 calls every backend that is not its own `custom` in DDP's log"),
 )
-# What the backend itself refuses by name, as docs/pytorch.md says, though Gloo takes it.
+# The backend's own refusals by name, as in docs/pytorch.md, although Gloo supports these.
 OWN_REFUSALS = (("sparse tensors are not supported", "sparse tensors"),)
-# What a reason says when a test needs a device that this host lacks.
+# The words of a test's reason when it needs a device that this host lacks.
 CUDA = re.compile(r"cuda|gpu|nccl|rocm|ucc|accelerator", re.IGNORECASE)
 
 
@@ -77,10 +77,11 @@ def load(backend):
     os.environ["BACKEND"], shipped.BACKEND = backend, Name(backend)
 
     if not torch.__version__.startswith("1."):
-        # Optimizers import it at their first step: here it is once for all ranks of all tests.
+        # Optimizers import it at their first step: here once, for all ranks of all tests.
         import torch._dynamo
     else:
-        # Python 3.11 refuses a data class of torch.distributed._shard of 1.13, whatever the backend: DDP runs without ReplicatedTensor.
+        # Python 3.11 refuses a data class of torch.distributed._shard of 1.13, for any backend: DDP runs without
+        # ReplicatedTensor.
         from torch.nn.parallel import _replicated_tensor_ddp_utils
 
         _replicated_tensor_ddp_utils._set_ddp_with_replicated_tensor = lambda value: None
@@ -136,7 +137,7 @@ class Running:
             process.start()
             theirs.close()
             self.ranks.append(process)
-            # PyTorch's rank reads requests from this pipe and takes its end as one.
+            # PyTorch's rank reads requests from this pipe, and takes its end for a request.
             self.pipes.append(ours)
 
     def left(self):
@@ -260,7 +261,8 @@ def main():
     gloo = outcomes_of(options.against, version, "gloo") if options.against else {}
     names = options.names or names_of(tests)
     if options.part:
-        # Those of timeouts need ranks that come within a second or two of each other: they are for a machine that does nothing else.
+        # Tests of timeouts need ranks that start within a second or two of each other: they are for a machine without
+        # other load.
         names = [name for name in names if gloo.get(name) == "passed" and not re.search("timeout|monitored", name)][:: options.part]
         if not names:
             sys.exit(f"error: {options.against} has no test of torch {version} that Gloo passes")

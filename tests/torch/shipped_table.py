@@ -18,7 +18,7 @@ where Shouter refuses by name: sparse tensors, which Gloo adds up.
 `scripts/test torch` runs a slice of those that Gloo passes, and `scripts/test --long torch` all of them.
 
 """
-# A reason that many skips share is said in one word.
+# A short form for a reason of many skips.
 SHORT = (
     (re.compile(r"cuda|gpu|nccl|rocm|ucc|accelerator", re.IGNORECASE), "CUDA"),
     (re.compile(r"^refused: "), ""),

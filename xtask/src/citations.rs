@@ -1,8 +1,8 @@
 //! What netstack's code cites of RFC 9293 (`//= RFC 9293 section 3.8.6.1, MUST-36: ...`), against the index of its requirements.
 //!
-//! A requirement that is named must be one of the index, and the section before it must be the one that states it. Each of the
-//! index is cited somewhere, or the index says that it is not supported. Citations without a requirement, of what the RFC only
-//! allows (MAY), and of other documents are taken as they are.
+//! A cited requirement must be in the index, and the section before it must be the one that states it. Each requirement
+//! of the index is cited somewhere, or the index says that it is not supported. Not checked are citations without a
+//! requirement, of things that the RFC only allows (MAY), and citations of other documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,7 @@ use crate::sources;
 const INDEX: &str = "netstack/tests/conformance/INDEX.md";
 const SECTIONS: &str = "netstack/tests/conformance/sections.list";
 
-/// Checks every citation, and that each requirement is cited or not supported.
+/// Checks every citation, and that each requirement is cited or unsupported.
 pub(crate) fn check() -> Result<String, String> {
     let sections = sections(&text(SECTIONS)?);
     let index = text(INDEX)?;
@@ -85,7 +85,7 @@ fn is_requirement(word: &str) -> bool {
     number.is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// The requirements that the lines name: line, the section before it, requirement. A citation may go on over several lines.
+/// The cited requirements: line, the section before it, requirement. A citation may extend over several lines.
 fn citations(text: &str) -> Vec<(usize, String, String)> {
     let mut found: Vec<(usize, String, String)> = Vec::new();
     let (mut document, mut section) = (String::new(), String::new());

@@ -1,8 +1,8 @@
-//! The dependencies between the top-level modules of each crate, against a committed list of those that may be.
+//! The dependencies between the top-level modules of each crate, checked against a committed list of allowed ones.
 //!
-//! A module depends on another one where a path in its code begins at the crate's root, or leaves the module by `super`, and leads
-//! there: in expressions, types, imports, re-exports and macros' arguments. What the root re-exports counts as the module where it
-//! comes from. Tests do not count.
+//! A module depends on another one if a path in its code begins at the crate's root, or leaves the module by `super`,
+//! and leads there: in expressions, types, imports, re-exports and macros' arguments. An item that the root re-exports
+//! counts as part of its own module. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use crate::{list, sources};
 
 const LIST: &str = "edges.txt";
 
-/// The crates that are looked at.
+/// The checked crates.
 const CRATES: [(&str, &str); 7] = [
     ("netstack", "netstack/src/lib.rs"),
     ("reducer", "reducer/src/lib.rs"),
@@ -25,16 +25,16 @@ const CRATES: [(&str, &str); 7] = [
     ("packetdrill", "bindings/packetdrill/src/lib.rs"),
 ];
 
-/// The name of a crate's root as a module of its own: what is defined there, beside the modules.
+/// The name of a crate's root as a module of its own, for the items defined there.
 const ROOT: &str = "crate";
 
-/// Modules, those that each depends on, and where it says so first.
+/// Modules, the modules that each depends on, and the first place of each dependency.
 type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
-/// Compares the edges that are with those that may be, and looks for cycles.
+/// Compares the edges with the allowed ones, and looks for cycles.
 pub(crate) fn check() -> Result<String, String> {
     let list = list::read(LIST)?;
-    // With an exclamation mark: an edge of a cycle that is still to go.
+    // An exclamation mark: an edge of a cycle that is still to be removed.
     let (to_go, allowed): (Vec<_>, BTreeSet<_>) = {
         let to_go = list.iter().filter_map(|entry| entry.strip_prefix("! ")).map(str::to_owned);
         (to_go.collect(), list.iter().map(|entry| entry.trim_start_matches("! ").to_owned()).collect())
@@ -72,7 +72,7 @@ pub(crate) fn check() -> Result<String, String> {
     })
 }
 
-/// Writes the list anew. The marks and the comment at its head stay.
+/// Writes the list anew, with its marks and the comment at its head.
 pub(crate) fn write() -> Result<String, String> {
     let marked = list::read(LIST)?;
     let mut all = Vec::new();
@@ -90,7 +90,7 @@ fn edge(name: &str, from: &str, to: &str) -> String {
     format!("{name}: {from} -> {to}")
 }
 
-/// The edges between modules, and where each is.
+/// The edges between modules, and the place of each.
 fn edges(name: &str, graph: &Graph) -> Vec<(String, String)> {
     let from = graph.iter().filter(|(from, _)| *from != ROOT);
     from.flat_map(|(from, to)| to.iter().map(move |(to, at)| (edge(name, from, to), at.clone()))).collect()
@@ -134,16 +134,16 @@ fn graph(file: &str) -> Result<Graph, String> {
     Ok(graph)
 }
 
-/// What the names at a crate's root stand for.
+/// The meaning of the names at a crate's root.
 #[derive(Default)]
 struct Names {
     top: BTreeSet<String>,
-    /// The top-level modules of macros and of what the root re-exports.
+    /// The top-level modules of macros and of the root's re-exports.
     origin: BTreeMap<String, String>,
 }
 
 impl Names {
-    /// Notes what the root re-exports, or only imports for itself, from its modules.
+    /// Notes the names that the root re-exports, or only imports for itself, from its modules.
     fn re_exported(&mut self, tree: &UseTree, top: Option<&str>) {
         match tree {
             UseTree::Path(path) => {
@@ -165,7 +165,7 @@ impl Names {
         }
     }
 
-    /// Adds the top-level modules that paths in `tokens` lead to; `module` is where these stand.
+    /// Adds the top-level modules that paths in `tokens` lead to; the tokens are in `module`.
     fn paths(&self, tokens: TokenStream, module: &[String], to: &mut BTreeSet<String>) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         for (index, token) in tokens.iter().enumerate() {
@@ -193,7 +193,7 @@ impl Names {
         }
     }
 
-    /// Where a path leads that has come to `base`, and goes on with `rest`.
+    /// Follows a path from `base` along `rest`.
     fn follow(&self, base: &[String], rest: &[TokenTree], to: &mut BTreeSet<String>) {
         let [TokenTree::Punct(one), TokenTree::Punct(two), next, rest @ ..] = rest else { return };
         if one.as_char() == ':' && two.as_char() == ':' {
@@ -231,7 +231,7 @@ impl Names {
     }
 }
 
-/// Whether a path goes on behind these tokens: they end with `::`.
+/// Whether a path continues after these tokens: they end with `::`.
 fn goes_on(tokens: &[TokenTree]) -> bool {
     let is_colon = |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':');
     matches!(tokens, [.., one, two] if is_colon(one) && is_colon(two))

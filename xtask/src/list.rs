@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use crate::sources;
 
-/// The entries of a list that lies in this crate's folder.
+/// The entries of a list in this crate's folder.
 pub(crate) fn read(name: &str) -> Result<BTreeSet<String>, String> {
     let text = text(name)?;
     let entries = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
     Ok(entries.filter(|entry| !entry.is_empty()).map(str::to_owned).collect())
 }
 
-/// Replaces the entries of a list; the lines at its head that are comments stay.
+/// Replaces the entries of a list; the comments at its head stay.
 pub(crate) fn write(name: &str, entries: &[String]) -> Result<(), String> {
     let text = text(name)?;
     let head = text.lines().take_while(|line| line.starts_with('#'));

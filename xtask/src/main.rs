@@ -1,4 +1,4 @@
-//! What the compiler does not check of the workspace's structure. `scripts/test style` runs all of it.
+//! Checks of the workspace's structure beyond the compiler's. `scripts/test style` runs all of them.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
-//! Public items without a user outside of tests and benchmarks, against a committed list of those that may be.
+//! Public items without a user outside of tests and benchmarks, checked against a committed list of exceptions.
 //!
-//! An item has a user where its name stands in code of the workspace, other than as a definition, an import or the type of an `impl`.
-//! The examples in the documentation that run are such code: an item that one of them shows is for users of the library.
-//! So an item that shares its name with another one may pass unseen, and none is named that has a user.
+//! An item has a user if its name appears in code of the workspace, other than as a definition, an import or the type
+//! of an `impl`. The documentation's examples that run are such code: an item in one of them is for users of the
+//! library. So an item that shares its name with another one may be missed, but an item with a user is never listed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::sources::{self, Module};
 
 const LIST: &str = "public.txt";
 
-/// The libraries whose items are looked at.
+/// The libraries whose items are checked.
 const LIBRARIES: [(&str, &str); 3] =
     [("netstack", "netstack/src/lib.rs"), ("reducer", "reducer/src/lib.rs"), ("shouter", "src/lib.rs")];
 
@@ -35,7 +35,7 @@ const USERS: [&str; 5] = [
 /// Folders of programs, each a user.
 const EXAMPLES: [&str; 2] = ["examples", "netstack/examples"];
 
-/// Compares the items without a user with those that may be.
+/// Compares the items without a user with the listed ones.
 pub(crate) fn check() -> Result<String, String> {
     let (listed, unused) = (list::read(LIST)?, unused()?);
     let mut wrong = Vec::new();
@@ -134,7 +134,7 @@ fn methods(block: &ItemImpl) -> Vec<(String, String)> {
     visible.map(|name| (format!("{}::{name}", of.ident), name)).collect()
 }
 
-/// Public in Rust; what has a C name is called from there.
+/// Whether an item is public in Rust; an item with a C name has its users in C.
 fn is_public(visible: &Visibility, attributes: &[Attribute]) -> bool {
     let has_c_name = |attribute: &Attribute| attribute.to_token_stream().to_string().contains("no_mangle");
     matches!(visible, Visibility::Public(_)) && !attributes.iter().any(has_c_name)
@@ -157,7 +157,7 @@ fn uses(module: &Module, used: &mut BTreeSet<String>) {
     }
 }
 
-/// The examples in the documentation of a file that run: those whose fence says no more than `rust`.
+/// The documentation's examples in a file that run: those whose fence has at most `rust`.
 fn examples(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     // The example that a fence has opened, and whether it runs.
@@ -172,7 +172,7 @@ fn examples(text: &str) -> Vec<String> {
             (Some(kind), None) => open = Some((String::new(), matches!(kind, "" | "rust"))),
             (Some(_), Some(_)) => found.extend(open.take().filter(|(_, runs)| *runs).map(|(code, _)| code)),
             (None, Some((code, _))) => {
-                // A line that the documentation hides.
+                // A hidden line of the example.
                 let line = if line == "#" { "" } else { line.strip_prefix("# ").unwrap_or(line) };
                 code.push_str(line);
                 code.push('\n');
@@ -183,7 +183,7 @@ fn examples(text: &str) -> Vec<String> {
     found
 }
 
-/// Adds the names that an import gives another one.
+/// Adds the names that an import renames.
 fn renamed(tree: &UseTree, used: &mut BTreeSet<String>) {
     match tree {
         UseTree::Path(path) => renamed(&path.tree, used),
@@ -193,7 +193,7 @@ fn renamed(tree: &UseTree, used: &mut BTreeSet<String>) {
     }
 }
 
-/// Adds the names in some code that it does not define.
+/// Adds the names that some code uses and does not define.
 fn names(tokens: TokenStream, used: &mut BTreeSet<String>) {
     const DEFINE: [&str; 8] = ["fn", "struct", "enum", "union", "trait", "type", "const", "static"];
     let mut before = [String::new(), String::new()];

@@ -1,4 +1,4 @@
-//! The modules of a crate, without what only its tests see.
+//! The modules of a crate, without the parts for tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use syn::{Attribute, Block, File, ImplItem, Item, Meta, Stmt};
 
 /// A module: a file, or the braces of an inline module.
 pub(crate) struct Module {
-    /// Its names from the crate's root, which itself has none.
+    /// Its names from the crate's root, whose own path is empty.
     pub(crate) path: Vec<String>,
     /// The file that it is in, below the repository.
     pub(crate) file: PathBuf,
@@ -51,7 +51,7 @@ pub(crate) fn modules(file: &str) -> Result<Vec<Module>, String> {
     Ok(found)
 }
 
-/// Reads the file of a module, and those of the modules in it, which lie in `folder`.
+/// Reads the file of a module, and those of the modules in it, from `folder`.
 fn read(file: &Path, folder: &Path, path: Vec<String>, found: &mut Vec<Module>) -> Result<(), String> {
     let parsed = fs::read_to_string(file)
         .map_err(|error| error.to_string())
@@ -90,7 +90,7 @@ fn collect(
     Ok(())
 }
 
-/// Removes what is compiled for tests only.
+/// Removes items that are compiled only for tests.
 struct WithoutTests;
 
 impl VisitMut for WithoutTests {
@@ -164,7 +164,7 @@ fn for_tests(attributes: &[Attribute]) -> bool {
     })
 }
 
-/// Whether a condition holds in tests only.
+/// Whether a condition holds only in tests.
 fn needs_test(condition: TokenStream) -> bool {
     match syn::parse2::<Meta>(condition) {
         Ok(Meta::Path(path)) => path.is_ident("test"),

@@ -11,7 +11,7 @@
  *   - shouter_register  once, before the first step: each gradient's name, type and length, in forward order (order is priority);
  *   - shouter_start     as soon as the backward pass has produced a gradient, so that it travels while the pass goes on;
  *   - shouter_wait      before the update reads it;
- *   - shouter_allreduce for what is not worth a table entry (here: the epoch's loss and accuracy).
+ *   - shouter_allreduce for values that are not worth a table entry (here: the epoch's loss and accuracy).
  *
  * With --gpu parameters and gradients lie in the memory of an NVIDIA GPU and trainer_gpu.c computes; what is started says so, and
  * shouter_allreduce_cuda takes the place of shouter_allreduce. It ends with the same bits. Nothing of CUDA is needed to compile.
@@ -62,7 +62,7 @@ void end_with(int status, const char *format, ...) {
     exit(status);
 }
 
-/* Ends the process when a call of Shouter has failed; the message says who, what and what to do next. */
+/* Ends the process when a call of Shouter has failed; the message names the rank, the call and the remedy. */
 static void check(shouter_status_t status, const char *call) {
     if (status != SHOUTER_OK)
         die("%s: %s: %s", call, shouter_error_name(status), shouter_last_error());
@@ -302,7 +302,7 @@ static void wait_for(struct exchange *x, int tensor) {
     x->blocked_us += now_us() - start;
 }
 
-/* The rank that has waited longest for gradients, at rank 0: a message of each other rank, all under way at once. */
+/* The rank that has waited longest for gradients, at rank 0: a message from each other rank, all in flight at once. */
 static int slowest(shouter_t *shouter, int rank, int size, double *waited_us) {
     enum { TAG = 1 };
     shouter_operation_t message = {

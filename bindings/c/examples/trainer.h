@@ -1,4 +1,4 @@
-/* trainer.h: what trainer.c and trainer_gpu.c share: the model's shape, the data, and the GPU's part of the work. */
+/* trainer.h: shared by trainer.c and trainer_gpu.c: the model's shape, the data, and the GPU's part of the work. */
 #ifndef TRAINER_H
 #define TRAINER_H
 
@@ -35,18 +35,18 @@ size_t total(void);
 void end_with(int status, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
 #define die(...) end_with(1, __VA_ARGS__)
 
-/* What to do with a gradient the moment it is complete; on a GPU, once the stream has come so far. */
+/* Handles a gradient as soon as it is complete; on a GPU, as soon as the stream has come so far. */
 typedef void (*produced_fn)(void *context, int tensor, float *gradient);
 
 /* A replica on a GPU. All of these but the last two and gpu_open only enqueue work in its stream; failures end the process. */
 struct gpu;
 
-/* Loads the driver and NVRTC, or ends the process with NO_GPU and says what is missing. */
+/* Loads the driver and NVRTC, or ends the process with NO_GPU and names the missing one. */
 void gpu_find(void);
 /* Copies the data and the parameters to the device of this number (modulo how many there are), for batches of up to `batch`. */
 struct gpu *gpu_open(int number, const struct dataset *d, const float *parameters, int batch);
 const char *gpu_name(const struct gpu *gpu);
-/* The cudaStream_t in which everything happens. */
+/* The cudaStream_t for all work. */
 void *gpu_stream(const struct gpu *gpu);
 /* Two doubles on the device: the sum of losses and the digits guessed right. */
 double *gpu_tally(const struct gpu *gpu);

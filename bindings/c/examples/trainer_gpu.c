@@ -111,7 +111,7 @@ enum {
     MOST_ARCHITECTURES = 64 /* that NVRTC may know */
 };
 
-/* Nothing that the trainer enqueues takes longer, so a stream that has not ended then never will. */
+/* No enqueued work takes longer: a stream that has not ended by then never will. */
 static const int PATIENCE_SECONDS = 60;
 
 static struct cuda_driver cu;
@@ -237,7 +237,7 @@ static CUdeviceptr tensor(CUdeviceptr all, int number) {
     return all;
 }
 
-/* Waits for all that was enqueued. */
+/* Waits for all enqueued work. */
 static void settle(const struct gpu *gpu) {
     struct timespec begun, now, pause = {0, 20000};
     clock_gettime(CLOCK_MONOTONIC, &begun);
@@ -329,7 +329,7 @@ void gpu_begin_epoch(struct gpu *gpu, const size_t *order) {
     check(cu.fill(gpu->tally, 0, 2 * sizeof(double), gpu->stream), "cuMemsetD8Async");
 }
 
-/* What a layer reads: the pixels of the rows in their order, or the activations below. */
+/* A layer's input: the pixels of the rows in their order, or the activations below. */
 static CUdeviceptr input(const struct gpu *gpu, int layer, CUdeviceptr rows, CUdeviceptr *order) {
     *order = layer == 0 ? rows : 0;
     return layer == 0 ? gpu->pixels : gpu->act[layer];
@@ -358,7 +358,7 @@ void gpu_gradients(struct gpu *gpu, size_t first, size_t last, size_t batch, pro
         LAUNCH(gpu, WEIGHT_GRADIENT, inputs * outputs, &in, &order, &delta, &weight, &share, &inputs, &outputs);
         LAUNCH(gpu, BIAS_GRADIENT, outputs, &delta, &bias, &share, &outputs);
         if (produced) {
-            /* The kernels may still run: a reader of the gradients waits for what the stream holds now, and no more. */
+            /* The kernels may still run: a reader of the gradients waits only for the work that the stream holds now. */
             produced(context, 2 * layer, (float *)(uintptr_t)weight);
             produced(context, 2 * layer + 1, (float *)(uintptr_t)bias);
         }

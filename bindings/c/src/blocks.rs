@@ -1,6 +1,6 @@
 //! The collectives besides the all-reduce in place, each in one blocking call.
 //!
-//! What all have in common is said at [`shouter_allreduce_to`], where C reads it.
+//! [`shouter_allreduce_to`] documents the common rules, for readers of the C header.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"

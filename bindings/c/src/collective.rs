@@ -1,6 +1,6 @@
-//! What a trainer does with a group in calls that wait, and the tensor table; what it starts is in [`work`](crate::work).
+//! The blocking calls of a trainer, and the tensor table; operations that it starts are in [`work`](crate::work).
 //!
-//! What C promises about buffers is said at each function; about a `shouter_t *`, in [`handle`](crate::handle).
+//! Each function documents C's promises about buffers; [`handle`](crate::handle) those about a `shouter_t *`.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn shouter_set_label(shouter: *const Shouter, label: *cons
     })
 }
 
-/// Checks what can be checked of a buffer from C: NULL (allowed when empty), alignment, a length that fits memory.
+/// Checks a buffer from C as far as possible: NULL (allowed when empty), alignment, a length that fits memory.
 fn buffer(data: *mut c_void, count: usize, dtype: DType) -> Result<*mut u8, Error> {
     let (size, align) = (dtype.size(), dtype.align());
     if data.is_null() && count > 0 {

@@ -178,7 +178,7 @@ pub(crate) fn guard_value<T>(fallback: T, call: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(fallback)
 }
 
-/// An argument that must not be null, was.
+/// The error for a null pointer that is not allowed.
 pub(crate) fn null(what: &str) -> Error {
     Error::Argument(format!("{what} is NULL"))
 }
@@ -190,7 +190,7 @@ pub(crate) fn remember(error: Error) {
     let _ = LAST.try_with(|last| *last.borrow_mut() = Some(Last { text, error }));
 }
 
-/// As much of a text as there is room for, between characters, with a zero at its end.
+/// As much of a text as fits, cut between characters, with a zero at its end.
 fn fill<const N: usize>(text: &str) -> [c_char; N] {
     let mut filled = [0; N];
     let end = (0..N.min(text.len() + 1)).rev().find(|&end| text.is_char_boundary(end)).unwrap_or(0);

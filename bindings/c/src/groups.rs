@@ -1,4 +1,4 @@
-//! Groups of some ranks: made of a group by its members, used as it is, ended by `shouter_finalize`.
+//! Groups of some ranks: made from a group by its members, used like any group, ended by `shouter_finalize`.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn shouter_group_create_within(
     })
 }
 
-/// Makes a group of these ranks.
+/// Makes a group of the listed ranks.
 ///
 /// # Safety
 /// `shouter` is NULL or live, `ranks` NULL or valid for so many numbers, and `out` NULL or valid for a write.

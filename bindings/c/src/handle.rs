@@ -1,7 +1,7 @@
-//! The life of a group in C: made by `shouter_init`, asked for its shape, ended by `shouter_finalize`.
+//! The life of a group in C: made by `shouter_init`, queried for its shape, ended by `shouter_finalize`.
 //!
-//! What C promises about a `shouter_t *`: it is NULL or came from `shouter_init` and has not been finalised. What it may
-//! do: use it from several threads at once, except for `shouter_finalize`, which must be the last call.
+//! C's promises about a `shouter_t *`: it is NULL or came from `shouter_init` and has not been finalised. Several
+//! threads may use it at once, except for `shouter_finalize`, which must be the last call.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
@@ -28,9 +28,9 @@ use crate::types::Stats;
 /// A rank's membership in a group, and all that serves it: threads, links, memory.
 pub struct Shouter {
     pub(crate) group: Group,
-    /// What shouter_alloc has given, by address.
+    /// The memory of shouter_alloc, by address.
     pub(crate) memory: Mutex<HashMap<usize, Tensor<u8>>>,
-    /// What shouter_transport says.
+    /// The text of shouter_transport.
     transport: CString,
 }
 
@@ -43,7 +43,7 @@ pub(crate) unsafe fn group<'a>(shouter: *const Shouter) -> Result<&'a Group, Err
     unsafe { live(shouter) }.map(|shouter| &shouter.group)
 }
 
-/// The group behind a pointer from C, and what it was given.
+/// The `Shouter` behind a pointer from C.
 ///
 /// # Safety
 /// As for [`group`].
@@ -65,7 +65,7 @@ pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str
     text.to_str().map_err(|e| Error::Argument(format!("{what} is not UTF-8 ({e})")))
 }
 
-/// Puts a new group where C wants its pointer.
+/// Stores a new group at the address from C.
 ///
 /// # Safety
 /// `out` is valid for a write.
@@ -79,7 +79,7 @@ pub(crate) unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
     }
 }
 
-/// The configuration of this process, with `path` in the place of the file that SHOUTER_CONFIG names.
+/// The configuration of this process, with `path` in place of the file that SHOUTER_CONFIG names.
 fn from_file(path: &str) -> Result<Config, Error> {
     let variables = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));

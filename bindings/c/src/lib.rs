@@ -1,14 +1,14 @@
-//! Shouter's C ABI: what `libshouter.a` exports and `include/shouter.h` declares.
+//! Shouter's C ABI: the exports of `libshouter.a` and the declarations of `include/shouter.h`.
 //!
 //! Every function checks its arguments, catches panics, and returns a status; the reason for a failure is kept for the
-//! calling thread ([`error::shouter_last_error`]). Nothing here aborts the trainer's process. The header is generated
-//! from this source by cbindgen, documentation included, and a test keeps the committed copy fresh. This is the only
+//! calling thread ([`error::shouter_last_error`]). Nothing here aborts the trainer's process. cbindgen generates the
+//! header from this source, documentation included, and a test keeps the committed copy up to date. This is the only
 //! crate that exports `shouter_*` symbols for others to link against.
 //!
-//! [`types`] is the vocabulary, [`error`] the statuses and the guard around every call, [`handle`] the life of a group,
-//! [`collective`] what a trainer does with it, [`blocks`] the other collectives, [`uneven`] those with a count for
-//! each rank, [`groups`] those of some ranks, [`work`] what is started and waited for later ([`work::started`]: with counts, and messages), [`p2p`] messages between two ranks, [`windows`] memory that all ranks access, [`log`] what
-//! the library says meanwhile.
+//! [`types`] has the common types, [`error`] the statuses and the guard around every call, [`handle`] the life of a
+//! group, [`collective`] a trainer's calls, [`blocks`] the other collectives, [`uneven`] those with a count for each
+//! rank, [`groups`] groups of some ranks, [`work`] started operations ([`work::started`]: with counts, and messages),
+//! [`p2p`] messages between two ranks, [`windows`] memory that all ranks access, [`log`] the library's log.
 
 #![deny(unsafe_code)]
 

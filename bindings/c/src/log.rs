@@ -1,4 +1,4 @@
-//! The library's log, for programs that are not Rust's: to standard error, or to a callback.
+//! The library's log, for programs not written in Rust: on standard error, or through a callback.
 #![allow(unsafe_code, reason = "a callback and a string from C; what they promise is said at the function")]
 #![allow(
     clippy::missing_safety_doc,

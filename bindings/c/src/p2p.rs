@@ -1,6 +1,6 @@
 //! Messages from one rank to another.
 //!
-//! What all have in common is said at [`shouter_send`], where C reads it.
+//! [`shouter_send`] documents the common rules, for readers of the C header.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
@@ -199,7 +199,7 @@ impl From<shouter::Status> for Message {
     }
 }
 
-/// Runs the entries.
+/// Runs all entries.
 ///
 /// # Safety
 /// `shouter` as the module demands; the buffers of the entries are valid for what they are used for.
@@ -246,7 +246,7 @@ unsafe fn exchange(shouter: *const Shouter, entries: &mut [ExchangeEntry]) -> Re
     first
 }
 
-/// The rank that a send goes to, or its tag.
+/// The receiver of a send, or its tag.
 pub(crate) fn number_of_send(number: i64, what: &str) -> Result<u32, Error> {
     u32::try_from(number).map_err(|_| Error::Argument(format!("{number} is no {what} of a send")))
 }

@@ -1,20 +1,21 @@
 //! Keeps SIGPIPE away from a C program that does not expect it.
 //!
-//! DPDK's vhost-user drivers talk over UNIX sockets with plain `sendmsg`. If the other host's process has left first, that
-//! raises SIGPIPE, which ends a C program (Rust's and Python's start-up code ignore it, C's does not). A library must not
-//! change a program's signal handlers, so the signal is blocked where such writes happen: while a group is set up and taken
-//! down, and in every thread made meanwhile, for threads inherit the mask. SIGPIPE is sent to the thread that wrote.
+//! DPDK's vhost-user drivers use UNIX sockets with plain `sendmsg`. If the other host's process has left first, that
+//! raises SIGPIPE, which ends a C program (Rust's and Python's start-up code ignore it, C's does not). A library must
+//! not change a program's signal handlers, so the signal is blocked where such writes happen: while a group is set up
+//! and taken down, and in every thread made meanwhile, which inherits the mask. SIGPIPE is sent to the thread that
+//! wrote.
 #![allow(unsafe_code, reason = "signal masks have no safe interface")]
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// SIGPIPE is blocked in this thread while this lives; one that came meanwhile is discarded.
+/// Blocks SIGPIPE in this thread until it is dropped; a signal that came meanwhile is discarded.
 pub(crate) struct SigpipeBlocked {
     before: libc::sigset_t,
     was_pending: bool,
-    /// A mask is a thread's own: this stays on its thread.
+    /// The mask belongs to a thread, so this value stays on its thread.
     _not_send: PhantomData<*const ()>,
 }
 

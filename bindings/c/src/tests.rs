@@ -33,7 +33,7 @@ fn tensor(name: *const std::ffi::c_char, count: usize, dtype: Dtype, op: Op) -> 
     Tensor { name, kind: SHOUTER_OPERATION_ALLREDUCE, root: 0, count, dtype, op }
 }
 
-/// The next operation of a tensor.
+/// The descriptor of a tensor's next operation.
 fn operation(id: u32) -> crate::work::Operation {
     crate::work::Operation {
         size: size_of::<crate::work::Operation>(),
@@ -71,7 +71,7 @@ unsafe fn push(
     unsafe { shouter_start(shouter, &operation, work) }
 }
 
-/// The same on a GPU.
+/// Starts the operation of a tensor on a GPU.
 unsafe fn start_cuda(
     shouter: *const Shouter,
     id: u32,
@@ -83,7 +83,7 @@ unsafe fn start_cuda(
     unsafe { shouter_start(shouter, &operation, work) }
 }
 
-/// The committed header is what cbindgen makes of this source. WRITE_SHOUTER_HEADER=1 writes it.
+/// The committed header is cbindgen's output for this source. WRITE_SHOUTER_HEADER=1 writes it.
 #[test]
 fn header_is_fresh() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -105,7 +105,7 @@ fn header_is_fresh() {
     );
 }
 
-/// The header with comments that C90 knows: a block of `//` lines becomes one comment.
+/// The header with C90 comments: a block of `//` lines becomes one comment.
 fn in_c90(header: &str) -> String {
     let comment = |line: &str| {
         let text = line.trim_start();
@@ -132,7 +132,7 @@ fn in_c90(header: &str) -> String {
     made
 }
 
-/// The package's version, as the preprocessor sees it.
+/// The package's version, for the preprocessor.
 fn version() -> String {
     let text = env!("CARGO_PKG_VERSION");
     let [major, minor, patch] =
@@ -196,7 +196,7 @@ int main(void) {{ return SHOUTER_OK; }}
     std::fs::remove_file(file).unwrap();
 }
 
-/// The numbers of the header are the protocol's.
+/// The header has the numbers of the protocol.
 #[test]
 fn numbers_are_those_of_the_protocol() {
     let dtypes = [
@@ -241,7 +241,7 @@ fn numbers_are_those_of_the_protocol() {
     }
 }
 
-/// The statuses of the header are the errors' codes (shouter's `codes_are_stable` has those), and each has a name.
+/// The statuses of the header are the errors' codes (shouter's `codes_are_stable` checks those), and each has a name.
 #[test]
 fn statuses_are_the_errors_codes() {
     let statuses = [
@@ -326,7 +326,7 @@ fn reasons_and_operations_are_the_librarys() {
     assert!(operations.iter().all(|(operation, number)| *operation as i32 == *number));
 }
 
-/// What shouter_last_error_info writes for a program whose struct has this size, in memory that is 0xAA before.
+/// The output of shouter_last_error_info for a struct of this size, in memory filled with 0xAA before.
 fn info(size: usize) -> (i32, ErrorInfo) {
     // SAFETY: plain numbers.
     let mut info: ErrorInfo = unsafe { std::mem::transmute([0xAAu8; size_of::<ErrorInfo>()]) };
@@ -383,7 +383,7 @@ fn a_panic_becomes_an_internal_error() {
     assert_eq!(guard_value(5, || panic!("on purpose")), 5);
 }
 
-/// A message with a zero byte in it is kept without it, and each thread has its own.
+/// A message is kept without its zero bytes, and each thread has its own last error.
 #[test]
 fn the_last_error_is_the_threads_own() {
     assert_eq!(guard(|| Err(Error::Argument("before\0after".into()))), SHOUTER_ERROR_ARGUMENT);
@@ -393,7 +393,7 @@ fn the_last_error_is_the_threads_own() {
     assert!(last().ends_with("beforeafter"), "a success keeps the last error");
 }
 
-/// Every function takes NULL for every pointer and says so; none crashes.
+/// Every function refuses NULL for every pointer with an error; none crashes.
 #[test]
 fn null_is_refused_everywhere() {
     let none = ptr::null_mut::<Shouter>();
@@ -462,7 +462,7 @@ fn solo(name: &str) -> (*mut Shouter, PathBuf) {
     (shouter, folder)
 }
 
-/// Every type with every reduction: what a type has runs, and the rest is refused by name, however it is called.
+/// Every type with every reduction, through every call: a supported reduction runs, any other is refused by name.
 #[test]
 fn a_reduction_that_a_type_lacks_is_refused_by_name() {
     let (shouter, folder) = solo("lacks");
@@ -498,7 +498,7 @@ fn a_reduction_that_a_type_lacks_is_refused_by_name() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Everything a trainer calls, on a group of one.
+/// All calls of a trainer, on a group of one.
 #[test]
 fn a_group_of_one_trains() {
     let (shouter, folder) = solo("trains");
@@ -563,7 +563,7 @@ fn a_group_of_one_trains() {
         let trace = std::fs::read_to_string(trace).unwrap();
         for (_, label) in labelled {
             let named = format!("\"name\":{:?}", label.to_str().unwrap());
-            // What a caller waits for is called by its label, and this was one operation.
+            // The wait of a caller has the label as its name, and this was one operation.
             assert_eq!(trace.matches(&*named).count(), 2, "queue and wait of {label:?}: {trace}");
         }
         let mut path = [1; 4096];
@@ -580,7 +580,7 @@ fn a_group_of_one_trains() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What a caller can get wrong on a live group is an error with a message, and the group lives on.
+/// Wrong arguments on a live group are errors with a message, and the group goes on.
 #[test]
 fn wrong_arguments_are_refused() {
     let (shouter, folder) = solo("refuses");
@@ -612,7 +612,7 @@ fn wrong_arguments_are_refused() {
             ("kind", shouter_register(shouter, &Tensor { kind: 0, ..good }, 1, ids.as_mut_ptr())),
             ("/", shouter_timeline(shouter, c"/nonexistent/folder/x".as_ptr())),
         ];
-        // Each message was overwritten by the next; the statuses are what is left.
+        // Each message was overwritten by the next; only the statuses remain.
         for (what, status) in refused {
             assert_eq!(status, SHOUTER_ERROR_ARGUMENT, "{what}");
         }
@@ -623,7 +623,7 @@ fn wrong_arguments_are_refused() {
         assert!(last().contains("aligned"), "{}", last());
         assert_eq!(push(shouter, id, at.byte_add(1), &mut pending), SHOUTER_ERROR_ARGUMENT);
         assert!(last().contains("aligned"), "{}", last());
-        // What has no elements needs no address, whichever call it is.
+        // A tensor without elements needs no address, in any call.
         let empty = Tensor { count: 0, ..one(c"nothing".as_ptr(), SHOUTER_F64, SHOUTER_SUM) };
         assert_eq!(shouter_register(shouter, &empty, 1, &mut id), SHOUTER_OK, "{}", last());
         assert_eq!(push(shouter, id, ptr::null_mut(), &mut pending), SHOUTER_OK, "{}", last());
@@ -640,7 +640,7 @@ fn wrong_arguments_are_refused() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A pointer that threads share.
+/// A pointer that several threads use.
 #[derive(Clone, Copy)]
 struct Shared(*mut Shouter);
 
@@ -675,7 +675,7 @@ fn two(name: &str) -> ([Shared; 2], PathBuf) {
     ([join(0), join(1)].map(|rank| rank.join().unwrap()), folder)
 }
 
-/// Every collective by its C function, in place and apart.
+/// Every collective through its C function, in place and apart.
 #[test]
 fn every_collective_is_reached_from_c() {
     let (ranks, folder) = two("collectives");
@@ -725,7 +725,7 @@ fn every_collective_is_reached_from_c() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// The collectives with a count for each rank by their C functions, and what is refused.
+/// The collectives with a count for each rank through their C functions, and the refused calls.
 #[test]
 fn blocks_that_differ_are_moved_from_c() {
     let (ranks, folder) = two("uneven");
@@ -771,7 +771,7 @@ fn blocks_that_differ_are_moved_from_c() {
             refused(shouter_allgatherv(shouter, from, into, ptr::null(), SHOUTER_U32), "counts is NULL");
             let odd = counts.as_ptr().byte_add(1);
             refused(shouter_allgatherv(shouter, from, into, odd, SHOUTER_U32), "aligned");
-            // What a negative number is as a size_t, and sums that are too large.
+            // A negative number as a size_t, and sums that are too large.
             for bad in [[-1isize as usize, 1], [usize::MAX / 2, usize::MAX / 2 + 2], [1 << 61, 0]] {
                 let bad = bad.as_ptr();
                 refused(shouter_alltoallv(shouter, input, bad, into, bad, SHOUTER_U32), "fit in memory");
@@ -784,7 +784,7 @@ fn blocks_that_differ_are_moved_from_c() {
             refused(shouter_gatherv(shouter, from, 1, into, counts.as_ptr(), SHOUTER_U32, 2), "root 2");
             ok(shouter_barrier(shouter));
 
-            // Rank 1 expects what rank 0 does not send: both are told, and the group goes on.
+            // Rank 1 expects other elements than rank 0 sends: both get an error, and the group goes on.
             let given = [[1usize, 2], [1, 1]][me];
             let taken = [[1usize, 1], [3, 1]][me];
             let (mut five, input) = ([0u32; 5], all.as_ptr().cast());
@@ -811,7 +811,7 @@ fn blocks_that_differ_are_moved_from_c() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A program hears which rank, which call and which tensor an error is about.
+/// An error gives a program the rank, the call and the tensor.
 #[test]
 fn an_error_names_rank_call_and_tensor_to_a_program() {
     const COUNT: usize = 60_000;
@@ -863,14 +863,14 @@ fn an_error_names_rank_call_and_tensor_to_a_program() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What a callback has been called with.
+/// The arguments of the callback's calls.
 static CALLED: Mutex<Vec<(usize, Status, String)>> = Mutex::new(Vec::new());
 
 unsafe extern "C" fn called(context: *mut std::ffi::c_void, status: Status) {
     CALLED.lock().unwrap().push((context.addr(), status, last()));
 }
 
-/// Every kind is started, asked from two threads as often as they like, in another order than it was started, and reported by callback and
+/// Operations of every kind are started, waited for on two threads, one in reverse order, and reported by callback and
 /// descriptor.
 #[test]
 fn every_kind_is_started_and_asked_from_any_thread() {
@@ -977,8 +977,8 @@ fn every_kind_is_started_and_asked_from_any_thread() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What is wrong with a call for a GPU is said before one is looked for, and then why there is none, or that the memory is not
-/// a GPU's. The group lives on.
+/// A wrong call for a GPU is refused before a GPU is looked for; then the error says why there is none, or that the
+/// memory is not a GPU's. The group goes on.
 #[test]
 fn memory_that_is_no_gpus_is_refused() {
     let (shouter, folder) = solo("gpu");
@@ -1025,7 +1025,7 @@ fn memory_that_is_no_gpus_is_refused() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// What the dynamic linker finds of CUDA.
+/// The CUDA driver that the dynamic linker finds.
 enum Driver {
     /// No library.
     Missing,
@@ -1054,7 +1054,7 @@ fn driver() -> Driver {
     }
 }
 
-/// Lines that a callback has taken.
+/// The lines that a callback has received.
 type Taken = Mutex<Vec<(i32, i32, String)>>;
 
 extern "C" fn take(context: *mut std::ffi::c_void, level: i32, rank: i32, text: *const std::ffi::c_char) {
@@ -1066,7 +1066,7 @@ extern "C" fn take(context: *mut std::ffi::c_void, level: i32, rank: i32, text: 
     assert_eq!(status, SHOUTER_ERROR_ARGUMENT);
 }
 
-/// Not a test of its own: a program without a tracing subscriber, as those in C are. The test below starts it.
+/// A program without a tracing subscriber, as those in C are; the test below starts it.
 #[test]
 fn a_program_that_logs() {
     let Some(what) = std::env::var_os("SHOUTER_TEST_LOGS") else { return };
@@ -1132,7 +1132,7 @@ fn the_log_goes_to_standard_error_or_to_a_callback() {
     assert!(wrong.len() == 1 && wrong[0].starts_with("SHOUTER_LOG: 'loud' is no log filter"), "{wrong:?}");
 }
 
-/// A configuration that cannot be used is refused with its file named, and no group is handed out.
+/// An invalid configuration is refused with its file named, and no group is returned.
 #[test]
 fn a_bad_configuration_is_refused() {
     let mut shouter = ptr::null_mut();
@@ -1149,8 +1149,8 @@ fn a_bad_configuration_is_refused() {
     assert!(shouter.is_null());
 }
 
-/// A write to a socket whose other end is gone, with C's handling of SIGPIPE: the process lives on, the mask is as before,
-/// and the signal does not come later either.
+/// A write to a socket whose other end is closed, with C's handling of SIGPIPE: the process goes on, the mask is
+/// restored, and the signal does not come later either.
 #[test]
 fn a_closed_peer_does_not_end_the_process() {
     let mut ends = [0; 2];
@@ -1180,7 +1180,7 @@ fn the_version_is_the_packages() {
     assert_eq!(unsafe { CStr::from_ptr(shouter_version()) }.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
 }
 
-/// Messages of a group of one to itself, and what is refused.
+/// Messages of a group of one to itself, and refused calls.
 #[test]
 fn a_group_of_one_sends_to_itself() {
     let (shouter, folder) = solo("sends");

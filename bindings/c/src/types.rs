@@ -1,4 +1,4 @@
-//! The types that cross the boundary, and the numbers that stand for Rust's enums.
+//! The types that cross the boundary, and the numbers of Rust's enums.
 //!
 //! Enums are passed as integers: a C caller may pass any number, and a Rust enum of an unknown value would be undefined
 //! behaviour before the first check could run.
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shouter::{Collective, DType, ReduceOp};
 
-/// Longer waits are this long: a sum of a time and a duration must not overflow.
+/// The limit of a wait: a sum of a time and a duration must not overflow.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_BOOL.
@@ -112,7 +112,7 @@ pub struct Layout {
     pub stride: usize,
 }
 
-/// The layout at an address, where there is one.
+/// The layout at an address; `None` for NULL.
 ///
 /// # Safety
 /// `layout` is NULL, or one may be read there.
@@ -153,7 +153,7 @@ pub struct Stats {
     pub crc_dropped: u64,
 }
 
-/// The collective that a number from C stands for.
+/// The collective with this number in C.
 pub(crate) fn collective(kind: i32) -> Result<Collective, shouter::Error> {
     let known = Collective::ALL.into_iter().find(|known| shouter::Operation::from(*known) as i32 == kind);
     known.ok_or_else(|| {
@@ -163,13 +163,13 @@ pub(crate) fn collective(kind: i32) -> Result<Collective, shouter::Error> {
     })
 }
 
-/// What a library without CUDA says.
+/// The error of a library without CUDA.
 #[cfg(not(feature = "cuda"))]
 pub(crate) fn no_cuda() -> shouter::Error {
     shouter::Error::accelerator("this libshouter.a has no CUDA; build it with the feature cuda")
 }
 
-/// The element type that a number from C stands for.
+/// The element type with this number in C.
 pub(crate) fn dtype(number: Dtype) -> Result<DType, shouter::Error> {
     let known = u8::try_from(number).ok().and_then(|n| DType::try_from(n).ok());
     known.ok_or_else(|| {
@@ -179,7 +179,7 @@ pub(crate) fn dtype(number: Dtype) -> Result<DType, shouter::Error> {
     })
 }
 
-/// The reduction that a number from C stands for.
+/// The reduction with this number in C.
 pub(crate) fn op(number: Op) -> Result<ReduceOp, shouter::Error> {
     let known = u8::try_from(number).ok().and_then(|n| ReduceOp::try_from(n).ok());
     known.ok_or_else(|| {

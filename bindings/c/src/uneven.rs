@@ -1,6 +1,6 @@
 //! The collectives with a count for each rank, each in one blocking call.
 //!
-//! What all have in common is said at [`shouter_allgatherv`], where C reads it.
+//! [`shouter_allgatherv`] documents the common rules, for readers of the C header.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
@@ -21,13 +21,13 @@ use crate::types::{self, Dtype, Op, SHOUTER_SUM};
 
 /// The counts of one side of a collective.
 pub(crate) enum Counts {
-    /// This rank's block.
+    /// The count of this rank's block.
     Own(usize),
-    /// The same, in the counts of all.
+    /// The counts of all ranks, of which this rank's applies.
     Mine(*const usize),
     /// A block for each rank.
     Each(*const usize),
-    /// The same on the root, else none.
+    /// A block for each rank on the root, else none.
     OnRoot(*const usize),
 }
 

@@ -1,6 +1,6 @@
-//! Windows: memory of each rank that the others read and write without its taking part.
+//! Windows: memory of each rank that the others read and write without the owner's participation.
 //!
-//! What all have in common is said at [`shouter_window_create`], where C reads it.
+//! [`shouter_window_create`] documents the common rules, for readers of the C header.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
@@ -24,7 +24,7 @@ pub const SHOUTER_REPLACE: i32 = 32;
 /// The same: changes nothing, so that shouter_window_fetch_and_op reads. `data` is not looked at.
 pub const SHOUTER_KEEP: i32 = 33;
 
-/// An element, and another: aligned to any type.
+/// Two elements, aligned for any type.
 #[repr(C, align(16))]
 struct Pair([u8; 32]);
 

@@ -1,7 +1,7 @@
-//! Operations that are started and waited for later: a descriptor starts any of them, and its handle may be asked from any thread.
+//! Started operations: a descriptor starts any of them, and its handle may be queried from any thread.
 //!
-//! What C promises about a `shouter_work_t *`: it came from `shouter_start` and has not been freed. Several threads may use it at once,
-//! except for `shouter_work_free`.
+//! C's promises about a `shouter_work_t *`: it came from `shouter_start` and has not been freed. Several threads may
+//! use it at once, except for `shouter_work_free`.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
@@ -99,7 +99,7 @@ pub struct Work(shouter::Work);
 /// within the call.
 pub type DoneCallback = Option<unsafe extern "C" fn(context: *mut c_void, status: Status)>;
 
-/// Pointers of C that a callback gets back.
+/// A pointer from C that its callback gets back.
 struct Context(*mut c_void);
 
 // SAFETY: the caller promises that the callback may be called, with it, by another thread.
@@ -120,7 +120,7 @@ unsafe fn live<'a>(work: *const Work) -> Result<&'a shouter::Work, Error> {
     unsafe { work.as_ref() }.map(|work| &work.0).ok_or_else(|| null("the shouter_work_t"))
 }
 
-/// How long to wait: not limited, or so many milliseconds.
+/// A time limit in milliseconds; `None` for the default.
 fn timeout(milliseconds: i64) -> Result<Option<Duration>, Error> {
     match milliseconds {
         types::SHOUTER_DEFAULT_TIMEOUT => Ok(None),

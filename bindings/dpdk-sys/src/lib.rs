@@ -1,14 +1,13 @@
 //! Raw FFI to DPDK 22.11.
 //!
-//! The bindings are made by bindgen at build time from Debian's `libdpdk-dev`; DPDK itself is linked statically,
-//! from the explicit list in `libraries.txt`, each archive whole, since a driver is reached only through the
-//! constructor that registers it. Names are DPDK's own; its
-//! [API reference](https://doc.dpdk.org/api-22.11/) says what they do.
+//! bindgen makes the bindings at build time from Debian's `libdpdk-dev`; DPDK itself is linked statically, from the
+//! explicit list in `libraries.txt`, each archive whole, since a driver is reached only through the constructor that
+//! registers it. Names are DPDK's own; its [API reference](https://doc.dpdk.org/api-22.11/) documents them.
 //!
 //! Static inline functions (`rte_eth_rx_burst` and the like) are called through out-of-line copies: about a
 //! nanosecond per call, paid once a burst.
 //!
-//! What cannot be bound directly has a C shim: `shouter_dpdk_errno` for the thread-local `rte_errno`,
+//! A C shim has the functions that cannot be bound directly: `shouter_dpdk_errno` for the thread-local `rte_errno`,
 //! `shouter_dpdk_lcore_swap` for the thread-local lcore id, and `shouter_dpdk_log_*`, which keeps DPDK's log lines in
 //! memory so that an error can quote them.
 //!

@@ -1,4 +1,4 @@
-/* What bindgen reads: DPDK's public headers, and the few functions that only C can offer. */
+/* The input of bindgen: DPDK's public headers, and the few functions that need C. */
 #ifndef SHOUTER_DPDK_SHIM_H
 #define SHOUTER_DPDK_SHIM_H
 
@@ -40,7 +40,7 @@ uint64_t shouter_dpdk_log_position(void);
  * constructors were linked has one. Returns the number of bytes there are; at most `capacity` are copied. */
 size_t shouter_dpdk_log_types(char *out, size_t capacity);
 
-/* Makes DPDK's vhost thread look at its list of sockets again. `path` is a socket that somebody listens on.
+/* Makes DPDK's vhost thread look at its list of sockets again. `path` is a socket with a listener.
  *
  * The thread polls for a second at a time. A connection that vhost makes itself ends that; a socket that it begins
  * to serve does not (DPDK 22.11, lib/vhost/socket.c and fd_man.c), so that its first client waits. 0, or negative. */

@@ -1,8 +1,8 @@
-//! `epoll`: watched files, their events, and what was reported.
+//! `epoll`: watched files, their events, and the last report.
 
 use crate::errno::{Errno, Result};
 
-/// Events that are reported whether asked for or not.
+/// Events that are always reported.
 const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
 
 /// Bits that are not events.
@@ -58,12 +58,12 @@ impl Epoll {
         }
     }
 
-    /// Forgets a file that was closed.
+    /// Removes a closed file.
     pub(crate) fn forget(&mut self, fd: i32) {
         self.watched.retain(|watched| watched.fd != fd);
     }
 
-    /// Up to `limit` events. `look` gives a file's `poll` bits and its edge.
+    /// Collects up to `limit` events. `look` returns a file's `poll` bits and its edge.
     pub(crate) fn collect(&mut self, limit: usize, look: impl Fn(i32) -> (i16, u64)) -> Vec<ReadyEvent> {
         let mut all = Vec::new();
         for watched in &mut self.watched {

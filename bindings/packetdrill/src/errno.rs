@@ -1,14 +1,14 @@
-//! Error numbers as Linux gives them.
+//! Linux's error numbers.
 
 use shouter_netstack::stack::SendError;
 use shouter_netstack::tcp::{ConnectError, Error, Failure, ListenError};
 use shouter_netstack::udp::BindError;
 
-/// What a call leaves in `errno`.
+/// A call's `errno`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) i32);
 
-/// What a call gives.
+/// The result of a call.
 pub(crate) type Result<T> = core::result::Result<T, Errno>;
 
 impl From<Failure> for Errno {
@@ -40,7 +40,7 @@ impl From<ConnectError> for Errno {
         Self(match error {
             ConnectError::BadRemote { .. } | ConnectError::NoRoute { .. } => libc::ENETUNREACH,
             ConnectError::TooMany { .. } => libc::ENOBUFS,
-            // Linux says this of a pair of addresses in use too.
+            // Linux also returns this for a pair of addresses in use.
             _ => libc::EADDRNOTAVAIL,
         })
     }

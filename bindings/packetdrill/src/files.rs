@@ -6,13 +6,13 @@ use crate::pipe::PipeId;
 use crate::socket::tcp::TcpSocket;
 use crate::socket::udp::UdpSocket;
 
-/// The first descriptor: 0 to 2 are never ours.
+/// The first descriptor: 0 to 2 are never used here.
 const FIRST: usize = 3;
 
-/// Files that may be open at once.
+/// The largest number of open files.
 const MAX_FILES: usize = 1 << 16;
 
-/// What a descriptor names.
+/// The kind of a file.
 #[derive(Debug)]
 pub(crate) enum FileKind {
     Tcp(Box<TcpSocket>),

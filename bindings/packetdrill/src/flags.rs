@@ -1,4 +1,4 @@
-//! The text that packetdrill passes on from its option `--so_flags`: words `--name=value`.
+//! The text of packetdrill's option `--so_flags`: words `--name=value`.
 
 use core::net::{Ipv4Addr, Ipv6Addr};
 use core::str::FromStr;
@@ -7,16 +7,16 @@ use core::time::Duration;
 use shouter_netstack::cc::Algorithm;
 use shouter_netstack::tcp::Options;
 
-/// How the stack under test is set up.
+/// The setup of the stack under test.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
-    /// Our IPv4 address; packetdrill's default if not given.
+    /// Our IPv4 address; packetdrill's default if none is set.
     pub(crate) ipv4: Ipv4Addr,
     /// Our IPv6 address.
     pub(crate) ipv6: Ipv6Addr,
     /// The link's MTU in bytes.
     pub(crate) mtu: u16,
-    /// What sockets begin with.
+    /// The initial options of sockets.
     pub(crate) options: Options,
 }
 
@@ -26,13 +26,13 @@ impl Default for Setup {
             ipv4: Ipv4Addr::new(192, 168, 0, 1),
             ipv6: Ipv6Addr::new(0xfd3d, 0x0a0b, 0x17d6, 0, 0, 0, 0, 1),
             mtu: 1500,
-            // As sockets are on Linux, which scripts are written for.
+            // The default of Linux's sockets, for which scripts are written.
             options: Options { nagle: true, mtu_probing: false, ..Options::internet() },
         }
     }
 }
 
-/// The algorithm of a name that Linux knows.
+/// The algorithm with this name on Linux.
 pub(crate) fn algorithm(name: &str) -> Option<Algorithm> {
     Some(match name {
         "reno" | "newreno" => Algorithm::NewReno,
@@ -43,7 +43,7 @@ pub(crate) fn algorithm(name: &str) -> Option<Algorithm> {
     })
 }
 
-/// The name that Linux has for an algorithm.
+/// Linux's name of an algorithm.
 pub(crate) const fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::NewReno => "reno",
@@ -74,7 +74,7 @@ fn set_micros(field: &mut Duration, value: &str) -> Option<()> {
 }
 
 impl Setup {
-    /// Reads the flags. What is not understood is named in the error.
+    /// Parses the flags. The error names the first unknown one.
     pub(crate) fn parse(flags: &str) -> Result<Self, String> {
         let mut setup = Self::default();
         for word in flags.split([' ', '\t', '\n', ',']).filter(|word| !word.is_empty()) {
@@ -93,7 +93,7 @@ impl Setup {
                 core::net::IpAddr::V4(address) => self.ipv4 = address,
                 core::net::IpAddr::V6(address) => self.ipv6 = address,
             },
-            // The stack speaks both versions, and every other address is behind one router.
+            // The stack has both versions, and every other address is behind one router.
             "ip_version" | "remote_ip" | "gateway_ip" | "netmask_ip" => {}
             "mtu" => set(&mut self.mtu, value)?,
             "congestion" => options.congestion = algorithm(value)?,

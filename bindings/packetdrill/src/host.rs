@@ -1,8 +1,8 @@
-//! One lock around everything, and a condition that blocking calls wait for.
+//! One lock around everything, and a condition for blocking calls.
 //!
-//! Virtual time moves only in the calls of the thread that drives the script: `usleep`, `gettimeofday`, `netdev_receive`. Before it
-//! moves on, every thread that waits in a blocking call has looked at what has changed, so that a run does not depend on
-//! how the threads are scheduled.
+//! Virtual time moves only in the calls of the thread that drives the script: `usleep`, `gettimeofday`,
+//! `netdev_receive`. Before it moves on, every thread in a blocking call has seen the latest change, so that a run does
+//! not depend on the scheduling of threads.
 
 use core::time::Duration;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,10 +16,10 @@ use crate::machine::Machine;
 use crate::progress::CallProgress;
 use crate::wire::Sent;
 
-/// What `gettimeofday` says at the beginning, in microseconds: any time will do that is not near zero.
+/// The initial time of `gettimeofday`, in microseconds: any time far from zero.
 const EPOCH: i64 = 1_700_000_000_000_000;
 
-/// How far the clock moves when it is read.
+/// The advance of the clock when it is read.
 const TICK: Duration = Duration::from_micros(1);
 
 /// Timers that may fire without a packet before the search for the next packet ends.
@@ -29,7 +29,7 @@ const MAX_STEPS: usize = 1_000_000;
 #[derive(Debug)]
 struct Waiter {
     id: u64,
-    /// The change that it has looked at last.
+    /// The latest change that it has seen.
     seen: u64,
     until: Option<Instant>,
 }
@@ -37,11 +37,11 @@ struct Waiter {
 #[derive(Debug)]
 struct Shared {
     machine: Machine,
-    /// Counts changes.
+    /// The number of changes.
     change: u64,
     waiters: Vec<Waiter>,
     next_waiter: u64,
-    /// No thread may wait any more.
+    /// No thread may wait any longer.
     closing: bool,
 }
 
@@ -53,12 +53,12 @@ pub(crate) struct Host {
     changed: Condvar,
     /// A waiter has looked, or left.
     settled: Condvar,
-    /// The thread that made this, which drives the script.
+    /// The thread that made this host, and drives the script.
     driver: ThreadId,
 }
 
 impl Shared {
-    /// The next time at which something happens by itself.
+    /// The next time of a timer or of a waiter's deadline.
     fn next_deadline(&self) -> Option<Instant> {
         let waiters = self.waiters.iter().filter_map(|waiter| waiter.until).min();
         [self.machine.net.next_deadline(), waiters].into_iter().flatten().min()
@@ -81,7 +81,7 @@ impl Registered<'_> {
 }
 
 impl Drop for Registered<'_> {
-    /// Only a call that panicked has not left before.
+    /// Still registered only if the call panicked.
     fn drop(&mut self) {
         if self.id.is_some() {
             let host = self.host;
@@ -107,12 +107,12 @@ impl Host {
         })
     }
 
-    /// What a panic left behind is still a machine; the script has heard of it.
+    /// Ignores a panic of another call: the machine is still usable, and the script has the error.
     fn lock(&self) -> MutexGuard<'_, Shared> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the stack and wakes the waiters.
+    /// Runs the stack, and wakes the waiters if something changed, or `in_any_case`.
     fn publish(&self, shared: &mut Shared, in_any_case: bool) {
         shared.machine.run();
         if shared.machine.net.take_moved() || in_any_case {
@@ -129,7 +129,7 @@ impl Host {
         shared
     }
 
-    /// Moves time to `to` or to what happens first before that.
+    /// Moves time to `to`, or to the first event before that.
     fn step<'a>(&self, mut shared: MutexGuard<'a, Shared>, to: Instant) -> MutexGuard<'a, Shared> {
         let now = shared.machine.net.now;
         let waited_for = shared.waiters.iter().filter_map(|waiter| waiter.until).filter(|at| *at > now).min();
@@ -140,13 +140,13 @@ impl Host {
         self.settle(shared)
     }
 
-    /// Retries until it is done, and waits without the lock. The thread that drives the script waits for timers, and gets EDEADLK
-    /// if there is none: no other thread could end its call.
+    /// Retries the call until it is done, and waits without the lock. The thread that drives the script waits for
+    /// timers, and gets EDEADLK if there is none: no other thread could end its call.
     pub(crate) fn call<T>(
         &self,
         mut attempt: impl FnMut(&mut Machine) -> Result<CallProgress<T>>,
     ) -> Result<T> {
-        // Leaves after the lock is given back, whatever happens meanwhile: no thread may wait for a waiter that is gone.
+        // Leaves after the lock is released, in any case: no thread may wait for a waiter that is gone.
         let mut me = Registered { host: self, id: None };
         let mut shared = self.lock();
         let outcome = loop {
@@ -212,7 +212,7 @@ impl Host {
         if taken { Ok(()) } else { Err(Errno(libc::EINVAL)) }
     }
 
-    /// Takes the next packet that leaves, and when it left, moving time on as far as it takes; `None` if nothing would
+    /// Takes the next packet that leaves, with its time, moving time on as far as necessary; `None` if no packet would
     /// ever leave.
     pub(crate) fn next_packet(&self) -> Option<(Vec<u8>, i64)> {
         let mut shared = self.settle(self.lock());
@@ -227,24 +227,24 @@ impl Host {
         None
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(crate) fn sleep(&self, time: Duration) {
         let mut shared = self.settle(self.lock());
         let end = shared.machine.net.now + time;
-        // Once more at the end, for what is due just then.
+        // Once more at the end, for events due at that time.
         while shared.machine.net.now < end && !shared.closing {
             shared = self.step(shared, end);
         }
         self.publish(&mut shared, false);
     }
 
-    /// Microseconds of the clock, which moves on by that.
+    /// The clock in microseconds; reading it advances it.
     pub(crate) fn clock(&self) -> i64 {
         self.sleep(TICK);
         wall_clock(self.lock().machine.net.now)
     }
 
-    /// Ends all waiting, and returns when no thread waits any more.
+    /// Ends all waits, and returns when no thread waits any longer.
     pub(crate) fn close(&self) {
         let mut shared = self.lock();
         shared.closing = true;
@@ -256,7 +256,7 @@ impl Host {
     }
 }
 
-/// What the clock shows at a time.
+/// The clock's value at a time.
 fn wall_clock(at: Instant) -> i64 {
     EPOCH.saturating_add(i64::try_from(at.as_nanos() / 1000).unwrap_or(i64::MAX))
 }

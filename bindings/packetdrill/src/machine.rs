@@ -1,4 +1,4 @@
-//! The stack and the open files: what each call means, without any waiting.
+//! The stack and the open files: the semantics of each call, without any waiting.
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -14,17 +14,17 @@ use crate::socket::tcp::{Phase, TcpSocket, WriteEnd};
 use crate::socket::udp::UdpSocket;
 use crate::socket::{Domain, check_local, overlap};
 
-/// SIOCINQ, which is FIONREAD, and what has been written and not acknowledged, or not sent (`linux/sockios.h`).
+/// The `ioctl`s for bytes written and not acknowledged, and for bytes not sent (`linux/sockios.h`).
 const SIOCOUTQ: u64 = libc::TIOCOUTQ;
 const SIOCOUTQNSD: u64 = 0x894b;
 
-/// How much came, from whom, and how long it was.
+/// The result of a receive: the bytes delivered, the sender, and the length of the datagram.
 #[derive(Debug, Default)]
 pub(crate) struct Arrived {
     pub(crate) count: usize,
     pub(crate) from: Option<SocketAddr>,
     pub(crate) full_len: usize,
-    /// What TCP_INQ asks for.
+    /// The value of TCP_INQ, if it is on.
     pub(crate) unread: Option<i32>,
 }
 
@@ -41,7 +41,7 @@ impl Machine {
         Ok(Self { net: Net::new(setup)?, files: Files::default(), pipes: Pipes::default() })
     }
 
-    /// Runs the stack at the present time, and the sockets see what has become of them.
+    /// Runs the stack at the present time, and updates the sockets.
     pub(crate) fn run(&mut self) {
         self.net.run();
         for file in self.files.all_mut() {
@@ -122,7 +122,7 @@ impl Machine {
         patience.turn(self.net.now, may_wait, socket.patience(&self.net, true))
     }
 
-    /// Connects; to `None`, that is AF_UNSPEC, takes the connection away.
+    /// Connects; `None`, for AF_UNSPEC, ends the connection.
     pub(crate) fn connect(
         &mut self,
         fd: i32,
@@ -143,7 +143,7 @@ impl Machine {
         let (was_connecting, may_wait) = (socket.is_connecting(), !file.nonblocking);
         let Some(remote) = to else { return Err(Errno(libc::EINVAL)) };
         if *begun && socket.phase == Phase::Fresh {
-            // Another thread took it meanwhile.
+            // Another thread disconnected it meanwhile.
             return Err(Errno(libc::ECONNABORTED));
         }
         if socket.connect(&mut self.net, remote)?.is_some() {
@@ -156,8 +156,8 @@ impl Machine {
             .map_err(|_| Errno(if was_connecting && !may_wait { libc::EALREADY } else { libc::EINPROGRESS }))
     }
 
-    /// Reads at most `limit` bytes. `deliver` puts bytes into the reader's buffer, from an offset on; what it does not
-    /// take stays to be read.
+    /// Reads at most `limit` bytes. `deliver` puts bytes into the reader's buffer, from an offset on; bytes that it
+    /// refuses stay to be read.
     pub(crate) fn read(
         &mut self,
         fd: i32,
@@ -185,12 +185,12 @@ impl Machine {
         let limit_time = match &mut file.kind {
             FileKind::Tcp(socket) => {
                 let at = so_far.count;
-                // With MSG_TRUNC the bytes are thrown away.
+                // With MSG_TRUNC the bytes are discarded.
                 let thrown = flags & libc::MSG_TRUNC != 0;
                 let give = |bytes: &[u8]| if thrown { Ok(()) } else { deliver(at, bytes) };
                 let read = match socket.read(&mut self.net, limit.saturating_sub(at), peek, give) {
-                    // What was read before goes first. What was not delivered is there for the next call, and so is
-                    // another error.
+                    // The call returns the bytes read so far. Undelivered bytes, and another error, are left for the
+                    // next call.
                     Err(Errno(libc::EFAULT)) if at > 0 => Some(0),
                     Err(error) if at > 0 => {
                         socket.error = Some(error);
@@ -286,7 +286,7 @@ impl Machine {
         }
     }
 
-    /// Closes; a socket that lingers waits.
+    /// Closes; a lingering socket waits.
     pub(crate) fn close(&mut self, fd: i32, patience: &mut Patience) -> Result<CallProgress<()>> {
         let file = self.files.get_mut(fd)?;
         if let FileKind::Tcp(socket) = &mut file.kind
@@ -295,7 +295,7 @@ impl Machine {
             && !socket.is_delivered(&self.net)
         {
             let limit = socket.linger.map(|time| self.net.now + time);
-            // When it has waited for long enough, it closes all the same.
+            // After its time it closes all the same.
             if let Ok(turn) = patience.turn(self.net.now, true, limit) {
                 return Ok(turn);
             }
@@ -357,7 +357,7 @@ impl Machine {
         }
     }
 
-    /// `ioctl` with an `int`: what it becomes, if it changes.
+    /// `ioctl` with an `int`: its new value, if it changes.
     pub(crate) fn ioctl(&mut self, fd: i32, request: u64, argument: i32) -> Result<Option<i32>> {
         let file = self.files.get_mut(fd)?;
         if request == libc::FIONBIO {
@@ -393,7 +393,7 @@ impl Machine {
         }
     }
 
-    /// The bits of each of `asked`; waits while there are none.
+    /// The bits of each of `asked`; waits until there are some.
     pub(crate) fn poll(
         &mut self,
         asked: &[(i32, i16)],
@@ -459,7 +459,7 @@ impl Machine {
         Ok(patience.turn(self.net.now, true, end).unwrap_or(CallProgress::Done(ready)))
     }
 
-    /// The two ends of a pipe: to read from, to write to.
+    /// Makes a pipe: its read end and its write end.
     pub(crate) fn pipe(&mut self) -> Result<(i32, i32)> {
         let id = self.pipes.open();
         let reader = self.files.open(FileKind::PipeOut(id), false)?;
@@ -467,7 +467,7 @@ impl Machine {
         Ok((reader, writer))
     }
 
-    /// Moves bytes between files of which one at least is a pipe.
+    /// Moves bytes between two files, of which at least one is a pipe.
     pub(crate) fn splice(
         &mut self,
         from: i32,

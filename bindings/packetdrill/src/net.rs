@@ -16,16 +16,16 @@ use crate::wire::{ROUTER, Sent, Wire};
 const ROUTER_V4: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
-/// Turns of the stack at one time; packets of one time need a few.
+/// The most polls of the stack at one time; packets of one time need a few.
 const MAX_POLLS: usize = 10_000;
 
-/// The port of a protocol that scripts have nothing to do with.
+/// The port of a protocol that no script uses.
 const RUD_PORT: u16 = 4791;
 
-/// The least step of time when a timer asks for a time that has passed.
+/// The smallest step of time, for a timer that is due already.
 const LEAST_STEP: Duration = Duration::from_micros(1);
 
-/// The stack, its device, the time.
+/// The stack, its device, and the time.
 #[derive(Debug)]
 pub(crate) struct Net {
     pub(crate) stack: Stack<Wire>,
@@ -38,7 +38,7 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// A stack as `setup` says.
+    /// A stack with this setup.
     pub(crate) fn new(setup: Setup) -> Result<Self, String> {
         let mut config = StackConfig::new(RUD_PORT, 1);
         config.tcp.options = setup.options.clone();
@@ -62,7 +62,7 @@ impl Net {
         self.stack.tcp_mut()
     }
 
-    /// Whether an address is one that a socket can be bound to.
+    /// Whether a socket can be bound to an address.
     pub(crate) fn is_ours(&self, address: IpAddr) -> bool {
         address.is_unspecified() || self.stack.addresses().any(|(_, own)| own == address)
     }
@@ -83,7 +83,7 @@ impl Net {
     pub(crate) fn run(&mut self) {
         for _ in 0..MAX_POLLS {
             let progress = self.stack.poll(self.now, &mut rud::NoSink);
-            // Who has to know looks at the connections themselves.
+            // Sockets look at the connections themselves.
             while self.tcp().next_event().is_some() {
                 self.moved = true;
             }
@@ -99,16 +99,16 @@ impl Net {
         core::mem::take(&mut self.moved)
     }
 
-    /// When the next timer fires.
+    /// The time of the next timer.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         self.stack.next_deadline()
     }
 
-    /// Moves time to `to`, or to the first timer before that, and runs what is due.
+    /// Moves time to `to`, or to the first timer before that, and runs everything due.
     pub(crate) fn step(&mut self, to: Instant) {
         let due = self.next_deadline().filter(|due| *due < to);
         let next = match due {
-            // It fired, or should have, and asks again for the same time.
+            // The timer has fired, or should have, and is set to the same time again.
             Some(due) if due <= self.now => (self.now + LEAST_STEP).min(to),
             Some(due) => due,
             None => to,

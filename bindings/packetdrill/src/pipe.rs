@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::errno::{Errno, Result};
 
-/// Bytes that a pipe holds, as on Linux.
+/// The capacity of a pipe in bytes, as on Linux.
 const CAPACITY: usize = 1 << 16;
 
-/// Names a pipe.
+/// The number of a pipe.
 pub(crate) type PipeId = u64;
 
 #[derive(Debug)]
@@ -15,7 +15,7 @@ struct Pipe {
     bytes: VecDeque<u8>,
     has_reader: bool,
     has_writer: bool,
-    /// Counts what would wake who waits for it.
+    /// The number of events that would wake a waiter.
     edge: u64,
 }
 
@@ -49,13 +49,13 @@ impl Pipes {
         }
     }
 
-    /// Bytes that can be written at present.
+    /// Bytes that can be written now.
     pub(crate) fn room(&self, id: PipeId) -> Result<usize> {
         let pipe = self.pipes.get(&id).ok_or(Errno(libc::EBADF))?;
         if pipe.has_reader { Ok(CAPACITY - pipe.bytes.len().min(CAPACITY)) } else { Err(Errno(libc::EPIPE)) }
     }
 
-    /// Writes as much as there is room for; `None` if there is none.
+    /// Writes as many bytes as fit; `None` if none does.
     pub(crate) fn write(&mut self, id: PipeId, bytes: &[u8]) -> Result<Option<usize>> {
         let room = self.room(id)?;
         let pipe = self.pipes.get_mut(&id).ok_or(Errno(libc::EBADF))?;
@@ -65,7 +65,7 @@ impl Pipes {
         Ok(if count == 0 && !bytes.is_empty() { None } else { Some(count) })
     }
 
-    /// The first bytes, at most `limit`, which stay; `None` if more may come, none at the end.
+    /// The first bytes, at most `limit`, without removing them; `None` if more may come, none at the end.
     pub(crate) fn peek(&self, id: PipeId, limit: usize) -> Result<Option<Vec<u8>>> {
         let pipe = self.pipes.get(&id).ok_or(Errno(libc::EBADF))?;
         if pipe.bytes.is_empty() && pipe.has_writer {
@@ -74,7 +74,7 @@ impl Pipes {
         Ok(Some(pipe.bytes.iter().take(limit).copied().collect()))
     }
 
-    /// Takes bytes away that were peeked at.
+    /// Removes peeked bytes.
     pub(crate) fn consume(&mut self, id: PipeId, count: usize) {
         if let Some(pipe) = self.pipes.get_mut(&id) {
             pipe.bytes.drain(..count.min(pipe.bytes.len()));
@@ -82,7 +82,7 @@ impl Pipes {
         }
     }
 
-    /// `poll`'s bits for one end, and a number that changes when who waits for it is to look again.
+    /// The `poll` bits of one end, and a number that changes when waiters must look again.
     pub(crate) fn readiness(&self, id: PipeId, reader: bool) -> (i16, u64) {
         let Some(pipe) = self.pipes.get(&id) else { return (libc::POLLERR, 0) };
         let mut bits = 0;

@@ -1,4 +1,4 @@
-//! Whether a call is done, or waits, and for how long.
+//! The progress of a call: whether it is done or waits, and for how long.
 
 use shouter_netstack::time::Instant;
 
@@ -6,20 +6,20 @@ use crate::errno::{Errno, Result};
 
 /// The result of an attempt.
 pub(crate) enum CallProgress<T> {
-    /// It is done.
+    /// The call is done.
     Done(T),
-    /// Something has to change first; at the given time it is tried again in any case.
+    /// The call waits for a change; at the given time it is tried again in any case.
     Wait(Option<Instant>),
 }
 
-/// Whether a call may wait, and since when it has: one for each call.
+/// Whether a call may wait, and its end: one value for each call.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     until: Option<Option<Instant>>,
 }
 
 impl Patience {
-    /// Waits, unless it must not, or has for long enough.
+    /// Waits, unless the call must not wait or has reached its limit.
     pub(crate) fn turn<T>(
         &mut self,
         now: Instant,

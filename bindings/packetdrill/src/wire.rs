@@ -1,21 +1,21 @@
-//! The device under the stack: a queue of IP packets in each direction. Ethernet headers are put before what comes in and
-//! taken off what leaves, so that outside there are IP packets alone.
+//! The device under the stack: a queue of IP packets in each direction. Ethernet headers are added to incoming packets
+//! and removed from outgoing ones, so that scripts see only IP packets.
 
 use std::collections::VecDeque;
 
 use shouter_netstack::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
 use shouter_netstack::time::Instant;
 
-/// The stack's station.
+/// The stack's MAC address.
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// The only other station: the router to everywhere.
+/// The MAC address of the only other station: the router to all hosts.
 pub(crate) const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 2];
 
 /// Bytes of an Ethernet header.
 const LINK_HEADER: usize = 14;
 
-/// Packets that may wait to be taken out; more are lost, as a script that does not look at them would not miss them.
+/// The largest number of waiting outgoing packets; more are dropped, which affects only scripts that do not read them.
 const MAX_WAITING: usize = 1 << 16;
 
 /// A packet that left the stack.
@@ -56,7 +56,7 @@ impl Wire {
         }
     }
 
-    /// Gives the stack an IP packet; false if it is none.
+    /// Gives the stack an IP packet; false if it is not one.
     pub(crate) fn inject(&mut self, packet: &[u8]) -> bool {
         let ether_type: [u8; 2] = match packet.first().map(|byte| byte >> 4) {
             Some(4) => [0x08, 0x00],
@@ -91,7 +91,7 @@ impl Device for Wire {
         for frame in batch.frames() {
             let bytes: Vec<u8> = frame.pieces().flatten().copied().collect();
             let longest = usize::from(self.capabilities.mtu) + LINK_HEADER;
-            // Scripts know nothing of the link's own talk.
+            // Scripts do not see the link's own packets.
             if !is_for_scripts(&bytes)
                 || bytes.len() > longest
                 || !frame.offload().is_none()

@@ -1,4 +1,4 @@
-//! Builds the C driver, which plays packetdrill's part, and runs its scenarios against the shared object.
+//! Builds the C driver, which takes packetdrill's role, and runs its scenarios against the shared object.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! Random calls and random packets: whatever they are, no call panics (a panic would show as EIO) or takes longer than the
-//! script's own time, blocking sockets and bad pointers included, and the clock does not go back.
+//! Random calls and random packets: no call panics (a panic would return EIO) or takes longer than the script's own
+//! time, with blocking sockets and bad pointers included, and the clock does not go back.
 #![allow(unsafe_code, reason = "calls what C calls")]
 
 use core::ffi::{c_int, c_void};
@@ -14,10 +14,10 @@ const LOCAL: [u8; 4] = [192, 168, 0, 1];
 const REMOTE: [u8; 4] = [192, 0, 2, 1];
 const PORT: u16 = 8080;
 
-/// What another load on the machine may make of a call.
+/// The delay of a call that other load on the machine may cause.
 const MOMENT: Duration = Duration::from_secs(5);
 
-/// Xorshift: good enough to stumble over things.
+/// Xorshift: sufficient for this test.
 struct Random(u64);
 
 impl Random {
@@ -47,7 +47,7 @@ fn sum(so_far: u32, bytes: &[u8]) -> u32 {
     all
 }
 
-/// A sound IPv4 packet with a TCP segment.
+/// A valid IPv4 packet with a TCP segment.
 fn segment(
     ports: (u16, u16),
     seq: u32,
@@ -92,7 +92,7 @@ struct Run {
     ifc: PacketdrillInterface,
     random: Random,
     seed: u64,
-    /// What the stack sent last: ports, and the numbers that an answer would have.
+    /// The last packet from the stack: ports, and the numbers of an answer.
     last: ((u16, u16), u32, u32),
     packets: u64,
     clock: i64,
@@ -110,7 +110,7 @@ impl Run {
         Self { ifc, random, seed, last: ((40_000, PORT), 1, 0), packets: 0, clock: 0 }
     }
 
-    /// No call may say EIO.
+    /// Checks that no call fails with EIO.
     fn check(&self, what: &str, result: i64) -> i64 {
         let errno = io::Error::last_os_error().raw_os_error();
         assert!(result >= 0 || errno != Some(libc::EIO), "seed {}: {what} panicked", self.seed);
@@ -135,7 +135,7 @@ impl Run {
         time.tv_sec * 1_000_000 + time.tv_usec
     }
 
-    /// Runs a step, which may take as long as the script's clock moved meanwhile, and a moment for the machine.
+    /// Runs a step, which may take as long as the script's clock moved, and a margin for the machine.
     fn timed(&mut self, step: impl FnOnce(&mut Self)) {
         let (before, began) = (self.now(), Instant::now());
         step(self);
@@ -257,7 +257,7 @@ impl Run {
         self.check(&format!("call {kind}"), result);
     }
 
-    /// Injects a segment that answers the last one, more or less, or a packet that is none.
+    /// Injects an approximate answer to the last segment, or a malformed packet.
     fn packet(&mut self) {
         let (ports, seq, ack) = self.last;
         let ports =

@@ -1,4 +1,4 @@
-//! The memory of arrays: where it is, how long, of which elements; nothing is copied.
+//! The memory of arrays: its address, length and element type; nothing is copied.
 
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
@@ -9,19 +9,19 @@ use crate::dlpack::Lent;
 use crate::element;
 use crate::error::argument;
 
-/// An array's elements, one behind the other, for as long as this lives.
+/// An array's elements, contiguous, for as long as this lives.
 pub(crate) struct Buffer {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
     pub(crate) dtype: DType,
     pub(crate) is_readonly: bool,
-    /// Of memory of a GPU: the stream on which the elements are produced.
+    /// The stream that produces the elements, for GPU memory.
     pub(crate) stream: Option<u64>,
-    /// What keeps the memory where it is.
+    /// The owner, which keeps the memory in place.
     pub(crate) kept: Kept,
 }
 
-/// What keeps memory where it is: an export of an object's buffer, or an object that owns it.
+/// The owner of memory, which keeps it in place: an export of an object's buffer, or an object.
 #[expect(dead_code, reason = "held, not looked at")]
 pub(crate) enum Kept {
     Export(PyUntypedBuffer),
@@ -30,7 +30,7 @@ pub(crate) enum Kept {
 }
 
 impl Buffer {
-    /// The elements of `array`, of the type that they say, or of `dtype` where that is given.
+    /// The elements of `array`, of their own type, or of `dtype` if given.
     pub(crate) fn of(array: &Bound<'_, PyAny>, what: &str, dtype: Option<DType>) -> PyResult<Self> {
         let py = array.py();
         match PyUntypedBuffer::get(array) {
@@ -45,7 +45,7 @@ impl Buffer {
         }
     }
 
-    /// An array that gives its buffer without strides, or without a shape: one element of no dimension.
+    /// An array whose buffer has no strides, or no shape: one element of no dimension.
     fn viewed(view: &Bound<'_, PyMemoryView>, what: &str, dtype: Option<DType>) -> PyResult<Self> {
         let py = view.py();
         if let Ok(export) = PyUntypedBuffer::get(view) {
@@ -76,7 +76,8 @@ impl Buffer {
         Ok(Self { at, bytes, dtype, is_readonly, stream: None, kept: Kept::Export(export) })
     }
 
-    /// An array that NumPy's buffers have no format for (bfloat16 and 8-bit floats of ml_dtypes), or one that is lent by DLPack.
+    /// An array without a buffer format in NumPy (bfloat16 and 8-bit floats of ml_dtypes), or one that is lent by
+    /// DLPack.
     fn unexported(array: &Bound<'_, PyAny>, what: &str, dtype: Option<DType>, why: &PyErr) -> PyResult<Self> {
         let py = array.py();
         if array.hasattr("__array_interface__")? {
@@ -103,7 +104,7 @@ impl Buffer {
         ))
     }
 
-    /// An array in memory of a GPU: <https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html>.
+    /// An array in GPU memory: <https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html>.
     fn on_gpu(
         array: &Bound<'_, PyAny>,
         described: &Bound<'_, PyAny>,
@@ -155,7 +156,7 @@ impl Buffer {
         Ok(Self { at, bytes, dtype, is_readonly, stream: None, kept: Kept::Lent(lent) })
     }
 
-    /// The same, to be written to.
+    /// The same buffer, refused if it is read-only.
     pub(crate) fn writable(self, py: Python<'_>, what: &str) -> PyResult<Self> {
         match self.is_readonly {
             true => Err(argument(py, format!("{what} is read-only; give memory that can be written to"))),

@@ -1,9 +1,9 @@
-//! One collective, as Python asks for it: kinds, types and reductions by name, memory by address.
+//! One collective as called from Python: kinds, types and reductions by name, memory by address.
 
 use pyo3::prelude::*;
 use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Source, Staging, Tag, UnevenCall};
 
-/// Memory by address: where, and how many bytes.
+/// Memory by address: the address and the number of bytes.
 pub(crate) type Span = (usize, usize);
 
 /// A send or a receive.
@@ -12,11 +12,11 @@ pub(crate) struct Message {
     pub(crate) span: Span,
     pub(crate) dtype: DType,
     pub(crate) endpoint: Endpoint,
-    /// Of memory of a GPU: the stream that it is ordered with.
+    /// The stream that it is ordered with, for GPU memory.
     pub(crate) stream: Option<u64>,
 }
 
-/// Where a message goes, or where it may come from.
+/// The destination of a message, or its allowed sources.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Endpoint {
     To { rank: u32, tag: u32, synchronous: bool },
@@ -27,31 +27,32 @@ pub(crate) enum Endpoint {
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) kind: Collective,
-    /// Empty where this rank gives nothing, and for a broadcast.
+    /// Empty if this rank gives nothing, and for a broadcast.
     pub(crate) input: Span,
-    /// Empty where this rank gets nothing.
+    /// Empty if this rank gets nothing.
     pub(crate) output: Span,
     pub(crate) dtype: DType,
     pub(crate) op: ReduceOp,
     pub(crate) root: u32,
     pub(crate) factor: Option<f64>,
     pub(crate) counts: Counts,
-    /// Of memory of a GPU: the stream on which the input is produced.
+    /// The stream that produces the input, for GPU memory.
     pub(crate) stream: Option<u64>,
 }
 
-/// Elements of each block of input and output, where they differ: empty on a rank that has none, and for collectives with one count.
+/// The elements of each block of input and output, if they differ: empty on a rank without blocks, and for collectives
+/// with one count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) given: Vec<usize>,
     pub(crate) taken: Vec<usize>,
 }
 
-/// Counts as Python gives them: of the blocks of the input, and of those of the output.
+/// Counts from Python: of the blocks of the input, and of those of the output.
 pub(crate) type GivenCounts = (Option<Vec<usize>>, Option<Vec<usize>>);
 
 impl Counts {
-    /// The counts of this rank's part, which has so many elements of input and output: what is not given is one block.
+    /// The counts of this rank's part with this many elements of input and output; a side without counts is one block.
     pub(crate) fn of(
         kind: Collective,
         is_root: bool,
@@ -80,10 +81,10 @@ impl Endpoint {
     }
 }
 
-/// A rank's block of a tensor that has one for each rank, behind those of the ranks before it; `size` is that of an element.
+/// This rank's block of a tensor with a block for each rank, in rank order; `size` is that of an element.
 ///
 /// # Errors
-/// [`Error::Argument`] where counts do not say where that is.
+/// [`Error::Argument`] if the counts do not determine its place.
 pub(crate) fn own_block(
     kind: Collective,
     (at, bytes): Span,
@@ -108,7 +109,7 @@ pub(crate) fn own_block(
     Ok((at + before, own))
 }
 
-/// The kind of collective that a name such as "all-reduce" stands for.
+/// The kind of collective with a name such as "all-reduce".
 pub(crate) fn kind(name: &str) -> Result<Collective, Error> {
     let known = Collective::ALL.into_iter().find(|kind| kind.name() == name);
     known.ok_or_else(|| {
@@ -116,12 +117,12 @@ pub(crate) fn kind(name: &str) -> Result<Collective, Error> {
     })
 }
 
-/// The reduction of a name.
+/// The reduction with this name.
 pub(crate) fn op(name: &str) -> Result<ReduceOp, Error> {
     ReduceOp::parse(name).map_err(|why| Error::Argument(why.to_string()))
 }
 
-/// The element type of a name.
+/// The element type with this name.
 pub(crate) fn dtype(name: &str) -> Result<DType, Error> {
     crate::element::by_name(name).ok_or_else(|| {
         Error::Argument(format!(
@@ -130,16 +131,16 @@ pub(crate) fn dtype(name: &str) -> Result<DType, Error> {
     })
 }
 
-/// The same, where there is a name.
+/// The element type with this name, if there is a name.
 pub(crate) fn dtype_of(py: Python<'_>, name: Option<&str>) -> PyResult<Option<DType>> {
     name.map(dtype).transpose().map_err(|why| crate::error::raised(py, &why))
 }
 
 impl Call {
-    /// As the library has a collective with a count for each rank.
+    /// The library's call of a collective with a count for each rank.
     ///
     /// # Errors
-    /// [`Error::Argument`] for memory that is not as long as the counts say.
+    /// [`Error::Argument`] for memory whose length differs from the counts.
     pub(crate) fn uneven(&self) -> Result<UnevenCall<'_>, Error> {
         let Self { kind, dtype, op, root, .. } = *self;
         let Counts { given, taken } = &self.counts;
@@ -156,15 +157,15 @@ impl Call {
         Ok(UnevenCall { collective: kind, input, output, given, taken, dtype, op, root })
     }
 
-    /// What is done beside it.
+    /// The call's factor and stream.
     pub(crate) fn staging(&self) -> Staging {
         Staging { factor: self.factor, cuda_stream: self.stream, ..Staging::default() }
     }
 
-    /// As the library has it, with what is done beside it.
+    /// The library's call, with its factor and stream.
     ///
     /// # Errors
-    /// [`Error::Argument`] for memory that is not as long as the collective needs on this rank.
+    /// [`Error::Argument`] for memory of another length than the collective needs on this rank.
     pub(crate) fn checked(&self, rank: u32, size: u32) -> Result<(CollectiveCall, Staging), Error> {
         let Self { kind, dtype, op, root, .. } = *self;
         let (ranks, is_root) = (size as usize, rank == root);

@@ -12,10 +12,10 @@ use shouter::DType;
 use crate::element;
 use crate::error::argument;
 
-/// The device types of memory that a CPU reads and writes: its own, and page-locked for CUDA or ROCm.
+/// The device types of memory that a CPU can access: its own, and page-locked for CUDA or ROCm.
 const CPU: [i32; 3] = [1, 3, 11];
 
-/// In the flags of a versioned tensor: nobody may write there.
+/// A flag of a versioned tensor: it must not be written to.
 const READ_ONLY: u64 = 1;
 
 #[repr(C)]
@@ -47,7 +47,7 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// A tensor that was lent, given back when this is dropped.
+/// A borrowed tensor, returned to its owner on drop.
 pub(crate) struct Lent {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
@@ -67,7 +67,7 @@ unsafe impl Send for Lent {}
 unsafe impl Sync for Lent {}
 
 impl Lent {
-    /// The tensor of an object that has `__dlpack__`, in memory of this host, one element behind the other.
+    /// The tensor of an object with `__dlpack__`, in contiguous memory of this host.
     pub(crate) fn of(array: &Bound<'_, PyAny>, what: &str) -> PyResult<Self> {
         let py = array.py();
         let (device, _): (i32, i32) = array.call_method0("__dlpack_device__")?.extract()?;
@@ -87,7 +87,7 @@ impl Lent {
         lent.ok_or_else(|| argument(py, format!("{what} is not contiguous in C's order; copy it")))
     }
 
-    /// What a capsule holds; `None` where elements do not lie one behind the other.
+    /// The tensor of a capsule; `None` if its elements are not contiguous.
     fn taken(capsule: &Bound<'_, PyCapsule>) -> PyResult<Option<Self>> {
         let (owner, is_readonly) =
             match take::<Versioned>(capsule, c"dltensor_versioned", c"used_dltensor_versioned")? {
@@ -128,7 +128,7 @@ impl Lent {
     }
 }
 
-/// What a capsule of this name holds, which is the caller's from now on.
+/// The content of a capsule of this name, which now belongs to the caller.
 fn take<T>(capsule: &Bound<'_, PyCapsule>, name: &CStr, used: &'static CStr) -> PyResult<Option<NonNull<T>>> {
     if !capsule.is_valid_checked(Some(name)) {
         return Ok(None);

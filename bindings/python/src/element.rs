@@ -1,8 +1,8 @@
-//! Element types by the names and formats that Python has for them.
+//! Element types by their names and formats in Python.
 
 use shouter::DType;
 
-/// The type of a name: the library's own, NumPy's, ml_dtypes' or PyTorch's.
+/// The type with this name: the library's own, NumPy's, ml_dtypes' or PyTorch's.
 pub(crate) fn by_name(name: &str) -> Option<DType> {
     let name = name.strip_prefix("torch.").unwrap_or(name);
     Some(match name {
@@ -24,7 +24,7 @@ pub(crate) fn by_name(name: &str) -> Option<DType> {
     })
 }
 
-/// The type of a format of the buffer protocol, with elements of so many bytes.
+/// The type with this format of the buffer protocol, with elements of `bytes` bytes.
 pub(crate) fn by_format(format: &[u8], bytes: usize) -> Option<DType> {
     let format = match format {
         [b'@' | b'=', rest @ ..] => rest,
@@ -52,7 +52,7 @@ pub(crate) fn by_format(format: &[u8], bytes: usize) -> Option<DType> {
     })
 }
 
-/// The type of NumPy's `typestr`, such as "<f4", with elements of so many bytes.
+/// The type with this NumPy `typestr`, such as "<f4", with elements of `bytes` bytes.
 pub(crate) fn by_typestr(typestr: &str, bytes: usize) -> Option<DType> {
     let format: &[u8] = match (typestr.as_bytes().get(1)?, bytes) {
         (b'b', _) => b"?",
@@ -65,14 +65,14 @@ pub(crate) fn by_typestr(typestr: &str, bytes: usize) -> Option<DType> {
         (b'c', 16) => b"D",
         _ => return None,
     };
-    // One byte has no order.
+    // One byte has no byte order.
     let is_native = bytes == 1 || typestr.starts_with(if cfg!(target_endian = "little") { '<' } else { '>' });
     // An unsigned byte is "B" in the buffer protocol.
     let format = if (format, bytes) == (b"Q".as_slice(), 1) { b"B" } else { format };
     by_format(format, bytes).filter(|_| is_native)
 }
 
-/// The type of DLPack's code and bits.
+/// The type with these code and bits in DLPack.
 pub(crate) fn by_dlpack(code: u8, bits: u8) -> Option<DType> {
     Some(match (code, bits) {
         (0, 8) => DType::I8,

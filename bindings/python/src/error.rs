@@ -1,4 +1,4 @@
-//! The library's errors as the package's exceptions, which `shouter.errors` defines.
+//! The library's errors as exceptions of the package, defined in `shouter.errors`.
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -49,7 +49,7 @@ pub(crate) fn argument(py: Python<'_>, why: impl Into<String>) -> PyErr {
     raised(py, &Error::Argument(why.into()))
 }
 
-/// The exception for a wait that was too long for its caller.
+/// The exception for a wait that reached its time-out.
 pub(crate) fn timeout(py: Python<'_>, seconds: f64) -> PyErr {
     let text = format!(
         "the operation has not completed within {seconds:.3} s; it is still under way: wait again"
@@ -68,7 +68,7 @@ fn errors(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     Ok(module.bind(py))
 }
 
-/// `AllReduce` as `all_reduce`.
+/// The name in snake case: `AllReduce` as `all_reduce`.
 fn snake(name: &str) -> String {
     let mut snake = String::with_capacity(name.len() + 4);
     for (at, letter) in name.char_indices() {
@@ -80,7 +80,7 @@ fn snake(name: &str) -> String {
     snake
 }
 
-/// The exception for a group that was closed here.
+/// The exception for a group that this process has closed.
 pub(crate) fn closed(py: Python<'_>) -> PyErr {
     let raise =
         || errors(py)?.getattr("Closed")?.call1(("the group is closed; it was closed by this process",));

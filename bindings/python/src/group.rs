@@ -1,4 +1,4 @@
-//! Groups, as Python sees them.
+//! Groups for Python.
 
 mod operations;
 
@@ -19,7 +19,7 @@ use crate::sys;
 use crate::wait::aside;
 use crate::work::{Returns, Work, sweep};
 
-/// One rank's membership in a group: what `shouter.Group` is made of.
+/// One rank's membership in a group: the base of `shouter.Group`.
 #[pyclass(frozen, weakref, module = "shouter._core")]
 pub(crate) struct Group {
     /// None after it was closed.
@@ -39,14 +39,14 @@ pub(crate) struct Group {
     nodes: u32,
 }
 
-/// A group that a call uses, while another thread may close it. The last to let go of it ends its operations.
+/// A group in use by a call; another thread may close it meanwhile. The last user's drop ends its operations.
 struct Live(Option<Arc<shouter::Group>>);
 
 impl std::ops::Deref for Live {
     type Target = shouter::Group;
 
     fn deref(&self) -> &shouter::Group {
-        // It is there until the drop.
+        // It is present until the drop.
         self.0.as_ref().expect("a group that is used is there")
     }
 }
@@ -57,14 +57,14 @@ impl Drop for Live {
     }
 }
 
-/// Drops it without the interpreter, which callbacks need: they run until it is gone.
+/// Drops a group without the interpreter's lock, which callbacks need: they run until it is dropped.
 fn drop_detached(group: Option<shouter::Group>) {
     let Some(group) = group else { return };
     let mut group = Some(group);
     Python::try_attach(|py| py.detach(|| drop(group.take())));
 }
 
-/// A lock whose content stays valid whatever panics.
+/// Locks a mutex whose content is valid even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -95,7 +95,7 @@ impl Group {
 
 #[pymethods]
 impl Group {
-    /// Waits for a handle as a call that blocks does: see [`Work::block`].
+    /// Waits for a handle as a blocking call does: see [`Work::block`].
     #[staticmethod]
     fn block(work: &Bound<'_, Work>) -> PyResult<Option<Py<PyAny>>> {
         work.get().block(work.py())
@@ -140,9 +140,9 @@ impl Group {
         Ok(Work::new(self.begin(py, &call)?, kept, result))
     }
 
-    /// Starts a collective on memory by address: as `begin_run`, for callers that know where their elements are. What `keep` holds is kept
-    /// until the operation has ended. With a `stream` the memory is a GPU's. To `wait` is to return when it
-    /// has ended, without a handle.
+    /// Starts a collective on memory by address: as `begin_run`, for callers that know where their elements are. `keep`
+    /// is kept until the operation has ended. With a `stream` the memory is a GPU's. With `wait` the call returns after
+    /// the end, without a handle.
     #[pyo3(signature = (kind, address_in=0, bytes_in=0, address_out=0, bytes_out=0, dtype="uint8", op="sum", root=0,
                         factor=None, counts=(None, None), keep=None, stream=None, wait=false))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
@@ -206,7 +206,7 @@ impl Group {
         self.messages(py, [(buffer, Endpoint::from(source, tag))], Returns::Status)
     }
 
-    /// Starts a send and a receive at once; the handle's `wait` returns the `Status` of what was received.
+    /// Starts a send and a receive at once; the handle's `wait` returns the `Status` of the received message.
     #[pyo3(signature = (array, to, into, source=None, tag=0, receive_tag=None, dtype=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn sendrecv(
@@ -317,7 +317,7 @@ impl Group {
         Ok(())
     }
 
-    /// Names the operations that follow and are not registered, for timelines and dumps.
+    /// Names the following operations that are not registered, for timelines and dumps.
     fn set_label(&self, py: Python<'_>, label: &str) -> PyResult<()> {
         self.live(py)?.set_label(label);
         Ok(())
@@ -329,12 +329,12 @@ impl Group {
         found.ok_or_else(|| argument(py, format!("rank {rank} is no rank of this group of {}", self.size)))
     }
 
-    /// Which channels carry the data, and why.
+    /// The channels that carry the data, and the reasons for the choice.
     fn transport(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.live(py)?.transport().to_string())
     }
 
-    /// What this rank has done so far.
+    /// This rank's counters.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let group = self.live(py)?;
         let stats = py.detach(|| group.stats());
@@ -356,7 +356,7 @@ impl Group {
         Ok(counts)
     }
 
-    /// Writes what this rank did as a trace.
+    /// Writes this rank's operations as a trace.
     fn write_timeline(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let group = self.live(py)?;
         py.detach(|| group.write_timeline(&path)).map_err(|error| raised(py, &error))
@@ -374,7 +374,7 @@ impl Group {
         Ok(aside(py, move || group.split(color, key))?.map(Self::new))
     }
 
-    /// Makes a group of these ranks, with a deadline of its own if there is one, in seconds.
+    /// Makes a group of these ranks, with a deadline of its own, in seconds, if given.
     #[pyo3(signature = (ranks, deadline=None))]
     fn group(&self, py: Python<'_>, ranks: Vec<u32>, deadline: Option<f64>) -> PyResult<Self> {
         let deadline = deadline.map(Duration::try_from_secs_f64).transpose();
@@ -394,13 +394,13 @@ impl Group {
         made.map(Memory::new).map_err(|error| raised(py, &error))
     }
 
-    /// Whether the group was closed here.
+    /// Whether this process has closed the group.
     #[getter]
     fn is_closed(&self) -> bool {
         lock(&self.group).is_none()
     }
 
-    /// Leaves the group together with all its other ranks.
+    /// Leaves the group together with all other ranks.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(mut group) = self.take() else { return Ok(()) };
         let only = loop {
@@ -420,7 +420,7 @@ impl Group {
         left
     }
 
-    /// Ends the job, whose other ranks hear why, and leaves.
+    /// Ends the job with a reason for its other ranks, and leaves.
     fn abort(&self, py: Python<'_>, why: &str) -> PyResult<()> {
         if let Some(group) = self.take() {
             let told = py.detach(|| {
@@ -434,7 +434,7 @@ impl Group {
         Ok(())
     }
 
-    /// Leaves the group without a word: its operations under way end, for the others with this rank as the culprit.
+    /// Leaves the group without notice: its operations end, and name this rank as the culprit on the others.
     fn leave(&self, py: Python<'_>) {
         if let Some(group) = self.take() {
             py.detach(|| drop(group));

@@ -1,4 +1,4 @@
-//! How a process joins its job.
+//! Joining a job.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,8 @@ use crate::group::Group;
 use crate::store::Store;
 use crate::wait::aside;
 
-/// Joins the job that the environment and `settings` describe, or the lists of addresses and ports; through a store, if there is one.
+/// Joins the job of the environment and `settings`, or of the lists of addresses and ports; through a store, if there
+/// is one.
 #[pyfunction]
 #[pyo3(signature = (settings, lists=None, store=None))]
 pub(crate) fn join(

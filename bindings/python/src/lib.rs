@@ -1,8 +1,8 @@
-//! The extension module `shouter._core`: the library as the Python package `shouter` calls it.
+//! The extension module `shouter._core`: the library for the Python package `shouter`.
 //!
-//! The package's classes and functions, with their documentation and types, are Python (`python/shouter`). Here are the objects that
-//! own what is the library's: groups, operations under way, shared memory. Every call that waits gives the interpreter's lock away, and
-//! looks for signals ([`wait`]).
+//! The package's classes and functions, with their documentation and types, are Python (`python/shouter`). This module
+//! has the objects that own the library's resources: groups, started operations, shared memory. Every call that waits
+//! releases the interpreter's lock and checks for signals ([`wait`]).
 #![deny(unsafe_code)]
 
 mod buffer;
@@ -20,7 +20,7 @@ mod work;
 
 use pyo3::prelude::*;
 
-/// What the package `shouter` is made of. Use that.
+/// The base of the package `shouter`, which is the public interface.
 #[pymodule(name = "_core")]
 mod core_module {
     #[pymodule_export]

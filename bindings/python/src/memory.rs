@@ -6,7 +6,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use shouter::Tensor;
 
-/// Zeroed bytes, aligned to a page: what `shouter.empty` makes arrays of.
+/// Zeroed bytes, aligned to a page, for the arrays of `shouter.empty`.
 #[pyclass(frozen, weakref, module = "shouter._core")]
 pub(crate) struct Memory {
     pub(crate) tensor: crate::sys::Bytes,
@@ -20,7 +20,7 @@ impl Memory {
 
 #[pymethods]
 impl Memory {
-    /// Whether the other ranks of the host see it.
+    /// Whether the other ranks of the host share it.
     #[getter]
     fn is_shared(&self) -> bool {
         self.tensor.is_shared()

@@ -1,4 +1,4 @@
-//! Somebody's key/value store in Python, through which a job comes together: torch's, say.
+//! A key/value store in Python, such as torch's, through which a job is joined.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,11 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use shouter::StoreError;
 
-/// Between two looks into a store whose `get` does not wait.
+/// The time between two queries of a store whose `get` does not wait.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// An object with `set(key, bytes)` and `get(key) -> bytes`, and perhaps `wait([key], timedelta)`. A `get` that does not wait returns None
-/// for a key that is not there, or raises KeyError.
+/// An object with `set(key, bytes)` and `get(key) -> bytes`, and perhaps `wait([key], timedelta)`. A `get` that does
+/// not wait returns None for a missing key, or raises KeyError.
 pub(crate) struct Store(pub(crate) Py<PyAny>);
 
 impl Store {

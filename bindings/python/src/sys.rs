@@ -15,8 +15,8 @@ use crate::call::{Call, Endpoint, Message};
 
 /// Starts a collective.
 ///
-/// The memory that the call names stays valid until the operation has ended: [`crate::work::Flight`] keeps what owns it until then.
-/// Python has no rule against a second thread that writes there; what comes of it is what the elements are.
+/// The call's memory stays valid until the operation has ended: [`crate::work::Flight`] keeps its owner until then.
+/// Python does not forbid a second thread to write there; the elements are then undefined.
 pub(crate) fn start(group: &Group, call: &Call) -> Result<Work, Error> {
     if call.kind.has_counts() {
         let staging = call.staging();
@@ -71,7 +71,7 @@ pub(crate) fn start_messages(group: &Group, messages: &[Message]) -> Result<Work
 
 /// Memory of the library, whose content is Python's to read and write.
 pub(crate) struct Bytes {
-    /// Kept for the memory's sake; the address was taken once, from the only reference.
+    /// Keeps the memory alive; the address was taken once, from the only reference.
     tensor: Tensor<u8>,
     at: *mut u8,
 }

@@ -1,4 +1,4 @@
-//! Waits: without the interpreter's lock, and in slices between which signals are looked for.
+//! Waits without the interpreter's lock, in slices between which signals are checked.
 
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
@@ -9,13 +9,13 @@ use shouter::Error;
 
 use crate::error::raised;
 
-/// How long a signal such as Ctrl-C is not seen.
+/// The longest time before a signal such as Ctrl-C is noticed.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// Longer waits are this long: a sum of a time and a duration must not overflow.
+/// The limit of a wait: a sum of a time and a duration must not overflow.
 const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// The end of a wait of so many seconds, if it has one.
+/// The end of a wait of this many seconds, if it has one.
 pub(crate) fn until(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Instant>> {
     let Some(seconds) = timeout else { return Ok(None) };
     let duration = match Duration::try_from_secs_f64(seconds) {
@@ -29,27 +29,27 @@ pub(crate) fn until(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Ins
     Ok(Some(Instant::now() + duration))
 }
 
-/// The next slice of a wait until then; `None` where its end has passed.
+/// The next slice of a wait until then; `None` after its end.
 pub(crate) fn slice(until: Option<Instant>) -> Option<Duration> {
     let Some(until) = until else { return Some(SLICE) };
     let left = until.saturating_duration_since(Instant::now());
     (!left.is_zero()).then_some(left.min(SLICE))
 }
 
-/// Runs a call that cannot be waited for in slices on a thread of its own. Where a signal's handler raises, the call goes on there with
-/// what it owns.
+/// Runs a call that cannot be waited for in slices on a thread of its own. If a signal's handler raises, the call goes
+/// on there with the values that it owns.
 pub(crate) fn aside<R: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<R, Error> + Send + 'static,
 ) -> PyResult<R> {
     let (tell, told) = mpsc::channel();
     let body = move || {
-        // Nobody may listen any more.
+        // The receiver may be gone.
         let _ = tell.send(call());
     };
     let started = thread::Builder::new().name("shouter-call".into()).spawn(body);
     started.map_err(|why| raised(py, &Error::Device(format!("no thread: {why}; look at the pids limit"))))?;
-    // A receiver is of one thread: it goes along.
+    // A receiver belongs to one thread: it is moved along.
     let mut told = told;
     loop {
         let (receiver, next) = py.detach(move || {

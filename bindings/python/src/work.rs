@@ -1,4 +1,4 @@
-//! Operations under way.
+//! Started operations.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,10 +9,10 @@ use crate::buffer::Kept;
 use crate::error::{raised, timeout};
 use crate::wait::{SLICE, slice, until};
 
-/// Operations whose handles are gone, with what owns their memory.
+/// Operations whose handles are gone, with the owners of their memory.
 static ORPHANS: Mutex<Vec<Flight>> = Mutex::new(Vec::new());
 
-/// An operation and what keeps its memory where it is.
+/// An operation and the owners of its memory, which keep it in place.
 pub(crate) struct Flight {
     work: shouter::Work,
     kept: Vec<Kept>,
@@ -23,7 +23,7 @@ impl Flight {
         Self { work, kept }
     }
 
-    /// Lets the memory go, as the operation has ended so: for ever where a device may still use it.
+    /// Releases the memory after this result: never if a device may still use it.
     pub(crate) fn end(self, result: &Result<(), Error>) {
         let kept = self.kept;
         match result {
@@ -34,7 +34,7 @@ impl Flight {
     }
 }
 
-/// Lets go what owns the memory of operations that have ended, and whose handles are gone.
+/// Releases the owners of the memory of ended operations whose handles are gone.
 pub(crate) fn sweep() {
     let mut ended = Vec::new();
     {
@@ -45,7 +45,7 @@ pub(crate) fn sweep() {
             }
         }
     }
-    // Owners may be Python's code, which may come back here.
+    // An owner's destructor may be Python code, which may call this again.
     for (flight, result) in ended {
         flight.end(&result);
     }
@@ -59,11 +59,11 @@ pub(crate) struct Work {
     returns: Returns,
 }
 
-/// What a blocking call would return.
+/// The result of the blocking call.
 pub(crate) enum Returns {
     Nothing,
     Array(Py<PyAny>),
-    /// Of the first message: who has sent it, its tag, and its elements.
+    /// The status of the first message: its sender, its tag and its elements.
     Status,
 }
 
@@ -86,7 +86,8 @@ impl Work {
         }
     }
 
-    /// Waits for a call that blocks. Where a signal's handler raises, a receive that no message has reached is cancelled; all else goes on.
+    /// Waits for a blocking call. If a signal's handler raises, an unmatched receive is cancelled; any other operation
+    /// goes on.
     pub(crate) fn block(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.wait(py, None).inspect_err(|_| {
             if !self.work.cancel().unwrap_or(false) {
@@ -105,7 +106,7 @@ impl Work {
         loop {
             let next = match slice(until) {
                 Some(next) => next,
-                // A time-out of none looks once.
+                // A time-out of zero checks once.
                 None if is_first => std::time::Duration::ZERO,
                 None => return Err(timeout(py, seconds.unwrap_or_default())),
             };
@@ -123,7 +124,7 @@ impl Work {
 
 #[pymethods]
 impl Work {
-    /// Waits until the operation has ended, for `timeout` seconds at most, and returns what the blocking call does.
+    /// Waits until the operation has ended, for `timeout` seconds at most, and returns the result of the blocking call.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         self.finish(py, timeout)?;
@@ -139,7 +140,7 @@ impl Work {
         }
     }
 
-    /// Whether the operation has ended, well or not.
+    /// Whether the operation has ended, successfully or not.
     fn done(&self, py: Python<'_>) -> bool {
         let ended = py.detach(|| self.work.test());
         if let Some(result) = &ended {
@@ -148,13 +149,13 @@ impl Work {
         ended.is_some()
     }
 
-    /// The exception with which the operation has ended; None where it has ended well, and while it is under way.
+    /// The exception with which the operation has ended; None if it succeeded, or has not ended.
     fn exception(&self, py: Python<'_>) -> Option<PyErr> {
         let ended = py.detach(|| self.work.test());
         ended.and_then(Result::err).map(|error| raised(py, &error))
     }
 
-    /// Has a thread of the library call `callback` with this handle when the operation has ended; soon, where it has.
+    /// Calls `callback` with this handle on a thread of the library when the operation has ended; soon, if it has.
     fn add_done_callback(slf: Bound<'_, Self>, callback: Py<PyAny>) -> PyResult<()> {
         let py = slf.py();
         let work = slf.get().work.clone();

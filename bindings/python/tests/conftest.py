@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "python"
-# Where the program lies that starts the jobs.
+# The program that starts the jobs.
 PROGRAM = str(Path(os.environ.get("SHOUTER_BUILT", Path(__file__).parents[3] / "target" / "debug")) / "shouter")
 
 Job = Callable[..., subprocess.CompletedProcess[str]]

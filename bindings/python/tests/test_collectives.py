@@ -77,7 +77,7 @@ def test_collectives(job: Job) -> None:
             assert (mine == me + 0.5).all()
             shouter.reducescatter(np.ones(sum(counts)), mine, counts=counts)
             assert (mine == n).all()
-            # In place: a rank's block lies behind those of the ranks before it.
+            # In place: a rank's block is after those of the ranks before it.
             expected, own = np.repeat([0.5, 1.5, 2.5], counts), slice(sum(counts[:me]), sum(counts[: me + 1]))
             out[:] = -1
             out[own] = me + 0.5
@@ -123,7 +123,7 @@ def test_types_and_arrays(job: Job) -> None:
         x = (np.array([1.5, 2], np.float32).view(np.uint32) >> 16).astype(np.uint16)
         g.allreduce(x, dtype="bfloat16")
         assert ((x.astype(np.uint32) << 16).view(np.float32) == [3, 4]).all()
-        # Other owners of memory: nothing is copied.
+        # Other owners of memory, without a copy.
         x = array.array("d", [me, 1]); g.allreduce(x); assert x.tolist() == [1, 2]
         x = (ctypes.c_int * 2)(me, 1); g.allreduce(x); assert list(x) == [1, 2]
         x = bytearray([me, 1]); g.allreduce(x); assert list(x) == [1, 2]
@@ -148,10 +148,10 @@ def test_types_and_arrays(job: Job) -> None:
             g.allreduce(Lender(fixed, True)); assert False
         except ArgumentError as why:
             assert "read-only" in str(why)
-        # Nothing, and a single number.
+        # No elements, and a single number.
         g.allreduce(np.empty(0)); g.allreduce(np.empty((0, 3), np.int8))
         x = np.array(3.0); g.allreduce(x); assert x == 6
-        # Memory that the host shares.
+        # Memory that the host's ranks share.
         x = g.empty((3, 50_000), "float32")
         assert (x == 0).all() and x.shape == (3, 50_000)
         x += me
@@ -257,7 +257,7 @@ def test_started(job: Job) -> None:
         assert (g.allgather_async(np.full(3, float(me)), into).wait() is into) and (into.T == [0, 1]).all()
         assert g.broadcast_async(x).wait() is x and g.barrier_async().wait() is None
 
-        # A handle that nobody keeps: the array stays until the operation has ended.
+        # A handle that is not kept: the array stays until the operation has ended.
         class Owned(np.ndarray):
             pass
         kept = np.ones(200_000).view(Owned)
@@ -303,7 +303,7 @@ def test_started(job: Job) -> None:
         assert not errors, errors
         groups[1].close()
 
-        # A wait that is too short leaves the operation under way.
+        # A wait that is too short does not end the operation.
         if me == 0:
             work = g.allreduce_async(np.ones(3))
             try:

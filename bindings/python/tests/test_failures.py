@@ -82,7 +82,7 @@ def test_another_thread_ends_a_call_that_waits(job: Job) -> None:
             except ShouterError:
                 assert time.monotonic() - begun < 30, "the deadline ended it"
         else:
-            # It never calls, and hears of the end when it asks.
+            # This rank makes no call for two seconds, then gets the end from its next call.
             time.sleep(2)
             try:
                 g.allreduce(np.ones(3))
@@ -259,7 +259,7 @@ def test_ctrl_c_ends_waits(job: Job) -> None:
                     wait()
                     assert False
                 except KeyboardInterrupt:
-                    # A tenth of a second, and what a busy machine adds.
+                    # A tenth of a second, and a margin for a busy machine.
                     assert time.monotonic() - sent[0] < 5
             g.send(np.ones(1), 1)
         else:
@@ -284,7 +284,7 @@ def test_a_killed_rank_is_named(job: Job) -> None:
         except PeerFailed as why:
             assert (why.rank, why.reason, why.operation) == (1, "lost", "all_reduce"), vars(why)
         shouter.abort()
-        # The process lives, and can join again.
+        # The process goes on, and can join again.
         alone = shouter.init(rank=0, size=1, local_rank=0, local_size=1)
         assert alone.size == 1
         print("survived")
@@ -323,7 +323,7 @@ def test_a_rank_that_raises_is_named(job: Job) -> None:
         """
         g = shouter.init()
         if g.rank == 1:
-            # It comes when the other's operation is under way.
+            # The message arrives when the other's operation is in progress.
             g.recv(np.zeros(1), 0)
             raise ValueError("there is no data")
         try:

@@ -90,6 +90,6 @@ def rendezvous(url):
 
     first, second = ranks()
     assert first == second and len(first) == 64, (first, second)
-    # It is not left there, and a key that was given is used.
+    # It is deleted there, and a given key is used.
     assert (tmp_path / "shouter-check-key").read_text() == "-"
     assert ranks(SHOUTER_KEY="given") == ["given", "given"]

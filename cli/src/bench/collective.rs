@@ -1,4 +1,4 @@
-//! `shouter bench allreduce` and the other collectives: our own ranks under the launcher, then the peers, in one call on the same
+//! `shouter bench allreduce` and the other collectives: our own ranks under the launcher, then the peers, on the same
 //! cores.
 
 #[cfg(feature = "cuda")]
@@ -27,7 +27,7 @@ pub(crate) use sendrecv::{
 pub(crate) use step::{StepArgs, StepWorkerArgs, main as step, worker as step_worker};
 pub(crate) use worker::{WorkerArgs, worker};
 
-/// The largest size that is measured unless others are named.
+/// The largest size that is measured by default.
 const USUAL_LARGEST: u64 = 64 << 20;
 
 /// What every collective takes.
@@ -105,7 +105,7 @@ impl DataArgs {
     }
 }
 
-/// Refuses what does not go together.
+/// Refuses options that exclude each other.
 fn check_job(job: &JobArgs) -> Result<(), CommandError> {
     let fits = match job.transport.as_str() {
         "shm" => job.hosts == 1,
@@ -129,7 +129,7 @@ fn check_job(job: &JobArgs) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The same of a collective with elements; gives its sizes.
+/// Checks a collective with elements in the same way; returns its sizes.
 fn check(
     collective: Collective,
     CollectiveArgs { job, data }: &CollectiveArgs,
@@ -169,11 +169,11 @@ pub(crate) fn barrier(job: &JobArgs) -> Result<(), CommandError> {
     measure_collective(Collective::Barrier, job, &[], &[])
 }
 
-/// What is measured.
+/// A bench and the worker that measures it.
 struct Measured<'a> {
     /// The name of the bench.
     name: &'a str,
-    /// The subcommand of our ranks, and what they are to measure.
+    /// The subcommand of our ranks, with its arguments.
     worker: &'a [&'a str],
     collective: Option<Collective>,
 }
@@ -190,7 +190,7 @@ fn measure_collective(
     measure(&Measured { name, worker: &worker, collective: Some(collective) }, job, data, sizes)
 }
 
-/// The launcher of our ranks, up to what they are to run of this program.
+/// The launcher's command line, up to this program's own name.
 fn launcher(job: &JobArgs) -> Result<Command, CommandError> {
     let exe = std::env::current_exe()?;
     let mut command = Command::new(&exe);
@@ -201,7 +201,7 @@ fn launcher(job: &JobArgs) -> Result<Command, CommandError> {
         command.args(["--rdma-device", devices]);
     }
     if job.threads {
-        // Else all of them are pinned to the process's one core.
+        // Else all threads are pinned to the process's one core.
         command.args(["--cores", "none"]);
     }
     command.arg("--").arg(&exe);

@@ -1,4 +1,4 @@
-//! `shouter bench gpu`: whether the kernels on a GPU give the host's bits, and how fast they and all-reduces are
+//! `shouter bench gpu`: compares the kernels on a GPU with the host's, bit by bit, and times them and all-reduces
 //! beside ceilings that are measured in the same call. `scripts/gpu-check` runs it.
 
 #[cfg(feature = "cuda")]
@@ -50,7 +50,7 @@ enum Part {
     Ipc,
 }
 
-/// What is looked at, in this order: the part, the row's name, its aim.
+/// The rows in order: part, name, aim.
 const ROWS: [(Part, &str, &str); 23] = [
     (Part::Bits, "sum", "the host's bits"),
     (Part::Bits, "min", "the host's bits"),
@@ -80,7 +80,7 @@ const ROWS: [(Part, &str, &str); 23] = [
 /// The two rows of the staged all-reduce; their sizes are options.
 const STAGED: [(&str, &str); 2] = [("all-reduce, large", ">= 0.85"), ("all-reduce, small", "<= 1.00")];
 
-/// The two rows of ranks that share a host and its GPU: how they are divided into processes.
+/// The two rows of ranks that share a host and its GPU, by their number of processes.
 const IPC: [(&str, &str); 2] =
     [("all-reduce, 4 processes", ">= 0.60"), ("all-reduce, 4 ranks in one process", ">= 0.80")];
 
@@ -166,7 +166,7 @@ pub(crate) fn main(args: &GpuArgs) -> Result<(), CommandError> {
     table.finish()
 }
 
-/// Every row of these parts is skipped, for one reason.
+/// Skips every row of these parts, for one reason.
 fn skip(args: &GpuArgs, parts: &[Part], why: &str, table: &mut Table) -> Result<(), CommandError> {
     for (row, aim) in parts.iter().flat_map(|part| args.rows(*part)) {
         table.push(Row {
@@ -211,7 +211,7 @@ fn run(args: &GpuArgs, table: &mut Table) -> Result<(), CommandError> {
     sanitizer::run(args, &device, table)?;
     let rates = speed::run(args, &device, table)?;
     let room = ipc::room(args, &device);
-    // What is left has the memory to itself.
+    // The jobs have the GPU's memory to themselves.
     let left = device.free(args);
     staged::run(args, &left, rates.pinned, table)?;
     ipc::run(args, &left, room, rates.copied, table)

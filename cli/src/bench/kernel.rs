@@ -1,5 +1,5 @@
-//! The kernel as a peer: plain TCP sockets, one pinned process per rank, over loopback or (as root) over a veth
-//! pair between two network namespaces. Sockets are non-blocking and polled, which is the kernel at its fastest.
+//! The kernel as a peer: plain TCP sockets, one pinned process per rank, over loopback or (as root, between two ranks)
+//! over a veth pair between two network namespaces. Sockets are non-blocking and polled, the fastest use of the kernel.
 
 mod connections;
 mod namespaces;
@@ -18,7 +18,7 @@ use super::sizes::Sizes;
 use namespaces::Namespaces;
 use wire::{Ring, float};
 
-/// What the peer measures.
+/// The workload of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PeerWorkload {
     Allreduce,
@@ -47,7 +47,7 @@ pub(crate) struct PeerArgs {
     who: String,
 }
 
-/// What to measure against the kernel.
+/// A job of the kernel's peer.
 pub(crate) struct Job<'a> {
     pub(crate) kind: PeerWorkload,
     pub(crate) ranks: u32,
@@ -57,7 +57,7 @@ pub(crate) struct Job<'a> {
     pub(crate) mtu: u32,
 }
 
-/// Runs the job over loopback, and over a veth pair where namespaces can be made; says on standard error why not.
+/// Runs the job over loopback, and two ranks also over a veth pair; prints on standard error why that is not possible.
 pub(crate) fn run(job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
     let loopback: Vec<SocketAddr> = free_ports(job.ranks)?;
     let mut lines = launch(job, "kernel", &loopback, None)?;
@@ -73,7 +73,7 @@ pub(crate) fn run(job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
     Ok(lines)
 }
 
-/// Ports that were free a moment ago, one a rank.
+/// Ports that were free a moment ago, one for each rank.
 fn free_ports(count: u32) -> io::Result<Vec<SocketAddr>> {
     let listeners: Vec<_> =
         (0..count).map(|_| std::net::TcpListener::bind(("127.0.0.1", 0))).collect::<io::Result<_>>()?;
@@ -149,7 +149,7 @@ pub(crate) fn peer(args: &PeerArgs) -> io::Result<()> {
     Ok(())
 }
 
-/// A core for each rank, round robin; a machine that refuses is measured unpinned.
+/// Pins a rank to a core, round robin; a rank that cannot be pinned runs unpinned.
 pub(crate) fn pin(rank: usize) {
     if let Some(cores) = core_affinity::get_core_ids()
         && let Some(core) = cores.get(rank % cores.len().max(1))
@@ -159,7 +159,7 @@ pub(crate) fn pin(rank: usize) {
     }
 }
 
-/// Iterations that fill about `seconds`, agreed by all ranks: rank 0 times a few and the ring spreads the count.
+/// Agrees on iterations that fill about `seconds`: rank 0 times a few and sends the count around the ring.
 fn agree_iterations(
     ring: &mut Ring,
     rank: usize,
@@ -236,7 +236,7 @@ fn pingpong(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLi
     })
 }
 
-/// Bytes that a stream writes between two looks at the clock.
+/// Bytes that a stream writes between two readings of the clock.
 const STREAM_CHUNK: usize = 1 << 20;
 
 fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLine> {

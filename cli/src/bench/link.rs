@@ -1,9 +1,9 @@
-//! `shouter bench stream`, `pingpong` and `connections`: what one link carries bare, with UDP, RUD and TCP, between two
-//! processes with a core each.
+//! `shouter bench stream`, `pingpong` and `connections`: one bare link with UDP, RUD and TCP, between two processes
+//! with a core each.
 //!
-//! All protocols go through the same port and read the same 64 MiB, colder than any cache, and take turns: every pass
-//! runs each of them once, and the median over the passes counts. So `raw` is the ceiling of the very link, memory
-//! and minute that the others are measured with.
+//! All protocols use the same port, read the same 64 MiB, colder than any cache, and take turns: every pass runs each
+//! of them once, and the median over the passes counts. So `raw` is the ceiling of the same link, memory and minute as
+//! the others.
 
 mod channel;
 mod connections;
@@ -24,7 +24,7 @@ use super::sizes::Sizes;
 use super::{kernel, patience, ranks_output};
 use crate::failure::CommandError;
 
-/// What goes over the link.
+/// The protocol of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Protocol {
     Raw,
@@ -33,12 +33,12 @@ pub(super) enum Protocol {
     Tcp,
 }
 
-/// What a bench of a link is asked to measure.
+/// The subject of a link's bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Measured {
     /// A protocol on a DPDK link.
     Wire(Protocol),
-    /// A whole channel, with fragments as an all-reduce posts them.
+    /// A whole channel, with fragments as in an all-reduce.
     Channel(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! `shouter bench`: figures of our own and of the peers, in one call, on the same cores.
+//! `shouter bench`: our own figures and the peers', in one call, on the same cores.
 
 use std::io::{self, Read};
 use std::process::{Command, Output, Stdio};
@@ -184,7 +184,7 @@ enum Bench {
     KernelPeer(kernel::PeerArgs),
 }
 
-/// The help of a collective: what it is, and how it is measured and checked.
+/// The help of a collective: its definition, measurement and check.
 fn measured(what: &str, check: &str) -> String {
     format!(
         "{what} An iteration is timed on every rank from the end of a barrier to the return of the call, the slowest rank \
@@ -225,8 +225,7 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
     }
 }
 
-/// Runs the launcher with `--json` and gathers the lines that ranks print as JSON; what else they say goes to standard
-/// error.
+/// Runs the launcher with `--json` and gathers the ranks' lines of JSON; their other output goes to standard error.
 fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine>, CommandError> {
     let output = output_within(command.stderr(Stdio::inherit()), limit)?;
     let mut lines = vec![];
@@ -244,7 +243,7 @@ fn ranks_output(command: &mut Command, limit: Duration) -> Result<Vec<ReportLine
     Err(CommandError::Failed(format!("the ranks ended with {}", output.status)))
 }
 
-/// Runs a command to its end and returns what it printed; one that takes longer than `limit` is ended.
+/// Runs a command to its end and returns its output; a command that takes longer than `limit` is killed.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
     let until = Instant::now() + limit;
     let mut child = command.stdout(Stdio::piped()).spawn()?;
@@ -275,7 +274,7 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> io::Resul
     Ok(Output { status, stdout, stderr: vec![] })
 }
 
-/// A generous limit for measuring so many series for about `seconds` each.
+/// A generous limit for measuring `series` series for about `seconds` each.
 pub(crate) fn patience(series: usize, seconds: f64) -> Duration {
     Duration::from_secs_f64(120.0 + 30.0 * seconds * series as f64)
 }

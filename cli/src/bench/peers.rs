@@ -1,7 +1,7 @@
-//! The peers that people use today, run in the same call on the same cores: Open MPI, MPICH, and Gloo under PyTorch.
+//! The peers in common use, run in the same call on the same cores: Open MPI, MPICH, and Gloo under PyTorch.
 //!
-//! Their programs are small and travel inside this binary; they are compiled or interpreted on the spot. A peer that
-//! is not installed is said to be absent on standard error, with the package that brings it.
+//! Their small programs are part of this binary and are compiled or interpreted at run time. For a peer that is not
+//! installed, a line on standard error names the package that has it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -47,7 +47,7 @@ impl FromStr for Peer {
     }
 }
 
-/// The status with which a peer's program ends where the peer lacks the collective (`EX_UNAVAILABLE` of sysexits).
+/// The exit status of a peer's program for a collective that the peer lacks (`EX_UNAVAILABLE` of sysexits).
 const UNAVAILABLE: i32 = 69;
 
 /// A collective, or `sendrecv`, for a peer to run.
@@ -55,17 +55,17 @@ pub(crate) struct Job<'a> {
     pub(crate) bench: &'a str,
     pub(crate) ranks: u32,
     pub(crate) hosts: u32,
-    /// None of a barrier.
+    /// Empty for a barrier.
     pub(crate) sizes: &'a [u64],
     pub(crate) seconds: f64,
 }
 
-/// A folder for the peers' programs that goes when it is dropped.
+/// A folder for the peers' programs, removed on drop.
 struct Workshop(PathBuf);
 
 impl Workshop {
     fn open() -> io::Result<Self> {
-        // A name that nobody can have prepared, for this user alone.
+        // A name that nobody can guess, in a directory for this user alone.
         let mut random = [0u8; 8];
         OsRng.try_fill_bytes(&mut random).map_err(io::Error::other)?;
         let path = std::env::temp_dir().join(format!("shouter-peers-{:016x}", u64::from_le_bytes(random)));
@@ -82,7 +82,7 @@ impl Drop for Workshop {
     }
 }
 
-/// Runs the collective with `peer`; what the peer lacks is said on standard error. The kernel and perftest are not of this kind.
+/// Runs the collective with `peer`; prints on standard error if the peer lacks it, as the kernel and perftest do.
 pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
     let workshop = Workshop::open()?;
     match peer {
@@ -141,7 +141,7 @@ fn absent(who: &str, remedy: &str) {
     eprintln!("{who} is absent: install {remedy} to measure against it");
 }
 
-/// Compiles the MPI program with the wrapper of one MPI; `None` (said on standard error) if there is none.
+/// Compiles the MPI program with an MPI's compiler wrapper; `None`, with a line on standard error, if there is none.
 fn compile(folder: &Path, wrapper: &str, packages: &str) -> Option<PathBuf> {
     let source = folder.join("mpi_collectives.c");
     let program = folder.join(wrapper.replace("mpicc", "mpi_collectives"));

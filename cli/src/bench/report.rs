@@ -1,5 +1,5 @@
-//! What a benchmark reports: one [`ReportLine`] per measured series, printed as JSON for machines or as a table with
-//! ratios to every peer for people.
+//! The results of a benchmark: one [`ReportLine`] per measured series, printed as JSON for machines, or for people as a
+//! table with ratios to every peer.
 
 use std::io::{self, Write};
 
@@ -24,7 +24,7 @@ pub(crate) struct ReportLine {
     pub(crate) hosts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) transport: Option<String>,
-    /// Whether ranks of a host reduced straight from each other's tensors; else these were staged, or there was no need.
+    /// Whether ranks of a host reduced directly from each other's tensors; else they staged them, or had no need.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) in_place: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,13 +40,13 @@ pub(crate) struct ReportLine {
     pub(crate) dtype: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) iterations: Option<u64>,
-    /// Tensors below it were fused, in a step; 0: none.
+    /// The size below which tensors were fused, in a step; 0 for no fusion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fuse_below: Option<u64>,
-    /// Whose tensors go first, in a step: those that are needed first (`need`), or those that were pushed first (`push`).
+    /// The priority of tensors in a step: needed first (`need`), or pushed first (`push`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<String>,
-    /// A whole step; its `p50_us` is the time until the first layer may start.
+    /// The time of a whole step; its `p50_us` is the time until the first layer may start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) step_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,19 +65,19 @@ pub(crate) struct ReportLine {
     pub(crate) resent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections_per_second: Option<f64>,
-    /// Established connections that the figure is of.
+    /// The number of established connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) bytes_per_connection: Option<f64>,
-    /// Passes that the medians were taken over.
+    /// The number of passes under the medians.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) passes: Option<u32>,
 }
 
 impl ReportLine {
-    /// The figures of a collective of `bytes`, counted as in [`workload`], over `ranks`, from the latencies of its iterations in
-    /// nanoseconds. A barrier has no bytes.
+    /// The figures of a collective over `ranks`, from the latencies of its iterations in nanoseconds. `bytes` counts as
+    /// in [`workload`]; a barrier has none.
     pub(crate) fn collective(
         collective: Collective,
         who: &str,
@@ -126,7 +126,7 @@ impl ReportLine {
         }
     }
 
-    /// What distinguishes this series from others of the same size: program and transport.
+    /// The series among those of the same size: program, and protocol or transport; or a step's fusion and priority.
     pub(crate) fn series(&self) -> String {
         if let (Some(below), Some(priority)) = (self.fuse_below, &self.priority) {
             return format!("{}, by {priority}", if below == 0 { "single" } else { "fused" });
@@ -138,7 +138,7 @@ impl ReportLine {
         }
     }
 
-    /// The figure that people compare, and whether less of it is better.
+    /// The main figure, and whether less of it is better.
     fn headline(&self) -> Option<(f64, bool)> {
         let more = self.goodput_gbits.or(self.connections_per_second).map(|figure| (figure, false));
         let less = self.p50_us.or(self.bytes_per_connection).map(|figure| (figure, true));
@@ -167,12 +167,12 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Rounded to four decimals, so that the JSON stays readable.
+/// Rounds to four decimals, so that the JSON stays readable.
 pub(crate) fn round4(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
-/// Where lines go: at once as JSON, or gathered into a table that is printed at the end.
+/// The output of lines: immediately as JSON, or as a table at the end.
 pub(crate) struct Report {
     json: bool,
     lines: Vec<ReportLine>,
@@ -183,7 +183,7 @@ impl Report {
         Self { json, lines: Vec::new() }
     }
 
-    /// Adds a line; with `--json` it is printed now.
+    /// Adds a line; with `--json` prints it at once.
     pub(crate) fn push(&mut self, line: ReportLine) -> io::Result<()> {
         if self.json {
             let mut out = io::stdout().lock();
@@ -207,7 +207,7 @@ impl Report {
     }
 }
 
-/// A row per size, a column per series, and behind each peer our advantage over it.
+/// A row per size, a column per series, and after each peer our advantage over it.
 fn table(lines: &[ReportLine]) -> String {
     let Some(first) = lines.first() else { return "no result\n".into() };
     let mut series: Vec<String> = Vec::new();

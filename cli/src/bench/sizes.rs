@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-/// Sizes in bytes, in the order they were named.
+/// Sizes in bytes, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<u64>);
 

@@ -1,4 +1,4 @@
-//! The collectives that are measured: their names, how their bytes are counted, and what each rank's result is.
+//! The collectives that are measured: their names, the counting of their bytes, and each rank's result.
 //!
 //! `bytes` counts as in the OSU micro-benchmarks: those of the tensor for all-reduce, reduce and broadcast, of one rank's block for
 //! all-gather, gather, scatter and all-to-all, and of a rank's whole input for reduce-scatter (`osu_reduce_scatter.c` divides its size
@@ -58,21 +58,21 @@ pub(crate) fn traffic(collective: Collective, bytes: u64, ranks: u32) -> (f64, f
     }
 }
 
-/// Blocks that `bytes` are counted over.
+/// The number of blocks that `bytes` covers.
 pub(crate) fn blocks_counted(collective: Collective, ranks: u32) -> u32 {
     if collective == Collective::ReduceScatter { ranks } else { 1 }
 }
 
-/// What becomes of the element at an index of the inputs.
+/// The source of an element of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// That of this rank is given on.
+    /// The same element of this rank's input.
     Rank(u32),
-    /// Those of all ranks are added up.
+    /// The sum of the element over all ranks.
     Sum,
 }
 
-/// One collective as one of the ranks sees it; in blocks of as many elements each.
+/// One collective as seen by one rank, in blocks of equal length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) collective: Collective,
@@ -81,7 +81,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Blocks of the input, whoever is the root; none where the output is the input, too.
+    /// Blocks of the input, for any root; none where the output is also the input.
     pub(crate) fn input_blocks(self) -> u32 {
         match self.collective {
             Collective::AllReduce | Collective::Reduce | Collective::Broadcast | Collective::Barrier => 0,
@@ -90,7 +90,7 @@ impl Part {
         }
     }
 
-    /// Blocks of the output, whoever is the root.
+    /// Blocks of the output, for any root.
     pub(crate) fn output_blocks(self) -> u32 {
         match self.collective {
             Collective::Barrier => 0,
@@ -99,7 +99,7 @@ impl Part {
         }
     }
 
-    /// Blocks that this rank has to find in its output.
+    /// The blocks of its output that this rank checks.
     pub(crate) fn due(self, root: u32) -> Range<u32> {
         if self.collective == Collective::Gather && self.rank != root {
             return 0..0;
@@ -107,7 +107,7 @@ impl Part {
         0..self.output_blocks()
     }
 
-    /// Where block `block` of this rank's output comes from: whose input, and which block of it.
+    /// The source of block `block` of this rank's output: the rank or the sum, and the block of its input.
     pub(crate) fn origin(self, root: u32, block: u32) -> (Origin, u32) {
         match self.collective {
             Collective::AllReduce => (Origin::Sum, 0),
@@ -117,7 +117,7 @@ impl Part {
             Collective::Scatter => (Origin::Rank(root), self.rank),
             Collective::ReduceScatter => (Origin::Sum, self.rank),
             Collective::AllToAll => (Origin::Rank(block), self.rank),
-            // The others of a reduce keep theirs.
+            // In a reduce the other ranks keep their input.
             _ => (Origin::Rank(self.rank), 0),
         }
     }

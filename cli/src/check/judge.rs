@@ -1,15 +1,15 @@
-//! Who is slow: what follows from what was measured.
+//! Finds slow pairs, ranks and hosts in the measurements.
 
 use std::cmp::Ordering;
 
 use serde::Serialize;
 
-/// What was measured between two ranks.
+/// The measurements between two ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Pair {
     /// The lower one first.
     pub(super) ranks: [u32; 2],
-    /// Whether they share a host: pairs are compared with those of which this is the same.
+    /// Whether they share a host: a pair is compared only with pairs of the same kind.
     pub(super) same_host: bool,
     /// Median of half of a round trip, in microseconds.
     pub(super) latency_us: f64,
@@ -26,7 +26,7 @@ pub(super) struct Medians {
     pub(super) gbytes: f64,
 }
 
-/// What a pair is slow in.
+/// The figure in which a pair is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Figure {
@@ -38,7 +38,7 @@ pub(super) enum Figure {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Slow {
     pub(super) figure: Figure,
-    /// From the first to the second, where it is a bandwidth.
+    /// Of a bandwidth, sender and receiver.
     pub(super) ranks: [u32; 2],
     pub(super) same_host: bool,
     /// In microseconds, or in 1e9 bytes a second.
@@ -48,7 +48,7 @@ pub(super) struct Slow {
     pub(super) times: f64,
 }
 
-/// What all slow pairs have in common.
+/// The common element of all slow pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Culprit {
@@ -62,10 +62,10 @@ pub(super) enum Culprit {
     Hosts([u32; 2]),
 }
 
-/// What was found.
+/// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Judgement {
-    /// Of pairs on one host, and of pairs between hosts, where there are any.
+    /// The medians of pairs on one host, and of pairs between hosts, where there are any.
     pub(super) medians: Vec<Medians>,
     /// The worst first.
     pub(super) slow: Vec<Slow>,

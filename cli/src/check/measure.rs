@@ -1,4 +1,4 @@
-//! What the ranks of a job measure of each other, pair by pair, in rounds in which every rank has one partner at most.
+//! The measurements between the ranks of a job, pair by pair, in rounds in which every rank has at most one partner.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -10,44 +10,44 @@ use crate::failure::CommandError;
 
 /// Bytes of the messages whose latency is measured.
 pub(super) const LATENCY_BYTES: usize = size_of::<u64>();
-/// Messages that are under way at once where bandwidth is measured.
+/// Messages in flight at once where bandwidth is measured.
 const WINDOW: usize = 2;
-/// The share of a pair's time for each of two directions of bandwidth; for latency; and for clocks.
+/// The shares of a pair's time: for bandwidth, in each of two directions; for latency; and for clocks.
 const BANDWIDTH_SHARE: f64 = 0.375;
 const LATENCY_SHARE: f64 = 0.2;
 const CLOCK_SHARE: f64 = 0.05;
 /// First round trips that warm up; at most half of them.
 const WARM_UP: usize = 50;
-/// Figures that are kept of a pair at most, which bounds memory: measuring ends earlier then.
+/// The largest number of figures per pair, which bounds memory: measuring ends early at this number.
 const MOST: usize = 1 << 20;
 
-/// What a message is for.
+/// The tags of the messages.
 const PING: u32 = 1;
 const CONTROL: u32 = 2;
 const DATA: u32 = 3;
 
-/// The word by which a rank says that it goes on, or that this was the last time.
+/// The values by which a rank announces another message, or the end.
 const MORE: u64 = 0;
 const LAST: u64 = 1;
 
-/// What one rank has found out of another one.
+/// One rank's measurements with another one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) peer: u32,
     /// Median of half of a round trip, in microseconds; the lower rank of a pair has it.
     pub(super) latency_us: Option<f64>,
-    /// What this rank has sent there, in 1e9 bytes a second.
+    /// The bandwidth from this rank to the peer, in 1e9 bytes a second.
     pub(super) gbytes: f64,
-    /// The other one's clock; rank 0 has it.
+    /// The offset of the peer's clock; only rank 0 has it.
     pub(super) clock: Option<Offset>,
 }
 
-/// How a rank's wall clock stands against rank 0's, in microseconds.
+/// The offset of a rank's wall clock from rank 0's, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Offset {
-    /// Positive where it is ahead.
+    /// Positive if the rank's clock is ahead.
     pub(super) offset_us: f64,
-    /// Half of the round trip that told it.
+    /// Half of the round trip that measured it.
     pub(super) uncertainty_us: f64,
 }
 
@@ -59,14 +59,14 @@ pub(super) fn rounds(size: u32) -> u32 {
     }
 }
 
-/// Whom `rank` meets in this round; `None` where the number of ranks is odd and it is its turn to wait. The circle method: one seat stays,
-/// the others turn.
+/// The partner of `rank` in this round; `None` where the number of ranks is odd and it is this rank's turn to wait. The
+/// circle method: one seat stays, the others turn.
 pub(super) fn partner(rank: u32, round: u32, size: u32) -> Option<u32> {
     let circle = u64::from(rounds(size));
     let (own, round) = (u64::from(rank), u64::from(round));
     let other = if own == circle {
-        // The seat that stays meets who would meet itself: twice its number is the round's. `circle` is odd, so half of one more is
-        // the inverse of 2.
+        // The rank in the fixed seat meets the rank that would meet itself: twice that rank's number is the round's.
+        // `circle` is odd, so half of `circle` + 1 is the inverse of 2.
         round * circle.div_ceil(2) % circle
     } else {
         match (round + circle - own) % circle {
@@ -77,16 +77,16 @@ pub(super) fn partner(rank: u32, round: u32, size: u32) -> Option<u32> {
     u32::try_from(other).ok().filter(|other| *other < size)
 }
 
-/// What is measured.
+/// The parameters of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    /// For each pair, in seconds.
+    /// The time for each pair, in seconds.
     pub(super) seconds: f64,
     /// Bytes of the messages whose bandwidth is measured.
     pub(super) bytes: usize,
 }
 
-/// Measures this rank's pairs; `begun` hears of each round, and of how many there are.
+/// Measures this rank's pairs; calls `begun` for each round, with the number of rounds.
 pub(super) fn run(
     group: &Group,
     plan: Plan,
@@ -95,7 +95,7 @@ pub(super) fn run(
     let (rank, rounds) = (group.rank(), rounds(group.size()));
     let share = |share: f64| Duration::from_secs_f64(plan.seconds * share);
     let bytes = if rounds > 0 { plan.bytes } else { 0 };
-    // Written once before a clock runs, so that no page is missing then.
+    // Written before any clock runs, so that no page fault is measured.
     let mut own = vec![1u8; bytes];
     let mut theirs = [(); WINDOW].map(|()| vec![1u8; bytes]);
     let mut all = vec![];
@@ -113,7 +113,7 @@ pub(super) fn run(
             };
         }
         for lower_sends in [true, false] {
-            // All pairs send at the same time, and none before all have measured their latencies.
+            // All pairs send at the same time, after all have measured their latencies.
             group.barrier()?;
             match &mut seen {
                 Some(seen) if (rank < seen.peer) == lower_sends => {
@@ -157,7 +157,7 @@ fn wall() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// The offset of the peer's wall clock: RFC 5905, section 8, of the round trip with the least delay.
+/// The offset of the peer's wall clock (RFC 5905, section 8), from the round trip with the least delay.
 fn offset(group: &Group, peer: u32, limit: Duration) -> Result<Offset, Error> {
     let begun = Instant::now();
     let mut best: Option<(i64, i64)> = None;
@@ -181,14 +181,14 @@ fn offset(group: &Group, peer: u32, limit: Duration) -> Result<Offset, Error> {
     Ok(Offset { offset_us: twice_the_offset as f64 / 2e3, uncertainty_us: delay.max(0) as f64 / 2e3 })
 }
 
-/// Delay of a round trip, and twice the offset that it tells, in nanoseconds: of the times at which the request was sent and received and the
-/// answer sent and received.
+/// Delay of a round trip, and twice the clock offset, in nanoseconds. The four times: request sent, request received,
+/// answer sent, answer received.
 fn trip([t1, t2, t3, t4]: [u64; 4]) -> (i64, i64) {
     let less = |a: u64, b: u64| a.wrapping_sub(b) as i64;
     (less(t4, t1).wrapping_sub(less(t3, t2)), less(t2, t1).wrapping_add(less(t3, t4)))
 }
 
-/// Tells rank 0 this rank's clock as often as it asks.
+/// Answers rank 0's requests with this rank's clock.
 fn tell_clock(group: &Group) -> Result<(), Error> {
     let mut word = [MORE];
     while word[0] != LAST {
@@ -199,7 +199,7 @@ fn tell_clock(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// Sends windows of messages, each of which the peer confirms; the median of their bandwidths, in 1e9 bytes a second.
+/// Sends windows of messages that the peer confirms; returns their median bandwidth, in 1e9 bytes a second.
 fn send(group: &Group, peer: u32, limit: Duration, own: &mut [u8]) -> Result<f64, Error> {
     let mut rates = vec![];
     let begun = Instant::now();
@@ -214,13 +214,13 @@ fn send(group: &Group, peer: u32, limit: Duration, own: &mut [u8]) -> Result<f64
     }
     group.send(&[LAST], peer, CONTROL)?;
     if rates.len() > 1 {
-        // The first one warms up.
+        // The first window warms up.
         rates.remove(0);
     }
     Ok(median(&mut rates))
 }
 
-/// Receives and confirms what [`send`] sends, and checks the ends of each message.
+/// Receives and confirms the windows of [`send`], and checks the ends of each message.
 fn receive(group: &Group, peer: u32, theirs: &mut [Vec<u8>; WINDOW]) -> Result<(), CommandError> {
     for window in 0.. {
         let mut word = [MORE];
@@ -247,7 +247,7 @@ fn receive(group: &Group, peer: u32, theirs: &mut [Vec<u8>; WINDOW]) -> Result<(
     Ok(())
 }
 
-/// Writes the first and the last byte of what is sent in this window.
+/// Writes the first and the last byte of this window's messages.
 fn mark(bytes: &mut [u8], window: usize) {
     if let Some(first) = bytes.first_mut() {
         *first = window as u8;

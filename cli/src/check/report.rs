@@ -1,4 +1,4 @@
-//! What rank 0 knows of the job when all ranks have told it what they have seen.
+//! The report of rank 0, from the measurements of all ranks.
 
 use std::time::Duration;
 
@@ -10,28 +10,28 @@ use super::measure::{LATENCY_BYTES, Offset, Seen};
 use crate::failure::CommandError;
 use crate::info::Item;
 
-/// The tag of what ranks tell.
+/// The tag of the ranks' reports.
 const REPORT: u32 = 4;
-/// Bytes that a rank tells at most: some of its own, and so many of each other rank.
+/// The most bytes of a rank's report: a part of its own, and a part for each other rank.
 const MOST_OWN: u64 = 64 << 10;
 const MOST_EACH: u64 = 256;
-/// A clock that differs by more is worth a warning, in microseconds.
+/// The offset of a clock that is worth a warning, in microseconds.
 pub(super) const CLOCK_WARNING_US: f64 = 100_000.0;
 
-/// What a rank tells.
+/// A rank's report.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OfRank {
     host: u32,
-    /// Of the first rank of each host.
+    /// Set by the first rank of each host.
     of_host: Option<OfHost>,
     seen: Vec<Seen>,
 }
 
-/// What the first rank of a host tells of it.
+/// The part of the report that the first rank of a host adds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OfHost {
     pub(super) name: String,
-    /// Which channels lead from there, and why.
+    /// The chosen channels, and the reasons for the choice.
     pub(super) channels: String,
     pub(super) reasons: Vec<String>,
     /// Limits of memory.
@@ -39,7 +39,7 @@ pub(super) struct OfHost {
 }
 
 impl OfRank {
-    /// What this rank tells, with what the first one of a host knows of it.
+    /// The report of this rank; the first rank of a host adds the host's part.
     pub(super) fn new(group: &Group, memory: Vec<Item>, seen: Vec<Seen>) -> Self {
         let transport = group.transport();
         let name = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -52,7 +52,7 @@ impl OfRank {
         Self { host: group.node(), of_host, seen }
     }
 
-    /// Whether this is what rank `own` of `size` can have seen.
+    /// Whether this is a valid report of rank `own` of `size`.
     fn fits(&self, own: u32, size: u32) -> bool {
         let peers = (0..size).filter(|peer| *peer != own);
         let as_due = |seen: &Seen| {
@@ -62,13 +62,13 @@ impl OfRank {
         self.host < size && self.seen.iter().map(|seen| seen.peer).eq(peers) && self.seen.iter().all(as_due)
     }
 
-    /// What this rank, `own`, has seen of another one.
+    /// The measurements of this rank, `own`, with `peer`.
     fn of(&self, own: u32, peer: u32) -> Option<&Seen> {
         self.seen.get(peer as usize - usize::from(peer > own))
     }
 }
 
-/// Gives rank 0 what all ranks tell, each of them within `limit`; the others get nothing.
+/// Gathers the reports of all ranks on rank 0, each within `limit`; the others get nothing.
 pub(super) fn gather(
     group: &Group,
     mut own: OfRank,
@@ -116,11 +116,11 @@ pub(super) struct RankClock {
     pub(super) rank: u32,
     #[serde(flatten)]
     pub(super) offset: Offset,
-    /// Whether it is off by more than can be overlooked.
+    /// Whether the offset is worth a warning.
     pub(super) is_off: bool,
 }
 
-/// All that was found.
+/// The report for people and programs.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     /// Whether nothing is slow.
@@ -137,7 +137,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Of what all ranks have told, by rank.
+    /// Makes the report from those of all ranks, in the order of ranks.
     pub(super) fn new(all: &[OfRank], bandwidth_bytes: usize, factor: f64) -> Result<Self, CommandError> {
         let size = all.len() as u32;
         let of_hosts: Vec<u32> = all.iter().map(|rank| rank.host).collect();

@@ -4,12 +4,12 @@ use super::judge::{Culprit, Figure, Pair, Slow};
 use super::report::{CLOCK_WARNING_US, Host, Report};
 use crate::info::{Item, ranges};
 
-/// Ranks whose pairs are shown one by one at most; of more, each host's are summed up.
+/// The largest number of ranks whose pairs are shown one by one; larger jobs show a summary for each host.
 const MOST_SHOWN: u32 = 16;
-/// Slow pairs, and clocks of large jobs, that are shown.
+/// The largest number of slow pairs, and of clocks of large jobs, that is shown.
 const WORST: usize = 10;
 
-/// All of it; lines end with a line break.
+/// The whole report; every line ends with a line break.
 pub(super) fn text(report: &Report) -> String {
     let mut text = transports(report) + &hosts(report);
     if report.size > 1 {
@@ -24,7 +24,7 @@ fn transports(report: &Report) -> String {
     let mut text = String::new();
     let mut before = None;
     for Host { host, of_host, .. } in &report.hosts {
-        // Each host has its own reasons; they are worth a line where it has chosen something else.
+        // Each host has its own reasons; they are shown where its channels differ from those of the host before.
         if before.is_none_or(|channels| channels != &of_host.channels) {
             let of = if before.is_some() { format!(" of host {host}") } else { String::new() };
             text += &format!("Transport{of}: {}\n", of_host.channels);
@@ -37,7 +37,7 @@ fn transports(report: &Report) -> String {
 
 fn hosts(report: &Report) -> String {
     let mut text = "\nHosts\n".to_owned();
-    // What is said of memory, and the hosts of which it is.
+    // Each distinct line about memory, with its hosts.
     let mut memory: Vec<(String, Vec<usize>)> = vec![];
     for Host { host, ranks, of_host } in &report.hosts {
         let numbers: Vec<usize> = ranks.iter().map(|rank| *rank as usize).collect();
@@ -56,7 +56,7 @@ fn hosts(report: &Report) -> String {
     text
 }
 
-/// A figure with the digits that matter.
+/// A figure with its significant digits.
 fn short(value: f64) -> String {
     match value {
         100.0.. => format!("{value:.0}"),
@@ -169,7 +169,7 @@ fn clocks(report: &Report) -> String {
     text
 }
 
-/// Which pairs are compared with each other.
+/// The kind of pairs that are compared with each other.
 fn kind(same_host: bool) -> &'static str {
     if same_host { "of one host" } else { "between hosts" }
 }

@@ -1,10 +1,10 @@
-//! What this program can do, wherever it runs.
+//! The features of this program, on any host.
 
 use shouter_reducer::kernel::{Kernels, Level};
 
 use super::{Item, ItemState};
 
-/// Everything that is built in, or is not.
+/// Every feature, built in or not.
 pub(super) fn items() -> Vec<Item> {
     let mut items = vec![Item::ok("shouter", format!("{} for {}", env!("CARGO_PKG_VERSION"), target()))];
     items.extend(dpdk());

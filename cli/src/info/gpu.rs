@@ -1,18 +1,18 @@
-//! The host's GPUs, and what is done with tensors that lie there: the answer to "is it CUDA-aware?".
+//! The host's GPUs, and the handling of tensors in their memory: the answer to "is it CUDA-aware?".
 //!
-//! The driver is loaded and asked; no context is made, so nothing runs on a GPU and no memory of it is taken.
+//! The driver is loaded and queried; no context is made, so nothing runs on a GPU and no GPU memory is taken.
 
 use std::path::Path;
 
 use super::{Item, ItemState};
 
-/// Driver, devices, who reaches whom, and what is used of it.
+/// The driver, its devices, their access to each other, and the features that use them.
 #[cfg(feature = "cuda")]
 pub(super) fn items(root: &Path) -> Vec<Item> {
     found::items(root)
 }
 
-/// That there is nothing to tell.
+/// The item that this build has no CUDA.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn items(_: &Path) -> Vec<Item> {
     vec![Item::not_ok(
@@ -32,12 +32,12 @@ pub(super) mod found {
 
     use super::*;
 
-    /// What the driver said.
+    /// The driver's answers.
     pub(in super::super) struct Found {
-        /// CUDA's version, as the driver has it.
+        /// CUDA's version, as reported by the driver.
         pub(in super::super) version: (u32, u32),
         pub(in super::super) devices: Vec<DeviceInfo>,
-        /// Whether the one of the row can reach the memory of the one of the column.
+        /// Whether the device of the row can access the memory of the device of the column.
         pub(in super::super) reach: Vec<Vec<bool>>,
     }
 
@@ -63,13 +63,13 @@ pub(super) mod found {
         Ok(Found { version: cuda.version(), devices, reach })
     }
 
-    /// An item from an error's text, which is what is wrong, a semicolon, and the remedy.
+    /// An item from an error's text: the problem, a semicolon, and the remedy.
     fn item_of(state: ItemState, item: &str, text: &str) -> Item {
         let (detail, remedy) = text.split_once("; ").unwrap_or((text, "see `nvidia-smi`"));
         Item::not_ok(state, item, detail, remedy)
     }
 
-    /// Why there is nothing to use.
+    /// The reason why no GPU can be used.
     pub(in super::super) fn absent(why: &Absent) -> Vec<Item> {
         let state = match why {
             Absent::NoDriver | Absent::NoDevice => ItemState::Missing,
@@ -78,7 +78,7 @@ pub(super) mod found {
         vec![item_of(state, "cuda-aware", &format!("built in, but not usable here: {why}"))]
     }
 
-    /// Everything about a driver and its devices.
+    /// All items of a driver and its devices.
     pub(in super::super) fn describe(root: &Path, found: &Found) -> Vec<Item> {
         let (major, minor) = found.version;
         let driver = match super::super::host::line(&root.join("sys/module/nvidia/version")) {
@@ -123,7 +123,7 @@ pub(super) mod found {
         }
     }
 
-    /// What a device can do that matters here, an item each.
+    /// The relevant abilities of a device, an item each.
     fn abilities(root: &Path, device: &DeviceInfo) -> Vec<Item> {
         let item = |what: &str| format!("gpu {} {what}", device.ordinal);
         let ability = |is: bool, what: &str, yes: &str, no: &str, remedy: &str| match is {
@@ -161,7 +161,7 @@ pub(super) mod found {
         ]
     }
 
-    /// Whether a NIC could reach the device's memory, and what prevents it.
+    /// Whether a NIC could access the device's memory, and the obstacle if not.
     fn direct(root: &Path, device: &DeviceInfo, item: String) -> Item {
         let peermem =
             ["nvidia_peermem", "nv_peer_mem"].iter().any(|m| root.join("sys/module").join(m).exists());
@@ -197,7 +197,7 @@ pub(super) mod found {
         }
     }
 
-    /// A row of the matrix of who reaches whom.
+    /// A row of the matrix of access between devices.
     fn peers(device: &DeviceInfo, reach: &[bool]) -> Item {
         let words = reach.iter().enumerate().filter(|(peer, _)| *peer != device.ordinal as usize);
         let words = words.map(|(peer, can)| format!("{peer} {}", if *can { "yes" } else { "no" }));
@@ -220,7 +220,7 @@ pub(super) mod found {
         )
     }
 
-    /// What compiles kernels. Without them tensors are staged, and the CPU reduces.
+    /// The compiler of kernels. Without it tensors are staged, and the CPU reduces.
     fn kernels() -> Item {
         match compiler_version() {
             Ok((major, minor)) => Item::ok("gpu kernels", format!("NVRTC {major}.{minor} compiles them")),

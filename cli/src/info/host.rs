@@ -1,6 +1,6 @@
-//! What this host has, as files tell it.
+//! The facts of this host, as files report them.
 //!
-//! Every path is looked up below a root, so that tests can bring a host of their own.
+//! Every path is looked up below a root, so that tests can supply a host of their own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::{Item, ItemState};
 /// Class 0x02 of PCI: network controllers; 0x0200 is Ethernet (PCI Code and ID Assignment, section 1.3).
 const PCI_ETHERNET: &str = "0x0200";
 
-/// Locked memory that a NIC's process needs at least, in bytes: DPDK's own by default.
+/// The least locked memory that a NIC's process needs, in bytes: DPDK's own by default.
 const MEMLOCK_FOR_NICS: u64 = 512 << 20;
 
-/// Everything that was looked at on the host below `root`.
+/// All items of the host below `root`.
 pub(super) fn items(root: &Path) -> Vec<Item> {
     let mut items = vec![cores(&CoreAllowance::detect())];
     items.extend(memory(root, true));
@@ -26,13 +26,13 @@ pub(super) fn items(root: &Path) -> Vec<Item> {
     items
 }
 
-/// Limits of the memory that devices read, of the host below `root`.
+/// The limits of memory for devices, on the host below `root`.
 pub(crate) fn memory(root: &Path, uses_hugepages: bool) -> Vec<Item> {
     let pages = if uses_hugepages { hugepages(root) } else { vec![] };
     pages.into_iter().chain([memlock(root)]).collect()
 }
 
-/// What may be kept busy.
+/// The cores that may be kept busy.
 pub(super) fn cores(allowance: &CoreAllowance) -> Item {
     let CoreAllowance { cores, quota } = allowance;
     let limit = match quota {
@@ -75,7 +75,7 @@ fn hugepages(root: &Path) -> Vec<Item> {
         };
         let pages = |file: &str| number(&path.join(file)).unwrap_or(0);
         let (total, free) = (pages("nr_hugepages"), pages("free_hugepages"));
-        // DPDK is configured for pages of 2 MiB; others are shown where there are any.
+        // DPDK is configured for pages of 2 MiB; other sizes are shown if the host has any.
         if kib != 2048 && total == 0 {
             continue;
         }
@@ -187,7 +187,7 @@ fn interfaces(device: &Path) -> Vec<String> {
     found
 }
 
-/// Whether a process can be given a PCI device.
+/// Whether a process can use a PCI device directly.
 fn vfio(root: &Path) -> Item {
     let groups = entries(&root.join("sys/kernel/iommu_groups")).len();
     let module = root.join("dev/vfio/vfio").exists();
@@ -208,7 +208,7 @@ fn vfio(root: &Path) -> Item {
     }
 }
 
-/// RDMA devices that the kernel has; how their ports are is said with the channels.
+/// The kernel's RDMA devices; the channels report the state of their ports.
 fn rdma(root: &Path) -> Item {
     let devices: Vec<String> =
         entries(&root.join("sys/class/infiniband")).iter().map(|path| name_of(path)).collect();
@@ -224,7 +224,7 @@ fn rdma(root: &Path) -> Item {
     Item::ok("rdma devices", devices.join(" "))
 }
 
-/// CUDA's driver library: where it is. Its version is reported with the GPUs.
+/// The path of CUDA's driver library. Its version is reported with the GPUs.
 fn cuda(root: &Path) -> Item {
     let found =
         library_directories(root).into_iter().map(|dir| dir.join("libcuda.so.1")).find(|path| path.exists());
@@ -242,7 +242,7 @@ fn cuda(root: &Path) -> Item {
     }
 }
 
-/// Where the dynamic linker looks: ld.so.conf and what it includes, then the usual places.
+/// The dynamic linker's directories: ld.so.conf and its includes, then the usual ones.
 fn library_directories(root: &Path) -> Vec<PathBuf> {
     let mut files = vec![root.join("etc/ld.so.conf")];
     files.extend(entries(&root.join("etc/ld.so.conf.d")));
@@ -260,7 +260,7 @@ fn library_directories(root: &Path) -> Vec<PathBuf> {
     dirs
 }
 
-/// What is in a directory, by name; nothing if it is not there.
+/// The entries of a directory, by name; none if it does not exist.
 fn entries(dir: &Path) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect();

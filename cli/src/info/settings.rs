@@ -1,4 +1,4 @@
-//! The configuration in force: every key, its value, and where that comes from.
+//! The configuration in force: every key, its value, and the source of the value.
 
 use shouter::config::keys::KEYS;
 use shouter::config::{Builder, ConfigError};
@@ -28,7 +28,7 @@ pub(super) fn items() -> Vec<Item> {
     items
 }
 
-/// Checks the configuration. Outside a job the rank is unknown; the rest is then checked as a job of one rank.
+/// Checks the configuration. Outside a job, where the rank is unknown, it is checked as that of a job of one rank.
 fn usable(builder: Builder) -> Result<String, ConfigError> {
     match builder.clone().build() {
         Ok(config) => Ok(format!("that of rank {} of {} in job {}", config.rank, config.size, config.job)),

@@ -1,11 +1,11 @@
-//! Which channels between hosts this host offers, and why not the others.
+//! The channels between hosts that this host offers, and the reasons against the others.
 
 use shouter::Config;
 use shouter::config::{Builder, TransportChoice};
 
 use super::{Item, ItemState};
 
-/// One item per channel, the best first, and which of them the configuration allows.
+/// One item per channel, the best first, and those that the configuration allows.
 pub(super) fn items() -> Vec<Item> {
     let Some(config) = config() else { return vec![] };
     let verbs = verbs(&config);
@@ -15,7 +15,7 @@ pub(super) fn items() -> Vec<Item> {
     vec![verbs, rud, kernel, choice]
 }
 
-/// The configuration; outside a job, of a job of one.
+/// The configuration; outside a job, that of a job of one rank.
 fn config() -> Option<Config> {
     let builder = Builder::from_process().ok()?;
     builder

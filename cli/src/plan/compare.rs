@@ -1,4 +1,4 @@
-//! What `shouter bench` measures, beside what is predicted.
+//! The measurements of `shouter bench` beside the predictions.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -41,7 +41,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// The rows whose prediction is more than so many times too long or too short, in words.
+/// The rows whose prediction is more than `times` times too long or too short, as text.
 pub(super) fn beyond(rows: &[Row], times: Option<f64>) -> Vec<String> {
     let Some(times) = times else { return Vec::new() };
     let far = |row: &&Row| row.ratio().is_some_and(|ratio| ratio > times || ratio < 1.0 / times);
@@ -51,23 +51,23 @@ pub(super) fn beyond(rows: &[Row], times: Option<f64>) -> Vec<String> {
     rows.iter().filter(far).map(words).collect()
 }
 
-/// A job of ranks of this machine.
+/// A job of ranks on this machine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job<'a> {
     pub(super) ranks: u32,
     pub(super) hosts: u32,
-    /// Between hosts.
+    /// The transport between hosts.
     pub(super) transport: &'a str,
     pub(super) dtype: &'a str,
     pub(super) seconds: f64,
-    /// The algorithm to use; without one, the plan's choice.
+    /// The algorithm to use; `None` for the plan's choice.
     pub(super) algorithm: Option<Algorithm>,
-    /// The file with the figures, where one is named.
+    /// The file with the figures, if one is named.
     pub(super) costs: Option<&'a Path>,
 }
 
 impl Job<'_> {
-    /// Runs `shouter bench`; returns sizes and medians in microseconds. A barrier has size 0. Tensors are staged, as the model has it.
+    /// Runs `shouter bench`; returns sizes and medians in microseconds. A barrier has size 0. Tensors are staged.
     pub(super) fn run(self, collective: Collective, sizes: &[u64]) -> Result<Vec<(u64, f64)>, CommandError> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", workload::name(collective), "--json"]);
@@ -80,7 +80,7 @@ impl Job<'_> {
         if let Some(path) = self.costs {
             command.env("SHOUTER_COSTS", path);
         }
-        // Between hosts that have one rank each RUD alone is a transport, and else a part of what `auto` finds.
+        // `bench` takes `--transport rud` only for hosts of one rank each; elsewhere `auto` includes RUD.
         match self.transport {
             "rud" => {}
             other if self.hosts > 1 => drop(command.args(["--transport", other])),

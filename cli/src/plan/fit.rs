@@ -1,4 +1,4 @@
-//! Finds the figures with which the model predicts best what was measured.
+//! Finds the figures with which the model predicts the measurements best.
 
 use shouter_reducer::cost::Costs;
 use shouter_reducer::grid::Grid;
@@ -8,27 +8,27 @@ use shouter_reducer::schedule::Algorithm;
 
 use super::in_cells;
 
-/// What an operation took.
+/// The measured time of an operation.
 #[derive(Clone, Debug)]
 pub(super) struct Point {
     pub(super) grid: Grid,
     pub(super) shape: Shape,
-    /// The algorithm, where it went through a schedule.
+    /// The algorithm, if the operation went through a schedule.
     pub(super) algorithm: Algorithm,
     pub(super) us: f64,
 }
 
-/// The figures that show on one host.
+/// The figures that affect operations within one host.
 pub(super) const HOST: [&str; 5] = ["call_ns", "step_ns", "flag_ns", "copy_mb_s", "fold_mb_s"];
-/// Those that show between hosts. Two hosts emulated on one machine have no wire: a core's rate is all that limits bytes.
+/// The figures that affect operations between hosts. Emulated hosts have no wire: only a core's rate limits bytes.
 pub(super) const NETWORK: [&str; 3] = ["latency_ns", "message_ns", "core_mb_s"];
 
-/// Factors by which a figure is tried, one after another, until none helps any more.
+/// Factors by which a figure is changed, one after another, each until it helps no more.
 const STEPS: [f64; 5] = [2.0, 1.4, 1.15, 1.05, 1.02];
-/// Rounds over all figures for a factor.
+/// The largest number of rounds over all figures for a factor.
 const ROUNDS: usize = 40;
 
-/// Begins with `costs` and changes the named figures; returns also how many times too large or small a prediction is at most.
+/// Starts from `costs` and changes the named figures; also returns the largest error of a prediction, as a ratio.
 pub(super) fn fit(costs: Costs, names: &[&str], points: &[Point]) -> (Costs, f64) {
     let (mut best, mut least) = (costs, error(&costs, points));
     for step in STEPS {
@@ -57,7 +57,7 @@ pub(super) fn fit(costs: Costs, names: &[&str], points: &[Point]) -> (Costs, f64
     (best, off)
 }
 
-/// The sum of the squares of the logarithms: twice as long counts as half as long does.
+/// The sum of the squares of the logarithms: twice as long counts the same as half as long.
 fn error(costs: &Costs, points: &[Point]) -> f64 {
     points.iter().map(|point| ratio(costs, point).ln().powi(2)).sum()
 }

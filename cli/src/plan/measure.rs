@@ -1,6 +1,6 @@
-//! `shouter plan --measure`: the figures of the cost model, found from what `shouter bench` measures on this machine.
+//! `shouter plan --measure`: the figures of the cost model, fitted to measurements of `shouter bench` on this machine.
 //!
-//! First within one host, then between two emulated ones, with what was found for the host.
+//! The first fit is within one host, the second between two emulated ones, with the host's figures.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ use super::fit::{self, Point};
 use super::{PlanArgs, costs_file, read_costs, shape};
 use crate::failure::CommandError;
 
-/// A collective, the algorithm that it uses, and sizes: of each kind a few, so that every figure of the model shows in some.
+/// A collective, its algorithm, and a few sizes of each kind, so that every figure of the model affects some of them.
 type Series = (Collective, Algorithm, &'static [u64]);
 
 const WITHIN: [Series; 5] = [
@@ -62,7 +62,7 @@ pub(super) fn main(args: &PlanArgs) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Measures two ranks, on so many hosts.
+/// Measures two ranks on `hosts` hosts.
 fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, CommandError> {
     let grid = Grid::new(2, 2 / hosts, Plan::default().leaf_size)
         .map_err(|why| CommandError::Usage(why.to_string()))?;

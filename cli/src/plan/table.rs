@@ -3,24 +3,24 @@
 use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::json;
 
-/// A size of a collective.
+/// The row of one size of a collective.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) collective: String,
     pub(super) bytes: u64,
     pub(super) ranks: u32,
     pub(super) hosts: u32,
-    /// What serves it: an algorithm, or the cells of a host's memory.
+    /// The way of the data: an algorithm, or the cells of a host's memory.
     pub(super) algorithm: &'static str,
     pub(super) predicted_us: Option<f64>,
     pub(super) bound_us: f64,
-    /// What each algorithm is predicted to take, or why it has no schedule.
+    /// The predicted time of each algorithm, or the reason why it has no schedule.
     pub(super) algorithms: Vec<(&'static str, Result<f64, String>)>,
     pub(super) measured_us: Option<f64>,
 }
 
 impl Row {
-    /// How many times the measured time the prediction is.
+    /// The predicted time over the measured one.
     pub(super) fn ratio(&self) -> Option<f64> {
         self.predicted_us.zip(self.measured_us).map(|(predicted, measured)| predicted / measured)
     }

@@ -18,7 +18,7 @@ fn collectives_are_named_as_in_the_configuration() {
     assert_eq!("all_gather".parse(), Ok(Collectives(vec![Collective::AllGather])));
     let both = Collectives(vec![Collective::Reduce, Collective::AllReduce]);
     assert_eq!("reduce,all-reduce".parse(), Ok(both));
-    // Those with several counts, and scans, have one algorithm.
+    // Collectives with several counts, and scans, have only one algorithm.
     let all = Collective::ALL.into_iter().filter(|one| !one.has_counts() && !one.is_scan()).collect();
     assert_eq!("all".parse(), Ok(Collectives(all)));
     let refused = "allgather".parse::<Collectives>().unwrap_err();
@@ -108,7 +108,7 @@ fn predictions_that_are_too_far_off_are_named() {
     assert!(parsed(&["--within", "2"]).is_err() && parsed(&["--compare", "--within", "0.5"]).is_err());
 }
 
-/// What the model predicts with some figures leads back to figures that predict the same.
+/// Fitting to the predictions of some figures finds figures that predict the same.
 #[test]
 fn figures_are_found_from_what_was_measured() {
     let mut real = Costs::of_transport("rud");

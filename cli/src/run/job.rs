@@ -1,9 +1,9 @@
-//! A running job: its processes, what happens when one dies, and how it is brought to an end.
+//! A running job: its processes, and its end after a failure or a signal.
 //!
-//! A job is over when every rank has ended. When one fails, or a signal asks for the end, the others get a grace period to
-//! report their own errors, then SIGTERM, and five seconds later SIGKILL. A rank is a process group: what it started
-//! goes when it goes. What left its group (a session of its own, say) becomes a child of this process when its parent
-//! has ended, and goes with the job.
+//! A job is over when every rank has ended. When one fails, or a signal asks for the end, the others get a grace period
+//! to report their own errors, then SIGTERM, and five seconds later SIGKILL. A rank is a process group, which is killed
+//! when the rank ends. A process that left its group (for a session of its own, say) becomes a child of this process
+//! when its parent has ended, and is ended with the job.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -15,15 +15,15 @@ use super::output::{self, LauncherEvent, Stream, Style};
 use super::sys::{self, Signals};
 use crate::status::Status;
 
-/// Between SIGTERM and SIGKILL.
+/// The time between SIGTERM and SIGKILL.
 const TERM_TO_KILL: Duration = Duration::from_secs(5);
-/// How long the last lines of all processes of a job may take to arrive after these have ended.
+/// The time limit for the last lines of all processes of a job, after the processes have ended.
 const LAST_LINES: Duration = Duration::from_secs(2);
 
-/// How long what ranks have left behind may take to end once it is killed.
+/// The time limit for the end of the ranks' leftover processes, after they are killed.
 const LAST_PROCESSES: Duration = Duration::from_secs(2);
 
-/// How far the end has come.
+/// The phase of the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Running,
@@ -39,14 +39,14 @@ struct Process {
     pid: u32,
     child: Child,
     ended: bool,
-    /// What copies its output says when it has come to the end, and how many do.
+    /// Receives a message from each thread that copies its output, when the thread is done; the number of such threads.
     copied: Receiver<()>,
     copies: usize,
 }
 
 impl Process {
-    /// Waits for the last lines, and takes the time off `patience`. A process that left its rank's group may hold the pipe
-    /// open for ever.
+    /// Waits for the last lines, and subtracts the time from `patience`. A process that left its rank's group may hold
+    /// the pipe open for ever.
     fn last_lines(&mut self, patience: &mut Duration) {
         let begin = Instant::now();
         while self.copies > 0 && self.copied.recv_timeout(patience.saturating_sub(begin.elapsed())).is_ok() {
@@ -56,9 +56,9 @@ impl Process {
     }
 }
 
-/// The processes of a job and how they are to end.
+/// The processes of a job and its phase.
 pub(super) struct Job {
-    /// The launcher's process that was started.
+    /// The launcher's first process.
     front: u32,
     signals: Signals,
     style: Style,
@@ -71,8 +71,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// An empty job, which is killed when the process `front` is gone. From here on SIGINT, SIGTERM, SIGHUP and SIGCHLD
-    /// are the job's.
+    /// An empty job, which is killed when the process `front` dies. From here on SIGINT, SIGTERM, SIGHUP and SIGCHLD
+    /// belong to the job.
     pub(super) fn new(front: u32, style: Style, grace: Duration) -> io::Result<Self> {
         Ok(Self {
             front,
@@ -112,7 +112,7 @@ impl Job {
     /// Waits until every rank has ended and returns the job's exit status: 0, or that of the rank that failed first.
     pub(super) fn wait(mut self) -> io::Result<Status> {
         while self.processes.iter().any(|process| !process.ended) {
-            // It may have died before its death was a signal to this process.
+            // It may have died before this process was set to receive a signal for that.
             if self.phase != Phase::Killed && !sys::is_parent(self.front) {
                 self.style.note("the launcher was killed: killing every rank");
                 self.kill_ranks();
@@ -128,7 +128,7 @@ impl Job {
         Ok(self.failure.unwrap_or(Status::OK))
     }
 
-    /// Kills what runs; for a job that could not be started whole.
+    /// Kills all ranks of a job that could not be started completely.
     pub(super) fn kill(&mut self) {
         self.signal_all(libc::SIGKILL);
         for process in &mut self.processes {
@@ -153,7 +153,7 @@ impl Job {
         }
     }
 
-    /// A signal from outside goes to every rank; the second one ends the job at once.
+    /// Passes a signal from outside on to every rank; kills the job if it is ending already.
     fn asked_to_end(&mut self, signal: i32) {
         let name = sys::signal_name(signal);
         if self.phase == Phase::Running {
@@ -177,21 +177,21 @@ impl Job {
         let mut ended = Vec::new();
         for process in self.processes.iter_mut().filter(|process| !process.ended) {
             if sys::has_ended(process.pid)? {
-                // Not yet reaped, so the group's id is still ours: end what the rank left running.
+                // Not yet reaped, so the group's id is still valid: kill the processes that the rank left running.
                 sys::signal_group(process.pid, libc::SIGKILL);
                 ended.push((process.rank, process.pid, process.child.wait()?));
                 process.ended = true;
-                // Its output is printed before its end.
+                // The rank's output is printed before its end.
                 process.last_lines(&mut self.patience);
             }
         }
-        // What ranks have left behind and has ended; ranks are all reaped above, but for those that end just now.
+        // Leftover processes that have ended; the ranks are all reaped above, except those that end just now.
         while let Some(pid) = sys::ended_child()
             && !self.processes.iter().any(|process| process.pid == pid && !process.ended)
         {
             sys::reap(pid)?;
         }
-        // Several may have ended between two looks. One that a signal killed is the likelier cause of the others.
+        // Several may have ended by now. One that a signal killed is the likelier cause of the others' end.
         ended.sort_by_key(|(_, _, status)| status.signal().is_none());
         let left = self.processes.iter().filter(|process| !process.ended).count();
         for (rank, pid, status) in ended {
@@ -240,7 +240,7 @@ impl Job {
     }
 }
 
-/// Kills all children of this process, and those that become its children by that, until there are none.
+/// Kills all children of this process, and those that it adopts by that, until there are none.
 pub(super) fn end_children(signals: &Signals) {
     let until = Instant::now() + LAST_PROCESSES;
     loop {
@@ -255,19 +255,19 @@ pub(super) fn end_children(signals: &Signals) {
         for child in children {
             sys::signal(child, libc::SIGKILL);
         }
-        // SIGCHLD says that one has ended. Another process of another user may refuse to.
+        // SIGCHLD reports the end of one. A process of another user cannot be killed and may stay.
         if signals.wait(Some(left)).is_err() {
             return;
         }
     }
 }
 
-/// The children of this process, dead ones included, as /proc has them.
+/// The children of this process, dead ones included, from /proc.
 fn children() -> Vec<u32> {
     let own = std::process::id().to_string();
     let is_child = |pid: &u32| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
-        // The name, in parentheses, may hold anything; state and parent follow it.
+        // The name, in parentheses, may hold any character; state and parent follow it.
         stat.is_ok_and(|stat| {
             stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1)) == Some(&own)
         })

@@ -1,4 +1,4 @@
-//! The ranks' output, line by line, each line with its rank in front.
+//! The ranks' output, line by line, each line after its rank.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::sync::mpsc::Sender;
@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 
 use serde::Serialize;
 
-/// The longest piece of output that is held back while its line is unfinished, in bytes.
+/// The longest part of an unfinished line that is held back, in bytes.
 const LONGEST_LINE: u64 = 64 * 1024;
 
-/// Which of a rank's two outputs.
+/// One of a rank's two outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Stream {
@@ -17,7 +17,7 @@ pub(super) enum Stream {
     Stderr,
 }
 
-/// How lines are shown.
+/// The format of lines.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Style {
     /// One JSON object a line, everything on standard output.
@@ -26,24 +26,24 @@ pub(super) struct Style {
     pub(super) colour: [bool; 2],
 }
 
-/// A line of the launcher's own, as JSON.
+/// An event of the launcher, as JSON.
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "lowercase")]
 pub(super) enum LauncherEvent<'a> {
     /// A rank printed a line.
     Output { rank: u32, stream: Stream, line: &'a str },
-    /// A rank's process is there.
+    /// A rank's process has started.
     Started { rank: u32, pid: u32, host: u32 },
     /// A rank ended; exactly one of `code` and `signal` is set.
     Ended { rank: u32, pid: u32, code: Option<i32>, signal: Option<i32> },
-    /// Something the launcher did, for a person.
+    /// An action of the launcher, for people.
     Note { text: &'a str },
     /// The job is over.
     Finished { status: u8 },
 }
 
 impl Style {
-    /// Prints an event as a JSON line, when JSON was asked for.
+    /// Prints an event as a JSON line, if JSON is selected.
     pub(super) fn event(&self, event: &LauncherEvent<'_>) {
         if self.json
             && let Ok(text) = serde_json::to_string(event)
@@ -52,7 +52,7 @@ impl Style {
         }
     }
 
-    /// Tells a person on standard error, and a program on standard output.
+    /// Prints a text for people on standard error, and for programs on standard output.
     pub(super) fn note(&self, text: &str) {
         tell(text);
         self.event(&LauncherEvent::Note { text });
@@ -69,7 +69,7 @@ impl Style {
             return text;
         }
         let mut text = match self.colour[usize::from(stream == Stream::Stderr)] {
-            // Six colours that can be read on black and on white, by rank.
+            // Six colours that are legible on black and on white, by rank.
             true => format!("\x1b[3{}m[{rank}]\x1b[0m ", 1 + rank % 6).into_bytes(),
             false => format!("[{rank}] ").into_bytes(),
         };
@@ -79,13 +79,13 @@ impl Style {
     }
 }
 
-/// Tells a person on standard error. A terminal that is gone is no reason to leave the ranks alone.
+/// Prints a text for people on standard error. The ranks go on even if the terminal is gone.
 pub(super) fn tell(text: &str) {
     let _ = writeln!(io::stderr().lock(), "shouter run: {text}");
 }
 
-/// Copies one output of one rank until its last writer has closed it, then says so on `done`. A reader of ours that went
-/// away does not end the copying: the rank would block on a full pipe.
+/// Copies one output of one rank until its last writer has closed it, then reports on `done`. The copying goes on even
+/// if our own reader has gone: the rank would block on a full pipe.
 pub(super) fn forward(
     rank: u32,
     stream: Stream,
@@ -105,7 +105,7 @@ pub(super) fn forward(
                 Err(_) => break,
             }
             let text = style.format(rank, stream, &line);
-            // One write under the lock, so that lines of several ranks never mix.
+            // One write under the lock, so that lines of several ranks do not mix.
             let _ = match stream {
                 Stream::Stderr if !style.json => io::stderr().lock().write_all(&text),
                 _ => {

@@ -1,12 +1,12 @@
-//! The plan of a local job: host, links and cores of each rank.
+//! The layout of a local job: host, links and cores of each rank.
 //!
-//! Everything here is a pure function of the command line and of the machine's core list, so that a test can look at a
-//! job of 32 hosts without starting one.
+//! Everything here is a pure function of the command line and of the machine's list of cores, so that a test can
+//! examine a job of 32 hosts without starting one.
 //!
-//! Ranks fill hosts in blocks: on hosts of 3 and 2 ranks, ranks 0, 1, 2 are host 0 and ranks 3, 4 are host 1. Every
-//! pair of hosts has a link of its own. The host with the lower number serves it (vhost, or memif's server side) and
-//! the other one is its client. Every link is a network of its own (a /30: two stations), so that an address says which
-//! port it belongs to; both ends name the other as the peer that this port leads to, so a route is never guessed.
+//! Ranks fill hosts in blocks: on hosts of 3 and 2 ranks, ranks 0, 1, 2 are on host 0 and ranks 3, 4 on host 1. Every
+//! pair of hosts has its own link. The host with the lower number is the link's server (vhost, or memif's server side)
+//! and the other one its client. Every link is a network of its own (a /30: two stations), so that an address
+//! identifies its port; both ends name the other as this port's peer, so a route is never guessed.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -30,7 +30,7 @@ pub(super) enum Link {
     Memif,
 }
 
-/// One port of an emulated host, as the `ports` key of the configuration spells it.
+/// One port of an emulated host, in the spelling of the configuration's key `ports`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Port {
     pub(super) device: String,
@@ -39,7 +39,7 @@ pub(super) struct Port {
     pub(super) mtu: u16,
 }
 
-/// Where a rank lives.
+/// The place of a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Placement {
     pub(super) rank: u32,
@@ -48,7 +48,7 @@ pub(super) struct Placement {
     pub(super) local_size: u32,
 }
 
-/// Where ranks are that fill hosts of so many ranks in blocks.
+/// The places of all ranks, which fill hosts of `locals` ranks in blocks.
 pub(super) fn placements(locals: &[u32]) -> Vec<Placement> {
     let mut placements = Vec::new();
     for (host, &local_size) in (0..).zip(locals) {
@@ -71,7 +71,7 @@ fn address(of: u32, to: u32) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 77, 0, 0)) + (link << (32 - LINK_PREFIX)) + station)
 }
 
-/// The ports of one host of a full mesh, in the order of the hosts they lead to.
+/// The ports of one host of a full mesh, in the order of the peer hosts.
 pub(super) fn ports(dir: &Path, link: Link, hosts: u32, host: u32, mtu: u16) -> Vec<Port> {
     let toward = |peer: u32| {
         let socket = dir.join(socket_name(host.min(peer), host.max(peer)));
@@ -103,8 +103,8 @@ pub(super) fn longest_socket_path(dir: &Path, hosts: u32) -> usize {
     dir.join(socket_name(last.saturating_sub(1), last)).as_os_str().len()
 }
 
-/// One core for each rank, in order over `cores`, or none at all when there are more ranks than cores: two pinned
-/// pollers on one core would starve each other.
+/// One core for each rank, in order over `cores`; `None` if there are more ranks than cores: two pinned pollers on one
+/// core would starve each other.
 pub(super) fn cores_of_ranks(ranks: u32, cores: &[usize]) -> Option<Vec<usize>> {
     (ranks as usize <= cores.len()).then(|| cores[..ranks as usize].to_vec())
 }

@@ -1,5 +1,5 @@
-//! The system calls of the launcher that the standard library does not offer. By libc is what rustix has no safe form of:
-//! signal masks, signalfd, fork, and the id of a child that waitid has found.
+//! The launcher's system calls that the standard library lacks. Signal masks, signalfd, fork and the id of a child
+//! found by waitid go through libc, because rustix has no safe form of them.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -16,11 +16,11 @@ use rustix::process::{
     set_parent_process_death_signal,
 };
 
-/// What the kernel sends to the process that runs the job when the one in front of it has died.
+/// The signal that the kernel sends to the process that runs the job when the process in front of it dies.
 pub(super) const FRONT_DIED: i32 = libc::SIGUSR1;
 
-/// The name of the process that runs the job, for `ps` and `top`: other than the program's, so that who kills by that
-/// (`killall`) leaves a process that ends the ranks.
+/// The name of the process that runs the job, for `ps` and `top`. It differs from the program's, so that `killall` by
+/// that name spares the process that ends the ranks.
 const KEEPER: &CStr = c"rank-keeper";
 
 /// Signals that arrive as data on a descriptor.
@@ -54,7 +54,7 @@ impl Signals {
         if let Some(signal) = self.read()? {
             return Ok(Some(signal));
         }
-        // A time that is too long for the system is none.
+        // A timeout that is too long for the system means none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut [PollFd::new(&self.0, PollFlags::IN)], timeout.as_ref()) {
             Ok(_) => self.read(),
@@ -74,26 +74,26 @@ impl Signals {
     }
 }
 
-/// Which of the launcher's two processes this is.
+/// One of the launcher's two processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Half {
-    /// The one that was started.
+    /// The process that was started.
     Front {
         /// The process that runs the job.
         keeper: u32,
     },
-    /// The one that runs the job.
+    /// The process that runs the job.
     Keeper {
         /// The process that was started.
         front: u32,
     },
 }
 
-/// Makes two processes of this one, which must have one thread. Both take in the orphans among their descendants.
+/// Forks this process, which must have one thread. Both processes adopt the orphans among their descendants.
 ///
-/// Neither a terminal's signals nor a shell's to the whole job reach the keeper but through the front; the death of the
-/// front is a signal to it ([`FRONT_DIED`]). With a controlling terminal the keeper gets a session of its own. Without one
-/// a process group is enough, and the job stays in the launcher's scheduling autogroup: jobs that share cores from
+/// Signals of a terminal, or of a shell to the whole job, reach the keeper only through the front; the death of the
+/// front is a signal to it ([`FRONT_DIED`]). With a controlling terminal the keeper gets a session of its own. Without
+/// one a process group is enough, and the job stays in the launcher's scheduling autogroup: jobs that share cores from
 /// sessions of their own can keep each other from running for seconds (docs/decisions.md).
 pub(super) fn split() -> io::Result<Half> {
     let front = std::process::id();
@@ -114,17 +114,17 @@ pub(super) fn split() -> io::Result<Half> {
     }
     set_child_subreaper(Some(process::getpid()))?;
     set_parent_process_death_signal(Signal::from_named_raw(FRONT_DIED))?;
-    // A wish: only tools look at it.
+    // Only for tools that list processes: failure is ignored.
     let _ = rustix::thread::set_name(KEEPER);
     Ok(Half::Keeper { front })
 }
 
-/// Whether this process has a controlling terminal: `/dev/tty` can be opened then alone.
+/// Whether this process has a controlling terminal: `/dev/tty` can be opened only then.
 fn has_terminal() -> bool {
     std::fs::File::open("/dev/tty").is_ok()
 }
 
-/// Whether a process is this one's parent, and therefore alive.
+/// Whether `pid` is this process's parent, and therefore alive.
 pub(super) fn is_parent(pid: u32) -> bool {
     std::os::unix::process::parent_id() == pid
 }
@@ -136,12 +136,12 @@ pub(super) fn reap(pid: u32) -> io::Result<Option<ExitStatus>> {
     Ok(ended.map(|(_, status)| ExitStatus::from_raw(status.as_raw())))
 }
 
-/// A process by its number; none for 0, which stands for others.
+/// The process with this number; `None` for 0, which has another meaning in system calls.
 fn pid_of(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
-/// A child that has ended and is not waited for yet.
+/// A child that has ended and is not reaped yet.
 pub(super) fn ended_child() -> Option<u32> {
     let mut info = std::mem::MaybeUninit::<libc::siginfo_t>::zeroed();
     let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -153,17 +153,17 @@ pub(super) fn ended_child() -> Option<u32> {
     }
 }
 
-/// Sends a signal to a child. One that has ended and is not waited for yet is not harmed.
+/// Sends a signal to a child. One that has ended and is not reaped yet is not affected.
 pub(super) fn signal(child: u32, signal: i32) {
     if let (Some(pid), Some(signal)) =
         (pid_of(child).filter(|pid| !pid.is_init()), Signal::from_named_raw(signal))
     {
-        // One that is gone needs none.
+        // An error means that the child is gone.
         let _ = process::kill_process(pid, signal);
     }
 }
 
-/// Makes the child die with this process and start with no signal blocked, in a process group of its own.
+/// Makes the child die with this process, and start in its own process group with no signal blocked.
 ///
 /// The kernel ties the death signal to the *thread* that forks, so spawn from one that lives as long as the process.
 pub(super) fn tie_to_parent(command: &mut Command) {
@@ -188,7 +188,7 @@ pub(super) fn tie_to_parent(command: &mut Command) {
     unsafe { command.pre_exec(setup) };
 }
 
-/// Whether the child has ended, without reaping it: its pid and its group's id stay taken until it is.
+/// Whether the child has ended, without reaping it: its pid and its group's id stay valid until it is reaped.
 pub(super) fn has_ended(pid: u32) -> io::Result<bool> {
     let pid = pid_of(pid).ok_or(Errno::CHILD)?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

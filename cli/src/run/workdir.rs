@@ -1,8 +1,9 @@
-//! The job's own directory: link sockets and the key file, mode 0700, gone when the job is.
+//! The job's own directory: link sockets and the key file, mode 0700, removed at the end of the job.
 //!
-//! It is called `shouter-run-<random>` and holds a `lock` file, locked for as long as the launcher lives. A launcher that is
-//! killed with SIGKILL cannot clean up; the next one finds directories whose lock nobody holds and removes them. That may
-//! hit a directory that is being made and has no locked file yet; its launcher then makes another.
+//! It is called `shouter-run-<random>` and holds a `lock` file, locked for as long as the launcher lives. A launcher
+//! that is killed with SIGKILL cannot clean up; the next one finds directories without a locked file and removes them.
+//! It may remove a directory that is being made and has no locked file yet; that directory's launcher then makes
+//! another.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
@@ -15,12 +16,12 @@ use rand::rngs::OsRng;
 use super::output::tell;
 use super::sys;
 
-/// How often a directory is made: only launchers that start at the same instant remove one.
+/// The number of attempts to make a directory: only launchers that start at the same instant remove each other's.
 const TRIES: u32 = 100;
 
 const PREFIX: &str = "shouter-run-";
 
-/// A directory that is removed when the value goes.
+/// A directory that is removed on drop.
 #[derive(Debug)]
 pub(super) struct WorkDir {
     path: PathBuf,
@@ -28,7 +29,7 @@ pub(super) struct WorkDir {
 }
 
 impl WorkDir {
-    /// Makes a fresh directory under `parent`, and removes what dead launchers of this user left there.
+    /// Makes a fresh directory under `parent`, and removes this user's leftovers of dead launchers there.
     pub(super) fn create(parent: &Path) -> io::Result<Self> {
         remove_leftovers(parent);
         for _ in 0..TRIES {
@@ -39,7 +40,7 @@ impl WorkDir {
         Err(io::Error::other(format!("other launchers have removed each of {TRIES} new directories")))
     }
 
-    /// Makes a directory; `None` if another launcher took it for a left-over before its lock was held.
+    /// Makes a directory; `None` if another launcher removed it as a leftover before its lock was held.
     fn make(parent: &Path) -> io::Result<Option<Self>> {
         let mut random = [0u8; 8];
         OsRng.try_fill_bytes(&mut random).map_err(io::Error::other)?;
@@ -78,7 +79,7 @@ fn locked(path: &Path) -> io::Result<Option<File>> {
         Err(TryLockError::WouldBlock) => return Ok(None),
         Err(TryLockError::Error(error)) => return Err(error),
     }
-    // Who removes a directory holds its lock, so one that is there now stays.
+    // A directory is removed only under its lock, so one that exists now stays.
     Ok((lock.metadata()?.nlink() > 0).then_some(lock))
 }
 
@@ -90,7 +91,7 @@ impl Drop for WorkDir {
     }
 }
 
-/// Where job directories go: `$XDG_RUNTIME_DIR` when it is a directory of ours, else /tmp.
+/// The directory for job directories: `$XDG_RUNTIME_DIR` if this user owns it, else /tmp.
 pub(super) fn parent() -> PathBuf {
     let ours = |path: &PathBuf| {
         path.is_absolute() && fs::metadata(path).is_ok_and(|m| m.is_dir() && m.uid() == sys::user())
@@ -98,7 +99,7 @@ pub(super) fn parent() -> PathBuf {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(ours).unwrap_or_else(|| "/tmp".into())
 }
 
-/// Removes this user's job directories whose launcher is dead. Best effort: what cannot be removed is left.
+/// Removes this user's job directories of dead launchers. Errors are ignored.
 fn remove_leftovers(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else { return };
     for entry in entries.flatten() {
@@ -109,7 +110,7 @@ fn remove_leftovers(parent: &Path) {
         }
         match File::open(entry.path().join("lock")) {
             Ok(lock) if lock.try_lock().is_ok() => drop(fs::remove_dir_all(entry.path())),
-            // Its launcher died before it had made the file; if it is about to, it makes another directory.
+            // Its launcher died before it had made the file; one that is about to makes another directory.
             Err(error) if error.kind() == io::ErrorKind::NotFound => drop(fs::remove_dir(entry.path())),
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! What a trainer has on its GPU, for tests of ranks that have one or a simulated one.
+//! A trainer's GPU memory and stream, for tests of ranks with a real or simulated GPU.
 #![allow(unsafe_code)]
 
 use cudarc::driver::sys::{CUstream, CUstreamWaitValue_flags, cuStreamWaitValue32_v2};
@@ -7,7 +7,7 @@ use shouter_reducer::cuda::{Context, Cuda, DeviceBuffer, Pinned, Stream};
 
 use super::{State, parameter};
 
-/// Has the simulated driver of one rank do what `BROKEN` says.
+/// Sets the simulated driver's fault of one rank to `BROKEN`.
 pub(crate) fn broken() {
     if let Some(sim) = parameter("BROKEN")
         && std::env::var("SHOUTER_RANK").ok() == Some(parameter("CULPRIT").unwrap_or("0".into()))
@@ -17,12 +17,12 @@ pub(crate) fn broken() {
     }
 }
 
-/// A group of all ranks, the last of them first: one of some ranks, as far as the library is concerned.
+/// A group of all ranks in reverse order: for the library, a group of some ranks.
 pub(crate) fn of_some(group: &Group) -> Result<Group, Error> {
     group.group(&(0..group.size()).rev().collect::<Vec<_>>())
 }
 
-/// Whether there is a device; else says why not.
+/// Whether there is a device; prints the reason if not.
 pub(crate) fn device() -> bool {
     match Cuda::probe() {
         Ok(_) => true,
@@ -33,7 +33,7 @@ pub(crate) fn device() -> bool {
     }
 }
 
-/// Whether the driver does as it is told.
+/// Whether the driver is the simulated one.
 pub(crate) fn simulated() -> bool {
     let devices = Cuda::probe().ok().and_then(|cuda| cuda.devices().ok()).unwrap_or_default();
     let simulated = devices.first().is_some_and(|device| device.name.starts_with("Simulated"));
@@ -43,7 +43,7 @@ pub(crate) fn simulated() -> bool {
     simulated
 }
 
-/// Makes what is enqueued later wait until a 32-bit word is 1.
+/// Makes work that is enqueued later wait until a 32-bit word is 1.
 ///
 /// # Safety
 /// `address` is the device's address of a word, a multiple of 4, that is valid until the stream has got past this.
@@ -55,7 +55,7 @@ pub(crate) unsafe fn wait_value(stream: &Stream, address: u64) {
     assert_eq!(code as u32, 0);
 }
 
-/// What a trainer has on its GPU: memory, and a stream in which it works.
+/// A trainer's GPU: memory, and a stream for its work.
 pub(crate) struct Trainer {
     pub(crate) stream: Stream,
     device: DeviceBuffer,
@@ -91,7 +91,7 @@ impl Trainer {
         unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr().as_ptr(), self.host.len()) }
     }
 
-    /// Enqueues a copy of bytes to the device, and does not wait for it.
+    /// Enqueues a copy of bytes to the device, without waiting for it.
     pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
         self.host()[at..at + bytes.len()].copy_from_slice(bytes);
         let host = self.host.device_address() + at as u64;
@@ -124,7 +124,7 @@ pub(crate) fn on_gpu(group: &Group) -> bool {
     parameter("ON").is_none_or(|bits| bits.parse::<u32>().unwrap() >> group.rank() & 1 == 1)
 }
 
-/// All ranks but the one with this number name it, and no other rank, with one of these codes and words.
+/// Checks that all other ranks name `culprit`, and no other rank, with one of these codes and all these words.
 pub(crate) fn named(state: &State, culprit: usize, codes: &[i32], words: &[&str]) {
     for (rank, other) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
         let error = other.error();

@@ -1,10 +1,10 @@
 //! Jobs of real ranks: `shouter run` starts the test's own executable again, once for each rank.
 //!
-//! A rank runs the test called `rank_body`, which does nothing unless [`scenario`] says what to play. What a rank wants
-//! the test to know it says with [`tell`]; how it ended is its exit status ([`end`]). A job that is dropped is
-//! killed: the launcher by its own process id, its ranks by those that it has announced.
+//! A rank runs the test called `rank_body`, which does nothing unless [`scenario`] names a scenario. A rank reports to
+//! the test with [`tell`], and its result is its exit status ([`end`]). A job that is dropped is killed: the launcher
+//! by its own process id, its ranks by those that it has announced.
 
-// Each test file uses a part.
+// Each test file uses only a part.
 #![allow(dead_code)]
 
 #[cfg(feature = "cuda")]
@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use shouter::{Config, Error, Group};
 
-/// What stands before a line that is meant for the test; libtest writes lines of its own.
+/// The prefix of a line for the test; libtest prints lines of its own.
 const MARK: &str = "@@ ";
-/// The exit status of a rank that ended with error `n` is this much more.
+/// The exit status of a rank that ended with error `n` is `ERROR + n`.
 pub(crate) const ERROR: i32 = 40;
 pub(crate) const CONFIG: i32 = ERROR + 1;
 pub(crate) const JOIN: i32 = ERROR + 2;
@@ -34,22 +34,22 @@ pub(crate) const PEER_FAILED: i32 = ERROR + 6;
 pub(crate) const DEADLINE: i32 = ERROR + 7;
 pub(crate) const CLOSED: i32 = ERROR + 8;
 pub(crate) const ACCELERATOR: i32 = ERROR + 11;
-/// How long any job may take on a busy machine before it counts as hanging.
+/// The time after which a job counts as hanging, on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-/// The signal on which a rank writes its last events: one that a process ignores until it is told otherwise.
+/// The signal on which a rank writes its last events: one that a process ignores by default.
 const DUMP_SIGNAL: &str = "URG";
-/// How long ranks that hang have for that, and how many of the events a failed test shows.
+/// The time limit for the dumps of ranks that hang, and the number of events that a failed test shows.
 const DUMP_LIMIT: Duration = Duration::from_secs(5);
 const SHOWN_EVENTS: usize = 60;
 
-/// A death that needs no heartbeat is known within half a second on an idle machine.
+/// The time limit for a death that needs no heartbeat: known within half a second on an idle machine.
 const AT_ONCE: Duration = Duration::from_secs(4);
-/// How long a thread of the test sleeps to find out how busy the machine is.
+/// The sleep of the thread that measures how busy the machine is.
 const NAP: Duration = Duration::from_millis(10);
-/// So many times a process waits for a core from what happens to a rank until the test knows another one's error.
+/// The number of times that a process waits for a core, from a rank's failure until the test knows another one's error.
 const HOPS: u32 = 10;
 
-/// What this process plays; `None` where it is no rank but the test itself.
+/// The scenario of this process; `None` if it is no rank but the test itself.
 pub(crate) fn scenario() -> Option<String> {
     std::env::var("SHOUTER_TEST_SCENARIO").ok()
 }
@@ -59,7 +59,7 @@ pub(crate) fn parameter(name: &str) -> Option<String> {
     std::env::var(format!("SHOUTER_TEST_{name}")).ok()
 }
 
-/// Says something to the test.
+/// Reports a line to the test.
 pub(crate) fn tell(text: impl std::fmt::Display) {
     println!("{MARK}{text}");
 }
@@ -69,17 +69,17 @@ pub(crate) fn join() -> Result<Group, Error> {
     Config::from_env().map_err(|error| Error::Config(error.to_string())).and_then(shouter::init)
 }
 
-/// What a rank does in a scenario.
+/// The body of a rank in a scenario.
 pub(crate) type Play = fn(&Group) -> Result<(), Error>;
 
-/// Plays the scenario if this process is a rank, and ends it.
+/// Plays the scenario if this process is a rank, and ends the process.
 pub(crate) fn play(plays: &[(&str, Play)], join: impl FnOnce() -> Result<Group, Error>) {
     let Some(scenario) = scenario() else { return };
     let (_, play) = plays.iter().find(|(name, _)| *name == scenario).expect("a scenario of this file");
     end(join().and_then(|group| play(&group).and_then(|()| group.finalize())))
 }
 
-/// Ends a rank: with 0, or with its error printed and in its exit status.
+/// Ends a rank with status 0, or with its error printed and as its exit status.
 pub(crate) fn end(result: Result<(), Error>) -> ! {
     match result {
         Ok(()) => std::process::exit(0),
@@ -99,7 +99,7 @@ pub(crate) struct Plan {
     after: Vec<String>,
 }
 
-/// A job of `ranks` ranks on `hosts` hosts, or on hosts with so many ranks each, that plays `scenario`.
+/// A job of `ranks` ranks on `hosts` hosts, or on hosts with these numbers of ranks, that plays `scenario`.
 pub(crate) fn job(ranks: u32, hosts: impl ToString, scenario: &str) -> Plan {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -118,24 +118,24 @@ pub(crate) fn job(ranks: u32, hosts: impl ToString, scenario: &str) -> Plan {
 }
 
 impl Plan {
-    /// A variable of every rank.
+    /// Sets a variable of every rank.
     pub(crate) fn env(mut self, name: &str, value: impl ToString) -> Self {
         self.command.env(name, value.to_string());
         self
     }
 
-    /// A parameter of the scenario.
+    /// Sets a parameter of the scenario.
     pub(crate) fn with(self, name: &str, value: impl ToString) -> Self {
         self.env(&format!("SHOUTER_TEST_{name}"), value)
     }
 
-    /// More arguments for the launcher.
+    /// Adds arguments for the launcher.
     pub(crate) fn args(mut self, args: &[&str]) -> Self {
         self.after.extend(args.iter().map(|arg| arg.to_string()));
         self
     }
 
-    /// Runs it in a network namespace of its own, which the shell's `commands` furnish. See [`Job::in_namespace`].
+    /// Runs the job in a network namespace of its own, set up by the shell's `commands`. See [`Job::in_namespace`].
     pub(crate) fn in_namespace(mut self, commands: &str) -> Self {
         let mut command = Command::new("unshare");
         command.args(["--net", "--", "sh", "-c", &format!("{commands} && exec \"$0\" \"$@\"")]);
@@ -150,7 +150,7 @@ impl Plan {
         self
     }
 
-    /// Starts it.
+    /// Starts the job.
     pub(crate) fn start(mut self) -> Job {
         self.command.args(&self.after).arg("--").arg(std::env::current_exe().unwrap());
         self.command.args(["--exact", "rank_body", "--nocapture", "--test-threads=1"]);
@@ -185,36 +185,36 @@ impl Plan {
         }
     }
 
-    /// Runs it to its end.
+    /// Runs the job to its end.
     pub(crate) fn run(self) -> State {
         self.start().finish()
     }
 }
 
-/// Runs jobs side by side to their ends: those that wait most of the time.
+/// Runs jobs side by side to their ends, for jobs that wait most of the time.
 pub(crate) fn run_all(plans: impl IntoIterator<Item = Plan>) -> Vec<State> {
     let jobs: Vec<_> = plans.into_iter().map(Plan::start).collect();
     jobs.into_iter().map(Job::finish).collect()
 }
 
-/// What is known of one rank.
+/// The state of one rank.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RankState {
-    /// Its process.
+    /// Its process id.
     pub(crate) pid: Option<u32>,
-    /// The lines that it printed.
+    /// Its lines for the test.
     pub(crate) told: Vec<String>,
-    /// How it ended: exit status, or signal.
+    /// Its end: exit status, or signal.
     pub(crate) code: Option<i32>,
     pub(crate) signal: Option<i32>,
-    /// Since the job's start.
+    /// The time of its end since the job's start.
     pub(crate) ended: Option<Duration>,
-    /// When it said with which error it ends.
+    /// The time at which it reported its error.
     failed: Option<Duration>,
 }
 
 impl RankState {
-    /// The error that it ended with.
+    /// The error with which it ended.
     pub(crate) fn error(&self) -> &str {
         self.told.iter().find_map(|line| line.strip_prefix("error ")).unwrap_or("")
     }
@@ -224,17 +224,17 @@ impl RankState {
     }
 }
 
-/// What is known of a job.
+/// The state of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct State {
     pub(crate) ranks: Vec<RankState>,
     /// The launcher's exit status.
     pub(crate) status: Option<i32>,
-    /// All that the ranks printed, for people.
+    /// The ranks' whole output, for people.
     transcript: Vec<String>,
     begun: Instant,
     closed: bool,
-    /// The longest that a thread which had slept waited for a core.
+    /// The longest time that a thread waited for a core after a sleep.
     stall: Duration,
 }
 
@@ -291,19 +291,18 @@ impl State {
         (0u32..).zip(&self.ranks).filter(move |(rank, _)| *rank != one).map(|(_, state)| state)
     }
 
-    /// What the machine may add to the time in which something that takes some hops between processes is known here: it is busy with other
-    /// work for as long as that.
+    /// The delay that a busy machine may add to the report of an event that takes several hops between processes.
     pub(crate) fn slack(&self) -> Duration {
         HOPS * self.stall
     }
 
-    /// When a rank said with which error it ends, or ended without one, since the job's start.
+    /// The time at which a rank reported its error, or ended without one, since the job's start.
     pub(crate) fn known(&self, rank: u32) -> Duration {
         let rank = &self.ranks[rank as usize];
         rank.failed.or(rank.ended).unwrap_or(Duration::MAX)
     }
 
-    /// All ranks but `victim`, which was killed at that time, have known it without waiting for a heartbeat.
+    /// Checks that all ranks but `victim`, which was killed at that time, knew of it without waiting for a heartbeat.
     pub(crate) fn assert_known_at_once(&self, victim: u32, killed: Duration) {
         for rank in (0..self.ranks.len() as u32).filter(|rank| *rank != victim) {
             let after = self.known(rank).saturating_sub(killed);
@@ -311,7 +310,7 @@ impl State {
         }
     }
 
-    /// Every rank and the launcher ended with 0.
+    /// Checks that every rank and the launcher ended with 0.
     pub(crate) fn assert_success(&self) {
         assert!(self.ranks.iter().all(|rank| rank.code == Some(0)) && self.status == Some(0), "{self}");
     }
@@ -328,19 +327,19 @@ impl std::fmt::Display for State {
     }
 }
 
-/// A job under way.
+/// A running job.
 pub(crate) struct Job {
     launcher: Child,
     shared: Arc<(Mutex<State>, Condvar)>,
     reader: Option<std::thread::JoinHandle<()>>,
     home: PathBuf,
-    /// Where ranks whose group ends in error write their last events.
+    /// The folder for the last events of ranks whose group ends in error.
     dumps: PathBuf,
     begun: Instant,
 }
 
 impl Job {
-    /// Waits until something holds of the job, and gives what is known then.
+    /// Waits until `holds` is true of the job's state, and returns that state.
     pub(crate) fn until(&self, what: &str, limit: Duration, holds: impl Fn(&State) -> bool) -> State {
         let until = Instant::now() + limit;
         let mut state = state_of(&self.shared);
@@ -374,7 +373,7 @@ impl Job {
         assert!(done.is_ok_and(|status| status.success()), "{commands}");
     }
 
-    /// Waits for the end, and checks that nothing is left behind: no process, no socket, no file.
+    /// Waits for the end, and checks that nothing is left: no process, no socket, no file.
     pub(crate) fn finish(mut self) -> State {
         let until = Instant::now() + LIMIT;
         let status = loop {
@@ -400,7 +399,7 @@ impl Job {
 }
 
 impl Job {
-    /// What is known of the job, and the last events of the ranks that run, which write them now.
+    /// The state of the job, and the last events of the running ranks, which write them now.
     fn explain(&self) -> String {
         let state = state_of(&self.shared).clone();
         let running = || (0u32..).zip(&state.ranks).filter(|(_, rank)| !rank.over());
@@ -422,7 +421,7 @@ impl Job {
         text
     }
 
-    /// The last events in the dump of a process, one a line, once it is complete.
+    /// The last events in the dump of a process, one a line, if it is complete.
     fn dump_of(&self, pid: u32) -> Option<String> {
         let files = std::fs::read_dir(&self.dumps).ok()?.flatten();
         let ours = files
@@ -436,13 +435,13 @@ impl Job {
         Some(shown.iter().map(line).collect::<Vec<_>>().join("\n"))
     }
 
-    /// What this job has left on the host: files in its directory, processes that it started, sockets with a name.
+    /// The job's leftovers on the host: files in its directory, its processes, sockets with a name.
     fn left_behind(&self) -> Vec<String> {
         let home = self.home.to_str().unwrap();
         let entries = |path: &std::path::Path| std::fs::read_dir(path).into_iter().flatten().flatten();
         let files = entries(&self.home).map(|entry| format!("file {}", entry.path().display()));
-        // Whatever a job starts has its directory in the environment, in whatever session it is. The name to its end: that of job 1
-        // begins that of job 10.
+        // Every process of a job, in any session, has the job's directory in its environment. The closing zero tells
+        // job 1 from job 10.
         let (variable, folder) = (format!("{home}\0"), format!("{home}/"));
         let ours = |path: &PathBuf| {
             let of_job =
@@ -455,7 +454,8 @@ impl Job {
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
         let sockets =
             sockets.lines().filter(|line| line.contains(&folder)).map(|line| format!("socket {line}"));
-        // Segments are memfds, and DPDK's files have no name either, which go with their processes: what has one was made by mistake.
+        // Segments are memfds, and DPDK's files have no name either; both go with their processes. A named file is an
+        // error.
         let pids: Vec<_> = state_of(&self.shared).ranks.iter().filter_map(|rank| rank.pid).collect();
         let of_rank = |name: &str| {
             let mut numbers = name.split(|letter: char| !letter.is_ascii_digit());
@@ -470,7 +470,7 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        // Ranks that the launcher has reported as ended may have had their number reused by another process: leave those alone.
+        // The process ids of ranks that have ended may be in use by other processes: only running ranks are killed.
         if let Ok(None) = self.launcher.try_wait() {
             let state = state_of(&self.shared);
             for pid in state.ranks.iter().filter(|rank| !rank.over()).filter_map(|rank| rank.pid) {
@@ -487,7 +487,7 @@ fn find(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
-/// Whether a text names a rank, and no other.
+/// Whether a text names this rank, and no other.
 pub(crate) fn names_only(text: &str, rank: u32) -> bool {
     let named = text.match_indices("rank ").map(|(at, word)| {
         let digits = text[at + word.len()..].chars().take_while(char::is_ascii_digit);
@@ -497,7 +497,7 @@ pub(crate) fn names_only(text: &str, rank: u32) -> bool {
     !named.is_empty() && named.iter().all(|name| *name == rank.to_string())
 }
 
-/// Files by which the test tells the ranks of a job to go on; the job gets them as its parameter `GATES`.
+/// Files with which the test lets the ranks of a job go on; the job gets their folder as its parameter `GATES`.
 pub(crate) struct Gates(PathBuf);
 
 impl Gates {
@@ -537,7 +537,7 @@ pub(crate) fn await_gate(name: &str) {
     }
 }
 
-/// What is known, also after a failed assertion.
+/// The state, also after a failed assertion.
 fn state_of(shared: &(Mutex<State>, Condvar)) -> std::sync::MutexGuard<'_, State> {
     shared.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

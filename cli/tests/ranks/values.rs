@@ -12,7 +12,7 @@ pub(crate) const TOPOLOGIES: [(u32, u32); 3] = [(3, 1), (4, 2), (2, 2)];
 /// Elements of a tensor.
 pub(crate) const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
 
-/// After so many indices [`value`] begins again, whatever the type, the operation and the rank: a multiple of all that it takes remainders by.
+/// The period of [`value`] in the index, for any type, operation and rank: a multiple of all its divisors.
 const PERIOD: usize = 19 * 5 * 4 * 3;
 
 /// Small whole numbers whose reduction over the ranks is exact in every type.
@@ -24,7 +24,7 @@ pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: us
         ReduceOp::Prod if narrow => 1 + (mix % 2) as i64,
         ReduceOp::Avg if narrow => (index % 3) as i64,
         _ if narrow => (mix % 5) as i64 - 2,
-        // Most of them true, or most of them false, so that both results come.
+        // Most of them true, or most of them false, so that both results occur.
         ReduceOp::Land => i64::from(!mix.is_multiple_of(5)),
         _ if dtype == DType::Bool => i64::from(mix.is_multiple_of(5)),
         ReduceOp::Prod => 1 + (mix % 3) as i64,
@@ -33,12 +33,12 @@ pub(crate) fn value(op: ReduceOp, dtype: DType, ranks: u32, rank: u32, index: us
     }
 }
 
-/// What the values of all ranks are reduced to.
+/// The reduction of the values of all ranks.
 pub(crate) fn reduced(op: ReduceOp, dtype: DType, ranks: u32, index: usize) -> i64 {
     reduced_over(op, dtype, ranks, 0..ranks, index)
 }
 
-/// What the values of some of the ranks are reduced to.
+/// The reduction of the values of some ranks.
 pub(crate) fn reduced_over(op: ReduceOp, dtype: DType, ranks: u32, over: Range<u32>, index: usize) -> i64 {
     let values = over.map(|rank| value(op, dtype, ranks, rank, index));
     match op {
@@ -75,7 +75,7 @@ fn element(dtype: DType, value: i64) -> Vec<u8> {
     }
 }
 
-/// `count` elements, which repeat as those of [`value`] do: one period is computed.
+/// `count` elements with the period of [`value`]: only one period is computed.
 pub(crate) fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> Vec<u8> {
     let mut data: Vec<u8> = (0..count.min(PERIOD)).flat_map(|index| element(dtype, value(index))).collect();
     let bytes = count * dtype.size();
@@ -85,7 +85,7 @@ pub(crate) fn fill(dtype: DType, count: usize, value: impl Fn(usize) -> i64) -> 
     data
 }
 
-/// Every type and every reduction at every count, as `reduce` reduces them in place; `DTYPES` narrows it down.
+/// Every type and every reduction at every count, reduced in place by `reduce`; `DTYPES` selects types.
 pub(crate) fn matrix(
     group: &Group,
     mut reduce: impl FnMut(&mut [u8], DType, ReduceOp) -> Result<(), Error>,

@@ -16,7 +16,7 @@ thread_local int thread_mode = GLOBAL;
 
 uint64_t self() { return uint64_t(pthread_self()); }
 
-/// Graphs by their handles, and executable graphs: the simulator tells them apart only by the table.
+/// Graphs and executable graphs by their handles: only the tables tell them apart.
 struct Graphs {
     std::map<void *, std::shared_ptr<Capture>> graphs, executables;
 };
@@ -129,7 +129,7 @@ API cuStreamGetCaptureInfo_v3(void *handle, int *status, unsigned long long *id,
     if (Result code = status_of(handle, stream, status)) return code;
     if (id) *id = stream->capture ? stream->capture->id : 0;
     if (graph) *graph = stream->capture.get();
-    // The list of works has no edges to tell.
+    // The list of works has no edges.
     if (dependencies) *dependencies = nullptr;
     if (edges) *edges = nullptr;
     if (count) *count = 0;

@@ -1,4 +1,4 @@
-// CUDA_SIM: what to simulate, which calls fail or hang, and the trace.
+// CUDA_SIM: the simulated devices, the calls that fail or hang, and the trace.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -10,14 +10,14 @@ namespace sim {
 
 namespace {
 
-/// Which call something is done to.
+/// The call that a failure or hang applies to.
 struct Trigger {
     std::string name;
-    /// From 1; 0 is every call.
+    /// Counted from 1; 0 means every call.
     uint64_t number;
     uint64_t seen = 0;
 
-    /// Counts a call of this name; is it the one?
+    /// Counts a call of this name; returns whether it is the one.
     bool pulled(const std::string &called) { return called == name && (++seen == number || number == 0); }
 };
 
@@ -108,7 +108,7 @@ Parsed &parsed() {
     return it;
 }
 
-/// The name without a version: cuMemAlloc_v2 is cuMemAlloc.
+/// The name without its version: cuMemAlloc_v2 is cuMemAlloc.
 std::string plain(const char *function) {
     std::string name = function;
     size_t at = name.rfind("_v");
@@ -159,7 +159,7 @@ bool &call_hangs() {
 
 Result enter(const char *function, bool needs_init) {
     if (FILE *trace = config().trace) fprintf(trace, "%d %lx %s\n", getpid(), (unsigned long)pthread_self(), plain(function).c_str());
-    // What the call before was told, and had no use for, is over.
+    // A hang for the call before, which had no use for it, is discarded.
     call_hangs() = hangs(function);
     if (Result code = injected(function)) return code;
     State &all = state();

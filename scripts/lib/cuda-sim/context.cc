@@ -7,7 +7,7 @@ namespace {
 
 thread_local std::vector<Context *> stack;
 
-/// Ends a context whose streams have come to their end: its memory goes.
+/// Ends a context whose streams have ended: its memory is freed.
 void destroy(Context *context) {
     for (auto &entry : context->streams) {
         entry.second->closed = true;
@@ -38,7 +38,7 @@ bool known(Context *context) {
 }
 
 Context *make_context(int device, unsigned flags) {
-    // Never freed: streams and events refer to it for as long as they please.
+    // Never freed: streams and events may refer to it at any time.
     auto *context = new Context;
     context->device = device;
     context->flags = flags;
@@ -56,7 +56,7 @@ using namespace sim;
 API cuDevicePrimaryCtxRetain(void **handle, int device) {
     ENTER();
     if (Result code = check_device(device)) return code;
-    // Prohibited, or exclusive to a process that is not this one.
+    // Prohibited, or exclusive to another process.
     if (config().compute_mode == 2) return CUDA_ERROR_DEVICE_UNAVAILABLE;
     Lock lock(state().lock);
     Context *&primary = state().primaries[size_t(device)];
@@ -180,7 +180,7 @@ API cuCtxGetDevice(int *device) {
     return CUDA_SUCCESS;
 }
 
-/// Memory is coherent at once; what is checked is that it is called as the manual says.
+/// Memory is always coherent; this checks only the arguments.
 API cuFlushGPUDirectRDMAWrites(unsigned target, unsigned scope) {
     ENTER();
     Lock lock(state().lock);

@@ -9,7 +9,7 @@ namespace sim {
 
 namespace {
 
-/// What each side of a copy must be.
+/// The required kind of memory for each side of a copy.
 enum class Side { any, device, host };
 
 struct Copy {
@@ -24,7 +24,8 @@ bool fits(const Allocation *owner, Side side) {
     return side == Side::device ? owner != nullptr : !owner || !owner->on_device();
 }
 
-/// Enqueues a copy. From pageable memory the bytes are taken at once; to pageable memory the caller waits: both as the driver does.
+/// Enqueues a copy. As in the driver, pageable source memory is read at the call, and a copy to pageable memory is
+/// waited for.
 Result copy(Lock &lock, const std::shared_ptr<Stream> &stream, const Copy &want, bool wait) {
     if (want.bytes == 0) return CUDA_SUCCESS;
     char *to = nullptr, *from = nullptr;

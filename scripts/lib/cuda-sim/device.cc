@@ -36,7 +36,7 @@ const std::vector<ErrorText> &errors() {
 
 bool bad(int device) { return device < 0 || device >= config().devices; }
 
-/// Attributes by their CUdevice_attribute number; those that are not here are 0.
+/// Attributes by their CUdevice_attribute number; all others are 0.
 int attribute(int number, int device) {
     switch (number) {
         case 1: case 2: case 3: return 1024;                 // threads per block, block x, y

@@ -1,4 +1,4 @@
-// Events: recorded when their stream gets there.
+// Events: recorded when their stream reaches them.
 #include <chrono>
 
 #include "sim.h"
@@ -46,7 +46,7 @@ using namespace sim;
 
 API cuEventCreate(void **handle, unsigned flags) {
     ENTER();
-    // No interprocess events.
+    // Interprocess events are not supported.
     if (!handle || flags > 3) return CUDA_ERROR_INVALID_VALUE;
     Lock lock(state().lock);
     Context *context = nullptr;
@@ -178,7 +178,7 @@ API cuStreamWaitEvent(void *stream_handle, void *handle, unsigned flags) {
             if (record) await(*record, own);
         });
     }
-    // An event that was never recorded holds nobody up.
+    // A wait for an event that was never recorded returns at once.
     auto record = event->latest;
     if (!record) return CUDA_SUCCESS;
     return submit(stream, [record](Stream &own) { await(*record, own); });

@@ -1,5 +1,5 @@
-// Sharing with another process of the same user: a handle names a file of this process, which the other opens
-// through /proc. Where it cannot (another PID namespace, another user) the open fails, as it does in containers.
+// Sharing with another process of the same user: a handle names a file of this process, which the other opens through
+// /proc. If that is impossible (another PID namespace, another user) the open fails, as in containers.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ Result fill(Handle &handle, int fd) {
     return CUDA_SUCCESS;
 }
 
-/// The other process's file; -1 where it is not to be had or is another one by now.
+/// The other process's file; -1 if it cannot be opened or has been replaced by another one.
 int open_file(const Handle &handle) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.pid, handle.fd);

@@ -18,7 +18,7 @@ constexpr Address FIRST = 0x100000000000, EACH = 0x010000000000, IMPORTED = 0x30
 
 size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
 
-/// Other processes must not happen to see memory at the same address: a mix-up of addresses should show.
+/// Processes use different addresses, so that a mix-up of addresses shows.
 Address own_part() { return Address(unsigned(getpid()) & 0x7f) << 32; }
 
 int rights() { return state().kernels > 0 || !config().protect ? PROT_READ | PROT_WRITE : PROT_NONE; }
@@ -27,7 +27,7 @@ void protect(const Allocation &allocation, int to) {
     mprotect(reinterpret_cast<void *>(allocation.base), allocation.mapped, to);
 }
 
-/// Fresh device memory holds rubbish, so that a read before the first write shows.
+/// Fresh device memory has arbitrary content, so that a read before the first write shows.
 void soil(const Allocation &allocation) {
     size_t bytes = allocation.mapped < (size_t{16} << 20) ? allocation.mapped : size_t{16} << 20;
     memset(allocation.alias, 0xa5, bytes);
@@ -51,7 +51,7 @@ bool open_arena(Arena &arena, int device) {
     return true;
 }
 
-/// First fit, with a page that is never accessible behind each allocation.
+/// First fit, with an inaccessible page behind each allocation.
 bool take(Arena &arena, size_t bytes, size_t &offset) {
     for (auto &[at, free] : arena.room) {
         if (free < bytes + PAGE) continue;
@@ -193,7 +193,7 @@ void release(Address base, uint64_t id) {
         case Kind::device:
         case Kind::pooled: {
             protect(gone, PROT_NONE);
-            // The pages go, in this process and in those that opened a handle.
+            // The pages are removed, in this process and in those that opened a handle.
             madvise(gone.alias, gone.mapped, MADV_REMOVE);
             give_back(state().arenas[size_t(gone.device)], gone.offset, gone.mapped);
             break;
@@ -353,7 +353,7 @@ API cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
     auto next = state().allocations.lower_bound(base);
     bool overlaps = find(base) || (next != state().allocations.end() && next->first - base < bytes);
     if (overlaps) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    // Memory that is not there cannot be pinned.
+    // Unmapped memory cannot be pinned.
     Address first = base / PAGE * PAGE;
     if (msync(reinterpret_cast<void *>(first), pages(base + bytes - first), MS_ASYNC) && errno == ENOMEM) return CUDA_ERROR_INVALID_VALUE;
     Allocation made{};

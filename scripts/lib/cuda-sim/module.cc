@@ -26,7 +26,7 @@ struct Function {
 struct Module {
     Context *context;
     void *library = nullptr;
-    /// Kept open: the loader knows libraries by their path, and this one's is the descriptor's.
+    /// Kept open: the loader identifies libraries by their path, and this one's is the descriptor's.
     int fd = -1;
     std::map<std::string, std::unique_ptr<Function>> functions;
     std::vector<Address> globals;
@@ -42,7 +42,7 @@ Modules &modules() {
     return it;
 }
 
-/// The shared object in an image: the image itself, or what simulated PTX holds.
+/// The shared object in an image: the image itself, or the content of simulated PTX.
 Result object_of(const void *image, std::string &object) {
     if (memcmp(image, ELFMAG, SELFMAG) == 0) {
         Elf64_Ehdr head;
@@ -114,7 +114,7 @@ Result launch(void *function_handle, const unsigned *grid, const unsigned *block
     uint64_t threads = uint64_t{block[0]} * block[1] * block[2];
     bool fits = grid[0] && grid[1] && grid[2] && grid[0] <= 0x7fffffff && grid[1] <= 65535 && grid[2] <= 65535;
     if (!fits || threads == 0 || threads > 1024 || block[2] > 64) return CUDA_ERROR_INVALID_VALUE;
-    // The arguments are copied now: the caller's are gone when the stream gets there.
+    // The arguments are copied now: the caller may reuse its own before the stream gets there.
     std::vector<std::vector<max_align_t>> copies;
     for (size_t i = 0; i < function->params.size(); i++) {
         if (!params || !params[i]) return CUDA_ERROR_INVALID_VALUE;
@@ -149,7 +149,7 @@ API cuModuleUnload(void *handle) {
     auto found = modules().modules.find(handle);
     if (found == modules().modules.end()) return CUDA_ERROR_INVALID_HANDLE;
     Module &module = *found->second;
-    // Kernels that were launched are still run.
+    // Launched kernels are run first.
     if (Result code = wait_for(lock, pending(module.context), module.context)) return code;
     for (auto &entry : module.functions) modules().functions.erase(entry.second.get());
     for (Address global : module.globals)
@@ -234,7 +234,7 @@ API cuFuncSetAttribute(void *handle, int, int) {
     return modules().functions.count(handle) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/// Modules are loaded whole.
+/// Does nothing: modules are loaded completely.
 API cuFuncLoad(void *handle) {
     ENTER();
     Lock lock(state().lock);

@@ -37,7 +37,7 @@ struct Program {
     bool exact = false;
 };
 
-/// What the options ask for.
+/// The settings of the options.
 struct Options {
     std::vector<std::string> passed{"-std=c++17"};
     int capability = 75;
@@ -111,7 +111,7 @@ std::string slurp(const fs::path &path) {
     return all.str();
 }
 
-/// Runs g++ in the folder; what it says goes to the log.
+/// Runs g++ in the folder; its messages go to the log.
 bool compiler(const fs::path &folder, std::vector<std::string> arguments, std::string &log) {
     arguments.insert(arguments.begin(), "g++");
     std::vector<char *> pointers;
@@ -152,7 +152,7 @@ std::vector<std::string> kernels(const std::string &text) {
     return names;
 }
 
-/// What the driver looks up: the kernels' launchers and the sizes of their parameters.
+/// The symbols for the driver: the kernels' launchers and the sizes of their parameters.
 std::string trampolines(const std::vector<std::string> &names, const Options &options) {
     std::ostringstream text;
     text << "\nnamespace cuda_sim {\n"
@@ -170,7 +170,7 @@ std::string trampolines(const std::vector<std::string> &names, const Options &op
     return text.str();
 }
 
-/// The shared object as text, as PTX is: with the names of its entries, and an end that C strings have.
+/// The shared object as text, like PTX: with the names of its entries, and an end as in C strings.
 std::string as_text(const std::string &image, const std::vector<std::string> &names, const Options &options) {
     static const char digits[] = "0123456789abcdef";
     std::string text = "//\n// Simulated PTX: a shared object of the host, in hexadecimal\n//\n.version 8.0\n";
@@ -196,7 +196,7 @@ bool build(Program &program, const Options &options, const fs::path &folder) {
         std::ofstream(folder / name) << text;
     }
     std::vector<std::string> common = options.passed;
-    // __CUDA_ARCH__ stays undefined: where it is defined, sources expect PTX assembly to work.
+    // __CUDA_ARCH__ stays undefined: sources that see it expect PTX assembly to work.
     common.insert(common.end(), {"-I" + folder.string(), "-include", shim().string(), "-x", "c++", "-fdiagnostics-color=never", "-Wno-unknown-pragmas"});
     auto with = [&](std::vector<std::string> first, const fs::path &input, const fs::path &output) {
         first.insert(first.end(), common.begin(), common.end());
@@ -222,7 +222,7 @@ Result give(const std::string &from, char *to) {
     return SUCCESS;
 }
 
-/// As a C string, its end included.
+/// Copies text as a C string, with its closing zero.
 Result give_text(const std::string &from, char *to) {
     memcpy(to, from.c_str(), from.size() + 1);
     return SUCCESS;

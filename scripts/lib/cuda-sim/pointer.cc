@@ -1,4 +1,4 @@
-// What an address is: cuPointerGetAttribute and its kin, dmabuf export.
+// The properties of an address: cuPointerGetAttribute and its kin, dmabuf export.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -96,7 +96,7 @@ API cuMemGetHandleForAddressRange(void *handle, Address address, size_t bytes, i
     if (!found || found->kind != Kind::device || bytes > found->mapped - (address - found->base)) return CUDA_ERROR_INVALID_VALUE;
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", found->fd);
-    // Not a dmabuf but a file; its position tells where the range begins.
+    // A file in place of a dmabuf; its position is the beginning of the range.
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
     lseek(fd, off_t(found->offset + (address - found->base)), SEEK_SET);

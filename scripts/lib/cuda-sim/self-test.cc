@@ -1,4 +1,4 @@
-// What the simulated driver promises, asked through the driver API's own symbols.
+// Tests of the simulated driver's promises, through the driver API's own symbols.
 //
 //     self-test CASE        runs one case and ends with 0 where it holds
 //     self-test --list      the cases, each with the CUDA_SIM it wants
@@ -164,7 +164,7 @@ static unsigned *pinned_words(size_t count) {
     return static_cast<unsigned *>(words);
 }
 
-// A stream that stands still until the word is set: what order means shows without a clock.
+// Holds a stream until the word is set, so that the order of operations shows without a clock.
 struct Gate {
     unsigned *word = pinned_words(1);
     void close(void *stream) {
@@ -266,7 +266,7 @@ static void events() {
     OK(cuEventSynchronize(done));
     OK(cuStreamSynchronize(second));
     TRUE(*seen == 42);
-    // A wait refers to the record of its time, not to a later one.
+    // A wait refers to the record at the time of the call, not to a later one.
     gate.close(first);
     OK(cuStreamWaitEvent(second, done, 0));
     OK(cuEventRecord(done, first));
@@ -318,7 +318,7 @@ static void values() {
     OK(cuStreamWriteValue32_v2(second, flag, 6, 0));
     OK(cuStreamSynchronize(first));
     TRUE(*seen == 1);
-    // Greater or equal is cyclic.
+    // The comparison "greater or equal" is cyclic.
     OK(cuStreamWriteValue32_v2(second, flag, 2, 0));
     OK(cuStreamSynchronize(second));
     OK(cuStreamWaitValue32_v2(first, flag, 0xfffffffe, 0));
@@ -564,7 +564,7 @@ static void lost() {
     void *own = stream();
     Address memory = device_memory(4);
     OK(cuStreamWaitValue32_v2(own, memory, 0x7fffffff, 1));
-    // The second query loses the device; whoever waits is let go.
+    // The second query loses the device; all waits end.
     EXPECT(600, cuStreamQuery(own));
     std::thread waiting([&] {
         OK(cuCtxSetCurrent(context));
@@ -586,7 +586,7 @@ static void failing_operation() {
     EXPECT(700, cuMemAlloc_v2(&memory, 4));
 }
 
-// What hangs holds up its own stream and those that wait for it, and nobody else; it does not take place.
+// An operation that hangs blocks its own stream and those that wait for it, and no others; it has no effect.
 static void hanging() {
     begin();
     void *first = stream(), *second = stream(), *last = stream(), *done = event();
@@ -607,7 +607,7 @@ static void hanging() {
     EXPECT(600, cuStreamQuery(first));
     EXPECT(600, cuStreamQuery(last));
     EXPECT(600, cuEventQuery(done));
-    // A call that enqueues nothing has no use for a hang, and hands it to no other.
+    // A call that enqueues nothing discards its hang, and passes it to no other.
     OK(cuStreamQuery(second));
     OK(cuMemsetD32Async(memory + 8, 4, 1, second));
     OK(cuStreamSynchronize(second));
@@ -623,7 +623,7 @@ static void hanging() {
     // Nor does the end of the process wait.
 }
 
-// The same by the number of the operation: what comes after it in its stream does not happen either.
+// The same by the number of the operation: later ones in its stream do not happen either.
 static void hanging_operation() {
     begin();
     void *own = stream();
@@ -638,7 +638,7 @@ static void hanging_operation() {
     TRUE(*seen == 0);
 }
 
-// A device that is lost lets go of what hangs.
+// A device that is lost ends operations that hang.
 static void hanging_and_lost() {
     begin();
     void *own = stream();
@@ -696,7 +696,7 @@ static void receive_all(int from, void *to, size_t bytes) {
     }
 }
 
-// The other process: opens the memory, finds what the first wrote, waits for its flag, and answers.
+// The other process: opens the memory, finds the first one's data, waits for its flag, and answers.
 static void ipc_peer(int link) {
     begin();
     Shared shared{};
@@ -765,7 +765,7 @@ static void ipc() {
     int status = 0;
     waitpid(child, &status, 0);
     TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    // What a process that has gone exported cannot be opened.
+    // The exports of a process that has ended cannot be opened.
     Handle stale = shared.memory;
     memcpy(stale.bytes + 8, &child, sizeof child);
     EXPECT(205, cuIpcOpenMemHandle_v2(new Address, stale, 1));

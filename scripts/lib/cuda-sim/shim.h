@@ -101,7 +101,7 @@ struct Block {
         threadIdx.z = i / blockDim.x / blockDim.y;
     }
 
-    // What a fiber does: one thread after the other, until one waits at a barrier.
+    // The body of a fiber: one thread after the other, until one waits at a barrier.
     static void work() {
         Block *block = current();
         Fiber *self = block->running;
@@ -154,7 +154,7 @@ struct Block {
         while (next < threads) {
             resume(fiber());
         }
-        // All threads have ended or wait: the barrier opens, as often as they meet one.
+        // All threads have ended or wait: the barrier opens, and again each time they meet.
         while (!waiting.empty()) {
             std::vector<Fiber *> released;
             released.swap(waiting);

@@ -1,4 +1,4 @@
-// The simulated CUDA driver: what its files share.
+// The simulated CUDA driver: declarations for all of its files.
 //
 // One lock guards every table; work of streams runs outside it, each stream in a thread of its own.
 #pragma once
@@ -29,7 +29,7 @@ enum : Result {
 #undef ERROR
 };
 
-/// What CUDA_SIM says; README.md lists the keys.
+/// The settings of CUDA_SIM; README.md lists the keys.
 struct Config {
     int devices = 1;
     unsigned delay_us = 0;
@@ -45,11 +45,11 @@ struct Config {
 
 const Config &config();
 
-/// The code that `fail=NAME:...` asks for at this call of NAME, else CUDA_SUCCESS; called without the lock.
+/// The code of `fail=NAME:...` for this call of NAME, else CUDA_SUCCESS; called without the lock.
 Result injected(const char *name);
-/// Whether `hang=NAME:...` means this call of NAME; called without the lock.
+/// Whether `hang=NAME:...` applies to this call of NAME; called without the lock.
 bool hangs(const char *name);
-/// Whether it means the call that this thread is in: then what it enqueues next never ends.
+/// Whether a hang applies to this thread's current call: its next enqueued operation never ends.
 bool &call_hangs();
 
 /// The head of every entry point: traces the call, injects failures and hangs, and refuses calls before cuInit, in a forked child, and after the device was lost.
@@ -104,7 +104,7 @@ struct Stream {
     std::condition_variable wake;
     std::shared_ptr<Capture> capture;
 
-    /// Ordered with the legacy default stream?
+    /// Whether it is ordered with the legacy default stream.
     bool blocking() const { return (flags & 1) == 0; }
     bool idle() const { return completed == enqueued; }
 };
@@ -134,7 +134,7 @@ struct Record {
 struct Event {
     Context *context = nullptr;
     unsigned flags = 0;
-    /// The record that a wait or query issued now refers to; null where there is none.
+    /// The record for a wait or query that is issued now; null if there is none.
     std::shared_ptr<Record> latest;
     std::shared_ptr<Capture> capture;
 };
@@ -149,14 +149,14 @@ struct Allocation {
     Kind kind = Kind::device;
     int device = 0;
     Context *context = nullptr;
-    /// Where the simulator itself reads and writes it.
+    /// The simulator's own mapping.
     char *alias = nullptr;
-    /// The file behind device memory, and where in it.
+    /// The file behind device memory, and its offset there.
     int fd = -1;
     uint64_t offset = 0;
     uint64_t id = 0;
     unsigned flags = 0;
-    /// Freed in stream order, the stream is not there yet.
+    /// Freed in stream order, and the stream has not reached it yet.
     bool freeing = false;
     int opened = 0;
     std::string handle;
@@ -194,7 +194,7 @@ struct State {
     int kernels = 0;
 };
 
-/// The one state; never destroyed, for threads of streams outlive main.
+/// The only state; never destroyed, because the streams' threads outlive main.
 State &state();
 
 using Lock = std::unique_lock<std::mutex>;
@@ -205,32 +205,32 @@ using Lock = std::unique_lock<std::mutex>;
 Result current(Context *&context);
 /// A context made by cuCtxCreate or the primary one.
 Context *make_context(int device, unsigned flags);
-/// Is this the handle of a context that was made and not destroyed?
+/// Whether this is the handle of a context that was made and not destroyed.
 bool known(Context *context);
 
 /// The stream of a handle; 0 and 1 are the current context's legacy default stream, 2 its per-thread one.
 Result find_stream(void *handle, std::shared_ptr<Stream> &stream);
 std::shared_ptr<Stream> make_stream(Context *context, unsigned flags);
-/// Appends work, or records it where the stream is capturing.
+/// Appends work, or records it if the stream is capturing.
 Result submit(const std::shared_ptr<Stream> &stream, Work work);
-/// What a synchronisation with this stream waits for.
+/// The positions that a synchronisation with this stream waits for.
 std::vector<Position> pending(const std::shared_ptr<Stream> &stream);
 std::vector<Position> pending(Context *context);
 bool reached(const std::vector<Position> &positions);
 /// Waits until the positions are reached or the device is lost.
 Result wait_for(Lock &lock, const std::vector<Position> &positions, Context *context);
 
-/// Fails, and invalidates the capture, where an ongoing capture forbids this thread potentially unsafe calls.
+/// Fails, and invalidates the capture, if an ongoing capture forbids this thread potentially unsafe calls.
 Result unsafe_call();
-/// Fails, and invalidates the capture, where the stream is capturing.
+/// Fails, and invalidates the capture, if the stream is capturing.
 Result not_capturing(Stream &stream);
 
 /// The allocation that contains the address, or null.
 Allocation *find(Address address);
-/// Checks a range and gives where the simulator reads and writes it; `owner` is null for pageable host memory.
+/// Checks a range and returns the simulator's mapping of it; `owner` is null for pageable host memory.
 Result resolve(Address address, size_t bytes, char *&host, Allocation *&owner);
 Result allocate(Context *context, size_t bytes, Kind kind, Address &address);
-/// Ends an allocation, unless it is gone and its address is another's by now.
+/// Ends an allocation, unless it has ended and its address belongs to another one.
 void release(Address base, uint64_t id);
 /// Maps a range of another process's device memory; the address is this process's own.
 Result import(int fd, uint64_t offset, size_t bytes, int device, Context *context, Address &address);

@@ -1,4 +1,5 @@
-// Streams: a thread each, in order; the legacy default stream orders itself with the blocking ones of its context.
+// Streams: each in its own thread, in order; the legacy default stream is ordered with the blocking ones of its
+// context.
 #include <pthread.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,7 +27,7 @@ void delay(const Stream &stream, uint64_t number) {
 
 bool stopped(const Stream &stream) { return state().lost || stream.context->error; }
 
-/// In place of what hangs: ends only with the device or the context.
+/// Takes the place of an operation that hangs: ends only with the device or the context.
 void hang(Stream &stream) {
     Lock lock(state().lock);
     state().progress.wait(lock, [&] { return stopped(stream); });
@@ -47,7 +48,7 @@ void work(std::shared_ptr<Stream> stream) {
         Result code = injected("operation");
         if (!code && hangs("operation")) hang(*stream);
         if (!code && !stopped(*stream)) operation.work(*stream);
-        // What the work holds is let go of before anyone is told that it is done.
+        // The work's captured values are released before it is reported as done.
         operation = Operation{};
         lock.lock();
         if (code) stream->context->error = code;
@@ -66,7 +67,7 @@ void push(const std::shared_ptr<Stream> &stream, Operation operation) {
     stream->wake.notify_one();
 }
 
-/// Streams that the legacy stream of the context waits for and that wait for it.
+/// The streams that the legacy stream of the context waits for, and that wait for it.
 template <class Each>
 void each_blocking(Context *context, Each each) {
     for (auto &entry : context->streams)
@@ -106,7 +107,7 @@ Result find_stream(void *handle, std::shared_ptr<Stream> &stream) {
             stream = context->legacy;
             return CUDA_SUCCESS;
         }
-        // A thread's default streams go with it; one whose context was destroyed is never looked up again.
+        // A thread's default streams end with it; one of a destroyed context is never looked up again.
         thread_local std::map<uint64_t, std::shared_ptr<Stream>> own;
         std::shared_ptr<Stream> &found = own[context->id];
         if (!found) found = make_stream(context, 0);
@@ -201,7 +202,7 @@ API cuStreamDestroy_v2(void *handle) {
     auto found = state().streams.find(static_cast<Stream *>(handle));
     if (found == state().streams.end()) return CUDA_ERROR_INVALID_HANDLE;
     std::shared_ptr<Stream> stream = found->second;
-    // Work that was enqueued is still done, and waited for by those who wait for the whole context.
+    // Enqueued work is still done, and a wait for the whole context includes it.
     stream->closed = true;
     stream->wake.notify_one();
     Context &context = *stream->context;

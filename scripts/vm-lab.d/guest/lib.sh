@@ -21,7 +21,7 @@ skip() {
     exit 77
 }
 
-# shown WHAT: what the scenario found out, for the table.
+# shown WHAT: the scenario's result, for the table.
 shown() { printf 'shown: %s\n' "$*"; }
 
 # within SECONDS COMMAND...: repeats the command until it succeeds; fails after that time.
@@ -34,7 +34,7 @@ within() {
     done
 }
 
-# barrier NAME [SECONDS]: waits until the other guest is there too (60 s by default). Each name is good for one meeting.
+# barrier NAME [SECONDS]: waits until the other guest has arrived too (60 s by default). Each name can be used once.
 barrier() {
     [ "$GUESTS" = 2 ] || return 0
     touch "/meet/$1-$GUEST"
@@ -44,7 +44,7 @@ barrier() {
 # interface PCI: the kernel's name of that NIC, such as eth0.
 interface() { ls "/sys/bus/pci/devices/$1/net" 2>/dev/null || ls "/sys/bus/pci/devices/$1"/virtio*/net 2>/dev/null; }
 
-# no_ipv6 INTERFACE: it says nothing of its own accord then, and IPv4 has the same GID index everywhere.
+# no_ipv6 INTERFACE: the interface then sends nothing by itself, and IPv4 has the same GID index everywhere.
 no_ipv6() { echo 1 >"/proc/sys/net/ipv6/conf/$1/disable_ipv6"; }
 
 # interface_up INTERFACE ADDRESS: for an rxe device over it.
@@ -63,9 +63,9 @@ one_rxe() {
     within 10 gid_index rxe1 || fail "rxe1 has no GID for IPv4"
 }
 
-# two_rxe: rxe1 (10.9.0.1) over va and rxe2 (10.9.0.2) over vb, the ends of a veth pair. Up to Linux 6.1 rxe devices are in the
-# first network namespace only; to keep their traffic on the wire there, addresses of this host are looked up after the routes of
-# sockets that are bound to an interface, as rxe's are.
+# two_rxe: rxe1 (10.9.0.1) over va and rxe2 (10.9.0.2) over vb, the ends of a veth pair. Up to Linux 6.1 rxe devices
+# exist only in the first network namespace. To keep their traffic on the wire there, this host's addresses are looked
+# up after the routes of sockets that are bound to an interface, as rxe's are.
 two_rxe() {
     local side key=0
     modprobe -a veth rdma_rxe ib_uverbs rdma_ucm || fail "the kernel has no rdma_rxe"
@@ -86,7 +86,7 @@ two_rxe() {
     done
 }
 
-# rxe_between_guests: two guests get an rxe1 each, over their first NIC, and wait until they reach one another.
+# rxe_between_guests: two guests get an rxe1 each, over their first NIC, and wait until they reach each other.
 rxe_between_guests() {
     local nic=${NICS%% *}
     within 10 interface "$nic" || fail "the kernel drives no NIC at \`$nic\`: start with --nic rxe"
@@ -110,16 +110,16 @@ gid_index() {
 # rxe_counter RXE NAME: one of the device's counters, such as sent_pkts.
 rxe_counter() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/$2"; }
 
-# packets INTERFACE: how many it has sent.
+# packets INTERFACE: the number of packets it has sent.
 packets() { cat "/sys/class/net/$1/statistics/tx_packets"; }
 
-# lossy INTERFACE SHARE: loses that share of what the interface sends, such as 1%.
+# lossy INTERFACE SHARE: drops that share of the packets that the interface sends, such as 1%.
 lossy() {
     modprobe sch_netem || fail "the kernel has no sch_netem"
     tc qdisc replace dev "$1" root netem loss "$2" || fail "cannot lose $2 on $1"
 }
 
-# lost INTERFACE: how many packets `lossy` has dropped there.
+# lost INTERFACE: the number of packets that `lossy` has dropped there.
 lost() { tc -s qdisc show dev "$1" | awk '/netem/ { ours = 1 } ours && /dropped/ { sub(/,/, "", $7); print $7; exit }'; }
 
 # perftest TOOL [ARGUMENT...]: runs a program of perftest, 60 s at most: from rxe1 to rxe2 in one guest, or from guest 1 to guest
@@ -161,7 +161,7 @@ perftest() {
     fi
 }
 
-# listening PORT: whether someone here listens on that TCP port.
+# listening PORT: whether a process here listens on that TCP port.
 listening() { [ -n "$(ss -Hltn "sport = :$1")" ]; }
 
 # hugepages COUNT: that many of 2 MiB, mounted on /dev/hugepages.
@@ -178,7 +178,7 @@ driver() { basename "$(readlink "/sys/bus/pci/devices/$1/driver")"; }
 # iommu_group PCI: the number of the device's group.
 iommu_group() { basename "$(readlink "/sys/bus/pci/devices/$1/iommu_group")"; }
 
-# vfio PCI...: gives these devices to vfio-pci, behind the IOMMU that --iommu emulates, and makes 256 huge pages if there are none.
+# vfio PCI...: binds these devices to vfio-pci, behind the IOMMU of --iommu, and makes 256 huge pages if there are none.
 vfio() {
     local pci device
     modprobe vfio-pci || fail "the kernel has no vfio-pci"

@@ -6,7 +6,7 @@ for program in ibv_devinfo ib_write_bw rping ethtool lspci tcpdump tc rdma ping 
     command -v "$program" >/dev/null || fail "there is no $program"
 done
 grep -qw avx2 /proc/cpuinfo || fail "the processor has no AVX2"
-# The C library's own opinion, from which it chooses its routines: AVX2, FMA and BMI2 for v3, AVX-512 for v4.
+# The C library's own choice of routines: AVX2, FMA and BMI2 for v3, AVX-512 for v4.
 levels=$(/lib64/ld-linux-x86-64.so.2 --help)
 grep -q 'x86-64-v3 (supported' <<<"$levels" || fail "the C library finds no x86-64-v3 here"
 if grep -q 'x86-64-v4 (supported' <<<"$levels"; then

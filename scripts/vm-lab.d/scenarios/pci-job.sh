@@ -3,7 +3,7 @@
 # needs: shouter trainer
 # slice: no
 #
-# The first two cables are DPDK's, each a job of its own; over the third, which stays the kernel's, ranks meet.
+# The first two cables are DPDK's, each with a job of its own; ranks meet over the third, which stays the kernel's.
 read -ra nics <<<"$NICS"
 manage=${nics[2]} nics=("${nics[@]:0:2}")
 modprobe -a e1000 virtio_net || fail "the kernel has no e1000 or virtio_net"
@@ -22,12 +22,12 @@ for nic in "${nics[@]}"; do
 done
 busybox gunzip -c /share/data/digits.csv.gz >/tmp/digits.csv || fail "no digits"
 
-# Emulation is slow, and a slow rank is no dead one.
+# Emulation is slow: a slow rank must not count as dead.
 export SHOUTER_NODE=$GUEST SHOUTER_ADDR=10.9.1.1 SHOUTER_TRANSPORT=rud SHOUTER_HUGEPAGES=on SHOUTER_DPDK_MEMORY_MB=128 \
     SHOUTER_MTU=1500 SHOUTER_HEARTBEAT_TIMEOUT=60s SHOUTER_DEADLINE=60s SHOUTER_KEY=a-key-for-two-guests-in-a-laboratory
 
-# job PORT CABLE LOCAL-SIZE COMMAND...: so many ranks in each guest, the first of which has the guest's NIC on that cable. What a
-# rank prints is in /tmp/rank and its local rank.
+# job PORT CABLE LOCAL-SIZE COMMAND...: starts LOCAL-SIZE ranks in each guest, the first of which has the guest's NIC on
+# that cable. A rank's output is in /tmp/rank and its local rank.
 job() {
     local port=$1 cable=$2 here=$3 local_rank pids=() status=0
     shift 3
@@ -64,7 +64,7 @@ models=
 reduced 29501 0
 reduced 29502 1
 # The demo's training, four ranks on two hosts for an epoch, over the two e1000.
-# The gradients of its 22 steps have 1.5 MB, of which next to none takes the kernel's way.
+# The gradients of its 22 steps have 1.5 MB, of which almost none goes through the kernel.
 before=$(sent)
 SHOUTER_TRANSPORT=auto job 29503 0 2 /lab/bin/trainer --data /tmp/digits.csv --epochs 1 --dump-params /tmp/pci-%r.params
 [ $(($(sent) - before)) -lt 100000 ] || fail "$(($(sent) - before)) bytes of the training went by the kernel's interface"

@@ -7,7 +7,7 @@ read -r e1000 virtio <<<"$NICS"
 modprobe -a e1000 virtio_net || fail "the kernel has no e1000 or virtio_net"
 within 10 interface "$e1000" && within 10 interface "$virtio" || fail "the kernel did not bring both NICs up"
 
-# expect STATUS COMMAND...: runs it, shows what it says, and fails unless it ends so. The output stays in $said.
+# expect STATUS COMMAND...: runs it, prints its output, and fails unless it ends with STATUS. The output stays in $said.
 expect() {
     local wanted=$1 status=0
     shift
@@ -16,16 +16,16 @@ expect() {
     [ "$status" = "$wanted" ] || fail "${*##*/} ended with $status, not with $wanted"
 }
 
-# says PATTERN: one line of what was said last.
+# says PATTERN: checks that a line of the last output matches.
 says() { grep -qE -- "$1" <<<"$said" || fail "nothing like /$1/ was said"; }
 
-# there COMMAND...: what holds now; fails otherwise.
+# there COMMAND...: fails unless the command succeeds.
 there() { "$@" || fail "not so: $*"; }
 
-# on PCI DRIVER: it has that driver.
+# on PCI DRIVER: whether the device has that driver.
 on() { [ "$(driver "$1")" = "$2" ]; }
 
-# bare PCI: it has no override left, so that the kernel's choice stands at the next probe.
+# bare PCI: whether the device has no override, so that the kernel chooses at the next probe.
 bare() { [ "$(cat "/sys/bus/pci/devices/$1/driver_override")" = "(null)" ]; }
 
 bind=/share/bind-nic pages=/share/hugepages
@@ -37,7 +37,7 @@ says "^$e1000 .*82540EM.* drv=e1000 "
 says "^$e1000 .* $(iommu_group "$e1000") +$(interface "$e1000") carries the routes 198\.51\.100\.0/24 198\.51\.100\.1$"
 says "^$virtio +-?[0-9]+ +$(iommu_group "$virtio") *$"
 
-# The refusal, and that nothing was touched.
+# The refusal, without any change.
 ip route add default via 198.51.100.254 dev "$(interface "$e1000")" || fail "no default route"
 expect 3 $bind bind "$virtio" "$e1000"
 says "$(interface "$e1000") carries the routes .*default"
@@ -57,7 +57,7 @@ says "may be in another network namespace"
 ip netns delete other
 within 10 interface "$virtio" || fail "the interface did not come back from its namespace"
 
-# Hugepages: had, too many, given back, had again.
+# Hugepages: reserved, too many, released, reserved again.
 expect 0 $pages reserve 64
 expect 0 $pages show
 says '^0 +64 +2Mb +128Mb'
@@ -67,7 +67,7 @@ expect 0 $pages release
 there test "$(cat /proc/sys/vm/nr_hugepages)" = 0
 expect 0 $pages reserve 256 --node 0
 
-# Taken, both; a second time; given back; taken again; by the other driver.
+# Both are bound; a second time; given back; bound again; by the other driver.
 expect 0 $bind bind "$virtio" "$e1000"
 says "^$e1000: e1000 -> vfio-pci, /dev/vfio/$(iommu_group "$e1000")$"
 for nic in "$e1000" "$virtio"; do
@@ -78,7 +78,7 @@ expect 0 $bind list
 says "^$e1000 .* drv=vfio-pci "
 expect 0 $bind bind "$virtio" "$e1000"
 says "^$virtio: on vfio-pci already"
-# A process that has the group open keeps it.
+# A process with the group open prevents a change.
 exec 8<>"/dev/vfio/$(iommu_group "$e1000")"
 expect 3 $bind unbind "$e1000"
 says "in use by process .*$$"
@@ -98,7 +98,7 @@ expect 0 $bind bind "$e1000" "$virtio"
 there on "$e1000" vfio-pci
 there on "$virtio" vfio-pci
 
-# What is no NIC, and what is no address.
+# A device that is no NIC, and a word that is no address.
 expect 3 $bind bind 0000:00:00.0
 says "no network controller"
 expect 2 $bind bind eth0

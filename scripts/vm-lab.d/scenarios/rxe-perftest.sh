@@ -4,7 +4,7 @@
 two_rxe
 [ "$(ibv_devinfo -d rxe1 | awk '/active_mtu/ { print $2 }')" = 4096 ] || fail "the path MTU is not 4096"
 
-# crossed INTERFACE BYTES COMMAND...: the command must send so many bytes from there in packets of the path MTU, or more.
+# crossed INTERFACE BYTES COMMAND...: the command must send at least BYTES from there, in packets of the path MTU.
 crossed() {
     local interface=$1 bytes=$2 before after
     shift 2
@@ -17,7 +17,7 @@ crossed() {
 
 crossed va $((300 * 65536)) perftest ib_write_bw -s 65536 -n 300
 wrote=${RESULT[3]}
-# The peer sends what is read.
+# In a read the peer sends.
 crossed vb $((100 * 65536)) perftest ib_read_bw -s 65536 -n 100
 read=${RESULT[3]}
 crossed va $((300 * 4096)) perftest ib_send_lat -s 64 -n 300

@@ -4,7 +4,7 @@
 # slice: yes
 
 two_rxe
-# Emulation is slow, and a slow rank is no dead one.
+# Emulation is slow: a slow rank must not count as dead.
 export SHOUTER_HEARTBEAT_TIMEOUT=60s
 
 # reduced RANKS DTYPE BYTES: runs the bench, whose ranks check every sum; the median times of the sizes are added to TIMES.
@@ -15,14 +15,14 @@ reduced() {
     TIMES+=$(sed -n 's/.*"p50_us":\([0-9.]*\).*/\1/p' /tmp/bench | tr '\n' ' ')
 }
 
-# more_packets COUNT: waits until so many more have crossed the wire.
+# more_packets COUNT: waits until COUNT more packets have crossed the wire.
 more_packets() {
     local before
     before=$(packets va)
     within 60 eval "[ \$((\$(packets va) - $before)) -ge $1 ]" || fail "no $1 packets in 60 s: $(cat /tmp/job)"
 }
 
-# registered: what is registered with both devices. A registration has a key of its own.
+# registered: the memory that is registered with both devices. A registration has a key of its own.
 registered() { rdma resource show mr | sort; }
 
 before=$(packets va)
@@ -33,7 +33,7 @@ crossed=$(($(packets va) - before))
 [ $crossed -ge 1024 ] || fail "only $crossed packets crossed the wire"
 four=$TIMES
 
-# Steps over the same tensor, in the midst of a job: two slot buffers and the tensor at each end, and nothing else from then on.
+# Steps over the same tensor, in the middle of a job: two slot buffers and the tensor at each end, and nothing more.
 shouter bench allreduce --hosts 2 --transport verbs --rdma-device rxe1,rxe2 --bytes 64Ki --seconds 1000 --json >/tmp/job 2>&1 &
 job=$!
 more_packets 2000

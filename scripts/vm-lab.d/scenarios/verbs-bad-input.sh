@@ -3,7 +3,7 @@
 # needs: shouter
 
 export SHOUTER_HEARTBEAT_TIMEOUT=20s
-# says WORDS COMMAND...: the command fails, and says so.
+# says WORDS COMMAND...: the command must fail with these words.
 says() {
     local words=$1
     shift
@@ -29,7 +29,7 @@ ip link set vb up
 within 10 gid_index rxe2 || fail "rxe2 does not come back"
 ip address flush dev va
 says 'no RDMA port\|no RoCE v2 address\|no way' "${bench[@]}"
-# auto says why it passes verbs over, and works.
+# auto reports why it does not use verbs, and works.
 SHOUTER_TRANSPORT=auto SHOUTER_LOG=info shouter bench allreduce --hosts 2 --transport auto --rdma-device rxe1,rxe2 --bytes 4 --seconds 0.05 >/tmp/said 2>&1 ||
     fail "auto does not fall back: $(cat /tmp/said)"
 grep -q 'no verbs:' /tmp/said || fail "auto does not say why: $(cat /tmp/said)"

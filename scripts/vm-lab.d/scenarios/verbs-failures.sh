@@ -15,7 +15,7 @@ start() {
     begun=$SECONDS
 }
 
-# ends WORDS CULPRIT: the job fails in time, which is set in `took`, for that reason, and says of that rank that it cannot be reached.
+# ends WORDS CULPRIT: the job fails in time, which is set in `took`, with these words and that rank as unreachable.
 ends() {
     wait $job && fail "a job succeeded that could not"
     took=$((SECONDS - begun))
@@ -24,7 +24,7 @@ ends() {
     grep -Eq "rank $2: (the process is dead or unreachable|it has lost its network port)" /tmp/job || fail "rank $2 is not named: $(tail -n 20 /tmp/job)"
 }
 
-# give_address: of rxe1, which the last scenario has taken.
+# give_address: restores the address of rxe1, which the last scenario has removed.
 give_address() {
     if ! ip address add "${RXE_ADDRESS[0]}/24" dev va || ! ip route add "${RXE_ADDRESS[1]}" dev va table 101; then
         fail "the address cannot be given back"
@@ -32,14 +32,14 @@ give_address() {
     within 10 gid_index rxe1 || fail "rxe1 has no GID again"
 }
 
-# The wire is dead: the queue pairs cannot be kept up, although the control connections can.
+# The wire is dead: the queue pairs fail, although the control connections work.
 start 60
 tc qdisc replace dev va root netem loss 100%
 ends 'retries exceeded' '[01]'
 tc qdisc delete dev va root
 dead=$took
 
-# A pause that is shorter than the patience costs time and nothing else.
+# A pause that is shorter than the time-out only costs time.
 start 4
 tc qdisc replace dev va root netem loss 100%
 sleep 3
@@ -52,7 +52,7 @@ start 60
 kill -9 "$(pgrep -f 'collective-worker' | tail -n 1)"
 ends 'a leader is lost' '[01]'
 
-# An address that goes and comes back in time has another place in the port's table, which the queue pairs find.
+# An address that is removed and restored in time has another place in the port's table, which the queue pairs find.
 start 10
 ip address delete "${RXE_ADDRESS[0]}/24" dev va || fail "the address cannot be taken"
 sleep 2
@@ -60,7 +60,7 @@ give_address
 wait $job || fail "a job ended because its address was gone for 2 s: $(tail -n 20 /tmp/job)"
 grep -q 'set up again.*address of this host.s RDMA port has changed' /tmp/job || fail "nobody noticed that the address was gone: $(cat /tmp/job)"
 
-# One that stays away. Both ranks name the rank whose address it was.
+# An address that is not restored. Both ranks name the rank with that address.
 start 100
 ip address delete "${RXE_ADDRESS[0]}/24" dev va || fail "the address cannot be taken"
 ends 'lost.*has changed; keep addresses fixed' 0
@@ -68,8 +68,8 @@ ends 'lost.*has changed; keep addresses fixed' 0
 changed=$took
 give_address
 
-# A device that is deleted under way. Up to Linux 6.1 soft-RoCE cannot take a device from who has it open: it is in no list any more,
-# and gone when the job has ended well. Where the kernel can, the job's error says it.
+# A device is deleted in use. Up to Linux 6.1 soft-RoCE cannot remove an open device: it is in no list any more, and is
+# gone after the job has ended well. If the kernel can, the job's error reports it.
 start 10
 rdma link delete rxe2 &
 within 10 test ! -e /sys/class/infiniband_verbs/uverbs1 || fail "rxe2 is not being deleted"
@@ -83,7 +83,7 @@ within 10 test ! -e /sys/class/infiniband/rxe2 || fail "rxe2 is still there"
 rdma link add rxe2 type rxe netdev vb || fail "cannot make rxe2 again"
 within 10 gid_index rxe2 || fail "rxe2 has no GID again"
 
-# The interfaces themselves, both ends of the pair: the last, for nothing is left afterwards.
+# The interfaces themselves, both ends of the pair: last, because both are lost afterwards.
 start 100
 ip link delete va &
 ends 'lost.*RDMA \(device is gone or has failed\|port is down\); look at' '[01]'

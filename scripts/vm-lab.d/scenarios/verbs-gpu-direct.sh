@@ -5,11 +5,11 @@
 two_rxe
 mkdir -p /tmp/cache
 tar -C /tmp/cache -xf /lab/bin/kernels.tar || fail "there are no kernels"
-# The device's memory is open to this process, as nvidia-peermem makes a GPU's to the NIC.
+# The device's memory is accessible to this process, as nvidia-peermem makes a GPU's memory accessible to the NIC.
 export SHOUTER_HEARTBEAT_TIMEOUT=60s LD_LIBRARY_PATH=/lab/bin XDG_CACHE_HOME=/tmp/cache CUDA_SIM=protect=0,trace=/tmp/trace SHOUTER_LOG=shouter=info
 export SHOUTER_GPU_DIRECT=on
 
-# reduced MEMORY SECONDS BYTES: every rank checks every sum. The log is in /tmp/log, the driver's calls are in /tmp/trace.
+# reduced MEMORY SECONDS BYTES: every rank checks every sum. The log is in /tmp/log, the driver's calls in /tmp/trace.
 reduced() {
     rm -f /tmp/trace
     shouter bench allreduce --ranks 2 --hosts 2 --transport verbs --rdma-device rxe1,rxe2 --memory "$1" --bytes "$3" \
@@ -31,15 +31,15 @@ SHOUTER_GPU_DIRECT=off reduced gpu 0.01 64Ki
 grep -q 'gpu_direct = .*off' /tmp/log || fail "gpu_direct = off does not say so: $(cat /tmp/log)"
 [ "$(calls cuFlushGPUDirectRDMAWrites)" = 0 ] || fail "something was flushed"
 
-# A GPU that no NIC reaches.
+# A GPU whose memory no NIC can access.
 CUDA_SIM=protect=0,dmabuf=0 reduced gpu 0.01 64Ki
 grep -q 'no GPUDirect RDMA' /tmp/log || fail "the reason is not named: $(cat /tmp/log)"
 
-# The other rank sends from and receives in host memory that is not registered: by slots, and copied to the GPU.
+# The other rank uses host memory that is not registered: its data goes through slots, and is copied to the GPU.
 reduced gpu,private 0.01 64Ki
 [ "$(straight)" = 1 ] || fail "the tensor on the GPU does not go straight: $(cat /tmp/log)"
 
-# Queue pairs fail in the middle: what was under way goes again by slots.
+# Queue pairs fail in the middle: transfers in progress are repeated through slots.
 reduced gpu 12 256Ki &
 job=$!
 sleep 8

@@ -6,7 +6,7 @@ two_rxe
 export SHOUTER_HEARTBEAT_TIMEOUT=60s
 busybox gunzip -c /share/digits.csv.gz >/tmp/digits.csv || fail "no digits"
 
-# hash TRANSPORT ARGUMENT...: trains for three epochs, and prints the hash that all ranks' parameters have.
+# hash TRANSPORT ARGUMENT...: trains for three epochs, and prints the common hash of all ranks' parameters.
 hash() {
     local transport=$1
     shift

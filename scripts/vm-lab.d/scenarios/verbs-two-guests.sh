@@ -14,7 +14,7 @@ job() {
         fail "the rank ended with $?: $(cat /tmp/err)"
 }
 
-# measured: six sizes were, over verbs; their times are added to TIMES.
+# measured: checks that six sizes were measured over verbs; adds their times to TIMES.
 measured() {
     [ "$GUEST" = 0 ] || return 0
     [ "$(grep -c '"transport":"verbs"' /tmp/out)" = 6 ] || fail "it was not verbs: $(cat /tmp/out)"
@@ -32,7 +32,7 @@ if [ "$GUEST" = 0 ]; then
     grep -q 'a channel was chosen.*verbs' /tmp/err || fail "it does not say so: $(cat /tmp/err)"
 fi
 job 29503 kernel 4,64Ki
-# The peer has no RDMA device any more: auto takes the kernel's sockets on both sides, explicit verbs fails by name.
+# The peer has no RDMA device any more: auto uses the kernel's sockets on both sides, explicit verbs fails by name.
 if [ "$GUEST" = 1 ]; then
     rdma link delete rxe1
 fi

@@ -194,5 +194,5 @@ def zero_join(own):
 CHECKS = [
     bucket_rebuild, no_sync, join, static_graph, bucket_views, unused_parameters, buffers, hook_bf16, hook_bf16_feedback, zero, zero_join,
 ]
-# What goes over the wire as bf16 is rounded after each addition: the order of additions shows at its 8 bits.
+# Gradients that are sent as bf16 are rounded after each addition: the order of additions shows at its 8 bits.
 LOOSE = {"hook_bf16": 2e-2, "hook_bf16_feedback": 2e-2}

@@ -77,7 +77,7 @@ def run(backend, checks, size=4, limit=120):
                 if any(process.exitcode for process in ranks) or time.monotonic() >= end:
                     break
             if any(process.exitcode is None for process in ranks):
-                # Peers of a rank that failed are to say where they were, and why they ended if they end by themselves.
+                # Peers of a failed rank have time to end with their own errors; then the rest print their stacks.
                 time.sleep(1)
                 for process in ranks:
                     if process.exitcode is None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP
 
 from ddp import batch, loss_of, model, outcome, train
 
-# What compiles what torch.compile has captured: `inductor` makes C++ of it, which takes longer than all other checks.
+# The compiler behind torch.compile: `inductor` generates C++, which takes longer than all other checks.
 COMPILER = os.environ.get("TRAINERS_COMPILER", "aot_eager")
 
 
@@ -91,7 +91,8 @@ def functional(own):
     group = dist.group.WORLD
     own.seed()
     given = torch.randn(own.size * 3, 4)
-    # Named, so that they live until all has ended: with nameless ones a rank of Gloo's ended in a segmentation fault here once.
+    # The variables keep them alive until all have ended: with temporaries a rank of Gloo's ended in a segmentation
+    # fault here once.
     twice, more = given * 2, given + 1
     found = {
         "all_reduce": funcol.all_reduce(given, "sum", group),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// Where the code of module `a::b` leads, in a crate with modules `a`, `c` and `d` whose root re-exports `d::Thing`.
+/// The modules that code in `a::b` leads to, in a crate with modules `a`, `c` and `d` whose root re-exports `d::Thing`.
 fn leads(code: &str) -> Vec<String> {
     let mut names = Names { top: ["a", "c", "d"].map(str::to_owned).into(), ..Names::default() };
     names.note("Thing".to_owned(), Some("d"));

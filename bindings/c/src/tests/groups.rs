@@ -1,7 +1,7 @@
 use super::*;
 use crate::groups::*;
 
-/// Groups of some ranks by their C functions, used like the one that they were made of.
+/// Groups of some ranks through their C functions, used like the group that they were made from.
 #[test]
 fn groups_are_made_and_used_from_c() {
     let (ranks, folder) = two("groups");
@@ -75,7 +75,7 @@ fn groups_are_made_and_used_from_c() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A deadline of a group's own ends that group, long before the one of the group that it was made of, which goes on.
+/// A group's own deadline ends that group, long before the deadline of the group that it was made from, which goes on.
 #[test]
 fn a_group_has_a_deadline_of_its_own() {
     let (ranks, folder) = two("within");
@@ -98,7 +98,7 @@ fn a_group_has_a_deadline_of_its_own() {
                 assert_eq!(why.operation, SHOUTER_OPERATION_ALLREDUCE, "{}", last());
                 assert!(last().contains("waiting for rank 1"), "{}", last());
             }
-            // Rank 1 comes to the other group only.
+            // Rank 1 takes part only in the other group.
             ok(shouter_allreduce(shouter, at, 1, SHOUTER_U32, SHOUTER_SUM));
             assert_ne!(shouter_finalize(within), SHOUTER_OK);
             ok(shouter_finalize(shouter));

@@ -43,7 +43,7 @@ fn sums_have_factors_and_elements_lie_in_blocks() {
             ok(shouter_work_free(work));
             assert_eq!(data, [3.5, 7.0, 10.5, 14.0]);
 
-            // The tensor's second start is like its first.
+            // The tensor's second operation is like its first.
             let mut id = 0;
             let tensor = tensor(c"t".as_ptr(), 2, SHOUTER_F32, SHOUTER_SUM);
             ok(shouter_register(shouter, &tensor, 1, &mut id));
@@ -79,7 +79,7 @@ fn sums_have_factors_and_elements_lie_in_blocks() {
             ok(shouter_run(shouter, &broadcast));
             assert_eq!(data, [[1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 0.0, 0.0]][me]);
 
-            // And a row of rank 0 a column of rank 1.
+            // A row of rank 0 becomes a column of rank 1.
             let mut message = ExchangeEntry {
                 kind: [SHOUTER_SEND, SHOUTER_RECV][me],
                 data: data.as_mut_ptr().cast(),

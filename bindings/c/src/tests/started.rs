@@ -1,4 +1,4 @@
-//! What shouter_start starts of collectives with a count for each rank, and of messages.
+//! shouter_start with collectives that have a count for each rank, and with messages.
 
 use std::ptr;
 
@@ -17,7 +17,7 @@ unsafe fn started(rank: Shared, operation: &Operation) -> *mut Work {
     work
 }
 
-/// Waits for it, and frees the handle.
+/// Waits for the operation, and frees the handle.
 unsafe fn ended(work: *mut Work) -> i32 {
     // SAFETY: the caller's promise.
     unsafe {
@@ -27,7 +27,7 @@ unsafe fn ended(work: *mut Work) -> i32 {
     }
 }
 
-/// Host memory that is said to be a GPU's is refused, with a driver or without.
+/// Host memory that is declared as a GPU's is refused, with a driver or without.
 unsafe fn no_memory_of_a_gpu(rank: Shared, operation: &Operation) {
     let operation = Operation { memory: SHOUTER_MEMORY_CUDA, ..*operation };
     let mut work = ptr::null_mut();
@@ -97,7 +97,7 @@ fn blocks_that_differ_are_started_from_c() {
                 assert_eq!(status, SHOUTER_OK, "{}", last());
             }
             check(outputs);
-            // What cannot be is said at once.
+            // Invalid descriptors are refused at once.
             let refused = |operation: &Operation, why: &str| {
                 let mut work = ptr::null_mut();
                 let status = shouter_start(rank.get(), operation, &mut work);
@@ -108,7 +108,7 @@ fn blocks_that_differ_are_started_from_c() {
             refused(&Operation { factor: &2.0, ..one }, "factor");
             refused(&Operation { input_layout: &Layout { count: 2, block: 1, stride: 2 }, ..one }, "layouts");
             no_memory_of_a_gpu(rank, &one);
-            // Rank 1 expects what rank 0 does not send: both are told, and the group goes on.
+            // Rank 1 expects other elements than rank 0 sends: both get an error, and the group goes on.
             let (given, taken) = ([[1usize, 2], [1, 1]][me], [[1usize, 1], [3, 1]][me]);
             let mut five = [0u32; 5];
             let odd = Operation {
@@ -166,7 +166,7 @@ fn messages_are_started_from_c() {
             assert_eq!(shouter_work_message(exchanged, &mut found), SHOUTER_OK, "{}", last());
             assert_eq!((found.rank, found.tag, found.count), (other, 4, 7));
             assert_eq!(ended(exchanged), SHOUTER_OK);
-            // Cancelled: nobody sends it.
+            // Cancelled: no rank sends it.
             let never = started(rank, &Operation { tag: 9, ..receive });
             assert_eq!(shouter_wait(never, 1), SHOUTER_ERROR_TIMEOUT, "{}", last());
             assert_eq!(shouter_work_message(never, &mut found), SHOUTER_ERROR_ARGUMENT);

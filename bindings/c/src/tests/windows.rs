@@ -1,7 +1,7 @@
 use super::*;
 use crate::windows::*;
 
-/// Windows by their C functions.
+/// Windows through their C functions.
 #[test]
 fn windows_are_made_and_used_from_c() {
     let (ranks, folder) = two("windows");

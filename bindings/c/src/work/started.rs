@@ -1,4 +1,4 @@
-//! What of shouter_start has a count for each rank, or goes from rank to rank.
+//! Started collectives with a count for each rank, and started messages.
 #![allow(
     unsafe_code,
     reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
@@ -26,7 +26,7 @@ pub(crate) struct Counted {
 }
 
 impl Counted {
-    /// That of a descriptor.
+    /// The collective of a descriptor.
     ///
     /// # Errors
     /// [`Error::Argument`] for layouts.
@@ -70,12 +70,12 @@ impl Counted {
     }
 }
 
-/// Whether it goes from rank to rank.
+/// Whether the operation is a message.
 pub(crate) fn is_message(kind: i32) -> bool {
     matches!(kind, SHOUTER_OPERATION_SEND | SHOUTER_OPERATION_RECV | SHOUTER_OPERATION_SENDRECV)
 }
 
-/// Starts the message of a descriptor, or both; of memory of a GPU with a stream.
+/// Starts the message or messages of a descriptor, also of GPU memory with a stream.
 ///
 /// # Safety
 /// As [`Group::start_message`] demands.

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use shouter_netstack::tcp::{Info, Repair, Sending, StateName};
 
-/// Numbers for fields that we do not keep.
+/// The value of fields that the stack does not keep.
 const UNKNOWN: u32 = 0;
 
 /// The bytes of the structure up to `tcpi_snd_wnd`.
@@ -38,7 +38,7 @@ const fn repair_number(repair: Repair) -> u8 {
     }
 }
 
-/// What Linux takes the peer's segments for until larger ones come: TCP_MSS_DEFAULT.
+/// Linux's estimate of the peer's segment size until larger ones arrive: TCP_MSS_DEFAULT.
 const RECEIVE_MSS: u16 = 536;
 
 fn micros(time: Duration) -> u32 {
@@ -49,14 +49,14 @@ fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The structure of a socket that has only a state.
+/// The structure for a socket that has only a state.
 pub(crate) fn of_state(state: StateName) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     bytes[0] = state_number(state);
     bytes
 }
 
-/// The structure of a connection.
+/// The structure for a connection.
 pub(crate) fn of_connection(info: &Info, sending: &Sending, mtu: u16) -> [u8; LEN] {
     let mss = u64::from(info.mss.max(1));
     let segments = |bytes: u64| narrow(bytes.div_ceil(mss));

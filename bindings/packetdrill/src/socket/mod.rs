@@ -1,4 +1,4 @@
-//! Sockets: what Linux's calls mean to them.
+//! Sockets: the semantics of Linux's calls.
 
 pub(crate) mod info;
 pub(crate) mod option;
@@ -18,7 +18,7 @@ pub(crate) enum Domain {
 }
 
 impl Domain {
-    /// The address as the stack has it: what is IPv4 in IPv6's clothes is IPv4.
+    /// The stack's form of an address: an IPv4-mapped IPv6 address becomes IPv4.
     pub(crate) fn inward(self, address: SocketAddr) -> Result<SocketAddr> {
         match (self, address) {
             (Self::V4, SocketAddr::V4(_)) => Ok(address),
@@ -28,7 +28,7 @@ impl Domain {
         }
     }
 
-    /// The address as the program has it.
+    /// The program's form of an address.
     pub(crate) fn outward(self, address: SocketAddr) -> SocketAddr {
         match (self, address.ip()) {
             (Self::V6, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
@@ -45,13 +45,13 @@ impl Domain {
     }
 }
 
-/// A local address that a socket is to have.
+/// Checks an address to which a socket is to be bound.
 pub(crate) fn check_local(net: &Net, domain: Domain, address: SocketAddr) -> Result<SocketAddr> {
     let local = domain.inward(address)?;
     if net.is_ours(local.ip()) { Ok(local) } else { Err(Errno(libc::EADDRNOTAVAIL)) }
 }
 
-/// Whether two local addresses clash: the same port, and addresses of which one covers the other.
+/// Whether two local addresses conflict: the same port, and one address covers the other.
 pub(crate) fn overlap(one: &SocketAddr, other: &SocketAddr) -> bool {
     let covers = |a: IpAddr, b: IpAddr| a == b || (a.is_unspecified() && (a.is_ipv6() || b.is_ipv4()));
     one.port() != 0

@@ -1,4 +1,4 @@
-//! `getsockopt` and `setsockopt`. What the stack cannot do is refused, not swallowed.
+//! `getsockopt` and `setsockopt`. Options that the stack does not support are refused, not ignored.
 
 use core::time::Duration;
 
@@ -14,17 +14,17 @@ use crate::net::Net;
 /// The longest name of a congestion control, its end included (TCP_CA_NAME_MAX).
 const NAME_MAX: usize = 16;
 
-/// What Linux reports as buffers if nobody has set them.
+/// The buffer sizes that Linux reports by default.
 const SEND_BUFFER: i32 = 16384;
 const RECEIVE_BUFFER: i32 = 131_072;
 
-/// The least that Linux makes of them.
+/// The smallest buffer sizes on Linux.
 const MIN_SEND_BUFFER: i32 = 4608;
 const MIN_RECEIVE_BUFFER: i32 = 2304;
 
 const UNKNOWN_OPTION: Errno = Errno(libc::ENOPROTOOPT);
 
-/// The `int` at the front of an option.
+/// The leading `int` of an option.
 fn number(value: &[u8]) -> Result<i32> {
     let bytes = value.first_chunk::<4>().ok_or(Errno(libc::EINVAL))?;
     Ok(i32::from_ne_bytes(*bytes))
@@ -39,7 +39,7 @@ fn within(value: &[u8], range: core::ops::RangeInclusive<u32>) -> Result<u32> {
     natural(value).and_then(|value| if range.contains(&value) { Ok(value) } else { Err(Errno(libc::EINVAL)) })
 }
 
-/// A `struct timeval`; `None` if it is zero, which means for ever.
+/// A `struct timeval`; `None` for zero, which means no limit.
 fn time(value: &[u8]) -> Result<Option<Duration>> {
     let (seconds, rest) = value.split_first_chunk::<8>().ok_or(Errno(libc::EINVAL))?;
     let micros = rest.first_chunk::<8>().ok_or(Errno(libc::EINVAL))?;
@@ -78,7 +78,7 @@ impl TcpSocket {
             _ => return Err(UNKNOWN_OPTION),
         }
         self.apply(net);
-        // Linux lets go of what was held back, corked or not, when either is set so.
+        // Linux sends data that was held back, corked or not, when either option is set so.
         let pushes = match (level, name) {
             (libc::IPPROTO_TCP, libc::TCP_NODELAY) => !self.options.nagle,
             (libc::IPPROTO_TCP, libc::TCP_CORK) => !self.options.cork,
@@ -104,7 +104,7 @@ impl TcpSocket {
             libc::SO_SNDBUF => {
                 let bytes = number(value)?.clamp(MIN_SEND_BUFFER / 2, i32::MAX / 2);
                 self.buffers.0 = Some(bytes * 2);
-                // Linux counts what holds the bytes too; here the buffer is for the bytes.
+                // Linux also counts the bookkeeping of the bytes; here the buffer counts only the bytes.
                 self.options.send_buffer = usize::try_from(bytes * 2).unwrap_or_default();
             }
             libc::SO_RCVBUF => {
@@ -125,13 +125,13 @@ impl TcpSocket {
         match name {
             libc::TCP_NODELAY => options.nagle = number(value)? == 0,
             libc::TCP_CORK => options.cork = number(value)? != 0,
-            // 0: as if there were none.
+            // 0 means no limit.
             libc::TCP_NOTSENT_LOWAT => {
                 let limit = number(value)?.cast_unsigned();
                 options.unsent_limit = (limit > 0).then(|| usize::try_from(limit).unwrap_or(usize::MAX));
             }
             libc::TCP_INQ => self.tells_unread = within(value, 0..=1)? == 1,
-            // Linux's bounds; 0 takes the limit away.
+            // Linux's bounds; 0 removes the limit.
             libc::TCP_MAXSEG => match natural(value)? {
                 0 => options.max_segment = None,
                 size @ 88..=32767 => options.max_segment = u16::try_from(size).ok(),
@@ -150,7 +150,7 @@ impl TcpSocket {
                 options.user_timeout = (millis > 0).then(|| Duration::from_millis(u64::from(millis)));
             }
             libc::TCP_LINGER2 => {
-                // Negative: not at all.
+                // A negative value means no time at all.
                 let time = number(value)?.clamp(0, 120);
                 options.fin_wait_2 = Duration::from_secs(u64::from(time.unsigned_abs()));
             }
@@ -241,7 +241,7 @@ impl UdpSocket {
     pub(crate) fn set_option(&mut self, level: i32, name: i32, value: &[u8]) -> Result<()> {
         match (level, name) {
             (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => self.timeout = time(value)?,
-            // Sending does not wait for anybody but the device.
+            // A send waits only for the device.
             (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => drop(time(value)?),
             (libc::SOL_SOCKET, libc::SO_REUSEADDR) => drop(number(value)?),
             _ => return Err(UNKNOWN_OPTION),

@@ -12,31 +12,31 @@ use super::Domain;
 use crate::errno::{Errno, Result};
 use crate::net::Net;
 
-/// What a socket is at present.
+/// The state of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Neither connected nor listening.
     Fresh,
     Listening(ListenerId),
     Connection(ConnectionId),
-    /// The connection has failed. `done` says that the peer had finished before.
+    /// The connection has failed; `done` if the peer had finished before.
     Over {
         done: bool,
     },
 }
 
-/// What follows what is written.
+/// The data that follow a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteEnd {
-    /// Nothing is known of it.
+    /// Unknown.
     Plain,
-    /// More, at once: MSG_MORE.
+    /// More data, at once: MSG_MORE.
     More,
     /// Another record: MSG_EOR.
     Record,
 }
 
-/// What of a connection makes a difference to those who wait for it.
+/// The properties of a connection that matter to waiters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Glimpse {
     state: Option<StateName>,
@@ -57,24 +57,24 @@ pub(crate) struct TcpSocket {
     pub(crate) linger: Option<Duration>,
     pub(crate) reuse: bool,
     pub(crate) v6_only: bool,
-    /// As SO_SNDBUF and SO_RCVBUF were set: what Linux reports is the double.
+    /// The values set for SO_SNDBUF and SO_RCVBUF: Linux reports twice as much.
     pub(crate) buffers: (Option<i32>, Option<i32>),
     /// SO_RCVTIMEO and SO_SNDTIMEO.
     pub(crate) timeouts: (Option<Duration>, Option<Duration>),
     /// A connection was requested, and its result has not been reported.
     pub(crate) connecting: bool,
-    /// What SO_ERROR gives next.
+    /// The next value of SO_ERROR.
     pub(crate) error: Option<Errno>,
     /// TCP_INQ.
     pub(crate) tells_unread: bool,
     read_shut: bool,
     write_shut: bool,
     seen: Glimpse,
-    /// Counts what would wake who waits for this socket.
+    /// The number of events that would wake a waiter.
     pub(crate) edge: u64,
 }
 
-/// Whether the peer's FIN has come.
+/// Whether the peer's FIN has arrived.
 fn has_peer_finished(state: StateName) -> bool {
     matches!(
         state,
@@ -109,8 +109,8 @@ impl TcpSocket {
         }
     }
 
-    /// A socket for a connection that this listening one accepted. It has the options that the listening one had when
-    /// the connection began.
+    /// The socket of a connection that this listening one accepted. Its options are those of the listening one when the
+    /// connection began.
     fn child(&self, net: &mut Net, id: ConnectionId) -> Self {
         let options = net.stack.tcp().options(id).unwrap_or(&self.options).clone();
         let mut child = Self::new(self.domain, options);
@@ -134,7 +134,7 @@ impl TcpSocket {
         }
     }
 
-    /// How the connection's sending goes.
+    /// The sending side of the connection.
     pub(crate) fn sending(&self, net: &Net) -> Option<Sending> {
         match self.phase {
             Phase::Connection(id) => net.stack.tcp().sending(net.now, id),
@@ -142,12 +142,12 @@ impl TcpSocket {
         }
     }
 
-    /// Makes the options those of the connection, or of the connections that come.
+    /// Applies the options to the connection, or to future connections.
     pub(crate) fn apply(&self, net: &mut Net) {
         let now = net.now;
         match self.phase {
             Phase::Connection(id) => {
-                // A connection that is gone has no options.
+                // A closed connection has no options.
                 let _ = net.tcp().modify(now, id, |options| options.clone_from(&self.options));
             }
             Phase::Listening(id) => {
@@ -157,23 +157,24 @@ impl TcpSocket {
         }
     }
 
-    /// Lets go of what TCP_CORK and MSG_MORE hold back.
+    /// Sends the data that TCP_CORK and MSG_MORE hold back.
     pub(crate) fn push(&self, net: &mut Net) {
         if let Phase::Connection(id) = self.phase {
             let now = net.now;
-            // A connection that is gone holds nothing.
+            // A closed connection holds no data.
             let _ = net.tcp().push(now, id);
         }
     }
 
-    /// Whether `poll` says so: Linux wants a third of the buffer to be free, and less than half of TCP_NOTSENT_LOWAT unsent.
+    /// Whether `poll` reports it: Linux requires a third of the buffer free, and less than half of TCP_NOTSENT_LOWAT
+    /// unsent.
     fn is_writable(&self, info: &Info) -> bool {
         let roomy = self.options.send_buffer.saturating_sub(info.unacknowledged) >= info.unacknowledged / 2;
         let low = self.options.unsent_limit.is_none_or(|limit| info.unsent.saturating_mul(2) < limit);
         roomy && low && info.writable > 0
     }
 
-    /// Sees what has become of the connection.
+    /// Notes the changes of the connection.
     pub(crate) fn look(&mut self, net: &mut Net) {
         let glimpse = match self.phase {
             Phase::Fresh | Phase::Over { .. } => return,
@@ -194,7 +195,7 @@ impl TcpSocket {
             let fewer = glimpse.acceptable < self.seen.acceptable
                 || (self.seen.writable && Glimpse { writable: true, ..glimpse } == self.seen);
             self.seen = glimpse;
-            // Less work wakes no thread.
+            // A decrease wakes no thread.
             self.edge += u64::from(!fewer);
         }
     }
@@ -205,7 +206,7 @@ impl TcpSocket {
             Some(StateName::CloseWait | StateName::LastAck | StateName::Closing | StateName::TimeWait)
         );
         self.error = Some(match error {
-            // As Linux has it: the peer had said that it would send no more.
+            // As on Linux: the peer had announced the end of its data.
             Error::Failed(Failure::Reset { .. }) if self.seen.state == Some(StateName::CloseWait) => {
                 Errno(libc::EPIPE)
             }
@@ -232,7 +233,7 @@ impl TcpSocket {
         if self.v6_only && local.ip().is_unspecified() {
             local.set_ip(net.setup.ipv6.into());
         }
-        // Linux lets one more wait than the backlog says.
+        // Linux allows one more than the backlog.
         let backlog = usize::try_from(backlog).unwrap_or(4096).saturating_add(1);
         let id = net.tcp().listen(local, backlog, Some(self.options.clone()))?;
         self.bound = net.stack.tcp().listener_address(id);
@@ -300,7 +301,7 @@ impl TcpSocket {
         self.edge += 1;
     }
 
-    /// Reads at most `limit` bytes, which `deliver` takes before they are gone; `None`: nothing has come.
+    /// Reads at most `limit` bytes, which `deliver` takes before they are removed; `None`: none has arrived.
     pub(crate) fn read(
         &mut self,
         net: &mut Net,
@@ -330,7 +331,7 @@ impl TcpSocket {
         }
     }
 
-    /// The value of TCP_INQ: the bytes that are still to be read, and one if there are none and the end is.
+    /// The value of TCP_INQ: the unread bytes, or one if there are none and the end has been reached.
     pub(crate) fn unread(&self, net: &Net) -> Option<i32> {
         if !self.tells_unread {
             return None;
@@ -340,7 +341,7 @@ impl TcpSocket {
         Some(if unread == 0 && ended { 1 } else { unread })
     }
 
-    /// Takes what there is room for; `None` if there is none.
+    /// Takes as many bytes as fit; `None` if none does.
     pub(crate) fn write(&mut self, net: &mut Net, bytes: &[u8], end: WriteEnd) -> Result<Option<usize>> {
         if self.write_shut {
             return Err(Errno(libc::EPIPE));
@@ -365,8 +366,8 @@ impl TcpSocket {
         }
     }
 
-    /// Writes until there is no room. As on Linux, what can be sent is sent meanwhile, which makes room where
-    /// TCP_NOTSENT_LOWAT is the limit.
+    /// Writes until there is no room. As on Linux, the stack sends meanwhile, which makes room if TCP_NOTSENT_LOWAT is
+    /// the limit.
     fn write_all(
         &self,
         net: &mut Net,
@@ -383,7 +384,7 @@ impl TcpSocket {
                 WriteEnd::Plain | WriteEnd::Record => net.tcp().write(now, id, rest),
             };
             done += match taken {
-                // What was taken counts; the next call hears why there was no more.
+                // The bytes taken count; the next call gets the error.
                 Err(_) if done > 0 => return Ok(done),
                 taken => taken?,
             };
@@ -431,14 +432,14 @@ impl TcpSocket {
         Ok(())
     }
 
-    /// Begins to close; whether it may take `linger`'s time until the peer has everything.
+    /// Begins to close; returns whether the close may wait, for `linger`'s time, until the peer has everything.
     pub(crate) fn begin_close(&mut self, net: &mut Net) -> bool {
         let Phase::Connection(id) = self.phase else { return false };
         let unread = self.readable(net) > 0;
         match self.linger {
             Some(time) if !time.is_zero() && !unread => {
                 let now = net.now;
-                // If it has failed or was shut, there is nothing to wait for.
+                // An error means that it has failed or was shut down: there is nothing to wait for.
                 let _ = net.tcp().shutdown(now, id);
                 true
             }
@@ -453,7 +454,7 @@ impl TcpSocket {
         })
     }
 
-    /// Lets go of the connection.
+    /// Releases the connection.
     pub(crate) fn close(self, net: &mut Net) {
         let now = net.now;
         match self.phase {
@@ -467,12 +468,12 @@ impl TcpSocket {
         }
     }
 
-    /// Bytes that can be read at once.
+    /// Bytes that can be read now.
     pub(crate) fn readable(&self, net: &Net) -> usize {
         self.info(net).map_or(0, |info| info.readable)
     }
 
-    /// `poll`'s bits, as Linux's TCP sets them.
+    /// The `poll` bits, as of Linux's TCP.
     pub(crate) fn readiness(&self, net: &Net) -> i16 {
         let (readable, writable) = (libc::POLLIN | libc::POLLRDNORM, libc::POLLOUT | libc::POLLWRNORM);
         let mut bits = if self.error.is_some() { libc::POLLERR } else { 0 };
@@ -504,7 +505,7 @@ impl TcpSocket {
         bits
     }
 
-    /// When a call that waits gives up, if it begins now.
+    /// The end of a wait that begins now.
     pub(crate) fn patience(&self, net: &Net, reading: bool) -> Option<Instant> {
         let timeout = if reading { self.timeouts.0 } else { self.timeouts.1 };
         timeout.map(|timeout| net.now + timeout)

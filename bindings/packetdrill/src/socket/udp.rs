@@ -22,10 +22,10 @@ pub(crate) struct UdpSocket {
     pub(crate) error: Option<Errno>,
     /// SO_RCVTIMEO.
     pub(crate) timeout: Option<Duration>,
-    /// A datagram that was looked at and is still to be read.
+    /// A datagram that was peeked at and is still to be read.
     peeked: Option<(Vec<u8>, SocketAddr)>,
     waiting: usize,
-    /// Counts what would wake who waits for this socket.
+    /// The number of events that would wake a waiter.
     pub(crate) edge: u64,
 }
 
@@ -49,7 +49,7 @@ impl UdpSocket {
         Ok(handle)
     }
 
-    /// The socket in the stack, on a port of its choice if there is none yet.
+    /// The socket in the stack, bound to a free port if it has none yet.
     fn handle(&mut self, net: &mut Net, remote: SocketAddr) -> Result<UdpHandle> {
         match self.handle {
             Some(handle) => Ok(handle),
@@ -60,7 +60,7 @@ impl UdpSocket {
         }
     }
 
-    /// Names the peer that datagrams go to and are taken from; none any more if `None`.
+    /// Sets the peer for sending and receiving, or none.
     pub(crate) fn connect(&mut self, net: &mut Net, remote: Option<SocketAddr>) -> Result<()> {
         self.peer = match remote {
             Some(remote) => {
@@ -73,7 +73,7 @@ impl UdpSocket {
         Ok(())
     }
 
-    /// `None`: no room at present.
+    /// Sends a datagram; `None`: no room now.
     pub(crate) fn send(
         &mut self,
         net: &mut Net,
@@ -111,7 +111,7 @@ impl UdpSocket {
         Some(())
     }
 
-    /// The next datagram and who sent it; `None`: nothing has come.
+    /// The next datagram and its sender; `None`: none has arrived.
     pub(crate) fn receive(&mut self, net: &mut Net, peek: bool) -> Result<Option<(Vec<u8>, SocketAddr)>> {
         self.take_error()?;
         if self.fetch(net).is_none() {
@@ -125,7 +125,7 @@ impl UdpSocket {
         self.error.take().map_or(Ok(()), Err)
     }
 
-    /// Sees what has come.
+    /// Notes new errors and datagrams.
     pub(crate) fn look(&mut self, net: &mut Net) {
         let Some(handle) = self.handle else { return };
         if let Some(error) = net.stack.udp_mut().take_error(handle)

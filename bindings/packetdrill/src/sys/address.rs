@@ -8,12 +8,12 @@ use libc::{sa_family_t, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use super::memory;
 use crate::errno::{Errno, Result};
 
-/// Where the address of a family lies in its structure: the port, the address (`struct sockaddr_in`, `sockaddr_in6`).
+/// The places of port and address in the structures (`struct sockaddr_in`, `sockaddr_in6`).
 const PORT: core::ops::Range<usize> = 2..4;
 const ADDRESS_V4: core::ops::Range<usize> = 4..8;
 const ADDRESS_V6: core::ops::Range<usize> = 8..24;
 
-/// An address of any family that a call names.
+/// The address in a call, of any family.
 ///
 /// # Safety
 /// `address` is null or has `len` bytes.
@@ -42,7 +42,7 @@ pub(super) unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<Op
     }
 }
 
-/// Gives an address to a caller that wants one; what does not fit is cut off, and `len` is what it would have taken.
+/// Writes an address if the caller wants one, truncated to its room; `len` becomes the full length.
 ///
 /// # Safety
 /// `to` is null or has `*len` bytes; `len` is null or valid.

@@ -1,6 +1,6 @@
-//! The interface's functions: arguments in, results out. What they mean is `machine`'s.
+//! The interface's functions: they convert arguments and results; `machine` has the semantics.
 //!
-//! Each is unsafe for one reason: it trusts its pointers as the module above says.
+//! Each is unsafe for one reason: it trusts its pointers, as documented in the module above.
 
 use core::ffi::{c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
 use core::time::Duration;
@@ -18,7 +18,7 @@ use crate::progress::{CallProgress, Patience};
 
 type User = *mut c_void;
 
-/// Descriptors in one `poll`.
+/// The largest number of descriptors in one `poll`.
 const MAX_POLLED: usize = 4096;
 
 fn signed(count: usize) -> Result<ssize_t> {
@@ -29,7 +29,7 @@ fn unsigned(count: usize) -> Result<c_int> {
     c_int::try_from(count).map_err(|_| Errno(libc::EINVAL))
 }
 
-/// The timeout of `poll`, in milliseconds; negative: none.
+/// The timeout of `poll`, in milliseconds; `None` for a negative one.
 fn timeout(millis: c_int) -> Option<Duration> {
     u64::try_from(millis).ok().map(Duration::from_millis)
 }
@@ -46,7 +46,7 @@ fn receive(
     host.call(|machine| machine.read(fd, limit, flags, deliver, &mut arrived, &mut patience))
 }
 
-/// What a receiving call returns.
+/// The return value of a receiving call.
 fn length(arrived: &Arrived, flags: c_int) -> Result<ssize_t> {
     let whole = flags & libc::MSG_TRUNC != 0;
     signed(if whole { arrived.full_len } else { arrived.count })
@@ -258,7 +258,7 @@ pub(super) unsafe extern "C" fn sendmsg(
 
 pub(super) unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, argument: c_long) -> c_int {
     run(user, |host| {
-        // What is passed is an int: the upper half is not defined.
+        // The argument is an int: its upper half is undefined.
         let argument = argument as c_int;
         host.call(|machine| machine.fcntl(fd, command, argument).map(CallProgress::Done))
     })

@@ -1,5 +1,5 @@
-//! The caller's buffers. They are copied in and out, so that nothing of the caller's is borrowed while a call waits; by the
-//! kernel, so that a pointer to nowhere is EFAULT here as it is there.
+//! The caller's buffers. They are copied in and out, so that no call borrows them while it waits. The kernel copies
+//! them, so that an invalid pointer gives EFAULT, as on Linux.
 
 use core::ffi::c_void;
 use core::mem::MaybeUninit;
@@ -10,10 +10,10 @@ use libc::{c_int, iovec};
 
 use crate::errno::{Errno, Result};
 
-/// Bytes that one call reads or writes at most: a short read or write is within the calls' contract.
+/// The most bytes that one call reads or writes: the calls' contract allows a short read or write.
 const MOST: usize = 1 << 26;
 
-/// Pieces that a vector has at most (UIO_MAXIOV).
+/// The largest number of pieces in a vector (UIO_MAXIOV).
 const MAX_PIECES: usize = 1024;
 
 const FAULT: Errno = Errno(libc::EFAULT);
@@ -49,7 +49,7 @@ unsafe fn transfer(ours: *mut c_void, theirs: *mut c_void, len: usize, direction
         Ok(moved) if moved == len => return Ok(()),
         Ok(_) => return Err(FAULT),
         Err(_) if io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) => return Err(FAULT),
-        // A sandbox may forbid it: then the pointer is believed.
+        // A sandbox may forbid it: then the pointer is trusted.
         Err(_) => {}
     }
     // SAFETY: as the caller says.
@@ -73,7 +73,7 @@ pub(super) unsafe fn copy_in(from: *const c_void, len: usize) -> Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// Puts bytes into a buffer of `len`, from `offset` on, as many as it has room for.
+/// Copies bytes into a buffer of `len`, from `offset` on, as many as fit.
 ///
 /// # Safety
 /// `to` is null or has room for `len` bytes.
@@ -84,7 +84,7 @@ pub(super) unsafe fn copy_out(bytes: &[u8], to: *mut c_void, offset: usize, len:
     unsafe { transfer(bytes.as_ptr().cast_mut().cast(), at, count, Direction::Out) }
 }
 
-/// Writes a value through a pointer, if there is one.
+/// Writes a value through a pointer, if it is not null.
 ///
 /// # Safety
 /// `to` is null or has room for a `T`, aligned or not.
@@ -122,7 +122,7 @@ pub(super) unsafe fn all<T: Copy>(from: *const T, count: usize, most: usize) -> 
         .collect()
 }
 
-/// How much a call may read into a buffer of `len` bytes.
+/// The number of bytes that a call may read into a buffer of `len` bytes.
 pub(super) fn limit(len: usize) -> usize {
     len.min(MOST)
 }
@@ -137,7 +137,7 @@ pub(super) unsafe fn pieces(vector: *const iovec, count: c_int) -> Result<Vec<io
     unsafe { all(vector, count, MAX_PIECES) }
 }
 
-/// Bytes that a vector has room for.
+/// The total length of a vector.
 pub(super) fn room(pieces: &[iovec]) -> usize {
     limit(pieces.iter().fold(0, |sum: usize, piece| sum.saturating_add(piece.iov_len)))
 }
@@ -155,7 +155,7 @@ pub(super) unsafe fn gather(pieces: &[iovec]) -> Result<Vec<u8>> {
     Ok(all)
 }
 
-/// Puts bytes into a vector, from `offset` on.
+/// Copies bytes into a vector, from `offset` on.
 ///
 /// # Safety
 /// Each piece is null or has room for its bytes.

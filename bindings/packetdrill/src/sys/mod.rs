@@ -1,7 +1,7 @@
-//! The interface as C sees it. All unsafe code is here and below: pointers are read and written, nothing else.
+//! The C interface. All unsafe code is here and below: pointers are read and written, nothing else.
 //!
-//! The caller's side of the contract is packetdrill's: `userdata` is what `packetdrill_interface_init` gave and `free` has not
-//! taken, buffers are as long as their lengths say, and pointers that may be null are checked.
+//! The caller's side of the contract is packetdrill's: `userdata` came from `packetdrill_interface_init` and was not
+//! given to `free`, buffers are as long as their lengths say, and pointers that may be null are checked.
 #![allow(unsafe_code, reason = "the interface is C's")]
 
 mod address;
@@ -20,7 +20,7 @@ use crate::flags::Setup;
 use crate::host::Host;
 pub use table::PacketdrillInterface;
 
-/// Leaves `number` in errno.
+/// Sets errno.
 fn set_errno(number: c_int) {
     // SAFETY: the location is the calling thread's own, and valid as long as the thread.
     unsafe { *libc::__errno_location() = number };
@@ -49,8 +49,8 @@ fn run<T: From<i8>>(userdata: *mut c_void, call: impl FnOnce(&Host) -> Result<T>
     }
 }
 
-/// Makes a stack and fills `interface`. If `flags` cannot be used, says why on the standard error and leaves `userdata` null:
-/// every call then fails with EFAULT.
+/// Makes a stack and fills `interface`. If `flags` are invalid, prints the error on standard error and leaves
+/// `userdata` null: every call then fails with EFAULT.
 ///
 /// # Safety
 /// `flags` is null or a string; `interface` is null or has room for the structure.
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn packetdrill_interface_init(
     unsafe { interface.write(table::filled(userdata)) };
 }
 
-/// Lets go of the stack. Calls that still wait end with EBADF first.
+/// Releases the stack. Waiting calls end with EBADF first.
 ///
 /// # Safety
 /// `userdata` is as in the module's documentation; no call begins after this one.
@@ -90,7 +90,7 @@ unsafe extern "C" fn free(userdata: *mut c_void) {
     if userdata.is_null() {
         return;
     }
-    // A panic has no further report.
+    // A panic cannot be reported any more.
     let _ = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: made by Arc::into_raw in packetdrill_interface_init, and not let go of before.
         let host = unsafe { Arc::from_raw(userdata.cast::<Host>()) };

@@ -1,4 +1,4 @@
-//! The structure that packetdrill looks its functions up in; their order is the interface.
+//! The structure of functions for packetdrill; their order is the interface.
 
 use core::ffi::{c_int, c_long, c_longlong, c_uint, c_ulong, c_void};
 
@@ -13,9 +13,9 @@ type User = *mut c_void;
 
 /// `struct packetdrill_interface`.
 ///
-/// `fcntl` and `ioctl` are variadic in C. They are called with one further argument at most, an int or a pointer, which the
-/// calling conventions of Linux on x86-64 and AArch64 pass as they do to a function with three fixed arguments of that width.
-/// packetdrill's header has `splice` return an int: that is the lower half of what is returned here.
+/// `fcntl` and `ioctl` are variadic in C. They are called with one further argument at most, an int or a pointer, which
+/// the calling conventions of Linux on x86-64 and AArch64 pass as they do to a function with three fixed arguments of
+/// that width. packetdrill's header has `splice` return an int: that is the lower half of the value returned here.
 #[repr(C)]
 #[allow(missing_docs, reason = "the functions are those of POSIX and Linux")]
 #[derive(Debug)]

@@ -47,7 +47,7 @@ static packetdrill_interface_init_t init;
         }                                                                                                             \
     } while (0)
 
-/* The call fails, and errno says why. */
+/* The call fails with this errno. */
 #define FAILS(call, number)                                                                                           \
     do {                                                                                                              \
         errno = 0;                                                                                                    \
@@ -73,7 +73,7 @@ static void send_segment(const struct segment *s) {
     CHECK(ifc.netdev_send(U, packet, build_tcp(s, packet)) == 0);
 }
 
-/* The next segment that leaves, and when. */
+/* The next segment that leaves, and its time. */
 static struct segment expect(long long *at) {
     static uint8_t packet[70000];
     size_t len = sizeof packet;
@@ -87,7 +87,7 @@ static struct segment expect(long long *at) {
     return s;
 }
 
-/* No packet would leave, whatever time passes. */
+/* No packet would leave at any later time. */
 static void expect_nothing(void) {
     size_t len = sizeof buffer;
     long long time;
@@ -95,7 +95,7 @@ static void expect_nothing(void) {
     EQUAL(len, 0);
 }
 
-/* Takes out what is left to leave. */
+/* Takes out all packets that are still to leave. */
 static void drain(void) {
     long long time;
     size_t len;
@@ -135,7 +135,7 @@ static int listener(void) {
     return fd;
 }
 
-/* The peer opens a connection; its end. */
+/* The peer opens a connection; returns its end. */
 static struct peer opened(uint16_t port) {
     struct segment s = syn(port, OURS, SYN, 1000, 0);
     send_segment(&s);
@@ -145,7 +145,7 @@ static struct peer opened(uint16_t port) {
     EQUAL(r.to, port);
     EQUAL(option(&r, 2), 1460);
     EQUAL(option(&r, 4), 1);
-    /* Not offered, so not there. */
+    /* Not offered, so absent. */
     EQUAL(option(&r, 3), -1);
     EQUAL(option(&r, 8), -1);
     struct peer p = {.port = port, .ours = OURS, .seq = 1001, .ack = r.seq + 1};
@@ -257,7 +257,7 @@ static void active_open_and_close_first(void) {
     FAILS(ifc.write(U, fd, "x", 1), EPIPE);
     p.ack++;
     inject(&p, ACK, NULL, 0);
-    /* Half-closed: data still comes in. */
+    /* Half-closed: data still arrives. */
     inject(&p, ACK | PSH, "late", 4);
     p.seq += 4;
     EQUAL(ifc.read(U, fd, buffer, sizeof buffer), 4);
@@ -339,7 +339,7 @@ static void refused_and_reset(void) {
     inject(&p, ACK | PSH, "before", 6);
     p.seq += 6;
     inject(&p, RST, NULL, 0);
-    /* What was not read is lost, the reset is told once. */
+    /* Unread data is lost, and the reset is reported once. */
     FAILS(ifc.read(U, fd, buffer, sizeof buffer), ECONNRESET);
     EQUAL(ifc.read(U, fd, buffer, sizeof buffer), 0);
     FAILS(ifc.write(U, fd, "x", 1), EPIPE);
@@ -412,7 +412,7 @@ static void *block(void *argument) {
     return NULL;
 }
 
-/* Whether the kernel says that the thread sleeps. */
+/* Whether the kernel reports that the thread sleeps. */
 static bool sleeps(pid_t id) {
     char path[64], line[512] = {0};
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", id);
@@ -432,7 +432,7 @@ static void start(struct blocked *b, int kind, int fd) {
     CHECK(pthread_create(&b->thread, NULL, block, b) == 0);
     while (b->id == 0)
         sched_yield();
-    /* As packetdrill does: the script goes on when the thread sleeps, several times in a row. */
+    /* As in packetdrill: the script goes on when the thread sleeps, several times in a row. */
     for (int calm = 0; calm < 5; calm = sleeps(b->id) ? calm + 1 : 0)
         usleep(1000);
 }
@@ -507,7 +507,7 @@ static void blocking_calls_in_a_second_thread(void) {
     EQUAL(ifc.usleep(U, 200000), 0);
     EQUAL(join(&b), 0);
     CHECK(b.done_at - before >= 50 * MS);
-    /* Freeing ends what still waits (main does, with this thread blocked). */
+    /* Freeing ends waiting calls (main does it, with this thread blocked). */
     start(&b, ACCEPT, fd);
     ifc.free(U);
     EQUAL(join(&b), -1);
@@ -534,7 +534,7 @@ static void poll_and_epoll(void) {
     EQUAL(got[0].data.u64, 7);
     int child = ifc.accept(U, fd, NULL, NULL);
     EQUAL(ifc.epoll_wait(U, epoll, got, 4, 0), 0);
-    /* Edge-triggered: told once for each arrival, whether read or not. */
+    /* Edge-triggered: reported once for each arrival, read or not. */
     e.events = EPOLLIN | EPOLLET | EPOLLRDHUP;
     e.data.u64 = 8;
     EQUAL(ifc.epoll_ctl(U, epoll, EPOLL_CTL_ADD, child, &e), 0);
@@ -549,7 +549,7 @@ static void poll_and_epoll(void) {
     p.seq += 3;
     EQUAL(ifc.epoll_wait(U, epoll, got, 4, 0), 1);
     EQUAL(ifc.epoll_wait(U, epoll, got, 4, 0), 0);
-    /* Level-triggered: told as long as it is there. */
+    /* Level-triggered: reported as long as there is data. */
     e.events = EPOLLIN | EPOLLOUT;
     EQUAL(ifc.epoll_ctl(U, epoll, EPOLL_CTL_MOD, child, &e), 0);
     for (int i = 0; i < 2; i++) {
@@ -721,7 +721,7 @@ static void accepted_sockets_inherit_options(void) {
     EQUAL(option(&s, 2), 1100);
     struct peer p = {.port = THEIRS, .ours = OURS, .seq = 1001, .ack = s.seq + 1};
     inject(&p, ACK, NULL, 0);
-    /* What is set now is for those that come. */
+    /* Options that are set now apply to future connections. */
     set(fd, IPPROTO_TCP, TCP_MAXSEG, 900);
     set(fd, IPPROTO_TCP, TCP_NODELAY, 0);
     int child = ifc.accept(U, fd, NULL, NULL);
@@ -786,7 +786,7 @@ static void bad_pointers_lose_nothing(void) {
     int unread = -1;
     EQUAL(ifc.ioctl(U, fd, FIONREAD, &unread), 0);
     EQUAL(unread, 8);
-    /* Thrown away where that is asked for: there is nothing to write to. */
+    /* Discarded with MSG_TRUNC: there is no buffer to write to. */
     EQUAL(ifc.recv(U, fd, NULL, 3, MSG_TRUNC), 3);
     EQUAL(ifc.read(U, fd, buffer, sizeof buffer), 5);
     CHECK(memcmp(buffer, "cious", 5) == 0);
@@ -826,7 +826,7 @@ static void tcp_info_tells_of_losses(void) {
     inject(&p, ACK, buffer, 700);
     p.seq += 700;
     EQUAL(info(fd).tcpi_rcv_mss, 700);
-    /* What fills a hole is as long as its segment, not as all that it completes. */
+    /* A segment that fills a hole counts with its own length, not with that of all it completes. */
     p.seq += 300;
     inject(&p, ACK, buffer, 900);
     p.seq -= 300;
@@ -862,7 +862,7 @@ static void tcp_info_tells_of_losses(void) {
     EQUAL(i.tcpi_ca_state, TCP_CA_Open);
     EQUAL(i.tcpi_unacked + i.tcpi_sacked + i.tcpi_lost + i.tcpi_retrans, 0);
     EQUAL(i.tcpi_bytes_sent, 14600 + 1460);
-    /* Nothing is answered: a probe of the tail, then the time-out. */
+    /* No answer: a probe of the tail, then the time-out. */
     EQUAL(ifc.write(U, fd, buffer, 2000), 2000);
     expect(NULL);
     expect(NULL);
@@ -951,7 +951,7 @@ static void tcp_info_tells_what_limits(void) {
     about(info(fd).tcpi_busy_time, 350 * MS);
     about(info(fd).tcpi_rwnd_limited, 300 * MS);
     EQUAL(info(fd).tcpi_sndbuf_limited, 0);
-    /* With something out, what is written behind a full window waits for the window as well. */
+    /* With data in flight, data written behind a full window waits for the window as well. */
     EQUAL(ifc.write(U, fd, buffer, 2000), 2000);
     EQUAL(ifc.usleep(U, 10000), 0);
     about(info(fd).tcpi_rwnd_limited, 300 * MS);
@@ -969,7 +969,7 @@ static void tcp_info_tells_what_limits(void) {
     EQUAL(ifc.usleep(U, 10000), 0);
     p.ack += 14600;
     inject(&p, ACK, NULL, 0);
-    /* Until here it was the congestion window. */
+    /* Until here the limit was the congestion window. */
     EQUAL(info(fd).tcpi_sndbuf_limited, 0);
     EQUAL(ifc.write(U, fd, buffer, 50000), 14600);
     EQUAL(ifc.usleep(U, 20000), 0);
@@ -995,7 +995,7 @@ static void little_waits_unsent_below_the_mark(void) {
     EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 1);
     EQUAL(got.events, EPOLLOUT);
     EQUAL(ifc.epoll_wait(U, epoll, &got, 1, 0), 0);
-    /* The congestion window's worth leaves meanwhile, and so much waits. */
+    /* A congestion window of data leaves meanwhile, and the rest waits. */
     EQUAL(ifc.write(U, fd, buffer, 59000), 14600 + 32000);
     FAILS(ifc.write(U, fd, buffer, 1), EAGAIN);
     EQUAL(info(fd).tcpi_notsent_bytes, 32000);
@@ -1041,7 +1041,7 @@ static void records_do_not_share_segments(void) {
     EQUAL(s.flags, ACK | PSH);
     const int rest[] = {1460, 1460, 1080, 10, 10, 10, 10, 1460, 0};
     expect_lengths(rest);
-    /* What is sent again keeps to it. */
+    /* Retransmissions keep to it. */
     uint32_t first = sent + 14600;
     sack(&p, first, 800, 4840);
     s = expect(NULL);
@@ -1050,7 +1050,7 @@ static void records_do_not_share_segments(void) {
     p.ack += 800 + 4000 + 40 + 1460;
     inject(&p, ACK, NULL, 0);
     expect_nothing();
-    /* Small ones that a shut window had kept back. */
+    /* Small segments that a closed window held back. */
     s = (struct segment){.from = p.port, .to = p.ours, .seq = p.seq, .ack = p.ack, .flags = ACK, .window = 0};
     send_segment(&s);
     EQUAL(ifc.send(U, fd, buffer, 100, MSG_EOR), 100);
@@ -1072,7 +1072,7 @@ static void corks_and_more(void) {
     struct peer p;
     int fd = accepted(&p);
     long long start, at;
-    /* Held until the cork is taken out, or Nagle's algorithm switched off. */
+    /* Held until the cork is removed, or Nagle's algorithm switched off. */
     for (int k = 0; k < 2; k++) {
         set(fd, IPPROTO_TCP, TCP_CORK, 1);
         EQUAL(get(fd, IPPROTO_TCP, TCP_CORK), 1);
@@ -1098,7 +1098,7 @@ static void corks_and_more(void) {
     answer(&p, 80);
     set(fd, IPPROTO_TCP, TCP_CORK, 0);
 
-    /* MSG_MORE holds, Nagle's algorithm or not, for the time-out ... */
+    /* MSG_MORE holds, with and without Nagle's algorithm, for the time-out ... */
     start = now();
     EQUAL(ifc.send(U, fd, buffer, 40, MSG_MORE), 40);
     struct segment s = expect(&at);
@@ -1106,7 +1106,7 @@ static void corks_and_more(void) {
     EQUAL(s.flags, ACK | PSH);
     CHECK(at - start >= 190 * MS && at - start <= 300 * MS);
     answer(&p, 40);
-    /* ... until it is not said any more ... */
+    /* ... until a call without it ... */
     EQUAL(ifc.send(U, fd, buffer, 100, MSG_MORE), 100);
     EQUAL(ifc.usleep(U, 5000), 0);
     EQUAL(ifc.send(U, fd, buffer, 160, MSG_MORE), 160);
@@ -1115,7 +1115,7 @@ static void corks_and_more(void) {
     EQUAL(expect(&at).len, 265);
     CHECK(at - start < 10);
     answer(&p, 265);
-    /* ... or the peer is heard. */
+    /* ... or a segment of the peer arrives. */
     EQUAL(ifc.send(U, fd, buffer, 3000, MSG_MORE), 3000);
     EQUAL(expect(NULL).len, 1460);
     EQUAL(expect(NULL).len, 1460);
@@ -1136,7 +1136,7 @@ static void corks_and_more(void) {
     drain();
 }
 
-/* What `recvmsg` says of what is still to be read. */
+/* The bytes still to be read, as reported by `recvmsg`. */
 static int inquired(int fd, size_t len, int flags) {
     union {
         struct cmsghdr header;
@@ -1173,10 +1173,10 @@ static void inquiries_tell_what_is_unread(void) {
     EQUAL(inquired(fd, 700, 0), 0);
     inject(&p, ACK | FIN, buffer, 500);
     p.seq += 501;
-    /* So that the reader comes back for the end. */
+    /* So that the reader calls again for the end. */
     EQUAL(inquired(fd, 500, 0), 1);
     EQUAL(inquired(fd, 0, 0), 1);
-    /* No room for it is told. */
+    /* A lack of room is reported. */
     struct iovec in = {buffer, 10};
     struct msghdr m = {.msg_iov = &in, .msg_iovlen = 1};
     EQUAL(ifc.recvmsg(U, fd, &m, 0), 0);
@@ -1191,12 +1191,12 @@ static void who_drives_never_waits_for_ever(void) {
     CHECK(fd > listening);
     struct pollfd f = {.fd = fd, .events = POLLIN};
     long long start = now();
-    /* Nothing can happen any more: nobody is there to inject a packet. */
+    /* Nothing can happen any more: no other thread could inject a packet. */
     FAILS(ifc.read(U, fd, buffer, 1), EDEADLK);
     FAILS(ifc.accept(U, listening, NULL, NULL), EDEADLK);
     FAILS(ifc.poll(U, &f, 1, -1), EDEADLK);
     CHECK(now() - start < 100000 * MS);
-    /* What happens by itself is waited for: the peer is silent, and the connection fails. */
+    /* A call waits for timers: the peer is silent, and the connection fails. */
     set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 5000);
     EQUAL(ifc.write(U, fd, "x", 1), 1);
     start = now();
@@ -1244,7 +1244,7 @@ static void errors_as_on_linux(void) {
     CHECK(now() - before >= 250 * MS && now() - before <= 251 * MS);
     FAILS(ifc.recv(U, fd, buffer, 1, MSG_DONTWAIT), EAGAIN);
     FAILS(ifc.send(U, fd, "x", 1, MSG_OOB), EOPNOTSUPP);
-    /* AF_UNSPEC takes the connection away, and the socket can be used again. */
+    /* AF_UNSPEC ends the connection, and the socket can be used again. */
     struct sockaddr none = {.sa_family = AF_UNSPEC};
     EQUAL(ifc.connect(U, fd, &none, sizeof none), 0);
     CHECK(expect(NULL).flags & RST);
@@ -1333,7 +1333,7 @@ static void datagrams(void) {
     EQUAL(count, 32);
     EQUAL(sent[9], 17);
     CHECK(memcmp(sent + 28, "back", 4) == 0);
-    /* Nobody has the port there: a connected socket hears of it. */
+    /* The port has no socket: a connected socket gets an error. */
     EQUAL(ifc.connect(U, fd, (struct sockaddr *)&to, sizeof to), 0);
     EQUAL(ifc.write(U, fd, "who?", 4), 4);
     count = sizeof sent;
@@ -1363,7 +1363,7 @@ static void flags_are_obeyed(void) {
     EQUAL(option(&s, 2), 560);
     EQUAL(s.options_len, 4);
     ifc.free(U);
-    /* What cannot be used gives no stack, and every call says so. */
+    /* Invalid flags give no stack, and every call fails. */
     init("--mtu=many", &ifc);
     CHECK(U == NULL);
     FAILS(ifc.socket(U, AF_INET, SOCK_STREAM, 0), EFAULT);

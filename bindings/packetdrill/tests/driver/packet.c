@@ -24,7 +24,7 @@ static uint32_t sum(uint32_t so_far, const uint8_t *p, size_t len) {
     return so_far;
 }
 
-/* The sum over an IPv4 pseudo header and what follows the header. */
+/* The sum over an IPv4 pseudo header and the bytes after the header. */
 static uint32_t transport_sum(const uint8_t *packet, size_t len) {
     uint8_t tail[4] = {0, packet[9], 0, 0};
     put16(tail + 2, (uint32_t)(len - 20));

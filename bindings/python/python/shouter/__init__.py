@@ -122,13 +122,13 @@ def init(
     timeout: float | datetime.timedelta | None = None,
     **settings: object,
 ) -> Group:
-    """Joins the job, and returns the group of all its ranks when they are there.
+    """Joins the job, and returns the group of all its ranks when all have joined.
 
-    Without arguments the launcher's environment says who this process is. `iplist` and `ports` have an address and a TCP
-    port for each rank instead. `store` is an object with `set(key, bytes)` and `get(key) -> bytes` that all ranks share and
-    nobody else (torch's Store, say): with `rank` and `size` nothing else need be known, for the address and the job's key go
-    through it. `timeout` is how long to wait for the other ranks, in seconds (60 unless set). `settings` are keys of the
-    configuration, such as `transport="kernel"` or `deadline="90s"`, and win over the environment.
+    Without arguments the launcher's environment gives this process's place. `iplist` and `ports` have an address and a TCP
+    port for each rank instead. `store` is an object with `set(key, bytes)` and `get(key) -> bytes` that only the ranks
+    share (torch's Store, for example): with it only `rank` and `size` are needed, because the address and the job's key go
+    through it. `timeout` is the time limit for the other ranks, in seconds (60 unless set). `settings` are keys of the
+    configuration, such as `transport="kernel"` or `deadline="90s"`, and override the environment.
     """
     global _world
     if is_initialized():

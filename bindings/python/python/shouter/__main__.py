@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-# How long the ranks may take to come to the store, in seconds.
+# The time limit for the ranks to reach the store, in seconds.
 _MEETING = 60
 
 
@@ -20,7 +20,7 @@ def program() -> str | None:
     if own.is_file():
         return str(own)
     found = shutil.which("shouter")
-    # A script of that name is this module.
+    # A script of that name is this module, not the program.
     is_program = found is not None and Path(found).read_bytes()[:4] == b"\x7fELF"
     return found if is_program else None
 
@@ -50,7 +50,7 @@ def key_through_store() -> None:
     try:
         from torch.distributed.rendezvous import rendezvous
     except ImportError:
-        # The program says what is missing.
+        # The program reports the missing settings.
         return
     store, rank, size = next(rendezvous("env://"))
     if rank == 0:
@@ -58,7 +58,7 @@ def key_through_store() -> None:
     os.environ["SHOUTER_KEY"] = store.get("shouter/check/key").decode()
     store.add("shouter/check/read", 1)
     until = time.monotonic() + _MEETING
-    # The store may live in rank 0, which is about to become the program.
+    # The store may run in rank 0, whose process the program is about to replace.
     while rank == 0 and store.add("shouter/check/read", 0) < size:
         if time.monotonic() > until:
             sys.exit(f"shouter: not all {size} ranks have come to torch's store within {_MEETING} s; look at their logs")

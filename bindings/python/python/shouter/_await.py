@@ -13,7 +13,7 @@ async def ended(work: _core.Work) -> Any:
     """Waits for a handle in the running event loop, which goes on meanwhile; returns what `wait` returns. Where the task is cancelled, the
     operation goes on."""
     try:
-        # What waits for others of its bucket goes now, as with any wait.
+        # As with any wait, this starts an operation that waits for others of its bucket.
         return work.wait(0)
     except Timeout:
         if not isinstance(work, _core.Work):

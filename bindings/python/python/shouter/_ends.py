@@ -1,4 +1,4 @@
-"""What the other ranks of a job hear when this one's Python raises: the exception's text."""
+"""Sends the text of an uncaught Python exception to the other ranks of the job."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from types import TracebackType
 
 from . import _core
 
-# Of those that this process has joined, not of groups of some of their ranks.
+# The groups that this process has joined, without groups of some of their ranks.
 _jobs: weakref.WeakSet[_core.Group] = weakref.WeakSet()
 _before = None
 
 
 def joined(core: _core.Group) -> _core.Group:
-    """From now on an exception that nobody catches ends the job of this group for all its ranks."""
+    """From now on an uncaught exception ends the job of this group for all its ranks."""
     global _before
     _jobs.add(core)
     if _before is None:

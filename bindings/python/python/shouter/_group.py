@@ -419,11 +419,11 @@ class Group:
         return numpy.frombuffer(memory, numpy.uint8).view(kind).reshape(lengths)
 
     def stats(self) -> dict[str, int]:
-        """What this rank has done so far: operations, bytes, frames, what was sent again."""
+        """This rank's counters: operations, bytes, frames, retransmissions."""
         return self._core.stats()
 
     def transport(self) -> str:
-        """Which channels carry the data, and why."""
+        """The channels that carry the data, and the reasons for the choice."""
         return self._core.transport()
 
     def job_rank(self, rank: int) -> int:

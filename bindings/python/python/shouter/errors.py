@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions with fields. The text says who, what, and what to do next."""
+"""Errors as exceptions with fields. The text names the rank, the failure and the remedy."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 
 class ShouterError(RuntimeError):
-    """The base of all of them. A field is None (or empty) where it does not apply."""
+    """The base class of all errors. A field is None (or empty) if it does not apply."""
 
     rank: int | None
     """The rank that the error names, by its number in the group that was called."""
     reason: str | None
-    """What happened to it: lost, aborted, late, diverged, protocol, accelerator, disconnected, stopped or unreachable."""
+    """The cause: lost, aborted, late, diverged, protocol, accelerator, disconnected, stopped or unreachable."""
     missing: list[int]
     """The ranks that did not come in time, in order."""
     operation: str | None
@@ -23,9 +23,9 @@ class ShouterError(RuntimeError):
     after: float | None
     """Seconds that passed."""
     ours: str | None
-    """Where ranks disagree: what most of them run, or this one."""
+    """If ranks disagree: the view of most ranks, or of this one."""
     theirs: str | None
-    """Where ranks disagree: what `rank` runs."""
+    """If ranks disagree: the view of `rank`."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-//! How the operations of a group begin: what they are called with is checked, what owns the memory is kept.
+//! The start of a group's operations: checks their arguments, and keeps the owners of their memory.
 
 use pyo3::prelude::*;
 use shouter::{Collective, Error};
@@ -12,7 +12,7 @@ use crate::wait::SLICE;
 use crate::work::{Flight, Returns, Work, sweep};
 
 impl Group {
-    /// A collective on arrays, and what keeps them.
+    /// A collective on arrays, and the owners of their memory.
     pub(super) fn call(
         &self,
         kind: Collective,
@@ -59,7 +59,7 @@ impl Group {
         Ok((call, given.into_iter().chain(taken).map(|buffer| buffer.kept).collect()))
     }
 
-    /// Where one of input and output is not given, it is the other one, or this rank's block of it.
+    /// If input or output is missing, it is the other one, or this rank's block of it.
     fn in_place(
         &self,
         kind: Collective,
@@ -146,7 +146,7 @@ impl Group {
             let ended = work.wait(Some(SLICE));
             Ok((work, ended))
         });
-        // Who closes the group meanwhile ends this, unless it is held here.
+        // Released here, so that another thread that closes the group ends the operation.
         drop(group);
         match tried {
             Ok((work, Err(Error::Timeout { .. }))) => {
@@ -163,7 +163,7 @@ impl Group {
         }
     }
 
-    /// Starts something when there is room for one more.
+    /// Starts an operation when there is room for one more.
     fn started(
         &self,
         py: Python<'_>,
@@ -171,7 +171,7 @@ impl Group {
     ) -> PyResult<shouter::Work> {
         sweep();
         loop {
-            // Anew each time: another thread may end the group meanwhile.
+            // Fetched anew each time: another thread may end the group meanwhile.
             let group = self.live(py)?;
             match py.detach(|| start(&group)) {
                 Err(Error::WouldBlock { .. }) => py.check_signals()?,

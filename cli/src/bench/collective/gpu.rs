@@ -1,4 +1,4 @@
-//! A tensor on a GPU, as a trainer has one: filled and read by copies in a stream of its own.
+//! A tensor on a GPU, as in a trainer: filled and read by copies in a stream of its own.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use shouter_reducer::cuda::{Context, Cuda, CudaError, DeviceBuffer, Pinned, Stre
 use super::numbers::Number;
 use crate::failure::CommandError;
 
-/// A copy of the bench's own takes no longer, or the device hangs.
+/// The time limit of one of the bench's own copies; the device hangs if a copy takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Elements in device memory, and a page-locked copy of them.
@@ -27,7 +27,7 @@ fn failed(why: CudaError) -> CommandError {
 }
 
 impl<T: Number> OnGpu<T> {
-    /// On the GPU whose number is the rank's number on its host; where there are fewer, ranks share.
+    /// Allocates on the GPU with the rank's local number; ranks share GPUs where there are fewer.
     pub(super) fn new(group: &Group, count: usize) -> Result<Self, CommandError> {
         let cuda = Cuda::probe().map_err(|why| CommandError::Failed(format!("--memory gpu: {why}")))?;
         let devices = cuda.devices().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The element types that collectives are measured with, and numbers of theirs whose sums are known.
+//! The element types that collectives are measured with, and test numbers with known sums.
 
 use std::fmt::Display;
 
@@ -9,18 +9,18 @@ use super::super::sizes::Sizes;
 use super::worker::{WorkerArgs, measure};
 use crate::failure::CommandError;
 
-/// An element that whole numbers turn into.
+/// An element type that whole numbers convert to.
 pub(super) trait Number: Element + Default + Display + PartialEq {
-    /// Whole numbers up to this one, and so sums of them, are exact.
+    /// The largest whole number up to which numbers, and so their sums, are exact.
     const EXACT: u64;
 
-    /// The number as this type holds it: integers wrap, as sums of theirs do.
+    /// Converts a number to this type: integers wrap, as their sums do.
     fn of(number: u64) -> Self;
 }
 
 macro_rules! numbers {
     ($($name:literal $rust:ty: $exact:expr, $of:expr);* $(;)?) => {
-        /// What `--dtype` takes.
+        /// The values of `--dtype`.
         pub(super) const DTYPES: [&str; [$($name),*].len()] = [$($name),*];
 
         $(impl Number for $rust {
@@ -40,7 +40,7 @@ macro_rules! numbers {
             }
         }
 
-        /// Refuses sums that the type does not have, and those over more ranks than can be distinguished by ones that are exact.
+        /// Refuses types without a sum, and more ranks than have exact sums.
         pub(super) fn exact(ranks: u32, dtype: &str) -> Result<(), CommandError> {
             let known = DType::parse(dtype).map_err(|why| CommandError::Usage(why.to_string()))?;
             ReduceOp::Sum.check(known).map_err(|why| CommandError::Usage(format!("--dtype {dtype}: {why}")))?;
@@ -75,7 +75,7 @@ numbers! {
     "f8e5m2" F8E5M2: 1 << 3, |number| F8E5M2::from_f32(number as f32);
     "complex64" Complex<f32>: 1 << 24, |number| Complex::new(number as f32, -(number as f32));
     "complex128" Complex<f64>: 1 << 53, |number| Complex::new(number as f64, -(number as f64));
-    // Moved only: it has no sums.
+    // Only moved: it has no sum.
     "bool" Bool: 1 << 1, |number| Bool::from(number % 2 == 1);
 }
 
@@ -95,10 +95,10 @@ pub(super) fn whole(sizes: &Sizes, dtype: &str, blocks: u32) -> Result<(), Comma
     }
 }
 
-/// The inputs of an iteration: small numbers, so that sums of floats are exact.
+/// The inputs of an iteration: small numbers, whose sums are exact in floating point.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs {
-    /// Inputs that are added up; 1 where none are.
+    /// The number of inputs that are summed; 1 for a collective without a reduction.
     pub(super) summands: u32,
     /// The iteration.
     pub(super) round: usize,
@@ -110,7 +110,7 @@ impl Inputs {
         T::of(self.small::<T>(rank, index))
     }
 
-    /// What element `index` of all inputs adds up to.
+    /// The sum of element `index` over all inputs.
     pub(super) fn sum<T: Number>(self, index: usize) -> T {
         T::of((0..self.summands).map(|rank| self.small::<T>(rank, index)).sum())
     }

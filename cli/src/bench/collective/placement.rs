@@ -1,4 +1,4 @@
-//! Where a rank's elements lie while a collective is measured.
+//! Placement of a rank's elements while a collective is measured.
 
 use shouter::{Collective, Group, ReduceOp, Tensor};
 
@@ -20,7 +20,7 @@ pub(super) enum BufferPlacement<T: Number> {
 }
 
 impl<T: Number> BufferPlacement<T> {
-    /// `count` elements at the place of this word.
+    /// Allocates `count` elements in the named placement.
     pub(super) fn new(word: &str, group: &Group, count: usize) -> Result<Self, CommandError> {
         match word {
             _ if count == 0 => Ok(Self::Private(vec![])),
@@ -35,7 +35,7 @@ impl<T: Number> BufferPlacement<T> {
         }
     }
 
-    /// Sets the elements. On a GPU, `wait` is for the copy to end, which is only ordered before the reduction otherwise.
+    /// Sets the elements. On a GPU, `wait` waits for the copy to end; else the copy is only ordered before the reduction.
     pub(super) fn fill(&mut self, value: impl Fn(usize) -> T, wait: bool) -> Result<(), CommandError> {
         let all: &mut [T] = match self {
             Self::Shared(tensor) => tensor,
@@ -58,7 +58,7 @@ impl<T: Number> BufferPlacement<T> {
         }
     }
 
-    /// The elements where they are; on a GPU, only all-reduce finds them.
+    /// The elements in host memory; on a GPU, only all-reduce finds them.
     fn host(&mut self) -> Result<&mut [T], CommandError> {
         match self {
             Self::Shared(tensor) => Ok(tensor),
@@ -71,13 +71,13 @@ impl<T: Number> BufferPlacement<T> {
 
 /// A rank's memory for one collective.
 pub(super) struct Buffers<T: Number> {
-    /// Nothing where the output is the input, too.
+    /// None where the output is also the input.
     pub(super) input: Option<BufferPlacement<T>>,
     pub(super) output: BufferPlacement<T>,
 }
 
 impl<T: Number> Buffers<T> {
-    /// Runs the collective with all ranks: what is timed.
+    /// Runs the collective with all ranks; the caller times it.
     pub(super) fn run(
         &mut self,
         group: &Group,

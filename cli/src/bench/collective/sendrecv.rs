@@ -1,4 +1,4 @@
-//! `shouter bench sendrecv`: how long a message between two ranks takes, half of there and back, as `osu_latency` counts.
+//! `shouter bench sendrecv`: the latency of a message between two ranks, half of a round trip as in `osu_latency`.
 
 use std::io;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
 use crate::failure::CommandError;
 
-/// Round trips that warm caches and windows up; not measured.
+/// Round trips that warm up caches and windows; not measured.
 const WARM_UP: u64 = 50;
 /// Fewest measured round trips of a size.
 const FEWEST: u64 = 21;
@@ -95,7 +95,7 @@ fn measure_size(group: &Group, bytes: usize, seconds: f64) -> Result<Vec<u64>, C
     Ok(nanos)
 }
 
-/// A message there and back; both ranks check the first and the last byte.
+/// One round trip; both ranks check the first and the last byte.
 fn once(group: &Group, own: &mut [u8], theirs: &mut [u8], round: u64) -> Result<u64, CommandError> {
     let mark = round as u8 ^ 0x5a;
     if let (Some(first), true) = (own.first_mut(), group.rank() == 0) {

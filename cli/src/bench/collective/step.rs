@@ -1,8 +1,9 @@
-//! `shouter bench step`: a trainer's step with the tensors of a model, pushed in the order of the backward pass and waited for in that of
-//! the forward pass, with and without fusion, and with priority and without.
+//! `shouter bench step`: a training step with the tensors of a model. Gradients are pushed in the order of the backward
+//! pass and waited for in that of the forward pass, with and without fusion, and with and without priority.
 //!
-//! Each layer's computation is a spin for its share of the step's: two thirds of it backwards, one third forwards, by the multiplications
-//! of the layer. Priority is the order of the table: by need, the first layer comes first; by push, what is pushed first.
+//! A layer's computation is a spin for its share of the step, by its multiplications: two thirds of the time backwards,
+//! one third forwards. Priority is the order of the table: by need, the first layer comes first; by push, the tensor
+//! that is pushed first.
 
 mod resnet50;
 
@@ -24,7 +25,7 @@ use resnet50::Layer;
 const WARM_UP: usize = 3;
 /// Fewest measured steps of a pass.
 const FEWEST: usize = 5;
-/// Runs of the job for each setting of fusion, which take turns.
+/// Runs of the job for each setting of fusion; the settings take turns.
 const PASSES: usize = 3;
 
 /// What `shouter bench step` takes.
@@ -106,7 +107,7 @@ pub(crate) fn main(args: &StepArgs) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The medians over the passes.
+/// The medians of all figures over the passes.
 fn middle(lines: &[ReportLine], first: ReportLine) -> ReportLine {
     let of = |figure: fn(&ReportLine) -> Option<f64>| {
         Some(median(&mut lines.iter().filter_map(figure).collect::<Vec<_>>()))
@@ -157,7 +158,7 @@ pub(crate) fn worker(args: &StepWorkerArgs) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Nanoseconds of each step: until the first layer may start, and in all.
+/// Nanoseconds of each step: until the first layer may start, and of the whole step.
 #[derive(Default)]
 struct Figures {
     first: Vec<u64>,
@@ -172,7 +173,7 @@ struct Trainer<'a> {
     work: u64,
     /// All tensors, one behind the other.
     data: Tensor<f32>,
-    /// By layer: where each tensor begins, its elements, and its numbers in the tables by push and by need.
+    /// For each layer its tensors: start, elements, and numbers in the tables by push and by need.
     tensors: Vec<Vec<LayerTensor>>,
 }
 
@@ -205,7 +206,7 @@ impl<'a> Trainer<'a> {
         Ok(Self { group, layers, compute, work, data, tensors })
     }
 
-    /// Steps for about so long; of each figure that of the slowest rank.
+    /// Steps for about `seconds`; each figure is that of the slowest rank.
     fn measure(&mut self, by_need: bool, seconds: f64) -> Result<Figures, CommandError> {
         let begun = Instant::now();
         for _ in 0..WARM_UP {
@@ -225,7 +226,7 @@ impl<'a> Trainer<'a> {
         Ok(figures)
     }
 
-    /// One step; both its figures.
+    /// Runs one step; returns both its figures.
     #[allow(unsafe_code)]
     fn step(&mut self, by_need: bool) -> Result<(u64, u64), CommandError> {
         let Self { group, layers, compute, work, data, tensors } = self;
@@ -268,7 +269,7 @@ impl<'a> Trainer<'a> {
     }
 }
 
-/// Computes for so long.
+/// Spins for `time`.
 fn spin(time: Duration) {
     let begun = Instant::now();
     while begun.elapsed() < time {

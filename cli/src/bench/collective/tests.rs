@@ -36,7 +36,7 @@ fn sizes_are_whole_numbers_of_elements() {
     assert!(usage(whole(&sizes("12,16"), "f32", 3)).contains("multiples of 12"));
 }
 
-/// The peers sum float32, too: every size that is measured unless others are named is one that all take.
+/// The peers sum float32: every default size is one that all of them take.
 #[test]
 fn usual_sizes_go_with_any_number_of_ranks() {
     for collective in workload::MEASURED.into_iter().filter(|one| *one != Collective::Barrier) {
@@ -102,7 +102,7 @@ fn what_only_some_collectives_take_is_refused_of_others() {
     gpu.data.memory = vec!["private".into(), "gpu".into()];
     assert!(check(Collective::AllReduce, &gpu).is_ok());
     assert!(usage(check(Collective::Gather, &gpu).map(|_| ())).contains("allreduce only"));
-    // Sums of bfloat16 are exact over few ranks only; where nothing is added, there is no such limit.
+    // Sums of bfloat16 are exact over few ranks only; collectives without a sum have no such limit.
     let mut many = args("bf16", vec![]);
     many.job.ranks = 129;
     many.data.bytes = Some(Sizes(vec![258]));

@@ -1,4 +1,4 @@
-//! One rank of a collective's benchmark: what a process under the launcher runs.
+//! The body of a process under the launcher: one rank, or several, of a collective's benchmark.
 
 use std::io;
 use std::time::Instant;
@@ -15,13 +15,13 @@ use crate::bench::sizes::Sizes;
 use crate::bench::workload::{self, Origin, Part};
 use crate::failure::CommandError;
 
-/// Iterations that warm caches, windows and plans up; not measured.
+/// Iterations that warm up caches, windows and plans; not measured.
 const WARM_UP: usize = 8;
 /// Fewest measured iterations of a size.
 const FEWEST: usize = 11;
 /// Most measured iterations of a size.
 const MOST: usize = 50_000;
-/// Iterations whose figures are reduced over the ranks at once.
+/// The largest number of iterations whose figures are reduced over the ranks at once.
 const FIGURES: usize = 1 << 20;
 
 /// The arguments of a process of one rank or several; started by the bench itself under the launcher.
@@ -46,13 +46,13 @@ pub(crate) struct WorkerArgs {
     one_clock: bool,
 }
 
-/// The body of a process: one rank where the launcher says, or a whole group of ranks in threads.
+/// The body of a process: one rank as the launcher says, or all ranks of the group in threads.
 pub(crate) fn worker(args: &WorkerArgs) -> Result<(), CommandError> {
     let usage = |why: ConfigError| CommandError::Usage(why.to_string());
     if args.threads == 1 {
         return rank(args, Config::from_env().map_err(usage)?);
     }
-    // The launcher has made a job of this one process: its key and its place to meet do for all of them.
+    // The job of the launcher has this one process: its key and meeting point serve all ranks.
     let ranks: Result<Vec<Config>, ConfigError> = (0..args.threads)
         .map(|rank| {
             let (rank, size) = (rank.to_string(), args.threads.to_string());
@@ -69,7 +69,7 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), CommandError> {
                 .join()
                 .unwrap_or_else(|_| Err(CommandError::Failed("the thread of a rank panicked".into())))
         });
-        // All are waited for.
+        // All threads are joined before the first error is returned.
         ends.collect::<Vec<_>>().into_iter().collect()
     })
 }
@@ -110,14 +110,14 @@ struct Run<'a, T: Number> {
     figures: Figures,
 }
 
-/// What is known of each measured iteration.
+/// Figures of each measured iteration.
 #[derive(Default)]
 struct Figures {
     /// How long it took, in nanoseconds.
     nanos: Vec<u64>,
-    /// When this rank entered the barrier, on the monotonic clock, in nanoseconds; none of other collectives.
+    /// The time at which this rank entered the barrier, on the monotonic clock, in nanoseconds; only of barriers.
     entered: Vec<u64>,
-    /// When it left the barrier.
+    /// The time at which it left the barrier.
     left: Vec<u64>,
 }
 
@@ -127,7 +127,7 @@ fn now() -> u64 {
 }
 
 impl<T: Number> Run<'_, T> {
-    /// An iteration: fresh input, a barrier, the call, which alone is timed, and the check of its result. Roots take turns.
+    /// An iteration: fresh input, a barrier, the timed call, and the check of its result. Roots take turns.
     fn once(&mut self, round: usize) -> Result<(), CommandError> {
         let Part { collective, rank, ranks } = self.part;
         let root = (round % ranks as usize) as u32;
@@ -164,7 +164,7 @@ impl<T: Number> Run<'_, T> {
         Ok(())
     }
 
-    /// No rank leaves a barrier before all have entered it.
+    /// Checks that no rank left a barrier before all had entered it.
     fn check_barrier(&mut self) -> Result<(), CommandError> {
         let Figures { entered, left, .. } = &mut self.figures;
         for (entered, left) in entered.chunks_mut(FIGURES).zip(left.chunks_mut(FIGURES)) {
@@ -180,7 +180,7 @@ impl<T: Number> Run<'_, T> {
     }
 }
 
-/// Measures one size: an iteration is timed on every rank from the end of a barrier to the return of the call, and the
+/// Measures one size: every rank times an iteration from the end of a barrier to the return of the call, and the
 /// slowest rank counts.
 pub(super) fn measure<T: Number>(
     group: &Group,

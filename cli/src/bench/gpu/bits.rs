@@ -1,5 +1,5 @@
-//! Whether kernels give the bits of the host's. Inputs lie in an image of memory between guards; the device works on a copy
-//! of it, the host on another, and the two have to be alike in every byte, those that nobody should touch included.
+//! Compares the results of kernels on a GPU with the host's, bit by bit. Inputs lie in an image of memory between
+//! guards; the device and the host each work on a copy, and both copies must end with the same bytes, guards included.
 #![allow(unsafe_code)]
 
 use rand::rngs::SmallRng;
@@ -16,12 +16,12 @@ use crate::failure::CommandError;
 
 /// Bytes between two ranges of an image, at least.
 const GUARD: usize = 48;
-/// The most tensors that are reduced at once here.
+/// The largest number of source tensors of a reduction here.
 pub(super) const MOST_SOURCES: usize = 8;
-/// The most tensors that are written at once here.
+/// The largest number of destination tensors of a reduction here.
 const MOST_DESTINATIONS: usize = 5;
 
-/// What every check is given.
+/// Arguments of every check.
 pub(super) struct Bench<'a> {
     pub(super) kernels: &'a CudaKernels,
     pub(super) arena: Arena<'a>,
@@ -30,7 +30,7 @@ pub(super) struct Bench<'a> {
     pub(super) longest: usize,
 }
 
-/// How many cases were tried, and what was wrong with the first that was not right.
+/// The number of cases tried, and the error of the first wrong one.
 pub(super) type CheckResult = Result<(u64, Option<String>), CommandError>;
 
 /// An image of memory: ranges between guards.
@@ -38,7 +38,7 @@ pub(super) type CheckResult = Result<(u64, Option<String>), CommandError>;
 pub(super) struct Image(Vec<u8>);
 
 impl Image {
-    /// Adds a range that begins `shift` bytes behind a multiple of 16; where that is.
+    /// Adds a range that begins `shift` bytes behind a multiple of 16; returns its offset.
     pub(super) fn add(&mut self, bytes: &[u8], shift: usize) -> usize {
         let at = (self.0.len() + GUARD).next_multiple_of(16) + shift;
         self.0.resize(at, 0x5a);
@@ -53,7 +53,7 @@ impl Image {
     }
 }
 
-/// Where two images differ first.
+/// The first offset at which two images differ.
 pub(super) fn difference(expected: &[u8], got: &[u8]) -> Option<usize> {
     expected.iter().zip(got).position(|(expected, got)| expected != got)
 }
@@ -96,19 +96,19 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Shifts of the tensors of a case, in elements: all alike modulo 16 bytes, aligned or not, and unlike.
+/// Shifts of the tensors of a case, in elements: equal modulo 16 bytes, aligned or not, and unequal.
 const SHIFTS: [&[usize]; 3] = [&[0], &[1], &[0, 1, 3]];
 
-/// How many tensors are written, of 5 at most, and how many of them are sources; the others lie apart.
+/// The number of destinations, and how many of them are sources too; the others lie apart.
 const DESTINATIONS: [(usize, usize); 5] = [(1, 0), (1, 1), (2, 1), (5, 2), (3, 3)];
 
-/// One operation with every element type: 1 to 8 sources, 1 to 5 destinations, odd lengths, misaligned, in place and
-/// apart, averages divided by the number of sources, and others now and then by any number.
+/// Tests one operation with every element type: 1 to 8 sources, 1 to 5 destinations, odd lengths, misaligned, in place
+/// and apart. Averages are divided by the number of sources, other operations now and then by any number.
 fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> CheckResult {
     use ReduceOp::{Max, Min, Prod, Sum};
     let mut cases = 0;
     for &dtype in DType::ALL.iter().filter(|dtype| op.is_of(**dtype)) {
-        // What can be divided without being an average.
+        // Types that can be divided outside an average.
         let real = !matches!(dtype, DType::Complex64 | DType::Complex128);
         for k in 1..=MOST_SOURCES {
             let mut counts = vec![1, 77, 1003.min(bench.longest)];

@@ -11,11 +11,11 @@ use super::{GpuArgs, image};
 use crate::bench::report::median;
 use crate::failure::CommandError;
 
-/// What the network carries in one datagram, about, in bytes: lengths of tensors are multiples of it.
+/// About the payload of one network datagram, in bytes: lengths of tensors are multiples of it.
 pub(super) const FRAGMENT: u64 = 8192;
 /// The shortest tensors that are worth a figure, in bytes.
 const LEAST: u64 = 64 << 10;
-/// What one row puts on the device takes no longer, or the device hangs.
+/// The time limit of one row's work on the device; the device hangs if it takes longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) fn failed(why: CudaError) -> CommandError {
@@ -26,7 +26,7 @@ pub(super) fn not_launched(why: LaunchError) -> CommandError {
     CommandError::Failed(why.to_string())
 }
 
-/// A device with what the check needs of it.
+/// A device, with its context, stream and kernels for the check.
 pub(super) struct Device {
     pub(super) context: Context,
     pub(super) stream: Stream,
@@ -36,23 +36,23 @@ pub(super) struct Device {
     /// The driver is scripts/lib/cuda-sim.
     pub(super) simulated: bool,
     version: (u32, u32),
-    /// There is no other.
+    /// Whether no other GPU is visible.
     alone: bool,
 }
 
-/// What is left of a device that was let go.
+/// The facts about a device that outlive its context.
 pub(super) struct Left {
     /// As CUDA_VISIBLE_DEVICES names it.
     pub(super) name: String,
     pub(super) simulated: bool,
     /// Whether processes see no other GPU.
     pub(super) alone: bool,
-    /// Where ranks find compiled kernels, if they were brought.
+    /// The folder with compiled kernels for the ranks, if given.
     pub(super) kernels: Option<PathBuf>,
 }
 
 impl Device {
-    /// Opens the device that was asked for.
+    /// Opens the GPU that `--device` names.
     pub(super) fn open(cuda: &'static Cuda, args: &GpuArgs) -> Result<Self, CommandError> {
         let devices = cuda.devices().map_err(failed)?;
         let many = devices.len();
@@ -67,7 +67,7 @@ impl Device {
         Ok(Self { context, stream, kernels, info, simulated, version: cuda.version(), alone: many == 1 })
     }
 
-    /// A line about it.
+    /// A line that describes it.
     pub(super) fn description(&self) -> String {
         let DeviceInfo { ordinal, name, capability: (major, minor), memory, .. } = &self.info;
         let (cuda, of_cuda) = self.version;
@@ -77,13 +77,13 @@ impl Device {
         )
     }
 
-    /// Lets it go, for other processes to have its memory.
+    /// Frees the device, so that other processes can use its memory.
     pub(super) fn free(self, args: &GpuArgs) -> Left {
         let kernels = args.kernels.clone();
         Left { name: self.info.uuid_text(), simulated: self.simulated, alone: self.alone, kernels }
     }
 
-    /// So many buffers of `bytes` bytes, or of half as many until they fit; and how many that is.
+    /// Allocates `many` buffers of `bytes` bytes, halved until they fit; returns them with their size.
     pub(super) fn buffers(&self, many: usize, bytes: u64) -> Result<(Vec<DeviceBuffer>, u64), CommandError> {
         let mut bytes = bytes.max(LEAST).next_multiple_of(FRAGMENT);
         loop {
@@ -99,7 +99,7 @@ impl Device {
         }
     }
 
-    /// Waits until all that was put on the stream is done.
+    /// Waits until the stream is done.
     pub(super) fn wait(&self) -> Result<(), CommandError> {
         let until = Instant::now() + PATIENCE;
         while !self.stream.is_done().map_err(failed)? {
@@ -111,9 +111,9 @@ impl Device {
         Ok(())
     }
 
-    /// Seconds of one call by the device's clock: the median over `samples`, each of `calls` in a row. A call before them is
-    /// not counted: while it runs the others are put behind it, so that no gap is measured. `enqueue` is given the number
-    /// of the turn, to rotate buffers by.
+    /// Seconds of one call by the device's clock: the median over `samples`, each of `calls` in a row. One untimed call
+    /// comes first: the timed ones are enqueued while it runs, so that no gap is measured. `enqueue` gets the number of
+    /// the turn, to rotate buffers by.
     pub(super) fn time(
         &self,
         (samples, calls): (u32, u32),
@@ -133,17 +133,17 @@ impl Device {
             }
             end.record(&self.stream).map_err(failed)?;
             self.wait()?;
-            // The first warms up.
+            // The first sample warms up.
             if sample > 0 {
                 seconds.push(end.seconds_since(&start).map_err(failed)? / f64::from(calls));
             }
         }
-        // A clock that has not moved is no figure.
+        // The clock may not have advanced: no time is zero.
         Ok(median(&mut seconds).max(1e-9))
     }
 }
 
-/// Memory on the device, and two images of it in page-locked memory: what is sent, and what came back.
+/// Memory on the device, and two images of it in page-locked memory: the one sent and the one received.
 pub(super) struct Arena<'a> {
     device: &'a Device,
     memory: DeviceBuffer,
@@ -164,8 +164,8 @@ impl<'a> Arena<'a> {
         self.memory.address()
     }
 
-    /// Sends an image, runs what `work` puts on the stream, and gives what is there then. An image
-    /// that is longer than the arena is an error.
+    /// Sends an image, runs the `work` on the stream, and returns the memory after it. An image longer than the arena
+    /// is an error.
     pub(super) fn run(
         &mut self,
         image: &[u8],

@@ -1,4 +1,4 @@
-//! Floating-point formats by their two widths, and random elements: what the check computes with, apart from the kernels.
+//! Floating-point formats by their two widths, and random elements: the check's own computation, not the kernels'.
 
 use rand::Rng;
 use rand::rngs::SmallRng;
@@ -25,7 +25,7 @@ impl Float {
     /// E5M2.
     const F8E5M2: Self = Self { exponent: 5, fraction: 2 };
 
-    /// The format of an element type; `None` for what is no such format: E4M3, whose bytes are so few that any will do, and integers.
+    /// The format of an element type; `None` for integers and for E4M3, where random bytes are enough.
     fn of(dtype: DType) -> Option<Self> {
         match dtype {
             DType::F16 => Some(Self::F16),
@@ -56,7 +56,7 @@ impl Float {
         self.infinity() | 1 << (self.fraction - 1)
     }
 
-    /// The number that these bits mean.
+    /// The number with these bits.
     pub(super) fn value(self, bits: u64) -> f64 {
         if self.fraction == Self::F64.fraction {
             return f64::from_bits(bits);
@@ -70,7 +70,7 @@ impl Float {
         }
     }
 
-    /// A magnitude as a number, infinity as the power of two that would come next.
+    /// A magnitude as a number; infinity as the next power of two.
     fn step(self, magnitude: u64) -> f64 {
         let fraction = magnitude & ((1 << self.fraction) - 1);
         let (exponent, whole) = match magnitude >> self.fraction {

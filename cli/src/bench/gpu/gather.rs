@@ -8,7 +8,7 @@ use shouter_reducer::cuda::kernel::{PackedPiece, Packing};
 use super::bits::{Bench, CheckResult, Image, difference};
 use crate::failure::CommandError;
 
-/// Bytes of an arena that all of this fits into.
+/// Bytes of an arena that holds all tensors here.
 pub(super) const ROOM: usize = 4 << 20;
 /// The longest tensor that is packed here, in bytes.
 const LONGEST: usize = 5000;
@@ -28,7 +28,7 @@ pub(super) fn pieces(bench: &mut Bench<'_>) -> CheckResult {
     Ok((cases, None))
 }
 
-/// Packs, or unpacks; where the memory is then not as it should be.
+/// Packs or unpacks; returns the first offset at which the memory is wrong.
 fn packed(bench: &mut Bench<'_>, many: usize, unpack: bool) -> Result<Option<usize>, CommandError> {
     let rng = &mut bench.rng;
     let (mut image, mut ranges, mut buffer) = (Image::default(), vec![], vec![]);
@@ -38,7 +38,7 @@ fn packed(bench: &mut Bench<'_>, many: usize, unpack: bool) -> Result<Option<usi
         buffer.resize(offset, 0x77);
         buffer.extend_from_slice(&tensor);
         let shift = rng.random_range(0..16);
-        // What is written begins as something else.
+        // The destination begins with other bytes.
         let there = if unpack { vec![0x11; tensor.len()] } else { tensor.clone() };
         ranges.push((image.add(&there, shift), offset, tensor));
     }

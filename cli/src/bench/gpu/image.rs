@@ -1,4 +1,4 @@
-//! Where the kernels come from: a folder that was filled elsewhere, the user's cache, or NVRTC.
+//! The sources of the kernels: a folder that was filled elsewhere, the user's cache, or NVRTC.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ pub(super) fn find(args: &GpuArgs, device: &DeviceInfo) -> Result<Image, String>
     given.map_or_else(|| compile(architecture), Ok).map_err(|why| why.to_string())
 }
 
-/// Compiles for every capability that was asked for, into the folder.
+/// Compiles the kernels for every capability of `--compile` into the folder.
 pub(super) fn compile_all(args: &GpuArgs) -> Result<(), CommandError> {
     let Some(folder) = &args.kernels else {
         return Err(CommandError::Usage("--compile wants --kernels DIR".into()));

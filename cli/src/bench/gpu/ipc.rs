@@ -1,4 +1,4 @@
-//! All-reduces of four ranks of one host on one GPU, beside what the GPU's memory allows: in four processes, and in one.
+//! All-reduces of four ranks of one host on one GPU, in four processes and in one, beside its memory bandwidth.
 
 use super::device::{Device, Left};
 use super::table::{Row, Table};
@@ -8,12 +8,12 @@ use crate::failure::CommandError;
 
 /// Ranks of a job.
 const RANKS: f64 = 4.0;
-/// Tensors that have to fit at once: one a rank, and half as much again for the contexts of four processes.
+/// Tensors that must fit at once: one a rank, and half as much again for the contexts of four processes.
 const ROOM: usize = 6;
-/// Where the ranks are.
+/// The job's options: one host with four ranks on a GPU.
 const JOB: [&str; 6] = ["--hosts", "1", "--ranks", "4", "--memory", "gpu"];
 
-/// Length of the tensors, in bytes: as was asked for, or less where the GPU has no room. 0 if this part is not wanted.
+/// Length of the tensors, in bytes: as given, or less where the GPU has no room. 0 if this part is not selected.
 pub(super) fn room(args: &GpuArgs, device: &Device) -> Result<u64, CommandError> {
     if !args.wants(Part::Ipc) {
         return Ok(0);
@@ -22,8 +22,8 @@ pub(super) fn room(args: &GpuArgs, device: &Device) -> Result<u64, CommandError>
     Ok(device.buffers(ROOM, wanted)?.1)
 }
 
-/// The row of a job from its line; `copied` is what a copy on the device reads in bytes a second. It writes as many, and
-/// an all-reduce has to read each rank's tensor once, and to write it once.
+/// The row of a job from its line. `copied` is the rate at which a copy on the device reads, in bytes a second; it
+/// writes as much. An all-reduce has to read each rank's tensor once, and to write it once.
 fn judge(row: Row, line: &ReportLine, copied: f64) -> Option<Row> {
     let (bytes, p50_us) = (line.bytes?, line.p50_us?);
     let moved = 2.0 * RANKS * bytes as f64;

@@ -1,4 +1,4 @@
-//! All-reduces between ranks, each job by `shouter bench allreduce` in processes that are ended where they hang.
+//! All-reduces between ranks: jobs of `shouter bench allreduce`, whose processes are killed if they hang.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -9,10 +9,10 @@ use crate::bench::output_within;
 use crate::bench::report::ReportLine;
 use crate::failure::CommandError;
 
-/// All sizes of a job.
+/// The time limit of a job with all its sizes.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Runs a job with these options, which checks its results, and gives its lines, by size.
+/// Runs a job with these options, which checks its results; returns its lines by size.
 pub(super) fn allreduce<const N: usize>(
     left: &Left,
     options: &[&str],
@@ -25,7 +25,7 @@ pub(super) fn allreduce<const N: usize>(
     if let Some(folder) = &left.kernels {
         command.env("SHOUTER_GPU_KERNELS", folder);
     }
-    // Ranks take the GPU of their number on their host, of those that they see.
+    // A rank takes the visible GPU with its local number.
     if !left.alone {
         command.env("CUDA_VISIBLE_DEVICES", &left.name);
     }

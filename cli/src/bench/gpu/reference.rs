@@ -1,4 +1,4 @@
-//! Folds against a computation in float64, which uses no kernel of ours as its measure.
+//! Folds compared with a computation in float64 that uses no kernel of ours.
 #![allow(unsafe_code)]
 
 use shouter::{DType, ReduceOp};
@@ -11,10 +11,10 @@ use crate::failure::CommandError;
 const NARROW: [(DType, Float); 2] = [(DType::F16, Float::F16), (DType::Bf16, Float::BF16)];
 const WIDE: [(DType, Float); 2] = [(DType::F32, Float::F32), (DType::F64, Float::F64)];
 
-/// What `op` makes of the numbers, and how far a result may be from it.
+/// The result of `op` over the numbers, and its tolerance.
 fn reference(op: ReduceOp, dtype: DType, float: Float, numbers: &[f64]) -> (f64, f64) {
     let k = numbers.len() as f64;
-    // Folding rounds once for each number but the first: to f32, or to f64, as does the reference itself then.
+    // A fold rounds once for each number but the first: to f32, or to f64, as the reference does then too.
     let unit = if dtype == DType::F64 { 2f64.powi(-52) } else { 2f64.powi(-24) };
     let folding = (k - 1.0) * unit * 1.001;
     // The result is rounded to 16 bits if that is its type, an average after the sum and after the division.
@@ -59,7 +59,7 @@ pub(super) fn folds(bench: &mut Bench<'_>) -> CheckResult {
                         columns.iter().map(|c| float.value(at(dtype, c, index))).collect();
                     let (due, off) = reference(op, dtype, float, &numbers);
                     let value = float.value(at(dtype, &got, index));
-                    // A NaN is not within anything.
+                    // The comparison is false for a NaN.
                     if (value - due).abs() <= off {
                         continue;
                     }
@@ -72,7 +72,7 @@ pub(super) fn folds(bench: &mut Bench<'_>) -> CheckResult {
     Ok((cases, None))
 }
 
-/// Reduces columns into a range apart.
+/// Reduces columns into a separate range.
 fn fold(
     bench: &mut Bench<'_>,
     op: ReduceOp,

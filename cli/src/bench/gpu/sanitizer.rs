@@ -1,4 +1,4 @@
-//! The kernels once more under compute-sanitizer, where the CUDA toolkit has left one.
+//! The kernels again under compute-sanitizer, where the CUDA toolkit has installed it.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -11,10 +11,10 @@ use super::{GpuArgs, Part, skip};
 use crate::bench::output_within;
 use crate::failure::CommandError;
 
-/// Every access is checked, which makes kernels many times slower.
+/// The time limit: every access is checked, which makes kernels many times slower.
 const PATIENCE: Duration = Duration::from_secs(1200);
 
-/// The program, from `PATH` or from where toolkits put it.
+/// The program, from `PATH` or from the toolkit's usual folders.
 fn find() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let homes = [std::env::var_os("CUDA_HOME"), Some(OsString::from("/usr/local/cuda"))];
@@ -24,7 +24,7 @@ fn find() -> Option<PathBuf> {
         .find(|program| program.is_file())
 }
 
-/// Runs the check of the bits under it, with short tensors.
+/// Runs the check of bits under compute-sanitizer, with short tensors.
 pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<(), CommandError> {
     let program = match find() {
         _ if !args.wants(Part::Sanitizer) => return Ok(()),

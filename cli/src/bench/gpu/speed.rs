@@ -1,5 +1,5 @@
-//! How fast kernels and copies are, by the device's clock. Tensors lie in a pool of ten that the turns go round, so that
-//! none is in the device's cache when its turn comes.
+//! The speed of kernels and copies, by the device's clock. Calls take turns over a pool of ten tensors, so that none is
+//! in the device's cache when its turn comes.
 #![allow(unsafe_code)]
 
 use rand::rngs::SmallRng;
@@ -15,12 +15,12 @@ use crate::failure::CommandError;
 
 /// Tensors of the pool: eight sources, a destination, and one more.
 const POOL: usize = 10;
-/// Calls of a sample.
+/// Calls in a sample.
 const CALLS: u32 = 4;
 /// The longest copy of page-locked memory, in bytes.
 const PINNED: u64 = 256 << 20;
 
-/// The pool, and what of it is timed.
+/// The pool, and the number of samples and calls.
 struct Pool<'a> {
     device: &'a Device,
     tensors: Vec<DeviceBuffer>,
@@ -29,7 +29,7 @@ struct Pool<'a> {
 }
 
 impl<'a> Pool<'a> {
-    /// As long tensors as were asked for, or half as long until they fit.
+    /// Allocates tensors as long as given, halved until they fit.
     fn new(device: &'a Device, args: &GpuArgs) -> Result<Self, CommandError> {
         let wanted = args.bytes.unwrap_or(if device.simulated { 256 << 10 } else { 1 << 30 });
         let (tensors, bytes) = device.buffers(POOL, wanted)?;
@@ -37,12 +37,12 @@ impl<'a> Pool<'a> {
         Ok(Self { device, tensors, bytes, rounds: (samples, CALLS) })
     }
 
-    /// A tensor's address; numbers go round.
+    /// The address of tensor `number` modulo the pool's length.
     fn at(&self, number: usize) -> u64 {
         self.tensors.get(number % POOL).map_or(0, DeviceBuffer::address)
     }
 
-    /// Random bytes everywhere: memory of one value is not what gradients look like.
+    /// Fills the pool with random bytes: gradients are not memory of one value.
     fn fill(&self) -> Result<(), CommandError> {
         let tile = self.bytes.min(16 << 20);
         let pinned = Pinned::new(&self.device.context, tile as usize).map_err(failed)?;
@@ -59,7 +59,7 @@ impl<'a> Pool<'a> {
         self.device.wait()
     }
 
-    /// Puts a copy on the stream, of memory of the pool or of page-locked memory that lives until the stream was waited for.
+    /// Puts a copy on the stream; ranges lie in the pool, or in page-locked memory that outlives the wait.
     fn copy(&self, dst: u64, src: u64, bytes: usize) -> Result<(), CommandError> {
         // SAFETY: private to this module, whose callers pass ranges as described, of so many bytes, and wait.
         unsafe { self.device.stream.copy(dst, src, bytes) }.map_err(failed)
@@ -105,8 +105,8 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// The row of a kernel that moves `moved` bytes (or, for a checksum, reads them) in these seconds, beside what a copy
-    /// reaches in bytes a second.
+    /// The row of a kernel that moves `moved` bytes (a checksum only reads them) in these seconds; the ceiling is a
+    /// copy's rate in bytes a second.
     fn kernel(&self, row: Row, moved: u64, ceiling: f64, seconds: Result<f64, CommandError>) -> Row {
         match seconds {
             Ok(seconds) => row.figure(moved as f64 / seconds / 1e9, "GB/s", ceiling / 1e9),
@@ -129,16 +129,16 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// What copies reach, in bytes a second; none where it was not measured, or could not be.
+/// The rates of copies, in bytes a second; none where it was not measured, or could not be.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rates {
-    /// The slower way between page-locked memory and the device, for the staged all-reduce.
+    /// The slower direction between page-locked memory and the device, for the staged all-reduce.
     pub(super) pinned: Option<f64>,
-    /// Within the device, which reads so many and writes as many, for the all-reduce of one host.
+    /// Bytes read within the device, which writes as many, for the all-reduce of one host.
     pub(super) copied: Option<f64>,
 }
 
-/// Measures, and gives what copies reach.
+/// Measures; returns the rates of copies.
 pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<Rates, CommandError> {
     if ![Part::Speed, Part::Staged, Part::Ipc].into_iter().any(|part| args.wants(part)) {
         return Ok(Rates::default());
@@ -163,7 +163,7 @@ pub(super) fn run(args: &GpuArgs, device: &Device, table: &mut Table) -> Result<
             Err(why) => row.clone().failed(why),
         };
         table.push(match (name, &device.kernels, &copied) {
-            // Read and written bytes count.
+            // Bytes read and bytes written both count.
             ("copy on the device", _, _) => ceiling(copied.as_ref().map(|rate| 2.0 * rate)),
             ("copy to the device", _, _) => ceiling(pinned.as_ref().map(|rates| rates[0])),
             ("copy from the device", _, _) => ceiling(pinned.as_ref().map(|rates| rates[1])),

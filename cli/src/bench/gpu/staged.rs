@@ -1,4 +1,4 @@
-//! All-reduces of two processes on one GPU, staged through page-locked memory, beside the same of tensors in host memory.
+//! All-reduces of two processes on one GPU, staged through page-locked memory, beside all-reduces of host memory.
 
 use super::device::Left;
 use super::table::{Row, Table};
@@ -6,20 +6,20 @@ use super::{GpuArgs, Part, jobs};
 use crate::bench::report::ReportLine;
 use crate::failure::CommandError;
 
-/// Length of the small one, in bytes.
+/// Length of the small tensor, in bytes.
 const SMALL: u64 = 4096;
-/// What staging may add to a small all-reduce, in microseconds.
+/// The time that staging may add to a small all-reduce, in microseconds.
 const ADDED: f64 = 40.0;
 
-/// What joins the two hosts: every byte crosses it.
+/// The transport between the two hosts: every byte crosses it.
 const LINK: &str = if cfg!(feature = "dpdk") { "auto" } else { "kernel" };
 
-/// The lines of the job with tensors at a place, by size.
+/// The lines of the job with tensors in this placement, by size.
 fn bench(left: &Left, memory: &str, sizes: [u64; 2]) -> Result<[ReportLine; 2], CommandError> {
     jobs::allreduce(left, &["--hosts", "2", "--ranks", "2", "--transport", LINK, "--memory", memory], sizes)
 }
 
-/// The rows of the two sizes from the lines of both places; `pinned` is the rate of copies in bytes a second.
+/// The rows of the two sizes from the lines of both placements; `pinned` is the rate of copies in bytes a second.
 fn judge(rows: [Row; 2], gpu: &[ReportLine; 2], host: &[ReportLine; 2], pinned: f64) -> Option<[Row; 2]> {
     let [large, small] = rows;
     let rate = |line: &ReportLine| Some(line.bytes? as f64 / line.p50_us? / 1e3);

@@ -7,17 +7,17 @@ use serde::Serialize;
 use crate::bench::report::round4;
 use crate::failure::CommandError;
 
-/// What came of a row.
+/// The verdict on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum RowVerdict {
-    /// The aim was reached.
+    /// The figure reaches the aim.
     Met,
-    /// It was measured, and is not what was aimed at.
+    /// The figure misses the aim.
     Missed,
     /// It could not be measured, or the bits are wrong.
     Failed,
-    /// There was nothing to look at.
+    /// The row was not measured.
     Skipped,
 }
 
@@ -37,21 +37,21 @@ impl RowVerdict {
 pub(super) struct Row {
     pub(super) row: &'static str,
     pub(super) measured: Option<f64>,
-    /// Of what was measured and of the ceiling: `GB/s` (10^9 bytes a second), `us` or `cases`.
+    /// The unit of the figure and of its ceiling: `GB/s` (10^9 bytes a second), `us` or `cases`.
     pub(super) unit: &'static str,
     pub(super) ceiling: Option<f64>,
-    /// What was measured over the ceiling.
+    /// The figure over the ceiling.
     pub(super) fraction: Option<f64>,
     pub(super) aim: &'static str,
-    /// None for what is only a ceiling of others, and for times of a simulated driver.
+    /// None for rows that are only ceilings of others, and for times of a simulated driver.
     pub(super) verdict: Option<RowVerdict>,
-    /// The driver is simulated: what it measures says nothing about a GPU.
+    /// The driver is simulated: its times say nothing about a GPU.
     pub(super) simulated: bool,
     pub(super) note: Option<String>,
 }
 
 impl Row {
-    /// A row about which nothing is known yet.
+    /// A row without a figure yet.
     pub(super) fn new(row: &'static str, aim: &'static str) -> Self {
         Self {
             row,
@@ -83,7 +83,7 @@ impl Row {
         self
     }
 
-    /// So many cases were tried, and all were right unless something is said of one.
+    /// Sets the number of cases; the row is met unless one of them is wrong.
     pub(super) fn cases(mut self, cases: u64, wrong: Option<String>) -> Self {
         self.measured = Some(cases as f64);
         self.unit = "cases";
@@ -92,7 +92,7 @@ impl Row {
         self
     }
 
-    /// It was not measured.
+    /// Marks the row as failed.
     pub(super) fn failed(mut self, why: &dyn std::fmt::Display) -> Self {
         self.verdict = Some(RowVerdict::Failed);
         self.note = Some(why.to_string());
@@ -140,12 +140,12 @@ impl Table {
         Self { json, simulated: false, head: vec![], rows: vec![] }
     }
 
-    /// A line for people, above the table.
+    /// Adds a line for people, above the table.
     pub(super) fn say(&mut self, line: &str) {
         self.head.push(line.into());
     }
 
-    /// Says what is measured.
+    /// Adds the description of the device.
     pub(super) fn describe(&mut self, device: &str, simulated: bool) {
         self.say(device);
         self.simulated = simulated;
@@ -172,7 +172,7 @@ impl Table {
         Ok(())
     }
 
-    /// Prints the table, unless it went out as JSON. A row that failed is an error.
+    /// Prints the table, unless the rows were printed as JSON. A row that failed is an error.
     pub(super) fn finish(self) -> Result<(), CommandError> {
         if self.json {
             self.head.iter().for_each(|line| eprintln!("{line}"));
@@ -196,7 +196,7 @@ impl Table {
         let titles = ["row", "measured", "ceiling", "fraction", "aim", "verdict"].map(String::from);
         let lines: Vec<[String; 6]> =
             std::iter::once(titles).chain(self.rows.iter().map(Row::columns)).collect();
-        // A reason in place of a figure may run on to the right.
+        // A reason in place of a figure may extend to the right.
         let fits = |line: &[String; 6], column: usize| match line[5].is_empty() && column > 0 {
             true => 0,
             false => line[column].len(),

@@ -8,13 +8,13 @@ use super::super::report::{ReportLine, median};
 use super::PeerArgs;
 use super::wire::Ring;
 
-/// The server listens at so many ports, so that the client's do not run out while pairs are in TIME-WAIT.
+/// The number of the server's ports: enough that the client's do not run out while pairs are in TIME-WAIT.
 const PORTS: usize = 64;
 const PASSES: usize = 5;
 /// Threads that open connections, so that the core is not idle while one waits for its handshake.
 const CLIENTS: usize = 32;
 
-/// Opens and closes for `seconds` a pass; the rate is the client's.
+/// Opens and closes connections for `seconds` a pass; the rate is the client's.
 pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<ReportLine> {
     let own = args.addresses[args.rank].ip();
     let mut rates = vec![];
@@ -82,7 +82,7 @@ fn open(ports: &[SocketAddr], pass: Duration) -> io::Result<f64> {
     Ok(counts as f64 / begin.elapsed().as_secs_f64())
 }
 
-/// Accepts and closes until nothing came for a while after the pass.
+/// Accepts and closes until no connection has come for a while after the pass.
 fn serve(listeners: &[TcpListener], pass: Duration) -> io::Result<()> {
     let begin = Instant::now();
     let mut last = begin;

@@ -11,7 +11,7 @@ pub(super) struct Namespaces {
 }
 
 impl Namespaces {
-    /// Makes the pair with the given MTU; needs root and iproute2. The error says what is missing.
+    /// Makes the pair with the given MTU; needs root and iproute2. The error says which is missing.
     pub(super) fn create(mtu: u32) -> io::Result<Self> {
         let tag = std::process::id();
         let this = Self { names: [format!("shouter{tag}a"), format!("shouter{tag}b")] };

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How long a silent peer is waited for.
+/// The time limit for a peer that sends nothing.
 const SILENCE: Duration = Duration::from_secs(20);
 
 /// One rank's two connections.
@@ -15,7 +15,7 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Connects all ranks; every rank calls this. Errors after `deadline` without a neighbour.
+    /// Connects all ranks; every rank calls this. Fails after `deadline` without a neighbour.
     pub(super) fn connect(rank: usize, addresses: &[SocketAddr], deadline: Duration) -> io::Result<Self> {
         let until = Instant::now() + deadline;
         let listener = TcpListener::bind(addresses[rank])?;
@@ -104,7 +104,7 @@ impl Ring {
         }
     }
 
-    /// Waits until the last rank of the ring has everything that was sent to it.
+    /// Rank 0 waits until the last rank of the ring has received everything.
     pub(super) fn broadcast_back(&mut self, rank: usize, byte: &mut [u8; 1]) -> io::Result<()> {
         if rank == 0 { self.receive(byte) } else { self.send(byte) }
     }

@@ -1,4 +1,4 @@
-//! The benches of a link through one of the channels between leaders: fragments as an all-reduce posts them, to a peer that
+//! The benches of a link through one of the channels between leaders: fragments as in an all-reduce, to a peer that
 //! only counts them.
 
 use std::ptr::NonNull;
@@ -20,14 +20,14 @@ use super::super::report::{ReportLine, median, percentiles_us, round4};
 use super::WorkerArgs;
 use crate::failure::CommandError;
 
-/// Cold memory: more than private caches hold.
+/// Bytes of cold memory: more than private caches hold.
 const COLD: usize = 16 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Round trips of a pass, at most.
+/// The largest number of round trips in a pass.
 const MOST: usize = 100_000;
 /// The round of a pass's last message.
 const LAST: u32 = 1;
-/// How long the last acknowledgements may take after the last message.
+/// The time limit for the last acknowledgements after the last message.
 const AFTERWARDS: Duration = Duration::from_millis(50);
 
 /// One end.
@@ -97,14 +97,14 @@ impl ChannelEnd {
         self.control.barrier(what, PATIENCE).map_err(|why| CommandError::Failed(why.to_string()))
     }
 
-    /// A number of rank 0's.
+    /// Sends rank 0's number to both ends.
     fn agree(&mut self, number: u64) -> Result<u64, CommandError> {
         let all = self.control.all_gather("figure", &number.to_le_bytes(), PATIENCE);
         let all = all.map_err(|why| CommandError::Failed(why.to_string()))?;
         Ok(all.first().and_then(|bytes| bytes.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes)))
     }
 
-    /// One turn of the channel, and the time of it.
+    /// Polls the channel once; returns the time of the poll.
     #[inline]
     fn poll(&mut self) -> Result<Instant, CommandError> {
         let now = Clock.now();
@@ -156,7 +156,7 @@ impl ChannelEnd {
         Ok(())
     }
 
-    /// Turns until `done`.
+    /// Polls until `done`.
     fn until(&mut self, mut done: impl FnMut(&Self) -> bool) -> Result<(), CommandError> {
         let until = Clock.now() + PATIENCE;
         while !done(self) {
@@ -188,7 +188,7 @@ impl ChannelEnd {
     }
 }
 
-/// Rank 1 sends full fragments as fast as they go.
+/// Rank 1 sends full fragments at full rate.
 pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), CommandError> {
     let mut end = ChannelEnd::open()?;
     let size = end.up.max_fragment(end.peer).min(64 << 10);
@@ -223,7 +223,7 @@ pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), CommandErr
     })
 }
 
-/// A message goes there and back.
+/// Measures messages there and back.
 pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Result<(), CommandError> {
     let mut end = ChannelEnd::open()?;
     for &bytes in sizes {
@@ -259,7 +259,7 @@ pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Resu
     Ok(())
 }
 
-/// `count` round trips in nanoseconds; those of rank 0 count.
+/// `count` round trips in nanoseconds; rank 0's times count.
 fn trips(end: &mut ChannelEnd, bytes: usize, count: usize) -> Result<Vec<u64>, CommandError> {
     let mut nanos = Vec::with_capacity(count);
     for _ in 0..count {

@@ -1,4 +1,4 @@
-//! Connections rather than bytes: how many short ones a second, and what idle ones cost.
+//! The rate of short connections, and the memory and time of idle ones.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::WorkerArgs;
 use super::wire::{Ignore, Wire};
 use crate::failure::CommandError;
 
-/// The server listens at so many ports from here on. With the client's ephemeral ports they make a million pairs, so
-/// that no pair is needed again before its TIME-WAIT is over.
+/// The server's ports. With the client's ephemeral ports they make a million pairs, so that no pair is needed again
+/// before its TIME-WAIT is over.
 const PORTS: std::ops::Range<u16> = 20_000..20_064;
 
-/// How long the client's side of a closed connection is kept: both stacks are within one host, where no segment lives
-/// for longer.
+/// The time for which the client keeps a closed connection: both stacks are within one host, where no segment lives for
+/// longer.
 const TIME_WAIT: Duration = Duration::from_millis(200);
 
 fn options() -> Options {
@@ -39,8 +39,8 @@ fn remote(wire: &Wire, number: u64) -> SocketAddr {
     SocketAddr::from((*wire.peer.ip(), port))
 }
 
-/// Rank 1 opens connections and closes each once it is established; rank 0 accepts them and closes when the other side
-/// has. A connection counts when both ends have finished it.
+/// Rank 1 opens connections and closes each once it is established; rank 0 accepts them and closes after the other
+/// side. A connection counts when both ends have finished it.
 pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Result<(), CommandError> {
     let listeners = if wire.rank == 0 { listen(wire)? } else { vec![] };
     let mut rates = vec![];
@@ -71,7 +71,7 @@ pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Re
     Ok(())
 }
 
-/// The client: returns how many connections were opened and closed by both sides.
+/// The client: returns the number of connections that both sides opened and closed.
 fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, CommandError> {
     let failed = |why: &dyn std::fmt::Display| CommandError::Failed(why.to_string());
     let (mut under_way, mut begun, mut finished) = (0, 0u64, 0u64);
@@ -87,7 +87,7 @@ fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, Command
         wire.stack.poll(now, &mut Ignore);
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             match event {
-                // The FIN goes first from this side, so TIME-WAIT is here, as it is with most clients.
+                // This side sends the FIN first, so TIME-WAIT is here, as with most clients.
                 TcpEvent::Connected(id) => {
                     wire.stack.tcp_mut().shutdown(now, id).map_err(|why| failed(&why))?;
                 }
@@ -109,7 +109,7 @@ fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, Command
     }
 }
 
-/// The server: accepts until a while after the pass, and closes what the client has closed.
+/// The server: accepts until a while after the pass, and closes connections that the client has closed.
 fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
     let mut finished = 0;
     let mut last = Clock.now();
@@ -135,7 +135,7 @@ fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
     }
 }
 
-/// Opens `count` connections, leaves them idle, and reports what each costs this process.
+/// Opens `count` connections, leaves them idle, and reports the cost of each to this process.
 pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), CommandError> {
     const AT_A_TIME: usize = 512;
     let listeners = if wire.rank == 0 { listen(wire)? } else { vec![] };
@@ -192,7 +192,7 @@ pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Bytes of memory that this process has resident (proc_pid_statm(5)).
+/// This process's resident memory in bytes (proc_pid_statm(5)).
 fn resident() -> Result<u64, CommandError> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
     let pages = text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());

@@ -9,14 +9,14 @@ use super::super::report::{ReportLine, median, round4};
 use super::super::{kernel, output_within};
 use crate::failure::CommandError;
 
-/// Bytes of a write: as the channel's fragments.
+/// Bytes of a write, the length of the channel's fragments.
 const WRITE: u64 = 64 << 10;
-/// The first TCP port on which the two programs meet; every pass takes the next.
+/// The TCP port of the first pass, on which the two programs meet; every pass takes the next port.
 const MEETING: u16 = 18_515;
-/// A program that takes longer is stuck.
+/// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What to measure.
+/// A program of perftest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tool {
     /// `ib_write_bw`: RDMA writes one way.
@@ -37,12 +37,12 @@ impl Tool {
     }
 }
 
-/// A server that goes when it is dropped.
+/// A server, killed on drop.
 struct Server(Child);
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It ends with its client; one that is left has failed.
+        // The server ends with its client, unless it has failed.
         if let Ok(None) = self.0.try_wait() {
             let _ = self.0.kill();
         }
@@ -50,7 +50,7 @@ impl Drop for Server {
     }
 }
 
-/// Measures with perftest what `job` asks for, between the devices named, or the only two there are.
+/// Measures the job with perftest between the two named devices.
 pub(super) fn lines(
     job: &kernel::Job<'_>,
     names: &[String],
@@ -70,7 +70,7 @@ pub(super) fn lines(
     Ok(lines)
 }
 
-/// Two devices with a route between them, and the GIDs that it goes from.
+/// Two devices with a route between them, and the GIDs of its ends.
 fn devices(names: &[String]) -> Result<Devices, CommandError> {
     let usage = |text: &str| CommandError::Usage(text.into());
     let [a, b] = names else { return Err(usage("perftest needs two devices: --rdma-device NAME,NAME")) };
@@ -141,7 +141,7 @@ fn program(tool: Tool, (device, gid): &(String, u8), bytes: u64, count: u64, por
     command
 }
 
-/// Runs the client, which finds the server listening sooner or later.
+/// Runs the client again until it finds the server listening.
 fn client_output(
     tool: Tool,
     device: &(String, u8),
@@ -163,7 +163,7 @@ fn client_output(
     Err(CommandError::Failed(format!("{} found no server within {TRIES} tries:\n{last}", tool.program())))
 }
 
-/// The figures of the table's only row.
+/// The figures in the only row of the table.
 fn row(text: &str) -> Option<Vec<f64>> {
     let table = text.split_once("#bytes")?.1;
     let row = table.lines().nth(1)?;

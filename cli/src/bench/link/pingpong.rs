@@ -1,4 +1,4 @@
-//! A message goes there and back, one at a time.
+//! Messages there and back, one at a time.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use super::wire::Wire;
 use super::{Protocol, WorkerArgs};
 use crate::failure::CommandError;
 
-/// Round trips of a pass, at most.
+/// The largest number of round trips in a pass.
 const MOST: usize = 200_000;
 
-/// As long as what the largest MTU carries.
+/// The largest message: the payload of the largest MTU.
 static MESSAGE: [u8; 9000] = [7; 9000];
 
-/// Notes that a message came.
+/// Records the arrival of a message.
 #[derive(Default)]
 struct Arrived(bool);
 
@@ -68,7 +68,7 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Resul
     Ok(())
 }
 
-/// One pass: the round-trip times in nanoseconds, on rank 0. Both ends agree on the number beforehand.
+/// One pass: the round-trip times in nanoseconds, on rank 0. Both ends agree on the number of trips first.
 fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, bytes: usize) -> Result<Vec<u64>, CommandError> {
     if protocol == Protocol::Tcp {
         wire.connection()?;
@@ -84,10 +84,10 @@ fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, bytes: usize) -> Resul
     Ok(nanos)
 }
 
-/// `count` round trips; the times are those of rank 0.
+/// `count` round trips; rank 0's times count.
 fn trips(wire: &mut Wire, protocol: Protocol, bytes: usize, count: usize) -> Result<Vec<u64>, CommandError> {
     let mut nanos = Vec::with_capacity(count);
-    // With room for more, so that a read that empties the connection is seen to.
+    // The buffer is longer than the message, so that `read` can tell that the connection is empty.
     let mut inbox = vec![0; bytes + 1];
     for _ in 0..count {
         let begin = Clock.now();
@@ -139,7 +139,7 @@ fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), Command
     Ok(())
 }
 
-/// Polls until the message is there; a message that is lost (bare frames and UDP may be) ends the bench.
+/// Polls until the message has arrived. A lost message (bare frames and UDP may be lost) ends the bench.
 fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) -> Result<(), CommandError> {
     const PATIENCE: Duration = Duration::from_secs(10);
     let mut now = Clock.now();

@@ -1,4 +1,4 @@
-//! One core sends as fast as it can, another receives; or both do both.
+//! One core sends at full rate and another receives; or both do both.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::wire::Wire;
 use super::{Protocol, WorkerArgs};
 use crate::failure::CommandError;
 
-/// What one pass of one protocol brought.
+/// The figures of one pass of one protocol.
 #[derive(Clone, Copy, Default)]
 struct Pass {
     bytes: u64,
@@ -20,7 +20,7 @@ struct Pass {
     resent: u64,
 }
 
-/// Counts what RUD delivers.
+/// Counts the messages that RUD delivers.
 #[derive(Default)]
 struct Count {
     bytes: u64,
@@ -87,7 +87,7 @@ fn payload_bytes(wire: &Wire, protocol: Protocol) -> usize {
     }
 }
 
-/// One pass: what was received per direction within the time.
+/// One pass: bytes received per direction within the time.
 fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Result<Pass, CommandError> {
     if protocol == Protocol::Tcp {
         wire.connection()?;
@@ -96,7 +96,7 @@ fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Resul
     let resent = wire.resent();
     let begin = Clock.now();
     let end = begin + Duration::from_secs_f64(seconds);
-    // The side whose driver can split segments: the link's client, virtio-user.
+    // Rank 1 sends: its driver, virtio-user, can split segments.
     let sends = wire.rank == 1 || duplex;
     let (bytes, frames) = match protocol {
         Protocol::Raw => raw(wire, end, sends),

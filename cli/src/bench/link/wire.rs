@@ -18,9 +18,9 @@ use shouter_netstack::udp::{SocketConfig, UdpHandle};
 
 use crate::failure::CommandError;
 
-/// Bytes of headers between an IP packet's first byte and a message's, at most.
+/// The most bytes of headers between an IP packet's first byte and a message's.
 pub(super) const HEADROOM: u16 = 128;
-/// Cold memory: more than private caches hold.
+/// Bytes of cold memory: more than private caches hold.
 const COLD: usize = 64 << 20;
 /// Local experimental EtherType 1 (IEEE 802).
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
@@ -38,7 +38,7 @@ pub(super) struct Wire {
     pub(super) session: SessionId,
     pub(super) socket: UdpHandle,
     pub(super) peer: SocketAddrV4,
-    /// Made when it is first asked for.
+    /// Opened on first use.
     connection: Option<ConnectionId>,
     control: ControlLink,
     cold: Region,
@@ -48,7 +48,7 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Opens the port that the launcher has given this process, and meets the other end.
+    /// Opens the port that the launcher gave this process, and connects to the other end.
     pub(super) fn open() -> Result<Self, CommandError> {
         let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
         if let Some(core) = config.cores.first()
@@ -108,8 +108,8 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Sends probes until the other end answers. Both know each other's station then, which they could not
-    /// learn while bare frames go past the stack.
+    /// Sends probes until the other end answers. Both then know each other's MAC address, which they could not learn
+    /// from bare frames that bypass the stack.
     fn greet(&mut self, peer: Ipv4Addr) -> Result<(), CommandError> {
         const AGAIN: Duration = Duration::from_millis(20);
         let mut next = Clock.now();
@@ -141,12 +141,12 @@ impl Wire {
         Frame::new(&[&self.raw_header], payload)
     }
 
-    /// Both ends arrive here.
+    /// Waits for the other end.
     pub(super) fn barrier(&mut self, what: &str) -> Result<(), CommandError> {
         self.control.barrier(what, PATIENCE).map_err(|why| CommandError::Failed(why.to_string()))
     }
 
-    /// Exchanges a few numbers: those of rank 0, then those of rank 1.
+    /// Exchanges a few numbers: returns rank 0's, then rank 1's.
     pub(super) fn exchange(&mut self, numbers: &[u64]) -> Result<[Vec<u64>; 2], CommandError> {
         let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
         let all = self.control.all_gather("figures", &bytes, PATIENCE);
@@ -162,8 +162,8 @@ impl Wire {
         Ok([of(0), of(1)])
     }
 
-    /// The TCP connection between the two ends, which both ask for at the same time. A first byte tells the client that
-    /// the server has it: until then either may have to send something again.
+    /// The TCP connection between the two ends; both call this at the same time. A first byte tells the client that the
+    /// server has the connection: until then either may have to retransmit.
     pub(super) fn connection(&mut self) -> Result<ConnectionId, CommandError> {
         if let Some(connection) = self.connection {
             return Ok(connection);
@@ -199,7 +199,7 @@ impl Wire {
         Ok(connection)
     }
 
-    /// Polls until `look` finds what it looks for.
+    /// Polls until `look` returns a value.
     pub(super) fn poll_until<T>(
         &mut self,
         mut look: impl FnMut(&mut Self, Instant) -> Result<Option<T>, CommandError>,
@@ -219,7 +219,7 @@ impl Wire {
         }
     }
 
-    /// Reads what the TCP connection has received, if anything, and returns how many bytes that were.
+    /// Reads everything that the TCP connection has received; returns the number of bytes.
     #[inline]
     pub(super) fn drain(&mut self, now: Instant) -> Result<u64, CommandError> {
         let Some(connection) = self.ready_connection() else { return Ok(0) };
@@ -234,8 +234,8 @@ impl Wire {
         }
     }
 
-    /// The same through a buffer, as those read who wait for a message of which they know the length. What does not fit
-    /// is read too.
+    /// Reads everything through a buffer, as an application does that waits for a message of known length; bytes beyond
+    /// the buffer count too.
     #[inline]
     pub(super) fn read(&mut self, now: Instant, buffer: &mut [u8]) -> Result<u64, CommandError> {
         let Some(connection) = self.ready_connection() else { return Ok(0) };
@@ -265,14 +265,14 @@ impl Wire {
         self.connection.filter(|_| is_ready)
     }
 
-    /// Datagrams and segments sent again so far.
+    /// Datagrams and segments retransmitted so far.
     pub(super) fn resent(&self) -> u64 {
         let rud = self.stack.rud().counters(self.session).resent;
         let tcp = self.connection.and_then(|connection| self.stack.tcp().info(connection));
         rud + tcp.map_or(0, |info| info.retransmitted)
     }
 
-    /// Polls until what is on its way has arrived and the link has been quiet for a while.
+    /// Polls until everything in flight has arrived and the link has been quiet for a while.
     pub(super) fn settle(&mut self) {
         const QUIET: Duration = Duration::from_millis(30);
         let mut quiet_since = Clock.now();
@@ -282,7 +282,7 @@ impl Wire {
             let now = Clock.now();
             let progress = self.stack.poll(now, &mut Ignore);
             while self.stack.udp_mut().recv(self.socket, &mut buffer).is_some() {}
-            // A connection that fails here fails the next pass, which says so.
+            // A connection that fails here also fails the next pass, which reports it.
             let drained = self.drain(now).unwrap_or(0);
             let unsent = self.connection.and_then(|id| self.stack.tcp().info(id));
             let tcp_idle = unsent.is_none_or(|info| info.unacknowledged == 0) && drained == 0;
@@ -295,7 +295,7 @@ impl Wire {
         }
     }
 
-    /// Polls the device past the stack, for bare frames.
+    /// Polls the device for bare frames, past the stack.
     #[inline]
     pub(super) fn raw_receive(&mut self, now: Instant, sink: &mut impl FnMut(&[u8])) -> usize {
         match self.stack.device_mut(self.port) {
@@ -316,7 +316,7 @@ impl Wire {
     }
 }
 
-/// The tag of datagrams to a rank, from the group's secret.
+/// The tag of datagrams to rank `to`, from the group's secret.
 fn tag(secret: &Key, to: u32) -> u64 {
     u64::from_le_bytes(secret.tag_prefix("shouter bench session tag", &[&to.to_le_bytes()]))
 }

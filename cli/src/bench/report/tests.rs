@@ -13,7 +13,7 @@ fn bus_bandwidth_follows_the_convention() {
         ReportLine::collective(Collective::AllReduce, "shouter", (4, 2), Some(1_000_000), &mut [100_000; 3]);
     assert_eq!(line.algbw_gbytes, Some(10.0));
     assert_eq!(line.busbw_gbytes, Some(15.0));
-    // Of blocks, the whole is counted.
+    // For collectives with blocks, all blocks count.
     let line =
         ReportLine::collective(Collective::AllGather, "shouter", (4, 2), Some(1_000_000), &mut [100_000; 3]);
     assert_eq!((line.algbw_gbytes, line.busbw_gbytes), (Some(40.0), Some(30.0)));

@@ -1,6 +1,6 @@
 use super::*;
 
-/// All pairs of ranks on these hosts: 1 us and 10 GB/s within a host, 10 us and 1 GB/s between hosts; `times` worse where it says so.
+/// All pairs of ranks on these hosts: 1 us and 10 GB/s within a host, 10 us and 1 GB/s between, worse by `times`.
 fn pairs(hosts: &[u32], times: impl Fn(u32, u32) -> f64) -> Vec<Pair> {
     let ranks = 0..hosts.len() as u32;
     let all = ranks.clone().flat_map(|a| ranks.clone().map(move |b| [a, b])).filter(|[a, b]| a < b);

@@ -3,7 +3,7 @@ use super::super::measure::Offset;
 use super::super::report::{OfHost, RankClock};
 use super::*;
 
-/// A job whose ranks fill hosts of two; 1 us and 10 GB/s within them, 10 us and 1 GB/s between them, `times` worse where it says so.
+/// A job on hosts of two ranks; 1 us and 10 GB/s within them, 10 us and 1 GB/s between them, made worse by `times`.
 fn report(size: u32, times: impl Fn(u32, u32) -> f64) -> Report {
     let of_hosts: Vec<u32> = (0..size).map(|rank| rank / 2).collect();
     let pairs = (0..size).flat_map(|a| (a + 1..size).map(move |b| [a, b])).map(|[a, b]| {
@@ -41,7 +41,7 @@ fn report(size: u32, times: impl Fn(u32, u32) -> f64) -> Report {
     }
 }
 
-/// That these lines are there, however wide their columns are.
+/// Asserts that the text has these lines, with columns of any width.
 fn assert_has(text: &str, lines: &[&str]) {
     let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     for line in lines {

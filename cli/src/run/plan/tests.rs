@@ -38,7 +38,7 @@ fn an_address_belongs_to_one_port_of_one_link() {
             let (own, bits) = port.address.split_once('/').unwrap();
             let (own, peer): (Ipv4Addr, Ipv4Addr) = (own.parse().unwrap(), port.peers[0].parse().unwrap());
             assert_eq!(bits, "30");
-            // Both ends lie in one network, and neither is its first address or its last.
+            // Both ends are in one network, and neither has its first address or its last.
             assert_eq!(own.to_bits() & !3, peer.to_bits() & !3);
             assert!(matches!(own.to_bits() & 3, 1 | 2), "{own}");
             assert_eq!(leads_to.insert(own, peer), None, "{own} is given twice");

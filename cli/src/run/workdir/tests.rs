@@ -9,7 +9,7 @@ fn a_directory_is_private_and_goes_with_its_value() {
     let key = dir.write_private("key", "secret").unwrap();
     assert_eq!(fs::metadata(&key).unwrap().mode() & 0o777, 0o600);
 
-    // What a dead launcher left is removed by the next; what a live one holds is not.
+    // The directory of a dead launcher is removed by the next launcher; that of a live one stays.
     let left = parent.join("shouter-run-dead");
     fs::create_dir(&left).unwrap();
     fs::write(left.join("lock"), "").unwrap();
@@ -23,7 +23,7 @@ fn a_directory_is_private_and_goes_with_its_value() {
     fs::remove_dir(&parent).unwrap();
 }
 
-/// One that is being made has no locked file yet, and looks like a left-over.
+/// A directory that is being made has no locked file yet, and looks like a leftover.
 #[test]
 fn launchers_that_start_together_leave_each_other_alone() {
     let parent = std::env::temp_dir().join(format!("shouter-workdir-race-{}", std::process::id()));
@@ -40,7 +40,7 @@ fn launchers_that_start_together_leave_each_other_alone() {
             });
         }
     });
-    // What a launcher left that died before it had locked anything goes, too.
+    // The directory of a launcher that died before it had locked anything is removed, too.
     fs::create_dir(parent.join("shouter-run-unborn")).unwrap();
     drop(WorkDir::create(&parent).unwrap());
     assert_eq!(fs::read_dir(&parent).unwrap().count(), 0);

@@ -25,7 +25,7 @@ from ._groups import leave_all as _leave_all
 from ._work import Closed, Deadline, Mismatch, PeerFailed, Timeout
 
 if hasattr(_dist.distributed_c10d, "BackendConfig"):
-    # Where C++ knows these calls, it lets a Python subclass of Backend answer its calls.
+    # A PyTorch whose C++ knows these calls accepts a Python subclass of Backend.
     if not hasattr(_torch._C._distributed_c10d.Backend, "all_gather_single"):
         raise ImportError(
             f"shouter.torch needs PyTorch 1.13, or 2.15 or newer: this one, {_torch.__version__}, does not take backends in Python; "

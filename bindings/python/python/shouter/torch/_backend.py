@@ -31,7 +31,7 @@ from ._tensors import (
 )
 from ._work import DONE, Deadline, Flight, Handle, Mismatch, Work, raised
 
-# Of the messages that no call of PyTorch's asks for: its own tags are below.
+# The first tag of the backend's own messages: PyTorch's tags are below.
 FIRST_TAG = 1 << 31
 
 Tensors = Sequence[torch.Tensor]
@@ -52,7 +52,7 @@ class Operations:
         self._barriers = 0
         self._coalesced: list[Flight] | None = None
 
-    # What all collectives share.
+    # Common to all collectives.
 
     def _start(
         self,
@@ -73,7 +73,7 @@ class Operations:
         self._sequence += 1
         name = DTYPES.get(dtype)
         if name is None:
-            # What is only moved may be of any type.
+            # Elements that are only moved may have any type.
             size = torch.empty((), dtype=dtype).element_size()
             name, counts = "uint8", tuple(each and [count * size for count in each] for each in counts)
         try:
@@ -87,7 +87,7 @@ class Operations:
         return self._coalesced is None and not getattr(opts, "asyncOp", True)
 
     def _answer(self, started: Started, waits: bool = False) -> Work | None:
-        """The result of a call of PyTorch's: a handle, or nothing where it `waits` for the end, which has come then."""
+        """The result of a call for PyTorch: a handle; or None, after the end, for a call that `waits`."""
         handle, outputs, finish = started
         if waits and handle is DONE:
             if finish is not None:
@@ -113,7 +113,7 @@ class Operations:
         if waits and self._limit is None:
             name = SUMMED.get(tensor.dtype)
             if name is not None and opts.reduceOp == SUM and tensor.is_cpu and tensor.layout is STRIDED and plain(tensor):
-                # What most programs call most, of a tensor as most have it: the checks below add a sixth to the time of a small one.
+                # The most common call, with the most common kind of tensor: the checks below add a sixth to the time of a small one.
                 self._sequence += 1
                 at, size = tensor.data_ptr(), tensor.nbytes
                 try:
@@ -274,7 +274,7 @@ class Operations:
         handle = self._start(kind, output.dtype, *spans, op, 0, factor, (block, into), counts, waits)
         return self._answer((handle, [output], _copying(output, into)), waits)
 
-    # All to all: a rank knows its own sizes only, so all of them have a number for each rank.
+    # All to all: a rank knows only its own sizes, so all of them have a number for each rank.
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work | None:
         call = "all_to_all"
@@ -352,7 +352,7 @@ class Operations:
             self._coalesced.append(flight)
         return Work(flight, self._limit)
 
-    # Calls together.
+    # Coalesced calls.
 
     def start_coalescing(self) -> None:
         self._coalesced = []
@@ -368,11 +368,11 @@ class Operations:
         timeout = opts if isinstance(opts, timedelta) else getattr(opts, "timeout", None)
         # A negative time is none; zero is one.
         seconds = (self._timeout if timeout is None or timeout < timedelta(0) else timeout).total_seconds()
-        # The words of these errors are Gloo's, for programs that look for them.
+        # The texts of these errors are Gloo's, for programs that search for them.
         if seconds == 0:
             text = f"monitored_barrier: Rank {self.core.rank} timed out in monitoredBarrier after 0 s, before it could hear of others; give it a longer timeout"
             raise Deadline(text, rank=self.core.rank, reason="late", missing=[], operation="barrier", after=seconds)
-        # PyTorch's tags are below; each barrier has its own, so what an earlier one has left is not for this one.
+        # PyTorch's tags are below; each barrier has its own tag, so that it ignores messages of an earlier one.
         tag, self._barriers = FIRST_TAG + self._barriers % FIRST_TAG, self._barriers + 1
         until = monotonic() + seconds
         if self.core.rank > 0:

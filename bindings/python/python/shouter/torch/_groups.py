@@ -14,7 +14,7 @@ from .. import _core, _ends
 from ._work import raised
 from ..errors import ShouterError
 
-# All that are alive: when the interpreter ends, their operations end while the tensors are there.
+# All live groups: when the interpreter ends, their operations end while the tensors still exist.
 _alive: weakref.WeakSet[_core.Group] = weakref.WeakSet()
 _world: weakref.ref[_core.Group] | None = None
 
@@ -25,7 +25,7 @@ def join(store: dist.Store, rank: int, size: int, timeout: timedelta, ranks: Seq
     try:
         world = None if _world is None else _world()
         if ranks and world is not None and not world.is_closed and world.size == dist.get_world_size():
-            # It costs no connection; only the members come here.
+            # It needs no new connection; only the members call this.
             core = world.group(list(ranks), _deadline(timeout))
         else:
             core = _join_through(store, rank, size, timeout)
@@ -53,7 +53,7 @@ def part(parent: _core.Group, ranks: Sequence[int], timeout: timedelta) -> _core
 
 
 def _join_through(store: dist.Store, rank: int, size: int, timeout: timedelta) -> _core.Group:
-    # A store outlives its groups: what an earlier one has left there is not for this one.
+    # A store outlives its groups: each group has its own keys, and ignores those of an earlier one.
     turn = store.add(f"shouter/turn/{rank}", 1)
     place = dist.PrefixStore(f"shouter/{turn}", store)
     seconds = f"{max(1, round(timeout.total_seconds()))}s"

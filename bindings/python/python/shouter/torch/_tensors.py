@@ -12,7 +12,7 @@ from ..errors import ArgumentError
 _NAMES = (
     "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 complex64 complex128 float8_e4m3fn float8_e5m2"
 )
-# Older versions of PyTorch lack some of them.
+# Older versions of PyTorch lack some of these.
 DTYPES = {getattr(torch, name): name for name in _NAMES.split() if hasattr(torch, name)}
 
 _OPS = {
@@ -34,13 +34,13 @@ SUMMED = {dtype: name for dtype, name in DTYPES.items() if dtype is not torch.bo
 
 STRIDED = torch.strided
 
-# What they are of truth values: a sum says whether any is true, a product whether all are.
+# The reductions of truth values: a sum says whether any is true, a product whether all are.
 _OPS_OF_BOOL = {"sum": "lor", "max": "lor", "bor": "lor", "prod": "land", "min": "land", "band": "land", "bxor": "lxor"}
 
 
 def reduction(op: ReduceOp, dtype: torch.dtype) -> tuple[str, float | None]:
     """The library's name of a reduction, and the factor of PREMUL_SUM."""
-    # First what most ask for: to look an operation up takes longer than a small all-reduce.
+    # The most common case first: to look an operation up takes longer than a small all-reduce.
     if op == SUM and dtype is not torch.bool:
         return "sum", None
     kind = op.op

@@ -15,7 +15,7 @@ from . import _groups
 from ._backend import Operations
 from ._work import TorchWork, Work, behind
 
-# C++ keeps the part of a backend that is C++; the part that is Python's stays until the group is shut down.
+# C++ keeps only the C++ part of a backend; this keeps the Python part until the group is shut down.
 _open: set[Backend] = set()
 
 
@@ -27,7 +27,7 @@ class Backend(Operations, TorchBackend):
         self._open(core, timeout)
         _open.add(self)
 
-    # Properties, not methods: as methods, C++ would come back here for ever.
+    # Properties, not methods: C++ would call a method here again, without end.
 
     @property
     def supports_coalescing(self) -> bool:
@@ -59,7 +59,7 @@ def _create(options: Any, _: Any) -> Backend:
     return Backend(core, options.timeout)
 
 
-# PyTorch wraps what a Python backend returns in a handle that passes on `wait` and `get_future` only.
+# PyTorch wraps the result of a Python backend in a handle that passes on only `wait` and `get_future`.
 _NOT_PASSED_ON = ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank")
 
 

@@ -17,7 +17,7 @@ from torch.futures import Future
 
 from .. import errors
 
-# Newer versions of PyTorch have a class for what backends raise.
+# Newer versions of PyTorch have a class for the errors of backends.
 _BackendError: type[RuntimeError] = getattr(dist, "DistBackendError", RuntimeError)
 
 
@@ -49,7 +49,7 @@ def raised(error: BaseException) -> BaseException:
     kind = _RAISED.get(type(error))
     if kind is None:
         return error
-    # Programs that know PyTorch's backends look for these words.
+    # Programs for PyTorch's backends search for this text.
     late = "shouter: Timed out waiting: " if isinstance(error, TimeoutError) else ""
     other = kind(f"{late}{error}")
     other.__dict__.update(error.__dict__)
@@ -66,7 +66,7 @@ class Handle(Protocol):
 
 
 class _Done:
-    """What was waited for when it was started."""
+    """The handle of an operation that its start has waited for."""
 
     def wait(self, timeout: float | None = None) -> None:
         pass
@@ -113,7 +113,7 @@ class Flight:
         self.complete()
 
     def complete(self) -> None:
-        """What is left to do, once; raises how it has failed, each time."""
+        """Does the remaining work, once; raises its error each time."""
         with self._lock:
             finish, self._finish = self._finish, None
             if finish is not None:
@@ -144,11 +144,11 @@ class Flight:
             handle.add_done_callback(ended)
 
 
-# Whether this thread runs what hangs on a future of ours. It is the one that tells of all ends.
+# Whether this thread runs the callbacks of one of our futures: the same thread reports every end.
 _telling = threading.local()
 
 
-# Whether this thread asks a handle of PyTorch's which of ours is behind it.
+# Whether this thread looks for our handle behind one of PyTorch's.
 _asking = threading.local()
 
 
@@ -168,14 +168,14 @@ def behind(holder: TorchWork) -> Work | None:
     except _Found as found:
         return found.work
     except RuntimeError:
-        # Another backend's, which has no future.
+        # The handle is another backend's, and has no future.
         pass
     finally:
         _asking.now = False
     return None
 
 
-# PyTorch 1.13 keeps the part of a Work that is C++ and not the one that is Python's: these are under way, or were not long ago.
+# PyTorch 1.13 keeps only the C++ part of a Work, not the Python part: these are in progress, or were recently.
 _KEEPS = hasattr(dist.distributed_c10d, "BackendConfig")
 _recent: deque[Work] = deque()
 _RECENT = 16
@@ -213,7 +213,7 @@ class Work(TorchWork):
             return False
         if self.flight.error() is None:
             with contextlib.suppress(Exception):
-                # `error` has it from now on.
+                # `error` has the exception from now on.
                 self.flight.complete()
         return True
 
@@ -228,7 +228,7 @@ class Work(TorchWork):
         return self.flight.outputs
 
     def source_rank(self) -> int:
-        """Who has sent what a receive has got."""
+        """The sender of a received message."""
         self.wait()
         return int(self.flight.handles[0].wait(0).source)
 
@@ -241,7 +241,7 @@ class Work(TorchWork):
             raise _Found(self)
         if self._future is None:
             flight = self.flight
-            # A future that gives tensors of GPUs is told of which; `then` passes that on.
+            # A future that gives GPU tensors must know their devices; `then` passes them on.
             devices = sorted({str(tensor.device) for tensor in flight.outputs if tensor.is_cuda})
             ended: Future[None] = Future(devices=devices)
 
@@ -252,7 +252,7 @@ class Work(TorchWork):
                 flight.complete()
                 return flight.outputs
 
-            # An error of a callback is one for C++, too; what set_exception stores is a value there.
+            # An error raised by a callback is an error for C++ too; the one of set_exception is only a value there.
             self._future = ended.then(outcome)
 
             def tell() -> None:
@@ -263,7 +263,7 @@ class Work(TorchWork):
                     _telling.now = before
 
             if getattr(_telling, "now", False):
-                # Hooks such as PowerSGD's wait for a future within another one's: nobody else would tell of the end meanwhile.
+                # Hooks such as PowerSGD's wait for a future in another one's callback: no other thread would report the end.
                 try:
                     flight.wait(self._limit)
                 except errors.Timeout:

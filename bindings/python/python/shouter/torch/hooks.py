@@ -22,14 +22,14 @@ class Bf16:
     def __init__(self, process_group=None, error_feedback=False):
         self.process_group = process_group
         self.error_feedback = error_feedback
-        # By bucket, as the parameters in it: what rounding has taken. By parameter: the view of it in there.
+        # By bucket, in the layout of its parameters: the rounding errors. By parameter: its view of them.
         self._taken = {}
         self._of_parameter = {}
 
     def _taken_from(self, bucket):
-        """What rounding has taken from this bucket's gradients, in the bucket's layout.
+        """The rounding errors of this bucket's gradients, in the bucket's layout.
 
-        DistributedDataParallel puts parameters into other buckets after the first step: what was kept moves along.
+        DistributedDataParallel puts parameters into other buckets after the first step: the kept errors move along.
         """
         parameters, buffer = bucket.parameters(), bucket.buffer()
         key = tuple(id(parameter) for parameter in parameters)

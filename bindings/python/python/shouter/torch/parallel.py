@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .. import _core
 from ._groups import core_of
 
-# Less is no bucket that is worth it.
+# The size of the smallest tensor that is taken for a bucket, in bytes.
 _SMALLEST = 4096
 
 
@@ -27,7 +27,7 @@ class DistributedDataParallel(_DistributedDataParallel):
             super().__init__(module, *args, **options)
 
     def __getstate__(self) -> dict[str, Any]:
-        # As PyTorch's, without what belongs to this process's group.
+        # As in PyTorch, without the parts of this process's group.
         return super().__getstate__() | {"_shared": None}
 
     def _pre_forward(self, *inputs: Any, **options: Any) -> Any:

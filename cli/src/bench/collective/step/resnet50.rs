@@ -3,7 +3,7 @@
 //! From He et al., "Deep Residual Learning for Image Recognition" (table 1), with the stride in the 3x3 convolution as torchvision has it
 //! (`torchvision/models/resnet.py`), for images of 224 x 224.
 
-/// What is computed at once, and its tensors.
+/// A unit of computation and its tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Layer {
     /// Names and elements, in the order of the model.
@@ -47,7 +47,7 @@ pub(super) fn layers() -> Vec<Layer> {
     all
 }
 
-/// A convolution with so many channels in and out, whose output is `size` x `size`, and its normalisation.
+/// A convolution from `from` to `to` channels with an output of `size` x `size`, and its normalisation.
 fn convolution(name: &str, norm: &str, kernel: u64, (from, to): (u64, u64), size: u64) -> Layer {
     let weights = kernel * kernel * from * to;
     let tensors = vec![
