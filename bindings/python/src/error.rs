@@ -51,9 +51,8 @@ pub(crate) fn argument(py: Python<'_>, why: impl Into<String>) -> PyErr {
 
 /// The exception for a wait that reached its time-out.
 pub(crate) fn timeout(py: Python<'_>, seconds: f64) -> PyErr {
-    let text = format!(
-        "the operation has not completed within {seconds:.3} s; it is still under way: wait again"
-    );
+    let text =
+        format!("the operation has not completed within {seconds:.3} s; it is still under way: wait again");
     let raise = || {
         let fields = PyDict::new(py);
         fields.set_item("after", seconds)?;
