@@ -28,7 +28,13 @@
 //! The offset of a fragment is index times granule (2^48 bytes and more can be addressed). So each fragment gives
 //! the position of its neighbours, and the receiver can keep a bit per fragment in any order of arrival.
 
-use crate::dtype::{DType, DTypeError, NoReduction, ReduceOp, ReduceOpError};
+mod kind;
+mod shape;
+
+pub use self::kind::MessageKind;
+pub use self::shape::{Collective, Shape};
+
+use crate::dtype::{DTypeError, NoReduction, ReduceOpError};
 use crate::grid::Rank;
 use core::fmt;
 use thiserror::Error;
@@ -50,81 +56,6 @@ pub const MAX_COUNT: u64 = (1 << 48) - 1;
 
 const VERSION: u8 = 0x53;
 const ADHOC: u16 = 0x8000;
-
-// Where the parts of a shape lie in its code.
-const DTYPE_AT: u32 = 4;
-const COLLECTIVE_AT: u32 = 9;
-const CODE_BITS: u32 = 15;
-const _: () = assert!(
-    ReduceOp::ALL.len() <= 1 << DTYPE_AT
-        && DType::ALL.len() <= 1 << (COLLECTIVE_AT - DTYPE_AT)
-        && Collective::ALL.len() < 1 << (CODE_BITS - COLLECTIVE_AT)
-);
-
-/// The type of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum MessageKind {
-    /// A fragment of a message.
-    Data = 1,
-    /// The receiver is ready for `len` messages from `round` on. With a `len` of 0 it only asks whether its peer runs the same.
-    Credit = 2,
-    /// The group ends; `round` is the culprit's rank, `len` the cause.
-    Abort = 3,
-    /// Ranks disagree about operation `seq`; `len` ranks of the sender's node have this view of it, `round` is the lowest of them, and
-    /// a `granule` says that the node has another view, too.
-    Vote = 4,
-    /// The sender has consumed all messages of small operations before a position: `round` is its high half, `len` its low one.
-    Floor = 5,
-    /// A fragment of a message that a rank sends another one of itself.
-    Message = 6,
-    /// The sender has such a message, and sends it when it is asked to.
-    Ready = 7,
-    /// The receiver of the message waits for its fragments.
-    Clear = 8,
-    /// Receives have taken `len` messages that came unasked, from this one on.
-    Taken = 9,
-    /// A receive does not take the message: `round` is the reason.
-    Refused = 10,
-    /// The sender gives the message up.
-    Withdrawn = 11,
-    /// The payload is another message, header and payload, on its way to rank `round`, which is on the receiver's node.
-    Relay = 14,
-    /// The sender has taken `len` bytes (modulo 2^32) of relayed messages from the receiver to rank `round`.
-    Relayed = 15,
-    /// The sender has made a group of some ranks, and has given it the number `round`; a `granule` says that it has left the group, after
-    /// as many operations as `round` (the high half) and `len` say. [`MatchKey::MAKING`] is its group; its `seq` and `identity` say which
-    /// group it makes.
-    Member = 16,
-    /// The sender asks for something to be done in a window of the receiver's: `round` says what, the identity where.
-    Access = 17,
-    /// A fragment of what an access has asked for.
-    Answer = 18,
-    /// The sender does not do what an access asks for: `round` is the reason.
-    Denied = 19,
-    /// The sender has served the receiver's accesses before this one, and has denied `round` of them.
-    Applied = 20,
-}
-
-impl MessageKind {
-    /// Whether it belongs to the messages that ranks send and receive of themselves, outside any collective.
-    #[inline]
-    pub fn is_p2p(self) -> bool {
-        (Self::Message as u8..=Self::Withdrawn as u8).contains(&(self as u8))
-    }
-
-    /// Whether it belongs to the accesses that ranks make to each other's windows.
-    #[inline]
-    pub fn is_window(self) -> bool {
-        (Self::Access as u8..=Self::Applied as u8).contains(&(self as u8))
-    }
-
-    /// Whether it may carry a payload.
-    #[inline]
-    fn carries_payload(self) -> bool {
-        matches!(self, Self::Data | Self::Message | Self::Access | Self::Answer)
-    }
-}
 
 /// Which operation of which group. The trainer's step number is an annotation and not part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -179,197 +110,6 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Which collective an operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Collective {
-    /// Every rank ends with the reduction over all.
-    AllReduce = 1,
-    /// Every rank ends with the root's elements.
-    Broadcast = 2,
-    /// No rank continues before every rank has entered.
-    Barrier = 3,
-    /// The root ends with the reduction over all.
-    Reduce = 4,
-    /// Every rank ends with every rank's block, in rank order.
-    AllGather = 5,
-    /// Every rank gives a block for each rank and ends with the reduction of those for it.
-    ReduceScatter = 6,
-    /// The root ends with every rank's block, in rank order.
-    Gather = 7,
-    /// Every rank ends with its block of the root's.
-    Scatter = 8,
-    /// Every rank gives a block to each rank and ends with one from each, in rank order.
-    AllToAll = 9,
-    /// As [`AllGather`](Self::AllGather), with a count for each rank.
-    AllGatherV = 10,
-    /// As [`Gather`](Self::Gather), with a count for each rank.
-    GatherV = 11,
-    /// As [`Scatter`](Self::Scatter), with a count for each rank.
-    ScatterV = 12,
-    /// As [`ReduceScatter`](Self::ReduceScatter), with a count for each rank.
-    ReduceScatterV = 13,
-    /// As [`AllToAll`](Self::AllToAll), with a count for each pair of ranks.
-    AllToAllV = 14,
-    /// Every rank ends with the reduction over the ranks up to itself.
-    Scan = 15,
-    /// Every rank but the first ends with the reduction over the ranks before it.
-    ExScan = 16,
-}
-
-impl Collective {
-    /// Every collective; its number on the wire is its discriminant.
-    pub const ALL: [Self; 16] = [
-        Self::AllReduce,
-        Self::Broadcast,
-        Self::Barrier,
-        Self::Reduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllToAll,
-        Self::AllGatherV,
-        Self::GatherV,
-        Self::ScatterV,
-        Self::ReduceScatterV,
-        Self::AllToAllV,
-        Self::Scan,
-        Self::ExScan,
-    ];
-
-    /// The same with equal blocks, where blocks may differ; else this one.
-    pub fn base(self) -> Self {
-        match self {
-            Self::AllGatherV => Self::AllGather,
-            Self::GatherV => Self::Gather,
-            Self::ScatterV => Self::Scatter,
-            Self::ReduceScatterV => Self::ReduceScatter,
-            Self::AllToAllV => Self::AllToAll,
-            equal => equal,
-        }
-    }
-
-    /// Whether blocks may differ: there is a count for each rank, or each pair of ranks ([`Counts`](crate::counts::Counts)).
-    pub fn has_counts(self) -> bool {
-        self.base() != self
-    }
-
-    /// Whether every rank ends with a reduction over the ranks before it.
-    pub fn is_scan(self) -> bool {
-        matches!(self, Self::Scan | Self::ExScan)
-    }
-
-    /// Whether there is a block for each rank: a shape's count is that of one rank's, unless they may differ.
-    pub fn is_blocked(self) -> bool {
-        use Collective::*;
-        matches!(self.base(), AllGather | ReduceScatter | Gather | Scatter | AllToAll)
-    }
-
-    /// Whether elements are reduced.
-    pub fn reduces(self) -> bool {
-        matches!(
-            self.base(),
-            Self::AllReduce | Self::Reduce | Self::ReduceScatter | Self::Scan | Self::ExScan
-        )
-    }
-
-    /// Whether one rank has another part than the others.
-    pub fn has_root(self) -> bool {
-        matches!(self.base(), Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
-    }
-
-    /// The name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all-reduce",
-            Self::Broadcast => "broadcast",
-            Self::Barrier => "barrier",
-            Self::Reduce => "reduce",
-            Self::AllGather => "all-gather",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllToAll => "all-to-all",
-            Self::AllGatherV => "all-gather-v",
-            Self::GatherV => "gather-v",
-            Self::ScatterV => "scatter-v",
-            Self::ReduceScatterV => "reduce-scatter-v",
-            Self::AllToAllV => "all-to-all-v",
-            Self::Scan => "scan",
-            Self::ExScan => "exscan",
-        }
-    }
-
-    /// The collective of this number.
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|collective| *collective as u8 == code)
-    }
-}
-
-impl fmt::Display for Collective {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// What all ranks must agree on before they exchange a byte.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape {
-    /// The collective.
-    pub collective: Collective,
-    /// The elements' type.
-    pub dtype: DType,
-    /// The reduction (`Sum` where there is none).
-    pub op: ReduceOp,
-    /// Elements: of the tensor, or of one rank's block ([`Collective::is_blocked`]); where blocks may differ, the most that a rank
-    /// gives or takes ([`Counts::largest`](crate::counts::Counts::largest)).
-    pub count: u64,
-}
-
-impl Shape {
-    /// All but the count, in 15 bits.
-    #[inline]
-    pub fn code(&self) -> u16 {
-        (self.collective as u16) << COLLECTIVE_AT
-            | u16::from(u8::from(self.dtype)) << DTYPE_AT
-            | u16::from(u8::from(self.op))
-    }
-
-    /// The shape of this [`code`](Self::code), whose top bit is not looked at. A reduction that the type does not have is refused.
-    #[inline]
-    pub fn from_code(code: u16, count: u64) -> Result<Self, HeaderError> {
-        let field = |from: u32, to: u32| (code >> from & ((1 << (to - from)) - 1)) as u8;
-        let number = field(COLLECTIVE_AT, CODE_BITS);
-        let collective = Collective::from_code(number).ok_or(HeaderError::Collective(number))?;
-        let dtype = DType::try_from(field(DTYPE_AT, COLLECTIVE_AT))?;
-        let op = ReduceOp::try_from(field(0, DTYPE_AT))?;
-        if collective.reduces() {
-            op.check(dtype)?;
-        }
-        Ok(Self { collective, dtype, op, count })
-    }
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { collective, dtype, op, count } = self;
-        f.write_str(collective.name())?;
-        if collective.reduces() {
-            write!(f, " {op}")?;
-        }
-        match collective.base() {
-            Collective::AllToAll if collective.has_counts() => {
-                write!(f, " of up to {count} x {dtype} a rank")
-            }
-            base if base.is_blocked() && !collective.has_counts() => {
-                write!(f, " of blocks of {count} x {dtype}")
-            }
-            _ => write!(f, " of {count} x {dtype}"),
-        }
-    }
-}
-
 /// One rank's view of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
@@ -404,10 +144,10 @@ impl fmt::Display for View {
     }
 }
 
-/// Everything that a message says about itself.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the message is for.
+    /// The kind of the message.
     pub kind: MessageKind,
     /// The sender.
     pub src: Rank,
@@ -428,7 +168,7 @@ pub struct Header {
     pub len: u32,
 }
 
-/// Why bytes are no header.
+/// The reason why bytes are no header.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HeaderError {
     /// Fewer bytes than a header has.
@@ -463,7 +203,7 @@ pub enum HeaderError {
 }
 
 impl Header {
-    /// What the sender runs.
+    /// The operation as the sender sees it.
     #[inline]
     pub fn view(&self) -> View {
         View { identity: self.identity, shape: self.shape }
@@ -509,27 +249,7 @@ impl Header {
         if bytes[0] != VERSION {
             return Err(HeaderError::Version(bytes[0]));
         }
-        let kind = match bytes[1] {
-            1 => MessageKind::Data,
-            2 => MessageKind::Credit,
-            3 => MessageKind::Abort,
-            4 => MessageKind::Vote,
-            5 => MessageKind::Floor,
-            6 => MessageKind::Message,
-            7 => MessageKind::Ready,
-            8 => MessageKind::Clear,
-            9 => MessageKind::Taken,
-            10 => MessageKind::Refused,
-            11 => MessageKind::Withdrawn,
-            14 => MessageKind::Relay,
-            15 => MessageKind::Relayed,
-            16 => MessageKind::Member,
-            17 => MessageKind::Access,
-            18 => MessageKind::Answer,
-            19 => MessageKind::Denied,
-            20 => MessageKind::Applied,
-            other => return Err(HeaderError::Kind(other)),
-        };
+        let kind = MessageKind::from_code(bytes[1]).ok_or(HeaderError::Kind(bytes[1]))?;
         let code = u16::from_le_bytes([bytes[2], bytes[3]]);
         let identity = if code & ADHOC != 0 {
             let root = Rank(u32_at(24));

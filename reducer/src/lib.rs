@@ -44,6 +44,8 @@ pub mod p2p;
 pub mod plan;
 pub mod recorder;
 pub mod schedule;
+#[cfg(test)]
+mod simulation;
 pub mod solo;
 pub mod table;
 pub mod transport;

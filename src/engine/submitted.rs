@@ -4,7 +4,7 @@
 //! the executor has room. Each has a [`Report`], which hears exactly once how it has ended, whatever becomes of the engine. Each group has
 //! a queue of its own, so that one that waits for room holds up no other; those of some ranks get theirs when it is first needed.
 //!
-//! What comes out of the queue is fused here ([`Turn`]): tensors of a bucket are held until all were pushed, or the turn ends, which is
+//! What comes out of the queue is fused here ([`FusionQueue`]): tensors of a bucket are held until all were pushed, or the turn ends, which is
 //! an entry of the queue, too. So what is fused follows from the order of the queue alone.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use crossbeam::queue::ArrayQueue;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{OpError, Request, StartError};
-use shouter_reducer::fusion::{Ends, Member, Ready, Turn};
+use shouter_reducer::fusion::{Ends, FusionQueue, Member, Ready};
 use shouter_reducer::p2p::{PostError, TransferError};
 
 use super::{Engine, Open, executor_time};
@@ -230,7 +230,7 @@ impl Submissions {
 #[derive(Default)]
 pub(super) struct Submitted {
     queue: Option<Arc<Submissions>>,
-    turn: Turn<Due>,
+    turn: FusionQueue<Due>,
     /// Small operations before what was last taken from the queue.
     small_before: u64,
     head: Option<Submission>,
@@ -274,7 +274,7 @@ impl Submitted {
     /// The group has ended: what is started now fails.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
-        self.turned(Turn::close);
+        self.turned(FusionQueue::close);
         if let Some(queue) = &self.queue {
             queue.close();
         }
@@ -283,7 +283,7 @@ impl Submitted {
     /// This rank leaves in good order: what is held, or comes later, is reported as gone, for its memory is the caller's again.
     pub(super) fn leave(&mut self) {
         (self.has_left, self.is_closed) = (true, true);
-        self.turn = Turn::default();
+        self.turn = FusionQueue::default();
         self.unready = None;
         if let Some(queue) = &self.queue {
             queue.close();
@@ -330,10 +330,10 @@ impl Submitted {
                 Handed::Operation { request, due, member: Some(member) } => {
                     self.turned(|turn| turn.push(&member, request, due));
                 }
-                Handed::EndOfTurn(None) => self.turned(Turn::end),
+                Handed::EndOfTurn(None) => self.turned(FusionQueue::flush),
                 Handed::EndOfTurn(Some(of)) => self.turned(|turn| {
-                    if turn.dues().any(|due| due.is_of(&of)) {
-                        turn.end();
+                    if turn.reports().any(|due| due.is_of(&of)) {
+                        turn.flush();
                     }
                 }),
             }
@@ -342,7 +342,7 @@ impl Submitted {
     }
 
     /// Changes what is held, and counts what goes.
-    fn turned(&mut self, change: impl FnOnce(&mut Turn<Due>)) {
+    fn turned(&mut self, change: impl FnOnce(&mut FusionQueue<Due>)) {
         let before = self.turn.ready();
         change(&mut self.turn);
         if let Some(queue) = &self.queue {
@@ -402,7 +402,7 @@ impl Submitted {
         match ends {
             Ends::One(due) => due.report(result),
             Ends::All(flight) => {
-                self.turn.land(flight, result.is_ok(), |due| due.report(result.clone()));
+                self.turn.complete(flight, result.is_ok(), |due| due.report(result.clone()));
             }
         }
     }

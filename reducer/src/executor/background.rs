@@ -27,7 +27,7 @@ impl Background {
 
     /// Whether an accelerator has to be polled.
     #[inline]
-    pub(super) fn asks(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         self.ready_event.is_some() || !self.started.is_empty()
     }
 
@@ -158,7 +158,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 StepOutcome::Posted
             }
             Err(error) => {
-                self.broken = Some(error);
+                self.accelerator_failed(error);
                 StepOutcome::NotYet
             }
         }

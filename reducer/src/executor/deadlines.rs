@@ -72,7 +72,7 @@ impl Executor {
         let seq = op.seq();
         let (grid, rank) = (self.config.grid, self.config.rank);
         let missing = missing(op, grid, rank, node);
-        if missing.is_empty() && op.background.asks() {
+        if missing.is_empty() && op.background.is_pending() {
             // No other rank is nearer to the cause, and the ranks that wait for this one must learn of it in time.
             let what = "a copy has not ended before the deadline; a kernel that it waits for has not ended, or the GPU hangs";
             self.accelerator_failed(seq, AcceleratorError(what.into()));
@@ -87,7 +87,7 @@ impl Executor {
         let absent: Vec<Rank> =
             missing.iter().copied().filter(|other| started(other) == Some(false)).collect();
         let known = node.is_some_and(|node| node.has_started(grid.local_of(rank), seq).is_some());
-        if absent.is_empty() && known && self.ring.edit(seq, |op| op.put_off(now)) {
+        if absent.is_empty() && known && self.ring.edit(seq, |op| op.extend_deadline(now)) {
             return true;
         }
         let missing = if absent.is_empty() { missing } else { absent };

@@ -89,7 +89,7 @@ impl Tally {
     }
 
     /// A view that a rank of a node was seen to have; counts until the node votes.
-    fn saw(&mut self, node: u32, view: View, rank: Rank) {
+    fn add_view(&mut self, node: u32, view: View, rank: Rank) {
         self.nodes.entry(node).or_insert_with(|| (vec![Vote { view, rank, ranks: 1 }], false));
     }
 
@@ -237,7 +237,7 @@ impl Executor {
         self.diverge(seq, header.src);
         let view = header.view();
         if let Some(tally) = self.agreement.tally_of(seq) {
-            tally.saw(self.config.grid.node_of(header.src), view, header.src);
+            tally.add_view(self.config.grid.node_of(header.src), view, header.src);
         }
     }
 

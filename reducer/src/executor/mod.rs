@@ -173,7 +173,7 @@ impl Executor {
                 self.ring.iter().filter(waits).min_by_key(|op| op.seq())
             }
         };
-        op.map(Op::called)
+        op.map(Op::name_and_step)
     }
 
     /// Gives the memory of all slots up for good: after an error, where an accelerator may still refer to it.
@@ -311,7 +311,7 @@ impl Executor {
 
     /// Whether an operation waits for an accelerator: then a poll is worth it although no event comes.
     pub fn waits_for_accelerator(&self) -> bool {
-        self.ring.all_due().any(|op| op.background.asks())
+        self.ring.all_due().any(|op| op.background.is_pending())
     }
 
     /// The counters since the start.

@@ -45,7 +45,7 @@ struct OpDeadline {
 #[derive(Debug)]
 pub(super) struct Op {
     state: OpState,
-    /// What every message of the operation has in common.
+    /// The fields that all messages of the operation have in common.
     template: Header,
     schedule: Option<Arc<Schedule>>,
     /// Its steps are not chosen yet: `schedule` is what it would run with tensors that are not shared.
@@ -54,15 +54,15 @@ pub(super) struct Op {
     deadline: OpDeadline,
     name: Option<Arc<str>>,
     /// The trainer's step.
-    annotation: u64,
+    trainer_step: u64,
     pub(super) buffers: OperationBuffers,
     pub(super) steps: Steps,
     pub(super) sends: Sends,
     pub(super) background: Background,
     pub(super) early: Early,
     pub(super) marks: Marks,
-    /// It may have become due since that was asked.
-    stirred: bool,
+    /// It may have become due since the last look.
+    may_be_due: bool,
 }
 
 impl Op {
@@ -87,14 +87,14 @@ impl Op {
             priority: 0,
             deadline: OpDeadline { deadline: Duration::MAX, grace: None },
             name: None,
-            annotation: 0,
+            trainer_step: 0,
             buffers: OperationBuffers::new(),
             steps: Steps::default(),
             sends: Sends::default(),
             background: Background::default(),
             early: Early::default(),
             marks: Marks::default(),
-            stirred: false,
+            may_be_due: false,
         }
     }
 
@@ -129,7 +129,7 @@ impl Op {
         self.undecided = true;
         self.priority = priority;
         self.deadline = OpDeadline { deadline, grace: Some(deadlines::grace(deadline.saturating_sub(now))) };
-        (self.name, self.annotation) = (Some(name), step);
+        (self.name, self.trainer_step) = (Some(name), step);
         self.buffers.start((data, input, given), device.is_some_and(|device| device.export.is_some()), slots);
         self.steps = steps;
         self.steps.start();
@@ -137,7 +137,7 @@ impl Op {
         self.background.start(device.and_then(|device| device.ready_event));
         self.early.start();
         self.marks.start(pushed);
-        self.stirred = self.background.asks();
+        self.may_be_due = self.background.is_pending();
     }
 
     /// Sets all counters to the schedule's, and asks for the messages that can be received at once. The lanes that the
@@ -163,8 +163,8 @@ impl Op {
             } else if pending == 0 {
                 self.make_ready(&schedule, index, credit, control);
             } else if credit && schedule.behind_sends[index as usize] {
-                // What overwrites a range that was sent from cannot come before the peers have used what was sent, and
-                // then its release is as good as here: granting now saves a message's time.
+                // A message that overwrites a range that was sent from cannot come before the peers have used what was sent. The
+                // release of that range is as good as here then: a grant now saves a message's time.
                 self.grant(step, control);
             }
         }
@@ -193,33 +193,33 @@ impl Op {
         self.state == OpState::Running && self.seq() == seq
     }
 
-    /// Whether it may have become [due](Self::is_due) since the last question: all that makes it so says it.
+    /// Whether it may have become [due](Self::is_due) since the last call: every change that can make it due sets this.
     #[inline]
-    pub(super) fn take_stirred(&mut self) -> bool {
-        core::mem::take(&mut self.stirred)
+    pub(super) fn take_may_be_due(&mut self) -> bool {
+        core::mem::take(&mut self.may_be_due)
     }
 
-    /// What a step has waited for has come.
+    /// A step can run: the flags that it waits for are set.
     #[inline]
     pub(super) fn wake(&mut self, step: u32) {
         self.steps.make_ready(step);
-        self.stirred = true;
+        self.may_be_due = true;
     }
 
     /// Whether a poll can do something for it.
     #[inline]
     pub(super) fn is_due(&self) -> bool {
         self.state == OpState::Running
-            && (self.steps.are_ready() || self.background.asks() || self.early.is_due())
+            && (self.steps.are_ready() || self.background.is_pending() || self.early.is_due())
     }
 
-    /// What every message of the operation has in common.
+    /// The fields that all messages of the operation have in common.
     #[inline]
     pub(super) fn template(&self) -> &Header {
         &self.template
     }
 
-    /// What this rank runs.
+    /// The operation as this rank sees it.
     pub(super) fn view(&self) -> View {
         self.template.view()
     }
@@ -257,7 +257,7 @@ impl Op {
     }
 
     /// Gives it more time from now on, once; whether that was the first time.
-    pub(super) fn put_off(&mut self, now: Duration) -> bool {
+    pub(super) fn extend_deadline(&mut self, now: Duration) -> bool {
         let Some(grace) = self.deadline.grace.take() else { return false };
         self.deadline.deadline = now.saturating_add(grace);
         true
@@ -312,7 +312,7 @@ impl Op {
                 let credit = self.sends.wait_for_credit() && !schedule.behind_sends[next as usize];
                 if self.make_ready(schedule, next, credit, control) {
                     self.early.look_again();
-                    self.stirred = true;
+                    self.may_be_due = true;
                 }
             } else if pending == 1 && self.steps.of(next).is_some_and(|step| !step.credited) {
                 self.waits_for_credit(next, &schedule.steps[next as usize], control);
@@ -348,7 +348,7 @@ impl Op {
         let step = &schedule.steps[index as usize];
         let (Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }) = step.action else {
             self.steps.make_ready(index);
-            self.stirred = true;
+            self.may_be_due = true;
             return false;
         };
         let ask = match self.sends.wait_for_credit() {
@@ -380,7 +380,7 @@ impl Op {
     /// A send's credit has come.
     pub(super) fn credited(&mut self, schedule: &Schedule, step: u32, control: &mut Control) {
         if self.steps.credit(step) == Some(true) {
-            self.stirred = true;
+            self.may_be_due = true;
             self.ends(schedule, step, Phase::Credit, control);
         }
     }
@@ -445,13 +445,13 @@ impl Op {
     }
 
     /// Its tensor's name, and the trainer's step.
-    pub(super) fn called(&self) -> (Arc<str>, u64) {
-        (self.name.clone().unwrap_or_else(|| Arc::from("")), self.annotation)
+    pub(super) fn name_and_step(&self) -> (Arc<str>, u64) {
+        (self.name.clone().unwrap_or_else(|| Arc::from("")), self.trainer_step)
     }
 
     /// The operation's description, for errors.
     pub(super) fn subject(&self) -> Box<OpSubject> {
-        let (name, step) = self.called();
+        let (name, step) = self.name_and_step();
         let View { identity, shape } = self.view();
         Box::new(OpSubject { seq: self.seq(), shape, identity, name, step })
     }

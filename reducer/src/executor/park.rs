@@ -47,30 +47,30 @@ impl Parked {
 pub(super) struct Early {
     parked: Vec<Parked>,
     /// A receiving step became ready that may have parked messages.
-    again: bool,
+    is_due: bool,
 }
 
 impl Early {
     /// An operation starts; its messages may be here.
     pub(super) fn start(&mut self) {
-        self.again = false;
+        self.is_due = false;
     }
 
     /// A receiving step became ready: what is here may be for it.
     #[inline]
     pub(super) fn look_again(&mut self) {
-        self.again = !self.parked.is_empty();
+        self.is_due = !self.parked.is_empty();
     }
 
-    /// Whether a message may have become acceptable since the last [`is_seen_to`](Self::is_seen_to).
+    /// Whether a message may have become acceptable since the last [`looked_at`](Self::looked_at).
     #[inline]
     pub(super) fn is_due(&self) -> bool {
-        self.again
+        self.is_due
     }
 
     /// All messages are looked at now.
-    pub(super) fn is_seen_to(&mut self) {
-        self.again = false;
+    pub(super) fn looked_at(&mut self) {
+        self.is_due = false;
     }
 
     /// Whether there is none.

@@ -203,7 +203,7 @@ impl Executor {
 
     /// Delivers again the parked messages that an operation's start, or a ready step, may have made acceptable.
     pub(super) fn replay(&mut self, seq: u64) {
-        self.ring.edit(seq, |op| op.early.is_seen_to());
+        self.ring.edit(seq, |op| op.early.looked_at());
         let mut index = 0;
         while let Some(of) = self.ring.op(seq).early.seq_at(index) {
             if !self.ring.op(seq).runs(of) {

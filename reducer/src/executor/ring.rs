@@ -80,7 +80,7 @@ impl Ring {
         self.op(self.next_seq).state() == OpState::Vacant
     }
 
-    /// What is at the place of an operation: that one, or another of the same place.
+    /// The operation at the place of this one: it, or another of the same place.
     #[inline]
     pub(super) fn op(&self, seq: u64) -> &Op {
         &self.places[self.place(seq)].op
@@ -97,13 +97,13 @@ impl Ring {
         let at = self.place(seq);
         let place = &mut self.places[at];
         let result = act(&mut place.op);
-        if place.op.take_stirred() {
+        if place.op.take_may_be_due() {
             self.list(at);
         }
         result
     }
 
-    /// What is there is in the list, if it is due.
+    /// Lists the operation of a place, if it is due.
     fn list(&mut self, at: usize) {
         let place = &mut self.places[at];
         if !place.listed && place.op.is_due() {

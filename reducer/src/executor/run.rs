@@ -1,7 +1,7 @@
 //! The polled side: runs ready steps, posts fragments, checks flags.
 
 use super::agreement::{Agreement, NodeAgreement};
-use super::api::{AbortReason, Progress};
+use super::api::{AbortReason, ExecutorConfig, Progress};
 use super::control::Control;
 use super::op::{Op, OpState};
 use super::queues::Queues;
@@ -9,9 +9,8 @@ use super::scratch::Scratch;
 use super::trace::Phase;
 use super::waits::{Awaited, LaneWait, LaneWaits, Locals};
 use super::{Counters, Executor};
-use crate::grid::{Grid, Rank};
+use crate::grid::Rank;
 use crate::header::Header;
-use crate::kernel::Kernels;
 use crate::memory::{self, MemoryKind};
 use crate::recorder::{Record, RecordKind};
 use crate::schedule::{Action, Buffer, BufferOffset, Schedule};
@@ -36,28 +35,32 @@ pub(super) enum StepOutcome {
     Broken,
 }
 
-/// What running steps needs besides the operation.
+/// The reason why no more steps run in this poll.
+enum Stop {
+    /// A step cannot be what the schedule says.
+    Broken,
+    /// Ranks of the node run different operations as this one.
+    Diverged(u64),
+    /// The accelerator failed.
+    Accelerator(AcceleratorError),
+}
+
+/// All that steps need to run, besides the operation.
 pub(super) struct Context<'a, 'b, T, N> {
     transport: &'a mut T,
     pub(super) accelerator: &'a mut Option<&'b mut dyn Accelerator>,
     node: Option<&'a N>,
-    kernels: Kernels,
-    grid: Grid,
+    config: &'a ExecutorConfig,
     locals: Locals,
-    rank: Rank,
     pub(super) scratch: &'a mut Scratch,
     pub(super) control: &'a mut Control,
     counters: &'a mut Counters,
     queues: &'a mut Queues,
     waits: &'a mut LaneWaits,
+    agreement: &'a mut Agreement,
     /// Bytes that may still be moved.
     budget: usize,
-    failed: Option<(Rank, AbortReason)>,
-    agreement: &'a mut Agreement,
-    /// Ranks of the node run different operations as this one.
-    diverged: Option<u64>,
-    /// The accelerator failed.
-    pub(super) broken: Option<AcceleratorError>,
+    stop: Option<Stop>,
 }
 
 impl Executor {
@@ -92,7 +95,7 @@ impl Executor {
                 self.replay(seq);
                 worked = true;
             }
-            if self.ring.op(seq).background.asks() {
+            if self.ring.op(seq).background.is_pending() {
                 match self.ask(seq, &mut accelerator) {
                     Ok(Some(came)) => worked |= came,
                     Ok(None) => continue,
@@ -106,34 +109,30 @@ impl Executor {
                 accelerator: &mut accelerator,
                 transport: &mut *transport,
                 node,
-                kernels: self.config.kernels,
-                grid: self.config.grid,
+                config: &self.config,
                 locals: self.locals,
-                rank: self.config.rank,
                 scratch: &mut self.scratch,
                 control: &mut self.control,
                 counters: &mut self.counters,
                 queues: &mut self.queues,
                 waits: &mut self.waits,
-                budget,
-                failed: None,
                 agreement: &mut self.agreement,
-                diverged: None,
-                broken: None,
+                budget,
+                stop: None,
             };
             let (ran, is_done) = self.ring.edit(seq, |op| (context.run(op), op.steps.are_done()));
             worked |= ran;
             budget = context.budget;
-            if let Some(error) = context.broken {
-                self.accelerator_failed(seq, error);
-                break;
-            }
-            if let Some((culprit, why)) = context.failed {
-                self.abort(culprit, why);
-                break;
-            }
-            if let (Some(seq), Some(node)) = (context.diverged, node) {
-                self.found_on_node(node, seq);
+            if let Some(stop) = context.stop {
+                match stop {
+                    Stop::Broken => self.abort(self.config.rank, AbortReason::Protocol),
+                    Stop::Diverged(seq) => {
+                        if let Some(node) = node {
+                            self.found_on_node(node, seq);
+                        }
+                    }
+                    Stop::Accelerator(error) => self.accelerator_failed(seq, error),
+                }
                 break;
             }
             if is_done {
@@ -200,7 +199,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             }
             StepOutcome::Partly => return true,
             StepOutcome::Broken => {
-                self.failed.get_or_insert((self.rank, AbortReason::Protocol));
+                self.stop = Some(Stop::Broken);
                 return true;
             }
             StepOutcome::Done | StepOutcome::Posted => {}
@@ -243,7 +242,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             }
             Action::Fold { first, destinations, sources, len, finish } => {
                 let places = schedule.fold_places(first, destinations, sources);
-                let divide_by = finish.then_some(self.grid.ranks());
+                let divide_by = finish.then_some(self.config.grid.ranks());
                 if places.0.iter().chain(places.1).any(|place| op.buffers.is_device(*place)) {
                     return self.fold_in_background(op, (step, chunk), places, len, divide_by);
                 }
@@ -253,7 +252,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 let kind = (op.dtype(), op.reduction());
                 let begin = self.control.now();
                 let folded = memory::fold(
-                    self.kernels,
+                    self.config.kernels,
                     kind,
                     into,
                     sources,
@@ -264,14 +263,19 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
                 op.ends(schedule, step, Phase::Fold, self.control);
                 done(folded)
             }
-            Action::Finish { at, len } if op.buffers.is_device(at) => {
-                self.fold_in_background(op, (step, chunk), (&[at], &[at]), len, Some(self.grid.ranks()))
-            }
+            Action::Finish { at, len } if op.buffers.is_device(at) => self.fold_in_background(
+                op,
+                (step, chunk),
+                (&[at], &[at]),
+                len,
+                Some(self.config.grid.ranks()),
+            ),
             Action::Finish { at, len } => {
                 self.budget = self.budget.saturating_sub(len);
                 let Some(at) = op.buffers.resolve(at, chunk) else { return StepOutcome::Broken };
                 op.marks.begin(step, self.control.now());
-                let finished = memory::finish_avg(self.kernels, op.dtype(), at, len, self.grid.ranks());
+                let finished =
+                    memory::finish_avg(self.config.kernels, op.dtype(), at, len, self.config.grid.ranks());
                 op.ends(schedule, step, Phase::Fold, self.control);
                 done(finished)
             }
@@ -302,8 +306,8 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         }
     }
 
-    /// Waits for flags in the node's memory. What other ranks have left in a lane is used only if they run the same operations; a lane that
-    /// is free holds nothing.
+    /// Waits for flags in the node's memory. The contents that other ranks have left in a lane are used only if they run the same
+    /// operations; a lane that is free has none.
     #[inline]
     fn wait(&mut self, op: &Op, step: u32, wait: LaneWait) -> StepOutcome {
         let Some(node) = self.node else { return StepOutcome::NotYet };
@@ -317,7 +321,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         }
     }
 
-    /// What other ranks of the node have left in a lane is used only if they run the same operations.
+    /// Whether the ranks of the node run the same operations: the contents of a lane are used only then.
     #[inline]
     fn agreed(&mut self, op: &Op) -> StepOutcome {
         let Some(node) = self.node.filter(|_| self.locals.count > 1) else { return StepOutcome::Done };
@@ -325,7 +329,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             NodeAgreement::Same => StepOutcome::Done,
             NodeAgreement::Unknown => StepOutcome::NotYet,
             NodeAgreement::Differs(seq) => {
-                self.diverged = Some(seq);
+                self.stop = Some(Stop::Diverged(seq));
                 StepOutcome::NotYet
             }
         }
@@ -334,7 +338,12 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
     /// Whether the group ends here.
     #[inline]
     fn is_over(&self) -> bool {
-        self.failed.is_some() || self.broken.is_some() || self.diverged.is_some()
+        self.stop.is_some()
+    }
+
+    /// The accelerator has failed: no more steps run in this poll.
+    pub(super) fn accelerator_failed(&mut self, error: AcceleratorError) {
+        self.stop = Some(Stop::Accelerator(error));
     }
 
     /// Posts fragments until the message is out or the queue is full.
@@ -347,7 +356,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         from: BufferOffset,
         len: usize,
     ) -> StepOutcome {
-        let node = self.grid.node_of(to);
+        let node = self.config.grid.node_of(to);
         if self.queues.is_full(node) {
             return StepOutcome::NotYet;
         }

@@ -67,7 +67,7 @@ fn run_seed(seed: u64) -> [usize; 2] {
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
     let mut group = Group::new(seed, grid, faults, |config| config.one_sided = one_sided);
-    group.net.fragment = 64 * rng.random_range(1..=5);
+    group.net.fragment = [64 * rng.random_range(1..=5); 2];
     let (mut work, mut checks) = (vec![VecDeque::new(); grid.ranks() as usize], Vec::new());
     for op_index in 0..rng.random_range(1..=4u32) {
         let dtype = [DType::F32, DType::I64, DType::Bf16][rng.random_range(0..3)];
@@ -119,7 +119,7 @@ fn run_seed(seed: u64) -> [usize; 2] {
         let results: Vec<_> = buffers.iter().map(Buffer::bytes).collect();
         check_sum(inputs, &results, *dtype, *op, what);
     }
-    // What is still in flight belongs to no operation any more, and changes nothing.
+    // Messages that are still in flight belong to no operation any more, and change nothing.
     let before: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
     group.drain();
     let after: Vec<_> = checks.iter().flat_map(|check| &check.1).map(Buffer::bytes).collect();
@@ -131,7 +131,7 @@ fn run_seed(seed: u64) -> [usize; 2] {
             "{what}"
         );
     }
-    assert!(group.refused.iter().all(|&refusal| refusal == Refusal::NotReady), "{what}");
+    assert!(group.net.refused.iter().all(|&refusal| refusal == Refusal::NotReady), "{what}");
     assert!(one_sided || group.net.placed == 0, "{what}");
     [group.net.placed, group.copies.iter().map(|copies| copies.folds).sum()]
 }
@@ -217,7 +217,7 @@ fn a_peer_that_waits_after_each_operation_is_not_in_the_way_of_one_that_waits_at
         assert_eq!(group.completed[1].len(), i + 1, "operation {i} has not ended");
         assert_eq!(buffer.bytes(), filled(3, 10 + i as i64).bytes());
     }
-    assert_eq!((group.completed[0].len(), group.refused.len()), (250, 0));
+    assert_eq!((group.completed[0].len(), group.net.refused.len()), (250, 0));
 }
 
 #[test]
@@ -229,14 +229,14 @@ fn a_late_peer_is_sent_what_it_has_room_for_and_nothing_twice() {
         ahead(&mut group, &a);
         // Half of the pool, by costs of 64 and 24 bytes. The others are asked for, both ways.
         assert_eq!((group.executors[0].counters().posted, group.executors[1].counters().parked), (23, 250));
-        assert_eq!((group.refused.len(), group.net.packets.len()), (0, 0));
+        assert_eq!((group.net.refused.len(), group.net.packets.len()), (0, 0));
         let late = b.iter().map(|buffer| group.request(Rank(1), Algorithm::Direct, sum(3), buffer));
         let work = vec![VecDeque::new(), late.collect()];
         group.run(work, "late");
         group.drain();
         assert!(group.completed.iter().all(|completed| completed.len() == 250));
         assert!((0..).zip(&b).all(|(i, buffer)| buffer.bytes() == filled(3, 10 + i).bytes()));
-        assert_eq!((group.executors[0].counters().posted, group.refused.len()), (250, 0));
+        assert_eq!((group.executors[0].counters().posted, group.net.refused.len()), (250, 0));
     }
 }
 
@@ -268,7 +268,7 @@ fn early_messages_of_a_peer_that_keeps_to_no_budget_are_refused() {
         ..ExecutorConfig::new(Rank(0), group.grid, crate::kernel::Kernels::detect())
     };
     group.executors[0] = executor(generous);
-    group.keeps_budgets = false;
+    group.net.keeps_budgets = false;
     let (a, b): (Vec<_>, Vec<_>) = (0..4).map(|i| (filled(3, i), filled(3, 10))).unzip();
     a.iter().for_each(|buffer| start(&mut group, 0, Algorithm::Direct, buffer));
     for _ in 0..50 {
@@ -365,7 +365,7 @@ fn the_more_urgent_operation_goes_first() {
     assert_eq!(group.completed[0].len(), 2);
 }
 
-/// What an operation ended with that ranks disagree about.
+/// The error of an operation that ranks disagree about.
 fn error_text(completed: &Completed) -> String {
     let error = completed.result.as_ref().unwrap_err();
     let OpError::Aborted { cause, .. } = error else { panic!("{error}") };
@@ -583,7 +583,7 @@ fn who_called_first_waits_for_those_who_called_later_to_name_the_culprit() {
         _ => vec![],
     };
     assert_eq!(missing(&group, 2), [Rank(3)]);
-    // Who hears nothing of that gives up all the same.
+    // A rank that hears nothing of that gives up all the same.
     group.now = seconds(21);
     group.poll(1);
     assert_eq!(missing(&group, 1), [Rank(0)]);
@@ -754,7 +754,7 @@ fn an_accelerator_that_fails_ends_the_group_and_says_why() {
 fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
     let mut group = Group::new(1, Grid::new(2, 2, 1).unwrap(), Faults::default(), |_| {});
     group.nodes[0].announces = true;
-    // What rank 0's tensor is to hold never comes.
+    // The contents of rank 0's tensor never come.
     group.copies[0].early = u32::MAX;
     let buffers = [filled(100, 1), filled(100, 2)];
     let deadline = Duration::from_nanos(1000);

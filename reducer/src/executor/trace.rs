@@ -200,7 +200,7 @@ impl Op {
     pub(super) fn sum_up(&self, control: &mut Control) {
         let Some(now) = control.now() else { return };
         let Marks { pushed, chosen, works, wire, .. } = &self.marks;
-        let (name, step) = self.called();
+        let (name, step) = self.name_and_step();
         let end = works.unwrap_or(*chosen);
         let queue = PhaseRecord {
             phase: Phase::Queue,
@@ -255,13 +255,13 @@ impl Op {
             }
             _ => (None, 0, false),
         };
-        let (name, annotation) = self.called();
+        let (name, trainer_step) = self.name_and_step();
         if matches!(phase, Phase::Fold | Phase::Copy) {
             self.marks.works(Some(mark.since));
         }
         let collective = self.template().shape.collective;
         let record =
-            PhaseRecord { phase, name, collective, step: annotation, peer, start: mark.since, end, bytes };
+            PhaseRecord { phase, name, collective, step: trainer_step, peer, start: mark.since, end, bytes };
         if reduces {
             let start = end.saturating_sub(mark.folded);
             control.report(PhaseRecord { phase: Phase::Fold, start, ..record.clone() });

@@ -1,9 +1,9 @@
 //! Fusion: small tensors of the table that are reduced as one.
 //!
 //! Which tensors share a [`Bucket`] follows from the table and the plan alone ([`layouts`]): all-reduces of the same type and reduction,
-//! each smaller than `fuse_below`, in the order of the table, up to `fuse_bytes` in all; other tensors may lie between them. When a bucket
-//! goes is decided by [`Turn`], from the order of operations alone: with the last of its members that is pushed. What was pushed before is
-//! held until then. The end of a turn starts all that is held by itself, in the order in which it was pushed. So ranks that do the same in
+//! each smaller than `fuse_below`, in the order of the table, up to `fuse_bytes` in all; other tensors may lie between them. The
+//! [`FusionQueue`] decides when a bucket starts, from the order of operations alone: with the last of its members that is pushed. The earlier
+//! ones are held until then. A flush of the queue starts each held member by itself, in the order of the pushes. So ranks that do the same in
 //! the same order start the same operations in the same order, whatever the times at which they do it.
 //!
 //! An element is folded in the order of ranks whatever the tensor around it (see [`plan`](crate::plan)), so a fused sum has the bits of one
@@ -18,9 +18,9 @@ use crate::plan::Plan;
 use crate::schedule::Schedule;
 use crate::table::{MAX_TENSORS, TensorSpec};
 
-mod turn;
+mod queue;
 
-pub use turn::{Ends, Flight, Ready, Turn};
+pub use queue::{BucketUse, Ends, FusionQueue, Ready};
 
 /// Members that a bucket's name lists from its beginning, where it does not list all.
 const LISTED: usize = 8;

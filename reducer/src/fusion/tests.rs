@@ -81,7 +81,7 @@ fn bucket(generation: u32) -> Arc<Bucket> {
     Arc::new(Bucket::new(layout, generation, 3, &specs, schedule).unwrap())
 }
 
-fn push(turn: &mut Turn<u32>, bucket: &Arc<Bucket>, index: usize, deadline: u64) {
+fn push(queue: &mut FusionQueue<u32>, bucket: &Arc<Bucket>, index: usize, deadline: u64) {
     let request = Request {
         identity: Identity::AdHoc { root: Rank(0) },
         shape: bucket.layout.shape,
@@ -95,38 +95,38 @@ fn push(turn: &mut Turn<u32>, bucket: &Arc<Bucket>, index: usize, deadline: u64)
         pushed: Duration::ZERO,
         device: None,
     };
-    turn.push(&Member { bucket: bucket.clone(), index }, request, index as u32);
+    queue.push(&Member { bucket: bucket.clone(), index }, request, index as u32);
 }
 
 #[test]
 fn what_is_held_past_a_deadline_is_given_up_and_nothing_else() {
-    let (mut turn, buckets) = (Turn::default(), [bucket(0), bucket(1)]);
-    push(&mut turn, &buckets[0], 1, 5);
-    push(&mut turn, &buckets[1], 0, 7);
-    push(&mut turn, &buckets[1], 2, 9);
-    let given_up = |turn: &mut Turn<u32>, now| {
+    let (mut queue, buckets) = (FusionQueue::default(), [bucket(0), bucket(1)]);
+    push(&mut queue, &buckets[0], 1, 5);
+    push(&mut queue, &buckets[1], 0, 7);
+    push(&mut queue, &buckets[1], 2, 9);
+    let given_up = |queue: &mut FusionQueue<u32>, now| {
         let mut told = vec![];
-        turn.give_up(Duration::from_secs(now), |dues, missing| {
-            told.push((dues.collect::<Vec<u32>>(), missing.to_string()));
+        queue.give_up(Duration::from_secs(now), |reports, missing| {
+            told.push((reports.collect::<Vec<u32>>(), missing.to_string()));
         });
         told
     };
-    assert_eq!(given_up(&mut turn, 4), []);
-    assert_eq!((turn.held(), turn.until()), (3, Duration::from_secs(5)));
-    assert_eq!(given_up(&mut turn, 5), [(vec![1], "a + c".to_owned())]);
-    assert_eq!((turn.held(), turn.until()), (2, Duration::from_secs(7)));
-    assert_eq!(given_up(&mut turn, 8), [(vec![0, 2], "b".to_owned())]);
-    assert_eq!((turn.held(), turn.until(), turn.ready()), (0, Duration::MAX, 0));
+    assert_eq!(given_up(&mut queue, 4), []);
+    assert_eq!((queue.held(), queue.until()), (3, Duration::from_secs(5)));
+    assert_eq!(given_up(&mut queue, 5), [(vec![1], "a + c".to_owned())]);
+    assert_eq!((queue.held(), queue.until()), (2, Duration::from_secs(7)));
+    assert_eq!(given_up(&mut queue, 8), [(vec![0, 2], "b".to_owned())]);
+    assert_eq!((queue.held(), queue.until(), queue.ready()), (0, Duration::MAX, 0));
 }
 
 #[test]
 fn the_memory_of_earlier_tables_is_given_back() {
-    let (mut turn, buckets) = (Turn::default(), [bucket(0), bucket(1)]);
+    let (mut queue, buckets) = (FusionQueue::default(), [bucket(0), bucket(1)]);
     let own = |bucket| Arc::strong_count(bucket) - 1;
     for (at, kept) in [(0, [1, 0]), (1, [0, 1]), (0, [1, 1]), (1, [1, 1])] {
-        push(&mut turn, &buckets[at], 0, 5);
-        turn.end();
-        assert_eq!(turn.take().map(|ready| ready.request.priority), Some(0));
+        push(&mut queue, &buckets[at], 0, 5);
+        queue.flush();
+        assert_eq!(queue.take().map(|ready| ready.request.priority), Some(0));
         assert_eq!([own(&buckets[0]), own(&buckets[1])], kept);
     }
 }

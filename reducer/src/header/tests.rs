@@ -1,4 +1,5 @@
 use super::*;
+use crate::dtype::{DType, ReduceOp};
 use proptest::prelude::*;
 
 fn any_header() -> impl Strategy<Value = Header> {

@@ -1,4 +1,4 @@
-//! Sends and receives whose time has come.
+//! The deadlines of sends and receives.
 
 use super::Messenger;
 use super::api::TransferError;
@@ -22,7 +22,7 @@ impl Messenger {
         let mut matched: Vec<(Rank, Envelope, Receive)> = vec![];
         for (rank, peer) in self.peers.iter_mut() {
             take(&mut peer.inbound.posted);
-            let live = peer.inbound.live.values().filter_map(|incoming| match incoming.body {
+            let live = peer.inbound.messages().filter_map(|incoming| match incoming.body {
                 Body::Into(receive) => Some((rank, incoming.envelope, receive)),
                 _ => None,
             });
@@ -33,7 +33,7 @@ impl Messenger {
             self.give_up_receive(&receive);
         }
         for (rank, envelope, receive) in matched {
-            self.peers.at(rank).inbound.live.remove(&envelope.seq);
+            self.peers.at(rank).inbound.remove(envelope.seq);
             self.refuse(rank, &envelope, GIVEN_UP);
             self.give_up_receive(&receive);
         }
@@ -44,13 +44,13 @@ impl Messenger {
             self.give_up_send(handle);
         }
         any |= self.give_up_kept(now);
-        self.desk.set_earliest(self.earliest());
+        self.common.set_earliest(self.earliest());
         any
     }
 
     fn give_up_receive(&mut self, receive: &Receive) {
-        let subject = self.desk.receiving(receive);
-        self.desk.end(receive.id, Err(TransferError::Deadline { subject }));
+        let subject = self.common.receiving(receive);
+        self.common.end(receive.id, Err(TransferError::Deadline { subject }));
     }
 
     fn give_up_send(&mut self, handle: Handle) {
@@ -59,7 +59,7 @@ impl Messenger {
         match state {
             // The next poll takes it off the queue.
             SendState::Queued => self.peers.activate(to),
-            _ if to == self.desk.config.rank => {
+            _ if to == self.common.config.rank => {
                 self.on_withdrawn(to, envelope);
             }
             _ => self.withdraw(to, &envelope),
@@ -69,7 +69,7 @@ impl Messenger {
 
     /// Whether a send's own deadline counts: not once it has ended, but that what it sent to this rank itself is nowhere else.
     fn may_be_late(&self, send: &Outgoing) -> bool {
-        send.failure.is_none() && (send.id.is_some() || send.to == self.desk.config.rank)
+        send.failure.is_none() && (send.id.is_some() || send.to == self.common.config.rank)
     }
 
     /// Tells a peer that a message is given up.
@@ -77,7 +77,7 @@ impl Messenger {
         if let Some(record) = self.peers.at(to).out.record(envelope.seq) {
             record.withdrawn = true;
         }
-        self.desk.control(to, envelope.header(&self.desk.config, MessageKind::Withdrawn));
+        self.common.control(to, envelope.header(&self.common.config, MessageKind::Withdrawn));
     }
 
     /// Gives up messages that no receive has taken, and whose sends ended when they were copied.
@@ -100,7 +100,7 @@ impl Messenger {
     fn earliest(&self) -> Duration {
         let of = |queue: &VecDeque<Receive>| queue.iter().map(|receive| receive.deadline).min();
         let peers = self.peers.iter().flat_map(|(_, peer)| {
-            let live = peer.inbound.live.values().filter_map(|incoming| match incoming.body {
+            let live = peer.inbound.messages().filter_map(|incoming| match incoming.body {
                 Body::Into(receive) => Some(receive.deadline),
                 _ => None,
             });

@@ -7,10 +7,10 @@
 //!   take_ended
 //! ```
 //!
-//! **Order.** The messages from one rank to another are numbered in the order in which their sends were started. The receiver gives each its
-//! turn in that order, whatever the network does, and a message whose turn comes is taken by the oldest receive that asks for its
-//! sender (or any) and its tag (or any); a receive takes the oldest message that fits. So of two messages that a receive asks for, the first
-//! one started comes first: MPI's rule. Between different senders there is no order.
+//! **Order.** The messages from one rank to another are numbered in the order in which their sends were started. The receiver delivers
+//! them in that order, whatever the network does. The oldest receive that asks for a message's sender (or any) and its tag (or any) takes it,
+//! and a receive takes the oldest message that fits. So of two messages that a receive asks for, the first one started comes first: MPI's
+//! rule. Between different senders there is no order.
 //!
 //! **Room.** What comes before its receive is kept, so many bytes for each peer ([`room_bytes`](MessengerConfig::room_bytes)) and no more. The
 //! sender counts what the peer may keep: small messages go out at once as long as they have room (three quarters of it); others are
@@ -25,8 +25,8 @@
 //! **Exactly once.** Messages have numbers, and fragments a bit each: what comes again changes nothing.
 
 mod api;
+mod common;
 mod deadlines;
-mod desk;
 pub(crate) mod fragments;
 mod peer;
 mod peers;
@@ -40,7 +40,7 @@ pub use self::api::{
     TransferError, TransferId, TransferSubject,
 };
 
-use self::desk::Desk;
+use self::common::Common;
 use self::peer::{Body, Receive};
 use self::peers::Peers;
 use self::sends::Sends;
@@ -56,7 +56,7 @@ use std::sync::Arc;
 /// The sends and receives of one rank in one group.
 #[derive(Debug)]
 pub struct Messenger {
-    desk: Desk,
+    common: Common,
     peers: Peers,
     sends: Sends,
     /// Receives from any rank without a message, in order.
@@ -65,8 +65,8 @@ pub struct Messenger {
     copies: Option<Pool>,
     /// Buffers of held messages, for their next use.
     buffers: Vec<Vec<u8>>,
-    /// Messages whose turn has come.
-    turns: u64,
+    /// Messages that have waited for a receive.
+    stamps: u64,
     cause: Option<Arc<AbortCause>>,
 }
 
@@ -81,20 +81,20 @@ impl Messenger {
     pub unsafe fn new(config: MessengerConfig) -> Self {
         let eager_bytes = config.eager_bytes.min(config.room_bytes / 4);
         Self {
-            desk: Desk::new(MessengerConfig { eager_bytes, ..config }),
+            common: Common::new(MessengerConfig { eager_bytes, ..config }),
             peers: Peers::default(),
             sends: Sends::default(),
             any: VecDeque::new(),
             copies: None,
             buffers: vec![],
-            turns: 0,
+            stamps: 0,
             cause: None,
         }
     }
 
     /// Takes a message of any kind of [`MessageKind::is_p2p`]. The payload is only borrowed.
     pub fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        let config = &self.desk.config;
+        let config = &self.common.config;
         if header.key.group != config.group {
             return Disposition::Refused(Refusal::OtherGroup);
         }
@@ -102,12 +102,12 @@ impl Messenger {
             return Disposition::Refused(Refusal::OtherEpoch);
         }
         if header.src.0 >= config.ranks || header.src == config.rank {
-            return self.desk.malformed();
+            return self.common.malformed();
         }
         if self.cause.is_some() {
             return Disposition::Refused(Refusal::Aborted);
         }
-        let Some(envelope) = wire::Envelope::of(header) else { return self.desk.malformed() };
+        let Some(envelope) = wire::Envelope::of(header) else { return self.common.malformed() };
         match header.kind {
             MessageKind::Message => self.on_fragment(header, envelope, payload),
             MessageKind::Ready => self.on_ready(header.src, envelope),
@@ -115,46 +115,46 @@ impl Messenger {
             MessageKind::Clear => self.on_clear(header.src, envelope.seq),
             MessageKind::Taken => self.on_taken(header.src, envelope.seq, header.len),
             MessageKind::Refused => self.on_refused(header, &envelope),
-            _ => self.desk.malformed(),
+            _ => self.common.malformed(),
         }
     }
 
     /// Posts what finds room, and ends what is late.
     pub fn poll<T: Transport>(&mut self, now: Duration, transport: &mut T) -> Progress {
-        self.desk.now = now;
+        self.common.now = now;
         let mut worked = false;
-        if self.desk.has_passed(now) {
+        if self.common.has_passed(now) {
             worked |= self.check_deadlines(now);
         }
-        if self.peers.tell_at <= now {
-            self.tell();
+        if self.peers.report_at <= now {
+            self.report_all();
         }
-        worked |= self.desk.flush(transport);
+        worked |= self.common.flush(transport);
         worked |= self.post_all(transport);
-        worked |= self.desk.flush(transport);
+        worked |= self.common.flush(transport);
         Progress { worked }
     }
 
     /// Takes a send or receive that has ended.
     #[inline]
     pub fn take_ended(&mut self) -> Option<Ended> {
-        self.desk.take_ended()
+        self.common.take_ended()
     }
 
     /// Sends and receives that have not ended.
     pub fn running(&self) -> usize {
-        self.desk.running()
+        self.common.running()
     }
 
     /// Whether a poll may post something.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.desk.has_control() || self.peers.are_active()
+        self.common.has_control() || self.peers.are_active()
     }
 
     /// When [`poll`](Self::poll) must be called at the latest. It may be earlier than needed.
     pub fn next_deadline(&self) -> Option<Duration> {
-        let next = self.desk.earliest().min(self.peers.tell_at);
+        let next = self.common.earliest().min(self.peers.report_at);
         (next < Duration::MAX).then_some(next)
     }
 
@@ -162,14 +162,14 @@ impl Messenger {
     /// part.
     pub fn probe(&self, from: Option<Rank>, tag: Option<u32>) -> Option<Status> {
         let (peer, seq) = self.find_waiting(from, tag)?;
-        let envelope = self.peers.get(peer)?.inbound.live.get(&seq)?.envelope;
+        let envelope = self.peers.get(peer)?.inbound.get(seq)?.envelope;
         Some(Status { peer, tag: envelope.tag, dtype: envelope.dtype, count: envelope.count })
     }
 
     /// Whether a receive from this rank (or any) with this tag (or any) would take a message that its sender still has.
     pub fn is_announced(&self, from: Option<Rank>, tag: Option<u32>) -> bool {
         let found = self.find_waiting(from, tag);
-        let incoming = found.and_then(|(peer, seq)| self.peers.get(peer)?.inbound.live.get(&seq));
+        let incoming = found.and_then(|(peer, seq)| self.peers.get(peer)?.inbound.get(seq));
         incoming.is_some_and(|incoming| matches!(incoming.body, Body::Announced))
     }
 
@@ -182,8 +182,8 @@ impl Messenger {
         let found = find(&mut self.any)
             .or_else(|| self.peers.iter_mut().find_map(|(_, peer)| find(&mut peer.inbound.posted)));
         let Some(receive) = found else { return false };
-        let subject = self.desk.receiving(&receive);
-        self.desk.end(receive.id, Err(TransferError::Cancelled { subject }));
+        let subject = self.common.receiving(&receive);
+        self.common.end(receive.id, Err(TransferError::Cancelled { subject }));
         true
     }
 
@@ -200,19 +200,14 @@ impl Messenger {
         self.cause = Some(Arc::clone(cause));
         let mut receives: Vec<Receive> = self.any.drain(..).collect();
         for (_, peer) in self.peers.iter_mut() {
-            receives.extend(peer.inbound.posted.drain(..));
-            let live = std::mem::take(&mut peer.inbound.live).into_values();
-            receives.extend(live.filter_map(|incoming| match incoming.body {
-                peer::Body::Into(receive) => Some(receive),
-                _ => None,
-            }));
+            receives.extend(peer.inbound.take_receives());
         }
         for receive in receives {
-            let subject = self.desk.receiving(&receive);
-            self.desk.end(receive.id, Err(TransferError::Aborted { subject, cause: Arc::clone(cause) }));
+            let subject = self.common.receiving(&receive);
+            self.common.end(receive.id, Err(TransferError::Aborted { subject, cause: Arc::clone(cause) }));
         }
         self.peers.clear();
-        self.desk.clear();
+        self.common.clear();
         let sends: Vec<_> = self.sends.iter().map(|(handle, _)| handle).collect();
         for handle in sends {
             self.fail_send(handle, |subject| TransferError::Aborted { subject, cause: Arc::clone(cause) });
@@ -242,17 +237,17 @@ impl Messenger {
 
     /// Whether one of these ranks has still to be sent a message, or a part of it; that its send may have ended does not matter.
     pub fn has_unacknowledged(&self, ranks: impl Fn(Rank) -> bool) -> bool {
-        let own = self.desk.config.rank;
+        let own = self.common.config.rank;
         self.sends.iter().any(|(_, send)| send.failure.is_none() && send.to != own && ranks(send.to))
     }
 
     /// A rank of those that have `gone` which a send or a receive waits for: of any rank only where all others have gone.
     #[cold]
     pub fn deserter(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
-        let own = self.desk.config.rank;
+        let own = self.common.config.rank;
         let sends = self.sends.iter().filter(|(_, send)| send.id.is_some()).map(|(_, send)| send.to);
         let peers = self.peers.iter().filter(|(_, peer)| peer.inbound.is_wanted()).map(|(rank, _)| rank);
-        let others = || (0..self.desk.config.ranks).map(Rank).filter(|rank| *rank != own);
+        let others = || (0..self.common.config.ranks).map(Rank).filter(|rank| *rank != own);
         let all_gone = !self.any.is_empty() && others().all(&gone);
         let any = if all_gone { others().next() } else { None };
         sends.chain(peers).filter(|rank| gone(*rank)).chain(any).min()
@@ -260,7 +255,7 @@ impl Messenger {
 
     /// The counters since the start.
     pub fn counters(&self) -> MessageCounters {
-        self.desk.counters
+        self.common.counters
     }
 
     /// Whether a send or receive with this rank and this memory may start.
@@ -270,7 +265,7 @@ impl Messenger {
         dtype: crate::dtype::DType,
         memory: &TensorRegion,
     ) -> Result<(), PostError> {
-        let config = &self.desk.config;
+        let config = &self.common.config;
         if let Some(cause) = &self.cause {
             return Err(PostError::Aborted(Arc::clone(cause)));
         }
@@ -285,7 +280,7 @@ impl Messenger {
         }
         // Copies whose sends have ended have places, too.
         let places = (sends::PLACES / 2) as usize;
-        if self.desk.running() >= config.max_operations.min(places) {
+        if self.common.running() >= config.max_operations.min(places) {
             return Err(PostError::Busy { max: config.max_operations });
         }
         Ok(())

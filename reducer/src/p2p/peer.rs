@@ -1,4 +1,4 @@
-//! What a rank keeps for each rank that it exchanges messages with: made at the first use.
+//! The state of a rank for each peer that it exchanges messages with: made at the first use.
 
 use super::api::{TransferError, TransferId};
 use super::fragments::Fragments;
@@ -10,7 +10,7 @@ use crate::memory::TensorRegion;
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-/// What a message costs of a peer's room, beyond its bytes.
+/// The cost of a message in a peer's room, beyond its bytes.
 pub(super) const OVERHEAD: usize = 256;
 
 /// A message that the peer may keep, and that it has not said to have let go.
@@ -33,7 +33,7 @@ pub(super) struct Record {
 pub(super) struct Outbound {
     /// The number of the next message.
     pub(super) next: u64,
-    /// What the peer may keep, in the order of their numbers.
+    /// Messages that the peer may keep, in the order of their numbers.
     records: VecDeque<Record>,
     /// Their costs.
     used: usize,
@@ -43,7 +43,7 @@ pub(super) struct Outbound {
     pub(super) eager: VecDeque<Handle>,
     /// ...and those that the peer has asked for.
     pub(super) asked: VecDeque<Handle>,
-    /// How a send that had ended has failed since.
+    /// The failure of a send that had ended before.
     pub(super) late: Option<Box<TransferError>>,
 }
 
@@ -107,16 +107,16 @@ impl Receive {
     }
 }
 
-/// What is there of a message.
+/// The part of a message that is here.
 #[derive(Debug)]
 pub(super) enum Body {
     /// Nothing: its sender waits to be asked.
     Announced,
-    /// What has come of it, until a receive takes it.
+    /// The bytes that have come, until a receive takes the message.
     Held(Vec<u8>),
     /// The memory of a send of this rank.
     Own(Handle),
-    /// A receive has taken it, and what comes goes there.
+    /// A receive has taken it. The bytes go to its memory.
     Into(Receive),
     /// Nothing: its sender has given it up.
     Void,
@@ -133,12 +133,12 @@ pub(super) struct Incoming {
     pub(super) body: Body,
 }
 
-/// A message whose turn has come, and that no receive has taken.
+/// A message that no receive has taken. All earlier ones of its peer have come.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiting {
     pub(super) seq: u64,
     pub(super) tag: u32,
-    /// Messages of all peers in the order in which their turns have come.
+    /// The order among the messages of all peers that wait for receives.
     pub(super) stamp: u64,
 }
 
@@ -153,12 +153,12 @@ pub(super) struct Unreported {
 /// The receiving side.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
-    /// The number of the next message whose turn comes: those behind it that are here wait for it, so that no message overtakes another.
-    pub(super) expected: u64,
+    /// The number of the next message to be delivered: those behind it that are here wait for it, so that no message overtakes another.
+    expected: u64,
     /// Messages that have not ended, by number.
-    pub(super) live: BTreeMap<u64, Incoming>,
-    /// What they cost.
-    pub(super) held: usize,
+    live: BTreeMap<u64, Incoming>,
+    /// The sum of their costs.
+    held: usize,
     pub(super) waiting: VecDeque<Waiting>,
     /// Receives from this peer without a message, in order.
     pub(super) posted: VecDeque<Receive>,
@@ -166,6 +166,69 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
+    /// The number of the next message to be delivered.
+    #[inline]
+    pub(super) fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    /// The next message is delivered.
+    #[inline]
+    pub(super) fn advance(&mut self) {
+        self.expected += 1;
+    }
+
+    /// The costs of the messages that have not ended.
+    #[inline]
+    pub(super) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// A message that has not ended.
+    #[inline]
+    pub(super) fn get(&self, seq: u64) -> Option<&Incoming> {
+        self.live.get(&seq)
+    }
+
+    /// The same, to be changed. Its cost stays.
+    #[inline]
+    pub(super) fn get_mut(&mut self, seq: u64) -> Option<&mut Incoming> {
+        self.live.get_mut(&seq)
+    }
+
+    /// All messages that have not ended.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Incoming> {
+        self.live.values()
+    }
+
+    /// One more message, in the place of an earlier one with its number.
+    #[inline]
+    pub(super) fn insert(&mut self, incoming: Incoming) {
+        self.held += incoming.cost;
+        if let Some(before) = self.live.insert(incoming.envelope.seq, incoming) {
+            self.held -= before.cost;
+        }
+    }
+
+    /// Takes a message out.
+    #[inline]
+    pub(super) fn remove(&mut self, seq: u64) -> Option<Incoming> {
+        let incoming = self.live.remove(&seq)?;
+        self.held -= incoming.cost;
+        Some(incoming)
+    }
+
+    /// Takes all receives out, with a message or without.
+    pub(super) fn take_receives(&mut self) -> Vec<Receive> {
+        let mut receives: Vec<Receive> = self.posted.drain(..).collect();
+        let live = std::mem::take(&mut self.live).into_values();
+        receives.extend(live.filter_map(|incoming| match incoming.body {
+            Body::Into(receive) => Some(receive),
+            _ => None,
+        }));
+        receives
+    }
+
     /// The first message with this tag that no receive has taken.
     pub(super) fn waits(&self, tag: Option<u32>) -> Option<Waiting> {
         self.waiting.iter().find(|waiting| tag.is_none_or(|tag| tag == waiting.tag)).copied()
@@ -177,7 +240,7 @@ impl Inbound {
         !self.posted.is_empty() || self.live.values().any(into)
     }
 
-    /// Whether a peer that keeps to its room may be so far ahead with a message whose turn has not come.
+    /// Whether a peer that keeps to its room may have sent a message so far ahead.
     pub(super) fn reaches(&self, seq: u64, room: usize) -> bool {
         seq.checked_sub(self.expected).is_some_and(|ahead| ahead < (room / OVERHEAD) as u64)
     }
@@ -190,6 +253,6 @@ pub(super) struct Peer {
     pub(super) inbound: Inbound,
     /// It is on the list of those that have fragments to post, or a queue that may go on.
     pub(super) active: bool,
-    /// It is on the list of those that are to be told what was taken.
-    pub(super) telling: bool,
+    /// It is on the list of peers that get a report of the messages that were taken.
+    pub(super) report_due: bool,
 }

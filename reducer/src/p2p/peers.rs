@@ -4,22 +4,22 @@ use super::peer::Peer;
 use crate::grid::Rank;
 use core::time::Duration;
 
-/// How long a rank waits for more before it tells a peer what has been taken.
-pub(super) const TELL_AFTER: Duration = Duration::from_millis(1);
+/// The time from a message that was taken until the report to its sender, so that others join the report.
+pub(super) const REPORT_DELAY: Duration = Duration::from_millis(1);
 
 /// The peers by rank; each is made at the first use.
 #[derive(Debug)]
 pub(super) struct Peers {
     all: Vec<Option<Box<Peer>>>,
     active: Vec<Rank>,
-    telling: Vec<Rank>,
-    /// When peers are told what has been taken.
-    pub(super) tell_at: Duration,
+    reports: Vec<Rank>,
+    /// The time of the next reports.
+    pub(super) report_at: Duration,
 }
 
 impl Default for Peers {
     fn default() -> Self {
-        Self { all: vec![], active: vec![], telling: vec![], tell_at: Duration::MAX }
+        Self { all: vec![], active: vec![], reports: vec![], report_at: Duration::MAX }
     }
 }
 
@@ -74,23 +74,23 @@ impl Peers {
         self.at(rank).active = false;
     }
 
-    /// This one will be told what has been taken.
-    pub(super) fn tell_soon(&mut self, rank: Rank, now: Duration) {
+    /// This one gets a report of the messages that were taken.
+    pub(super) fn report_later(&mut self, rank: Rank, now: Duration) {
         let peer = self.at(rank);
-        if !peer.telling {
-            peer.telling = true;
-            self.telling.push(rank);
-            self.tell_at = self.tell_at.min(now.saturating_add(TELL_AFTER));
+        if !peer.report_due {
+            peer.report_due = true;
+            self.reports.push(rank);
+            self.report_at = self.report_at.min(now.saturating_add(REPORT_DELAY));
         }
     }
 
-    /// The last one that is to be told.
-    pub(super) fn next_to_tell(&mut self) -> Option<Rank> {
-        let Some(rank) = self.telling.pop() else {
-            self.tell_at = Duration::MAX;
+    /// The last one that gets a report.
+    pub(super) fn next_to_report(&mut self) -> Option<Rank> {
+        let Some(rank) = self.reports.pop() else {
+            self.report_at = Duration::MAX;
             return None;
         };
-        self.at(rank).telling = false;
+        self.at(rank).report_due = false;
         Some(rank)
     }
 

@@ -1,4 +1,4 @@
-//! The receiving side: turns, matching, and where fragments go.
+//! The receiving side: the order of messages, their matching, and the places of their fragments.
 
 use super::Messenger;
 use super::api::{PostError, ReceiveRequest, Status, TransferError, TransferId};
@@ -13,8 +13,8 @@ use crate::memory;
 /// Buffers of held messages are kept for their next use: so many.
 const KEPT: usize = 16;
 
-/// The peer is told at once of so many messages that were taken.
-const TELL: u32 = 64;
+/// The peer gets a report at once of so many messages that were taken.
+const REPORT_COUNT: u32 = 64;
 
 impl Messenger {
     /// Starts a receive. The memory belongs to the messenger until it has ended.
@@ -24,13 +24,13 @@ impl Messenger {
     pub fn start_receive(&mut self, request: ReceiveRequest) -> Result<TransferId, PostError> {
         let ReceiveRequest { from, tag, dtype, into, deadline } = request;
         self.check(from, dtype, &into)?;
-        let id = self.desk.begin(deadline);
+        let id = self.common.begin(deadline);
         let receive = Receive { id, from, tag, dtype, into, deadline };
         match self.find_waiting(from, tag) {
             Some((peer, seq)) => {
                 let inbound = &mut self.peers.at(peer).inbound;
                 inbound.waiting.retain(|waiting| waiting.seq != seq);
-                if let Some(incoming) = inbound.live.remove(&seq) {
+                if let Some(incoming) = inbound.remove(seq) {
                     self.attach(peer, incoming, receive);
                 }
             }
@@ -42,7 +42,7 @@ impl Messenger {
         Ok(id)
     }
 
-    /// The first message whose turn has come that a receive like this would take: its sender and its number.
+    /// The first delivered message that a receive like this would take: its sender and its number.
     pub(super) fn find_waiting(&self, from: Option<Rank>, tag: Option<u32>) -> Option<(Rank, u64)> {
         let first = |inbound: &Inbound| inbound.waits(tag);
         match from {
@@ -68,21 +68,21 @@ impl Messenger {
         }
     }
 
-    /// Gives the messages that are here their turns, in the order of their numbers, as far as there is no gap.
-    pub(super) fn give_turns(&mut self, from: Rank) {
+    /// Delivers the messages that are here, in the order of their numbers, as far as there is no gap.
+    pub(super) fn deliver_in_order(&mut self, from: Rank) {
         loop {
             let inbound = &mut self.peers.at(from).inbound;
-            let seq = inbound.expected;
-            let Some(incoming) = inbound.live.get(&seq) else { return };
-            inbound.expected += 1;
-            if matches!(incoming.body, Body::Void) {
+            let seq = inbound.expected();
+            let Some(incoming) = inbound.get(seq) else { return };
+            let (tag, is_void) = (incoming.envelope.tag, matches!(incoming.body, Body::Void));
+            inbound.advance();
+            if is_void {
                 self.forget(from, seq);
                 continue;
             }
-            let tag = incoming.envelope.tag;
             match self.take_receive(from, tag) {
                 Some(receive) => {
-                    if let Some(incoming) = self.peers.at(from).inbound.live.remove(&seq) {
+                    if let Some(incoming) = self.peers.at(from).inbound.remove(seq) {
                         self.attach(from, incoming, receive);
                     }
                 }
@@ -91,30 +91,25 @@ impl Messenger {
         }
     }
 
-    /// A message whose turn has come waits for a receive.
+    /// A delivered message waits for a receive.
     fn wait(&mut self, from: Rank, seq: u64, tag: u32) {
-        self.turns += 1;
-        self.desk.counters.early += 1;
-        self.peers.at(from).inbound.waiting.push_back(Waiting { seq, tag, stamp: self.turns });
+        self.stamps += 1;
+        self.common.counters.early += 1;
+        self.peers.at(from).inbound.waiting.push_back(Waiting { seq, tag, stamp: self.stamps });
     }
 
     /// A message that its sender has given up is gone, and says so.
     fn forget(&mut self, from: Rank, seq: u64) {
         let inbound = &mut self.peers.at(from).inbound;
         inbound.waiting.retain(|waiting| waiting.seq != seq);
-        if let Some(incoming) = inbound.live.remove(&seq) {
-            inbound.held -= incoming.cost;
-            if let Body::Held(buffer) = incoming.body {
-                self.recycle(buffer);
-            }
+        if let Some(Incoming { body: Body::Held(buffer), .. }) = inbound.remove(seq) {
+            self.recycle(buffer);
         }
-        self.tell_of(from, Unreported { first: seq, count: 1, cost: 0 });
+        self.report(from, Unreported { first: seq, count: 1, cost: 0 });
     }
 
     /// Gives a message to the receive that takes it.
     fn attach(&mut self, from: Rank, mut incoming: Incoming, receive: Receive) {
-        let inbound = &mut self.peers.at(from).inbound;
-        inbound.held -= incoming.cost;
         let cost = std::mem::take(&mut incoming.cost);
         if !fits(&incoming, &receive) {
             return self.mismatch(from, incoming, receive);
@@ -122,8 +117,8 @@ impl Messenger {
         let seq = incoming.envelope.seq;
         match std::mem::replace(&mut incoming.body, Body::Into(receive)) {
             Body::Announced => {
-                let header = incoming.envelope.header(&self.desk.config, MessageKind::Clear);
-                self.desk.control(from, header);
+                let header = incoming.envelope.header(&self.common.config, MessageKind::Clear);
+                self.common.control(from, header);
             }
             Body::Held(buffer) => {
                 // It has the message's length, and so much room is there.
@@ -144,20 +139,20 @@ impl Messenger {
         if incoming.fragments.are_complete(incoming.total) {
             return self.end_receive(from, &incoming.envelope, &receive);
         }
-        self.peers.at(from).inbound.live.insert(seq, incoming);
+        self.peers.at(from).inbound.insert(incoming);
     }
 
     /// A receive has all of its message.
     fn end_receive(&mut self, peer: Rank, envelope: &Envelope, receive: &Receive) {
         let &Envelope { tag, dtype, count, .. } = envelope;
-        self.desk.end(receive.id, Ok(Status { peer, tag, dtype, count }));
+        self.common.end(receive.id, Ok(Status { peer, tag, dtype, count }));
     }
 
     /// A message and the receive that it was matched with do not fit: both ranks learn of it.
     fn mismatch(&mut self, from: Rank, incoming: Incoming, receive: Receive) {
         let (dtype, count) = (incoming.envelope.dtype, incoming.envelope.count);
-        let subject = self.desk.receiving(&receive);
-        self.desk.end(receive.id, Err(TransferError::Mismatch { subject, peer: from, dtype, count }));
+        let subject = self.common.receiving(&receive);
+        self.common.end(receive.id, Err(TransferError::Mismatch { subject, peer: from, dtype, count }));
         let theirs = Envelope { dtype: receive.dtype, count: subject.count, ..incoming.envelope };
         match incoming.body {
             Body::Own(handle) => {
@@ -175,8 +170,8 @@ impl Messenger {
 
     /// Tells a sender that its message is not taken.
     pub(super) fn refuse(&mut self, from: Rank, theirs: &Envelope, why: u32) {
-        let header = theirs.header(&self.desk.config, MessageKind::Refused);
-        self.desk.control(from, Header { round: why, ..header });
+        let header = theirs.header(&self.common.config, MessageKind::Refused);
+        self.common.control(from, Header { round: why, ..header });
     }
 
     /// Keeps a buffer for its next use.
@@ -187,7 +182,7 @@ impl Messenger {
         }
     }
 
-    /// Notes that a receive has taken a message that came unasked; its sender hears of it soon.
+    /// Notes that a receive has taken a message that came unasked. A report to its sender follows.
     fn taken(&mut self, from: Rank, seq: u64, cost: usize) {
         let unreported = &mut self.peers.at(from).inbound.unreported;
         let joins = unreported.count > 0 && unreported.first + u64::from(unreported.count) == seq;
@@ -197,44 +192,43 @@ impl Messenger {
         };
         unreported.count += 1;
         unreported.cost += cost;
-        let many = unreported.count >= TELL || unreported.cost >= self.desk.config.room_bytes / 8;
+        let many = unreported.count >= REPORT_COUNT || unreported.cost >= self.common.config.room_bytes / 8;
         let now = if many { std::mem::take(unreported) } else { Unreported::default() };
-        self.tell_of(from, before);
-        self.tell_of(from, now);
+        self.report(from, before);
+        self.report(from, now);
         if !many {
-            self.peers.tell_soon(from, self.desk.now);
+            self.peers.report_later(from, self.common.now);
         }
     }
 
-    /// Tells a sender which messages were taken.
-    fn tell_of(&mut self, from: Rank, unreported: Unreported) {
-        if unreported.count > 0 && from != self.desk.config.rank {
+    /// Reports to a sender which messages were taken.
+    fn report(&mut self, from: Rank, unreported: Unreported) {
+        if unreported.count > 0 && from != self.common.config.rank {
             let header = Envelope { seq: unreported.first, tag: 0, dtype: crate::dtype::DType::U8, count: 0 }
-                .header(&self.desk.config, MessageKind::Taken);
-            self.desk.control(from, Header { len: unreported.count, ..header });
+                .header(&self.common.config, MessageKind::Taken);
+            self.common.control(from, Header { len: unreported.count, ..header });
         }
     }
 
-    /// Tells all senders what was taken.
-    pub(super) fn tell(&mut self) {
-        while let Some(rank) = self.peers.next_to_tell() {
+    /// Reports to all senders which messages were taken.
+    pub(super) fn report_all(&mut self) {
+        while let Some(rank) = self.peers.next_to_report() {
             let unreported = std::mem::take(&mut self.peers.at(rank).inbound.unreported);
-            self.tell_of(rank, unreported);
+            self.report(rank, unreported);
         }
     }
 
     /// A peer has a message that is sent when it is asked for.
     pub(super) fn on_ready(&mut self, from: Rank, envelope: Envelope) -> Disposition {
-        let Some(total) = envelope.bytes() else { return self.desk.malformed() };
-        let room = self.desk.config.room_bytes;
+        let Some(total) = envelope.bytes() else { return self.common.malformed() };
+        let room = self.common.config.room_bytes;
         let inbound = &mut self.peers.at(from).inbound;
-        if envelope.seq < inbound.expected || inbound.live.contains_key(&envelope.seq) {
-            return self.desk.repeated();
+        if envelope.seq < inbound.expected() || inbound.get(envelope.seq).is_some() {
+            return self.common.repeated();
         }
-        if !inbound.reaches(envelope.seq, room) || inbound.held + OVERHEAD > room {
-            return self.desk.not_ready();
+        if !inbound.reaches(envelope.seq, room) || inbound.held() + OVERHEAD > room {
+            return self.common.not_ready();
         }
-        inbound.held += OVERHEAD;
         let incoming = Incoming {
             envelope,
             total,
@@ -242,34 +236,32 @@ impl Messenger {
             fragments: Default::default(),
             body: Body::Announced,
         };
-        inbound.live.insert(envelope.seq, incoming);
-        self.give_turns(from);
+        inbound.insert(incoming);
+        self.deliver_in_order(from);
         Disposition::Consumed
     }
 
     /// A peer has given a message up.
     pub(super) fn on_withdrawn(&mut self, from: Rank, envelope: Envelope) -> Disposition {
-        let room = self.desk.config.room_bytes;
+        let room = self.common.config.room_bytes;
         let inbound = &mut self.peers.at(from).inbound;
-        let (seq, has_had_turn) = (envelope.seq, envelope.seq < inbound.expected);
-        if has_had_turn {
-            if let Some(Incoming { body: Body::Into(receive), .. }) = inbound.live.get(&seq) {
+        let (seq, is_delivered) = (envelope.seq, envelope.seq < inbound.expected());
+        if is_delivered {
+            if let Some(Incoming { body: Body::Into(receive), .. }) = inbound.get(seq) {
                 let receive = *receive;
-                let subject = self.desk.receiving(&receive);
-                self.desk.end(receive.id, Err(TransferError::GivenUp { subject, peer: from }));
+                let subject = self.common.receiving(&receive);
+                self.common.end(receive.id, Err(TransferError::GivenUp { subject, peer: from }));
             }
             self.forget(from, seq);
             return Disposition::Consumed;
         }
         if !inbound.reaches(seq, room) {
-            return self.desk.not_ready();
+            return self.common.not_ready();
         }
         let incoming =
             Incoming { envelope, total: 0, cost: 0, fragments: Default::default(), body: Body::Void };
-        if let Some(before) = inbound.live.insert(seq, incoming) {
-            inbound.held -= before.cost;
-        }
-        self.give_turns(from);
+        inbound.insert(incoming);
+        self.deliver_in_order(from);
         Disposition::Consumed
     }
 
@@ -277,27 +269,27 @@ impl Messenger {
     pub(super) fn on_fragment(&mut self, header: &Header, envelope: Envelope, payload: &[u8]) -> Disposition {
         let (from, seq) = (header.src, envelope.seq);
         let inbound = &mut self.peers.at(from).inbound;
-        let Some(incoming) = inbound.live.get_mut(&seq) else {
-            return match seq < inbound.expected {
-                true => self.desk.repeated(),
+        let Some(incoming) = inbound.get_mut(seq) else {
+            return match seq < inbound.expected() {
+                true => self.common.repeated(),
                 false => self.on_first(header, envelope, payload),
             };
         };
         match incoming.body {
-            Body::Void => return self.desk.repeated(),
+            Body::Void => return self.common.repeated(),
             Body::Held(_) | Body::Into(_) if incoming.envelope == envelope => {}
-            _ => return self.desk.malformed(),
+            _ => return self.common.malformed(),
         }
         match incoming.fragments.note(header, payload, incoming.total) {
-            FragmentIs::Malformed => return self.desk.malformed(),
-            FragmentIs::Repeated => return self.desk.repeated(),
+            FragmentIs::Malformed => return self.common.malformed(),
+            FragmentIs::Repeated => return self.common.repeated(),
             FragmentIs::New => {}
         }
         put(incoming, header, payload);
         if let Body::Into(receive) = incoming.body
             && incoming.fragments.are_complete(incoming.total)
         {
-            inbound.live.remove(&seq);
+            inbound.remove(seq);
             self.end_receive(from, &envelope, &receive);
         }
         Disposition::Consumed
@@ -305,25 +297,25 @@ impl Messenger {
 
     /// The first fragment to come of a message that nobody has asked for.
     fn on_first(&mut self, header: &Header, envelope: Envelope, payload: &[u8]) -> Disposition {
-        let config = self.desk.config;
+        let config = self.common.config;
         let from = header.src;
         let total = envelope.bytes().filter(|total| *total <= config.eager_bytes);
-        let Some(total) = total else { return self.desk.malformed() };
+        let Some(total) = total else { return self.common.malformed() };
         let body = Body::Held(Vec::new());
         let mut incoming = Incoming { envelope, total, cost: 0, fragments: Default::default(), body };
         if incoming.fragments.note(header, payload, total) != FragmentIs::New {
-            return self.desk.malformed();
+            return self.common.malformed();
         }
         let cost = OVERHEAD + total;
         let inbound = &mut self.peers.at(from).inbound;
         let (has_room, is_next) =
-            (inbound.held + cost <= config.room_bytes, inbound.expected == envelope.seq);
+            (inbound.held() + cost <= config.room_bytes, inbound.expected() == envelope.seq);
         if !inbound.reaches(envelope.seq, config.room_bytes) {
-            return self.desk.not_ready();
+            return self.common.not_ready();
         }
         if is_next && let Some(receive) = self.take_receive(from, envelope.tag) {
             let inbound = &mut self.peers.at(from).inbound;
-            inbound.expected += 1;
+            inbound.advance();
             if !fits(&incoming, &receive) {
                 self.mismatch(from, incoming, receive);
             } else {
@@ -332,15 +324,15 @@ impl Messenger {
                 if incoming.fragments.are_complete(total) {
                     self.end_receive(from, &envelope, &receive);
                 } else {
-                    inbound.live.insert(envelope.seq, incoming);
+                    inbound.insert(incoming);
                 }
                 self.taken(from, envelope.seq, cost);
             }
-            self.give_turns(from);
+            self.deliver_in_order(from);
             return Disposition::Consumed;
         }
         if !has_room {
-            return self.desk.not_ready();
+            return self.common.not_ready();
         }
         let mut buffer = self.buffers.pop().unwrap_or_default();
         buffer.resize(total, 0);
@@ -348,9 +340,8 @@ impl Messenger {
         incoming.cost = cost;
         put(&mut incoming, header, payload);
         let inbound = &mut self.peers.at(from).inbound;
-        inbound.held += cost;
-        inbound.live.insert(envelope.seq, incoming);
-        self.give_turns(from);
+        inbound.insert(incoming);
+        self.deliver_in_order(from);
         Disposition::Consumed
     }
 }

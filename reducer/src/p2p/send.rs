@@ -24,7 +24,7 @@ impl Messenger {
         if let Some(late) = out.late.take() {
             return Err(PostError::Earlier(late));
         }
-        let id = self.desk.begin(deadline);
+        let id = self.common.begin(deadline);
         let envelope = Envelope { seq: 0, tag, dtype, count: (data.len() / dtype.size()) as u64 };
         let handle = self.sends.insert(Outgoing {
             id: Some(id),
@@ -60,7 +60,7 @@ impl Messenger {
 
     /// Numbers the sends that a peer has room for, and announces them or has them posted.
     fn admit(&mut self, to: Rank) {
-        let config = self.desk.config;
+        let config = self.common.config;
         loop {
             let out = &mut self.peers.at(to).out;
             let Some(&handle) = out.queue.front() else { break };
@@ -92,8 +92,8 @@ impl Messenger {
                 }
                 let body = Body::Own(handle);
                 let incoming = Incoming { envelope, total, cost: 0, fragments: Default::default(), body };
-                self.peers.at(to).inbound.live.insert(envelope.seq, incoming);
-                self.give_turns(to);
+                self.peers.at(to).inbound.insert(incoming);
+                self.deliver_in_order(to);
                 continue;
             }
             let (deadline, announced) = (send.deadline, !eager);
@@ -102,12 +102,12 @@ impl Messenger {
             if eager {
                 send.state = SendState::Posting;
                 out.eager.push_back(handle);
-                self.desk.counters.eager += 1;
+                self.common.counters.eager += 1;
                 self.copy(handle);
             } else {
                 send.state = SendState::Announced;
-                self.desk.counters.announced += 1;
-                self.desk.control(to, envelope.header(&config, MessageKind::Ready));
+                self.common.counters.announced += 1;
+                self.common.control(to, envelope.header(&config, MessageKind::Ready));
             }
         }
         if self.peers.at(to).out.has_fragments() {
@@ -121,7 +121,7 @@ impl Messenger {
         let total = send.data.len();
         if total > 0 {
             if self.copies.is_none() {
-                self.copies = Pool::new(self.desk.config.copy_bytes);
+                self.copies = Pool::new(self.common.config.copy_bytes);
             }
             let Some(copies) = &mut self.copies else { return };
             let Some(copy) = copies.take(total) else { return };
@@ -132,7 +132,7 @@ impl Messenger {
             send.copy = Some(copy);
         }
         if let Some(id) = send.id.take() {
-            self.desk.end(id, Ok(send.status()));
+            self.common.end(id, Ok(send.status()));
         }
     }
 
@@ -169,7 +169,7 @@ impl Messenger {
             let len = (total - send.sent).min(send.granule as usize);
             let Some(payload) = send.data.span(send.sent, len) else { return worked };
             let (offset, granule, len32) = (send.sent as u64, send.granule, len as u32);
-            let header = send.envelope.header(&self.desk.config, MessageKind::Message);
+            let header = send.envelope.header(&self.common.config, MessageKind::Message);
             let header = Header { offset, granule, len: len32, ..header };
             if transport.send(to, &header, payload, handle.token()).is_err() {
                 return worked;
@@ -205,13 +205,13 @@ impl Messenger {
         }
         if let Some(id) = send.id {
             let status = send.status();
-            self.desk.end(id, send.failure.map_or(Ok(status), Err));
+            self.common.end(id, send.failure.map_or(Ok(status), Err));
         }
     }
 
     /// A send has failed, and ends when nothing refers to its memory. Nothing more of it is posted.
     pub(super) fn fail_send(&mut self, handle: Handle, why: impl FnOnce(TransferSubject) -> TransferError) {
-        let own = self.desk.config.rank;
+        let own = self.common.config.rank;
         let Some(send) = self.sends.get(handle) else { return };
         send.state = SendState::Posted;
         if send.failure.is_none() {
@@ -232,7 +232,7 @@ impl Messenger {
         if self.sends.get(handle).is_some_and(|send| send.id.is_some()) {
             return self.fail_send(handle, why);
         }
-        let error = why(subject_of(envelope, self.desk.config.rank, to));
+        let error = why(subject_of(envelope, self.common.config.rank, to));
         let late = &mut self.peers.at(to).out.late;
         if late.is_none() {
             *late = Some(Box::new(error.clone()));
@@ -244,9 +244,9 @@ impl Messenger {
     pub(super) fn on_clear(&mut self, from: Rank, seq: u64) -> Disposition {
         let out = &mut self.peers.at(from).out;
         if out.record(seq).is_none_or(|record| !record.announced || record.withdrawn) {
-            return self.desk.repeated();
+            return self.common.repeated();
         }
-        let Some(record) = out.settle(seq) else { return self.desk.repeated() };
+        let Some(record) = out.settle(seq) else { return self.common.repeated() };
         if let Some(send) = self.sends.get(record.send) {
             send.state = SendState::Posting;
             out.asked.push_back(record.send);
@@ -257,7 +257,7 @@ impl Messenger {
 
     /// Receives have taken so many messages, or the peer has forgotten them that this rank has given up.
     pub(super) fn on_taken(&mut self, from: Rank, first: u64, count: u32) -> Disposition {
-        let Some(end) = first.checked_add(count.into()) else { return self.desk.malformed() };
+        let Some(end) = first.checked_add(count.into()) else { return self.common.malformed() };
         let (out, mut next) = (&mut self.peers.at(from).out, first);
         while let Some(record) = out.first_from(next) {
             let seq = record.envelope.seq;
@@ -287,7 +287,7 @@ impl Messenger {
             // It is on its way, at the peer's wish.
             None => match self.sends.find(peer, seq) {
                 Some(handle) => self.fail_send(handle, why),
-                None => return self.desk.repeated(),
+                None => return self.common.repeated(),
             },
         }
         self.peers.activate(peer);

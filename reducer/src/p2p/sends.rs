@@ -29,7 +29,7 @@ pub(super) struct Outgoing {
     pub(super) envelope: Envelope,
     /// The elements: the caller's, or a copy.
     pub(super) data: TensorRegion,
-    /// What the copy lies in.
+    /// The room of the copy.
     pub(super) copy: Option<Pooled>,
     pub(super) synchronous: bool,
     /// Its elements are not there yet.

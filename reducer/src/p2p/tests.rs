@@ -40,7 +40,7 @@ fn a_large_message_stays_with_its_sender_until_it_is_asked_for() {
     let sent = group.send(0, 1, 5, &data);
     group.settle();
     assert_eq!(group.result(0, sent), None);
-    assert_eq!(group.ranks[1].peers.get(Rank(0)).unwrap().inbound.held, peer::OVERHEAD);
+    assert_eq!(group.ranks[1].peers.get(Rank(0)).unwrap().inbound.held(), peer::OVERHEAD);
     assert_eq!(group.ranks[1].probe(None, Some(5)), Some(status(0, 5, 100_000).unwrap()));
     let received = group.receive(1, Some(0), Some(5), &into);
     group.settle();
@@ -219,7 +219,7 @@ fn the_room_of_a_receiver_is_never_exceeded_and_large_messages_pass_small_ones()
     let (small, large) = (Buffer::new(&[1; 1000]), Buffer::new(&vec![2; 100_000]));
     let sent: Vec<_> = (0..200).map(|_| group.send(0, 1, 1, &small)).collect();
     group.settle();
-    let held = group.ranks[1].peers.get(Rank(0)).unwrap().inbound.held;
+    let held = group.ranks[1].peers.get(Rank(0)).unwrap().inbound.held();
     assert!(held <= 64 << 10 && held > 32 << 10, "{held}");
     assert!(sent.iter().any(|id| group.result(0, *id).is_none()));
     let big = group.send(0, 1, 2, &large);

@@ -1,4 +1,4 @@
-//! What a message says of itself, in the header that all messages have.
+//! The part of a message between two ranks that the header of all messages carries.
 
 use super::api::MessengerConfig;
 use crate::dtype::{DType, ReduceOp};
@@ -11,7 +11,7 @@ pub(super) const DOES_NOT_FIT: u32 = 0;
 /// The reason of [`MessageKind::Refused`]: the receive was given up.
 pub(super) const GIVEN_UP: u32 = 1;
 
-/// What two ranks know a message by: its number among those from the one to the other, and what receives ask for.
+/// The identity of a message for its two ranks: its number among those from the one to the other, and the fields that receives ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Envelope {
     pub(super) seq: u64,
@@ -39,7 +39,7 @@ impl Envelope {
         }
     }
 
-    /// What a header says; `None` if it is of no message.
+    /// The envelope in a header; `None` if it is of no message.
     pub(super) fn of(header: &Header) -> Option<Self> {
         let Identity::AdHoc { root: Rank(tag) } = header.identity else { return None };
         let Shape { dtype, count, .. } = header.shape;

@@ -1,12 +1,10 @@
-//! What every algorithm needs: chunks and slices, steps and edges, slots that are used again.
+//! The tools of every algorithm: chunks and slices, steps and edges, slots that are used again.
 
 use super::blocks::{self, Cuts};
-use super::{
-    Action, Buffer, BufferOffset, NONE, Params, Problem, Rounds, Schedule, ScheduleError, Step, StepId,
-};
+use super::messages::MessageTable;
+use super::{Action, Buffer, BufferOffset, Params, Problem, Schedule, ScheduleError, Step, StepId};
 use crate::counts::Counts;
 use crate::dtype::ReduceOp;
-use crate::grid::Rank;
 
 /// Boundaries of chunks and slices are multiples of this many elements.
 pub(super) const UNIT: u64 = 64;
@@ -321,35 +319,20 @@ impl Builder {
             edges[next[from as usize] as usize] = to;
             next[from as usize] += 1;
         }
-        let message = |step: &Step| match step.action {
-            Action::Send { to, round, .. } => Some((true, to, round)),
+        let steps = || (0..).map(StepId).zip(&self.steps);
+        let received = steps().filter_map(|(id, step)| match step.action {
             Action::Receive { from, round, .. } | Action::ReceiveReduce { from, round, .. } => {
-                Some((false, from, round))
+                Some((id, from, round))
             }
             _ => None,
-        };
-        let table = |sends: bool| -> Result<(Vec<Rounds>, Vec<u32>), ScheduleError> {
-            let mut nodes = vec![Rounds::default(); self.problem.grid.nodes() as usize];
-            let of = |rank: Rank| self.problem.grid.node_of(rank) as usize;
-            for (_, peer, round) in self.steps.iter().filter_map(message).filter(|m| m.0 == sends) {
-                let rounds = &mut nodes[of(peer)];
-                rounds.len = rounds.len.max(round + 1);
-            }
-            let mut first = 0u32;
-            for rounds in &mut nodes {
-                rounds.first = first;
-                first = first.checked_add(rounds.len).ok_or(too_large("the messages"))?;
-            }
-            let mut steps = vec![NONE; first as usize];
-            for (id, step) in self.steps.iter().enumerate() {
-                if let Some((_, peer, round)) = message(step).filter(|m| m.0 == sends) {
-                    steps[(nodes[of(peer)].first + round) as usize] = id as u32;
-                }
-            }
-            Ok((nodes, steps))
-        };
-        let (incoming, receives) = table(false)?;
-        let (outgoing, sends) = table(true)?;
+        });
+        let sent = steps().filter_map(|(id, step)| match step.action {
+            Action::Send { to, round, .. } => Some((id, to, round)),
+            _ => None,
+        });
+        let (grid, too_many) = (&self.problem.grid, || too_large("the messages"));
+        let receives = MessageTable::new(grid, received, too_many)?;
+        let sends = MessageTable::new(grid, sent, too_many)?;
         Ok(Schedule {
             problem: self.problem,
             params: self.params,
@@ -362,9 +345,7 @@ impl Builder {
             slot_bytes: self.slot_bytes,
             lane_chunks: self.lane_chunks,
             cost: 0,
-            incoming,
             receives,
-            outgoing,
             sends,
             in_place: None,
         })

@@ -36,6 +36,7 @@ mod double_tree;
 mod gather;
 mod halving_doubling;
 mod hierarchical;
+mod messages;
 mod pairwise;
 mod peers;
 mod problem;
@@ -52,6 +53,7 @@ mod views;
 pub use self::algorithm::Algorithm;
 pub use self::problem::{Access, Placement, Problem};
 
+use self::messages::MessageTable;
 use crate::counts::Counts;
 use crate::dtype::ReduceOp;
 use crate::grid::{Grid, GridError, Rank};
@@ -89,7 +91,7 @@ pub enum ScheduleError {
     /// More memory than can be addressed, or more steps than a schedule can have.
     #[error("{what} of a tensor of {count} elements are too many; split the tensor or use larger chunks")]
     TooLarge {
-        /// What is too many.
+        /// The things that are too many.
         what: &'static str,
         /// The tensor's elements.
         count: u64,
@@ -99,7 +101,7 @@ pub enum ScheduleError {
     Params {
         /// Which.
         what: &'static str,
-        /// What would do.
+        /// A remedy.
         remedy: &'static str,
     },
 }
@@ -121,7 +123,7 @@ pub enum Buffer {
     Stage(u32),
     /// The node's result area, in the chunk's lane.
     Node,
-    /// What another local rank [gives](Problem::input_bytes), where that lies in memory which the node shares.
+    /// The input that another local rank [gives](Problem::input_bytes), where it lies in memory which the node shares.
     Peer(u32),
 }
 
@@ -134,7 +136,7 @@ pub struct BufferOffset {
     pub offset: usize,
 }
 
-/// What a step does. Lengths are in bytes.
+/// The action of a step. Lengths are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Sends a message to another leader.
@@ -206,7 +208,7 @@ pub enum Action {
     },
     /// Waits for one local rank's flag.
     Wait {
-        /// Whose.
+        /// The local rank.
         local: u32,
         /// Which.
         flag: LaneFlag,
@@ -220,7 +222,7 @@ pub enum Action {
     WaitFree,
 }
 
-/// What an edge that leaves a step waits for.
+/// The condition that an edge which leaves a step waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EdgeKind {
     /// The step is done.
@@ -234,14 +236,14 @@ pub enum EdgeKind {
 /// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What it does.
+    /// Its action.
     pub action: Action,
     /// The chunk that it belongs to, which picks its lane.
     pub chunk: u32,
 }
 
 impl Step {
-    /// What the edges that leave this step wait for.
+    /// The condition that the edges which leave this step wait for.
     pub fn edge_kind(&self) -> EdgeKind {
         match self.action {
             Action::Send { .. } => EdgeKind::Reusable,
@@ -251,18 +253,8 @@ impl Step {
     }
 }
 
-/// What a message counts, beyond its bytes, in the [cost](Schedule::cost) of an operation.
+/// The weight of a message, beyond its bytes, in the [cost](Schedule::cost) of an operation.
 pub(crate) const MESSAGE_COST: usize = 64;
-
-/// No step, in the tables of messages.
-pub(crate) const NONE: u32 = u32::MAX;
-
-/// The messages to or from one node: a range of the flat table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rounds {
-    pub(crate) first: u32,
-    pub(crate) len: u32,
-}
 
 /// The steps of one rank for operations of one shape. Shared by all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -281,19 +273,15 @@ pub struct Schedule {
     pub(crate) slot_bytes: usize,
     pub(crate) lane_chunks: u32,
     pub(crate) cost: u64,
-    /// By node: where its rounds lie in `receives`, which maps them to steps.
-    pub(crate) incoming: Vec<Rounds>,
-    pub(crate) receives: Vec<u32>,
-    /// The same for sends.
-    pub(crate) outgoing: Vec<Rounds>,
-    pub(crate) sends: Vec<u32>,
-    /// What to run instead where every local rank's tensor can be accessed by all of them: it lies in memory that the node
+    pub(crate) receives: MessageTable,
+    pub(crate) sends: MessageTable,
+    /// The schedule to run instead where every local rank's tensor can be accessed by all of them: it lies in memory that the node
     /// shares, or in that of accelerators which open it to one another.
     pub(crate) in_place: Option<Arc<Schedule>>,
 }
 
 impl Schedule {
-    /// What the schedule is for.
+    /// The operation and the rank that the schedule is for.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }
@@ -367,36 +355,18 @@ impl Schedule {
     /// The step that receives this message.
     #[inline]
     pub fn receive(&self, from: Rank, round: u32) -> Option<StepId> {
-        Self::look_up(&self.problem.grid, &self.incoming, &self.receives, from, round)
+        self.receives.step(&self.problem.grid, from, round)
     }
 
     /// The step that sends this message.
     #[inline]
     pub fn send(&self, to: Rank, round: u32) -> Option<StepId> {
-        Self::look_up(&self.problem.grid, &self.outgoing, &self.sends, to, round)
-    }
-
-    #[inline]
-    fn look_up(grid: &Grid, nodes: &[Rounds], table: &[u32], peer: Rank, round: u32) -> Option<StepId> {
-        if !grid.is_leader(peer) {
-            return None;
-        }
-        let rounds = nodes.get(grid.node_of(peer) as usize)?;
-        if round >= rounds.len {
-            return None;
-        }
-        let step = *table.get((rounds.first + round) as usize)?;
-        (step != NONE).then_some(StepId(step))
+        self.sends.step(&self.problem.grid, to, round)
     }
 
     /// The ranks that this one receives from.
     pub fn sources(&self) -> impl Iterator<Item = Rank> + '_ {
-        let grid = self.problem.grid;
-        self.incoming
-            .iter()
-            .enumerate()
-            .filter(|(_, r)| r.len > 0)
-            .map(move |(n, _)| grid.leader_of(n as u32))
+        self.receives.nodes().map(|node| self.problem.grid.leader_of(node))
     }
 
     /// Bytes that this rank sends to other nodes.

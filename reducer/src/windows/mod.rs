@@ -2,7 +2,7 @@
 //! socket, as the [executor](crate::executor) is.
 //!
 //! ```text
-//!   start ---> queues per target ---> requests (Transport) ---> on_message of the target: held until its turn, then served
+//!   start ---> queues per target ---> requests (Transport) ---> on_message of the target: served in order
 //!   take_ended, is_flushed <--- on_message <--- answers, counts of what was applied
 //! ```
 //!
@@ -12,8 +12,9 @@
 //! requests of a target, one after the other, so each element is accessed atomically; an access of many elements as a whole is not.
 //!
 //! **Room.** Requests to one target, and what they ask for, take so many bytes at once ([`in_flight_bytes`](WindowsConfig::in_flight_bytes)).
-//! A target keeps what comes before its turn within the same bound, and copies what it is asked for to a pool, from where it is sent: where
-//! that is used up, a rank's requests wait until answers were released. An origin always has room for an answer, so nobody waits in a circle.
+//! A target keeps requests that overtake others within the same bound. It copies the elements that it is asked for to a pool, from where they
+//! are sent: where the pool is used up, a rank's requests wait until answers were released. An origin always has room for an answer, so no
+//! ranks wait in a circle.
 //!
 //! **Ends.** A request ends with its answer, or when the target has said that it was applied. The target says how many requests it has
 //! applied, and how many of them it has denied: the origin counts denials, too, and believes no request to be done whose denial may still be on
@@ -21,10 +22,18 @@
 //!
 //! **Exactly once.** Requests have numbers, and fragments of answers a bit each: what comes again changes nothing. Everything that a message
 //! says is checked against the target's own window, whatever the origin has checked before.
+//!
+//! **Parts.** Each part has a file, which is the only one that changes its fields: the memory that this rank exposes (`exposed`), its
+//! accesses (`accesses`), which become requests to each target (`outbound`, all of them in `origin`), and the requests of others (`target`)
+//! with their answers (`answers`).
 
+mod accesses;
+mod answers;
 mod api;
-mod deadlines;
+mod check;
+mod exposed;
 mod origin;
+mod outbound;
 mod slots;
 mod target;
 mod wire;
@@ -34,69 +43,45 @@ pub use self::api::{
     WindowCounters, WindowId, WindowRefused, WindowsConfig,
 };
 
-use self::origin::{Access, Outbound};
-use self::slots::Slots;
-use self::target::{Answer, Inbound};
+use self::exposed::Exposed;
+use self::origin::Origin;
+use self::target::Target;
 use crate::dtype::DType;
 use crate::executor::{AbortCause, Disposition, Progress, Refusal};
 use crate::grid::Rank;
 use crate::header::{Header, MessageKind};
-use crate::kernel::Kernels;
-use crate::memory::{MemoryKind, Pool, TensorRegion};
+use crate::memory::TensorRegion;
 use crate::transport::{SendToken, Transport};
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// What a request costs of the bytes in flight, beyond those that it carries or asks for.
+/// The cost of a request in the bytes in flight, beyond the bytes that it carries or asks for.
 const OVERHEAD: usize = 256;
 
 /// Requests to one target at once.
 const REQUESTS: usize = 1024;
 
-/// A window of this rank.
-#[derive(Debug)]
-struct Window {
-    memory: TensorRegion,
-    dtype: DType,
-    /// Elements of each rank's part, once all have said so.
-    lengths: Option<Box<[u64]>>,
+/// The outcome of a message.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    /// It was used.
+    Taken,
+    /// It had come before.
+    Repeated,
+    /// There is no room for it yet.
+    NotReady,
+    /// It makes no sense.
+    Malformed,
 }
 
 /// The windows of one rank in one group, and all accesses by it and to it.
 #[derive(Debug)]
 pub struct Windows {
     config: WindowsConfig,
-    kernels: Kernels,
     counters: WindowCounters,
-    windows: BTreeMap<WindowId, Window>,
-    next_window: u32,
-    accesses: Slots<Access>,
-    /// How many of them there are of each window and target.
-    under_way: BTreeMap<(WindowId, Rank), usize>,
-    answers: Slots<Answer>,
-    /// Answers with fragments to post.
-    answering: VecDeque<slots::Handle>,
-    outbound: BTreeMap<Rank, Outbound>,
-    inbound: BTreeMap<Rank, Inbound>,
-    /// Targets that there may be something to post to.
-    active: Vec<Rank>,
-    /// Origins that are to be told what was applied.
-    telling: Vec<Rank>,
-    /// Origins whose next request waits for room for its answer.
-    stalled: Vec<Rank>,
-    /// Room for answers has come back.
-    may_resume: bool,
-    /// Denials to be posted.
-    denials: VecDeque<(Rank, Header)>,
-    ended: VecDeque<AccessEnded>,
-    next: u64,
-    /// No deadline is earlier.
-    earliest: Duration,
-    copies: Option<Pool>,
-    answer_room: Option<Pool>,
-    /// Buffers of held requests, for their next use.
-    buffers: Vec<Vec<u8>>,
+    exposed: Exposed,
+    origin: Origin,
+    target: Target,
     cause: Option<Arc<AbortCause>>,
 }
 
@@ -110,27 +95,10 @@ impl Windows {
     pub unsafe fn new(config: WindowsConfig) -> Self {
         Self {
             config,
-            kernels: Kernels::detect(),
             counters: WindowCounters::default(),
-            windows: BTreeMap::new(),
-            next_window: 0,
-            accesses: Slots::default(),
-            under_way: BTreeMap::new(),
-            answers: Slots::default(),
-            answering: VecDeque::new(),
-            outbound: BTreeMap::new(),
-            inbound: BTreeMap::new(),
-            active: vec![],
-            telling: vec![],
-            stalled: vec![],
-            may_resume: false,
-            denials: VecDeque::new(),
-            ended: VecDeque::new(),
-            next: 0,
-            earliest: Duration::MAX,
-            copies: None,
-            answer_room: None,
-            buffers: vec![],
+            exposed: Exposed::new(),
+            origin: Origin::new(config),
+            target: Target::new(config),
             cause: None,
         }
     }
@@ -141,41 +109,43 @@ impl Windows {
     /// # Errors
     /// [`WindowRefused`]; there is no window then, and the next one has its number.
     pub fn open(&mut self, memory: TensorRegion, dtype: DType) -> Result<WindowId, WindowRefused> {
-        if let Some(cause) = &self.cause {
-            return Err(WindowRefused::Aborted(Arc::clone(cause)));
+        match &self.cause {
+            Some(cause) => Err(WindowRefused::Aborted(Arc::clone(cause))),
+            None => self.exposed.open(memory, dtype),
         }
-        let (bytes, address) = (memory.len(), memory.as_ptr().addr());
-        let is_whole = bytes.is_multiple_of(dtype.size());
-        let is_aligned = bytes == 0 || address.is_multiple_of(dtype.align());
-        if !is_whole || !is_aligned || memory.kind() == MemoryKind::Device && bytes > 0 {
-            return Err(WindowRefused::Memory { bytes, address, dtype });
-        }
-        let id = WindowId(self.next_window);
-        self.next_window = self.next_window.wrapping_add(1);
-        self.windows.insert(id, Window { memory, dtype, lengths: None });
-        Ok(id)
     }
 
     /// Elements of each rank's part of a window.
     pub fn set_lengths(&mut self, window: WindowId, lengths: Box<[u64]>) {
-        if let Some(window) = self.windows.get_mut(&window) {
-            window.lengths = Some(lengths);
-        }
+        self.exposed.set_lengths(window, lengths);
     }
 
     /// Whether this rank's part of a window is open.
     pub fn has_window(&self, window: WindowId) -> bool {
-        self.windows.contains_key(&window)
+        self.exposed.has(window)
     }
 
     /// Closes this rank's part of a window: nothing touches its memory any more, and accesses to it are denied. False if it is closed.
     pub fn close(&mut self, window: WindowId) -> bool {
-        self.windows.remove(&window).is_some()
+        self.exposed.close(window)
     }
 
     /// Closes this rank's part of all windows.
     pub fn close_all(&mut self) {
-        self.windows.clear();
+        self.exposed.close_all();
+    }
+
+    /// Starts an access. It takes effect behind those that were started before it to the same target. The memory belongs to the windows
+    /// until it has ended.
+    ///
+    /// # Errors
+    /// [`AccessRefused`]; nothing was started then.
+    pub fn start(&mut self, request: AccessRequest) -> Result<AccessId, AccessRefused> {
+        if let Some(cause) = &self.cause {
+            return Err(AccessRefused::Aborted(Arc::clone(cause)));
+        }
+        let piece = check::check(&self.config, &self.exposed, &request)?;
+        self.origin.start(&request, piece)
     }
 
     /// Takes a message of any kind of [`MessageKind::is_window`]. The payload is only borrowed.
@@ -187,30 +157,49 @@ impl Windows {
             return Disposition::Refused(Refusal::OtherEpoch);
         }
         if header.src.0 >= self.config.ranks || header.src == self.config.rank {
-            return self.malformed();
+            return self.disposition(Outcome::Malformed);
         }
         if self.cause.is_some() {
             return Disposition::Refused(Refusal::Aborted);
         }
-        match header.kind {
-            MessageKind::Access => self.on_request(header, payload),
-            MessageKind::Answer => self.on_answer(header, payload),
-            MessageKind::Denied => self.on_denied(header),
-            MessageKind::Applied => self.on_applied(header),
-            _ => self.malformed(),
+        let outcome = match header.kind {
+            MessageKind::Access => self.target.on_request(&self.exposed, header, payload),
+            MessageKind::Answer => self.origin.on_answer(header, payload),
+            MessageKind::Denied => self.origin.on_denied(header),
+            MessageKind::Applied => self.origin.on_applied(header),
+            _ => Outcome::Malformed,
+        };
+        self.disposition(outcome)
+    }
+
+    /// Counts the outcome of a message; the answer to its transport.
+    #[inline]
+    fn disposition(&mut self, outcome: Outcome) -> Disposition {
+        match outcome {
+            Outcome::Taken => Disposition::Consumed,
+            Outcome::Repeated => {
+                self.counters.duplicates += 1;
+                Disposition::Consumed
+            }
+            Outcome::NotReady => {
+                self.counters.not_ready += 1;
+                Disposition::Refused(Refusal::NotReady)
+            }
+            Outcome::Malformed => {
+                self.counters.malformed += 1;
+                Disposition::Refused(Refusal::Malformed)
+            }
         }
     }
 
     /// Posts what finds room, and ends what is late.
     pub fn poll<T: Transport>(&mut self, now: Duration, transport: &mut T) -> Progress {
-        let mut worked = false;
-        if now >= self.earliest {
-            worked |= self.check_deadlines(now);
-        }
-        worked |= self.resume();
-        worked |= self.post_answers(transport);
-        worked |= self.post_requests(transport);
-        worked |= self.tell(transport);
+        let Self { exposed, origin, target, .. } = self;
+        let mut worked = origin.check_deadlines(now);
+        worked |= target.resume(exposed);
+        worked |= target.post_answers(transport);
+        worked |= origin.post(transport, |piece, data, into| target.serve_own(exposed, piece, data, into));
+        worked |= target.post_reports(transport);
         Progress { worked }
     }
 
@@ -219,52 +208,42 @@ impl Windows {
         if !token.is_window() {
             return;
         }
-        if slots::is_answer(token) {
-            if let Some(handle) = self.answers.handle_of(token) {
-                self.answer_released(handle);
-            }
-        } else if let Some(handle) = self.accesses.handle_of(token) {
-            self.request_released(handle);
+        match slots::is_answer(token) {
+            true => self.target.on_released(token),
+            false => self.origin.accesses_mut().released(token),
         }
     }
 
     /// Takes a waited access that has ended.
     #[inline]
     pub fn take_ended(&mut self) -> Option<AccessEnded> {
-        self.ended.pop_front()
+        self.origin.accesses_mut().take_ended()
     }
 
     /// Whether all accesses of this rank to a target, or to all, have ended.
     pub fn is_flushed(&self, window: WindowId, target: Option<Rank>) -> bool {
-        let (first, last) = target.map_or((Rank(0), Rank(u32::MAX)), |target| (target, target));
-        self.under_way.range((window, first)..=(window, last)).next().is_none()
+        self.origin.accesses().is_flushed(window, target)
     }
 
     /// How an access to this target (or any) of the window failed that nobody waited for; each first one of a target is told, once.
     pub fn take_late(&mut self, window: WindowId, target: Option<Rank>) -> Option<AccessError> {
-        let wanted = |rank: &Rank| target.is_none_or(|target| target == *rank);
-        let of = self.outbound.iter_mut().filter(|(rank, _)| wanted(rank));
-        of.filter_map(|(_, out)| out.take_late(window)).next()
+        self.origin.accesses_mut().take_late(window, target)
     }
 
     /// Accesses of this rank that have not ended.
     pub fn running(&self) -> usize {
-        self.accesses.len()
+        self.origin.accesses().len()
     }
 
     /// Whether a poll may post something.
     #[inline]
     pub fn has_work(&self) -> bool {
-        !self.active.is_empty()
-            || !self.answering.is_empty()
-            || !self.telling.is_empty()
-            || !self.denials.is_empty()
-            || self.may_resume && !self.stalled.is_empty()
+        self.origin.has_work() || self.target.has_work()
     }
 
     /// When [`poll`](Self::poll) must be called at the latest. It may be earlier than needed.
     pub fn next_deadline(&self) -> Option<Duration> {
-        (self.earliest < Duration::MAX).then_some(self.earliest)
+        self.origin.accesses().next_deadline()
     }
 
     /// The group ends: so does every access, as soon as no transport refers to its memory, and no window is served any more.
@@ -273,72 +252,37 @@ impl Windows {
             return;
         }
         self.cause = Some(Arc::clone(cause));
-        self.windows.clear();
-        self.inbound.clear();
-        self.active.clear();
-        self.telling.clear();
-        self.stalled.clear();
-        self.denials.clear();
-        self.answering.clear();
-        self.earliest = Duration::MAX;
-        // Nobody takes the rest of what others have asked for.
-        let answers: Vec<_> = self.answers.iter().map(|(handle, _)| handle).collect();
-        for handle in answers {
-            self.lose_answer(handle);
-        }
-        let accesses: Vec<_> = self.accesses.iter().map(|(handle, _)| handle).collect();
-        for handle in accesses {
-            self.fail(handle, |subject| AccessError::Aborted { subject, cause: Arc::clone(cause) });
-        }
+        self.exposed.close_all();
+        self.target.abort();
+        self.origin.abort(cause);
     }
 
     /// The transport refers to no memory any more, after the group has ended.
     pub fn fenced(&mut self) {
-        let accesses: Vec<_> = self.accesses.iter().map(|(handle, _)| handle).collect();
-        for handle in accesses {
-            if let Some(access) = self.accesses.get(handle) {
-                access.unreleased = 0;
-            }
-            self.end(handle);
-        }
-        self.answers = Slots::default();
+        self.origin.accesses_mut().fenced();
+        self.target.fenced();
     }
 
     /// The ranks that there were accesses to, or from.
     pub fn known(&self) -> impl Iterator<Item = Rank> {
-        self.outbound.keys().chain(self.inbound.keys()).copied()
+        self.origin.known().chain(self.target.known())
     }
 
     /// Whether no transport refers to memory of an access or an answer, copies included.
     pub fn is_quiesced(&self) -> bool {
-        self.accesses.iter().all(|(_, access)| access.unreleased == 0)
-            && self.answers.iter().all(|(_, answer)| answer.unreleased() == 0)
+        self.origin.accesses().is_quiesced() && self.target.is_quiesced()
     }
 
     /// A rank of those that have `gone` which an access waits for.
     #[cold]
     pub fn deserter(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
-        self.accesses.iter().map(|(_, access)| access.target).filter(|rank| gone(*rank)).min()
+        self.origin.accesses().targets().filter(|rank| gone(*rank)).min()
     }
 
     /// The counters since the start.
     pub fn counters(&self) -> WindowCounters {
-        self.counters
-    }
-
-    fn malformed(&mut self) -> Disposition {
-        self.counters.malformed += 1;
-        Disposition::Refused(Refusal::Malformed)
-    }
-
-    fn not_ready(&mut self) -> Disposition {
-        self.counters.not_ready += 1;
-        Disposition::Refused(Refusal::NotReady)
-    }
-
-    fn repeated(&mut self) -> Disposition {
-        self.counters.duplicates += 1;
-        Disposition::Consumed
+        let target::RequestCounters { served, held, denied } = self.target.counters();
+        WindowCounters { served, held, denied, ..self.counters }
     }
 }
 

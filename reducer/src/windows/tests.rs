@@ -223,7 +223,8 @@ fn say(
 ) -> Disposition {
     let (seq, round) = number;
     let (window, dtype) = (WindowId(0), DType::U64);
-    let piece = wire::Piece { window, action: Action::Put, dtype, offset: 0, count: (len / 8).max(1) as u64 };
+    let count = (len / 8).max(1) as u64;
+    let piece = wire::Piece::new(window, Action::Put, dtype, 0, count).unwrap();
     let header = piece.header(&WindowsConfig::new(Rank(from), 3), kind, seq);
     let given = if kind == MessageKind::Access && round == 0 { vec![1; len] } else { vec![] };
     let header = Header { round, granule: 64 * 1024, len: given.len() as u32, ..header };
@@ -272,14 +273,14 @@ fn what_is_kept_of_denials_is_bounded() {
         say(&mut group, 0, 1, MessageKind::Access, (seq, 0), 8);
         group.poll(1);
     }
-    assert_eq!(group.ranks[1].denials.len(), REQUESTS, "rank 0 takes none");
-    assert!(!group.ranks[1].may_resume);
+    assert_eq!(group.ranks[1].target.denials(), REQUESTS, "rank 0 takes none");
+    assert!(!group.ranks[1].target.may_resume());
     group.net.full_to = None;
     while group.ranks[1].has_work() {
         group.poll(1);
     }
     assert_eq!(group.ranks[1].counters().denied, 2 * REQUESTS as u64 + 1, "those that were held");
-    assert!(group.ranks[1].denials.is_empty() && group.ranks[1].inbound[&Rank(0)].is_empty());
+    assert!(group.ranks[1].target.is_empty());
 }
 
 #[test]
@@ -308,7 +309,7 @@ fn an_origin_that_takes_no_answers_leaves_room_for_others() {
         while group.network() {}
     }
     assert_eq!(group.ranks[1].counters().served, 16 + (1024u64 * 8).div_ceil(192));
-    assert!(group.ranks[1].answer_room.as_ref().is_some_and(Pool::is_whole));
+    assert!(group.ranks[1].target.is_empty());
 }
 
 #[test]
@@ -323,13 +324,11 @@ fn answers_to_a_rank_that_is_gone_keep_no_room() {
         }
         while group.network() {}
         group.poll(1);
-        group.net.gone = Some(Rank(0));
+        group.net.dead = Some(Rank(0));
         group.poll(1);
         assert!(group.ranks[1].counters().served > 0 && !group.ranks[1].has_work(), "seed {seed}");
         group.release(1);
-        assert_eq!(group.ranks[1].answers.len(), 0, "seed {seed}");
-        assert!(group.ranks[1].answer_room.as_ref().is_some_and(Pool::is_whole), "seed {seed}");
-        assert!(group.ranks[1].inbound[&Rank(0)].is_empty(), "seed {seed}");
+        assert!(group.ranks[1].target.is_empty(), "seed {seed}");
     }
 }
 

@@ -1,25 +1,77 @@
-//! What a request says of itself, in the header that all messages have.
+//! The part of a request that the header of all messages carries.
 
 use super::api::{Action, WindowId, WindowsConfig};
 use crate::dtype::{DType, ReduceOp};
 use crate::header::{Collective, Header, Identity, MatchKey, MessageKind, Shape};
 
-/// A part of an access that is asked for with one message.
+/// A part of an access that is asked for with one message. Memory can hold its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    pub(super) window: WindowId,
-    pub(super) action: Action,
-    pub(super) dtype: DType,
-    /// The first element.
-    pub(super) offset: u64,
-    /// Elements.
-    pub(super) count: u64,
+    window: WindowId,
+    action: Action,
+    dtype: DType,
+    offset: u64,
+    count: u64,
+    bytes: usize,
 }
 
 impl Piece {
+    /// The piece of a message that is about no element.
+    pub(super) const EMPTY: Self =
+        Self { window: WindowId(0), action: Action::Put, dtype: DType::U8, offset: 0, count: 0, bytes: 0 };
+
+    /// `count` elements from `offset` on; `None` if no memory could hold them.
+    pub(super) fn new(
+        window: WindowId,
+        action: Action,
+        dtype: DType,
+        offset: u64,
+        count: u64,
+    ) -> Option<Self> {
+        let bytes = usize::try_from(count).ok()?.checked_mul(dtype.size())?;
+        isize::try_from(bytes).ok()?;
+        Some(Self { window, action, dtype, offset, count, bytes })
+    }
+
+    pub(super) fn window(&self) -> WindowId {
+        self.window
+    }
+
+    pub(super) fn action(&self) -> Action {
+        self.action
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The first element.
+    pub(super) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Elements.
+    pub(super) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Bytes of the window that it is about.
+    #[inline]
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its next elements: `bytes` behind the first `done` ones, cut off at its end. Both are whole elements.
+    #[inline]
+    pub(super) fn part(&self, done: usize, bytes: usize) -> Self {
+        let size = self.dtype.size();
+        let bytes = bytes.min(self.bytes.saturating_sub(done));
+        Self { offset: self.offset + (done / size) as u64, count: (bytes / size) as u64, bytes, ..*self }
+    }
+
     /// The header of a message about it, without a payload.
     pub(super) fn header(&self, config: &WindowsConfig, kind: MessageKind, seq: u64) -> Header {
-        let Self { window, action, dtype, offset, count } = *self;
+        let Self { window, action, dtype, offset, count, .. } = *self;
         let (number, op) = match action {
             Action::Put => (0, ReduceOp::Sum),
             Action::Get => (1, ReduceOp::Sum),
@@ -37,7 +89,7 @@ impl Piece {
                 tensor: (offset >> 32) as u32,
                 instance: window.0,
             },
-            // The kind says what it is; no collective has such a one.
+            // The kind tells what the message is. No collective has such a kind.
             shape: Shape { collective: Collective::Barrier, dtype, op, count },
             round: number,
             offset: 0,
@@ -46,7 +98,7 @@ impl Piece {
         }
     }
 
-    /// What a request says; `None` if it is none.
+    /// The piece that a request is about; `None` if it is no request, or no memory could hold the elements.
     pub(super) fn of(header: &Header) -> Option<Self> {
         let Identity::Registered { generation, tensor, instance } = header.identity else { return None };
         let Shape { dtype, op, count, .. } = header.shape;
@@ -60,13 +112,6 @@ impl Piece {
             _ => return None,
         };
         let offset = u64::from(generation) | u64::from(tensor) << 32;
-        Some(Self { window: WindowId(instance), action, dtype, offset, count })
-    }
-
-    /// Bytes of the window that it is about; `None` if no memory could hold them.
-    pub(super) fn bytes(&self) -> Option<usize> {
-        let bytes = usize::try_from(self.count).ok()?.checked_mul(self.dtype.size())?;
-        isize::try_from(bytes).ok()?;
-        Some(bytes)
+        Self::new(WindowId(instance), action, dtype, offset, count)
     }
 }

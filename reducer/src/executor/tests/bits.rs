@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 /// Elements that all tensors begin with.
 const COMMON: usize = 24;
 
-/// What a rank contributes: numbers whose sums round, and those where rounding goes wrong first.
+/// The contribution of a rank: numbers whose sums round, and those where rounding goes wrong first.
 fn contribution(rng: &mut SmallRng, dtype: DType, count: usize) -> Vec<u8> {
     let f16s = [0x0001u16, 0x8001, 0x7bff, 0xfbff, 0x7c00, 0x7e01, 0x8000, 0x3c00, 0x1400, 0x6800];
     let bf16s = [0x0001u16, 0x8001, 0x7f7f, 0xff7f, 0x7f80, 0x7fc1, 0x8000, 0x3f80, 0x3b80, 0x4b80];
@@ -142,7 +142,7 @@ fn scan(seed: u64) {
         let buffers: Vec<_> = inputs.iter().map(|bytes| Buffer::new(bytes)).collect();
         for (rank, buffer) in (0..).zip(&buffers) {
             let request = group.request(Rank(rank), algorithm, shape, buffer);
-            work[rank as usize].push_back(Request { input: buffer.host(), ..request });
+            work[rank as usize].push_back(Request { input: buffer.region, ..request });
         }
         all.push((algorithm, inputs, buffers));
     }

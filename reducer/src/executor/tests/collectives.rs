@@ -49,7 +49,7 @@ impl Tensors {
         let Self { problem, input, output, .. } = self;
         let region = |buffer: &Buffer| match problem.access {
             Access::Host if self.shared => buffer.shared(),
-            Access::Host => buffer.host(),
+            Access::Host => buffer.region,
             _ => buffer.device(),
         };
         let [input_bytes, output_bytes] = [problem.input_bytes(), problem.output_bytes()].map(|b| b as usize);
@@ -135,7 +135,7 @@ fn run_seed(seed: u64) -> u64 {
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
     let mut group = Group::new(seed, grid, faults, |config| config.one_sided = one_sided);
-    group.net.fragment = 64 * rng.random_range(1..=5);
+    group.net.fragment = [64 * rng.random_range(1..=5); 2];
     let mut work = vec![VecDeque::new(); grid.ranks() as usize];
     let mut checks = Vec::new();
     for number in 0..rng.random_range(1..=5u32) {

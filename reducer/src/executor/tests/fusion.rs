@@ -4,7 +4,7 @@ use super::harness::{Buffer, Faults, Group, PARAMS, shape};
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::op::OpState;
 use crate::executor::{OpId, Request, StartError};
-use crate::fusion::{Bucket, Ends, Member, Ready, Turn, layouts};
+use crate::fusion::{Bucket, Ends, FusionQueue, Member, Ready, layouts};
 use crate::grid::{Grid, Rank};
 use crate::header::Identity;
 use crate::memory::MemoryKind;
@@ -17,12 +17,12 @@ use rand::{Rng, SeedableRng};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What all ranks do, in this order.
+/// The actions of all ranks, in this order.
 #[derive(Clone, Copy, Debug)]
 enum Action {
     Push(usize),
     Wait(usize),
-    EndTurn,
+    Flush,
 }
 
 /// Steps that push tensors, all or some, in any order, and wait for them in any other.
@@ -41,7 +41,7 @@ fn program(rng: &mut SmallRng, tensors: usize) -> Vec<Action> {
             if rng.random_bool(0.05) {
                 actions.push(Action::Wait(pushed.swap_remove(rng.random_range(0..pushed.len()))));
             } else if rng.random_bool(0.03) {
-                actions.push(Action::EndTurn);
+                actions.push(Action::Flush);
             }
         }
         pushed.shuffle(rng);
@@ -53,7 +53,7 @@ fn program(rng: &mut SmallRng, tensors: usize) -> Vec<Action> {
 /// One rank: how far its program is, what waits for room, what it has pushed, and what of it has ended.
 struct Trainer {
     at: usize,
-    turn: Turn<usize>,
+    queue: FusionQueue<usize>,
     waits: VecDeque<(Request, Ends<usize>)>,
     started: Vec<(OpId, Option<Ends<usize>>)>,
     pushed: Vec<u32>,
@@ -61,7 +61,7 @@ struct Trainer {
     entries: Vec<(Request, Option<Member>)>,
 }
 
-/// What a run shows.
+/// The outcome of a run.
 struct Outcome {
     /// The ranks' memory.
     bytes: Vec<Vec<u8>>,
@@ -128,7 +128,7 @@ fn run(seed: u64, fuses: bool) -> Outcome {
                 }
             }
             let buffer = &buffers[rank as usize];
-            let whole = if shared { buffer.shared() } else { buffer.host() };
+            let whole = if shared { buffer.shared() } else { buffer.region };
             let mut start = 0;
             let entries = (0..).zip(&specs).zip(of).map(|((tensor, spec), member)| {
                 let shape = shape(spec.dtype, spec.op, spec.count);
@@ -148,7 +148,7 @@ fn run(seed: u64, fuses: bool) -> Outcome {
             });
             Trainer {
                 at: 0,
-                turn: Turn::default(),
+                queue: FusionQueue::default(),
                 waits: VecDeque::new(),
                 started: vec![],
                 pushed: vec![0; specs.len()],
@@ -168,7 +168,7 @@ fn run(seed: u64, fuses: bool) -> Outcome {
             _ => group.network(),
         };
         let member = &mut members[rank];
-        while let Some(Ready { request, ends, .. }) = member.turn.take() {
+        while let Some(Ready { request, ends, .. }) = member.queue.take() {
             member.waits.push_back((request, ends));
         }
         while let Some((request, _)) = member.waits.front() {
@@ -192,7 +192,7 @@ fn run(seed: u64, fuses: bool) -> Outcome {
             let ended = &mut member.ended;
             match ends.take().expect("it ends once") {
                 Ends::One(tensor) => ended[tensor] += 1,
-                Ends::All(flight) => member.turn.land(flight, true, |tensor| ended[tensor] += 1),
+                Ends::All(used) => member.queue.complete(used, true, |tensor| ended[tensor] += 1),
             }
         }
         idle = if worked { 0 } else { idle + 1 };
@@ -201,7 +201,7 @@ fn run(seed: u64, fuses: bool) -> Outcome {
     group.drain();
     for (member, executor) in members.iter().zip(&group.executors) {
         assert_eq!(
-            (member.turn.held(), member.turn.ready(), member.turn.dues().count()),
+            (member.queue.held(), member.queue.ready(), member.queue.reports().count()),
             (0, 0, 0),
             "{what}"
         );
@@ -225,19 +225,19 @@ fn act(member: &mut Trainer, actions: &[Action]) -> bool {
             }
             member.pushed[*tensor] += 1;
             match of {
-                Some(of) => member.turn.push(&of, request, *tensor),
+                Some(of) => member.queue.push(&of, request, *tensor),
                 None => member.waits.push_back((request, Ends::One(*tensor))),
             }
         }
         Some(Action::Wait(tensor)) => {
-            if member.turn.dues().any(|due| due == tensor) {
-                member.turn.end();
+            if member.queue.reports().any(|held| held == tensor) {
+                member.queue.flush();
             }
             if member.pushed[*tensor] != member.ended[*tensor] {
                 return false;
             }
         }
-        Some(Action::EndTurn) => member.turn.end(),
+        Some(Action::Flush) => member.queue.flush(),
     }
     member.at += 1;
     true

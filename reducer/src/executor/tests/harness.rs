@@ -1,19 +1,17 @@
-//! A group of executors in one thread, joined by a network that reorders, repeats, delays and refuses, from one seed.
-//!
-//! Payloads are read when they are delivered, as a NIC would, and compared with what they were when they were posted:
-//! a schedule that writes a range before its release fails here. A one-sided network writes some of what is only placed straight to
-//! its place, as soon as it is posted or as late as it is delivered.
+//! A group of executors over a simulated network, with the memory of their nodes and accelerators.
 #![allow(unsafe_code)]
 
 use super::super::*;
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, HEADER_BYTES, Identity, Shape};
 use crate::kernel::Kernels;
-use crate::memory::{Owned, Span};
+use crate::memory::{self, Span};
 use crate::schedule::{Algorithm, Params, Problem, build};
+pub(super) use crate::simulation::{Buffer, Faults};
+use crate::simulation::{Endpoint, Net, Port, peek};
 use crate::transport::{
-    Accelerator, AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, Landing, LaneFlag,
-    SendError, StreamEvent, TensorView, Transport,
+    Accelerator, AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, LaneFlag, StreamEvent,
+    TensorView,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -21,48 +19,17 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Memory with a region, and its bytes for the test to look at while nothing runs.
-pub(super) struct Buffer {
-    owned: Owned,
-    pub(super) region: TensorRegion,
-}
-
 impl Buffer {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        let owned = Owned::new(bytes.len()).unwrap();
-        // SAFETY: the harness keeps all buffers until its executors are gone.
-        let region = unsafe { owned.region() };
-        let buffer = Self { owned, region };
-        memory::write((region, 0), bytes).unwrap();
-        buffer
-    }
-
-    /// As the host's memory.
-    pub(super) fn host(&self) -> TensorRegion {
-        self.region
-    }
-
     /// The same memory as a tensor that the node's ranks share.
     pub(super) fn shared(&self) -> TensorRegion {
-        let base = core::ptr::NonNull::new(self.region.as_ptr()).unwrap();
-        // SAFETY: as in `new`; all executors are in this process.
-        unsafe { TensorRegion::from_raw_parts(memory::MemoryKind::Shared, base, self.region.len(), 0) }
+        self.as_kind(memory::MemoryKind::Shared)
     }
 
     /// The same memory as an accelerator's, which only copies touch.
     pub(super) fn device(&self) -> TensorRegion {
-        let base = core::ptr::NonNull::new(self.region.as_ptr()).unwrap();
-        // SAFETY: as in `new`.
-        unsafe { TensorRegion::from_raw_parts(memory::MemoryKind::Device, base, self.region.len(), 0) }
-    }
-
-    pub(super) fn bytes(&self) -> Vec<u8> {
-        let _ = &self.owned;
-        peek(self.region.span(0, self.region.len()).unwrap())
+        self.as_kind(memory::MemoryKind::Device)
     }
 }
-
-use crate::memory;
 
 /// The memory of one node.
 pub(super) struct Node {
@@ -73,7 +40,7 @@ pub(super) struct Node {
     locals: u32,
     /// Where tensors lie, by local rank: one for each operation that it has started.
     tensors: RefCell<Vec<Vec<(TensorView, crate::header::View)>>>,
-    /// Who could open the others' tensors, by (local rank, operation).
+    /// Whether a rank could open the others' tensors, by (local rank, operation).
     agreed: RefCell<HashMap<(u32, u64), bool>>,
     /// Ranks see which operations the others have started.
     pub(super) announces: bool,
@@ -143,111 +110,6 @@ impl NodeMemory for View<'_> {
     }
 }
 
-pub(super) struct Packet {
-    pub(super) from: Rank,
-    pub(super) to: Rank,
-    pub(super) header: [u8; HEADER_BYTES],
-    payload: Span,
-    posted: Vec<u8>,
-    token: SendToken,
-    /// A copy that the network made: nothing refers to the sender's memory.
-    copy: bool,
-    delivered: bool,
-    /// Where the network writes the bytes itself, and whether it has.
-    place: Option<(Span, bool)>,
-}
-
-/// How bad the network is, in percent.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Faults {
-    pub(super) duplicate: u32,
-    pub(super) full: u32,
-    pub(super) refuse: u32,
-    pub(super) in_order: bool,
-}
-
-pub(super) struct Net {
-    pub(super) packets: Vec<Packet>,
-    pub(super) faults: Faults,
-    pub(super) fragment: usize,
-    pub(super) dead: Option<Rank>,
-    /// The dead peer, once something was sent to it.
-    lost: Option<Rank>,
-    /// Where receivers want what they asked for: (receiver, sender, credit message).
-    landings: Vec<(Rank, Rank, Header, Landing)>,
-    /// Packets that it wrote to their place.
-    pub(super) placed: usize,
-    rng: SmallRng,
-}
-
-impl Net {
-    /// Where a fragment goes, if its receiver has said so.
-    fn place(&self, from: Rank, to: Rank, header: &Header) -> Option<Span> {
-        let asked = |(receiver, sender, credit, _): &&(Rank, Rank, Header, Landing)| {
-            let rounds = credit.round..credit.round + credit.len;
-            (*receiver, *sender, credit.key) == (to, from, header.key) && rounds.contains(&header.round)
-        };
-        let (_, _, credit, Landing { first, stride }) = self.landings.iter().find(asked)?;
-        let begin = first.offset() + stride * (header.round - credit.round) as usize;
-        let whole = first.region().span(begin, first.len()).unwrap();
-        whole.part(header.offset as usize, header.len as usize)
-    }
-
-    /// A peer that was found to be gone, once.
-    pub(super) fn take_lost(&mut self) -> Option<Rank> {
-        self.lost.take()
-    }
-}
-
-/// Writes to a place, as a NIC does.
-fn put(place: Span, bytes: &[u8]) {
-    memory::write((*place.region(), place.offset()), bytes).unwrap();
-}
-
-pub(super) struct Port<'a>(pub(super) &'a mut Net, pub(super) Rank);
-
-impl Transport for Port<'_> {
-    fn max_fragment(&self, _to: Rank) -> usize {
-        self.0.fragment
-    }
-    fn send(&mut self, to: Rank, header: &Header, payload: Span, token: SendToken) -> Result<(), SendError> {
-        if self.0.dead == Some(to) {
-            self.0.lost = Some(to);
-            return Err(SendError::PeerFailed);
-        }
-        if self.0.rng.random_range(0..100) < self.0.faults.full {
-            return Err(SendError::Full);
-        }
-        let mut bytes = [0; HEADER_BYTES];
-        header.encode(&mut bytes);
-        let posted = peek(payload);
-        let mut place = None;
-        if header.kind == MessageKind::Data && self.0.rng.random_bool(0.7) {
-            place = self.0.place(self.1, to, header).map(|place| (place, self.0.rng.random()));
-        }
-        if let Some((place, true)) = place {
-            put(place, &posted);
-        }
-        self.0.packets.push(Packet {
-            from: self.1,
-            to,
-            header: bytes,
-            payload,
-            posted,
-            token,
-            copy: false,
-            delivered: false,
-            place,
-        });
-        Ok(())
-    }
-    fn credit(&mut self, to: Rank, header: &Header, landing: Option<Landing>) -> Result<(), SendError> {
-        self.send(to, header, Span::empty(), SendToken::CONTROL)?;
-        self.0.landings.extend(landing.map(|landing| (self.1, to, *header, landing)));
-        Ok(())
-    }
-}
-
 /// A copy or a fold that was started: it writes `bytes` to all of `into`, for `from` held what it does then.
 struct Started {
     number: u64,
@@ -272,16 +134,30 @@ pub(super) struct Copies {
     pub(super) folds: usize,
 }
 
+impl Endpoint for Executor {
+    fn on_packet(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        self.on_fragment(header, payload)
+    }
+    fn on_placed(&mut self, header: &Header, place: Span, payload: &[u8]) -> Disposition {
+        let landing = self.landing(header).expect("what is asked for has its place");
+        assert_eq!(landing.as_ptr(), place.as_ptr());
+        assert!(peek(landing) == payload, "a place was overwritten");
+        self.on_placed(header)
+    }
+    fn on_released(&mut self, token: SendToken) {
+        self.on_released(token);
+    }
+    /// Whether it needs credit.
+    fn may_refuse(&self, header: &Header) -> bool {
+        let bytes = header.shape.count as usize * header.shape.dtype.size();
+        header.kind == MessageKind::Data && bytes > self.config().eager_bytes
+    }
+}
+
 /// An executor of the harness.
 pub(super) fn executor(config: ExecutorConfig) -> Executor {
     // SAFETY: everything runs in this thread, and nothing reads or writes what executors name once they are gone.
     unsafe { Executor::new(config) }.unwrap()
-}
-
-/// The bytes of a range, wherever it is.
-fn peek(span: Span) -> Vec<u8> {
-    // SAFETY: all memory of the harness is the host's, and everything runs in this thread.
-    unsafe { core::slice::from_raw_parts(span.as_ptr(), span.len()) }.to_vec()
 }
 
 impl Copies {
@@ -381,10 +257,6 @@ pub(super) struct Group {
     pub(super) rng: SmallRng,
     pub(super) completed: Vec<Vec<Completed>>,
     pub(super) now: Duration,
-    pub(super) refused: Vec<Refusal>,
-    eager_bytes: usize,
-    /// No rank sends more than it may.
-    pub(super) keeps_budgets: bool,
 }
 
 pub(super) const PARAMS: Params = Params { chunk_bytes: 1024, lanes: 2, lane_bytes: 1024, depth: 2 };
@@ -394,7 +266,6 @@ impl Group {
         let nodes: Vec<_> = (0..grid.nodes())
             .map(|node| Node::new(grid.locals(node), PARAMS.lanes, PARAMS.lane_bytes))
             .collect();
-        let mut eager_bytes = 0;
         let executors = (0..grid.ranks())
             .map(|rank| {
                 let mut config = ExecutorConfig {
@@ -406,14 +277,12 @@ impl Group {
                     ..ExecutorConfig::new(Rank(rank), grid, Kernels::detect())
                 };
                 change(&mut config);
-                eager_bytes = config.eager_bytes;
                 let mut executor = executor(config);
                 let node = &nodes[grid.node_of(Rank(rank)) as usize];
                 executor.attach_node(&View(node, grid.local_of(Rank(rank)))).unwrap();
                 executor
             })
             .collect();
-        let rng = SmallRng::seed_from_u64(seed ^ 0x5eed);
         let copies = |rank: u32| Copies {
             pending: Default::default(),
             started: 0,
@@ -423,16 +292,10 @@ impl Group {
             blind: seed.is_multiple_of(7) && rank % 3 == 1,
             folds: 0,
         };
-        let net = Net {
-            packets: Vec::new(),
-            faults,
-            fragment: 128,
-            dead: None,
-            lost: None,
-            landings: Vec::new(),
-            placed: 0,
-            rng,
-        };
+        let net = Net::new(seed ^ 0x5eed, faults, |header, _, token| {
+            assert!(!header.kind.is_p2p() && !header.kind.is_window());
+            assert!(token == SendToken::CONTROL || !token.is_p2p() && !token.is_window());
+        });
         Self {
             executors,
             nodes,
@@ -443,9 +306,6 @@ impl Group {
             rng: SmallRng::seed_from_u64(seed),
             completed: (0..grid.ranks()).map(|_| Vec::new()).collect(),
             now: Duration::from_nanos(1),
-            refused: Vec::new(),
-            eager_bytes,
-            keeps_budgets: true,
         }
     }
 
@@ -528,91 +388,7 @@ impl Group {
 
     /// Delivers or acknowledges one packet.
     pub(super) fn network(&mut self) -> bool {
-        if self.net.packets.is_empty() {
-            return false;
-        }
-        let faults = self.net.faults;
-        if !faults.in_order {
-            let pick = self.rng.random_range(0..self.net.packets.len());
-            return self.carry(pick);
-        }
-        // As over connections: what is behind a message that was refused waits.
-        let mut waits = Vec::new();
-        for pick in 0..self.net.packets.len() {
-            let link = (self.net.packets[pick].from, self.net.packets[pick].to);
-            if waits.contains(&link) {
-                continue;
-            }
-            if self.carry(pick) {
-                return true;
-            }
-            waits.push(link);
-        }
-        false
-    }
-
-    /// Delivers or acknowledges this packet; false if it was refused, and the network keeps the order.
-    fn carry(&mut self, pick: usize) -> bool {
-        let faults = self.net.faults;
-        let packet = &mut self.net.packets[pick];
-        // What was used may be overwritten by a one-sided peer, ahead of its release.
-        if !packet.copy && !packet.delivered {
-            assert!(peek(packet.payload) == packet.posted, "bytes changed between post and release");
-        }
-        if packet.delivered {
-            let packet = self.net.packets.remove(pick);
-            if !packet.copy {
-                self.executors[packet.from.0 as usize].on_released(packet.token);
-            }
-            return true;
-        }
-        let header = Header::parse(&packet.header).unwrap();
-        if self.rng.random_range(0..100) < faults.refuse {
-            return true;
-        }
-        let executor = &mut self.executors[packet.to.0 as usize];
-        let taken = match packet.place.take() {
-            Some((place, written)) => {
-                if !written {
-                    put(place, &packet.posted);
-                }
-                let landing = executor.landing(&header).expect("what is asked for has its place");
-                assert_eq!(landing.as_ptr(), place.as_ptr());
-                assert!(peek(landing) == packet.posted, "a place was overwritten");
-                self.net.placed += 1;
-                executor.on_placed(&header)
-            }
-            None => executor.on_fragment(&header, &packet.posted),
-        };
-        match taken {
-            Disposition::Consumed => {}
-            Disposition::Refused(refusal) => {
-                self.refused.push(refusal);
-                if refusal.is_retryable() {
-                    let bytes = header.shape.count as usize * header.shape.dtype.size();
-                    let small = header.kind != MessageKind::Data || bytes <= self.eager_bytes;
-                    assert!(!(small && self.keeps_budgets), "what goes unasked has room");
-                    if faults.in_order {
-                        return false;
-                    }
-                    let packet = self.net.packets.remove(pick);
-                    self.net.packets.push(packet);
-                    return true;
-                }
-            }
-        }
-        self.net.packets[pick].delivered = true;
-        if self.rng.random_range(0..100) < faults.duplicate {
-            let packet = &self.net.packets[pick];
-            self.net.packets.push(Packet {
-                posted: packet.posted.clone(),
-                copy: true,
-                delivered: false,
-                place: None,
-                ..*packet
-            });
-        }
-        true
+        self.net.step(&mut self.rng, &mut self.executors)
     }
 
     /// Starts `work` (by rank, in order) at random times, and runs until all of it has ended.
@@ -660,7 +436,7 @@ impl Group {
                     vote.encode(&mut bytes);
                     let vote = Header::parse(&bytes).unwrap();
                     for other in all().filter(|rank| *rank != leader) {
-                        // Who is no leader has its leader's verdict; here it tallies by itself.
+                        // A rank that is no leader has its leader's verdict; here it tallies by itself.
                         let _ = self.executors[other.0 as usize].on_fragment(&vote, &[]);
                     }
                 }

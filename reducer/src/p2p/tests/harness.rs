@@ -1,91 +1,21 @@
-//! Messengers in one thread, joined by a network that reorders, repeats, delays and refuses, from one seed. Payloads are read when they are
-//! delivered, as a NIC would, and compared with what they were when they were posted.
+//! Messengers over a simulated network.
 #![allow(unsafe_code)]
 
 use super::super::*;
 use crate::dtype::DType;
-use crate::header::HEADER_BYTES;
-use crate::memory::{self, Owned, Span};
-use crate::transport::{SendError, SendToken};
+pub(super) use crate::simulation::{Buffer, Faults};
+use crate::simulation::{Endpoint, Net, Port};
+use crate::transport::SendToken;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use std::collections::HashMap;
 
-/// Memory with a region, and its bytes for the test to look at.
-pub(super) struct Buffer {
-    _owned: Owned,
-    pub(super) region: TensorRegion,
-}
-
-impl Buffer {
-    pub(super) fn new(bytes: &[u8]) -> Self {
-        let owned = Owned::new(bytes.len()).unwrap();
-        // SAFETY: tests keep all buffers until their messengers are gone.
-        let region = unsafe { owned.region() };
-        memory::write((region, 0), bytes).unwrap();
-        Self { _owned: owned, region }
+impl Endpoint for Messenger {
+    fn on_packet(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        self.on_message(header, payload)
     }
-
-    pub(super) fn bytes(&self) -> Vec<u8> {
-        peek(self.region.span(0, self.region.len()).unwrap())
-    }
-}
-
-fn peek(span: Span) -> Vec<u8> {
-    // SAFETY: everything runs in this thread.
-    unsafe { span.as_bytes() }.unwrap().to_vec()
-}
-
-struct Packet {
-    from: Rank,
-    to: Rank,
-    header: [u8; HEADER_BYTES],
-    payload: Span,
-    posted: Vec<u8>,
-    token: SendToken,
-    /// A copy that the network made: nothing refers to the sender's memory.
-    copy: bool,
-    delivered: bool,
-}
-
-/// How bad the network is, in percent.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Faults {
-    pub(super) duplicate: u32,
-    pub(super) full: u32,
-    pub(super) refuse: u32,
-    pub(super) in_order: bool,
-}
-
-pub(super) struct Net {
-    packets: Vec<Packet>,
-    pub(super) faults: Faults,
-    pub(super) fragment: usize,
-    pub(super) dead: Option<Rank>,
-    rng: SmallRng,
-}
-
-struct Port<'a>(&'a mut Net, Rank);
-
-impl Transport for Port<'_> {
-    fn max_fragment(&self, _to: Rank) -> usize {
-        self.0.fragment
-    }
-    fn send(&mut self, to: Rank, header: &Header, payload: Span, token: SendToken) -> Result<(), SendError> {
-        assert!(header.kind.is_p2p() && (token.is_p2p() || token == SendToken::CONTROL));
-        assert_ne!(to, self.1, "what a rank sends itself needs no transport");
-        if self.0.dead == Some(to) {
-            return Err(SendError::PeerFailed);
-        }
-        if self.0.rng.random_range(0..100) < self.0.faults.full {
-            return Err(SendError::Full);
-        }
-        let mut bytes = [0; HEADER_BYTES];
-        header.encode(&mut bytes);
-        let posted = peek(payload);
-        let (from, copy, delivered) = (self.1, false, false);
-        self.0.packets.push(Packet { from, to, header: bytes, payload, posted, token, copy, delivered });
-        Ok(())
+    fn on_released(&mut self, token: SendToken) {
+        self.on_released(token);
     }
 }
 
@@ -96,7 +26,6 @@ pub(super) struct Group {
     pub(super) rng: SmallRng,
     pub(super) now: Duration,
     pub(super) ended: Vec<HashMap<TransferId, Result<Status, TransferError>>>,
-    pub(super) refused: Vec<Refusal>,
 }
 
 impl Group {
@@ -107,15 +36,15 @@ impl Group {
             // SAFETY: nothing reads what messengers name once they are gone.
             unsafe { Messenger::new(config) }
         };
-        let rng = || SmallRng::seed_from_u64(seed);
-        let net = Net { packets: vec![], faults, fragment: 128, dead: None, rng: rng() };
+        let net = Net::new(seed, faults, |header, _, token| {
+            assert!(header.kind.is_p2p() && (token.is_p2p() || token == SendToken::CONTROL));
+        });
         Self {
             ranks: (0..ranks).map(messenger).collect(),
             net,
-            rng: rng(),
+            rng: SmallRng::seed_from_u64(seed),
             now: Duration::ZERO,
             ended: vec![HashMap::new(); ranks as usize],
-            refused: vec![],
         }
     }
 
@@ -156,62 +85,7 @@ impl Group {
 
     /// Delivers or acknowledges one packet; whether there was one.
     pub(super) fn network(&mut self) -> bool {
-        if self.net.packets.is_empty() {
-            return false;
-        }
-        if !self.net.faults.in_order {
-            let pick = self.rng.random_range(0..self.net.packets.len());
-            return self.carry(pick);
-        }
-        let mut waits = vec![];
-        for pick in 0..self.net.packets.len() {
-            let link = (self.net.packets[pick].from, self.net.packets[pick].to);
-            if !waits.contains(&link) {
-                if self.carry(pick) {
-                    return true;
-                }
-                waits.push(link);
-            }
-        }
-        false
-    }
-
-    fn carry(&mut self, pick: usize) -> bool {
-        let faults = self.net.faults;
-        let packet = &mut self.net.packets[pick];
-        if self.net.dead.is_some_and(|dead| dead == packet.from || dead == packet.to) {
-            return false;
-        }
-        if !packet.copy && !packet.delivered {
-            assert!(peek(packet.payload) == packet.posted, "bytes changed between post and release");
-        }
-        if packet.delivered {
-            let packet = self.net.packets.remove(pick);
-            if !packet.copy {
-                self.ranks[packet.from.0 as usize].on_released(packet.token);
-            }
-            return true;
-        }
-        if self.rng.random_range(0..100) < faults.refuse {
-            return true;
-        }
-        let header = Header::parse(&packet.header).unwrap();
-        if let Disposition::Refused(refusal) =
-            self.ranks[packet.to.0 as usize].on_message(&header, &packet.posted)
-        {
-            self.refused.push(refusal);
-            if refusal.is_retryable() {
-                return !faults.in_order;
-            }
-        }
-        packet.delivered = true;
-        if self.rng.random_range(0..100) < faults.duplicate {
-            let Packet { from, to, header, payload, token, .. } = *packet;
-            let posted = packet.posted.clone();
-            let copy = Packet { from, to, header, payload, posted, token, copy: true, delivered: false };
-            self.net.packets.push(copy);
-        }
-        true
+        self.net.step(&mut self.rng, &mut self.ranks)
     }
 
     /// Polls and delivers until nothing happens any more.
@@ -226,7 +100,7 @@ impl Group {
                 any = true;
             }
             if self.net.packets.is_empty() && self.ranks.iter().all(|rank| !rank.has_work()) && !any {
-                // What is told later is told now.
+                // Reports that are due later are posted now.
                 self.now += Duration::from_millis(1);
                 idle += 1;
             } else {
@@ -247,15 +121,18 @@ impl Group {
             assert_eq!(messenger.sends.iter().count(), 0, "{what}");
             assert!(messenger.any.is_empty(), "{what}");
             for (rank, peer) in messenger.peers.iter() {
-                let room = messenger.desk.config.room_bytes;
+                let room = messenger.common.config.room_bytes;
                 assert_eq!(peer.out.room(room), room, "{what}: what {rank} may keep");
                 assert_eq!(peer.out.records().count() + peer.out.queue.len(), 0, "{what}");
-                assert!(peer.inbound.live.is_empty() && peer.inbound.waiting.is_empty(), "{what}");
-                assert_eq!((peer.inbound.held, peer.inbound.posted.len()), (0, 0), "{what}");
+                assert!(
+                    peer.inbound.messages().next().is_none() && peer.inbound.waiting.is_empty(),
+                    "{what}"
+                );
+                assert_eq!((peer.inbound.held(), peer.inbound.posted.len()), (0, 0), "{what}");
             }
             assert_eq!(messenger.counters().malformed, 0, "{what}");
         }
-        assert!(self.refused.is_empty(), "{what}: {:?}", self.refused);
+        assert!(self.net.refused.is_empty(), "{what}: {:?}", self.net.refused);
     }
 }
 

@@ -162,7 +162,7 @@ fn play(seed: u64, wrong: u32) -> (Play, Vec<Vec<Job>>) {
     let mut group = Group::new(seed, ranks, faults, |config| {
         (config.room_bytes, config.copy_bytes, config.eager_bytes) = (room, copies, 1 << 10);
     });
-    group.net.fragment = 64 * rng.random_range(1..=5);
+    group.net.fragment = [64 * rng.random_range(1..=5); 2];
     let (mut messages, mut receives): (Vec<Message>, Vec<Receiving>) = Default::default();
     let mut jobs: Vec<Vec<Job>> = (0..ranks).map(|_| vec![]).collect();
     for number in 0..rng.random_range(1..=40) {

@@ -23,13 +23,11 @@ fn header(rng: &mut SmallRng) -> Option<(Header, Vec<u8>)> {
         MessageKind::Denied,
         MessageKind::Applied,
     ];
-    let piece = wire::Piece {
-        window: WindowId(u32::from(rng.random_range(0..8) == 0)),
-        action: actions[rng.random_range(0..6)],
-        dtype: DType::U64,
-        offset: [0, 3, 7, 8, u64::MAX, 1 << 61][rng.random_range(0..6)],
-        count: [0, 1, 2, 8, 9, crate::header::MAX_COUNT][rng.random_range(0..6)],
-    };
+    let window = WindowId(u32::from(rng.random_range(0..8) == 0));
+    let action = actions[rng.random_range(0..6)];
+    let offset = [0, 3, 7, 8, u64::MAX, 1 << 61][rng.random_range(0..6)];
+    let count = [0, 1, 2, 8, 9, crate::header::MAX_COUNT][rng.random_range(0..6)];
+    let piece = wire::Piece::new(window, action, DType::U64, offset, count)?;
     let config = WindowsConfig::new(Rank(rng.random_range(0..4)), 3);
     let len = rng.random_range(0..=80);
     let header = piece.header(&config, kinds[rng.random_range(0..5)], rng.random_range(0..6));
@@ -54,7 +52,7 @@ fn run_seed(seed: u64) {
     memory::write((whole, 0), &edge).unwrap();
     memory::write((whole, 96), &edge).unwrap();
     group.ranks[0].close(WindowId(0));
-    group.ranks[0].next_window = 0;
+    group.ranks[0].exposed.renumber();
     let id = group.ranks[0].open(whole.sub(32, 64).unwrap(), DType::U64).unwrap();
     group.ranks[0].set_lengths(id, [8, 16, 16].into());
     let (data, into) = (words(&[1; 4]), words(&[0; 4]));

@@ -1,4 +1,4 @@
-//! What is pushed between two ends of a turn, and what of it starts.
+//! Pushed operations: members of buckets are held until their bucket is complete, or until a flush starts them by themselves.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,32 +8,32 @@ use super::{Bucket, Member, list};
 use crate::executor::Request;
 use crate::memory::{self, Pool, TensorRegion};
 
-/// An operation to be started, and who hears of its end.
+/// An operation to be started, and the reports of its end.
 #[derive(Debug)]
 pub struct Ready<D> {
     /// The operation.
     pub request: Request,
-    /// Who hears of it.
+    /// The reports of its end.
     pub ends: Ends<D>,
     /// How many were pushed before; only where it goes by itself.
     number: u64,
 }
 
-/// Who hears of an operation's end.
+/// The reports of an operation's end.
 #[derive(Debug)]
 pub enum Ends<D> {
     /// That of one tensor.
     One(D),
     /// Those of a bucket's members.
-    All(Flight<D>),
+    All(BucketUse<D>),
 }
 
 impl<D> Ends<D> {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &D> {
         let (one, all) = match self {
-            Self::One(due) => (Some(due), None),
-            Self::All(flight) => (None, Some(flight.held.iter().flatten().map(|held| &held.due))),
+            Self::One(report) => (Some(report), None),
+            Self::All(bucket_use) => (None, Some(bucket_use.held.iter().flatten().map(|held| &held.report))),
         };
         one.into_iter().chain(all.into_iter().flatten())
     }
@@ -45,12 +45,12 @@ struct Held<D> {
     /// How many were pushed before.
     number: u64,
     request: Request,
-    due: D,
+    report: D,
 }
 
 /// One use of a bucket: what was pushed of it, and the memory in which it is reduced.
 #[derive(Debug)]
-pub struct Flight<D> {
+pub struct BucketUse<D> {
     bucket: Arc<Bucket>,
     held: Vec<Option<Held<D>>>,
     /// Room for all members: the bucket's, or for a second use under way at once made when first needed.
@@ -61,7 +61,7 @@ pub struct Flight<D> {
     is_under_way: bool,
 }
 
-impl<D> Flight<D> {
+impl<D> BucketUse<D> {
     fn new(bucket: &Arc<Bucket>) -> Self {
         let held = bucket.layout.tensors.iter().map(|_| None).collect();
         let staging = bucket.take_staging();
@@ -142,7 +142,7 @@ impl<D> Flight<D> {
     }
 }
 
-impl<D> Drop for Flight<D> {
+impl<D> Drop for BucketUse<D> {
     fn drop(&mut self) {
         // Something may still refer to the memory in which it runs: that stays for ever.
         if let Some(staging) = self.staging.as_mut().filter(|_| self.is_under_way) {
@@ -151,13 +151,13 @@ impl<D> Drop for Flight<D> {
     }
 }
 
-/// What was pushed and not started, of one rank in one group.
+/// The operations of one rank in one group that were pushed, and not taken to be started. A report `D` belongs to each.
 #[derive(Debug)]
-pub struct Turn<D> {
+pub struct FusionQueue<D> {
     /// Uses of buckets that lack members.
-    pending: Vec<Flight<D>>,
+    pending: Vec<BucketUse<D>>,
     /// Uses that have ended, for the next.
-    spare: Vec<Flight<D>>,
+    spare: Vec<BucketUse<D>>,
     ready: VecDeque<Ready<D>>,
     pushed: u64,
     held: usize,
@@ -167,7 +167,7 @@ pub struct Turn<D> {
     is_closed: bool,
 }
 
-impl<D> Default for Turn<D> {
+impl<D> Default for FusionQueue<D> {
     fn default() -> Self {
         Self {
             pending: vec![],
@@ -181,55 +181,55 @@ impl<D> Default for Turn<D> {
     }
 }
 
-impl<D> Turn<D> {
-    /// A member of a bucket was pushed. If it was there already, this is a later turn, and what is held starts first.
-    pub fn push(&mut self, Member { bucket, index }: &Member, request: Request, due: D) {
-        let is_in = |flight: &Flight<D>| Arc::ptr_eq(&flight.bucket, bucket);
-        let is_there = |flight: &Flight<D>| flight.held.get(*index).is_none_or(Option::is_some);
-        if self.is_closed || self.pending.iter().find(|flight| is_in(flight)).is_some_and(is_there) {
-            self.end();
+impl<D> FusionQueue<D> {
+    /// A member of a bucket was pushed. If its bucket holds an earlier push of it, the queue is flushed first.
+    pub fn push(&mut self, Member { bucket, index }: &Member, request: Request, report: D) {
+        let is_in = |bucket_use: &BucketUse<D>| Arc::ptr_eq(&bucket_use.bucket, bucket);
+        let is_there = |bucket_use: &BucketUse<D>| bucket_use.held.get(*index).is_none_or(Option::is_some);
+        if self.is_closed || self.pending.iter().find(|bucket_use| is_in(bucket_use)).is_some_and(is_there) {
+            self.flush();
         }
         if self.is_closed {
-            return self.ready.push_back(Ready { request, ends: Ends::One(due), number: self.pushed });
+            return self.ready.push_back(Ready { request, ends: Ends::One(report), number: self.pushed });
         }
         let at = self.pending.iter().position(is_in).unwrap_or_else(|| {
-            let flight = match self.spare.iter().position(is_in) {
+            let bucket_use = match self.spare.iter().position(is_in) {
                 Some(at) => self.spare.swap_remove(at),
                 None => {
                     // Those of earlier tables, which may not be used any more, make room.
                     self.spare.retain(|spare| spare.bucket.generation >= bucket.generation);
-                    Flight::new(bucket)
+                    BucketUse::new(bucket)
                 }
             };
-            self.pending.push(flight);
+            self.pending.push(bucket_use);
             self.pending.len() - 1
         });
         self.until = self.until.min(request.deadline);
         self.pushed += 1;
         self.held += 1;
-        let flight = &mut self.pending[at];
-        match flight.held.get_mut(*index) {
-            Some(place) => *place = Some(Held { number: self.pushed, request, due }),
+        let bucket_use = &mut self.pending[at];
+        match bucket_use.held.get_mut(*index) {
+            Some(place) => *place = Some(Held { number: self.pushed, request, report }),
             None => return,
         }
-        if flight.is_complete() {
-            let mut flight = self.pending.swap_remove(at);
-            self.held -= flight.held.len();
-            match flight.request() {
+        if bucket_use.is_complete() {
+            let mut bucket_use = self.pending.swap_remove(at);
+            self.held -= bucket_use.held.len();
+            match bucket_use.request() {
                 Some(request) => {
-                    self.ready.push_back(Ready { request, ends: Ends::All(flight), number: self.pushed })
+                    self.ready.push_back(Ready { request, ends: Ends::All(bucket_use), number: self.pushed })
                 }
-                None => self.separate(flight),
+                None => self.separate(bucket_use),
             }
             self.look_at_deadlines();
         }
     }
 
-    /// The turn ends: what is held starts, in the order of the pushes.
-    pub fn end(&mut self) {
+    /// Starts what is held, each member by itself, in the order of the pushes.
+    pub fn flush(&mut self) {
         let behind = self.ready.len();
-        while let Some(flight) = self.pending.pop() {
-            self.separate(flight);
+        while let Some(bucket_use) = self.pending.pop() {
+            self.separate(bucket_use);
         }
         self.ready.make_contiguous()[behind..].sort_unstable_by_key(|ready| ready.number);
         self.held = 0;
@@ -238,7 +238,7 @@ impl<D> Turn<D> {
 
     /// The same, and from now on nothing is held.
     pub fn close(&mut self) {
-        self.end();
+        self.flush();
         self.is_closed = true;
     }
 
@@ -257,9 +257,9 @@ impl<D> Turn<D> {
         self.held
     }
 
-    /// Those who hear of what is held.
-    pub fn dues(&self) -> impl Iterator<Item = &D> {
-        self.pending.iter().flat_map(|flight| flight.held.iter().flatten()).map(|held| &held.due)
+    /// The reports of what is held.
+    pub fn reports(&self) -> impl Iterator<Item = &D> {
+        self.pending.iter().flat_map(|bucket_use| bucket_use.held.iter().flatten()).map(|held| &held.report)
     }
 
     /// When the first of what is held misses its deadline.
@@ -267,41 +267,41 @@ impl<D> Turn<D> {
         self.until
     }
 
-    /// Holds no longer what waits for others of its bucket past the deadline of one: those who hear of it are told, with the names of the
-    /// tensors that were not pushed. None of it starts.
+    /// Gives up the members of each bucket in which the deadline of one has passed: `tell` gets their reports, and the names of the tensors that
+    /// were not pushed. None of them starts.
     pub fn give_up(&mut self, now: Duration, mut tell: impl FnMut(&mut dyn Iterator<Item = D>, Arc<str>)) {
-        while let Some(at) = self.pending.iter().position(|flight| flight.is_late(now)) {
-            let mut flight = self.pending.swap_remove(at);
-            let missing = flight.missing();
-            self.held -= flight.held.iter().flatten().count();
-            tell(&mut flight.held.iter_mut().filter_map(Option::take).map(|held| held.due), missing);
-            self.spare.push(flight);
+        while let Some(at) = self.pending.iter().position(|bucket_use| bucket_use.is_late(now)) {
+            let mut bucket_use = self.pending.swap_remove(at);
+            let missing = bucket_use.missing();
+            self.held -= bucket_use.held.iter().flatten().count();
+            tell(&mut bucket_use.held.iter_mut().filter_map(Option::take).map(|held| held.report), missing);
+            self.spare.push(bucket_use);
         }
         self.look_at_deadlines();
     }
 
     /// A bucket's operation has ended. Where it has brought its results they are copied to the members; then each of these is told.
-    pub fn land(&mut self, mut flight: Flight<D>, is_well: bool, mut tell: impl FnMut(D)) {
+    pub fn complete(&mut self, mut bucket_use: BucketUse<D>, is_well: bool, mut tell: impl FnMut(D)) {
         if is_well {
-            flight.scatter();
-            flight.is_under_way = false;
+            bucket_use.scatter();
+            bucket_use.is_under_way = false;
         }
-        flight.held.iter_mut().filter_map(Option::take).for_each(|held| tell(held.due));
+        bucket_use.held.iter_mut().filter_map(Option::take).for_each(|held| tell(held.report));
         if is_well {
-            self.spare.push(flight);
+            self.spare.push(bucket_use);
         }
     }
 
     /// Starts a bucket's members by themselves.
-    fn separate(&mut self, mut flight: Flight<D>) {
-        for Held { number, request, due } in flight.held.iter_mut().filter_map(Option::take) {
-            self.ready.push_back(Ready { request, ends: Ends::One(due), number });
+    fn separate(&mut self, mut bucket_use: BucketUse<D>) {
+        for Held { number, request, report } in bucket_use.held.iter_mut().filter_map(Option::take) {
+            self.ready.push_back(Ready { request, ends: Ends::One(report), number });
         }
-        self.spare.push(flight);
+        self.spare.push(bucket_use);
     }
 
     fn look_at_deadlines(&mut self) {
-        let held = self.pending.iter().flat_map(|flight| flight.held.iter().flatten());
+        let held = self.pending.iter().flat_map(|bucket_use| bucket_use.held.iter().flatten());
         self.until = held.map(|held| held.request.deadline).min().unwrap_or(Duration::MAX);
     }
 }

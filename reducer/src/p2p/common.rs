@@ -1,4 +1,4 @@
-//! What sends and receives share: the configuration, their numbers and ends, and the queue of control messages.
+//! The state that sends and receives share: the configuration, their numbers and ends, and the queue of control messages.
 
 use super::api::{
     Direction, Ended, MessageCounters, MessengerConfig, Status, TransferError, TransferId, TransferSubject,
@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 /// State that sends and receives share.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Common {
     pub(super) config: MessengerConfig,
     pub(super) counters: MessageCounters,
     /// The time of the last poll.
@@ -27,7 +27,7 @@ pub(super) struct Desk {
     earliest: Duration,
 }
 
-impl Desk {
+impl Common {
     pub(super) fn new(config: MessengerConfig) -> Self {
         Self {
             config,

@@ -1,0 +1,126 @@
+//! The memory of this rank that its windows expose, and what requests do there.
+
+use super::api::{Action, Denial, WindowId, WindowRefused};
+use super::wire::Piece;
+use crate::dtype::{DType, ReduceOp};
+use crate::kernel::Kernels;
+use crate::memory::{self, MemoryKind, RegionOffset, TensorRegion};
+use std::collections::BTreeMap;
+
+/// The largest element, in bytes.
+const ELEMENT: usize = 16;
+
+/// A window of this rank.
+#[derive(Debug)]
+struct Window {
+    memory: TensorRegion,
+    dtype: DType,
+    /// Elements of each rank's part, once all have said so.
+    lengths: Option<Box<[u64]>>,
+}
+
+/// This rank's parts of the group's windows.
+#[derive(Debug)]
+pub(super) struct Exposed {
+    kernels: Kernels,
+    windows: BTreeMap<WindowId, Window>,
+    next: u32,
+}
+
+impl Exposed {
+    pub(super) fn new() -> Self {
+        Self { kernels: Kernels::detect(), windows: BTreeMap::new(), next: 0 }
+    }
+
+    /// Opens this rank's part of the next window.
+    pub(super) fn open(&mut self, memory: TensorRegion, dtype: DType) -> Result<WindowId, WindowRefused> {
+        let (bytes, address) = (memory.len(), memory.as_ptr().addr());
+        let is_whole = bytes.is_multiple_of(dtype.size());
+        let is_aligned = bytes == 0 || address.is_multiple_of(dtype.align());
+        if !is_whole || !is_aligned || memory.kind() == MemoryKind::Device && bytes > 0 {
+            return Err(WindowRefused::Memory { bytes, address, dtype });
+        }
+        let id = WindowId(self.next);
+        self.next = self.next.wrapping_add(1);
+        self.windows.insert(id, Window { memory, dtype, lengths: None });
+        Ok(id)
+    }
+
+    /// Sets the elements of each rank's part of a window.
+    pub(super) fn set_lengths(&mut self, window: WindowId, lengths: Box<[u64]>) {
+        if let Some(window) = self.windows.get_mut(&window) {
+            window.lengths = Some(lengths);
+        }
+    }
+
+    pub(super) fn has(&self, window: WindowId) -> bool {
+        self.windows.contains_key(&window)
+    }
+
+    /// The type of a window's elements, and how many each rank has; `None` before this is known.
+    pub(super) fn extents(&self, window: WindowId) -> Option<(DType, &[u64])> {
+        let window = self.windows.get(&window)?;
+        Some((window.dtype, window.lengths.as_deref()?))
+    }
+
+    /// Closes this rank's part of a window. False if it is closed.
+    pub(super) fn close(&mut self, window: WindowId) -> bool {
+        self.windows.remove(&window).is_some()
+    }
+
+    /// Closes this rank's part of all windows.
+    pub(super) fn close_all(&mut self) {
+        self.windows.clear();
+    }
+
+    /// The next window is number 0 again.
+    #[cfg(test)]
+    pub(super) fn renumber(&mut self) {
+        self.next = 0;
+    }
+
+    /// Does what a piece says in this rank's memory, and writes what was there before to `before`, if it is asked for. All that the piece
+    /// says is checked.
+    pub(super) fn apply(&self, piece: &Piece, given: &[u8], before: RegionOffset) -> Result<(), Denial> {
+        let window = self.windows.get(&piece.window()).ok_or(Denial::Window)?;
+        let (action, dtype, len) = (piece.action(), piece.dtype(), piece.bytes());
+        if window.dtype != dtype {
+            return Err(Denial::Type);
+        }
+        let (memory, size) = (window.memory, dtype.size());
+        let begin = usize::try_from(piece.offset()).ok().and_then(|offset| offset.checked_mul(size));
+        let at = begin.filter(|begin| memory.span(*begin, len).is_some()).ok_or(Denial::Range)?;
+        if given.len() != action.bytes_given(len) {
+            return Err(Denial::Operation);
+        }
+        match action {
+            Action::Accumulate(op) | Action::FetchAndOp(op) => {
+                let is_known = op != ReduceOp::Avg && op.check(dtype).is_ok();
+                is_known.then_some(()).ok_or(Denial::Operation)?;
+            }
+            Action::CompareAndSwap if len != size => return Err(Denial::Operation),
+            _ => {}
+        }
+        let place = (memory, at);
+        if action.answers() {
+            memory::copy(before, place, len).ok_or(Denial::Range)?;
+        }
+        let done = match action {
+            Action::Get => Some(()),
+            Action::Put | Action::Swap => memory::write(place, given),
+            Action::Accumulate(op) | Action::FetchAndOp(op) => {
+                memory::accumulate(self.kernels, dtype, op, place, given)
+            }
+            Action::CompareAndSwap => {
+                let mut current = [0; ELEMENT];
+                let (expected, new) = given.split_at(size);
+                let current = current.get_mut(..size).ok_or(Denial::Operation)?;
+                memory::read(place, current).and_then(|()| match current == expected {
+                    true => memory::write(place, new),
+                    false => Some(()),
+                })
+            }
+        };
+        done.ok_or(Denial::Range)
+    }
+}
