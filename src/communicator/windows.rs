@@ -1,6 +1,6 @@
 //! Windows: memory of each rank that the others read and write without its taking part.
 //!
-//! What is promised of order, atomicity and progress is said in [`shouter_reducer::windows`] and docs/windows.md.
+//! [`shouter_reducer::windows`] and docs/windows.md say what is promised of order, atomicity and progress.
 #![allow(unsafe_code)]
 
 use std::fmt::Display;
@@ -12,7 +12,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, Action, WindowId, WindowRefused};
 
 use super::Group;
-use super::drive::Accessed;
+use super::drive::AccessFailure;
 use super::element::{Buffer, Element, from_slice, with_bytes};
 use crate::engine::executor_time;
 use crate::error::{Call, Error, Operation, Reason, Views};
@@ -40,7 +40,7 @@ impl From<ReduceOp> for Update {
 pub struct AccessCall {
     /// The window's number, as [`Group::open_window`] gave it.
     pub window: u32,
-    /// What is done.
+    /// The action on the elements.
     pub action: Action,
     /// The rank whose memory it is; it may be this one.
     pub target: u32,
@@ -50,7 +50,7 @@ pub struct AccessCall {
     pub count: usize,
     /// Their type: the window's.
     pub dtype: DType,
-    /// What goes there: `count` elements; two for a compare-and-swap, the expected one and the new one. Not looked at for a get.
+    /// The elements that go there: `count` of them; two for a compare-and-swap, the expected one and the new one. Not looked at for a get.
     pub data: *const u8,
     /// The buffer for the result: `count` elements. Not looked at for a put or an accumulate.
     pub into: *mut u8,
@@ -417,16 +417,21 @@ impl Group {
     }
 
     /// The outcome of an access or a flush, for the caller.
-    fn accessed(&self, outcome: Result<Accessed, Error>, what: &dyn Display) -> Result<(), Error> {
-        match outcome.map_err(|error| self.outcomes.recorded(error))? {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(self.access_error(&error)),
-            Err(AccessRefused::Aborted(cause)) => {
-                let text = format!("{what} was not started: {cause}");
-                Err(self.outcomes.recorded(Error::closed_by(&cause, text)))
+    #[inline]
+    fn accessed(&self, outcome: Result<(), AccessFailure>, what: &dyn Display) -> Result<(), Error> {
+        outcome.map_err(|failure| self.access_failure(failure, what))
+    }
+
+    #[cold]
+    fn access_failure(&self, failure: AccessFailure, what: &dyn Display) -> Error {
+        self.outcomes.recorded(match failure {
+            AccessFailure::Drive(error) => error,
+            AccessFailure::Failed(error) => self.access_error(&error),
+            AccessFailure::Refused(AccessRefused::Aborted(cause)) => {
+                Error::closed_by(&cause, format!("{what} was not started: {cause}"))
             }
-            Err(error) => Err(Error::Argument(error.to_string())),
-        }
+            AccessFailure::Refused(refused) => return Error::Argument(refused.to_string()),
+        })
     }
 
     fn access_call(&self, operation: Operation) -> Call {
@@ -434,7 +439,6 @@ impl Group {
     }
 
     /// Why an access has failed.
-    #[cold]
     fn access_error(&self, error: &AccessError) -> Error {
         let (subject, text) = (error.subject(), error.to_string());
         let target = subject.target.0;
@@ -445,7 +449,7 @@ impl Group {
             Action::FetchAndOp(_) | Action::Swap => Operation::FetchAndOp,
             Action::CompareAndSwap => Operation::CompareAndSwap,
         });
-        let error = match error {
+        match error {
             AccessError::Denied { .. } => Error::mismatch(call, Some(target), Views::default(), text),
             AccessError::Deadline { .. } => Error::deadline(call, vec![target], self.deadline, text),
             AccessError::Aborted { cause, .. } => match &cause.reason {
@@ -454,7 +458,6 @@ impl Group {
                 }
                 why => Error::peer_failed(call, cause.culprit.0, Reason::from(why), text),
             },
-        };
-        self.outcomes.recorded(error)
+        }
     }
 }

@@ -17,7 +17,7 @@ use shouter_reducer::executor::{OpError, Request, StartError};
 use shouter_reducer::fusion::{Ends, Member, Ready, Turn};
 use shouter_reducer::p2p::{PostError, TransferError};
 
-use super::{Engine, Open, executor_time};
+use super::executor_time;
 use crate::error::{Error, Operation};
 
 /// Operations that may wait to be started.
@@ -130,7 +130,7 @@ struct Entry {
 pub(super) struct Submission {
     pub(super) request: Request,
     /// Small operations that this rank's calls have run before it.
-    small_before: u64,
+    pub(super) small_before: u64,
     pub(super) ends: Ends<Due>,
 }
 
@@ -433,69 +433,6 @@ impl Submitted {
         if let Some(queue) = &self.queue {
             queue.unstarted.fetch_sub(1, Ordering::AcqRel);
         }
-    }
-}
-
-impl Engine {
-    /// The queue of operations of the group of all that are started without waiting.
-    pub(crate) fn submissions(&mut self) -> Arc<Submissions> {
-        self.submitted.queue().clone()
-    }
-
-    /// Starts what waits to be started, as far as there is room.
-    #[inline]
-    pub(super) fn admit(&mut self, now: Instant) {
-        if executor_time(now) >= self.submitted.held_until() {
-            self.submitted.give_up(now);
-        }
-        if !self.submitted.is_empty() {
-            self.admit_some(now);
-        }
-    }
-
-    fn admit_some(&mut self, now: Instant) {
-        while let Some(next) = self.submitted.next() {
-            let mut open = Open::new(&next.request, self.node.as_deref());
-            open.small_before = Some(next.small_before);
-            match self.open(now, next.request.clone(), open) {
-                Ok(_) => {
-                    self.submitted.started(&next.ends);
-                    if let Some(open) = self.open.last_mut() {
-                        open.ends = Some(next.ends);
-                    }
-                }
-                Err(StartError::Busy { .. }) => {
-                    self.submitted.put_back(next);
-                    break;
-                }
-                Err(why) => self.submitted.refused(next.ends, why),
-            }
-        }
-    }
-
-    /// Reports the ends of started operations, once outcomes are not held back.
-    #[inline]
-    pub(super) fn report(&mut self) -> bool {
-        if self.settling.is_some() {
-            return false;
-        }
-        let mut any = self.beside.messages.tell();
-        let mut at = 0;
-        while let Some(completed) = self.finished.get(at) {
-            let op = completed.op;
-            let open = self.open.iter().position(|open| open.op == op && open.ends.is_some());
-            let Some(open) = open else {
-                at += 1;
-                continue;
-            };
-            let ends = self.open.swap_remove(open).ends;
-            let completed = self.finished.swap_remove(at);
-            if let Some(ends) = ends {
-                self.submitted.report(ends, completed.result.map_err(Failure::Operation));
-            }
-            any = true;
-        }
-        any
     }
 }
 

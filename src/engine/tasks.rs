@@ -127,7 +127,7 @@ impl Engine {
     #[cfg(feature = "cuda")]
     pub(crate) fn is_settled_in(&self, group: Option<GroupId>) -> bool {
         let is_flooded = match group {
-            None => self.flooded,
+            None => self.ending.is_flooded(),
             Some(id) => self.groups.is_flooded(id),
         };
         is_flooded && !self.is_settling_in(group)
