@@ -48,7 +48,7 @@ impl Source {
     }
 }
 
-/// Which messages a receive or a probe asks for.
+/// The tag of the messages that a receive or a probe asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
     /// Those with this tag.

@@ -55,8 +55,7 @@ impl Ballot {
 
     /// Whether this rank votes on operation `seq` now, once for each: as soon as it `is_known` what this node's ranks run, or that is late.
     pub(super) fn is_vote_due(&mut self, now: Instant, seq: u64, is_known: bool) -> bool {
-        let is_due =
-            !self.has_voted_on(seq) && (is_known || self.is_late(now) || now >= self.begun + VIEWS);
+        let is_due = !self.has_voted_on(seq) && (is_known || self.is_late(now) || now >= self.begun + VIEWS);
         if is_due {
             self.voted = Some(seq);
         }

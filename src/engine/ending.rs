@@ -22,7 +22,7 @@ pub(super) struct Ending {
     ballot: Option<Ballot>,
     /// The abort messages have been handed over.
     is_flooded: bool,
-    /// Outcomes are held back until then at most, or longer where memory is still referred to.
+    /// Outcomes are held back: until then, if no memory is referred to by that time.
     held_until: Option<Instant>,
 }
 

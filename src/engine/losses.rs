@@ -1,5 +1,5 @@
-//! The losses of peers that the channels report, and the reasons that are waited for: what a poll finds, the next one acts upon, since its
-//! time shows whether this process was stopped in the midst of the first.
+//! The losses of peers that the channels report, and the reasons that are waited for. One poll finds a loss, and the next one acts upon it, since
+//! its time shows whether this process was stopped in the midst of the first.
 
 use std::time::Duration;
 

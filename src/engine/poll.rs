@@ -1,5 +1,7 @@
 //! A whole poll of an engine: each part does what it can without waiting, and says when it has to be polled again.
 
+use std::time::Duration;
+
 use shouter_netstack::time::Instant;
 use shouter_reducer::transport::Accelerator;
 
@@ -9,8 +11,7 @@ use crate::runtime::{Activity, Poller};
 impl Engine {
     /// Runs the operations that are under way; whether there was anything to do.
     #[inline]
-    fn run_operations(&mut self, now: Instant) -> bool {
-        let time = executor_time(now);
+    fn run_operations(&mut self, time: Duration) -> bool {
         // Nothing is begun in GPU memory of ranks that have given up, as this process may have been stopped meanwhile, and no operation
         // that has become late meanwhile names another culprit than they have. Other operations end when liveness looks, which
         // leaves time to see what the others run.
@@ -50,6 +51,7 @@ impl Poller for Engine {
     #[inline]
     fn poll(&mut self, now: Instant) -> Activity {
         let mut busy = false;
+        let time = executor_time(now);
         self.look_back(now);
         if let Some((culprit, why)) = self.losses.take()
             && !self.liveness.departures_expected()
@@ -68,9 +70,9 @@ impl Poller for Engine {
             busy |= self.on_loss(now, loss);
         }
         if self.operations.is_running() {
-            busy |= self.run_operations(now);
+            busy |= self.run_operations(time);
         }
-        busy |= self.pairwise.poll(executor_time(now), &mut self.up);
+        busy |= self.pairwise.poll(time, &mut self.up);
         if !self.groups.is_empty() {
             busy |= self.groups.poll(now, &mut self.up);
         }
@@ -110,7 +112,7 @@ impl Poller for Engine {
             busy |= self.ending.settle(now, is_memory_free, are_told);
         }
         busy |= self.report();
-        let asks = self.executor.waits_for_accelerator() || self.tasks.ask;
+        let asks = self.executor.waits_for_accelerator() || self.tasks.ask();
         self.times.end(now, busy, asks, !self.up.is_empty());
         Activity::from_busy(busy)
     }

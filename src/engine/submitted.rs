@@ -4,7 +4,7 @@
 //! the executor has room. Each has a [`Report`], which hears exactly once how it has ended, whatever becomes of the engine. Each group has
 //! a queue of its own, so that one that waits for room holds up no other; those of some ranks get theirs when it is first needed.
 //!
-//! What comes out of the queue is fused here ([`Turn`]): tensors of a bucket are held until all were pushed, or the turn ends, which is
+//! The operations that come out of the queue are fused here ([`Turn`]): tensors of a bucket are held until all were pushed, or the turn ends, which is
 //! an entry of the queue, too. So what is fused follows from the order of the queue alone.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) enum Failure {
     InUse(Arc<Failure>),
 }
 
-/// Who hears how an operation has ended.
+/// Hears how an operation has ended.
 pub(crate) trait Report: Send + Sync {
     /// Whether its memory is ready. What is not holds up all behind it, so that the order stays; once the group has ended this is not asked.
     fn is_ready(&self) -> bool {
@@ -60,7 +60,7 @@ pub(crate) trait Report: Send + Sync {
         false
     }
 
-    /// What runs next in place of what has ended well, or why nothing does. Called by the thread that drives the engine.
+    /// The request that runs next in place of what has ended well, or why nothing does. Called by the thread that drives the engine.
     fn follow(&self) -> Result<Request, Failure> {
         Err(Failure::Gone)
     }
@@ -111,7 +111,7 @@ impl Drop for Due {
     }
 }
 
-/// What is handed over. A box would be an allocation at each start.
+/// An entry of the queue. A box would be an allocation at each start.
 #[allow(clippy::large_enum_variant)]
 enum Handed {
     /// An operation to be started, and the bucket that it is in.
@@ -375,6 +375,7 @@ impl Submitted {
     }
 
     /// Whether callers who wait for a slot, a start or an end may go on: also where all that was taken is held.
+    #[inline]
     pub(super) fn take_change(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }

@@ -70,7 +70,11 @@ impl Engine {
     }
 
     /// Whether a window can be flushed: it is open, or its group has ended in error.
-    pub(crate) fn check_window(&mut self, group: Option<GroupId>, window: WindowId) -> Result<(), AccessRefused> {
+    pub(crate) fn check_window(
+        &mut self,
+        group: Option<GroupId>,
+        window: WindowId,
+    ) -> Result<(), AccessRefused> {
         let has_ended = self.aborted_in(group).is_some();
         let pairwise = self.pairwise_in(group);
         let is_there = pairwise.is_some_and(|it| has_ended || it.windows.machine.has_window(window));

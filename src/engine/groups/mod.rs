@@ -52,7 +52,7 @@ const OPERATIONS: usize = 32;
 /// Room for early messages of a group, per member, in bytes.
 const EAGER_POOL: usize = 256 << 10;
 
-/// What is kept of one rank about groups that are not made here yet.
+/// Messages of one rank that are kept about groups that are not made here yet.
 const EARLY: usize = 256;
 
 /// Low bits of a group's number: its place.
@@ -84,7 +84,7 @@ struct GroupSlot {
     group: Option<Box<Subgroup>>,
 }
 
-/// What a rank has said of a group that is not made here.
+/// The messages of a rank about a group that is not made here.
 struct Early {
     src: Rank,
     lineage: Lineage,

@@ -179,8 +179,7 @@ impl Peers {
         }
         let states = &self.states;
         // Its messages may be enough where it has left the group before: then it has said how many operations it has started.
-        let said_nothing =
-            |name: Rank| states.get(name.0 as usize).is_none_or(|peer| peer.left.is_none());
+        let said_nothing = |name: Rank| states.get(name.0 as usize).is_none_or(|peer| peer.left.is_none());
         let mut passed = self
             .cut
             .iter_mut()

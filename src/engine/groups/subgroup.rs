@@ -45,7 +45,7 @@ pub(super) struct Subgroup {
     pairwise: Pairwise,
     operations: Operations,
     ending: Ending,
-    /// This rank has left; the group goes when nothing refers to it, and its members know. Until then they are told at most.
+    /// This rank has left. The group goes when nothing refers to it and its members know, or are not told any more: from this time on.
     closing: Option<Instant>,
 }
 
@@ -353,10 +353,6 @@ impl Subgroup {
             && self.peers.are_told()
             && self.pairwise.is_quiesced()
             && (is_late || !self.pairwise.has_work())
-            && !self
-                .pairwise
-                .messages
-                .machine
-                .has_unacknowledged(|number| self.peers.is_within_reach(number))
+            && !self.pairwise.messages.machine.has_unacknowledged(|number| self.peers.is_within_reach(number))
     }
 }
