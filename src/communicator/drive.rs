@@ -9,7 +9,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::p2p::{PostError, Status, TransferId};
 use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, WindowId};
 
-use super::p2p::{Outcome, Post};
+use super::p2p::{MessageError, Post};
 use crate::engine::Engine;
 use crate::engine::groups::GroupId;
 use crate::error::Error;
@@ -35,8 +35,33 @@ pub(super) struct Drive {
     group: Option<GroupId>,
 }
 
-/// How an access or a flush has ended, or why it was not started.
-pub(super) type Accessed = Result<Result<(), AccessError>, AccessRefused>;
+/// Why an access or a flush brought no result.
+pub(super) enum AccessFailure {
+    /// The engine cannot be driven.
+    Drive(Error),
+    /// It was not started.
+    Refused(AccessRefused),
+    /// It has failed.
+    Failed(AccessError),
+}
+
+impl From<Error> for AccessFailure {
+    fn from(error: Error) -> Self {
+        Self::Drive(error)
+    }
+}
+
+impl From<AccessRefused> for AccessFailure {
+    fn from(error: AccessRefused) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<AccessError> for AccessFailure {
+    fn from(error: AccessError) -> Self {
+        Self::Failed(error)
+    }
+}
 
 /// Why an operation brought no result.
 pub(super) enum RunError {
@@ -117,8 +142,8 @@ impl Drive {
         self.driver.drive_until(move |_| condition(), until).map_err(drive_error)
     }
 
-    /// Runs sends and receives to their ends.
-    pub(super) fn exchange(&self, posts: Vec<Post>) -> Result<Vec<Outcome>, Error> {
+    /// Runs sends and receives to their ends, each of which has its own outcome.
+    pub(super) fn exchange(&self, posts: Vec<Post>) -> Result<Vec<Result<Status, MessageError>>, Error> {
         let group = self.group;
         let mut started: Option<Vec<Result<TransferId, PostError>>> = None;
         let (mut outcomes, mut left) = (Vec::with_capacity(posts.len()), 0);
@@ -126,7 +151,8 @@ impl Drive {
             let started = started.get_or_insert_with(|| {
                 let started = post_all(engine, group, &posts);
                 engine.poll(Clock.now());
-                outcomes.extend(started.iter().map(|started| started.as_ref().err().cloned().map(Err)));
+                let refused = |started: &Result<_, PostError>| started.as_ref().err().cloned();
+                outcomes.extend(started.iter().map(|started| refused(started).map(|why| Err(why.into()))));
                 left = started.iter().filter(|started| started.is_ok()).count();
                 started
             });
@@ -134,7 +160,7 @@ impl Drive {
                 if let (Ok(id), None) = (started, &outcome)
                     && let Some(ended) = engine.take_transfer(group, *id)
                 {
-                    *outcome = Some(Ok(ended));
+                    *outcome = Some(ended.map_err(MessageError::from));
                     left -= 1;
                 }
             }
@@ -146,7 +172,7 @@ impl Drive {
     /// Runs a send or receive to its end: what [`exchange`](Self::exchange) does, without an allocation. It starts at `begin`, or when the
     /// thread that drives comes to it.
     #[inline]
-    pub(super) fn exchange_one(&self, post: Post, begin: Instant) -> Result<Outcome, Error> {
+    pub(super) fn exchange_one(&self, post: Post, begin: Instant) -> Result<Status, MessageError> {
         let (group, mut started) = (self.group, None);
         let condition = move |engine: &mut RankEngine| {
             let id = match started {
@@ -158,13 +184,13 @@ impl Drive {
                             engine.post(group, now);
                             *started.insert(id)
                         }
-                        Err(why) => return Some(Err(why)),
+                        Err(why) => return Some(Err(why.into())),
                     }
                 }
             };
-            engine.take_transfer(group, id).map(Ok)
+            engine.take_transfer(group, id).map(|ended| ended.map_err(MessageError::from))
         };
-        self.driver.drive_until(condition, None).map_err(drive_error)
+        self.driver.drive_until(condition, None).map_err(drive_error)?
     }
 
     /// Drives until something could be done with the engine.
@@ -177,7 +203,7 @@ impl Drive {
     }
 
     /// Starts an access to a window, where there is room for one more, and waits for its end where it is waited for.
-    pub(super) fn access(&self, request: AccessRequest) -> Result<Accessed, Error> {
+    pub(super) fn access(&self, request: AccessRequest) -> Result<(), AccessFailure> {
         let (group, mut started) = (self.group, None);
         let condition = move |engine: &mut RankEngine| {
             let id = match started {
@@ -188,19 +214,27 @@ impl Drive {
                         *started.insert(id)
                     }
                     Err(AccessRefused::Busy { .. }) => return None,
-                    Err(error) => return Some(Err(error)),
+                    Err(error) => return Some(Err(error.into())),
                 },
             };
-            if request.waited { engine.take_access(group, id).map(Ok) } else { Some(Ok(Ok(()))) }
+            if !request.waited {
+                return Some(Ok(()));
+            }
+            engine.take_access(group, id).map(|ended| ended.map_err(AccessFailure::from))
         };
-        self.driver.drive_until(condition, None).map_err(drive_error)
+        self.driver.drive_until(condition, None).map_err(drive_error)?
     }
 
     /// Waits until all accesses of a window to a target, or to all, have ended.
-    pub(super) fn flush(&self, window: WindowId, target: Option<Rank>) -> Result<Accessed, Error> {
+    pub(super) fn flush(&self, window: WindowId, target: Option<Rank>) -> Result<(), AccessFailure> {
         let group = self.group;
-        let condition = move |engine: &mut RankEngine| engine.take_flush(group, window, target);
-        self.driver.drive_until(condition, None).map_err(drive_error)
+        let condition = move |engine: &mut RankEngine| {
+            if let Err(refused) = engine.check_window(group, window) {
+                return Some(Err(refused.into()));
+            }
+            engine.take_flush(group, window, target).map(|ended| ended.map_err(AccessFailure::from))
+        };
+        self.driver.drive_until(condition, None).map_err(drive_error)?
     }
 
     /// Waits for a message that a receive could take, or the end of the group.
@@ -241,7 +275,7 @@ impl Drive {
         self.group
     }
 
-    /// What ends with the engine.
+    /// The driver, until the engine ends.
     pub(super) fn weak(&self) -> Weak<Driver<RankEngine>> {
         Arc::downgrade(&self.driver)
     }

@@ -24,7 +24,7 @@ pub use exchange::Exchange;
 pub(super) use exchange::Message;
 pub(super) use started::Messages;
 
-/// Whose messages a receive or a probe asks for.
+/// The sender of the messages that a receive or a probe asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// This rank's.
@@ -48,7 +48,7 @@ impl Source {
     }
 }
 
-/// Which messages a receive or a probe asks for.
+/// The tag of the messages that a receive or a probe asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tag {
     /// Those with this tag.
@@ -248,12 +248,12 @@ impl Group {
                 return all(error);
             }
         };
-        let outcome = |(ended, (message, staged)): (Outcome, (Message, Option<Staged>))| {
-            let status = self.outcome(ended, message)?;
+        let outcome = |(ended, (message, staged)): (Result<Matched, _>, (Message, Option<Staged>))| {
+            let status = ended.map_err(|error| self.message_error(error, &message))?;
             if let Some(staged) = staged {
                 staged.received(status.count);
             }
-            Ok(status)
+            Ok(status.into())
         };
         ended.into_iter().zip(staged).map(outcome).collect()
     }
@@ -263,17 +263,8 @@ impl Group {
     fn exchange_one(&self, message: Message) -> Result<Status, Error> {
         let begin = Clock.now();
         match self.drive.exchange_one(self.post_of(message, begin, false), begin) {
-            Ok(ended) => self.outcome(ended, message),
-            Err(error) => Err(self.outcomes.recorded(error)),
-        }
-    }
-
-    #[inline]
-    fn outcome(&self, ended: Outcome, message: Message) -> Result<Status, Error> {
-        match ended {
-            Ok(Ok(status)) => Ok(status.into()),
-            Ok(Err(error)) => Err(self.transfer_error(&error)),
-            Err(error) => Err(self.post_error(error, message.operation())),
+            Ok(status) => Ok(status.into()),
+            Err(error) => Err(self.message_error(error, &message)),
         }
     }
 
@@ -315,19 +306,18 @@ impl Group {
         }
     }
 
-    /// Why a send or receive was not started.
+    /// Why a send or receive brought no message.
     #[cold]
-    fn post_error(&self, error: PostError, operation: Operation) -> Error {
-        self.outcomes.recorded(self.outcomes.post_error(error, operation, self.step.load(Ordering::Relaxed)))
+    fn message_error(&self, error: MessageError, message: &Message) -> Error {
+        let step = self.step.load(Ordering::Relaxed);
+        self.outcomes.recorded(match error {
+            MessageError::Drive(error) => error,
+            MessageError::Post(error) => self.outcomes.post_error(error, message.operation(), step),
+            MessageError::Transfer(error) => self.outcomes.transfer_error(&error, step),
+        })
     }
 
-    /// Why a send or receive has failed.
-    #[cold]
-    fn transfer_error(&self, error: &TransferError) -> Error {
-        self.outcomes.recorded(self.outcomes.transfer_error(error, self.step.load(Ordering::Relaxed)))
-    }
-
-    /// What became of sends that had ended, when the group is left.
+    /// The errors of sends that had ended well and have failed since, when the group is left.
     pub(super) fn check_late(&self) -> Result<(), Error> {
         let group = self.drive.group();
         let look = move |engine: &mut RankEngine| (engine.take_late(group), engine.probe(group, None, None));
@@ -340,11 +330,13 @@ impl Group {
                 "a message of {count} x {dtype} that nobody has received is dropped"
             );
         }
-        late.map_or(Ok(()), |error| Err(self.transfer_error(&error)))
+        let Some(error) = late else { return Ok(()) };
+        let error = self.outcomes.transfer_error(&error, self.step.load(Ordering::Relaxed));
+        Err(self.outcomes.recorded(error))
     }
 }
 
-/// What the engine is asked to start.
+/// A message that the engine is asked to start.
 pub(super) enum Post {
     /// A send.
     Send(SendRequest),
@@ -361,5 +353,30 @@ impl Post {
     }
 }
 
-/// How a send or receive has ended, or why it was not started.
-pub(super) type Outcome = Result<Result<Matched, TransferError>, PostError>;
+/// Why a send or receive brought no message.
+pub(super) enum MessageError {
+    /// The engine cannot be driven.
+    Drive(Error),
+    /// It was not started.
+    Post(PostError),
+    /// It has failed.
+    Transfer(TransferError),
+}
+
+impl From<Error> for MessageError {
+    fn from(error: Error) -> Self {
+        Self::Drive(error)
+    }
+}
+
+impl From<PostError> for MessageError {
+    fn from(error: PostError) -> Self {
+        Self::Post(error)
+    }
+}
+
+impl From<TransferError> for MessageError {
+    fn from(error: TransferError) -> Self {
+        Self::Transfer(error)
+    }
+}

@@ -12,7 +12,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, Action, WindowId, WindowRefused};
 
 use super::Group;
-use super::drive::Accessed;
+use super::drive::AccessFailure;
 use super::element::{Buffer, Element, from_slice, with_bytes};
 use crate::engine::executor_time;
 use crate::error::{Call, Error, Operation, Reason, Views};
@@ -420,16 +420,21 @@ impl Group {
     }
 
     /// The outcome of an access or a flush, for the caller.
-    fn accessed(&self, outcome: Result<Accessed, Error>, what: &dyn Display) -> Result<(), Error> {
-        match outcome.map_err(|error| self.outcomes.recorded(error))? {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(self.access_error(&error)),
-            Err(AccessRefused::Aborted(cause)) => {
-                let text = format!("{what} was not started: {cause}");
-                Err(self.outcomes.recorded(Error::closed_by(&cause, text)))
+    #[inline]
+    fn accessed(&self, outcome: Result<(), AccessFailure>, what: &dyn Display) -> Result<(), Error> {
+        outcome.map_err(|failure| self.access_failure(failure, what))
+    }
+
+    #[cold]
+    fn access_failure(&self, failure: AccessFailure, what: &dyn Display) -> Error {
+        self.outcomes.recorded(match failure {
+            AccessFailure::Drive(error) => error,
+            AccessFailure::Failed(error) => self.access_error(&error),
+            AccessFailure::Refused(AccessRefused::Aborted(cause)) => {
+                Error::closed_by(&cause, format!("{what} was not started: {cause}"))
             }
-            Err(error) => Err(Error::Argument(error.to_string())),
-        }
+            AccessFailure::Refused(refused) => return Error::Argument(refused.to_string()),
+        })
     }
 
     fn access_call(&self, operation: Operation) -> Call {
@@ -437,7 +442,6 @@ impl Group {
     }
 
     /// Why an access has failed.
-    #[cold]
     fn access_error(&self, error: &AccessError) -> Error {
         let (subject, text) = (error.subject(), error.to_string());
         let target = subject.target.0;
@@ -448,7 +452,7 @@ impl Group {
             Action::FetchAndOp(_) | Action::Swap => Operation::FetchAndOp,
             Action::CompareAndSwap => Operation::CompareAndSwap,
         });
-        let error = match error {
+        match error {
             AccessError::Denied { .. } => Error::mismatch(call, Some(target), Views::default(), text),
             AccessError::Deadline { .. } => Error::deadline(call, vec![target], self.deadline, text),
             AccessError::Aborted { cause, .. } => match &cause.reason {
@@ -457,7 +461,6 @@ impl Group {
                 }
                 why => Error::peer_failed(call, cause.culprit.0, Reason::from(why), text),
             },
-        };
-        self.outcomes.recorded(error)
+        }
     }
 }

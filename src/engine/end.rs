@@ -1,48 +1,82 @@
-//! The end of a group: all ranks are notified once, and no memory is returned while it may be accessed.
+//! The end of the group of all: all ranks are notified once, and no memory is returned while it may be accessed.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{AbortCause, AbortReason, Completed, OpError, OpId};
+use shouter_reducer::executor::{AbortCause, AbortReason, Executor};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, Identity, MatchKey, MessageKind, Shape};
 use shouter_reducer::recorder::{Record, RecordKind};
-use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
-use super::groups::{Greeting, Lineage};
-use super::{Engine, Inboxes, Staging, liveness};
-use crate::channel::up::UpChannels;
+use super::ending::FLOOD;
+use super::{Engine, Staging, executor_time, liveness};
 use crate::error::Reason;
 use crate::group::error::GroupEnd;
-use crate::group::watch::{Departure, Notice};
+use crate::group::watch::Notice;
 use crate::runtime::{Clock, Poller};
 
 /// Copies of an accelerator end within this time, or the device hangs.
 pub(crate) const COPIES_END: Duration = Duration::from_secs(2);
 
-/// How long operations wait for the acknowledgement of the abort message before they return; the process may exit then.
-pub(super) const FLOOD: Duration = Duration::from_millis(200);
-
-/// How much later than the abort message the reason of a rank that has given up may arrive.
-const REASON_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// A peer whose last acknowledgement was lost asks again within this time.
-const QUIET: Duration = Duration::from_millis(10);
-
-/// How long a leaving rank answers peers that go on, once they have acknowledged all that it sent.
-const LINGER: Duration = Duration::from_millis(200);
-
-/// A rank that leaves in good order.
-pub(super) struct Leaving {
-    begun: Instant,
-    /// Ranks that are to be told.
-    to_notify: Vec<Rank>,
-    /// When the peers had acknowledged everything for the first time.
-    drained: Option<Instant>,
-}
-
 impl Engine {
+    /// From now on the end of the group is also reported by `notice`.
+    pub fn report_to(&mut self, notice: Notice) {
+        if self.ending.is_flooded()
+            && let Some(cause) = self.executor.aborted()
+        {
+            notify(&notice, cause);
+        }
+        self.notice = Some(notice);
+    }
+
+    /// The process of a rank has ended, as its kernel or another rank says.
+    pub fn lost(&mut self, now: Instant, rank: Rank) {
+        if !self.liveness.departures_expected() {
+            self.look_back(now);
+            self.end(rank, AbortReason::Failed);
+        }
+    }
+
+    /// Ends the group because of a rank. A cause that is known here already holds, and one that another rank of the node has
+    /// written: the missing rank may have left for that reason.
+    #[cold]
+    pub(super) fn end(&mut self, culprit: Rank, why: AbortReason) {
+        if why == AbortReason::Failed && self.executor.diverged().is_some() {
+            // After a divergence peers leave as soon as they know the votes, which this rank is about to.
+            return;
+        }
+        if self.executor.given_up().is_some() && !matches!(why, AbortReason::GaveUp(_)) {
+            // Peers close their connections for that reason while its words are awaited.
+            return;
+        }
+        let was_stopped = why == AbortReason::Failed && self.times.was_stopped();
+        let cause = match self.executor.aborted() {
+            Some(cause) => (cause.culprit, cause.reason.clone()),
+            None if was_stopped => (self.rank, AbortReason::Stopped),
+            None => (culprit, why),
+        };
+        let (culprit, why) = match &self.node {
+            Some(node) => liveness::agree(node, cause.0, cause.1),
+            None => cause,
+        };
+        self.follow((culprit, why));
+    }
+
+    /// Notices a pause of this process itself.
+    #[inline]
+    pub(super) fn look_back(&mut self, now: Instant) {
+        self.executor.set_time(executor_time(now));
+        if let Some(pause) = self.times.begin(now) {
+            tracing::warn!(
+                rank = self.rank.0,
+                ?pause,
+                dead_after = ?self.times.dead_after(),
+                "this process was stopped for about the heartbeat time-out or longer"
+            );
+        }
+    }
+
     /// After the group has ended: waits until no accelerator touches the tensors of this rank, and its own touches nothing;
     /// returns for how long.
     #[cold]
@@ -75,9 +109,7 @@ impl Engine {
         );
         std::mem::forget(self.staging.take());
         self.executor.leak_slots();
-        for completed in self.finished.iter_mut().filter(|completed| completed.outstanding > 0) {
-            keep_memory(completed, self.rank);
-        }
+        self.operations.keep_copied(self.rank);
     }
 
     /// Waits until no accelerator of another rank of the node touches this rank's tensors, which it may have opened. Where that
@@ -86,155 +118,19 @@ impl Engine {
         let Some(node) = &self.node else { return };
         // A rank that has closed gracefully may have left operations running, so its departure proves nothing.
         let moving = |local: &u32| *local != node.local() && !node.is_quiesced(*local);
-        while self.open.iter().any(|open| open.export.is_some()) {
+        while self.operations.has_exported() {
             let Some(local) = (0..node.ranks()).find(moving) else { break };
             // The other ranks begin to wait for their own copies a little later.
             if Clock.now() - begin < 2 * COPIES_END {
                 std::thread::yield_now();
                 continue;
             }
-            let rank = Rank(self.first.0 + local);
+            let grid = self.executor.config().grid;
+            let rank = grid.rank_at(grid.node_of(self.rank), local);
             tracing::error!("{rank} does not say that its GPU has let go of this rank's tensors");
-            let exported = |op| self.open.iter().any(|open| open.op == op && open.export.is_some());
-            for completed in self.finished.iter_mut().filter(|completed| exported(completed.op)) {
-                keep_memory(completed, rank);
-            }
+            self.operations.keep_exported(rank);
             break;
         }
-    }
-
-    /// A rank has left in good order. What it has started goes on without it, for it has done its part; an operation behind that
-    /// ends the group. It is told over the control connections, and by the rank itself.
-    pub fn left(&mut self, departure: Departure) {
-        let rank = Rank(departure.rank);
-        let is_known = self.left.iter().any(|known| known.rank == departure.rank);
-        if is_known || rank == self.rank || rank.0 > self.others {
-            return;
-        }
-        self.beside.left(rank);
-        self.groups.departed(rank);
-        self.left.push(departure);
-    }
-
-    /// Takes what ranks have said of themselves.
-    #[cold]
-    pub(super) fn take_departures(&mut self) {
-        for departure in self.groups.take_departures() {
-            self.left(departure);
-        }
-    }
-
-    /// Tells ranks that this one leaves, as far as there is room: those that would take the end of its process for its death, and those that
-    /// may wait for a message. Rank 0, which passes that on, may have left before.
-    fn tell_departure(&mut self) {
-        let Self { leaving: Some(leaving), up, left, rank, started, .. } = self else { return };
-        let header = Lineage::ALL.message(*rank, Greeting::Left(*started));
-        leaving.to_notify.retain(|to| {
-            let has_left = left.iter().any(|departure| departure.rank == to.0);
-            let told = |up: &mut UpChannels| up.send(*to, &header, PayloadRange::empty(), SendToken::CONTROL);
-            !has_left && told(up) == Err(SendError::Full)
-        });
-    }
-
-    /// Who is told that this rank leaves: its host, the other leaders if it is one, and whom it had messages with.
-    fn acquaintances(&self) -> Vec<Rank> {
-        let (grid, own) = (self.executor.config().grid, self.rank);
-        let known: BTreeSet<Rank> = self.beside.known().collect();
-        let is_near = |rank: Rank| {
-            grid.node_of(rank) == grid.node_of(own) || grid.is_leader(own) && grid.is_leader(rank)
-        };
-        let others = (0..grid.ranks()).map(Rank).filter(|rank| *rank != own);
-        others.filter(|rank| is_near(*rank) || known.contains(rank)).collect()
-    }
-
-    /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error. Returns whether it may
-    /// go: nobody needs it any more where all others have left, too. Else every peer that has neither left nor been lost has
-    /// acknowledged what this rank sent, which the heartbeat time-out bounds, and none asks for an acknowledgement again.
-    pub fn depart(&mut self, now: Instant) -> bool {
-        if self.leaving.is_none() {
-            self.leaving = Some(Leaving { begun: now, to_notify: self.acquaintances(), drained: None });
-            // Before the host's ranks are told that nothing more will come.
-            self.tell_departure();
-            self.liveness.expect_departures();
-            if let Some(node) = &self.node {
-                node.leave();
-            }
-            self.up.depart();
-        }
-        self.tell_departure();
-        let begun = self.leaving.as_ref().map_or(now, |leaving| leaving.begun);
-        if self.up.is_empty() && self.groups.is_empty() || self.left.len() as u64 >= u64::from(self.others) {
-            return true;
-        }
-        if now.saturating_since(begun) >= self.dead_after {
-            tracing::debug!("left before the peers had acknowledged everything");
-            return true;
-        }
-        if !self.is_acknowledged() {
-            return false;
-        }
-        let drained = self.leaving.as_mut().map_or(now, |leaving| *leaving.drained.get_or_insert(now));
-        let has_work = self.beside.has_work() || !self.groups.is_empty();
-        !has_work && now.saturating_since(self.last_busy) > QUIET || now.saturating_since(drained) >= LINGER
-    }
-
-    /// Whether the peers have acknowledged all that was sent, but for those that have left or are lost.
-    fn is_acknowledged(&self) -> bool {
-        self.up.is_drained_to(&|rank| !self.left.iter().any(|departure| departure.rank == rank.0))
-    }
-
-    /// Whether the other ranks know that the group has ended, as far as this rank can tell.
-    pub(super) fn abort_is_acknowledged(&self) -> bool {
-        self.is_acknowledged() && self.notice.as_ref().is_none_or(Notice::peers_notified)
-    }
-
-    /// Ends the group when nothing is left under way but operations in which a rank that has left takes no part.
-    #[cold]
-    pub(super) fn look_for_deserted(&mut self) {
-        let has_ended = |op| self.finished.iter().any(|completed| completed.op == op);
-        let under_way = self.open.iter().map(|open| open.op).filter(|op| !has_ended(*op));
-        let Some(OpId(oldest)) = under_way.min() else { return };
-        let absent = self.left.iter().filter(|departure| departure.started <= oldest);
-        if let Some(rank) = absent.map(|departure| departure.rank).min()
-            && !self.liveness.departures_expected()
-            && self.executor.aborted().is_none()
-            && self.executor.diverged().is_none()
-        {
-            self.end(Rank(rank), AbortReason::Aborted);
-        }
-    }
-
-    /// Ends the group where a message or an access waits for a rank that has left.
-    #[cold]
-    pub(super) fn look_for_deserters(&mut self, now: Instant) {
-        if self.liveness.departures_expected() || self.executor.aborted().is_some() {
-            return;
-        }
-        let (grid, own) = (self.executor.config().grid, self.rank);
-        if let Some(rank) = self.beside.deserter(now, |left, rank| is_behind(&grid, own, left, rank)) {
-            self.end(rank, AbortReason::Aborted);
-        }
-    }
-
-    /// This rank is about to leave. Returns how many operations it has started if all of them have ended. Where some have not,
-    /// the group ends, and all ranks name this one; `None` then, and where it had ended before.
-    #[cold]
-    pub fn withdraw(&mut self, now: Instant) -> Option<u64> {
-        self.poll(now);
-        self.follow_node();
-        let is_busy = self.running != 0 || !self.submitted.is_empty() || self.beside.is_running();
-        let is_busy = is_busy || self.has_tasks(None);
-        if self.executor.aborted().is_none() && is_busy {
-            self.end(self.rank, AbortReason::Aborted);
-        }
-        if self.executor.aborted().is_none() {
-            // The engine may go on for other groups, and the memory of what is held goes back.
-            self.submitted.leave();
-            return Some(self.started);
-        }
-        // Tells the others.
-        self.poll(now);
-        None
     }
 
     /// Ends the group as a rank of the node has, before the next look at them is due.
@@ -244,7 +140,8 @@ impl Engine {
         self.poll(now);
     }
 
-    fn follow_node(&mut self) {
+    /// Ends the group here where a rank of the node has ended it.
+    pub(super) fn follow_node(&mut self) {
         if self.executor.aborted().is_none()
             && let Some(ended) =
                 self.node.as_ref().and_then(|node| Some(liveness::ended(node, node.abort()?)))
@@ -267,54 +164,45 @@ impl Engine {
     /// Another rank has given up, as the control connections say.
     #[cold]
     pub fn gave_up(&mut self, rank: Rank, words: &str) {
-        if !self.liveness.departures_expected() && rank.0 <= self.others {
+        if !self.liveness.departures_expected() && self.departures.exists(rank) {
             self.end(rank, AbortReason::GaveUp(Some(words.into())));
-        }
-    }
-
-    /// A leader says that a rank has given up. Its reason arrives separately, over the control connections: later, or not at all.
-    #[cold]
-    pub(super) fn await_words(&mut self, now: Instant, rank: Rank) {
-        let due = *self.reason_due.get_or_insert(now + REASON_TIMEOUT);
-        if now >= due || self.notice.is_none() {
-            self.end(rank, AbortReason::GaveUp(None));
         }
     }
 
     /// Sends the abort message to all ranks, once, and releases all memory.
     #[cold]
-    pub(super) fn flood_abort(&mut self, now: Instant) {
-        let Some(cause) = self.executor.aborted().cloned() else { return };
-        self.flooded = true;
-        self.submitted.close();
-        self.fence_tensors();
-        self.beside.abort(&cause);
+    pub(super) fn flood_abort(&mut self, now: Instant, cause: &Arc<AbortCause>) {
+        self.operations.close();
+        if let Some(node) = &self.node {
+            self.operations.fence_tensors(node);
+        }
+        self.pairwise.abort(cause);
         tracing::error!(rank = self.rank.0, culprit = cause.culprit.0, why = %cause.reason, "the group has ended");
         let (rank, value) = (Some(cause.culprit), cause.reason.code().into());
         self.executor.note(Record { rank, value, ..Record::of(RecordKind::AbortSent) });
         if let Some(node) = &self.node {
-            liveness::publish(node, &cause);
+            liveness::publish(node, cause);
         }
         if let Some(notice) = &self.notice {
             if let AbortReason::GaveUp(Some(words)) = &cause.reason {
                 notice.gave_up(cause.culprit.0, words);
             }
-            notify(notice, &cause);
+            notify(notice, cause);
         }
         self.up.fence();
-        self.up.broadcast(&abort_header(self.rank, &cause, self.executor.diverged().unwrap_or(0)));
+        self.up.broadcast(&abort_header(self.rank, cause, &self.executor));
         // Ahead of the wait for copies.
-        let mut inboxes =
-            Inboxes { executor: &mut self.executor, beside: &mut self.beside, groups: &mut self.groups };
-        self.up.transmit(now, &mut inboxes);
+        let (up, mut inboxes) = self.up_and_inboxes();
+        up.transmit(now, &mut inboxes);
         // Their outcomes say whether the copies have ended.
-        self.gather();
+        self.operations.gather(&mut self.executor);
         let waited = self.quiesce();
         self.executor.fenced();
-        self.beside.fenced();
-        self.groups.end_with_all(&cause);
-        let others = !self.up.is_empty() || self.notice.is_some();
-        self.settling = others.then(|| now + waited + FLOOD);
+        self.pairwise.fenced();
+        self.groups.end_with_all(cause);
+        if !self.up.is_empty() || self.notice.is_some() {
+            self.ending.hold_until(now + waited + FLOOD);
+        }
     }
 }
 
@@ -326,22 +214,22 @@ pub(super) fn is_behind(grid: &Grid, own: Rank, leader: Rank, rank: Rank) -> boo
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        if self.flooded {
+        if self.ending.is_flooded() {
             return;
         }
         let Some(node) = &self.node else {
-            if self.running != 0 {
+            if self.operations.is_running() {
                 self.quiesce();
             }
             return;
         };
-        if self.running == 0 {
+        if !self.operations.is_running() {
             node.set_at_rest();
             return;
         }
         // The others would go on, and access tensors that the trainer takes back.
         node.set_abort(self.rank.0, AbortReason::Aborted.code() as u8);
-        self.fence_tensors();
+        self.operations.fence_tensors(node);
         self.quiesce();
     }
 }
@@ -352,18 +240,11 @@ pub(super) fn notify(notice: &Notice, cause: &AbortCause) {
     notice.ended(GroupEnd { rank, reason, text: cause.to_string() });
 }
 
-/// Adds to an error that the tensor's memory must stay, since a rank's accelerator may still use it.
-fn keep_memory(completed: &mut Completed, rank: Rank) {
-    if let Err(error) = &completed.result {
-        let error = Box::new(error.clone());
-        completed.result = Err(OpError::InUse { error, rank });
-    }
-}
-
 /// The abort message: its `round` is the culprit, its `len` the reason's code; if ranks diverge, it names the operation.
-pub(super) fn abort_header(src: Rank, cause: &AbortCause, seq: u64) -> Header {
+pub(super) fn abort_header(src: Rank, cause: &AbortCause, executor: &Executor) -> Header {
     use shouter_reducer::dtype::{DType, ReduceOp};
     use shouter_reducer::header::Collective;
+    let seq = executor.diverged().unwrap_or(0);
     Header {
         kind: MessageKind::Abort,
         src,

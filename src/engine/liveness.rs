@@ -47,11 +47,13 @@ impl Liveness {
         self.departing = true;
     }
 
+    #[inline]
     pub(super) fn departures_expected(&self) -> bool {
         self.departing
     }
 
     /// The first operation that ranks of the node are known to disagree about.
+    #[inline]
     pub(super) fn dispute(&self) -> Option<u64> {
         self.dispute
     }

@@ -1,66 +1,13 @@
 //! The messages that this rank sends to others of a group and receives from them, outside any collective.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::{AbortCause, Disposition};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::Header;
-use shouter_reducer::p2p::{
-    Ended, Messenger, PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId,
-};
-use shouter_reducer::transport::{SendToken, Transport};
+use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId};
 
 use super::Engine;
 use super::groups::GroupId;
-use super::served::{Completion, Machine};
+use super::requests::Callback;
 use crate::runtime::Poller;
-
-impl Machine for Messenger {
-    type Id = TransferId;
-    type Outcome = Result<Status, TransferError>;
-
-    fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        self.on_message(header, payload)
-    }
-
-    fn on_released(&mut self, token: SendToken) {
-        self.on_released(token);
-    }
-
-    fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
-        self.poll(now, transport).worked
-    }
-
-    fn take_ended(&mut self) -> Option<(Self::Id, Self::Outcome)> {
-        self.take_ended().map(|Ended { id, result }| (id, result))
-    }
-
-    fn running(&self) -> usize {
-        self.running()
-    }
-
-    fn has_work(&self) -> bool {
-        self.has_work()
-    }
-
-    fn next_deadline(&self) -> Option<Duration> {
-        self.next_deadline()
-    }
-
-    fn deserter(&self, ranks: impl Fn(Rank) -> bool) -> Option<Rank> {
-        self.deserter(ranks)
-    }
-
-    fn abort(&mut self, cause: &Arc<AbortCause>) {
-        self.abort(cause);
-    }
-
-    fn fenced(&mut self) {
-        self.fenced();
-    }
-}
 
 /// Of any group of this process: without a [`GroupId`] those of the group of all. Of a group that is gone there are none.
 impl Engine {
@@ -70,14 +17,14 @@ impl Engine {
         group: Option<GroupId>,
         request: SendRequest,
     ) -> Result<TransferId, PostError> {
-        let beside = self.beside_in(group).ok_or(PostError::Busy { max: 0 })?;
-        beside.messages.machine.start_send(request)
+        let pairwise = self.pairwise_in(group).ok_or(PostError::Busy { max: 0 })?;
+        pairwise.messages.machine.start_send(request)
     }
 
     /// The elements of a send are there that was held.
     pub(crate) fn release_send(&mut self, group: Option<GroupId>, to: Rank, id: TransferId) {
-        if let Some(beside) = self.beside_in(group) {
-            beside.messages.machine.release(to, id);
+        if let Some(pairwise) = self.pairwise_in(group) {
+            pairwise.messages.machine.release(to, id);
         }
     }
 
@@ -89,12 +36,12 @@ impl Engine {
         request: ReceiveRequest,
     ) -> Result<TransferId, PostError> {
         let gone = PostError::Busy { max: 0 };
-        let beside = self.beside_in(group).ok_or(gone.clone())?;
+        let pairwise = self.pairwise_in(group).ok_or(gone.clone())?;
         // The sender may have given that message up before it did what this rank has seen of it since, such as a barrier in shared memory.
-        if beside.messages.machine.is_announced(request.from, request.tag) {
+        if pairwise.messages.machine.is_announced(request.from, request.tag) {
             self.poll(now);
         }
-        self.beside_in(group).ok_or(gone)?.messages.machine.start_receive(request)
+        self.pairwise_in(group).ok_or(gone)?.messages.machine.start_receive(request)
     }
 
     /// Takes the outcome of a send or receive, once it has ended.
@@ -107,25 +54,25 @@ impl Engine {
         if self.is_settling_in(group) {
             return None;
         }
-        self.beside_in(group)?.messages.take(id)
+        self.pairwise_in(group)?.messages.take(id)
     }
 
-    /// Has the outcome of a send or receive that was just started told, rather than taken.
-    pub(crate) fn tell_of_transfer(
+    /// The outcome of a send or receive that was just started goes to `callback`, and is not taken.
+    pub(crate) fn call_back_transfer(
         &mut self,
         group: Option<GroupId>,
         id: TransferId,
-        tell: impl FnOnce(Option<Result<Status, TransferError>>) + Send + 'static,
+        callback: impl FnOnce(Option<Result<Status, TransferError>>) + Send + 'static,
     ) {
-        let told = Completion::new(tell);
-        if let Some(beside) = self.beside_in(group) {
-            beside.messages.tell_of(id, told);
+        let callback = Callback::new(callback);
+        if let Some(pairwise) = self.pairwise_in(group) {
+            pairwise.messages.call_back(id, callback);
         }
     }
 
     /// Cancels a receive that no message was matched with; whether it was.
     pub(crate) fn cancel_receive(&mut self, group: Option<GroupId>, id: TransferId) -> bool {
-        self.beside_in(group).is_some_and(|beside| beside.messages.machine.cancel(id))
+        self.pairwise_in(group).is_some_and(|pairwise| pairwise.messages.machine.cancel(id))
     }
 
     /// The first message that has come and that no receive has taken.
@@ -135,11 +82,11 @@ impl Engine {
         from: Option<Rank>,
         tag: Option<u32>,
     ) -> Option<Status> {
-        self.beside_in(group)?.messages.machine.probe(from, tag)
+        self.pairwise_in(group)?.messages.machine.probe(from, tag)
     }
 
-    /// How a send that had ended has failed since.
+    /// The error of a send that had ended well, and has failed since.
     pub(crate) fn take_late(&mut self, group: Option<GroupId>) -> Option<TransferError> {
-        self.beside_in(group)?.messages.machine.take_late()
+        self.pairwise_in(group)?.messages.machine.take_late()
     }
 }

@@ -4,7 +4,7 @@
 //! the executor has room. Each has a [`Report`], which hears exactly once how it has ended, whatever becomes of the engine. Each group has
 //! a queue of its own, so that one that waits for room holds up no other; those of some ranks get theirs when it is first needed.
 //!
-//! What comes out of the queue is fused here ([`FusionQueue`]): tensors of a bucket are held until all were pushed, or the turn ends, which is
+//! The operations that come out of the queue are fused here ([`FusionQueue`]): tensors of a bucket are held until all were pushed, or the turn ends, which is
 //! an entry of the queue, too. So what is fused follows from the order of the queue alone.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use shouter_reducer::executor::{OpError, Request, StartError};
 use shouter_reducer::fusion::{Ends, FusionQueue, Member, Ready};
 use shouter_reducer::p2p::{PostError, TransferError};
 
-use super::{Engine, Open, executor_time};
+use super::executor_time;
 use crate::error::{Error, Operation};
 
 /// Operations that may wait to be started.
@@ -44,7 +44,7 @@ pub(crate) enum Failure {
     InUse(Arc<Failure>),
 }
 
-/// Who hears how an operation has ended.
+/// Hears how an operation has ended.
 pub(crate) trait Report: Send + Sync {
     /// Whether its memory is ready. What is not holds up all behind it, so that the order stays; once the group has ended this is not asked.
     fn is_ready(&self) -> bool {
@@ -60,7 +60,7 @@ pub(crate) trait Report: Send + Sync {
         false
     }
 
-    /// What runs next in place of what has ended well, or why nothing does. Called by the thread that drives the engine.
+    /// The request that runs next in place of what has ended well, or why nothing does. Called by the thread that drives the engine.
     fn follow(&self) -> Result<Request, Failure> {
         Err(Failure::Gone)
     }
@@ -111,7 +111,7 @@ impl Drop for Due {
     }
 }
 
-/// What is handed over. A box would be an allocation at each start.
+/// An entry of the queue. A box would be an allocation at each start.
 #[allow(clippy::large_enum_variant)]
 enum Handed {
     /// An operation to be started, and the bucket that it is in.
@@ -130,7 +130,7 @@ struct Entry {
 pub(super) struct Submission {
     pub(super) request: Request,
     /// Small operations that this rank's calls have run before it.
-    small_before: u64,
+    pub(super) small_before: u64,
     pub(super) ends: Ends<Due>,
 }
 
@@ -375,6 +375,7 @@ impl Submitted {
     }
 
     /// Whether callers who wait for a slot, a start or an end may go on: also where all that was taken is held.
+    #[inline]
     pub(super) fn take_change(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
     }
@@ -433,69 +434,6 @@ impl Submitted {
         if let Some(queue) = &self.queue {
             queue.unstarted.fetch_sub(1, Ordering::AcqRel);
         }
-    }
-}
-
-impl Engine {
-    /// The queue of operations of the group of all that are started without waiting.
-    pub(crate) fn submissions(&mut self) -> Arc<Submissions> {
-        self.submitted.queue().clone()
-    }
-
-    /// Starts what waits to be started, as far as there is room.
-    #[inline]
-    pub(super) fn admit(&mut self, now: Instant) {
-        if executor_time(now) >= self.submitted.held_until() {
-            self.submitted.give_up(now);
-        }
-        if !self.submitted.is_empty() {
-            self.admit_some(now);
-        }
-    }
-
-    fn admit_some(&mut self, now: Instant) {
-        while let Some(next) = self.submitted.next() {
-            let mut open = Open::new(&next.request, self.node.as_deref());
-            open.small_before = Some(next.small_before);
-            match self.open(now, next.request.clone(), open) {
-                Ok(_) => {
-                    self.submitted.started(&next.ends);
-                    if let Some(open) = self.open.last_mut() {
-                        open.ends = Some(next.ends);
-                    }
-                }
-                Err(StartError::Busy { .. }) => {
-                    self.submitted.put_back(next);
-                    break;
-                }
-                Err(why) => self.submitted.refused(next.ends, why),
-            }
-        }
-    }
-
-    /// Reports the ends of started operations, once outcomes are not held back.
-    #[inline]
-    pub(super) fn report(&mut self) -> bool {
-        if self.settling.is_some() {
-            return false;
-        }
-        let mut any = self.beside.messages.tell();
-        let mut at = 0;
-        while let Some(completed) = self.finished.get(at) {
-            let op = completed.op;
-            let open = self.open.iter().position(|open| open.op == op && open.ends.is_some());
-            let Some(open) = open else {
-                at += 1;
-                continue;
-            };
-            let ends = self.open.swap_remove(open).ends;
-            let completed = self.finished.swap_remove(at);
-            if let Some(ends) = ends {
-                self.submitted.report(ends, completed.result.map_err(Failure::Operation));
-            }
-            any = true;
-        }
-        any
     }
 }
 

@@ -1,5 +1,4 @@
-//! What a group's operations need beside the executor and messages: copies between GPUs and staging areas, which are begun and asked
-//! about a step at a time, at each poll.
+//! Tasks of a group's operations: copies between GPUs and staging areas, which are begun and asked about a step at a time, at each poll.
 #![cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "a build without CUDA has no tasks"))]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,7 +62,15 @@ pub(super) struct Tasks {
     handed: Arc<Handed>,
     running: Vec<Owned>,
     /// One of them asks again.
-    pub(super) ask: bool,
+    ask: bool,
+}
+
+impl Tasks {
+    /// Whether one of them asks again soon, although no event comes.
+    #[inline]
+    pub(super) fn ask(&self) -> bool {
+        self.ask
+    }
 }
 
 impl Drop for Tasks {
@@ -127,7 +134,7 @@ impl Engine {
     #[cfg(feature = "cuda")]
     pub(crate) fn is_settled_in(&self, group: Option<GroupId>) -> bool {
         let is_flooded = match group {
-            None => self.flooded,
+            None => self.ending.is_flooded(),
             Some(id) => self.groups.is_flooded(id),
         };
         is_flooded && !self.is_settling_in(group)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::{ExecutorConfig, OpError};
+use shouter_reducer::executor::{AbortReason, ExecutorConfig, OpError};
 use shouter_reducer::grid::Grid;
 use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
@@ -26,7 +26,8 @@ use shouter_reducer::transport::{
 use super::end::COPIES_END;
 use super::*;
 use crate::channel::shm::Shape as NodeShape;
-use crate::runtime::Clock;
+use crate::group::watch::Departure;
+use crate::runtime::{Activity, Clock, Poller};
 
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(20);
@@ -314,29 +315,36 @@ fn who_hears_of_its_own_death_was_stopped() {
     assert_eq!(engine.aborted().map(|cause| &cause.reason), Some(&AbortReason::Stopped));
 }
 
-/// It was not scheduled when its operation became late, and another rank of the host has named the culprit meanwhile.
-#[test]
-fn who_is_late_to_look_names_the_culprit_that_others_have_named() {
-    let [mut engine, other] = idle();
-    let (plan, grid) = (Plan::default(), Grid::new(2, 2, 1).unwrap());
-    let shape =
-        Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1000 };
-    let memory = Owned::new(4000).unwrap();
-    let (begin, allowed) = (Clock.now(), Duration::from_secs(1));
-    let request = Request {
+/// An all-reduce of floats, to be ended by then.
+fn all_reduce(engine: &Engine, data: TensorRegion, until: Instant) -> Request {
+    let (grid, rank) = (engine.executor.config().grid, engine.rank);
+    let count = data.len() as u64 / 4;
+    let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
+    let schedule = Plan::default().schedule_for(&Problem::new(grid, rank, &shape, Rank(0))).unwrap();
+    Request {
         identity: Identity::AdHoc { root: Rank(0) },
         shape,
-        // SAFETY: nothing else accesses it, and it is dropped after the engine.
-        data: unsafe { memory.region() },
+        data,
         input: TensorRegion::empty(),
-        schedule: Arc::new(plan.schedule_for(&Problem::new(grid, Rank(0), &shape, Rank(0))).unwrap()),
+        schedule: Arc::new(schedule),
         priority: 0,
-        deadline: executor_time(begin + allowed),
+        deadline: executor_time(until),
         name: Arc::from("gradient"),
         step: 0,
         pushed: Duration::ZERO,
         device: None,
-    };
+    }
+}
+
+/// It was not scheduled when its operation became late, and another rank of the host has named the culprit meanwhile.
+#[test]
+fn who_is_late_to_look_names_the_culprit_that_others_have_named() {
+    let [mut engine, other] = idle();
+    let memory = Owned::new(4000).unwrap();
+    let (begin, allowed) = (Clock.now(), Duration::from_secs(1));
+    // SAFETY: nothing else accesses it, and it is dropped after the engine.
+    let data = unsafe { memory.region() };
+    let request = all_reduce(&engine, data, begin + allowed);
     let op = engine.start(begin, request).unwrap();
     engine.poll(begin);
     // By itself this rank would name the other one, which has not started it.

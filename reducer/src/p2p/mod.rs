@@ -243,7 +243,7 @@ impl Messenger {
 
     /// A rank of those that have `gone` which a send or a receive waits for: of any rank only where all others have gone.
     #[cold]
-    pub fn deserter(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
+    pub fn awaited(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
         let own = self.common.config.rank;
         let sends = self.sends.iter().filter(|(_, send)| send.id.is_some()).map(|(_, send)| send.to);
         let peers = self.peers.iter().filter(|(_, peer)| peer.inbound.is_wanted()).map(|(rank, _)| rank);

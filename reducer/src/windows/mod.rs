@@ -275,7 +275,7 @@ impl Windows {
 
     /// A rank of those that have `gone` which an access waits for.
     #[cold]
-    pub fn deserter(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
+    pub fn awaited(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
         self.origin.accesses().targets().filter(|rank| gone(*rank)).min()
     }
 

@@ -381,7 +381,7 @@ fn the_end_of_the_group_ends_all_by_name() {
         group.start(0, access(Action::Get, 2, &none, &into)),
     ];
     group.poll(0);
-    assert_eq!(group.ranks[0].deserter(|rank| rank == Rank(2)), Some(Rank(2)));
+    assert_eq!(group.ranks[0].awaited(|rank| rank == Rank(2)), Some(Rank(2)));
     let cause = Arc::new(AbortCause { culprit: Rank(1), reason: AbortReason::Failed, seen: None });
     group.ranks[0].abort(&cause);
     group.ranks[0].fenced();

@@ -24,8 +24,8 @@ use crate::channel::up::Loss;
 /// Payloads that wait for their CRC, or for room on a connection, at most.
 const OUTBOX: usize = 256;
 
-/// The interval of the polls of a device.
-const ASK_EVERY: Duration = Duration::from_micros(20);
+/// The interval of the questions to a device, where nothing else is to do.
+pub(crate) const ASK_EVERY: Duration = Duration::from_micros(20);
 
 /// A device that answers nothing for so long has failed: a CRC takes microseconds, behind whatever else the device
 /// does.

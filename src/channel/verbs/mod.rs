@@ -64,6 +64,7 @@ pub use choice::{PortSurvey, Reachable, survey};
 use connections::Connections;
 pub use control::Control;
 use control::ControlPath;
+pub(crate) use digest::ASK_EVERY;
 use digest::OnDevice;
 pub use digest::{Digest, Ticket};
 pub use fabric::{

@@ -267,7 +267,7 @@ impl Group {
                             }
                             copies.begin();
                         }
-                        engine.tell_of_transfer(group, id, move |result| this.transferred(at, result));
+                        engine.call_back_transfer(group, id, move |result| this.transferred(at, result));
                     }
                     Err(PostError::Busy { .. }) => return None,
                     Err(error) => {

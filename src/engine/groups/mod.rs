@@ -1,9 +1,9 @@
-//! The groups of some ranks that this rank is a member of, beside the group of all: many at once, each with an order of its own.
+//! The groups of some ranks that this rank is a member of, besides the group of all: many at once, each with an order of its own.
 //!
 //! ```text
-//!   Group --start--> Engine --+--> executor of the group of all, and Beside
+//!   Group --start--> Engine --+--> executor of the group of all, and Pairwise
 //!                             '--> Groups --> Subgroup --+--> executor --> Route --+
-//!                                    ^                   '--> Beside -------^      v
+//!                                    ^                   '--> Pairwise -----^      v
 //!                                    '------ by the number in the header ----- UpChannels
 //! ```
 //!
@@ -32,7 +32,7 @@ use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::SendToken;
 
 use super::Engine;
-use super::beside::Beside;
+use super::pairwise::Pairwise;
 use super::submitted::Submissions;
 use crate::channel::up::UpChannels;
 use crate::group::watch::Departure;
@@ -52,7 +52,7 @@ const OPERATIONS: usize = 32;
 /// Room for early messages of a group, per member, in bytes.
 const EAGER_POOL: usize = 256 << 10;
 
-/// What is kept of one rank about groups that are not made here yet.
+/// Messages of one rank that are kept about groups that are not made here yet.
 const EARLY: usize = 256;
 
 /// Low bits of a group's number: its place.
@@ -84,7 +84,7 @@ struct GroupSlot {
     group: Option<Box<Subgroup>>,
 }
 
-/// What a rank has said of a group that is not made here.
+/// The messages of a rank about a group that is not made here.
 struct Early {
     src: Rank,
     lineage: Lineage,
@@ -379,7 +379,7 @@ impl Engine {
                 let (id, lineage) = self.groups.make(parent, members, self.executor.config())?;
                 if let Some(group) = self.groups.group(id.0) {
                     self.watch.timeline().into_iter().for_each(|timeline| group.draw(timeline.clone()));
-                    self.left.iter().for_each(|departure| group.departed(Rank(departure.rank)));
+                    self.departures.ranks().for_each(|rank| group.departed(rank));
                 }
                 Ok((id, lineage))
             }
@@ -395,7 +395,7 @@ impl Engine {
         request: Request,
     ) -> Result<OpId, StartError> {
         let Some(GroupId(id)) = group else { return self.start(now, request) };
-        self.rests = false;
+        self.times.posted(false);
         match self.groups.group(id) {
             Some(group) => group.start(now, request),
             None => Err(StartError::Busy { what: "groups" }),
@@ -435,10 +435,10 @@ impl Engine {
 
     /// Messages and windows of a group; `None` for a group that is gone.
     #[inline]
-    pub(super) fn beside_in(&mut self, group: Option<GroupId>) -> Option<&mut Beside> {
+    pub(super) fn pairwise_in(&mut self, group: Option<GroupId>) -> Option<&mut Pairwise> {
         match group {
-            None => Some(&mut self.beside),
-            Some(GroupId(id)) => self.groups.group(id).map(Subgroup::beside),
+            None => Some(&mut self.pairwise),
+            Some(GroupId(id)) => self.groups.group(id).map(Subgroup::pairwise),
         }
     }
 
@@ -446,7 +446,7 @@ impl Engine {
     #[inline]
     pub(super) fn is_settling_in(&self, group: Option<GroupId>) -> bool {
         match group {
-            None => self.settling.is_some(),
+            None => self.ending.is_settling(),
             Some(id) => self.groups.look(id).is_some_and(Subgroup::is_settling),
         }
     }

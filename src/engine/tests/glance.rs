@@ -130,9 +130,11 @@ fn a_whole_poll_is_due_after_a_microsecond_and_where_an_operation_is_under_way()
     first.engine.poll(much_later);
     first.engine.poll(much_later);
     assert_eq!(first.engine.glance(much_later), Some(Activity::Idle));
-    first.engine.running = 1;
+    // SAFETY: it is dropped behind the engine.
+    let data = unsafe { first.own.region() };
+    let request = all_reduce(&first.engine, data, much_later + LIMIT);
+    first.engine.start(much_later, request).unwrap();
     assert_eq!(first.engine.glance(much_later), None);
-    first.engine.running = 0;
 }
 
 /// A rank that waits, and polls as often as it can, learns of the end that another one has written down.

@@ -57,7 +57,7 @@ fn stay(mut event: impl FnMut(Duration, &AtomicBool, &mut Engine)) -> Duration {
     engine.up = Owing(acknowledged.clone()).into();
     // It has just done something.
     let begin = Clock.now();
-    (engine.polled_at, engine.last_busy) = (begin, begin);
+    engine.times = PollTimes::new(DEAD_AFTER, begin);
     let mut waited = Duration::ZERO;
     while !engine.depart(begin + waited) {
         assert!(waited < 2 * DEAD_AFTER, "it stays for ever");
@@ -102,7 +102,7 @@ fn who_leaves_waits_for_a_dead_peer_no_longer_than_the_heartbeat_time_out() {
 fn who_leaves_answers_peers_that_go_on_for_a_short_time() {
     let stayed = stay(|waited, acknowledged, engine| {
         acknowledged.store(true, Ordering::SeqCst);
-        engine.last_busy = engine.polled_at + STEP;
+        engine.times.found(engine.polled_at() + STEP);
         assert!(waited < Duration::from_secs(1), "it answers for too long");
     });
     assert!(stayed >= Duration::from_millis(100), "{stayed:?}");

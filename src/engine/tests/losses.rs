@@ -10,6 +10,7 @@ use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 use super::*;
 use crate::channel::Inbox;
 use crate::channel::up::{Channel, Loss, PeerLoss};
+use crate::channel::verbs::Fault;
 use crate::error::Reason;
 
 /// A channel that loses peers.

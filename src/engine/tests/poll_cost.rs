@@ -100,7 +100,7 @@ fn idle_poll(hosts: u32, operations: usize, elements: u64) -> Option<u64> {
     let instructions = count(|| {
         engine.poll(begin);
     });
-    assert_eq!(engine.running, operations);
+    assert_eq!(engine.operations.running(), operations);
     drop((engine, memory));
     instructions
 }

@@ -1,5 +1,5 @@
-//! What the engine does alike for the state machines beside executors: polls one, keeps how its requests have ended until somebody
-//! takes that, and finds out which of them wait for a rank that has left.
+//! Requests to the state machines of messages and windows: the engine polls a machine, keeps the outcomes of its requests until they are
+//! taken, and finds requests that wait for a rank that has left.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,9 +9,11 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, Disposition};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
+use shouter_reducer::p2p::{Messenger, Status, TransferError, TransferId};
 use shouter_reducer::transport::{SendToken, Transport};
+use shouter_reducer::windows::{AccessError, AccessId, Windows};
 
-/// What a rank that has left in good order has sent arrives within this time.
+/// Messages of a rank that has left in good order arrive within this time.
 pub(super) const ARRIVES: Duration = Duration::from_secs(1);
 
 /// A state machine that posts messages, and whose requests end.
@@ -32,51 +34,112 @@ pub(super) trait Machine {
     fn has_work(&self) -> bool;
     fn next_deadline(&self) -> Option<Duration>;
     /// One of these ranks that a request waits for.
-    fn deserter(&self, ranks: impl Fn(Rank) -> bool) -> Option<Rank>;
+    fn awaited(&self, ranks: impl Fn(Rank) -> bool) -> Option<Rank>;
     fn abort(&mut self, cause: &Arc<AbortCause>);
     fn fenced(&mut self);
 }
 
+/// A type of the reducer whose own methods are those of a [`Machine`].
+macro_rules! machine {
+    ($machine:ty, $id:ty, $outcome:ty) => {
+        impl Machine for $machine {
+            type Id = $id;
+            type Outcome = $outcome;
+
+            #[inline]
+            fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+                self.on_message(header, payload)
+            }
+
+            #[inline]
+            fn on_released(&mut self, token: SendToken) {
+                self.on_released(token);
+            }
+
+            #[inline]
+            fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
+                self.poll(now, transport).worked
+            }
+
+            #[inline]
+            fn take_ended(&mut self) -> Option<(Self::Id, Self::Outcome)> {
+                self.take_ended().map(|ended| (ended.id, ended.result))
+            }
+
+            #[inline]
+            fn running(&self) -> usize {
+                self.running()
+            }
+
+            #[inline]
+            fn has_work(&self) -> bool {
+                self.has_work()
+            }
+
+            #[inline]
+            fn next_deadline(&self) -> Option<Duration> {
+                self.next_deadline()
+            }
+
+            fn awaited(&self, ranks: impl Fn(Rank) -> bool) -> Option<Rank> {
+                self.awaited(ranks)
+            }
+
+            fn abort(&mut self, cause: &Arc<AbortCause>) {
+                self.abort(cause);
+            }
+
+            fn fenced(&mut self) {
+                self.fenced();
+            }
+        }
+    };
+}
+
+machine!(Messenger, TransferId, Result<Status, TransferError>);
+machine!(Windows, AccessId, Result<(), AccessError>);
+
 /// The callback for the end of a request. It gets `None` where the request was dropped: nothing refers to its memory then.
-pub(crate) struct Completion<O>(Option<Box<dyn FnOnce(Option<O>) + Send>>);
+pub(super) struct Callback<O>(Option<Box<dyn FnOnce(Option<O>) + Send>>);
 
-impl<O> Completion<O> {
-    /// Has `tell` called once, by the thread that drives the engine: it must be quick.
-    pub(crate) fn new(tell: impl FnOnce(Option<O>) + Send + 'static) -> Self {
-        Self(Some(Box::new(tell)))
+impl<O> Callback<O> {
+    /// Has `callback` called once, by the thread that drives the engine: it must be quick.
+    pub(super) fn new(callback: impl FnOnce(Option<O>) + Send + 'static) -> Self {
+        Self(Some(Box::new(callback)))
     }
 
-    fn tell(mut self, outcome: O) {
-        if let Some(tell) = self.0.take() {
-            tell(Some(outcome));
+    fn call(mut self, outcome: O) {
+        if let Some(callback) = self.0.take() {
+            callback(Some(outcome));
         }
     }
 }
 
-impl<O> Drop for Completion<O> {
+impl<O> Drop for Callback<O> {
     fn drop(&mut self) {
-        if let Some(tell) = self.0.take() {
-            tell(None);
+        if let Some(callback) = self.0.take() {
+            callback(None);
         }
     }
 }
 
-/// A state machine of a group, and the outcomes that are not collected yet.
-pub(super) struct Served<M: Machine> {
+/// A state machine of a group, and the outcomes of its requests that are not taken yet.
+pub(super) struct Requests<M: Machine> {
     pub(super) machine: M,
-    ended: BTreeMap<M::Id, M::Outcome>,
-    /// The callbacks of requests whose outcomes are not collected.
-    told: BTreeMap<M::Id, Completion<M::Outcome>>,
+    outcomes: BTreeMap<M::Id, M::Outcome>,
+    /// The callbacks of requests whose outcomes are not taken.
+    callbacks: BTreeMap<M::Id, Callback<M::Outcome>>,
     /// Callbacks to be called, with their outcomes.
-    due: VecDeque<(Completion<M::Outcome>, M::Outcome)>,
-    /// The ranks that have left, and when nothing of theirs is on its way any more.
+    due: VecDeque<(Callback<M::Outcome>, M::Outcome)>,
+    /// The ranks that have left, each with the time from which nothing of it is on its way any more.
     left: Vec<(Rank, Option<Instant>)>,
 }
 
-impl<M: Machine> Served<M> {
-    pub(super) fn around(machine: M) -> Self {
-        let (ended, told, due) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
-        Self { machine, ended, told, due, left: vec![] }
+impl<M: Machine> Requests<M> {
+    /// The requests to a machine, which has none yet.
+    pub(super) fn new(machine: M) -> Self {
+        let (outcomes, callbacks, due) = (BTreeMap::new(), BTreeMap::new(), VecDeque::new());
+        Self { machine, outcomes, callbacks, due, left: vec![] }
     }
 
     #[inline]
@@ -119,28 +182,28 @@ impl<M: Machine> Served<M> {
     }
 
     fn keep(&mut self, id: M::Id, outcome: M::Outcome) {
-        match self.told.remove(&id) {
-            Some(told) => self.due.push_back((told, outcome)),
-            None => drop(self.ended.insert(id, outcome)),
+        match self.callbacks.remove(&id) {
+            Some(callback) => self.due.push_back((callback, outcome)),
+            None => drop(self.outcomes.insert(id, outcome)),
         }
     }
 
-    /// The outcome of a request that has just been started goes to this one, and is not taken.
-    pub(super) fn tell_of(&mut self, id: M::Id, told: Completion<M::Outcome>) {
-        self.told.insert(id, told);
+    /// The outcome of a request that has just been started goes to this callback, and is not taken.
+    pub(super) fn call_back(&mut self, id: M::Id, callback: Callback<M::Outcome>) {
+        self.callbacks.insert(id, callback);
     }
 
-    /// Tells of the ends that are due; whether there was one.
+    /// Calls the callbacks that are due; whether there was one.
     #[inline]
-    pub(super) fn tell(&mut self) -> bool {
+    pub(super) fn report(&mut self) -> bool {
         let any = !self.due.is_empty();
-        while let Some((told, outcome)) = self.due.pop_front() {
-            told.tell(outcome);
+        while let Some((callback, outcome)) = self.due.pop_front() {
+            callback.call(outcome);
         }
         any
     }
 
-    /// Takes how a request has ended, once it has.
+    /// Takes the outcome of a request, once it has ended.
     #[inline]
     pub(super) fn take(&mut self, id: M::Id) -> Option<M::Outcome> {
         // It is the only one in nearly all cases, and needs no place then.
@@ -150,19 +213,19 @@ impl<M: Machine> Served<M> {
             }
             self.keep(ended, outcome);
         }
-        self.ended.remove(&id)
+        self.outcomes.remove(&id)
     }
 
-    /// Whether a request has not ended, or its end is not told yet.
+    /// Whether a request has not ended, or its callback was not called yet.
     #[inline]
     pub(super) fn are_running(&self) -> bool {
-        self.machine.running() != 0 || !self.told.is_empty() || !self.due.is_empty()
+        self.machine.running() != 0 || !self.callbacks.is_empty() || !self.due.is_empty()
     }
 
     /// Whether a request waits for one of these ranks.
     #[cold]
     pub(super) fn wait_for(&self, ranks: impl Fn(Rank) -> bool) -> bool {
-        self.machine.deserter(ranks).is_some()
+        self.machine.awaited(ranks).is_some()
     }
 
     /// Whether there is something to post.
@@ -193,7 +256,11 @@ impl<M: Machine> Served<M> {
     /// A rank that has left, and that a request waits for in vain, or for a rank that is reached by it alone: `behind` says of a rank that
     /// has left and another one whether that is so.
     #[cold]
-    pub(super) fn deserter(&mut self, now: Instant, behind: impl Fn(Rank, Rank) -> bool) -> Option<Rank> {
+    pub(super) fn awaited_departed(
+        &mut self,
+        now: Instant,
+        behind: impl Fn(Rank, Rank) -> bool,
+    ) -> Option<Rank> {
         if !self.are_running() {
             return None;
         }
@@ -202,10 +269,10 @@ impl<M: Machine> Served<M> {
         }
         let has_passed = |until: Option<Instant>| until.is_some_and(|until| now >= until);
         let gone = || self.left.iter().filter(|(_, until)| has_passed(*until)).map(|(left, _)| *left);
-        let whom = |rank: Rank| {
+        let gone_of = |rank: Rank| {
             let itself = gone().find(|left| *left == rank);
             itself.or_else(|| gone().find(|left| behind(*left, rank)))
         };
-        self.machine.deserter(|rank| whom(rank).is_some()).and_then(whom)
+        self.machine.awaited(|rank| gone_of(rank).is_some()).and_then(gone_of)
     }
 }

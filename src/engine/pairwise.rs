@@ -1,5 +1,5 @@
-//! What a group has beside its collectives: messages between two of its ranks, and windows. The group of all ranks has it, and so has each
-//! group of some of them.
+//! Pairwise communication of a group, besides its collectives: messages between two of its ranks, and accesses of one to a window of another. The
+//! group of all ranks has it, and so has each group of some of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use shouter_reducer::p2p::{Messenger, MessengerConfig};
 use shouter_reducer::transport::{SendToken, Transport};
 use shouter_reducer::windows::{Windows, WindowsConfig};
 
-use super::served::Served;
+use super::requests::Requests;
 
 /// The messages and the windows of one rank in one group.
-pub(super) struct Beside {
-    pub(super) messages: Served<Messenger>,
-    pub(super) windows: Served<Windows>,
+pub(super) struct Pairwise {
+    pub(super) messages: Requests<Messenger>,
+    pub(super) windows: Requests<Windows>,
 }
 
-impl Beside {
-    /// The services of one of `ranks` ranks, in the group that has the number `group` in this process. An engine holds them, and drops its
+impl Pairwise {
+    /// Those of one of `ranks` ranks, in the group that has the number `group` in this process. An engine holds them, and drops its
     /// channels before them.
     #[allow(unsafe_code)]
     pub(super) fn new(group: u32, rank: Rank, ranks: u32) -> Self {
@@ -29,7 +29,7 @@ impl Beside {
         let windows = WindowsConfig { group, ..WindowsConfig::new(rank, ranks) };
         // SAFETY: it is in an engine, behind the channels, which alone are given what these post.
         let (messages, windows) = unsafe { (Messenger::new(messages), Windows::new(windows)) };
-        Self { messages: Served::around(messages), windows: Served::around(windows) }
+        Self { messages: Requests::new(messages), windows: Requests::new(windows) }
     }
 
     /// Whether a message is for it, and not for the executor.
@@ -68,7 +68,7 @@ impl Beside {
         self.messages.poll(now, transport) | self.windows.poll(now, transport)
     }
 
-    /// Whether something was started that has not ended, or whose end is not told yet.
+    /// Whether something was started that has not ended, or a callback was not called yet.
     #[inline]
     pub(super) fn is_running(&self) -> bool {
         self.messages.are_running() || self.windows.are_running()
@@ -102,14 +102,14 @@ impl Beside {
         self.windows.left(rank);
     }
 
-    /// A rank that has left, and that something waits for in vain; see [`Served::deserter`].
+    /// A rank that has left, and that something waits for in vain; see [`Requests::awaited_departed`].
     #[cold]
-    pub(super) fn deserter(
+    pub(super) fn awaited_departed(
         &mut self,
         now: Instant,
         behind: impl Fn(Rank, Rank) -> bool + Copy,
     ) -> Option<Rank> {
-        self.messages.deserter(now, behind).or_else(|| self.windows.deserter(now, behind))
+        self.messages.awaited_departed(now, behind).or_else(|| self.windows.awaited_departed(now, behind))
     }
 
     /// The ranks that there were messages or accesses with.

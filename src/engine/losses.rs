@@ -1,0 +1,97 @@
+//! The losses of peers that the channels report, and the reasons that are waited for. One poll finds a loss, and the next one acts upon it, since
+//! its time shows whether this process was stopped in the midst of the first.
+
+use std::time::Duration;
+
+use shouter_netstack::time::Instant;
+use shouter_reducer::executor::AbortReason;
+use shouter_reducer::grid::Rank;
+
+use super::{Engine, end};
+use crate::channel::up::{Loss, PeerLoss};
+use crate::channel::verbs::Fault;
+
+/// How much later than the abort message the reason of a rank that has given up may arrive.
+const REASON_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The losses that the group has not ended for yet.
+#[derive(Default)]
+pub(super) struct Losses {
+    /// The first loss since the last poll: the rank to blame, and why.
+    unhandled: Option<(Rank, AbortReason)>,
+    /// How the first loss of all showed, and the rank to blame for it: for the texts of errors.
+    evidence: Option<(Rank, Box<str>)>,
+    /// Until when the reason of a rank that has given up is waited for.
+    reason_due: Option<Instant>,
+}
+
+impl Losses {
+    /// A rank is to blame for a loss, which showed like this.
+    fn note(&mut self, (rank, why): (Rank, AbortReason), evidence: &Loss) {
+        self.evidence.get_or_insert_with(|| (rank, evidence.to_string().into()));
+        self.unhandled.get_or_insert((rank, why));
+    }
+
+    /// The loss that the last poll has found.
+    #[inline]
+    pub(super) fn take(&mut self) -> Option<(Rank, AbortReason)> {
+        self.unhandled.take()
+    }
+
+    /// How the first loss showed, if this rank is to blame for it.
+    pub(super) fn take_evidence(&mut self, culprit: Rank) -> Option<Box<str>> {
+        self.evidence.take_if(|(rank, _)| *rank == culprit).map(|(_, text)| text)
+    }
+
+    /// Until when the reason of a rank that has given up, as is known now at the latest, is waited for.
+    fn await_reason(&mut self, now: Instant) -> Instant {
+        *self.reason_due.get_or_insert(now + REASON_TIMEOUT)
+    }
+
+    /// When a poll is due: now for a loss, and once a reason is late, until the group `has_ended`.
+    pub(super) fn next_deadline(&self, polled_at: Instant, has_ended: bool) -> Option<Instant> {
+        let loss = self.unhandled.as_ref().map(|_| polled_at);
+        let reason = self.reason_due.filter(|_| !has_ended);
+        [loss, reason].into_iter().flatten().min()
+    }
+}
+
+impl Engine {
+    /// A channel has lost a leader. The next poll ends the group for it, unless nothing waits for that rank; whether it does.
+    #[cold]
+    pub(super) fn on_loss(&mut self, now: Instant, loss: PeerLoss) -> bool {
+        if self.liveness.departures_expected() {
+            return false;
+        }
+        tracing::error!(rank = loss.rank.0, why = %loss.why, "a leader is lost");
+        self.watch.lost(now, loss.rank, &mut self.executor);
+        let has_left = self.departures.has_left(loss.rank);
+        // The loss of an accelerator names some peer, which has nothing to do with it.
+        let is_device = loss.why == Loss::Verbs(Fault::Accelerator);
+        // Traffic on other paths goes on.
+        let (grid, own, lost) = (self.executor.config().grid, self.rank, loss.rank);
+        let is_behind = |rank| rank == lost || end::is_behind(&grid, own, lost, rank);
+        let waits = || self.operations.is_running() || self.pairwise.waits_for(is_behind);
+        if has_left && !is_device && !waits() {
+            return false;
+        }
+        // A rank that has lost its own port or accelerator blames itself: the peer works.
+        let cause = match &loss.why {
+            _ if is_device => (self.rank, AbortReason::Accelerator),
+            why if why.is_own() => (self.rank, AbortReason::Disconnected),
+            _ if has_left => (loss.rank, AbortReason::Aborted),
+            why => (loss.rank, why.reason()),
+        };
+        self.losses.note(cause, &loss.why);
+        true
+    }
+
+    /// A leader says that a rank has given up. Its reason arrives separately, over the control connections: later, or not at all.
+    #[cold]
+    pub(super) fn await_words(&mut self, now: Instant, rank: Rank) {
+        let due = self.losses.await_reason(now);
+        if now >= due || self.notice.is_none() {
+            self.end(rank, AbortReason::GaveUp(None));
+        }
+    }
+}
