@@ -1,7 +1,7 @@
 use super::*;
 
 fn module(code: &str) -> Module {
-    Module { path: vec![], items: syn::parse_file(code).unwrap().items }
+    Module { path: vec![], file: "src/lib.rs".into(), items: syn::parse_file(code).unwrap().items }
 }
 
 #[test]
