@@ -84,11 +84,6 @@ impl Departures {
         });
     }
 
-    /// Whether all other ranks have left.
-    fn have_all_left(&self) -> bool {
-        self.left.len() as u64 >= u64::from(self.others)
-    }
-
     /// Since when this rank leaves.
     fn begun(&self) -> Option<Instant> {
         self.leaving.as_ref().map(|leaving| leaving.begun)
@@ -134,8 +129,9 @@ impl Engine {
     }
 
     /// This rank leaves in good order, and so do the others: from now on a peer that disappears is no error. Returns whether it may
-    /// go: nobody needs it any more where all others have left, too. Else every peer that has neither left nor been lost has
-    /// acknowledged what this rank sent, which the heartbeat time-out bounds, and none asks for an acknowledgement again.
+    /// go: every peer that has neither left nor been lost has acknowledged what this rank sent, which the heartbeat time-out bounds,
+    /// and none asks for an acknowledgement again. That holds for peers that have left, too: they wait for these acknowledgements
+    /// before their processes end.
     pub fn depart(&mut self, now: Instant) -> bool {
         let is_first = self.departures.leaving.is_none();
         if is_first {
@@ -150,7 +146,7 @@ impl Engine {
             self.up.depart();
         }
         self.tell_departure();
-        if self.up.is_empty() && self.groups.is_empty() || self.departures.have_all_left() {
+        if self.up.is_empty() && self.groups.is_empty() {
             return true;
         }
         let begun = self.departures.begun().unwrap_or(now);
