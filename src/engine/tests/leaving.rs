@@ -107,3 +107,15 @@ fn who_leaves_answers_peers_that_go_on_for_a_short_time() {
     });
     assert!(stayed >= Duration::from_millis(100), "{stayed:?}");
 }
+
+#[test]
+fn who_leaves_answers_peers_that_have_left_and_still_ask() {
+    let asks = Duration::from_millis(30);
+    let stayed = stay(|waited, _, engine| {
+        engine.left(Departure { rank: 0, started: 0 });
+        if waited <= asks {
+            engine.times.found(engine.polled_at() + STEP);
+        }
+    });
+    assert!(stayed > asks && stayed < asks + Duration::from_millis(30), "{stayed:?}");
+}
