@@ -20,7 +20,7 @@
 //! | `liveness`, `trace`, `tasks`, `groups` | heartbeats; what is observed; copies for operations; groups of some ranks |
 //!
 //! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
-//! the runtime calls [`Engine::poll`] with the time.
+//! the runtime calls [`poll`](crate::runtime::Poller::poll) with the time.
 
 pub(crate) mod divergence;
 mod end;

@@ -32,7 +32,7 @@ pub enum MessageKind {
     /// The sender has taken `len` bytes (modulo 2^32) of relayed messages from the receiver to rank `round`.
     Relayed = 15,
     /// The sender has made a group of some ranks, and has given it the number `round`; a `granule` says that it has left the group, after
-    /// as many operations as `round` (the high half) and `len` say. [`MatchKey::MAKING`] is its group; its `seq` and `identity` say which
+    /// as many operations as `round` (the high half) and `len` say. [`MatchKey::MAKING`](super::MatchKey::MAKING) is its group; its `seq` and `identity` say which
     /// group it makes.
     Member = 16,
     /// The sender asks for something to be done in a window of the receiver's: `round` says what, the identity where.
