@@ -55,7 +55,7 @@ impl Ending {
         self.held_until = Some(until);
     }
 
-    /// The others hear of the end by other ways, and nothing refers to any memory.
+    /// The others learn of the end in other ways, and nothing refers to any memory.
     pub(super) fn end_at_once(&mut self) {
         (self.is_flooded, self.held_until) = (true, None);
     }

@@ -118,7 +118,7 @@ impl Engine {
 
     /// The ranks that are told that this one leaves, as they would take the end of its process for its death, or may wait for a message: its
     /// host, the other leaders if it is one, and those that it had messages with.
-    fn acquaintances(&self) -> Vec<Rank> {
+    fn ranks_to_notify(&self) -> Vec<Rank> {
         let (grid, own) = (self.executor.config().grid, self.rank);
         let known: BTreeSet<Rank> = self.pairwise.known().collect();
         let is_near = |rank: Rank| {
@@ -135,7 +135,7 @@ impl Engine {
     pub fn depart(&mut self, now: Instant) -> bool {
         let is_first = self.departures.leaving.is_none();
         if is_first {
-            let to_notify = self.acquaintances();
+            let to_notify = self.ranks_to_notify();
             self.departures.leaving = Some(Leaving { begun: now, to_notify, drained: None });
             // Before the host's ranks are told that nothing more will come.
             self.tell_departure();

@@ -30,7 +30,7 @@ struct Open {
     export: Option<ExportedTensor>,
     /// Small operations before it, if that is not what the node's memory says when it is announced.
     small_before: Option<u64>,
-    /// Those who hear of its end; nobody where its outcome is taken.
+    /// The callbacks of its end; none where its outcome is taken.
     ends: Option<Ends<Due>>,
 }
 
@@ -203,7 +203,7 @@ impl Operations {
         any
     }
 
-    /// Takes the outcome of an operation, once it has ended. Not while outcomes are held back.
+    /// Takes the outcome of an operation, once it has ended. Callers ask [`Ending`](super::ending::Ending) before whether outcomes are held back.
     #[inline]
     pub(super) fn take_finished(&mut self, op: OpId) -> Option<Completed> {
         let at = self.finished.iter().position(|completed| completed.op == op)?;
