@@ -21,7 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Clock};
 
-use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Payload, Port, PortConfig, PortError};
+use shouter_netstack::device::dpdk::{
+    DpdkDevice, DpdkPortConfig, Eal, EalConfig, PayloadMode, Port, PortError,
+};
 use shouter_netstack::device::{Device, Frame, Offload, Transport, TxBatch};
 use shouter_netstack::region::{Region, RegionId};
 use shouter_netstack::time::Instant;
@@ -188,11 +190,11 @@ fn part(options: &HashMap<String, String>) -> Result<(), Failure> {
     };
     let eal = Eal::init(&config)?;
     let size = number("size", 1500)?;
-    let mut config = PortConfig::new(text("spec").parse()?);
+    let mut config = DpdkPortConfig::new(text("spec").parse()?);
     config.mtu = if size == SUPER { 1500 } else { size.max(1500) as u16 };
     config.offload = ["offload", "super"].iter().any(|name| options.contains_key(*name));
     config.ring_size = number("ring", 0)? as u16;
-    config.payload = if text("payload") == "copy" { Payload::Copy } else { Payload::Auto };
+    config.payload = if text("payload") == "copy" { PayloadMode::Copy } else { PayloadMode::Auto };
     let started = Clock::now();
     let port = loop {
         match Port::try_open(eal, &config) {

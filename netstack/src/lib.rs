@@ -41,7 +41,7 @@
 //! use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 //! use shouter_netstack::time::Instant;
 //!
-//! /// What the upper layer does with what arrives.
+//! /// The upper layer, which keeps all that arrives.
 //! #[derive(Default)]
 //! struct Inbox {
 //!     messages: Vec<Vec<u8>>,
@@ -69,7 +69,7 @@
 //! alice.add_port(left, PortConfig::new(left_ip, 24, 1500))?;
 //! bob.add_port(right, PortConfig::new(right_ip, 24, 1500))?;
 //!
-//! // What a rendezvous would have agreed on: a tag for each direction, addresses, ports.
+//! // The values that a rendezvous would have agreed on: a tag for each direction, addresses, ports.
 //! let now = Instant::ZERO;
 //! let to_bob = SessionParams {
 //!     local_tag: 0x1111,

@@ -11,7 +11,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Payload, Port, PortConfig, PortError};
+use shouter_netstack::device::dpdk::{
+    DpdkDevice, DpdkPortConfig, Eal, EalConfig, PayloadMode, Port, PortError,
+};
 use shouter_netstack::device::{Device, Frame, HEAD_MIN, Offload, RxChecksum, Transport, TxBatch};
 use shouter_netstack::region::{Extent, Region, RegionId};
 use shouter_netstack::time::Instant;
@@ -43,11 +45,11 @@ fn socket(name: &str) -> PathBuf {
     path
 }
 
-fn config(spec: &str, mtu: u16) -> PortConfig {
-    PortConfig { mtu, ..PortConfig::new(spec.parse().unwrap()) }
+fn config(spec: &str, mtu: u16) -> DpdkPortConfig {
+    DpdkPortConfig { mtu, ..DpdkPortConfig::new(spec.parse().unwrap()) }
 }
 
-fn open(config: &PortConfig) -> DpdkDevice {
+fn open(config: &DpdkPortConfig) -> DpdkDevice {
     let port = Port::try_open(eal(), config).unwrap_or_else(|e| panic!("{e}"));
     port.into_devices().remove(0)
 }
@@ -125,9 +127,9 @@ fn both_ways(server: &str, client: &str, mtu: u16) {
     let (server, client) = (format!("{server}:{}", path.display()), format!("{client}:{}", path.display()));
     let early = Port::try_open(eal(), &config(&client, mtu)).unwrap_err();
     assert!(matches!(early, PortError::NotYet { .. }), "{early}");
-    for payload in [Payload::Auto, Payload::Copy] {
-        let mut a = open(&PortConfig { payload, ..config(&server, mtu) });
-        let mut b = open(&PortConfig { payload, mac: Some([2, 0, 0, 0, 0, 7]), ..config(&client, mtu) });
+    for payload in [PayloadMode::Auto, PayloadMode::Copy] {
+        let mut a = open(&DpdkPortConfig { payload, ..config(&server, mtu) });
+        let mut b = open(&DpdkPortConfig { payload, mac: Some([2, 0, 0, 0, 0, 7]), ..config(&client, mtu) });
         assert_eq!(b.mac(), [2, 0, 0, 0, 0, 7]);
         assert_eq!(b.capabilities().mtu, mtu);
         assert!(wait_for(|| a.link_up() && b.link_up()), "the link comes up");
@@ -264,8 +266,8 @@ fn send_one(from: &mut DpdkDevice, to: &mut DpdkDevice, frame: Frame) -> (Vec<u8
 fn offloading(name: &str, at_vhost: bool, at_virtio: bool, mtu: u16) -> (DpdkDevice, DpdkDevice) {
     let path = socket(name);
     let spec = |kind: &str| format!("{kind}:{}", path.display());
-    let mut vhost = open(&PortConfig { offload: at_vhost, ..config(&spec("vhost"), mtu) });
-    let mut virtio = open(&PortConfig { offload: at_virtio, ..config(&spec("virtio"), mtu) });
+    let mut vhost = open(&DpdkPortConfig { offload: at_vhost, ..config(&spec("vhost"), mtu) });
+    let mut virtio = open(&DpdkPortConfig { offload: at_virtio, ..config(&spec("virtio"), mtu) });
     assert!(wait_for(|| vhost.link_up() && virtio.link_up()), "the link comes up");
     (vhost, virtio)
 }
@@ -407,10 +409,10 @@ fn what_cannot_be_opened_says_what_to_do() {
         let message = Port::try_open(eal(), &config(spec, 1500)).unwrap_err().to_string();
         assert!(message.contains(expected) && message.contains(spec), "{message}");
     }
-    let jumbo = PortConfig { queues: 65, ..config("null", 1500) };
+    let jumbo = DpdkPortConfig { queues: 65, ..config("null", 1500) };
     let message = Port::try_open(eal(), &jumbo).unwrap_err().to_string();
     assert!(message.contains("queues is 65"), "{message}");
-    let large = PortConfig { ring_size: 32768, ..config("ring", 9000) };
+    let large = DpdkPortConfig { ring_size: 32768, ..config("ring", 9000) };
     let message = Port::try_open(eal(), &large).unwrap_err().to_string();
     assert!(message.contains("raise EalConfig::memory_mb (now 256)"), "{message}");
     let error = Eal::init(&EalConfig { memory_mb: 64, ..EalConfig::default() }).unwrap_err().to_string();
@@ -472,7 +474,7 @@ fn a_queue_reuses_few_warm_buffers_whichever_thread_drives_it() {
 #[test]
 fn a_process_has_as_many_queues_as_dpdk_has_ids_and_says_so() {
     let _alone = alone();
-    let many = PortConfig { queues: 64, ring_size: 32, ..config("null", 1500) };
+    let many = DpdkPortConfig { queues: 64, ring_size: 32, ..config("null", 1500) };
     for _ in 0..3 {
         let _first = Port::try_open(eal(), &many).unwrap();
         let message = Port::try_open(eal(), &many).unwrap_err().to_string();

@@ -361,7 +361,7 @@ impl World {
     }
 
     fn on(seed: u64, neighbours: Neighbours) -> Self {
-        let sim = Sim::new(seed).with_turn(TURN);
+        let sim = Sim::new(seed).with_poll_interval(TURN);
         let hosts = (0..3).map(|number| Host::new(&sim, seed, number, neighbours)).collect();
         let client = SocketAddrV4::new(ip(CLIENT), 50_000);
         let mut world = Self { seed, sim, hosts, client, before: 0 };

@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 use shouter_netstack::cc::Algorithm;
 use shouter_netstack::region::{Extent, Region, RegionId};
 use shouter_netstack::tcp::{
-    Config, ConnectionId, Destination, Emit, Emitted, Endpoint, IcmpError, IcmpKind, KeepAlive, Options,
-    Path, Payload, ReleaseToken, SegmentMeta, StateName, TcpEvent,
+    Config, ConnectionId, Destination, Emit, Emitted, Endpoint, IcmpKind, KeepAlive, Options, Path, Payload,
+    ReleaseToken, SegmentIcmpError, SegmentMeta, StateName, TcpEvent,
 };
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber, SeqRange, Timestamps};
@@ -426,7 +426,7 @@ impl World {
             _ => IcmpKind::Refused,
         };
         let seq = self.flow().una + program.delta();
-        let error = IcmpError { local: self.flow().local, remote: self.flow().remote, seq, kind };
+        let error = SegmentIcmpError { local: self.flow().local, remote: self.flow().remote, seq, kind };
         let now = self.now;
         self.endpoint.on_icmp_error(now, &error);
     }

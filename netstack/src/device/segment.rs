@@ -4,8 +4,6 @@
 //! The headers of a cut are copies of the super-segment's, except for IP's length and checksum, IPv4's identification,
 //! TCP's sequence number and flags. Payload is not copied; a segment refers to parts of the extents.
 
-use core::net::IpAddr;
-
 use super::{Frame, MAX_EXTENTS, Offload, Transport};
 use crate::region::Extent;
 use crate::wire::checksum::{self, Sum};
@@ -151,9 +149,9 @@ pub(crate) fn add_checksum(frame: &mut Frame, offload: Offload) -> Option<()> {
 /// `None` if the frame does not match `offload`.
 pub(crate) fn pseudo_header(frame: &Frame, offload: Offload, len: usize) -> Option<Sum> {
     let ip = frame.header().get(usize::from(offload.l3_offset)..)?;
-    let (source, destination): (IpAddr, IpAddr) = match ip.first()? >> 4 {
-        4 => ((*ip.get(12..)?.first_chunk::<4>()?).into(), (*ip.get(16..)?.first_chunk::<4>()?).into()),
-        6 => ((*ip.get(8..)?.first_chunk::<16>()?).into(), (*ip.get(24..)?.first_chunk::<16>()?).into()),
+    let addresses = match ip.first()? >> 4 {
+        4 => Sum::new().over(ip.get(12..)?.first_chunk::<8>()?),
+        6 => Sum::new().over(ip.get(8..)?.first_chunk::<32>()?),
         _ => return None,
     };
     let protocol = match offload.transport {
@@ -162,5 +160,5 @@ pub(crate) fn pseudo_header(frame: &Frame, offload: Offload, len: usize) -> Opti
         Transport::Udp => Protocol::Udp,
     };
     //= RFC 9293 section 3.1, RFC 8200 section 8.1: addresses, protocol and length stand before header and payload.
-    Some(checksum::pseudo_header_ip(source, destination, protocol, u16::try_from(len).ok()?.into()))
+    Some(addresses.add_u16(u8::from(protocol).into()).add_u16(u16::try_from(len).ok()?))
 }

@@ -214,7 +214,7 @@ impl PortConfig {
         let ipv4 = if self.address.is_unspecified() && self.ipv6.is_some() {
             None
         } else {
-            let family = Family {
+            let family = FamilyConfig {
                 address: self.address,
                 prefix_len: self.prefix_len,
                 gateway: self.gateway,
@@ -227,7 +227,7 @@ impl PortConfig {
             None => None,
             Some(ipv6) => {
                 let own = Some(ipv6.address).filter(|address| !address.is_unspecified());
-                let family = Family {
+                let family = FamilyConfig {
                     // The prefix of the link is that of link-local addresses if there is no other.
                     address: own.unwrap_or(Ipv6Addr::from_bits(LINK_LOCAL.to_bits() | u64::MAX as u128)),
                     prefix_len: if own.is_some() { ipv6.prefix_len } else { 64 },
@@ -258,7 +258,7 @@ impl PortConfig {
 }
 
 /// The configuration of one IP version.
-struct Family<'a, A> {
+struct FamilyConfig<'a, A> {
     address: A,
     prefix_len: u8,
     gateway: Option<A>,
@@ -266,7 +266,7 @@ struct Family<'a, A> {
     neighbours: &'a [(A, [u8; 6])],
 }
 
-impl<A: Address> Family<'_, A> {
+impl<A: Address> FamilyConfig<'_, A> {
     /// Checks it, adds its neighbours to `known`, and returns its routes and the `further` ones.
     fn check(
         &self,

@@ -144,8 +144,10 @@ pub struct Cache {
     deadline: Option<Instant>,
     ipv4: Family,
     ipv6: Family,
-    /// Entries that progress above would prove.
+    /// Entries that progress above would prove, now or later.
     unsure: usize,
+    /// Progress proves none of them before.
+    proof_from: Instant,
     generation: u32,
     dropped: Dropped,
 }
@@ -167,6 +169,7 @@ impl Cache {
             ipv4: Family::new(&config),
             ipv6: Family::new(&config),
             unsure: 0,
+            proof_from: Instant::ZERO,
             generation: 0,
             dropped: Dropped::default(),
             config,
@@ -329,23 +332,23 @@ impl Cache {
 
     /// The neighbour at that address, if [`Cache::confirm`] would change anything.
     #[inline]
-    pub fn awaits_proof(&self, address: impl FnOnce() -> Option<IpAddr>) -> Option<IpAddr> {
-        if self.unsure == 0 {
+    pub fn awaits_proof(&self, now: Instant, address: impl FnOnce() -> Option<IpAddr>) -> Option<IpAddr> {
+        if self.unsure == 0 || now < self.proof_from {
             return None;
         }
-        address().filter(|address| self.entries.get(address).is_some_and(Entry::is_unsure))
+        address().filter(|address| self.provable(now, *address).is_some())
+    }
+
+    /// The station of the neighbour at that address, if progress above would prove that it is there.
+    fn provable(&self, now: Instant, address: IpAddr) -> Option<Mac> {
+        let (mac, from) = self.entries.get(&address)?.provable(&self.config)?;
+        (now >= from).then_some(mac)
     }
 
     /// A connection or a session over the neighbour `address` made progress: packets sent there arrive.
     pub fn confirm(&mut self, now: Instant, address: IpAddr) {
-        let Some(entry) = self.entries.get(&address) else { return };
         //= RFC 4861 section 7.3.1: forward progress of a layer above confirms that a neighbour is reachable.
-        let mac = match entry.state {
-            // Packets that peers acknowledge sooner may have been sent to another station.
-            EntryState::Delay { mac, until } if now + self.config.request_interval / 2 >= until => mac,
-            EntryState::Probe { mac, .. } => mac,
-            _ => return,
-        };
+        let Some(mac) = self.provable(now, address) else { return };
         let until = now + self.config.lifetime;
         self.change(address, |entry| {
             (entry.state, entry.since) = (EntryState::Reachable { mac, until }, now);
@@ -506,7 +509,7 @@ impl Cache {
         if let Some(budget) = entry.budget() {
             self.family(address).order(budget).remove(&(entry.requester, entry.since, address));
         }
-        self.unsure -= usize::from(entry.is_unsure());
+        self.unsure -= usize::from(entry.provable(&self.config).is_some());
         Some(entry)
     }
 
@@ -518,7 +521,10 @@ impl Cache {
         if let Some(budget) = entry.budget() {
             self.family(address).order(budget).insert((entry.requester, entry.since, address));
         }
-        self.unsure += usize::from(entry.is_unsure());
+        if let Some((_, from)) = entry.provable(&self.config) {
+            self.proof_from = if self.unsure == 0 { from } else { from.min(self.proof_from) };
+            self.unsure += 1;
+        }
         self.entries.insert(address, entry);
     }
 

@@ -2,12 +2,14 @@
 
 use core::net::IpAddr;
 
-use crate::crc::crc32c;
+use crate::crc::{crc32c, crc32c_between};
 use crate::wire::rud::{HEADER_LEN, MAX_BODY};
 
-/// Room for a datagram's head, which is the fixed header and the body, and behind it for the payload's CRC while the head's is
-/// computed.
-pub(super) const HEAD_ROOM: usize = HEADER_LEN + MAX_BODY + 4;
+/// Room for a datagram's head, which is the fixed header and the body.
+pub(super) const HEAD_ROOM: usize = HEADER_LEN + MAX_BODY;
+
+/// Length of the CRC field, the header's first.
+const FIELD: usize = 4;
 
 /// The CRC32C of the addresses: constant over a session's direction.
 pub(super) fn addresses(src: IpAddr, dst: IpAddr) -> u32 {
@@ -21,39 +23,30 @@ pub(super) fn addresses(src: IpAddr, dst: IpAddr) -> u32 {
     crc32c(&bytes)
 }
 
-/// The value that stands in the CRC field while the CRC is computed.
+/// The CRC of the datagram that starts with `head`, its header and body, from this one of the addresses and that of the
+/// payload.
 #[inline]
-fn seed(addresses: u32, src_port: u16, dst_port: u16) -> u32 {
-    addresses ^ (u32::from(src_port) << 16 | u32::from(dst_port))
-}
-
-/// Sets the CRC of the header and body in `head[..len]`.
-#[inline]
-pub(super) fn seal(
-    head: &mut [u8; HEAD_ROOM],
-    len: usize,
-    addresses: u32,
-    src_port: u16,
-    dst_port: u16,
-    payload_crc: u32,
-) {
+fn of(head: &[u8], addresses: u32, src_port: u16, dst_port: u16, payload: u32) -> u32 {
     //= rud/spec.md section 4.5
     // The seed stands in the CRC field, the payload's CRC behind the body.
-    head[..4].copy_from_slice(&seed(addresses, src_port, dst_port).to_be_bytes());
-    head[len..len + 4].copy_from_slice(&payload_crc.to_be_bytes());
-    let crc = crc32c(&head[..len + 4]);
-    head[..4].copy_from_slice(&crc.to_be_bytes());
+    let seed = addresses ^ (u32::from(src_port) << 16 | u32::from(dst_port));
+    let behind_field = head.get(FIELD..).unwrap_or_default();
+    crc32c_between(seed.to_be_bytes(), behind_field, payload.to_be_bytes())
 }
 
-/// Whether the CRC of `datagram`, whose payload starts at `offset` (at most header and body), is right.
+/// Sets the CRC in `head`, the header and body of a datagram.
+#[inline]
+pub(super) fn seal(head: &mut [u8], addresses: u32, src_port: u16, dst_port: u16, payload_crc: u32) {
+    let crc = of(head, addresses, src_port, dst_port, payload_crc);
+    if let Some(field) = head.first_chunk_mut::<FIELD>() {
+        *field = crc.to_be_bytes();
+    }
+}
+
+/// Whether the CRC of `datagram`, whose payload starts at `offset`, is right.
 #[inline]
 pub(super) fn verify(datagram: &[u8], offset: usize, addresses: u32, src_port: u16, dst_port: u16) -> bool {
-    let mut head = [0; HEAD_ROOM];
-    match datagram.first_chunk::<{ HEADER_LEN + MAX_BODY }>() {
-        Some(all) => head[..HEADER_LEN + MAX_BODY].copy_from_slice(all),
-        None => head[..datagram.len()].copy_from_slice(datagram),
-    }
-    let stated = [head[0], head[1], head[2], head[3]];
-    seal(&mut head, offset, addresses, src_port, dst_port, crc32c(&datagram[offset..]));
-    head[..4] == stated
+    let (head, payload) = datagram.split_at(offset.min(datagram.len()));
+    let crc = of(head, addresses, src_port, dst_port, crc32c(payload));
+    head.first_chunk::<FIELD>() == Some(&crc.to_be_bytes())
 }

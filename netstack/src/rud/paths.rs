@@ -75,7 +75,7 @@ impl Paths {
         // Paths are used round-robin.
         let mut to = self.first;
         to.src_port = to.src_port.wrapping_add(self.next);
-        crc::seal(head, len, self.crc_out, to.src_port, to.dst_port, payload_crc);
+        crc::seal(&mut head[..len], self.crc_out, to.src_port, to.dst_port, payload_crc);
         if !emit.emit(&to, &head[..len], payload) {
             return false;
         }

@@ -27,7 +27,7 @@
 //! }
 //!
 //! // A poll takes 5 us of virtual time.
-//! let mut sim = Sim::new(7).with_turn(Duration::from_micros(5));
+//! let mut sim = Sim::new(7).with_poll_interval(Duration::from_micros(5));
 //! let mut hosts = Vec::new();
 //! for host in 1..=2u8 {
 //!     let device = sim.network().attach(1500, LinkConfig::default()).with_offloads();
@@ -88,20 +88,20 @@ impl<N: Node + ?Sized> Node for Box<N> {
 pub struct Sim {
     network: Network,
     now: Instant,
-    turn: Duration,
+    poll_interval: Duration,
 }
 
 impl Sim {
     /// A simulation that begins at [`Instant::ZERO`]. Everything random in the network comes from `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { network: Network::new(seed), now: Instant::ZERO, turn: Duration::from_micros(1) }
+        Self { network: Network::new(seed), now: Instant::ZERO, poll_interval: Duration::from_micros(1) }
     }
 
     /// The same with another poll interval: the least time between two polls of a node, 1 us unless set. It is the time
     /// of one poll on a real host, and longer intervals simulate faster.
     #[must_use]
-    pub fn with_turn(mut self, turn: Duration) -> Self {
-        self.turn = turn.max(Duration::from_nanos(1));
+    pub fn with_poll_interval(mut self, poll_interval: Duration) -> Self {
+        self.poll_interval = poll_interval.max(Duration::from_nanos(1));
         self
     }
 
@@ -137,7 +137,7 @@ impl Sim {
             let Some(next) = [wake, event].into_iter().flatten().min() else {
                 return false;
             };
-            let next = next.max(self.now + self.turn);
+            let next = next.max(self.now + self.poll_interval);
             if next > limit {
                 self.now = self.now.max(limit);
                 return false;

@@ -233,7 +233,7 @@ impl<D: Device> Stack<D> {
                     ports: &mut self.ports,
                     destinations: &mut self.destinations,
                     counters: &mut self.counters,
-                    alone: !self.rud.wants_transmit() && self.tcp.would_serve_one(),
+                    alone: !self.rud.wants_transmit() && self.tcp.has_one_ready(),
                     taken: 0,
                 };
                 self.rud.transmit(now, &mut emitter);

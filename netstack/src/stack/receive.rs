@@ -186,7 +186,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
     #[inline]
     pub(super) fn unproven(&self, source: IpAddr) -> Option<IpAddr> {
         let Interface { neighbours, addresses, .. } = &*self.iface;
-        neighbours.awaits_proof(|| addresses.next_hop(source).map(|(hop, _)| hop.address))
+        neighbours.awaits_proof(self.now, || addresses.next_hop(source).map(|(hop, _)| hop.address))
     }
 
     #[cold]

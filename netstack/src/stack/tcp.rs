@@ -98,7 +98,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
             IcmpErrorKind::Unreachable { code } if refused.contains(&code) => IcmpKind::Refused,
             _ => IcmpKind::Unreachable,
         };
-        let error = crate::tcp::IcmpError {
+        let error = crate::tcp::SegmentIcmpError {
             local: SocketAddr::new(error.local, u16::from_be_bytes([*a, *b])),
             remote: SocketAddr::new(error.remote, u16::from_be_bytes([*c, *d])),
             seq: SeqNumber(u32::from_be_bytes(*seq)),

@@ -25,7 +25,7 @@ const SPARE: usize = 64;
 
 /// A run of bytes of one connection in one block. Give it back with [`Memory::release`].
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct Allocation {
     block: u32,
     start: u32,
     len: u32,
@@ -88,7 +88,11 @@ impl Memory {
 
     /// Copies the beginning of `bytes`: behind the bytes of `last` if there is room, else into a new run. Returns the
     /// new run, if there is one, and how many bytes were taken; zero if the limit is reached.
-    pub(crate) fn append(&mut self, last: Option<&mut Run>, bytes: &[u8]) -> (Option<Run>, usize) {
+    pub(crate) fn append(
+        &mut self,
+        last: Option<&mut Allocation>,
+        bytes: &[u8],
+    ) -> (Option<Allocation>, usize) {
         if let Some(run) = last {
             let behind = (run.start + run.capacity) as usize;
             let mut room = (run.capacity - run.len) as usize;
@@ -110,14 +114,15 @@ impl Memory {
         let Some(index) = self.block() else { return (None, 0) };
         let Some(block) = self.blocks.get_mut(index as usize) else { return (None, 0) };
         let capacity = bytes.len().max(RESERVE).min(BLOCK - block.used.min(BLOCK));
-        let mut run = Run { block: index, start: block.used as u32, len: 0, capacity: capacity as u32 };
+        let mut run =
+            Allocation { block: index, start: block.used as u32, len: 0, capacity: capacity as u32 };
         block.used += capacity;
         block.runs += 1;
         let taken = self.fill(&mut run, bytes, capacity);
         (Some(run), taken)
     }
 
-    fn fill(&mut self, run: &mut Run, bytes: &[u8], room: usize) -> usize {
+    fn fill(&mut self, run: &mut Allocation, bytes: &[u8], room: usize) -> usize {
         let part = bytes.get(..room).unwrap_or(bytes);
         let memory = self.blocks.get_mut(run.block as usize).and_then(|block| block.bytes.as_mut());
         let Some(memory) = memory else { return 0 };
@@ -160,7 +165,7 @@ impl Memory {
     }
 
     /// All bytes of a run, as they are now.
-    pub(crate) fn extent(&self, run: &Run) -> Extent {
+    pub(crate) fn extent(&self, run: &Allocation) -> Extent {
         let memory = self.blocks.get(run.block as usize).and_then(|block| block.bytes.as_ref());
         memory
             .and_then(|memory| memory.extent(SCRATCH_REGION, run.start as usize, run.len as usize))
@@ -168,7 +173,7 @@ impl Memory {
     }
 
     /// The bytes of a run are acknowledged, or will never be sent.
-    pub(crate) fn release(&mut self, run: Run) {
+    pub(crate) fn release(&mut self, run: Allocation) {
         let Some(block) = self.blocks.get_mut(run.block as usize) else { return };
         block.runs -= 1;
         if block.runs == 0 && self.current != Some(run.block) {

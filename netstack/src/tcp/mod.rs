@@ -13,6 +13,6 @@ pub use api::{
     Path, Payload, ReleaseToken, Repair, Segment, SegmentMeta, Sending, StateName, TcpEvent,
 };
 pub use connection::IcmpKind;
-pub use endpoint::{Counters, Endpoint, IcmpError};
+pub use endpoint::{Counters, Endpoint, SegmentIcmpError};
 pub use options::{Config, KeepAlive, Options};
 pub use receiver::Chunk;

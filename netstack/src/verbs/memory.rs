@@ -57,11 +57,11 @@ impl fmt::Debug for Access {
 /// [`LocalProtection`](super::Status::LocalProtection), peers' with [`RemoteAccess`](super::Status::RemoteAccess).
 #[derive(Debug)]
 pub struct MemoryRegion {
-    raw: sys::Region,
+    raw: sys::Registration,
 }
 
 impl MemoryRegion {
-    pub(super) fn new(raw: sys::Region) -> Self {
+    pub(super) fn new(raw: sys::Registration) -> Self {
         Self { raw }
     }
 
@@ -206,7 +206,7 @@ impl Context {
         if len == 0 {
             return Err(VerbsError::Empty { device: self.name().to_owned() });
         }
-        let region = sys::Region::owned(self.domain(), len, access)
+        let region = sys::Registration::owned(self.domain(), len, access)
             .map_err(|errno| VerbsError::registration(self.name(), len, errno))?;
         Ok(Buffer { region: MemoryRegion::new(region) })
     }
@@ -229,7 +229,7 @@ impl Context {
         if len == 0 {
             return Err(VerbsError::Empty { device: self.name().to_owned() });
         }
-        sys::Region::dmabuf(self.domain(), fd, offset, len, iova, access)
+        sys::Registration::dmabuf(self.domain(), fd, offset, len, iova, access)
             .map(MemoryRegion::new)
             .map_err(|error| VerbsError::dmabuf(self.name(), len, error))
     }

@@ -1,8 +1,8 @@
 //! The Internet checksum (RFC 1071): the ones' complement of the ones' complement sum of 16-bit words.
 //!
 //! The sum does not depend on byte order (RFC 1071 section 2 (B)), so words are added as the machine loads them and
-//! the two bytes are put in network order once, at the end. Words of 32 bits are added into 64-bit lanes, where the
-//! carries pile up harmlessly until they are folded.
+//! the two bytes are put in network order once, at the end. Words of 32 bits are added into 64-bit sums, which hold the
+//! carries until they are folded.
 
 use core::net::IpAddr;
 

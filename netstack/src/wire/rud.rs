@@ -136,7 +136,7 @@ impl DatagramKind {
 /// Why bytes are not a RUD datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Malformed {
+pub enum MalformedDatagram {
     /// Shorter than the fixed header.
     #[error("a RUD datagram has at least 40 bytes")]
     Short,
@@ -186,17 +186,17 @@ pub struct Header {
 impl Header {
     /// Parses the header of `datagram`, which is the whole UDP payload: the lengths have to add up.
     #[inline]
-    pub fn parse(datagram: &[u8]) -> Result<Self, Malformed> {
-        let fixed = datagram.first_chunk::<HEADER_LEN>().ok_or(Malformed::Short)?;
+    pub fn parse(datagram: &[u8]) -> Result<Self, MalformedDatagram> {
+        let fixed = datagram.first_chunk::<HEADER_LEN>().ok_or(MalformedDatagram::Short)?;
         if fixed[4] >> 4 != VERSION {
-            return Err(Malformed::Version);
+            return Err(MalformedDatagram::Version);
         }
         let kind = match fixed[4] & 0x0f {
             0 => DatagramKind::Data,
             1 => DatagramKind::Ack,
             2 => DatagramKind::Probe,
             3 => DatagramKind::Answer,
-            _ => return Err(Malformed::Kind),
+            _ => return Err(MalformedDatagram::Kind),
         };
         let header = Self {
             kind,
@@ -216,15 +216,15 @@ impl Header {
             || u32::from(header.base_lag) > MAX_WINDOW
             || u32::from(header.sack_word) >= WORDS
         {
-            return Err(Malformed::Range);
+            return Err(MalformedDatagram::Range);
         }
         if HEADER_LEN + header.body_len as usize + header.payload_len as usize != datagram.len() {
-            return Err(Malformed::Length);
+            return Err(MalformedDatagram::Length);
         }
         if kind != DatagramKind::Data {
             let blocks = usize::from(header.body_len).checked_sub(kind.stamp_len());
             if header.payload_len != 0 || !blocks.is_some_and(|len| len.is_multiple_of(BLOCK_LEN)) {
-                return Err(Malformed::Length);
+                return Err(MalformedDatagram::Length);
             }
         }
         Ok(header)

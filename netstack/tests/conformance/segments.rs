@@ -4,7 +4,7 @@ use core::fmt::Write as _;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use shouter_netstack::tcp::{IcmpError, IcmpKind, Payload, SegmentMeta};
+use shouter_netstack::tcp::{IcmpKind, Payload, SegmentIcmpError, SegmentMeta};
 use shouter_netstack::wire::tcp::{Flags, Header, SeqNumber, SeqRange, Timestamps, UserTimeout};
 
 use super::peer::{Sent, peer_byte};
@@ -171,7 +171,7 @@ impl Run {
         };
         let flow = self.flow();
         let seq = SeqNumber(flow.our_isn.unwrap_or(0).wrapping_add(seq));
-        let error = IcmpError { local: flow.local, remote: flow.remote, seq, kind };
+        let error = SegmentIcmpError { local: flow.local, remote: flow.remote, seq, kind };
         let now = self.world().now();
         self.world().endpoint.on_icmp_error(now, &error);
         self.pump()

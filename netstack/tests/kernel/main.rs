@@ -7,7 +7,7 @@ mod peer;
 
 use std::process::Command;
 
-use shouter_netstack::device::dpdk::{DpdkDevice, Eal, EalConfig, Port, PortConfig};
+use shouter_netstack::device::dpdk::{DpdkDevice, DpdkPortConfig, Eal, EalConfig, Port};
 
 /// Set in the process that lives in the namespace.
 const CHILD: &str = "SHOUTER_TEST_IN_NAMESPACE";
@@ -42,6 +42,6 @@ fn run(program: &str, arguments: &str) {
 /// A DPDK device over an interface of the namespace.
 fn device(name: &str) -> DpdkDevice {
     let eal = Eal::init(&EalConfig::default()).expect("DPDK starts");
-    let config = PortConfig { mtu: 1500, ..PortConfig::new(name.parse().unwrap()) };
+    let config = DpdkPortConfig { mtu: 1500, ..DpdkPortConfig::new(name.parse().unwrap()) };
     Port::try_open(eal, &config).unwrap_or_else(|why| panic!("{why}")).into_devices().remove(0)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use shouter_netstack::sim::{LinkConfig, Rule, tcp::Segment};
-use shouter_netstack::tcp::{IcmpError, IcmpKind, Options};
+use shouter_netstack::tcp::{IcmpKind, Options, SegmentIcmpError};
 
 use super::goodput::{ALL, options};
 use super::network::clean;
@@ -353,7 +353,7 @@ fn a_path_that_carries_less_than_before_is_found_with_and_without_icmp() {
         if reported {
             assert!(world.run_until(begin + 10 * MS, |_| too_long.get().is_some()));
             let (local, remote, seq) = *too_long.get().unwrap();
-            let error = IcmpError { local, remote, seq, kind: IcmpKind::TooBig(LESS) };
+            let error = SegmentIcmpError { local, remote, seq, kind: IcmpKind::TooBig(LESS) };
             let now = world.now;
             assert!(world.hosts[0].endpoint.on_icmp_error(now, &error));
         }

@@ -5,10 +5,10 @@
 //! gives one [`DpdkDevice`] per queue pair, the [`Device`](crate::device::Device) that a shard's stack drives.
 //!
 //! ```no_run
-//! use shouter_netstack::device::dpdk::{Eal, EalConfig, Port, PortConfig};
+//! use shouter_netstack::device::dpdk::{Eal, EalConfig, Port, DpdkPortConfig};
 //!
 //! let eal = Eal::init(&EalConfig::default())?;
-//! let config = PortConfig::new("virtio:/tmp/link.sock".parse()?);
+//! let config = DpdkPortConfig::new("virtio:/tmp/link.sock".parse()?);
 //! let port = Port::try_open(eal, &config)?; // PortError::NotYet until the other side serves the socket
 //! let mut device = port.into_devices().remove(0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -24,11 +24,11 @@
 //!
 //! A frame that is sent is copied into a DPDK buffer: `virtio_user` shares DPDK's own heap with its peer and nothing
 //! else. Drivers that copy at transmit time themselves (vhost, memif, af_packet) can read any address, so there the
-//! payload may be chained behind the header as an external buffer instead; see [`Payload`].
+//! payload may be chained behind the header as an external buffer instead; see [`PayloadMode`].
 //!
 //! # Offloads
 //!
-//! A port that was opened with [`PortConfig::offload`] takes frames that leave their transport checksum out and
+//! A port that was opened with [`DpdkPortConfig::offload`] takes frames that leave their transport checksum out and
 //! super-segments of TCP, and hands over frames of up to 64 KiB, in pieces, that its peer or a NIC merged; [`Offloads`]
 //! lists each device's abilities. On an embedded link nothing is cut or summed at all: a super-segment crosses as one
 //! frame, and its receiver learns that the checksum was left out. Such a port gives up the vectorised receive path of
@@ -49,6 +49,6 @@ mod tests;
 
 pub use eal::{Description, Eal, EalConfig, EalError};
 pub use offload::Offloads;
-pub use port::{Payload, Port, PortConfig, PortError};
+pub use port::{DpdkPortConfig, PayloadMode, Port, PortError};
 pub use queue::DpdkDevice;
 pub use spec::{DeviceSpec, SpecError};

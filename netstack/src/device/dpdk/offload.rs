@@ -1,7 +1,7 @@
 //! A port's offloads, and their negotiation with the driver.
 
 use super::sys::{Info, RxOffloads, TxOffloads};
-use super::{DeviceSpec, PortConfig};
+use super::{DeviceSpec, DpdkPortConfig};
 
 /// A port's offloads, as negotiated with driver and peer.
 ///
@@ -26,7 +26,7 @@ pub struct Offloads {
 }
 
 /// The offloads that the port is configured with, as flags and as a value; `None` if frames pass as they are.
-pub(super) fn negotiate(config: &PortConfig, info: &Info) -> Option<(RxOffloads, TxOffloads, Offloads)> {
+pub(super) fn negotiate(config: &DpdkPortConfig, info: &Info) -> Option<(RxOffloads, TxOffloads, Offloads)> {
     let is_vhost = matches!(config.device, DeviceSpec::Vhost(_));
     if !config.leaves_work() {
         return None;

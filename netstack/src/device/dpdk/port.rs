@@ -26,7 +26,7 @@ const CACHE: u32 = 128;
 /// peer reads at once: 1.0 at 1500 bytes, 1.2 at 3000 and 1.6 at 9000 with the payload in cache; 0.8, 1.05 and 1.1
 /// with the payload cold (walking through 64 MiB), where memory sets the pace. The same for vhost and for memif.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Payload {
+pub enum PayloadMode {
     /// Chained where the driver can read any address (vhost, memif, af_packet), else copied.
     #[default]
     Auto,
@@ -36,7 +36,7 @@ pub enum Payload {
 
 /// How a port is opened.
 #[derive(Clone, Debug)]
-pub struct PortConfig {
+pub struct DpdkPortConfig {
     /// The device to open.
     pub device: DeviceSpec,
     /// Largest IP packet in bytes.
@@ -50,7 +50,7 @@ pub struct PortConfig {
     /// MAC address; the driver's own if `None`.
     pub mac: Option<[u8; 6]>,
     /// How payload is handed over.
-    pub payload: Payload,
+    pub payload: PayloadMode,
     /// Whether checksums and splitting are left to the device, and frames may be longer than the MTU: for TCP. Costs a few
     /// nanoseconds per frame, and a virtio port its vectorised receive path, so RUD's links go without. Both ends of an
     /// embedded link need it to get super-segments across; one alone works, with less. See [`Offloads`].
@@ -68,11 +68,11 @@ const OFFLOAD_RING: u32 = 128;
 /// Bytes that the buffers of a ring take together, at most, unless set otherwise.
 const RING_BYTES: u32 = 640 << 10;
 
-impl PortConfig {
+impl DpdkPortConfig {
     /// The defaults for `device`: MTU 9000 on embedded links and 1500 on others, one queue pair.
     pub fn new(device: DeviceSpec) -> Self {
         let mtu = if device.is_point_to_point() { EMBEDDED_MTU_MAX } else { 1500 };
-        Self { device, mtu, queues: 1, ring_size: 0, mac: None, payload: Payload::Auto, offload: false }
+        Self { device, mtu, queues: 1, ring_size: 0, mac: None, payload: PayloadMode::Auto, offload: false }
     }
 
     /// Whether checksums and splitting are left to the device; never to devices of the kernel and memif.
@@ -251,7 +251,7 @@ pub(super) struct Shared {
     eal: &'static Eal,
     /// None only while it is being dropped.
     started: Option<Arc<StartedPort>>,
-    pub(super) config: PortConfig,
+    pub(super) config: DpdkPortConfig,
     pub(super) mac: [u8; 6],
     pub(super) tx_ipv4_checksum: bool,
     pub(super) chains: bool,
@@ -271,7 +271,7 @@ impl Port {
     ///
     /// A socket that a dead process has left is removed. Connecting to a socket whose server accepts and then says
     /// nothing (a stopped process) blocks: vhost-user has no time-out.
-    pub fn try_open(eal: &'static Eal, config: &PortConfig) -> Result<Self, PortError> {
+    pub fn try_open(eal: &'static Eal, config: &DpdkPortConfig) -> Result<Self, PortError> {
         let device = &config.device;
         let _control = control();
         let mark = sys::log_position();
@@ -309,7 +309,7 @@ impl Port {
         if !fixed_mtu {
             check_limit(device, "mtu", config.mtu, 68, info.max_mtu())?;
         }
-        let chains = config.payload == Payload::Auto && device.reads_any_address();
+        let chains = config.payload == PayloadMode::Auto && device.reads_any_address();
         let is_pci = matches!(device, DeviceSpec::Pci(_));
         let checksum = if is_pci { info.tx_ipv4_checksum() } else { None };
         let mut tx_offloads = checksum.unwrap_or(0);
@@ -369,7 +369,7 @@ impl Port {
     }
 
     /// The configuration that it was opened with.
-    pub fn config(&self) -> &PortConfig {
+    pub fn config(&self) -> &DpdkPortConfig {
         &self.shared.config
     }
 
@@ -431,7 +431,7 @@ fn check_limit(
 
 /// Bytes of frame that a buffer holds. A frame fits into one buffer, so that it is contiguous, unless it is a
 /// super-segment.
-fn frame_room(config: &PortConfig) -> u16 {
+fn frame_room(config: &DpdkPortConfig) -> u16 {
     let frame = config.mtu + LINK_HEADER;
     let frame = if config.leaves_work() { frame.max(OFFLOAD_ROOM) } else { frame };
     match config.device {
@@ -456,12 +456,12 @@ const PACKET_RING: u32 = 4 << 20;
 
 /// Bytes of a slot in a packet socket's ring: a power of two, so that slots fill blocks of whole pages; with 128 bytes
 /// for the kernel's header in front of the frame (packet_mmap).
-fn packet_slot(config: &PortConfig) -> u32 {
+fn packet_slot(config: &DpdkPortConfig) -> u32 {
     (u32::from(config.mtu) + u32::from(LINK_HEADER) + 128).next_power_of_two().max(2048)
 }
 
 /// Buffers in the pool, and the room of each.
-fn pool_size(config: &PortConfig) -> (u32, u16) {
+fn pool_size(config: &DpdkPortConfig) -> (u32, u16) {
     let queues = u32::from(config.queues);
     let ring = u32::from(config.ring());
     // As many frames may wait in the transmit ring as it has descriptors, each of as many buffers as a super-segment
@@ -476,7 +476,7 @@ fn pool_size(config: &PortConfig) -> (u32, u16) {
 }
 
 /// Bus, device name and device arguments for `rte_eal_hotplug_add`.
-fn device_arguments(config: &PortConfig, number: u32) -> (&'static str, String, String) {
+fn device_arguments(config: &DpdkPortConfig, number: u32) -> (&'static str, String, String) {
     let queues = config.queues;
     let ring = config.ring();
     let mac = |mac: [u8; 6]| {

@@ -9,7 +9,7 @@ use crate::device::{Capabilities, Device, DeviceCounters, Frame, RxFrame, TxBatc
 use crate::time::Instant;
 
 /// Payload of this many bytes and more is chained where the driver allows it, shorter payload is copied: about where
-/// the two cost the same (see [`Payload`](super::Payload)).
+/// the two cost the same (see [`PayloadMode`](super::PayloadMode)).
 const CHAIN_FROM: usize = 2560;
 
 /// Bytes of frames in the first burst of a batch, at least; every further one may have twice as many as the one before. The peer

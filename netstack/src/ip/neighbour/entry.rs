@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::{Config, Requester};
 use crate::ip::limit::TokenBucket;
-use crate::time::Instant;
+use crate::time::{Instant, whole_nanos};
 use crate::wire::ethernet::Mac;
 
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +77,17 @@ impl Entry {
         }
     }
 
-    /// Whether progress above would prove it.
-    pub(super) fn is_unsure(&self) -> bool {
-        matches!(self.state, EntryState::Delay { .. } | EntryState::Probe { .. })
+    /// The station, and the time from which on progress above proves that it is there, if that needs a proof. Packets that
+    /// peers acknowledge in the first half of the delay may have been sent to another station.
+    pub(super) fn provable(&self, config: &Config) -> Option<(Mac, Instant)> {
+        match self.state {
+            EntryState::Delay { mac, until } => {
+                let half = whole_nanos(config.request_interval / 2);
+                Some((mac, Instant::from_nanos(until.as_nanos().saturating_sub(half))))
+            }
+            EntryState::Probe { mac, .. } => Some((mac, Instant::ZERO)),
+            _ => None,
+        }
     }
 }
 

@@ -104,25 +104,27 @@ fn a_station_in_use_is_probed_and_forgotten_when_it_falls_silent() {
 fn progress_above_takes_the_place_of_an_answer() {
     let mut cache = Cache::new(Config::default(), &[]);
     let to = IpAddr::V4(ip("10.0.0.9"));
-    assert_eq!(cache.awaits_proof(|| Some(to)), None);
+    assert_eq!(cache.awaits_proof(secs(10), || Some(to)), None);
     cache.resolve(secs(10), to, Requester::Session);
-    assert_eq!(cache.awaits_proof(|| Some(to)), None, "nothing is known yet");
+    assert_eq!(cache.awaits_proof(secs(10), || Some(to)), None, "nothing is known yet");
     assert_eq!(asked(&mut cache, secs(10)).len(), 1);
     cache.observe(secs(10), to, MAC, true, &|_| false);
-    assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
     // Packets in flight when the answer came do not prove it.
+    assert_eq!(cache.awaits_proof(secs(10), || Some(to)), None);
     cache.confirm(secs(10), to);
-    assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
-    cache.confirm(secs(10) + Duration::from_millis(500), to);
-    assert_eq!(cache.awaits_proof(|| Some(to)), None);
+    let later = secs(10) + Duration::from_millis(500);
+    assert_eq!(cache.awaits_proof(later, || Some(to)), Some(to));
+    cache.confirm(later, to);
+    assert_eq!(cache.awaits_proof(later, || Some(to)), None);
     // All answers are lost: as long as there is progress, the station is neither given up nor requested.
     for minute in 1..10 {
         let now = secs(10 + 61 * minute);
         assert_eq!(asked(&mut cache, now), []);
         assert_eq!(cache.resolve(now, to, Requester::Session), Resolution::Station(MAC));
-        assert_eq!(cache.awaits_proof(|| Some(to)), Some(to));
-        cache.confirm(now + Duration::from_millis(500), to);
-        assert_eq!(cache.awaits_proof(|| Some(to)), None);
+        let later = now + Duration::from_millis(500);
+        assert_eq!(cache.awaits_proof(later, || Some(to)), Some(to));
+        cache.confirm(later, to);
+        assert_eq!(cache.awaits_proof(later, || Some(to)), None);
     }
     let now = secs(10 + 61 * 10);
     assert_eq!(asked(&mut cache, now), []);

@@ -273,7 +273,7 @@ impl Node for Host {
 
 /// Sends `len` bytes from one host to another over links that lose; returns goodput in bytes per second.
 fn stream(seed: u64, len: u64, loss: f64, delay: Duration, offloads: bool, options: &Options) -> u64 {
-    let mut sim = Sim::new(seed).with_turn(Duration::from_micros(10));
+    let mut sim = Sim::new(seed).with_poll_interval(Duration::from_micros(10));
     let link = LinkConfig {
         bits_per_second: 10_000_000_000,
         delay,

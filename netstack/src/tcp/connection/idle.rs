@@ -95,13 +95,12 @@ impl Connection {
             ConnectionState::FinWait2 { until } => *until,
             _ => NEVER,
         };
-        let or_never = |deadline: Option<Instant>| deadline.unwrap_or(NEVER);
         let first = until
-            .min(or_never(self.sender.next_deadline()))
-            .min(or_never(self.receiver.ack_deadline()))
-            .min(or_never(self.user_timeout_deadline()))
-            .min(or_never(self.keep_alive_deadline()))
-            .min(or_never(self.orphan_deadline()));
+            .min(self.sender.next_deadline().unwrap_or(NEVER))
+            .min(self.receiver.ack_deadline().unwrap_or(NEVER))
+            .min(self.user_timeout_deadline())
+            .min(self.keep_alive_deadline())
+            .min(self.orphan_deadline());
         (first != NEVER).then_some(first)
     }
 
@@ -112,43 +111,46 @@ impl Connection {
         self.options.user_timeout.or((theirs > 0).then(|| Duration::from_secs(u64::from(theirs))))
     }
 
-    /// When the user timeout is checked: shortly before its end, and at its end. A connection ends an eighth of the
+    /// When the user timeout is checked, or [`NEVER`]: shortly before its end, and at its end. A connection ends an eighth of the
     /// time-out after the first check at the earliest, so a pause of this host is not taken for the peer's: segments
     /// that came meanwhile are read, and lost ones are sent again.
     #[inline]
-    fn user_timeout_deadline(&self) -> Option<Instant> {
-        let timeout = self.user_timeout()?;
-        let stalled_since = self.sender.stalled_since()?;
-        let end = stalled_since + timeout;
-        Some(match self.idle.noticed {
-            at if at > stalled_since => end.max(at + timeout / SUSPECTED),
+    fn user_timeout_deadline(&self) -> Instant {
+        let Some(timeout) = self.user_timeout() else { return NEVER };
+        let Some(stalled_since) = self.sender.stalled_since() else { return NEVER };
+        match self.idle.noticed {
+            at if at > stalled_since => (stalled_since + timeout).max(at + timeout / SUSPECTED),
             _ => stalled_since + (timeout - timeout / SUSPECTED),
-        })
+        }
     }
 
     //= RFC 9293 section 3.8.4, MUST-24 to MUST-29: only if asked for, only when nothing is in flight, and silence is
     //= not taken for death before several probes.
     #[inline]
-    fn keep_alive_deadline(&self) -> Option<Instant> {
-        let keep_alive = self.options.keep_alive?;
+    fn keep_alive_deadline(&self) -> Instant {
+        let Some(keep_alive) = self.options.keep_alive else { return NEVER };
         if self.idle.due || !self.sender.is_empty() {
-            return None;
+            return NEVER;
         }
-        Some(match self.idle.probes {
+        match self.idle.probes {
             0 => self.idle.last_heard + keep_alive.idle,
             _ => self.idle.noticed + keep_alive.interval,
-        })
+        }
     }
 
-    /// When a connection that its user has closed is ended, though the peer answers: a window that stays shut would
+    /// When a connection that its user has closed is ended, or [`NEVER`], though the peer answers: a window that stays shut would
     /// keep it, and its written bytes, for ever.
     #[inline]
-    fn orphan_deadline(&self) -> Option<Instant> {
+    fn orphan_deadline(&self) -> Instant {
         let waits = matches!(
             self.state,
             ConnectionState::FinWait1 | ConnectionState::Closing | ConnectionState::LastAck
         );
-        (self.user.has_released() && waits).then(|| self.user.stalled_since() + self.options.orphan_timeout)
+        if waits && self.user.has_released() {
+            self.user.stalled_since() + self.options.orphan_timeout
+        } else {
+            NEVER
+        }
     }
 
     /// Runs the timers that are due.
@@ -162,10 +164,9 @@ impl Connection {
             ConnectionState::FinWait2 { until } if *until <= now => return self.end(EndReason::Closed, cx),
             _ => {}
         }
-        let due = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= now);
         self.receiver.on_timer(now);
         //= RFC 9293 section 3.10.8; section 3.8.3, MUST-21: the user timeout ends the connection in any state.
-        if due(self.user_timeout_deadline())
+        if self.user_timeout_deadline() <= now
             && let Some(stalled_since) = self.sender.stalled_since()
         {
             if self.idle.noticed > stalled_since {
@@ -177,10 +178,10 @@ impl Connection {
         if let TimerOut::GiveUp = self.sender.on_timer(now) {
             return self.time_out(now, cx);
         }
-        if due(self.orphan_deadline()) {
+        if self.orphan_deadline() <= now {
             return self.give_up(now, cx);
         }
-        if due(self.keep_alive_deadline()) {
+        if self.keep_alive_deadline() <= now {
             let probes = self.options.keep_alive.map_or(0, |keep_alive| keep_alive.probes);
             if self.idle.probes >= probes {
                 let after = now.saturating_since(self.idle.last_heard);

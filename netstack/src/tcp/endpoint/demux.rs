@@ -4,7 +4,7 @@ use core::net::SocketAddr;
 
 use super::slots::Slots;
 use super::table::Table;
-use super::time_wait::Records;
+use super::time_wait::TimeWaitTable;
 
 /// In the table, values with this bit are records in TIME-WAIT, others connections.
 const TIME_WAIT: u32 = 1 << 31;
@@ -53,7 +53,7 @@ impl Demux {
         local: &SocketAddr,
         remote: &SocketAddr,
         slots: &Slots,
-        records: &Records,
+        records: &TimeWaitTable,
     ) -> Option<Entry> {
         let value = self.table.find(hash, |value| match Entry::from_value(value) {
             Entry::TimeWait(index) => records.get(index).is_some_and(|record| record.is(local, remote)),

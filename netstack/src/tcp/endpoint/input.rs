@@ -15,7 +15,7 @@ use crate::wire::tcp::{Flags, Header, PlainHeader, SeqNumber};
 
 /// An ICMP error about a segment of ours, which it quotes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IcmpError {
+pub struct SegmentIcmpError {
     /// The source of the quoted segment: our address and port.
     pub local: SocketAddr,
     /// Its destination.
@@ -341,7 +341,7 @@ impl Endpoint {
 
     /// Takes in an ICMP error about a segment of ours. The connection accepts it if it quotes a number that is in
     /// flight (RFC 5927 section 4.1). False if there is no such connection.
-    pub fn on_icmp_error(&mut self, now: Instant, error: &IcmpError) -> bool {
+    pub fn on_icmp_error(&mut self, now: Instant, error: &SegmentIcmpError) -> bool {
         //= RFC 9293 section 3.9.2.2, MUST-54: an ICMP error goes to the connection whose segment caused it.
         let (local, remote) = (super::plain(error.local), super::plain(error.remote));
         let Some(Entry::Connection(index)) = self.find(&local, &remote) else { return false };

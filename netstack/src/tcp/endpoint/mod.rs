@@ -39,7 +39,7 @@ use core::net::{IpAddr, SocketAddr};
 use std::collections::BTreeMap;
 
 pub use counters::Counters;
-pub use input::IcmpError;
+pub use input::SegmentIcmpError;
 
 use super::api::{ConnectError, ConnectionId, ListenError, ListenerId, StateName, TcpEvent};
 use super::connection::{Connection, Context, Open, RateLimit};
@@ -54,7 +54,7 @@ use secret::Secret;
 use shared::Shared;
 use shared_options::SharedOptions;
 use slots::{Owner, Slots};
-use time_wait::Records;
+use time_wait::TimeWaitTable;
 use timers::Timers;
 
 #[cfg(doc)]
@@ -78,7 +78,7 @@ pub struct Endpoint {
     slots: Slots,
     demux: Demux,
     listeners: Listeners,
-    records: Records,
+    records: TimeWaitTable,
     ports: Ports,
     timers: Timers,
     replies: Replies,
@@ -118,7 +118,7 @@ impl Endpoint {
             slots: Slots::new(),
             demux: Demux::new(),
             listeners: Listeners::default(),
-            records: Records::new(),
+            records: TimeWaitTable::new(),
             ports: Ports::new(&secret),
             timers: Timers::new(),
             replies: Replies::new(resets),

@@ -50,7 +50,7 @@ impl Endpoint {
 
     /// Whether [`transmit`](Self::transmit) would serve one connection, and do nothing else.
     #[inline]
-    pub(crate) fn would_serve_one(&self) -> bool {
+    pub(crate) fn has_one_ready(&self) -> bool {
         self.slots.waiting() == 1 && self.replies.is_empty()
     }
 
@@ -63,7 +63,7 @@ impl Endpoint {
             }
             self.replies.pop();
         }
-        while let Some(index) = self.slots.next_turn() {
+        while let Some(index) = self.slots.next_ready() {
             let outcome = self.call(index, |connection, cx| {
                 if connection.is_over() {
                     TransmitOutcome::Done
@@ -72,7 +72,7 @@ impl Endpoint {
                 }
             });
             let outcome = outcome.unwrap_or(TransmitOutcome::Done);
-            self.slots.end_turn(index, outcome, &mut self.timers);
+            self.slots.transmitted(index, outcome, &mut self.timers);
             if outcome == TransmitOutcome::Blocked {
                 // The next connection begins when there is room again.
                 return;

@@ -223,21 +223,21 @@ impl Slots {
         }
     }
 
-    /// How many wait for their turn to send.
+    /// How many have something to send.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.ready.len()
     }
 
-    /// The next connection to send. [`Slots::end_turn`] has to follow.
+    /// The next connection to send. [`Slots::transmitted`] has to follow.
     #[inline]
-    pub(super) fn next_turn(&mut self) -> Option<u32> {
+    pub(super) fn next_ready(&mut self) -> Option<u32> {
         self.ready.pop_front()
     }
 
-    /// The turn of a connection is over: it gets another unless it is done.
+    /// A connection has transmitted its quantum: it is ready again unless it is done.
     #[inline]
-    pub(super) fn end_turn(&mut self, index: u32, outcome: TransmitOutcome, timers: &mut Timers) {
+    pub(super) fn transmitted(&mut self, index: u32, outcome: TransmitOutcome, timers: &mut Timers) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         slot.ready = outcome != TransmitOutcome::Done;
         let connection = slot.connection.as_deref().filter(|connection| !connection.is_over());

@@ -10,7 +10,7 @@ const LEAST: usize = 64;
 
 /// One slot: half of the hash, to find its home position and to rule out most other keys, and the value.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct Bucket {
     hash: u32,
     value: u32,
 }
@@ -19,13 +19,13 @@ struct Slot {
 /// and removal moves displaced values back, so that no tombstones pile up. It grows by doubling.
 #[derive(Debug)]
 pub(super) struct Table {
-    slots: Vec<Slot>,
+    slots: Vec<Bucket>,
     len: usize,
 }
 
 impl Table {
     pub(super) fn new() -> Self {
-        Self { slots: vec![Slot { hash: 0, value: EMPTY }; LEAST], len: 0 }
+        Self { slots: vec![Bucket { hash: 0, value: EMPTY }; LEAST], len: 0 }
     }
 
     /// How many values there are.
@@ -41,7 +41,7 @@ impl Table {
 
     /// The slots from a hash's home on.
     #[inline]
-    fn probe(&self, hash: u32) -> impl Iterator<Item = (usize, Slot)> {
+    fn probe(&self, hash: u32) -> impl Iterator<Item = (usize, Bucket)> {
         let mask = self.mask();
         let home = hash as usize & mask;
         (0..=mask).map_while(move |step| {
@@ -72,11 +72,11 @@ impl Table {
         if (self.len + 1) * 16 > self.slots.len() * 13 {
             self.grow();
         }
-        self.place(Slot { hash: hash as u32, value });
+        self.place(Bucket { hash: hash as u32, value });
         self.len += 1;
     }
 
-    fn place(&mut self, slot: Slot) {
+    fn place(&mut self, slot: Bucket) {
         let free = self.probe(slot.hash).find(|(_, other)| other.value == EMPTY).map(|(at, _)| at);
         if let Some(place) = free.and_then(|at| self.slots.get_mut(at)) {
             *place = slot;
@@ -85,7 +85,7 @@ impl Table {
 
     #[cold]
     fn grow(&mut self) {
-        let empty = vec![Slot { hash: 0, value: EMPTY }; self.slots.len() * 2];
+        let empty = vec![Bucket { hash: 0, value: EMPTY }; self.slots.len() * 2];
         for slot in core::mem::replace(&mut self.slots, empty) {
             if slot.value != EMPTY {
                 self.place(slot);
@@ -121,7 +121,7 @@ impl Table {
             }
         }
         if let Some(place) = self.slots.get_mut(hole) {
-            *place = Slot { hash: 0, value: EMPTY };
+            *place = Bucket { hash: 0, value: EMPTY };
         }
         self.len -= 1;
         true

@@ -15,7 +15,7 @@ mod tests;
 
 /// A connection that is over, but whose segments may still be in flight.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record {
+pub(super) struct TimeWaitEntry {
     local: [u8; 16],
     remote: [u8; 16],
     local_port: u16,
@@ -62,7 +62,7 @@ fn address(bytes: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(bytes).to_canonical()
 }
 
-impl Record {
+impl TimeWaitEntry {
     fn new(now: Instant, from: &TimeWaitRecord, generation: u16) -> Self {
         let duration = u16::try_from(from.duration.as_millis().div_ceil(16)).unwrap_or(u16::MAX);
         Self {
@@ -190,15 +190,15 @@ impl Record {
 
 /// All records of an endpoint.
 #[derive(Debug)]
-pub(super) struct Records {
-    records: Vec<Record>,
+pub(super) struct TimeWaitTable {
+    records: Vec<TimeWaitEntry>,
     free: Vec<u32>,
     /// In the order they came, those that are gone included.
     order: VecDeque<(u32, u16)>,
     len: usize,
 }
 
-impl Records {
+impl TimeWaitTable {
     pub(super) fn new() -> Self {
         Self { records: Vec::new(), free: Vec::new(), order: VecDeque::new(), len: 0 }
     }
@@ -208,7 +208,7 @@ impl Records {
     }
 
     #[inline]
-    pub(super) fn get(&self, index: u32) -> Option<&Record> {
+    pub(super) fn get(&self, index: u32) -> Option<&TimeWaitEntry> {
         self.records.get(index as usize).filter(|record| record.in_use())
     }
 
@@ -220,12 +220,12 @@ impl Records {
                 let place = self.records.get_mut(index as usize);
                 let generation = place.as_ref().map_or(0, |record| record.generation);
                 if let Some(place) = place {
-                    *place = Record::new(now, from, generation);
+                    *place = TimeWaitEntry::new(now, from, generation);
                 }
                 (index, generation)
             }
             None => {
-                self.records.push(Record::new(now, from, 0));
+                self.records.push(TimeWaitEntry::new(now, from, 0));
                 (self.records.len() as u32 - 1, 0)
             }
         };
@@ -242,7 +242,7 @@ impl Records {
     }
 
     /// Removes a record and gives it back.
-    pub(super) fn remove(&mut self, index: u32) -> Option<Record> {
+    pub(super) fn remove(&mut self, index: u32) -> Option<TimeWaitEntry> {
         let record = self.records.get_mut(index as usize).filter(|record| record.in_use())?;
         let old = *record;
         record.remote_port = 0;

@@ -1,11 +1,11 @@
 use super::*;
 
 /// Everything that was written, as one byte string.
-fn read(memory: &Memory, runs: &[Run]) -> Vec<u8> {
+fn read(memory: &Memory, runs: &[Allocation]) -> Vec<u8> {
     runs.iter().flat_map(|run| memory.extent(run).as_bytes().to_vec()).collect()
 }
 
-fn write(memory: &mut Memory, runs: &mut Vec<Run>, mut bytes: &[u8]) -> usize {
+fn write(memory: &mut Memory, runs: &mut Vec<Allocation>, mut bytes: &[u8]) -> usize {
     let mut all = 0;
     while !bytes.is_empty() {
         let (run, taken) = memory.append(runs.last_mut(), bytes);

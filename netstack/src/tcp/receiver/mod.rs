@@ -19,7 +19,7 @@ use self::paws::Paws;
 pub use self::pool::Chunk;
 pub(crate) use self::pool::Pool;
 use self::run::{Cut, Run};
-use self::window::Window;
+use self::window::ReceiveWindow;
 use super::{Options, Payload};
 use crate::time::Instant;
 use crate::wire::tcp::{SackBlocks, SeqNumber, SeqRange};
@@ -88,7 +88,7 @@ pub(crate) struct Receiver {
     queue: Run,
     assembly: Option<Box<Assembly>>,
     duplicate: Option<SeqRange>,
-    window: Window,
+    window: ReceiveWindow,
     paws: Option<Paws>,
     policy: AckPolicy,
     echo: Echo,
@@ -108,7 +108,7 @@ impl Receiver {
             queue: Run::default(),
             assembly: None,
             duplicate: None,
-            window: Window::new(now, options.receive_buffer),
+            window: ReceiveWindow::new(now, options.receive_buffer),
             paws: None,
             policy: AckPolicy::new(now, options.max_ack_delay),
             echo: Echo::Off,
@@ -118,7 +118,7 @@ impl Receiver {
 
     /// The window shift to announce in a SYN.
     pub(crate) fn wanted_shift(options: &Options) -> u8 {
-        Window::wanted_shift(options.receive_buffer)
+        ReceiveWindow::wanted_shift(options.receive_buffer)
     }
 
     /// The window field of a SYN (RFC 7323 section 2.2: not scaled).

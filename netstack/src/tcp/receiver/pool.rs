@@ -20,13 +20,13 @@ pub(crate) struct Pool {
     free: [Vec<Vec<u8>>; CLASSES.len()],
     /// Blocks of the largest class that readers have, oldest first: when the reader has dropped its chunks, the block
     /// comes back here. Without that, a fast reader would have the system map and clear fresh pages all the time.
-    lent: VecDeque<Arc<Vec<u8>>>,
+    with_readers: VecDeque<Arc<Vec<u8>>>,
 }
 
 impl Pool {
     /// At most `limit` bytes of blocks hold received data.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, used: 0, free: Default::default(), lent: VecDeque::new() }
+        Self { limit, used: 0, free: Default::default(), with_readers: VecDeque::new() }
     }
 
     /// Bytes of blocks in use; chunks that were handed out do not count.
@@ -58,7 +58,8 @@ impl Pool {
         let class = fitting.or(force.then_some(wanted))?;
         let size = CLASSES.get(class).copied()?;
         let kept = self.free.get_mut(class).and_then(Vec::pop);
-        let returned = || if class == CLASSES.len() - 1 { Self::returned(&mut self.lent) } else { None };
+        let returned =
+            || if class == CLASSES.len() - 1 { Self::returned(&mut self.with_readers) } else { None };
         let block = kept.or_else(returned).unwrap_or_else(|| Vec::with_capacity(size));
         self.used = self.used.saturating_add(block.capacity());
         Some(block)
@@ -82,17 +83,17 @@ impl Pool {
         let largest = CLASSES.last() == Some(&block.capacity());
         let block = Arc::new(block);
         if largest {
-            if self.lent.len() >= KEPT {
-                self.lent.pop_front();
+            if self.with_readers.len() >= KEPT {
+                self.with_readers.pop_front();
             }
-            self.lent.push_back(Arc::clone(&block));
+            self.with_readers.push_back(Arc::clone(&block));
         }
         block
     }
 
     /// A block whose reader is done with it.
-    fn returned(lent: &mut VecDeque<Arc<Vec<u8>>>) -> Option<Vec<u8>> {
-        let oldest = lent.pop_front()?;
+    fn returned(with_readers: &mut VecDeque<Arc<Vec<u8>>>) -> Option<Vec<u8>> {
+        let oldest = with_readers.pop_front()?;
         match Arc::try_unwrap(oldest) {
             Ok(mut block) => {
                 block.clear();
@@ -100,7 +101,7 @@ impl Pool {
             }
             // A reader still holds it, perhaps for long: the others are tried first.
             Err(block) => {
-                lent.push_back(block);
+                with_readers.push_back(block);
                 None
             }
         }

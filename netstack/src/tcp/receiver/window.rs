@@ -10,7 +10,7 @@ const INITIAL: u32 = 64 << 10;
 
 /// The receive window. Its right edge never moves left (RFC 9293 section 3.8.6, SHLD-14), but for rounding.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(super) struct ReceiveWindow {
     /// The number after the last that the peer may send.
     edge: SeqNumber,
     /// Bytes that may wait to be read at present.
@@ -26,7 +26,7 @@ pub(super) struct Window {
     shift: u8,
 }
 
-impl Window {
+impl ReceiveWindow {
     /// `ceiling` bytes at most; the window starts behind `next`.
     pub(super) fn new(now: Instant, ceiling: usize) -> Self {
         // RFC 7323 section 2.3: windows are below 2^30.

@@ -129,7 +129,7 @@ impl Sender {
             // The peer was heard: bytes are held back no longer for the writer.
             self.push();
         }
-        if let Some(record) = self.predicted(ack) {
+        if let Some(&record) = self.predicted(ack) {
             return self.on_predicted(now, ack, &record, memory, released);
         }
         self.on_any_ack(now, ack, memory, released)

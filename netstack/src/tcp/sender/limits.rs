@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 
-use super::{Counts, Phase, Sender};
+use super::{InfoCounts, Phase, Sender};
 use crate::tcp::{Repair, Sending};
 use crate::time::Instant;
 
@@ -34,7 +34,7 @@ struct Limits {
 /// Statistics of a connection's sending from its beginning on. A connection that sends nothing has none.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
-    counts: Counts,
+    counts: InfoCounts,
     limits: Limits,
     /// Up to this stream position nothing is held back for further writes.
     pushed: u64,
@@ -42,7 +42,7 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Counts `some` more.
-    pub(super) fn count(&mut self, which: impl FnOnce(&mut Counts) -> &mut u32, some: u32) {
+    pub(super) fn count(&mut self, which: impl FnOnce(&mut InfoCounts) -> &mut u32, some: u32) {
         let count = which(&mut self.counts);
         *count = count.wrapping_add(some);
     }
@@ -115,8 +115,8 @@ impl Sender {
     }
 
     /// The counts.
-    pub(super) fn counts(&self) -> Counts {
-        self.tally.as_ref().map_or_else(Counts::default, |tally| tally.counts)
+    pub(super) fn counts(&self) -> InfoCounts {
+        self.tally.as_ref().map_or_else(InfoCounts::default, |tally| tally.counts)
     }
 
     /// Whether this limit holds, or one that counts more.

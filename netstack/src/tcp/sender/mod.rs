@@ -36,6 +36,7 @@ mod limits;
 mod pacing;
 mod path_mtu;
 mod persist;
+mod phase;
 mod predicted;
 mod prr;
 mod queue;
@@ -59,14 +60,15 @@ use control::Control;
 use ecn::Ecn;
 use limits::Tally;
 use path_mtu::SegmentSize;
+use phase::Phase;
 use queue::Queue;
 use rack::Rack;
 use rate::Rate;
-use recovery::{Phase, Recovery};
+use recovery::Recovery;
 use rtt::Rtt;
 use scoreboard::Scoreboard;
 use space::SendSpace;
-use timers::Timers;
+use timers::SenderTimers;
 use writer::Writer;
 
 /// The options that the handshake agreed on.
@@ -168,7 +170,7 @@ impl Outgoing {
 
 /// Counts for [`Info`].
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct InfoCounts {
     retransmitted: u32,
     timeouts: u32,
     spurious: u32,
@@ -191,7 +193,7 @@ pub(crate) struct Sender {
     rtt: Rtt,
     rack: Rack,
     rate: Rate,
-    timers: Timers,
+    timers: SenderTimers,
     recovery: Recovery,
     tally: Option<Box<Tally>>,
 }
@@ -213,7 +215,7 @@ impl Sender {
             rtt: Rtt::new(),
             rack: Rack::new(iss),
             rate: Rate::default(),
-            timers: Timers::default(),
+            timers: SenderTimers::default(),
             recovery: Recovery::new(),
             tally: None,
         }
@@ -307,7 +309,7 @@ impl Sender {
     pub(crate) fn abort(&mut self, memory: &mut Memory, released: &mut Vec<ReleaseToken>) {
         self.queue.clear(memory, released);
         self.board.clear();
-        self.timers = Timers::default();
+        self.timers = SenderTimers::default();
         self.space.abort();
         self.control.end();
         self.writer.unblock();

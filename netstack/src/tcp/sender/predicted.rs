@@ -11,14 +11,14 @@ use crate::time::Instant;
 impl Sender {
     /// The acknowledged record, if the acknowledgement is the expected one.
     #[inline]
-    pub(super) fn predicted(&self, ack: &AckIn) -> Option<Record> {
+    pub(super) fn predicted(&self, ack: &AckIn) -> Option<&Record> {
         let record = self.board.only()?;
         let all = ack.ack == record.end && ack.ack == self.space.nxt();
         let is_new = !ack.sack.is_empty() || (self.ecn.is_on() && ack.ece);
         let quiet = self.recovery.is_quiet();
         let probing = self.timers.tail.are_out() || self.timers.persist.is_on();
         let plain = record.sends == 1 && !record.sacked && !record.lost && !record.path_mtu;
-        (all && !is_new && quiet && !probing && plain).then_some(*record)
+        (all && !is_new && quiet && !probing && plain).then_some(record)
     }
 
     /// Processes it.
@@ -30,11 +30,11 @@ impl Sender {
         memory: &mut Memory,
         released: &mut Vec<ReleaseToken>,
     ) -> AckOut {
+        self.board.acknowledge_only();
         self.contact.on_heard(now);
         self.update_window(ack);
         let acked = record.len();
         let (una, fack) = (self.space.una(), self.rack.fack());
-        self.board.acknowledge_only();
         self.size.acknowledged(record.payload_per_segment());
         // A record that was sent once needs no least round-trip time to decide which transmission arrived.
         self.rack.on_delivered(now, record, fack, None);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::region::Extent;
 use crate::tcp::ReleaseToken;
-use crate::tcp::memory::{Memory, Run};
+use crate::tcp::memory::{Allocation, Memory};
 
 #[cfg(test)]
 mod tests;
@@ -14,7 +14,7 @@ mod tests;
 #[derive(Debug)]
 enum Holder {
     /// Copied bytes.
-    Run(Run),
+    Allocation(Allocation),
     /// The caller's.
     Token(ReleaseToken),
 }
@@ -77,7 +77,7 @@ impl Queue {
         let wanted = rest.len();
         while !rest.is_empty() {
             let last = match self.pieces.back_mut() {
-                Some(Piece { holder: Holder::Run(run), .. }) => Some(run),
+                Some(Piece { holder: Holder::Allocation(run), .. }) => Some(run),
                 _ => None,
             };
             let (run, taken) = memory.append(last, rest);
@@ -88,10 +88,12 @@ impl Queue {
                 Some(run) => self.pieces.push_back(Piece {
                     start: self.tail,
                     extent: memory.extent(&run),
-                    holder: Holder::Run(run),
+                    holder: Holder::Allocation(run),
                 }),
                 None => {
-                    if let Some(Piece { extent, holder: Holder::Run(run), .. }) = self.pieces.back_mut() {
+                    if let Some(Piece { extent, holder: Holder::Allocation(run), .. }) =
+                        self.pieces.back_mut()
+                    {
                         *extent = memory.extent(run);
                     }
                 }
@@ -155,7 +157,7 @@ impl Queue {
         }
         while self.pieces.front().is_some_and(|piece| piece.end() <= self.head) {
             match self.pieces.pop_front().map(|piece| piece.holder) {
-                Some(Holder::Run(run)) => memory.release(run),
+                Some(Holder::Allocation(run)) => memory.release(run),
                 Some(Holder::Token(token)) => released.push(token),
                 None => {}
             }

@@ -3,22 +3,11 @@
 
 use super::Sender;
 use super::ack::AckSummary;
+use super::phase::Phase;
 use super::prr::Prr;
 use crate::cc::Congestion;
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
-
-/// The repair that is going on.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Phase {
-    /// Nothing.
-    Open,
-    /// Fast recovery until `point` is acknowledged.
-    Recovery { point: SeqNumber, prr: Prr },
-    /// After a retransmission time-out, until `point` is acknowledged. `frto`: it may have been spurious; `new`: new
-    /// data is sent to find out; `timeouts`: how many there were without progress.
-    Loss { point: SeqNumber, frto: bool, new: bool, timeouts: u8 },
-}
 
 /// The state that shows whether a recovery was spurious.
 #[derive(Clone, Copy, Debug, Default)]

@@ -73,7 +73,7 @@ pub(super) fn segments_of(len: u32, size: u16) -> u32 {
 
 /// Outstanding data, in segments.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct SegmentCounts {
     /// All that is.
     pub(super) out: u32,
     pub(super) sacked: u32,
@@ -409,8 +409,8 @@ impl Scoreboard {
     }
 
     /// Outstanding data, counted in segments.
-    pub(super) fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
+    pub(super) fn counts(&self) -> SegmentCounts {
+        let mut counts = SegmentCounts::default();
         for record in &self.records {
             // The FIN goes with the last segment, or by itself.
             let data = record.len() - u32::from(record.fin);

@@ -1,7 +1,7 @@
 //! The send sequence space (RFC 9293 section 3.3.1): SND.UNA, SND.NXT, the FIN, and the peer's window.
 
 use super::AckIn;
-use super::window::{Change, Window};
+use super::window::{Change, SendWindow};
 use crate::wire::tcp::SeqNumber;
 
 #[cfg(test)]
@@ -26,7 +26,7 @@ pub(super) struct SendSpace {
     nxt: SeqNumber,
     /// End of the last segment that was less than full (for Nagle's algorithm).
     small_end: SeqNumber,
-    window: Window,
+    window: SendWindow,
     fin: Fin,
     /// One number beyond SND.NXT was sent as a window probe.
     probed: bool,
@@ -35,7 +35,7 @@ pub(super) struct SendSpace {
 impl SendSpace {
     /// Nothing was sent, and no window is known; `first` is the number of the first byte.
     pub(super) fn new(first: SeqNumber) -> Self {
-        let window = Window::new(first);
+        let window = SendWindow::new(first);
         Self { una: first, nxt: first, small_end: first, window, fin: Fin::None, probed: false }
     }
 
@@ -64,7 +64,7 @@ impl SendSpace {
 
     /// The peer's window.
     #[inline]
-    pub(super) fn window(&self) -> &Window {
+    pub(super) fn window(&self) -> &SendWindow {
         &self.window
     }
 

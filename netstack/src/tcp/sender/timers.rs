@@ -21,21 +21,21 @@ pub(super) const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 /// The deadlines. The retransmission timer runs exactly while something is out, and the reordering timer only then.
 #[derive(Debug)]
-pub(super) struct Timers {
+pub(super) struct SenderTimers {
     retransmit: Instant,
     reorder: Instant,
     pub(super) tail: TailProbes,
     pub(super) persist: Persist,
 }
 
-impl Default for Timers {
+impl Default for SenderTimers {
     fn default() -> Self {
         let (tail, persist) = (TailProbes::default(), Persist::default());
         Self { retransmit: NEVER, reorder: NEVER, tail, persist }
     }
 }
 
-impl Timers {
+impl SenderTimers {
     /// When the retransmission timer runs out.
     #[inline]
     pub(super) fn retransmit_at(&self) -> Instant {

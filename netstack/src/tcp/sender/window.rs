@@ -5,7 +5,7 @@ use crate::wire::tcp::SeqNumber;
 
 /// The peer's window, in bytes.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct SendWindow {
     size: u32,
     greatest: u32,
     /// The segment that announced it: its sequence number and acknowledgement (SND.WL1 and SND.WL2).
@@ -24,7 +24,7 @@ pub(super) enum Change {
     Reopened,
 }
 
-impl Window {
+impl SendWindow {
     /// A window of nothing; `first` is the first number that is sent.
     pub(super) fn new(first: SeqNumber) -> Self {
         Self { size: 0, greatest: 0, seq: SeqNumber(0), ack: first }

@@ -63,8 +63,8 @@ impl Queue {
             }
             let count = (count as usize).min(room);
             for (to, from) in into[filled..].iter_mut().zip(&raw[..count]) {
-                // SAFETY: the first `count` were filled in. What a driver leaves out is read only where the status and the
-                // opcode say that it is there.
+                // SAFETY: the first `count` were filled in. A field that a driver may leave out is read only where the status and
+                // the opcode say that it is there.
                 *to = completion(unsafe { &*from.as_ptr() });
             }
             filled += count;

@@ -22,7 +22,7 @@ pub(in super::super) enum DmabufError {
 
 /// A registration, and the memory under it where that is its own.
 #[derive(Debug)]
-pub(in super::super) struct Region {
+pub(in super::super) struct Registration {
     mr: NonNull<rdma_sys::ibv_mr>,
     address: u64,
     len: usize,
@@ -33,11 +33,11 @@ pub(in super::super) struct Region {
 
 // SAFETY: an address, and a registration that libibverbs lets any thread use and take back. References to the bytes follow
 // Rust's rules through `&self` and `&mut self`.
-unsafe impl Send for Region {}
+unsafe impl Send for Registration {}
 // SAFETY: as above.
-unsafe impl Sync for Region {}
+unsafe impl Sync for Registration {}
 
-impl Region {
+impl Registration {
     /// `len` zero bytes, page-aligned.
     pub(in super::super) fn owned(domain: &Arc<Domain>, len: usize, access: Access) -> Result<Self, Errno> {
         let pages = MmapOptions::new().len(len).map_anon().map_err(Errno::of)?;
@@ -144,7 +144,7 @@ impl Region {
     }
 }
 
-impl Drop for Region {
+impl Drop for Registration {
     fn drop(&mut self) {
         // SAFETY: registered by `of`, taken back once.
         if unsafe { rdma_sys::ibv_dereg_mr(self.mr.as_ptr()) } != 0 {
@@ -162,8 +162,8 @@ impl Context {
     /// though `access` includes writes. Where it is not mapped, that or [`VerbsError::OutOfMemory`].
     ///
     /// # Safety
-    /// The memory stays mapped until the returned region is dropped; what `access` lets the device and peers do with it
-    /// happens behind the compiler's back, so nobody holds references to bytes that they write meanwhile.
+    /// The memory stays mapped until the returned region is dropped. The compiler does not see the accesses that `access` allows the
+    /// device and peers, so nobody holds references to bytes that they write meanwhile.
     pub unsafe fn register(
         &self,
         base: NonNull<u8>,
@@ -171,7 +171,7 @@ impl Context {
         access: Access,
     ) -> Result<MemoryRegion, VerbsError> {
         // SAFETY: passed on to the caller.
-        let region = unsafe { Region::over(self.domain(), base.as_ptr(), len, access) };
+        let region = unsafe { Registration::over(self.domain(), base.as_ptr(), len, access) };
         region.map(MemoryRegion::new).map_err(|errno| VerbsError::registration(self.name(), len, errno))
     }
 }
@@ -196,7 +196,7 @@ impl Context {
             return Err(VerbsError::Empty { device: self.name().to_owned() });
         }
         // SAFETY: passed on to the caller.
-        let region = unsafe { Region::peer(self.domain(), address, len, access) };
+        let region = unsafe { Registration::peer(self.domain(), address, len, access) };
         region.map(MemoryRegion::new).map_err(|errno| VerbsError::peer_memory(self.name(), len, errno))
     }
 }

@@ -3,7 +3,7 @@
 //! - a [`Domain`] is an opened device with its protection domain; all that was made on it holds it by `Arc`, so it is
 //!   closed last;
 //! - a [`Pair`] holds its [`Queue`], so a completion queue outlives the queue pairs that report to it;
-//! - a [`Region`] takes its registration back before the memory that it owns is unmapped, and keeps the memory for ever
+//! - a [`Registration`] takes its registration back before the memory that it owns is unmapped, and keeps the memory for ever
 //!   where that fails; a scatter/gather element borrows its region until it is posted.
 //!
 //! libibverbs' functions may be called from any thread (ibv_* take their own locks), so all types are `Send` and `Sync`.
@@ -22,7 +22,7 @@ use core::fmt;
 
 pub(super) use completion::Queue;
 pub(super) use device::{DeviceEvent, Domain, ListedDevice, PortAttributes, RawGid, list};
-pub(super) use memory::{DmabufError, Region, memory_lock_limit};
+pub(super) use memory::{DmabufError, Registration, memory_lock_limit};
 pub(super) use queue_pair::{Global, Pair, Target};
 pub(super) use route::{ask_routes, interface_index, interface_name};
 

@@ -244,7 +244,7 @@ impl Pair {
         }
         let mut bad = core::ptr::null_mut();
         // SAFETY: a live pair and a chain of `count` requests on the stack, which the call copies. Inline data is read during
-        // the call, while the elements' borrow keeps its memory; what is not inline is reached by key, and a region's key
+        // the call, while the elements' borrow keeps its memory; other data is reached by key, and a region's key
         // ends before its memory does.
         let result = unsafe { rdma_sys::ibv_post_send(self.qp(), first, &mut bad) };
         taken(result, first, bad, count)

@@ -27,9 +27,9 @@ proptest! {
         header.emit(datagram.first_chunk_mut().unwrap());
         prop_assert_eq!(Header::parse(&datagram), Ok(header));
         datagram.push(0);
-        prop_assert_eq!(Header::parse(&datagram), Err(Malformed::Length));
+        prop_assert_eq!(Header::parse(&datagram), Err(MalformedDatagram::Length));
         datagram.truncate(HEADER_LEN - 1);
-        prop_assert_eq!(Header::parse(&datagram), Err(Malformed::Short));
+        prop_assert_eq!(Header::parse(&datagram), Err(MalformedDatagram::Short));
     }
 
     #[test]
@@ -81,14 +81,14 @@ fn fields_out_of_range_are_refused() {
     };
     let mut bytes = [0; HEADER_LEN];
     Header { sack_word: WORDS as u16, ..header }.emit(&mut bytes);
-    assert_eq!(Header::parse(&bytes), Err(Malformed::Range));
+    assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Range));
     Header { base_lag: MAX_WINDOW as u16 + 1, ..header }.emit(&mut bytes);
-    assert_eq!(Header::parse(&bytes), Err(Malformed::Range));
+    assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Range));
     header.emit(&mut bytes);
     bytes[4] = 0x10;
-    assert_eq!(Header::parse(&bytes), Err(Malformed::Version));
+    assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Version));
     bytes[4] = 0x24;
-    assert_eq!(Header::parse(&bytes), Err(Malformed::Kind));
+    assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Kind));
 }
 
 #[test]

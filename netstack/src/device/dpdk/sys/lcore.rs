@@ -1,8 +1,8 @@
-//! Lends a queue's caches of frame buffers to the thread that drives it.
+//! The lcore id of a queue, and with it the queue's caches of frame buffers, for the thread that drives the queue.
 //!
 //! A memory pool has a cache for each lcore id of the EAL, which a thread has while it is registered. The thread that
 //! drives a queue changes: any thread of a trainer may wait for a result, and there may be more of them than ids. So a
-//! queue has the id, and lends it to whichever thread moves its frames, for as long as that takes. Caches then
+//! queue has the id, and the thread that moves its frames has it for as long as that takes. Caches then
 //! stay with the queue: there is one for each, and it is warm for the next thread.
 
 use super::Errno;
@@ -23,16 +23,16 @@ impl Lcore {
     /// Takes an id; an error if all are taken.
     pub(in super::super) fn take() -> Result<Self, Errno> {
         // SAFETY: no id.
-        let lent = unsafe { Lent::new(NONE) };
+        let lcore = unsafe { BorrowedLcore::new(NONE) };
         // SAFETY: needs the EAL only, to which each open port holds a reference.
         let result = Errno::check(unsafe { dpdk_sys::rte_thread_register() });
         // SAFETY: the thread gives the id away, and keeps none.
         let id = unsafe { dpdk_sys::shouter_dpdk_lcore_swap(NONE) };
-        drop(lent);
+        drop(lcore);
         result.map(|()| Self { id })
     }
 
-    /// The id, to be lent by the queue that it belongs to.
+    /// The id, for the thread that moves the queue's frames.
     pub(super) fn id(&self) -> u32 {
         self.id
     }
@@ -43,23 +43,23 @@ impl Drop for Lcore {
         // SAFETY: the queue that the id belonged to has gone. Unregistering gives back the calling thread's id, which is
         // this one now; the EAL keeps nothing else of a thread.
         unsafe {
-            let _lent = Lent::new(self.id);
+            let _lcore = BorrowedLcore::new(self.id);
             dpdk_sys::rte_thread_unregister();
         }
     }
 }
 
-/// The calling thread has a queue's id until this is dropped. Loans nest.
+/// The calling thread has a queue's id until this is dropped. These nest.
 #[derive(Debug)]
-pub(super) struct Lent {
+pub(super) struct BorrowedLcore {
     own: u32,
 }
 
-impl Lent {
-    /// Lends the thread the id `id`.
+impl BorrowedLcore {
+    /// Gives the calling thread the id `id`.
     ///
     /// # Safety
-    /// No other thread uses DPDK under this id until the loan is dropped. Loans are dropped in reverse order.
+    /// No other thread uses DPDK under this id until this is dropped. Values are dropped in reverse order.
     #[inline]
     pub(super) unsafe fn new(id: u32) -> Self {
         // SAFETY: by contract, no two threads use DPDK under one id.
@@ -67,10 +67,10 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for BorrowedLcore {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the thread's own id, or that of a loan around this one.
+        // SAFETY: the thread's own id, or that of a value around this one.
         unsafe { dpdk_sys::shouter_dpdk_lcore_swap(self.own) };
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info, rte_mempool};
 
-use super::lcore::Lent;
+use super::lcore::BorrowedLcore;
 use super::offload::{PIECES, Unfit, describe};
 use super::{Errno, StartedPort};
 use crate::device::{Frame, RxFrame};
@@ -153,11 +153,11 @@ impl Queue {
             return true;
         }
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
-        let _lent = unsafe { Lent::new(self.lcore) };
+        let _lcore = unsafe { BorrowedLcore::new(self.lcore) };
         self.push()
     }
 
-    /// The same, on a thread that has been lent the queue's id.
+    /// The same, on a thread that has the queue's id.
     #[inline]
     pub(super) fn push(&mut self) -> bool {
         if self.has_staged() {
@@ -184,7 +184,7 @@ impl Queue {
     #[inline]
     pub(in super::super) fn send_copied(&mut self, frames: &[Frame]) -> usize {
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
-        let _lent = unsafe { Lent::new(self.lcore) };
+        let _lcore = unsafe { BorrowedLcore::new(self.lcore) };
         if !self.push() {
             return 0;
         }
@@ -232,7 +232,7 @@ impl Queue {
     #[inline]
     pub(in super::super) fn send_chained(&mut self, frames: &[Frame], chain_from: usize) -> usize {
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
-        let _lent = unsafe { Lent::new(self.lcore) };
+        let _lcore = unsafe { BorrowedLcore::new(self.lcore) };
         let count = frames.len().min(BURST);
         let chained = |frame: &Frame| match frame.extents() {
             [extent] if extent.len() >= chain_from => Some(*extent),
@@ -286,12 +286,8 @@ impl Queue {
                 }
             }
         }
-        // SAFETY: the first `filled` are frames that we own; those that the driver takes are its own from now on.
-        let sent = unsafe {
-            dpdk_sys::rte_eth_tx_burst(self.number, self.index, self.staged.as_mut_ptr(), filled as u16)
-        };
-        let sent = usize::from(sent);
-        self.free(sent, filled); // with what is chained to them
+        // SAFETY: the first `filled` are frames that we own.
+        let sent = unsafe { self.transmit_staged(filled) };
         self.free(filled, count);
         self.free(spare, count + tails);
         // Frames that were skipped count as taken; with a full ring the rest stays with the caller.
@@ -309,7 +305,7 @@ impl Queue {
         sink: &mut impl FnMut(RxFrame<'_>),
     ) -> (usize, usize, bool) {
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
-        let _lent = unsafe { Lent::new(self.lcore) };
+        let _lcore = unsafe { BorrowedLcore::new(self.lcore) };
         let received = &mut self.received;
         if received.from == received.to {
             // SAFETY: room for as many pointers; the buffers that come back are ours.
@@ -368,6 +364,22 @@ impl Queue {
             )
         };
         result == 0
+    }
+
+    /// Hands the first `filled` staged frames to the driver, and frees those that it does not take, with what is chained to them;
+    /// returns how many it takes.
+    ///
+    /// # Safety
+    /// They are frames that the queue owns; those that the driver takes are its own from then on.
+    #[inline]
+    pub(super) unsafe fn transmit_staged(&mut self, filled: usize) -> usize {
+        // SAFETY: the caller's promise.
+        let sent = unsafe {
+            dpdk_sys::rte_eth_tx_burst(self.number, self.index, self.staged.as_mut_ptr(), filled as u16)
+        };
+        let sent = usize::from(sent);
+        self.free(sent, filled);
+        sent
     }
 
     /// Gives staged buffers back to their pool.

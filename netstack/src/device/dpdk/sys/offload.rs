@@ -8,7 +8,7 @@ use core::ptr;
 
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info};
 
-use super::lcore::Lent;
+use super::lcore::BorrowedLcore;
 use super::mbuf::{BURST, Queue, clear_ipv4_checksum, data_of, linearise};
 use crate::device::{Frame, HEAD_MIN, Offload, RxChecksum, RxFrame, Transport, segment};
 
@@ -39,7 +39,7 @@ impl Queue {
     /// taken. Those for which the ring had no room are kept, and no more are taken until they went.
     pub(in super::super) fn send_offloaded_copied(&mut self, frames: &[Frame]) -> usize {
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
-        let _lent = unsafe { Lent::new(self.lcore) };
+        let _lcore = unsafe { BorrowedLcore::new(self.lcore) };
         if !self.push() {
             return 0;
         }
@@ -57,14 +57,10 @@ impl Queue {
     /// `rte_eth_tx_burst` returns.
     pub(in super::super) fn send_offloaded_chained(&mut self, frames: &[Frame], chain_from: usize) -> usize {
         // SAFETY: the queue's own id, and `self` is borrowed by one thread.
-        let _lent = unsafe { Lent::new(self.lcore) };
+        let _lcore = unsafe { BorrowedLcore::new(self.lcore) };
         let (taken, filled) = self.build(frames, Some(chain_from));
-        // SAFETY: the first `filled` are frames that we own; those that the driver takes are its own from now on.
-        let sent = unsafe {
-            dpdk_sys::rte_eth_tx_burst(self.number, self.index, self.staged.as_mut_ptr(), filled as u16)
-        };
-        let sent = usize::from(sent);
-        self.free(sent, filled); // with what is chained to them
+        // SAFETY: the first `filled` are frames that we own.
+        let sent = unsafe { self.transmit_staged(filled) };
         if sent == filled {
             return taken;
         }

@@ -42,10 +42,10 @@ fn a_slot_gets_one_turn_at_a_time_whoever_lies_in_it() {
     slots.settle(NOW, next.index, &mut timers);
     assert_eq!(slots.waiting(), 1);
 
-    assert_eq!(slots.next_turn(), Some(next.index));
-    slots.end_turn(next.index, TransmitOutcome::More, &mut timers);
-    assert_eq!((slots.next_turn(), slots.next_turn()), (Some(next.index), None));
-    slots.end_turn(next.index, TransmitOutcome::Done, &mut timers);
+    assert_eq!(slots.next_ready(), Some(next.index));
+    slots.transmitted(next.index, TransmitOutcome::More, &mut timers);
+    assert_eq!((slots.next_ready(), slots.next_ready()), (Some(next.index), None));
+    slots.transmitted(next.index, TransmitOutcome::Done, &mut timers);
     assert_eq!(slots.waiting(), 0);
     slots.settle(NOW, next.index, &mut timers);
     assert_eq!(slots.waiting(), 1);

@@ -22,12 +22,12 @@ fn segment(flags: Flags, seq: u32, stamp: Option<u32>) -> Header {
 
 #[test]
 fn a_record_is_small() {
-    assert!(size_of::<Record>() <= 64, "{}", size_of::<Record>());
+    assert!(size_of::<TimeWaitEntry>() <= 64, "{}", size_of::<TimeWaitEntry>());
 }
 
 #[test]
 fn verdicts_follow_the_rfcs() {
-    let mut records = Records::new();
+    let mut records = TimeWaitTable::new();
     let (index, _) = records.insert(Instant::ZERO, &record(Some(100)));
     let with = *records.get(index).unwrap();
     let (index, _) = records.insert(Instant::ZERO, &record(None));
@@ -102,7 +102,7 @@ fn verdicts_follow_the_rfcs() {
 
 #[test]
 fn the_oldest_goes_first_and_slots_are_used_again() {
-    let mut records = Records::new();
+    let mut records = TimeWaitTable::new();
     let mut live = VecDeque::new();
     for round in 0..1000u64 {
         let now = Instant::from_nanos(round * 1_000_000);
@@ -124,7 +124,7 @@ fn the_oldest_goes_first_and_slots_are_used_again() {
 
 #[test]
 fn time_passes() {
-    let mut records = Records::new();
+    let mut records = TimeWaitTable::new();
     // Near the end of the 32-bit milliseconds.
     let start = Instant::from_nanos(u64::from(u32::MAX - 5000) * 1_000_000);
     let (index, generation) = records.insert(start, &record(Some(1)));
