@@ -1,4 +1,4 @@
-//! What a collective costs besides its bytes: building schedules, a small operation between two ranks, and the
+//! Costs of a collective besides its bytes: building schedules, a small operation between two ranks, and the
 //! executor's share of a fragment. Messages pass through memory within one thread.
 //!
 //! `cargo bench -p shouter-reducer --bench schedule`
@@ -83,7 +83,7 @@ impl NodeMemory for NoNode {
     }
 }
 
-/// What one rank has posted.
+/// The messages that one rank has posted.
 struct Wire {
     posted: Vec<(Header, Span, SendToken)>,
     fragment: usize,

@@ -1,4 +1,4 @@
-//! What a tensor's elements are, and how two of them become one.
+//! The types of a tensor's elements, and the reductions that make one element of two.
 //!
 //! Both enums travel in message headers and in the tensor table's digest, so their numbers are part of the
 //! protocol: a new kind takes a new number, and no number is ever given to something else.
@@ -125,7 +125,7 @@ wire_enum! {
         U32 = 10, "u32";
         /// Unsigned, 64 bits.
         U64 = 11, "u64";
-        /// OCP E4M3: 4 bits of significand, 4 of exponent; what is too large is NaN. See [`float8`](crate::float8).
+        /// OCP E4M3: 4 bits of significand, 4 of exponent; numbers that are too large become NaN. See [`float8`](crate::float8).
         F8E4M3 = 12, "f8e4m3";
         /// OCP E5M2: 3 bits of significand, 5 of exponent. See [`float8`](crate::float8).
         F8E5M2 = 13, "f8e5m2";
@@ -133,7 +133,7 @@ wire_enum! {
         Complex64 = 14, "complex64";
         /// Two binary64: the real part, then the imaginary part.
         Complex128 = 15, "complex128";
-        /// A truth value in a byte: 0 is false, all others are true. Reductions write 0 or 1; what is only moved stays as it is.
+        /// A truth value in a byte: 0 is false, all others are true. Reductions write 0 or 1; bytes that are only moved stay as they are.
         Bool = 16, "bool";
     }
 }
@@ -167,7 +167,7 @@ wire_enum! {
     }
 }
 
-/// What elements are, as far as reductions care.
+/// The class of an element type, as far as reductions care.
 enum Class {
     Float,
     Integer,
@@ -192,7 +192,7 @@ impl DType {
         }
     }
 
-    /// What an element's address is a multiple of, in bytes: its size, or that of a complex number's parts.
+    /// The alignment of an element's address, in bytes: its size, or that of a complex number's parts.
     pub const fn align(self) -> usize {
         match self {
             Self::Complex64 | Self::Complex128 => self.size() / 2,
@@ -239,7 +239,7 @@ impl ReduceOp {
         }
     }
 
-    /// Refuses what makes no sense, such as the least of complex numbers; the error says what the type has instead.
+    /// Refuses a reduction that makes no sense, such as the least of complex numbers; the error names those that the type has.
     pub const fn check(self, dtype: DType) -> Result<(), NoReduction> {
         if self.is_of(dtype) { Ok(()) } else { Err(NoReduction { dtype, op: self }) }
     }

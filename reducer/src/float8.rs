@@ -9,8 +9,9 @@
 //! | infinities | none | S.11111.00 |
 //! | NaN | S.1111.111 | S.11111.01 to S.11111.11 |
 //!
-//! Of the specification's two ways to convert what is too large, this is the one without saturation: the result is NaN in E4M3 and an
-//! infinity in E5M2, so an overflow shows, as it does in f16. Rounding comes first: what rounds to the largest number is not too large.
+//! Of the specification's two ways to convert numbers that are too large, this is the one without saturation: the result is NaN in E4M3
+//! and an infinity in E5M2, so an overflow shows, as it does in f16. Rounding comes first: a number that rounds to the largest one is not
+//! too large.
 //! Conversions are straight-line code, so that loops over them become vector instructions, and touch no subnormal f32, which many CPUs
 //! are slow with.
 
@@ -78,7 +79,7 @@ impl F8E4M3 {
         f32::from_bits(bits | u32::from(self.0 & SIGN) << 24)
     }
 
-    /// Rounds to nearest even. What is too large, infinities and NaNs become the canonical NaN.
+    /// Rounds to nearest even. Numbers that are too large, infinities and NaNs become the canonical NaN.
     #[inline(always)]
     pub fn from_f32(x: f32) -> Self {
         let bits = x.to_bits();
@@ -113,7 +114,7 @@ impl F8E5M2 {
         f32::from_bits(bits | u32::from(self.0 & SIGN) << 24)
     }
 
-    /// Rounds to nearest even. What is too large becomes an infinity, every NaN the canonical one.
+    /// Rounds to nearest even. A number that is too large becomes an infinity, every NaN the canonical one.
     #[inline(always)]
     pub fn from_f32(x: f32) -> Self {
         let bits = x.to_bits();

@@ -102,7 +102,7 @@ impl Map {
     }
 }
 
-/// Who is where. The same value on every rank.
+/// The ranks of each node, and the nodes of each leaf group. The same value on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     ranks: u32,
@@ -145,7 +145,7 @@ impl Grid {
         Ok(Self { ranks: map.nodes.len() as u32, per_node: most, leaf_size, map: Some(map) })
     }
 
-    /// The same ranks with other leaf groups.
+    /// The grid of the same ranks with other leaf groups.
     pub fn with_leaf_size(self, leaf_size: u32) -> Result<Self, GridError> {
         if leaf_size == 0 {
             return Err(GridError::NoLeaf);

@@ -87,8 +87,8 @@ pub enum Identity {
     },
     /// An operation outside the table, which its shape tells, and its root (rank 0 where it has none).
     AdHoc {
-        /// The root. Where there is none: the [digest](crate::counts::Counts::digest) of the counts if blocks may differ, and what counts are
-        /// for if they are what is gathered ([`Problem::tag`](crate::schedule::Problem::tag)).
+        /// The root. Where there is none: the [digest](crate::counts::Counts::digest) of the counts if blocks may differ, and the
+        /// collective that counts are for if counts are gathered ([`Problem::tag`](crate::schedule::Problem::tag)).
         root: Rank,
     },
     /// The same, started without waiting where a call that waits goes another way: ranks that do the one and the other diverge.

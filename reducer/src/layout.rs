@@ -1,7 +1,7 @@
-//! Elements that do not lie one behind the other: blocks at equal distances, what MPI calls a vector type.
+//! Elements that do not lie one behind the other: blocks at equal distances, as in a vector type of MPI.
 //!
-//! Nothing travels so. A strided buffer is packed into contiguous memory before an operation, and unpacked after it, so schedules,
-//! transports and folds know contiguous tensors only, and what one side gives in blocks the other may take in other blocks.
+//! Nothing is sent so. A strided buffer is packed into contiguous memory before an operation, and unpacked after it, so schedules,
+//! transports and folds know contiguous tensors only, and elements that one side gives in blocks the other may take in other blocks.
 
 use thiserror::Error;
 
@@ -57,7 +57,7 @@ pub enum LayoutError {
         layout: Layout,
         /// Its elements.
         found: usize,
-        /// Those of the operation.
+        /// The elements of the operation.
         needed: usize,
     },
 }
@@ -70,7 +70,7 @@ impl std::fmt::Display for Layout {
 }
 
 impl Layout {
-    /// So many elements one behind the other.
+    /// The layout of so many elements one behind the other.
     pub const fn contiguous(elements: usize) -> Self {
         match elements {
             0 => Self { count: 0, block: 1, stride: 1 },

@@ -47,9 +47,9 @@ pub struct Plan {
     pub depth: u32,
     /// All-reduces of the table below this size are fused with others; 0: none.
     pub fuse_below: u64,
-    /// What is fused has at most so many bytes in all.
+    /// Fused operations have at most so many bytes in all.
     pub fuse_bytes: u64,
-    /// What steps cost.
+    /// The costs of steps and messages.
     pub costs: Costs,
 }
 
@@ -72,7 +72,7 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// What each rank has set, by name, to be compared with other ranks': a named algorithm by its code, 0 for none.
+    /// This rank's settings by name, to be compared with other ranks': a named algorithm by its code, 0 for none.
     pub fn fields(&self) -> Vec<(String, u64)> {
         let Self { leaf_size, channel_num, eager_bytes, chunk_bytes, lanes, lane_bytes, depth, .. } = *self;
         let Self { fuse_below, fuse_bytes, .. } = *self;
@@ -151,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// What schedules need to know of the plan.
+    /// The settings that schedules depend on.
     pub fn params(&self) -> Params {
         Params {
             chunk_bytes: self.chunk_bytes as usize,
@@ -192,7 +192,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// What [`Plan::algorithm`] says.
+    /// The choice of [`Plan::algorithm`] for the shape's size class, computed once.
     pub fn algorithm(&mut self, plan: &Plan, grid: &Grid, shape: &Shape) -> Algorithm {
         let class = Shape { count: cost::size_class(shape.count), ..*shape };
         *self.found.entry(class).or_insert_with(|| plan.algorithm(grid, &class))

@@ -163,7 +163,7 @@ pub struct Recorder {
     group: Option<(u16, Arc<[Rank]>)>,
 }
 
-/// Reads what a [`Recorder`] wrote.
+/// Reads the events that a [`Recorder`] wrote.
 #[derive(Clone)]
 pub struct Records(Arc<Ring>);
 
@@ -185,7 +185,7 @@ impl Recorder {
         Self { ring: Arc::clone(&self.ring), group: Some((group, ranks)) }
     }
 
-    /// What reads it.
+    /// A reader of the ring.
     pub fn records(&self) -> Records {
         Records(Arc::clone(&self.ring))
     }
@@ -220,7 +220,7 @@ impl Records {
         let words = |slot: &Slot| slot.each_ref().map(|word| word.load(Ordering::Relaxed));
         let copied: Vec<_> = (oldest..before).filter_map(slot).map(words).collect();
         fence(Ordering::Acquire);
-        // Event `after` may be half written, over the one that is SLOTS older; what is younger than that was whole.
+        // Event `after` may be half written, over the one that is SLOTS older; events younger than that one were whole.
         let after = events.load(Ordering::Relaxed);
         let first = oldest.max((after + 1).saturating_sub(SLOTS as u64));
         let whole = copied.into_iter().skip((first - oldest) as usize).map(Record::from_words);

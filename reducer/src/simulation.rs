@@ -29,7 +29,7 @@ impl Buffer {
         Self { _owned: owned, region }
     }
 
-    /// The same memory as one of another kind.
+    /// The memory as a region of another kind.
     pub(crate) fn as_kind(&self, kind: MemoryKind) -> TensorRegion {
         let base = NonNull::new(self.region.as_ptr()).unwrap();
         // SAFETY: as in `new`; everything is in this process.
@@ -169,7 +169,7 @@ impl Net {
         if !self.faults.in_order {
             return self.carry(rng.random_range(0..self.packets.len()), rng, ranks);
         }
-        // As over connections: what is behind a message that was refused waits.
+        // As over connections: packets behind a message that was refused wait.
         let mut waits = vec![];
         for pick in 0..self.packets.len() {
             let link = (self.packets[pick].from, self.packets[pick].to);

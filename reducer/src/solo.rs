@@ -1,4 +1,4 @@
-//! The lanes of a rank that is alone on its node: what a tensor that the CPU cannot touch is staged in.
+//! The lanes of a rank that is alone on its node: a tensor that the CPU cannot touch is staged there.
 
 use crate::memory::TensorRegion;
 use crate::transport::{LaneFlag, NodeMemory};

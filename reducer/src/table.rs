@@ -1,4 +1,4 @@
-//! The tensor table: what will be reduced, in which order, known to every rank beforehand.
+//! The tensor table: the tensors that will be reduced, in their order, known to every rank beforehand.
 //!
 //! It replaces a coordinator. Tensors come in append-only *generations* (a framework that regroups its buckets starts
 //! a new one); a tensor's index within its generation is also its priority, 0 first. Ranks exchange the digest of a
@@ -20,12 +20,12 @@ pub const MAX_NAME: usize = 1024;
 /// The most tensors in one generation.
 pub const MAX_TENSORS: usize = 1 << 20;
 
-/// What a rank knows about a tensor, and what is done with it, before it is ever pushed.
+/// A tensor and its collective, as a rank registers them before it ever pushes the tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSpec {
     /// The name, for people and messages.
     pub name: String,
-    /// What is done with it.
+    /// The collective.
     pub collective: Collective,
     /// The elements' type.
     pub dtype: DType,
@@ -234,7 +234,7 @@ fn encode(specs: &[TensorSpec]) -> Vec<u8> {
     out
 }
 
-/// Reads what [`TensorTable::to_bytes`] of a peer wrote. Never panics.
+/// Parses the bytes of a peer's [`TensorTable::to_bytes`]. Never panics.
 pub fn from_bytes(bytes: &[u8]) -> Result<Option<TensorSpec>, TableError> {
     let mut rest = bytes;
     if rest.is_empty() {

@@ -30,7 +30,7 @@ impl SendToken {
     /// The class of the tokens of messages of their own (`p2p`): the high four of the low 32 bits, where a collective's token has its step.
     pub(crate) const P2P: u64 = 8 << 28;
 
-    /// The same of accesses to windows, and of answers to them.
+    /// The class of the tokens of accesses to windows, and of answers to them.
     pub(crate) const WINDOW: u64 = 9 << 28;
 
     /// Whether it is of a message that a rank sends of itself, outside any collective.
@@ -77,7 +77,7 @@ impl SendToken {
         self.0 as u32
     }
 
-    /// Who has posted it; 0 unless [`owned_by`](Self::owned_by) has said otherwise.
+    /// The number of the owner that has posted it; 0 unless [`owned_by`](Self::owned_by) has said otherwise.
     #[inline]
     pub fn owner(self) -> u32 {
         (self.0 >> Self::OWNER_SHIFT) as u32
@@ -112,7 +112,7 @@ pub enum SendError {
     /// No room now; the executor offers the fragment again at its next poll.
     #[error("the send queue is full; poll again")]
     Full,
-    /// The peer is gone. The executor goes on as if the queue were full: the transport reports the loss to its owner as well, who
+    /// The peer is gone. The executor goes on as if the queue were full: the transport reports the loss to its owner as well, which
     /// decides what becomes of the group.
     #[error("the peer has failed; look at what the transport reports of it")]
     PeerFailed,
@@ -213,8 +213,8 @@ pub trait NodeMemory {
     }
 
     /// The location of a local rank's tensor of `len` bytes for operation `seq`. Once known, the answer never changes, and it is
-    /// the same on all ranks. [`TensorView::Shared`] means also that the rank has handed the tensor over, and that what it
-    /// wrote there can be seen; [`TensorView::Exported`] does not.
+    /// the same on all ranks. [`TensorView::Shared`] means also that the rank has handed the tensor over, and that its
+    /// writes there can be seen; [`TensorView::Exported`] does not.
     fn tensor(&self, _local: u32, _seq: u64, _len: usize) -> TensorView {
         TensorView::Private
     }
@@ -222,7 +222,7 @@ pub trait NodeMemory {
     /// Announces whether this rank could open the tensors that the others have exported for operation `seq`.
     fn agree(&self, _seq: u64, _opened: bool) {}
 
-    /// The same of a local rank, once it has announced it.
+    /// Whether a local rank could open the others' tensors, once it has announced that.
     fn has_agreed(&self, _local: u32, _seq: u64) -> Option<bool> {
         Some(false)
     }
@@ -272,7 +272,7 @@ pub struct AcceleratorError(pub Arc<str>);
 /// A reduction for an accelerator: `destinations[..][i] = (sources[0][i] op sources[1][i] op ...) / divide_by`. All ranges have one length.
 /// They are memory of accelerators, or page-locked memory of the host.
 #[derive(Clone, Copy, Debug)]
-pub struct Fold<'a> {
+pub struct DeviceFold<'a> {
     /// The elements.
     pub dtype: DType,
     /// How they are combined, in the order of the sources.
@@ -304,9 +304,9 @@ pub trait Accelerator {
     ///
     /// # Errors
     /// Nothing is written then.
-    fn fold(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError>;
+    fn fold(&mut self, fold: &DeviceFold<'_>) -> Result<DeviceFence, AcceleratorError>;
 
-    /// Whether a copy or a fold is done, and what it wrote can be seen by CPU and device. The answer stays true.
+    /// Whether a copy or a fold is done, and its result can be seen by CPU and device. The answer stays true.
     ///
     /// # Errors
     /// It has failed; the device may be lost.

@@ -23,9 +23,9 @@ use shouter_reducer::transport::{SendError, SendToken, Transport};
 const RANKS: u32 = 1024;
 /// Half a round trip.
 const ONE_WAY: Duration = Duration::from_micros(25);
-/// What a rank may hold, in bytes: schedule, operations, tables by peer, and the room for slots.
+/// The most bytes that a rank may hold: schedule, operations, tables by peer, and the room for slots.
 const LIMIT: i64 = 2 << 20;
-/// What a send queue takes between two polls.
+/// Messages that a send queue takes between two polls.
 const QUEUE: usize = 4096;
 
 /// The system's allocator, with the sum of what it has given to each thread.
@@ -63,7 +63,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What is on its way.
+/// A message, or a release, on its way.
 enum Event {
     Arrives { from: Rank, to: Rank, header: Header, payload: Span, token: SendToken },
     Released { to: Rank, token: SendToken },
@@ -87,7 +87,7 @@ impl Transport for Port<'_> {
     }
 }
 
-/// What a rank has cost.
+/// The costs of a rank: the messages and bytes that it has sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cost {
     messages: u64,
@@ -254,7 +254,7 @@ fn an_all_reduce_of_a_thousand_ranks_stays_within_its_bounds() {
     assert_bounded(Collective::AllReduce, 16 << 10, (128, 160 << 10), Duration::from_millis(4));
 }
 
-/// What the creation of a group of all exchanges: a few words of each member.
+/// The exchange that creates a group of all ranks: a few words of each member.
 #[test]
 fn an_all_gather_of_a_thousand_ranks_stays_within_its_bounds() {
     assert_bounded(Collective::AllGather, 4, (32, 32 << 10), Duration::from_millis(2));

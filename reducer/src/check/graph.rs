@@ -1,4 +1,4 @@
-//! Who comes before whom.
+//! The order of the steps of all ranks, as a graph.
 
 use super::{CONSUMED, Flaw, StepLocation, at, boxed, previous_use, steps, successors};
 use crate::grid::Rank;
@@ -12,9 +12,9 @@ pub(super) struct Graph {
     /// The first point of each rank's first step.
     base: Vec<usize>,
     points: usize,
-    /// What is certain: enough to order accesses.
+    /// Orders that are certain: enough to order accesses.
     order: Vec<(usize, usize)>,
-    /// What may be waited for besides: readiness of the receiver, and acknowledgement after use.
+    /// Waits that may occur besides: for the receiver's readiness, and for an acknowledgement after use.
     waits: Vec<(usize, usize)>,
     /// Send and receive as (rank, step).
     pub(super) messages: Vec<((usize, usize), (usize, usize))>,
@@ -283,7 +283,7 @@ impl Graph {
     pub(super) fn check_barrier(&self, schedules: &[Schedule], reach: &Reach) -> Result<(), Flaw> {
         let steps = |rank: usize| 0..schedules[rank].steps().len();
         for other in 0..schedules.len() {
-            // What comes after a step of the other rank.
+            // Points after a step of the other rank, one bit each.
             let mut after = vec![0u64; reach.words];
             for start in steps(other).map(|i| self.start(other, i)) {
                 let row = &reach.bits[start * reach.words..(start + 1) * reach.words];

@@ -36,11 +36,11 @@ pub struct StepLocation {
     pub rank: Rank,
     /// Index of the step in the rank's schedule.
     pub step: u32,
-    /// What it does.
+    /// The step's action.
     pub action: Action,
 }
 
-/// What is wrong with a collective. A schedule with a flaw must not run; it is a mistake in the algorithm.
+/// A flaw in the schedules of a collective. A schedule with a flaw must not run; it is a mistake in the algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Flaw {
     /// There is not one schedule per rank, or they are for different problems.
@@ -54,7 +54,7 @@ pub enum Flaw {
     Message {
         /// Where.
         at: Box<StepLocation>,
-        /// What is wrong.
+        /// A description of the flaw.
         what: &'static str,
     },
     /// A wait for a flag that is never set, or a flag that is set twice.
@@ -62,7 +62,7 @@ pub enum Flaw {
     LaneFlag {
         /// Where.
         at: Box<StepLocation>,
-        /// What is wrong.
+        /// A description of the flaw.
         what: &'static str,
     },
     /// A rank never says that it has consumed a lane, so that the next user of the lane waits for ever.
@@ -92,7 +92,7 @@ pub enum Flaw {
     Late {
         /// The access.
         at: Box<StepLocation>,
-        /// Whose tensor it is.
+        /// The rank whose tensor it is.
         owner: Rank,
     },
     /// A message that may be written to a range whose bytes are still needed.
@@ -108,7 +108,7 @@ pub enum Flaw {
     Value {
         /// Where.
         at: Box<StepLocation>,
-        /// What is wrong.
+        /// A description of the flaw.
         what: &'static str,
     },
     /// A wrong result.
@@ -120,10 +120,10 @@ pub enum Flaw {
         byte: usize,
         /// The expression it ends with.
         found: String,
-        /// What was expected.
+        /// A description of the expected value.
         expected: &'static str,
     },
-    /// A rank leaves a barrier without having heard of another.
+    /// A rank leaves a barrier before another has entered it.
     #[error("{rank} may leave the barrier before {other} has come")]
     Barrier {
         /// The rank that leaves.
@@ -136,7 +136,7 @@ pub enum Flaw {
     Bounds {
         /// Where.
         at: Box<StepLocation>,
-        /// What is wrong.
+        /// A description of the flaw.
         what: &'static str,
     },
     /// More slots than allowed.
@@ -151,7 +151,7 @@ pub enum Flaw {
     },
 }
 
-/// What a proof has seen.
+/// The size of the schedules that were proved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proof {
     /// Steps of all ranks.

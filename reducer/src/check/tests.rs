@@ -131,7 +131,7 @@ fn a_tensor_that_nics_reach_is_reduced_on_its_device() {
                 );
                 assert_eq!(schedules[0].lane_chunks(), 0, "nothing is staged");
                 assert!(schedules[0].slot_bytes() > 0);
-                // What a CPU would do is refused.
+                // A receive that reduces, which the CPU would do, is refused.
                 let step = schedules[0].steps.iter_mut().find_map(|step| match step.action {
                     Action::Receive { from, round, into, len } if into.buffer == Buffer::Slot => {
                         step.action = Action::ReceiveReduce { from, round, into, len };
@@ -347,7 +347,7 @@ fn a_missing_edge_is_found() {
 fn a_dropped_acknowledgement_edge_is_a_race() {
     let grid = Grid::new(2, 1, 2).unwrap();
     let mut schedules = collective(Collective::AllReduce, Algorithm::Hierarchical, grid, 128, ReduceOp::Sum);
-    // The send that leads anywhere: its bytes are overwritten by what comes back.
+    // The send that leads anywhere: its bytes are overwritten by the message that comes back.
     let send = |(i, step): (usize, &crate::schedule::Step)| {
         matches!(step.action, Action::Send { .. }) && !successors(&schedules[0], i).is_empty()
     };

@@ -85,8 +85,8 @@ impl Exprs {
 }
 
 impl Exprs {
-    /// Whether it has the bits of one fold of these ranks in this order: it is that, or only its first operand is again such a fold, unless
-    /// that would be `rounded_once`.
+    /// Whether the expression has the bits of one fold of these ranks in this order: it is such a fold, or only its first operand is again
+    /// one, unless that would be `rounded_once`.
     fn is_fold_of(&self, number: usize, ranks: &[usize], rounded_once: bool) -> bool {
         match &self.exprs[number] {
             Expr::Leaf(rank) => ranks == [*rank],
@@ -179,7 +179,7 @@ fn combine(
     Some(out)
 }
 
-/// What every rank has at first, by the bytes of its own input.
+/// The memory at first: every rank's input holds its own values, byte by byte.
 fn inputs(schedules: &[Schedule], exprs: &mut Exprs) -> MemoryState {
     let mut state = MemoryState::default();
     for (rank, schedule) in schedules.iter().enumerate() {
@@ -265,9 +265,9 @@ pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> R
     results(schedules, exprs, &state)
 }
 
-/// What an element must be.
+/// The value that an element must have.
 enum Expected {
-    /// That of a rank.
+    /// The value of a rank.
     Of(usize),
     /// The reduction over all ranks, in whatever order.
     All,
@@ -275,7 +275,7 @@ enum Expected {
     First(usize),
 }
 
-/// What a byte of a rank's output must be, and from which byte of the inputs.
+/// The value that a byte of a rank's output must have, and the byte of the inputs that it comes from.
 fn expected(problem: &Problem, byte: usize) -> (Expected, usize) {
     let (rank, root) = (problem.rank.0 as usize, problem.root.0 as usize);
     let own = problem.input_block(problem.rank) as usize;

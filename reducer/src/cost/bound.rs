@@ -1,4 +1,4 @@
-//! Lower bounds: what no algorithm can do without.
+//! Lower bounds of the time of a collective, whatever the algorithm.
 //!
 //! Bytes: Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and experience" (2007), table 1,
 //! with hosts for its nodes. Latency: one message where there are several hosts, one flag where there are several ranks.

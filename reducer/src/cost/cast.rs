@@ -1,9 +1,9 @@
-//! Whose schedules are evaluated, and which message comes from where.
+//! The ranks whose schedules are evaluated, and the sender of each message.
 //!
-//! All ranks', while that is quick, and of trees, where each rank has few steps. Else some hosts stand for the others: the root's, and the
-//! busiest of a few. What such a host receives from one that is not evaluated arrives when it sends the like itself: messages with the same number and length are paired in
-//! the order of the steps. That is exact where all hosts do the same at the same time, which is so in collectives without
-//! a root, but for the last few elements.
+//! All ranks' schedules are evaluated while that is quick, and for trees, where each rank has few steps. Else some hosts stand for the
+//! others: the root's, and the busiest of a few. A message to such a host from one that is not evaluated arrives when the host sends the
+//! like itself: messages with the same number and length are paired in the order of the steps. That is exact where all hosts do the same
+//! at the same time, which is so in collectives without a root, but for the last few elements.
 
 use crate::grid::Rank;
 use crate::schedule::{self, Action, Algorithm, Params, Problem, Schedule, ScheduleError, StepId};
@@ -107,7 +107,7 @@ impl Cast {
     }
 }
 
-/// Who sends what the ranks receive. `like` is the leader that stands for all that are not here.
+/// The sender of each message that the ranks receive. `like` is the leader that stands for all that are not here.
 fn links(schedules: &[Schedule], like: Option<Rank>) -> Vec<Link> {
     let members: BTreeMap<u32, usize> =
         schedules.iter().enumerate().map(|(member, schedule)| (schedule.problem().rank.0, member)).collect();
@@ -164,7 +164,7 @@ fn in_order(
 type Kind = (u32, usize);
 type Steps = Vec<(u32, Kind)>;
 
-/// Pairs what is of one kind; returns the sends and the receives that are left.
+/// Pairs the sends and receives of one kind; returns those that are left.
 fn pair(
     sends: &Steps,
     receives: &Steps,

@@ -10,8 +10,8 @@
 //!
 //! All arithmetic is on integers. The same figures give the same prediction, and so the same choice, on every rank.
 //!
-//! What it leaves out: ranks that share a core, caches (one rate for all sizes), links that several hosts share, tensors on accelerators
-//! or in memory that a host's ranks share.
+//! The model leaves out ranks that share a core, caches (one rate for all sizes), links that several hosts share, and tensors on
+//! accelerators or in memory that a host's ranks share.
 
 mod bound;
 mod cast;
@@ -25,7 +25,7 @@ use core::fmt;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
-/// What steps cost within a host. Rates are in MB/s, that is bytes a microsecond.
+/// Costs of steps within a host. Rates are in MB/s, that is bytes a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCosts {
     /// An operation's start and end, in nanoseconds.
@@ -40,12 +40,12 @@ pub struct HostCosts {
     pub fold_mb_s: u32,
 }
 
-/// What messages between two hosts cost.
+/// Costs of messages between two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetworkCosts {
     /// From the end of a send to the arrival of its last byte, in nanoseconds.
     pub latency_ns: u32,
-    /// What a message costs its sender, and again its receiver, whatever its length, in nanoseconds.
+    /// The cost of a message to its sender, and again to its receiver, whatever its length, in nanoseconds.
     pub message_ns: u32,
     /// The rate at which one side's core deals with a message's bytes: copies, checksums. Sends and receives share it.
     pub core_mb_s: u32,
@@ -69,9 +69,9 @@ impl Default for Costs {
 }
 
 impl Costs {
-    /// What times in nanoseconds may be.
+    /// The range of times, in nanoseconds.
     pub const NANOSECONDS: RangeInclusive<u32> = 0..=1_000_000_000;
-    /// What rates in MB/s may be.
+    /// The range of rates, in MB/s.
     pub const RATES: RangeInclusive<u32> = 10..=10_000_000;
 
     /// Figures to begin with, for the transport of this name between hosts. Those of `rud`, `tcp` and `kernel` were fitted to measurements on
@@ -177,13 +177,13 @@ impl fmt::Display for Picoseconds {
     }
 }
 
-/// What is evaluated in full; the time of further chunks is the difference of these two.
+/// Numbers of chunks that are evaluated in full; the time of further chunks follows from the difference of these two.
 const CHUNKS: [u64; 2] = [4, 8];
 
 /// The model of one group.
 #[derive(Clone, Copy, Debug)]
 pub struct Model {
-    /// What steps cost.
+    /// The costs of steps and messages.
     pub costs: Costs,
     /// How tensors are cut.
     pub params: Params,
@@ -265,7 +265,7 @@ impl Model {
         by_work.sort_unstable_by_key(|&(work, place, _)| (work, place));
         let mut best: Option<(Picoseconds, usize, Algorithm)> = None;
         for (work, place, algorithm) in by_work {
-            // Whatever keeps a core for longer than the best takes needs no prediction.
+            // An algorithm that keeps a core busy for longer than the best takes needs no prediction.
             if best.is_some_and(|(time, ..)| work > time) {
                 break;
             }

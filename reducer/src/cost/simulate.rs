@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap};
 
 /// When the last rank has the operation behind it. With `credit`, messages wait until their receivers are ready for them.
 pub(super) fn run(cast: &Cast, costs: &Costs, credit: bool) -> Picoseconds {
-    let mut run = Run::new(cast, costs, credit);
+    let mut run = Simulation::new(cast, costs, credit);
     run.drain();
     // Where hosts stand for others, a message may have no like: its receive goes on when nothing else does.
     for id in 0..run.states.len() {
@@ -29,10 +29,10 @@ pub(super) fn run(cast: &Cast, costs: &Costs, credit: bool) -> Picoseconds {
 
 /// One step's state.
 #[derive(Clone, Copy, Debug, Default)]
-struct StepState {
+struct SimulatedStep {
     /// Edges within the rank that it waits for.
     edges: u32,
-    /// What it waits for of other ranks: a message, a grant, flags.
+    /// Events of other ranks that it waits for: a message, a grant, flags.
     others: u32,
     /// When the last of what it has waited for was there.
     ready: u64,
@@ -42,14 +42,14 @@ struct StepState {
     is_due: bool,
 }
 
-struct Run<'a> {
+struct Simulation<'a> {
     cast: &'a Cast,
     costs: &'a Costs,
     credit: bool,
     /// The first step of each member, among all.
     base: Vec<usize>,
-    states: Vec<StepState>,
-    /// Where the message of each send goes, and who grants it; by step among all, in the order of the links.
+    states: Vec<SimulatedStep>,
+    /// The receives of each send's message, and the one that grants it; by step among all, in the order of the links.
     receivers: Vec<Vec<usize>>,
     granted_by: Vec<Option<usize>>,
     grants: Vec<Vec<usize>>,
@@ -62,7 +62,7 @@ struct Run<'a> {
     end: u64,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Simulation<'a> {
     fn new(cast: &'a Cast, costs: &'a Costs, credit: bool) -> Self {
         let mut base = Vec::with_capacity(cast.schedules.len());
         let mut total = 0;
@@ -76,7 +76,7 @@ impl<'a> Run<'a> {
             costs,
             credit,
             base,
-            states: vec![StepState::default(); total],
+            states: vec![SimulatedStep::default(); total],
             receivers: vec![Vec::new(); total],
             granted_by: vec![None; total],
             grants: vec![Vec::new(); total],
@@ -91,7 +91,7 @@ impl<'a> Run<'a> {
         run.raise_flags();
         for (member, schedule) in cast.schedules.iter().enumerate() {
             for step in 0..schedule.steps().len() {
-                // What waits for nothing but this rank's own sends is asked for at once, and comes after them.
+                // A receive that waits for nothing but this rank's own sends is granted at once; its message comes after them.
                 let early = schedule.behind_sends[step] && is_receive(&schedule.steps()[step].action);
                 let edges = if early { 0 } else { schedule.indegree(StepId(step as u32)) };
                 run.states[run.base[member] + step].edges = edges;
@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Who waits for whose flags.
+    /// Notes the steps that wait for each flag of another rank.
     fn raise_flags(&mut self) {
         let mut signals: HashMap<(u32, u32, LaneFlag), usize> = HashMap::new();
         let each = |cast: &'a Cast| {
@@ -200,7 +200,7 @@ impl<'a> Run<'a> {
         let start = at.max(self.core[member]);
         let worked = start + work(self.costs, action, self.cast.counts);
         let network = self.costs.network;
-        // When the core is free again, and when what the step's edges stand for is true.
+        // The times at which the core is free again, and at which the condition of the step's edges holds.
         let (end, done) = match *action {
             Action::Send { from, len, .. } => {
                 let first = (start + ns(network.message_ns)).max(self.sending[member]);

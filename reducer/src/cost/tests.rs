@@ -143,7 +143,7 @@ fn slower_parts_make_nothing_faster() {
                     let mut slower = base;
                     let worse = if name.ends_with("_ns") { value * 4 } else { value / 4 };
                     *slower.field_mut(name).unwrap() = worse;
-                    // What comes in another order may overlap a little better.
+                    // Steps in another order may overlap a little better.
                     let after = of(slower);
                     assert!(
                         after.0 >= before.0 / 100 * 97,

@@ -10,16 +10,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::kernel::{self as kernels, CudaKernels};
-use super::{Context, Copier, CudaError, Direction, MemoryHandle, PeerMemory, Pointer, PointerKind};
+use super::{Context, Copier, CopyDirection, CudaError, MemoryHandle, PeerMemory, Pointer, PointerKind};
 use crate::dtype::{DType, ReduceOp};
 use crate::memory::{MemoryKind, Span, TensorRegion};
-use crate::transport::{Accelerator, AcceleratorError, DeviceFence, ExportedTensor, Fold, StreamEvent};
+use crate::transport::{Accelerator, AcceleratorError, DeviceFence, DeviceFold, ExportedTensor, StreamEvent};
 
 /// Up to so many bytes a kernel copies to and from page-locked memory, which it accesses directly, in place of a copy engine. Meant to
 /// begin sooner; not measured on a GPU yet.
 const DIRECT: usize = 16 << 10;
 
-// What schedules ask for at most.
+// A fold of a schedule has at most so many sources and destinations.
 const _: () = assert!(kernels::MAX_SOURCES >= 64 && kernels::MAX_DESTINATIONS >= 64);
 
 /// Allocations whose handles are kept.
@@ -150,7 +150,7 @@ impl CudaAccelerator {
 
     /// # Safety
     /// The ranges are kept from others, by a schedule, until the fence is done.
-    unsafe fn enqueue(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
+    unsafe fn enqueue(&mut self, fold: &DeviceFold<'_>) -> Result<DeviceFence, AcceleratorError> {
         let mut addresses = core::mem::take(&mut self.addresses);
         addresses.clear();
         for span in fold.destinations.iter().chain(fold.sources) {
@@ -160,7 +160,8 @@ impl CudaAccelerator {
             return Err(AcceleratorError("there are no kernels".into()));
         };
         let on_device = |span: &Span| span.region().kind() == MemoryKind::Device;
-        let direction = if fold.sources.iter().any(on_device) { Direction::In } else { Direction::Out };
+        let direction =
+            if fold.sources.iter().any(on_device) { CopyDirection::In } else { CopyDirection::Out };
         let (destinations, sources) = addresses.split_at(fold.destinations.len());
         let bytes = fold.sources.first().map_or(0, Span::len);
         let job = kernels::Fold {
@@ -184,7 +185,8 @@ impl Accelerator for CudaAccelerator {
     fn copy(&mut self, into: Span, from: Span) -> Result<DeviceFence, AcceleratorError> {
         if self.folds() && from.len() <= DIRECT && into.len() == from.len() && !from.is_empty() {
             let (destinations, sources) = (&[into], &[from]);
-            let copy = Fold { dtype: DType::U8, op: ReduceOp::Sum, destinations, sources, divide_by: None };
+            let copy =
+                DeviceFold { dtype: DType::U8, op: ReduceOp::Sum, destinations, sources, divide_by: None };
             // SAFETY: as in `Copier::copy_span`.
             return unsafe { self.enqueue(&copy) };
         }
@@ -205,7 +207,7 @@ impl Accelerator for CudaAccelerator {
         Some(unsafe { TensorRegion::from_raw_parts(MemoryKind::Device, base, len, 0) })
     }
 
-    fn fold(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
+    fn fold(&mut self, fold: &DeviceFold<'_>) -> Result<DeviceFence, AcceleratorError> {
         let mut lengths = fold.destinations.iter().chain(fold.sources).map(Span::len);
         let first = lengths.next().unwrap_or(0);
         if fold.sources.is_empty() || fold.destinations.is_empty() || lengths.any(|len| len != first) {

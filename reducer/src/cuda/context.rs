@@ -156,7 +156,7 @@ pub struct Entered<'a> {
     context: &'a Context,
     /// The thread's capture mode before.
     mode: c_int,
-    /// What it restores belongs to the thread.
+    /// The mode that it restores belongs to the thread.
     thread: PhantomData<*const ()>,
 }
 

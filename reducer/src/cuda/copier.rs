@@ -14,7 +14,7 @@ const RING: usize = 256;
 
 /// The direction of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub enum CopyDirection {
     /// From the device, to the host or within the device.
     In,
     /// From the host to the device.
@@ -25,7 +25,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct CopyFence {
-    direction: Direction,
+    direction: CopyDirection,
     number: u64,
 }
 
@@ -111,22 +111,22 @@ impl Copier {
     }
 
     /// Our stream of one direction, for kernels and waits that belong between copies.
-    pub fn stream(&self, direction: Direction) -> &Stream {
+    pub fn stream(&self, direction: CopyDirection) -> &Stream {
         &self.queue(direction).stream
     }
 
-    fn queue(&self, direction: Direction) -> &CopyStream {
+    fn queue(&self, direction: CopyDirection) -> &CopyStream {
         match direction {
-            Direction::In => &self.inward,
-            Direction::Out => &self.outward,
+            CopyDirection::In => &self.inward,
+            CopyDirection::Out => &self.outward,
         }
     }
 
     /// The context and one direction's stream, for calls that change it.
-    fn parts(&mut self, direction: Direction) -> (&Context, &mut CopyStream) {
+    fn parts(&mut self, direction: CopyDirection) -> (&Context, &mut CopyStream) {
         match direction {
-            Direction::In => (&self.context, &mut self.inward),
-            Direction::Out => (&self.context, &mut self.outward),
+            CopyDirection::In => (&self.context, &mut self.inward),
+            CopyDirection::Out => (&self.context, &mut self.outward),
         }
     }
 
@@ -155,8 +155,8 @@ impl Copier {
             }
         }
         let direction = match src.region().kind() {
-            MemoryKind::Device => Direction::In,
-            _ => Direction::Out,
+            MemoryKind::Device => CopyDirection::In,
+            _ => CopyDirection::Out,
         };
         // SAFETY: the ranges were checked when the spans were made, and their memory is valid, and kept from others by the
         // schedule, for as long as an operation names it: the promise of `TensorRegion::from_raw_parts`.
@@ -168,7 +168,7 @@ impl Copier {
     /// source or accesses the destination. Host memory is page-locked.
     unsafe fn enqueue(
         &mut self,
-        direction: Direction,
+        direction: CopyDirection,
         dst: u64,
         src: u64,
         bytes: usize,
@@ -181,14 +181,14 @@ impl Copier {
     }
 
     /// A fence for what has been enqueued in our stream of one direction so far: kernels, waits, copies.
-    pub fn fence(&mut self, direction: Direction) -> Result<CopyFence, CudaError> {
+    pub fn fence(&mut self, direction: CopyDirection) -> Result<CopyFence, CudaError> {
         let (context, queue) = self.parts(direction);
         Self::mark(&context.enter()?, direction, queue)
     }
 
     fn mark(
         entered: &Entered<'_>,
-        direction: Direction,
+        direction: CopyDirection,
         queue: &mut CopyStream,
     ) -> Result<CopyFence, CudaError> {
         let number = queue.issued + 1;
@@ -225,12 +225,12 @@ impl Copier {
 impl CopyFence {
     /// As one number.
     pub(super) fn to_word(self) -> u64 {
-        self.number << 1 | u64::from(self.direction == Direction::Out)
+        self.number << 1 | u64::from(self.direction == CopyDirection::Out)
     }
 
-    /// What [`to_word`](Self::to_word) gave.
+    /// The fence of a number from [`to_word`](Self::to_word).
     pub(super) fn from_word(word: u64) -> Self {
-        let direction = if word & 1 == 1 { Direction::Out } else { Direction::In };
+        let direction = if word & 1 == 1 { CopyDirection::Out } else { CopyDirection::In };
         Self { direction, number: word >> 1 }
     }
 }

@@ -39,7 +39,7 @@ struct Run {
     count: usize,
 }
 
-/// What NICs write to a device: when work that is given to the device later sees it.
+/// When work that is given to a device sees a NIC's earlier writes to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NicWrites {
     /// When the NIC has said that it is done.
@@ -142,7 +142,7 @@ impl CudaCrcs {
         let results = self.results.address();
         for run in self.runs.drain(..) {
             let into = results + 4 * run.first as u64;
-            // SAFETY: the range lies in its region, and who asks keeps it until the answer is there; results and answers are ours,
+            // SAFETY: the range lies in its region, which the caller keeps until the answer is there; results and answers are ours,
             // and kept while the stream works (see `Drop`).
             unsafe { self.kernels.crc32c(&self.stream, run.address, run.bytes, run.fragment, into) }?;
         }

@@ -1,4 +1,4 @@
-//! What devices there are, and what they can do.
+//! The devices that this process sees, and their properties.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_char, c_int};
@@ -7,7 +7,7 @@ use cudarc::driver::sys::{CUdevice, CUdevice_attribute as Attribute, CUuuid};
 
 use super::{Cuda, CudaError};
 
-/// Who may have contexts on a device.
+/// The processes that may have contexts on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComputeMode {
     /// Any number of processes.
@@ -33,7 +33,7 @@ pub struct DeviceInfo {
     pub memory: u64,
     /// Where it sits, as `0000:3b:00.0`; empty where the driver does not say.
     pub pci: String,
-    /// Who may have contexts on it.
+    /// The processes that may have contexts on it.
     pub compute_mode: ComputeMode,
     /// Whether it is a slice of a GPU (MIG), judged by its name.
     pub mig: bool,
@@ -92,7 +92,7 @@ impl Cuda {
         }
     }
 
-    /// Who may have contexts on a device.
+    /// The processes that may have contexts on a device.
     pub(super) fn compute_mode(&self, device: CUdevice) -> ComputeMode {
         match self.attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) {
             2 => ComputeMode::Prohibited,
@@ -137,8 +137,8 @@ impl Cuda {
             ipc: has(Attribute::CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED)
                 || (has(Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)
                     && !has(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)),
-            // Of the operations in force since CUDA 12 only the additions have attributes of their own; the first is
-            // what the deprecated ones are asked for with.
+            // Of the operations in force since CUDA 12 only the additions have attributes of their own; the first attribute
+            // is that of the deprecated operations.
             wait_value: has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1)
                 || has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
                 || has(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR),

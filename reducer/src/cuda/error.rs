@@ -1,4 +1,4 @@
-//! What the driver refuses, and what to do about it.
+//! The driver's errors, and what to do about them.
 
 use core::ffi::c_int;
 

@@ -96,7 +96,7 @@ impl MemoryHandle {
 pub struct PeerMemory {
     context: Context,
     open: HashMap<[u8; HANDLE], Opened>,
-    /// What could not be opened, and why: it is not tried again.
+    /// Allocations that could not be opened, with their numbers and the reasons: they are not tried again.
     refused: HashMap<[u8; HANDLE], (u64, CudaError)>,
     /// Questions so far.
     asked: u64,
@@ -113,9 +113,9 @@ struct Opened {
     asked: u64,
 }
 
-/// What was not asked for in so many questions is in no operation that runs, and is closed.
+/// An allocation that was not asked for in so many questions is in no operation that runs, and is closed.
 const STALE: u64 = 1 << 16;
-/// How often that is looked at, in questions.
+/// The time between two searches for such allocations, in questions.
 const SWEEP: u64 = 1 << 12;
 /// So many refusals are remembered.
 const MOST_REFUSED: usize = 1 << 12;
@@ -158,7 +158,7 @@ impl PeerMemory {
             self.refused.insert(handle.allocation, (handle.number, why.clone()));
             return Err(why);
         }
-        // What the driver says of the length counts, where it says anything.
+        // The driver's length counts, where it gives one.
         let size = match entered.cuda().classify(base)?.size {
             0 => handle.size,
             size => size,
@@ -168,7 +168,7 @@ impl PeerMemory {
         within(base, size, handle)
     }
 
-    /// Closes what was not asked for for long.
+    /// Closes allocations that were not asked for for long.
     fn sweep(&mut self) -> Result<(), CudaError> {
         let entered = self.context.enter()?;
         let asked = self.asked;

@@ -4,8 +4,8 @@
 //! | file | what |
 //! |---|---|
 //! | `sys` | the driver's functions |
-//! | `device` | what devices there are, and what they can do |
-//! | `pointer` | what an address is: host, pinned, device, managed |
+//! | `device` | the devices, and their properties |
+//! | `pointer` | the kind of an address: host, pinned, device, managed |
 //! | `context` | the trainer's contexts, entered and left |
 //! | `stream` | streams, events, copies |
 //! | `buffer`, `pinned` | our own device memory; page-locked host memory |
@@ -13,16 +13,16 @@
 //! | `accelerator` | copies, folds and other ranks' tensors, for the executor |
 //! | `ipc` | memory of other processes of the host |
 //! | `dmabuf` | device memory for NICs |
-//! | [`kernel`] | reductions, and what else tensors need |
-//! | `crcs` | CRCs of what NICs send from there and write there |
+//! | [`kernel`] | reductions, and other kernels for tensors |
+//! | `crcs` | CRCs of fragments that NICs send from there and write there |
 //!
 //! Rules of this module:
 //!
 //! - The trainer's contexts are used, never replaced. A [`Context`] is entered for a few calls and left as it was.
 //! - While a context is entered, the thread's capture mode is relaxed, so no call of ours invalidates a capture that the
 //!   trainer has under way on another thread. Streams that are being captured themselves are refused.
-//! - Nothing synchronises a device. Order comes from events; a host asks whether one is done. What the driver itself
-//!   synchronises (freeing memory, unregistering it) happens when buffers are dropped, not in between.
+//! - Nothing synchronises a device. Order comes from events; a host asks whether one is done. Calls that make the driver
+//!   synchronise (freeing memory, unregistering it) happen when buffers are dropped, not in between.
 //! - The per-thread default stream belongs to the thread that names it: every call about it is made there.
 
 mod accelerator;
@@ -50,7 +50,7 @@ use thiserror::Error;
 pub use self::accelerator::CudaAccelerator;
 pub use self::buffer::DeviceBuffer;
 pub use self::context::{Context, Entered};
-pub use self::copier::{Copier, CopyFence, Direction};
+pub use self::copier::{Copier, CopyDirection, CopyFence};
 pub use self::crcs::{CudaCrcs, NicWrites};
 pub use self::device::{ComputeMode, DeviceInfo};
 pub use self::dmabuf::Dmabuf;

@@ -1,4 +1,4 @@
-//! Page-locked host memory: what devices copy from and to without the host's help, and can access directly.
+//! Page-locked host memory: devices copy from and to it without the host's help, and can access it directly.
 #![allow(unsafe_code)]
 
 use core::ffi::c_uint;

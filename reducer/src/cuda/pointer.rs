@@ -1,4 +1,4 @@
-//! What an address is: the driver knows every address of its own, and of host memory that was registered with it.
+//! The driver's attributes of an address: it knows every address of its own, and of host memory that was registered with it.
 #![allow(unsafe_code)]
 
 use core::ffi::{c_int, c_uint, c_void};
@@ -7,7 +7,7 @@ use cudarc::driver::sys::{CUcontext, CUpointer_attribute as Attribute};
 
 use super::{Cuda, CudaError};
 
-/// What kind of memory an address is in.
+/// The kind of memory that an address is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PointerKind {
     /// Unknown to the driver: ordinary host memory, freed memory, or an address of another process.
@@ -20,12 +20,12 @@ pub enum PointerKind {
     Managed,
 }
 
-/// What the driver knows of an address.
+/// The driver's attributes of an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Pointer {
     /// The address asked about.
     pub address: u64,
-    /// What kind of memory it is in.
+    /// The kind of memory that it is in.
     pub kind: PointerKind,
     /// The ordinal of the device that it belongs to, or that it was registered with.
     pub device: Option<i32>,
@@ -52,7 +52,7 @@ unsafe impl Send for Pointer {}
 unsafe impl Sync for Pointer {}
 
 impl Cuda {
-    /// What the driver knows of `address`. An address that it does not know is no error, but [`PointerKind::Unknown`].
+    /// The driver's attributes of `address`. An address that it does not know is no error, but [`PointerKind::Unknown`].
     pub fn classify(&self, address: u64) -> Result<Pointer, CudaError> {
         const COUNT: usize = 10;
         let mut attributes: [c_int; COUNT] = [
@@ -106,7 +106,7 @@ impl Cuda {
         })
     }
 
-    /// What the driver knows of `bytes` bytes at `address`, which must be memory that a device can access, within one
+    /// The driver's attributes of `bytes` bytes at `address`, which must be memory that a device can access, within one
     /// allocation. Virtual mappings count as one allocation with those that follow without a gap: that is how
     /// expandable segments grow.
     pub fn classify_range(&self, address: u64, bytes: u64) -> Result<Pointer, CudaError> {

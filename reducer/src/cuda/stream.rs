@@ -70,7 +70,7 @@ impl Stream {
         self.raw as u64
     }
 
-    /// The same, as the driver's functions take it.
+    /// The stream, as the driver's functions take it.
     pub(crate) fn raw(&self) -> CUstream {
         self.raw
     }

@@ -25,7 +25,7 @@ pub(super) mod code {
     pub(in super::super) const NOT_SUPPORTED: c_int = 801;
 }
 
-/// What a call of the driver returned.
+/// The result of a call of the driver.
 #[must_use]
 pub(crate) struct CallOutcome<'a> {
     api: &'a Api,

@@ -17,7 +17,7 @@ pub(super) struct Agreement {
     suspect: Rank,
 }
 
-/// What is known of an operation.
+/// The agreement of a node's ranks on an operation, as far as it is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NodeAgreement {
     /// All ranks of the node run the same, and have before.

@@ -3,11 +3,11 @@
 mod abort;
 mod error;
 
-pub use self::abort::{AbortCause, AbortReason};
+pub use self::abort::{AbortCause, AbortReason, Divergence};
 pub use self::error::{ExecutorError, OpError, OpSubject, StartError};
 
 use crate::grid::{Grid, Rank};
-use crate::header::{Identity, Shape};
+use crate::header::{Identity, MatchKey, Shape};
 use crate::kernel::Kernels;
 use crate::memory::TensorRegion;
 use crate::schedule::{Buffer, Schedule};
@@ -163,6 +163,15 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Why the receiver of a membership refuses a message at its key alone.
+    #[inline(always)]
+    pub(crate) fn of_key(key: &MatchKey, group: u32, epoch: u32) -> Option<Self> {
+        if key.group != group {
+            return Some(Self::OtherGroup);
+        }
+        (key.epoch != epoch).then_some(Self::OtherEpoch)
+    }
+
     /// Whether the sender should try again.
     pub fn is_retryable(self) -> bool {
         self == Self::NotReady

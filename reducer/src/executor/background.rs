@@ -3,11 +3,11 @@
 use super::Executor;
 use super::api::{AbortReason, OpError};
 use super::op::Op;
-use super::run::{Context, StepOutcome};
+use super::run::{StepContext, StepOutcome};
 use crate::memory::RegionOffset;
 use crate::schedule::BufferOffset;
 use crate::transport::{
-    Accelerator, AcceleratorError, DeviceFence, Fold, NodeMemory, StreamEvent, Transport,
+    Accelerator, AcceleratorError, DeviceFence, DeviceFold, NodeMemory, StreamEvent, Transport,
 };
 
 /// The work of an accelerator for an operation.
@@ -102,7 +102,7 @@ impl Executor {
     }
 }
 
-impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
+impl<T: Transport, N: NodeMemory> StepContext<'_, '_, T, N> {
     /// Lets the accelerator copy in the background.
     #[cold]
     pub(super) fn copy_in_background(
@@ -140,7 +140,8 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
         };
         let (destinations, sources) = spans.split_at(into.len());
         let (dtype, reduction) = (op.dtype(), op.reduction());
-        let started = accelerator.fold(&Fold { dtype, op: reduction, destinations, sources, divide_by });
+        let started =
+            accelerator.fold(&DeviceFold { dtype, op: reduction, destinations, sources, divide_by });
         self.started(op, step, started)
     }
 

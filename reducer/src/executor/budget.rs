@@ -14,8 +14,8 @@
 //!                sent eagerly: 7, 9, 12;              granted one by one: 13, 14
 //! ```
 //!
-//! So a receiver never has to keep more than the budget of any peer, whichever order a transport delivers in, and what its
-//! oldest operation needs can always be sent.
+//! So a receiver never has to keep more than the budget of any peer, whichever order a transport delivers in, and the messages
+//! that its oldest operation needs can always be sent.
 
 use super::Executor;
 use super::api::Disposition;

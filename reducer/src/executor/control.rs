@@ -20,7 +20,7 @@ struct ControlMessage {
     landing: Option<Landing>,
 }
 
-/// The control queue of an executor, and what its operations share besides.
+/// The control queue of an executor, and the other state that its operations share.
 #[derive(Debug)]
 pub(super) struct Control {
     messages: VecDeque<ControlMessage>,
@@ -47,7 +47,7 @@ impl Control {
         }
     }
 
-    /// Posts what the transport takes; whether that was anything.
+    /// Posts the messages that the transport takes; whether there were any.
     pub(super) fn flush<T: Transport>(&mut self, transport: &mut T) -> bool {
         let mut worked = false;
         while let Some(ControlMessage { to, header, landing }) = self.messages.front() {
@@ -58,7 +58,7 @@ impl Control {
             match posted {
                 Ok(()) => {}
                 Err(SendError::Full) => break,
-                // The transport reports the loss to its owner, who decides what becomes of the group.
+                // The transport reports the loss to its owner, which decides what becomes of the group.
                 Err(SendError::PeerFailed) => {
                     self.messages.pop_front();
                     continue;
@@ -108,7 +108,7 @@ impl Control {
         self.trace.as_ref().map(|trace| trace.now())
     }
 
-    /// Whether what goes to this rank leaves the host, and a trace is attached.
+    /// Whether messages to this rank leave the host, and a trace is attached.
     pub(super) fn leaves_host(&self, to: Rank) -> bool {
         self.trace.as_ref().is_some_and(|trace| trace.leaves_host(to))
     }

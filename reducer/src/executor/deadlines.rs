@@ -1,4 +1,4 @@
-//! When operations give up, and who is named for it.
+//! The deadlines of operations, and the ranks that the errors name.
 
 use super::Executor;
 use super::api::{AbortReason, OpError};
@@ -12,8 +12,8 @@ use core::time::Duration;
 const SHORTEST_GRACE: Duration = Duration::from_millis(500);
 const LONGEST_GRACE: Duration = Duration::from_secs(30);
 
-/// The same for an operation that may take so long. Ranks call an operation at different times, and each counts from its own call: who
-/// had called it when the deadline of another one passed names the culprit no later than that time after it.
+/// The wait for an operation that may take so long. Ranks call an operation at different times, and each counts from its own call: a rank
+/// that had called it when the deadline of another one passed names the culprit no later than that time after it.
 pub(super) fn grace(allowed: Duration) -> Duration {
     allowed.clamp(SHORTEST_GRACE, LONGEST_GRACE)
 }
@@ -48,7 +48,7 @@ impl Deadlines {
         now >= self.earliest
     }
 
-    /// Those of the operations that run, as they are now.
+    /// Takes the earliest deadline of the operations that run now.
     fn reset<'a>(&mut self, running: impl Iterator<Item = &'a Op>) {
         self.earliest = running.map(Op::deadline).min().unwrap_or(Duration::MAX);
     }
@@ -132,7 +132,7 @@ pub(super) fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Opti
                 (0..locals).filter(|&l| l != grid.local_of(rank)).for_each(|l| lacks(l, flag, false));
             }
             Action::WaitFree if state.pending == 0 && !state.done => {
-                // What this rank still uses of the lane waits for others.
+                // This rank's own flag is left out: where it still uses the lane, it waits there for others.
                 (0..locals)
                     .filter(|&l| l != grid.local_of(rank))
                     .for_each(|l| lacks(l, LaneFlag::Consumed, true));

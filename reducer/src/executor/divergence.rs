@@ -8,65 +8,24 @@
 
 use super::Executor;
 use super::agreement::NodeAgreement;
-use super::api::AbortReason;
+use super::api::{AbortReason, Divergence};
 use super::deadlines::missing;
 use super::op::OpState;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, MatchKey, MessageKind, View};
 use crate::recorder::{Record, RecordKind};
 use crate::transport::NodeMemory;
-use core::fmt;
 use std::collections::BTreeMap;
 
 /// Ranks of a node that have the same view of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Vote {
-    /// What they run.
+    /// The view that they have.
     pub view: View,
     /// The lowest of them.
     pub rank: Rank,
     /// How many they are.
     pub ranks: u32,
-}
-
-/// The result of the vote on an operation that ranks disagree about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Divergence {
-    /// The operation's number.
-    pub seq: u64,
-    /// The culprit; without a majority, a rank whose view differs from `expected`.
-    pub rank: Rank,
-    /// What it runs.
-    pub found: View,
-    /// The lowest rank that runs what is expected.
-    pub other: Rank,
-    /// What the majority runs; without one, what the rank that reports this runs, where it has a view.
-    pub expected: View,
-    /// Whether `expected` is the view of a majority.
-    pub is_majority: bool,
-}
-
-impl Divergence {
-    /// The same for a rank with this view: without a majority, the other rank is the culprit for it.
-    pub fn seen_with(self, own: Option<View>) -> Self {
-        if self.is_majority || own != Some(self.found) {
-            return self;
-        }
-        Self { rank: self.other, found: self.expected, other: self.rank, expected: self.found, ..self }
-    }
-
-    /// What it says, with operations described by the caller.
-    pub fn describe(&self, view: impl Fn(&View) -> String) -> String {
-        let Self { seq, found, other, expected, is_majority, .. } = self;
-        let others = if *is_majority { "most ranks run".into() } else { format!("{other} runs") };
-        format!("it runs {} as operation {seq} where {others} {}", view(found), view(expected))
-    }
-}
-
-impl fmt::Display for Divergence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.describe(View::to_string))
-    }
 }
 
 /// The votes on one operation.
@@ -113,7 +72,7 @@ impl Tally {
         self.nodes.values().filter(|(_, all)| *all).count() as u64 >= u64::from(nodes)
     }
 
-    /// What the votes say to a rank whose own view is this one; `None` where they show no difference.
+    /// The verdict of the votes for a rank whose own view is this one; `None` where they show no difference.
     pub fn judge(&self, own: Option<View>) -> Option<Divergence> {
         let mut views: Vec<Vote> = Vec::new();
         for vote in self.nodes.values().flat_map(|(votes, _)| votes) {
@@ -219,7 +178,7 @@ impl Executor {
         self.abort(culprit, AbortReason::Diverged(found.map(Box::new)));
     }
 
-    /// What this rank runs as operation `seq`, or instead of it.
+    /// This rank's view of operation `seq`: that of the operation that it runs under this number.
     pub fn own<N: NodeMemory>(&self, node: Option<&N>, seq: u64) -> Option<View> {
         let me = self.config.grid.local_of(self.config.rank);
         node.and_then(|node| node.view(me, seq)).or(self.own_view(seq))

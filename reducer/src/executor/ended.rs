@@ -1,4 +1,4 @@
-//! The end of operations, and of the group: what is reported, and when a place of the ring is free again.
+//! The end of operations, and of the group: the reports, and when a place of the ring is free again.
 
 use super::Executor;
 use super::api::{AbortCause, AbortReason, Completed, OpError, OpId, OpSubject};
@@ -9,7 +9,7 @@ use crate::transport::SendToken;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What has ended.
+/// Operations that have ended, and the end of the group.
 #[derive(Debug)]
 pub(super) struct Ended {
     /// Operations that are not reported yet.
@@ -51,7 +51,7 @@ impl Executor {
         self.abort_seen(culprit, why, None);
     }
 
-    /// The same, with how it showed on this rank.
+    /// Ends the group, and notes how the failure showed on this rank.
     pub fn abort_seen(&mut self, culprit: Rank, why: AbortReason, seen: Option<Box<str>>) {
         // After a divergence peers leave as soon as they know the votes, which this rank waits for.
         if self.agreement.disputed().is_some() && why == AbortReason::Failed {

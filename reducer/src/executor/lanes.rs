@@ -73,7 +73,7 @@ impl LaneUses {
         self.lanes.as_ref().is_some_and(|have| have.count == lanes && have.bytes >= bytes)
     }
 
-    /// So many uses more; returns the number of the first.
+    /// Takes so many further uses; returns the number of the first.
     pub(super) fn take(&mut self, uses: u32) -> u64 {
         let first = self.used;
         self.used += u64::from(uses);

@@ -1,7 +1,7 @@
 //! Runs schedules: many operations at once, fragment by fragment, without a thread, a clock or a socket.
 //!
 //! An operation is a set of counters over its [`Schedule`](crate::schedule::Schedule): each step has the number of edges it still waits
-//! for. Whatever finishes a step (the step itself, the last fragment of a message, an acknowledgement) counts down its
+//! for. The event that finishes a step (its own end, the last fragment of a message, an acknowledgement) counts down its
 //! successors, and those at zero become *ready*. [`poll`](Executor::poll) runs ready steps, the lowest first, so that
 //! a chunk runs to its end before the next one begins where it can; operations go by priority.
 //!
@@ -48,10 +48,10 @@ mod trace;
 mod waits;
 
 pub use self::api::{
-    AbortCause, AbortReason, Completed, Counters, Disposition, ExecutorConfig, ExecutorError, OpError, OpId,
-    OpSubject, Progress, Refusal, Request, StartError,
+    AbortCause, AbortReason, Completed, Counters, Disposition, Divergence, ExecutorConfig, ExecutorError,
+    OpError, OpId, OpSubject, Progress, Refusal, Request, StartError,
 };
-pub use self::divergence::{Divergence, Tally, Vote};
+pub use self::divergence::{Tally, Vote};
 
 pub use self::trace::{Phase, PhaseRecord, Trace};
 
@@ -107,9 +107,9 @@ impl Executor {
     /// ```
     ///
     /// # Safety
-    /// Ranges of memory go in and out without a lifetime, and it is the owner who keeps order. What the executor hands out of its own
-    /// memory (to transport and accelerator, by [`landing`](Self::landing), by [`slots`](Self::slots)) is not used any more when it is
-    /// dropped: the others go first. What its node and accelerator name stays for as long as it is polled.
+    /// Ranges of memory go in and out without a lifetime, and the owner ensures the order. Ranges of the executor's own memory that it
+    /// hands out (to transport and accelerator, by [`landing`](Self::landing), by [`slots`](Self::slots)) are not used any more when it is
+    /// dropped: the others go first. The memory that its node and accelerator name stays for as long as it is polled.
     #[allow(unsafe_code)]
     pub unsafe fn new(config: ExecutorConfig) -> Result<Self, ExecutorError> {
         let operations = config.max_operations.checked_next_power_of_two().filter(|&n| n <= 1 << 20);
@@ -299,7 +299,7 @@ impl Executor {
         Ok(())
     }
 
-    /// What it was made with.
+    /// The configuration that it was made with.
     pub fn config(&self) -> &ExecutorConfig {
         &self.config
     }

@@ -385,7 +385,7 @@ impl Op {
         }
     }
 
-    /// A peer takes more of small operations: what goes to it needs no credit any more, if it takes that much.
+    /// A peer takes more of small operations: messages to it need no credit any more, if it takes that much.
     pub(super) fn cover(&mut self, peer: Rank, node: u32, control: &mut Control) {
         let covered = control.budget.covers(node, self.sends.ends());
         if self.sends.wait_for_credit() || self.undecided || !covered {
@@ -435,8 +435,8 @@ impl Op {
         }
     }
 
-    /// Forgets the operation; returns its slots, and what its steps were counted with for the next operation: there is as much of
-    /// that as operations run at once, wherever in the ring they are.
+    /// Forgets the operation; returns its slots, and the counters of its steps for the next operation: there are as many of
+    /// them as operations that run at once, wherever in the ring they are.
     pub(super) fn vacate(&mut self) -> (Option<Pooled>, Steps) {
         self.state = OpState::Vacant;
         self.schedule = None;

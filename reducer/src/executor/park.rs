@@ -1,11 +1,29 @@
 //! The eager pool: early messages are kept here, so many bytes of each peer and no more.
 //!
-//! What a peer sends eagerly fits, since it respects the [`budget`](super::budget). Granted messages have room of their own: a grant may run ahead of the
-//! acknowledgement of this rank's own sends. If that is not enough, or the peer exceeds its budget, messages are refused. A peer may send
-//! control messages for operations that this rank has not started: some for each.
+//! A peer's eager messages fit, since the peer respects the [`budget`](super::budget). Granted messages have room of their own: a grant
+//! may run ahead of the acknowledgement of this rank's own sends. If that is not enough, or the peer exceeds its budget, messages are
+//! refused. A peer may send control messages for operations that this rank has not started: some for each.
 
-use super::receive::Payload;
 use crate::header::Header;
+
+/// The payload of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload<'a> {
+    /// Bytes, still in the receive buffer.
+    Bytes(&'a [u8]),
+    /// The bytes were already written to their destination.
+    Placed,
+}
+
+impl Payload<'_> {
+    /// Whether it can be what the header says.
+    pub(super) fn fits(self, header: &Header) -> bool {
+        match self {
+            Self::Bytes(bytes) => bytes.len() == header.len as usize,
+            Self::Placed => true,
+        }
+    }
+}
 
 /// The share of the pool that a message counts against.
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +47,13 @@ pub(super) struct Parked {
 }
 
 impl Parked {
-    /// What came with the header.
+    /// The payload that came with the header.
     pub(super) fn payload(&self) -> Payload<'_> {
         if self.placed { Payload::Placed } else { Payload::Bytes(&self.payload) }
     }
 
     /// Whether it is this message. Credits from one round on differ by how many messages they grant: one that grants none only asks
-    /// what runs here (`divergence.rs`), and stands for no other.
+    /// for this rank's view (`divergence.rs`), and stands for no other.
     pub(super) fn is(&self, header: &Header) -> bool {
         let what = |h: &Header| (h.key.seq, h.src, h.kind, h.round, h.offset, h.len);
         what(&self.header) == what(header)
@@ -56,7 +74,7 @@ impl Early {
         self.is_due = false;
     }
 
-    /// A receiving step became ready: what is here may be for it.
+    /// A receiving step became ready: messages that are parked here may be for it.
     #[inline]
     pub(super) fn look_again(&mut self) {
         self.is_due = !self.parked.is_empty();
@@ -121,7 +139,7 @@ pub(super) struct Parking {
 }
 
 impl Parking {
-    /// What a fragment costs beyond its payload.
+    /// Bytes that a fragment counts beyond its payload.
     const OVERHEAD: usize = crate::schedule::MESSAGE_COST;
 
     /// The most credit messages of a peer for one operation: neighbouring messages are granted in one.
@@ -133,7 +151,7 @@ impl Parking {
     /// ...and at most so many of them.
     const KEPT: usize = 256;
 
-    /// So many bytes for what a peer sends of its tensors, twice, and what it may ask for in so many operations.
+    /// Room of so many bytes for a peer's payload, twice, and room for its control messages of so many operations.
     pub(super) fn new(nodes: usize, bytes: usize, operations: usize) -> Self {
         let control = operations * Self::CREDITS * Self::OVERHEAD;
         Self { room: vec![[bytes, bytes, control]; nodes], buffers: Vec::new() }

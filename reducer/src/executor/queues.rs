@@ -1,4 +1,4 @@
-//! Which send queues were found full in the current poll: what goes to the same node waits for the next one.
+//! Send queues that were found full in the current poll: further messages to the same node wait for the next one.
 
 /// The send queues, by node.
 #[derive(Debug)]

@@ -4,31 +4,12 @@ use super::Executor;
 use super::api::{AbortReason, Disposition, Refusal};
 use super::control::Control;
 use super::op::{FragmentState, Op, OpState};
-use super::park::ParkClass;
+use super::park::{ParkClass, Payload};
 use crate::grid::Rank;
 use crate::header::{Header, MessageKind};
 use crate::memory::{self, Span};
 use crate::recorder::{Record, RecordKind};
 use crate::schedule::{Action, StepId};
-
-/// The payload of a message.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Payload<'a> {
-    /// Bytes, still in the receive buffer.
-    Bytes(&'a [u8]),
-    /// The bytes were already written to their destination.
-    Placed,
-}
-
-impl Payload<'_> {
-    /// Whether it can be what the header says.
-    fn fits(self, header: &Header) -> bool {
-        match self {
-            Self::Bytes(bytes) => bytes.len() == header.len as usize,
-            Self::Placed => true,
-        }
-    }
-}
 
 /// The result of delivering a message to an operation.
 enum DeliveryOutcome {
@@ -78,11 +59,8 @@ impl Executor {
     }
 
     fn on_message(&mut self, header: &Header, payload: Payload<'_>) -> Disposition {
-        if header.key.group != self.config.group {
-            return Disposition::Refused(Refusal::OtherGroup);
-        }
-        if header.key.epoch != self.config.epoch {
-            return Disposition::Refused(Refusal::OtherEpoch);
+        if let Some(why) = Refusal::of_key(&header.key, self.config.group, self.config.epoch) {
+            return Disposition::Refused(why);
         }
         let grid = self.config.grid;
         if !grid.contains(header.src) || header.src == self.config.rank {
@@ -194,7 +172,7 @@ impl Executor {
         }
     }
 
-    /// An operation has ended: what is parked for it can only be repetitions.
+    /// An operation has ended: messages that are parked for it can only be repetitions.
     pub(super) fn drop_parked(&mut self, seq: u64) {
         while let Some(parked) = self.ring.edit(seq, |op| op.early.take_of(seq)) {
             self.parking.release(self.config.grid.node_of(parked.header.src), parked);

@@ -46,7 +46,7 @@ enum Stop {
 }
 
 /// All that steps need to run, besides the operation.
-pub(super) struct Context<'a, 'b, T, N> {
+pub(super) struct StepContext<'a, 'b, T, N> {
     transport: &'a mut T,
     pub(super) accelerator: &'a mut Option<&'b mut dyn Accelerator>,
     node: Option<&'a N>,
@@ -105,7 +105,7 @@ impl Executor {
                     }
                 }
             }
-            let mut context = Context {
+            let mut context = StepContext {
                 accelerator: &mut accelerator,
                 transport: &mut *transport,
                 node,
@@ -155,7 +155,7 @@ impl Executor {
     }
 }
 
-impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
+impl<T: Transport, N: NodeMemory> StepContext<'_, '_, T, N> {
     /// Runs an operation until nothing is ready, nothing ready can go on, or the budget is used up.
     fn run(&mut self, op: &mut Op) -> bool {
         if op.state() != OpState::Running || !op.steps.are_ready() {
@@ -380,7 +380,7 @@ impl<T: Transport, N: NodeMemory> Context<'_, '_, T, N> {
             let header = Header { round, offset, granule, len: bytes as u32, ..*op.template() };
             match self.transport.send(to, &header, payload, token) {
                 Ok(()) => {}
-                // The transport reports the loss of a peer to its owner, who decides what becomes of the group.
+                // The transport reports the loss of a peer to its owner, which decides what becomes of the group.
                 Err(SendError::Full | SendError::PeerFailed) => {
                     self.queues.found_full(node);
                     ran = if posted > 0 { StepOutcome::Partly } else { StepOutcome::NotYet };

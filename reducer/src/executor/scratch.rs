@@ -18,7 +18,7 @@ impl Scratch {
         &mut self.addresses
     }
 
-    /// These ranges; `None` if one is missing.
+    /// Collects the ranges; `None` if one is missing.
     pub(super) fn spans(&mut self, spans: impl Iterator<Item = Option<Span>>) -> Option<&[Span]> {
         self.spans.clear();
         for span in spans {

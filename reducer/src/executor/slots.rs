@@ -33,7 +33,7 @@ impl Slots {
         pool.map_or(0, Pool::capacity)
     }
 
-    /// So many bytes of them, if they are free.
+    /// Takes so many bytes of slots, if they are free.
     pub(super) fn take(&mut self, on_device: bool, bytes: usize) -> Option<Pooled> {
         self.of(on_device)?.take(bytes)
     }

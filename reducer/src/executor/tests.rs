@@ -207,7 +207,7 @@ fn ahead(group: &mut Group, buffers: &[Buffer]) {
 
 #[test]
 fn a_peer_that_waits_after_each_operation_is_not_in_the_way_of_one_that_waits_at_the_end() {
-    // As over connections, where what was refused is in the way of what comes behind it.
+    // As over connections, where a refused message is in the way of those behind it.
     let mut group = two(|config| config.max_operations = 256);
     let (a, b): (Vec<_>, Vec<_>) = (0..250).map(|i| (filled(3, i), filled(3, 10))).unzip();
     ahead(&mut group, &a);
@@ -583,7 +583,7 @@ fn who_called_first_waits_for_those_who_called_later_to_name_the_culprit() {
         _ => vec![],
     };
     assert_eq!(missing(&group, 2), [Rank(3)]);
-    // A rank that hears nothing of that gives up all the same.
+    // A rank that is told nothing of that gives up all the same.
     group.now = seconds(21);
     group.poll(1);
     assert_eq!(missing(&group, 1), [Rank(0)]);

@@ -37,7 +37,7 @@ pub struct PhaseRecord {
     pub phase: Phase,
     /// The tensor's name.
     pub name: Arc<str>,
-    /// What the operation does.
+    /// The operation's collective.
     pub collective: Collective,
     /// The trainer's step.
     pub step: u64,
@@ -72,7 +72,7 @@ struct Mark {
     folded: Duration,
 }
 
-/// What goes between hosts for an operation.
+/// The times and bytes of an operation's messages between hosts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Wire {
     /// Its first fragment was sent, or came.
@@ -233,7 +233,7 @@ impl Op {
         }
     }
 
-    /// What an accelerator did for the step has ended.
+    /// An accelerator's work for the step has ended.
     pub(super) fn ended_in_background(&mut self, step: u32, control: &mut Control) {
         let Some(schedule) = self.schedule().filter(|_| control.is_traced()).cloned() else { return };
         let copies =

@@ -5,14 +5,14 @@ use super::ring::Ring;
 use crate::transport::{LaneFlag, NodeMemory};
 use std::collections::VecDeque;
 
-/// Whose flags a step waits for.
+/// The local ranks whose flags a step waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Awaited {
-    /// That of one local rank.
+    /// The flag of one local rank.
     Rank(u32),
-    /// Those of all local ranks but this one.
+    /// The flags of all local ranks but this one.
     Others,
-    /// Those of all local ranks.
+    /// The flags of all local ranks.
     All,
 }
 
@@ -21,7 +21,7 @@ pub(super) enum Awaited {
 pub(super) struct Locals {
     /// How many there are.
     pub(super) count: u32,
-    /// This one.
+    /// This rank's number among them.
     pub(super) own: u32,
 }
 
@@ -122,7 +122,7 @@ impl LaneWaits {
             true
         };
         for Lane { consumed, to_be_free, others } in &mut self.lanes {
-            // The numbers of all ranks only grow: who waits for a higher one waits for this one, too.
+            // The numbers of all ranks only grow: a step that waits for a higher one waits for this one, too.
             while to_be_free.front().is_some_and(|first| first.wait.number <= *consumed && is_over(first)) {
                 to_be_free.pop_front();
             }

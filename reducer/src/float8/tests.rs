@@ -35,7 +35,7 @@ pub(crate) const E5M2: Format = Format {
 };
 
 impl Format {
-    /// What the bits mean, computed from the fields.
+    /// The value of the bits, computed from the fields.
     pub(crate) fn value(&self, bits: u8) -> f64 {
         let magnitude = bits & 0x7f;
         let sign = if bits >= 0x80 { -1.0 } else { 1.0 };
@@ -98,7 +98,7 @@ fn everything_rounds_to_the_nearest_number() {
     for format in [E4M3, E5M2] {
         let mut inputs: Vec<u32> = (0..=u32::MAX).step_by(99_991).collect();
         for magnitude in 0..=format.largest + 1 {
-            // A number, the middle between it and the next, and what is beside both.
+            // A number, the middle between it and the next, and the values beside both.
             let [number, middle] = [
                 format.step(magnitude),
                 (format.step(magnitude) + format.step(magnitude.saturating_add(1).min(format.largest + 1)))

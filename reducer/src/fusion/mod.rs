@@ -27,7 +27,7 @@ const LISTED: usize = 8;
 
 /// Where the members of a bucket lie in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct BucketLayout {
     /// The type and the reduction, and the elements of all members.
     pub shape: Shape,
     /// Indices in their generation of the table, in its order.
@@ -36,7 +36,7 @@ pub struct Layout {
     starts: Vec<usize>,
 }
 
-impl Layout {
+impl BucketLayout {
     fn new(index: u32, shape: Shape) -> Self {
         Self { shape, tensors: vec![index], starts: vec![0, bytes(&shape) as usize] }
     }
@@ -64,13 +64,13 @@ fn bytes(shape: &Shape) -> u64 {
 }
 
 /// The buckets of a generation of the table: the same on every rank, for table and plan are. A tensor that finds no other is in none.
-pub fn layouts(plan: &Plan, specs: &[TensorSpec]) -> Vec<Layout> {
+pub fn layouts(plan: &Plan, specs: &[TensorSpec]) -> Vec<BucketLayout> {
     let named = plan.overrides.of(Collective::AllReduce);
     // A bucket has a number behind those of the tensors.
     if named.is_some_and(|algorithm| !algorithm.keeps_order()) || specs.len() > MAX_TENSORS / 2 {
         return vec![];
     }
-    let (mut open, mut all): (Vec<Layout>, Vec<Layout>) = (vec![], vec![]);
+    let (mut open, mut all): (Vec<BucketLayout>, Vec<BucketLayout>) = (vec![], vec![]);
     for (index, spec) in (0u32..).zip(specs) {
         let &TensorSpec { collective, dtype, op, count, .. } = spec;
         let shape = Shape { collective, dtype, op, count };
@@ -78,11 +78,11 @@ pub fn layouts(plan: &Plan, specs: &[TensorSpec]) -> Vec<Layout> {
         if collective != Collective::AllReduce || count == 0 || bytes >= plan.fuse_below {
             continue;
         }
-        let alike = |layout: &&mut Layout| (layout.shape.dtype, layout.shape.op) == (dtype, op);
+        let alike = |layout: &&mut BucketLayout| (layout.shape.dtype, layout.shape.op) == (dtype, op);
         match open.iter_mut().find(alike) {
             Some(layout) if layout.bytes() as u64 + bytes <= plan.fuse_bytes => layout.add(index, &shape),
-            Some(layout) => all.push(std::mem::replace(layout, Layout::new(index, shape))),
-            None => open.push(Layout::new(index, shape)),
+            Some(layout) => all.push(std::mem::replace(layout, BucketLayout::new(index, shape))),
+            None => open.push(BucketLayout::new(index, shape)),
         }
     }
     all.append(&mut open);
@@ -94,7 +94,7 @@ pub fn layouts(plan: &Plan, specs: &[TensorSpec]) -> Vec<Layout> {
 /// Tensors of the table that are reduced as one.
 #[derive(Debug)]
 pub struct Bucket {
-    layout: Layout,
+    layout: BucketLayout,
     generation: u32,
     /// Its number: those of the generation's tensors come before.
     number: u32,
@@ -119,7 +119,7 @@ pub struct Member {
 impl Bucket {
     /// The bucket of this layout among `specs`, with the schedule that reduces it in place; `None` if there is no memory for it.
     pub fn new(
-        layout: Layout,
+        layout: BucketLayout,
         generation: u32,
         number: u32,
         specs: &[TensorSpec],
@@ -133,7 +133,7 @@ impl Bucket {
     }
 
     /// Where the members lie.
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &BucketLayout {
         &self.layout
     }
 

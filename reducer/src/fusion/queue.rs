@@ -22,9 +22,9 @@ pub struct Ready<D> {
 /// The reports of an operation's end.
 #[derive(Debug)]
 pub enum Ends<D> {
-    /// That of one tensor.
+    /// The report of one tensor.
     One(D),
-    /// Those of a bucket's members.
+    /// The reports of a bucket's members.
     All(BucketUse<D>),
 }
 
@@ -48,7 +48,7 @@ struct Held<D> {
     report: D,
 }
 
-/// One use of a bucket: what was pushed of it, and the memory in which it is reduced.
+/// One use of a bucket: the members that were pushed, and the memory in which they are reduced.
 #[derive(Debug)]
 pub struct BucketUse<D> {
     bucket: Arc<Bucket>,
@@ -225,7 +225,7 @@ impl<D> FusionQueue<D> {
         }
     }
 
-    /// Starts what is held, each member by itself, in the order of the pushes.
+    /// Starts the members that are held, each by itself, in the order of the pushes.
     pub fn flush(&mut self) {
         let behind = self.ready.len();
         while let Some(bucket_use) = self.pending.pop() {
@@ -236,13 +236,13 @@ impl<D> FusionQueue<D> {
         self.until = Duration::MAX;
     }
 
-    /// The same, and from now on nothing is held.
+    /// Starts the members that are held, each by itself; from now on none is held.
     pub fn close(&mut self) {
         self.flush();
         self.is_closed = true;
     }
 
-    /// Takes what starts next.
+    /// Takes the operation that starts next.
     pub fn take(&mut self) -> Option<Ready<D>> {
         self.ready.pop_front()
     }

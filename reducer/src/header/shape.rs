@@ -73,7 +73,7 @@ impl Collective {
         Self::ExScan,
     ];
 
-    /// The same with equal blocks, where blocks may differ; else this one.
+    /// The collective with equal blocks, where blocks may differ; else this one.
     pub fn base(self) -> Self {
         match self {
             Self::AllGatherV => Self::AllGather,

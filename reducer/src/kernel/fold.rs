@@ -18,7 +18,7 @@ pub(super) struct Fold<'a> {
     pub(super) dst: *mut u8,
     /// Where it also goes, unless null.
     pub(super) dst2: *mut u8,
-    /// What is folded, in this order.
+    /// The sources, in the order in which they are folded.
     pub(super) sources: &'a [*const u8],
     /// Elements in each of them.
     pub(super) count: usize,

@@ -12,7 +12,7 @@
 //! - integers wrap;
 //! - a truth value is 0 or 1 when it leaves a kernel, whatever byte stood for true.
 //!
-//! What a type does not have ([`ReduceOp::check`]) is refused where it would enter; should it come here, nothing is written.
+//! A reduction that a type does not have ([`ReduceOp::check`]) is refused before it comes here; should one come, nothing is written.
 //!
 //! The arithmetic is written once (`number`), and so are the loops (`fold`). Each instruction set compiles them
 //! under its own `#[target_feature]` and puts the functions into a `table`; [`Kernels`] chooses a table when the
@@ -37,7 +37,7 @@ use crate::dtype::{DType, ReduceOp};
 /// The instructions that kernels may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// What every CPU of this architecture has.
+    /// The instructions that every CPU of this architecture has.
     Portable,
     /// AVX2 and F16C: 256-bit vectors.
     Avx2,
@@ -213,7 +213,7 @@ impl Kernels {
         unsafe { self.scale_raw(dtype, dst.as_mut_ptr(), src.as_ptr(), bytes, factor) }
     }
 
-    /// The same in place.
+    /// Multiplies as [`scale`](Self::scale), in place.
     pub fn scale_in_place(&self, dtype: DType, data: &mut [u8], factor: f64) {
         let at = data.as_mut_ptr();
         // SAFETY: the slice is valid for as many bytes.

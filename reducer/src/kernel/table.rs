@@ -11,7 +11,7 @@ pub(super) type DivideFn = unsafe fn(*mut u8, usize, u32);
 /// Multiplies `(dst, src, count, factor)`; as unsafe as [`scale`](super::fold::scale), and the CPU must have the instructions.
 pub(super) type ScaleFn = unsafe fn(*mut u8, *const u8, usize, f64);
 
-/// What can be done with one type of numbers.
+/// The functions for one type of numbers.
 pub(super) struct Row {
     pub(super) sum: FoldFn,
     pub(super) min: FoldFn,
@@ -20,7 +20,7 @@ pub(super) struct Row {
     pub(super) divide: DivideFn,
 }
 
-/// What can be done with bits.
+/// The functions for bits.
 pub(super) struct BitsRow {
     pub(super) and: FoldFn,
     pub(super) or: FoldFn,
@@ -72,13 +72,13 @@ impl Table {
         Some((fold, unit))
     }
 
-    /// The same of a division.
+    /// The division and the type of the elements that it takes.
     pub(super) fn divide(&self, dtype: DType) -> Option<(DivideFn, DType)> {
         let unit = ReduceOp::Avg.folds_as(dtype);
         Some((self.numbers.get(unit as usize)?.divide, unit))
     }
 
-    /// The same of a multiplication by a real factor.
+    /// The multiplication by a real factor and the type of the elements that it takes.
     pub(super) fn scale(&self, dtype: DType) -> Option<(ScaleFn, DType)> {
         let unit = ReduceOp::Sum.folds_as(dtype);
         let scale = match unit {

@@ -148,7 +148,7 @@ fn oracle(dtype: DType, op: ReduceOp, sources: &[u64]) -> u64 {
     }
 }
 
-/// What every fold must cope with: zeros, the least and largest of everything, infinities, NaNs of all kinds, and
+/// Values that every fold must cope with: zeros, the least and largest of everything, infinities, NaNs of all kinds, and
 /// values where the narrow types round to even.
 pub(crate) fn specials(dtype: DType) -> Vec<u64> {
     let (significand, width): (u32, u32) = match dtype {
@@ -458,7 +458,7 @@ fn a_fold_of_halves_is_rounded_once() {
     }
 }
 
-/// Against f64: half of the result's last place, and what `k - 1` roundings in f32 may add.
+/// Against f64: half of the result's last place, and the error that `k - 1` roundings in f32 may add.
 #[test]
 fn narrow_folds_err_by_one_rounding_to_the_type() {
     let mut rng = SmallRng::seed_from_u64(53);

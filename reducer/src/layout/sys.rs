@@ -1,4 +1,4 @@
-//! Copies between blocks and contiguous memory, by address: what lies between the blocks may be somebody else's, so no slice covers it.
+//! Copies between blocks and contiguous memory, by address: the bytes between the blocks may be somebody else's, so no slice covers them.
 #![allow(unsafe_code)]
 
 use super::Layout;
@@ -14,7 +14,7 @@ pub unsafe fn pack(layout: &Layout, size: usize, src: *const u8, dst: &mut [u8])
 }
 
 /// Copies elements of `size` bytes, which lie one behind the other in `src`, to those of `layout` at `dst`, the first ones; as many as
-/// `src` has. What lies between the blocks is not touched.
+/// `src` has. The bytes between the blocks are not touched.
 ///
 /// # Safety
 /// The blocks at `dst` that this writes are valid for writes, and nobody else touches them meanwhile. `src` is apart from them.
@@ -28,14 +28,14 @@ pub unsafe fn unpack(layout: &Layout, size: usize, src: &[u8], dst: *mut u8) {
 /// all.
 ///
 /// # Safety
-/// What `act` asks for holds of ranges within the first `len` bytes of the contiguous memory, and within the blocks.
+/// The requirements of `act` hold for ranges within the first `len` bytes of the contiguous memory, and within the blocks.
 #[inline(always)]
 unsafe fn each(layout: &Layout, size: usize, len: usize, act: impl Fn(usize, usize, usize)) {
     if layout.count == 0 || size == 0 {
         return;
     }
     let block = layout.block * size;
-    // That of a single block may be anything.
+    // The stride of a single block may be anything.
     let stride = if layout.count == 1 { block } else { layout.stride * size };
     let len = len.min(layout.count * block);
     if block == stride {

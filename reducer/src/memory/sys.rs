@@ -1,4 +1,4 @@
-//! The pointer operations of regions. Every function checks its ranges; what it cannot check is the promise that
+//! The pointer operations of regions. Every function checks its ranges; it cannot check the promise that
 //! [`TensorRegion::from_raw_parts`] asks for.
 #![allow(unsafe_code)]
 
@@ -10,7 +10,7 @@ use super::MemoryKind;
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
 
-/// A registered range of memory: an address, a length, and what it is. Copies of it say nothing about how long the memory stays; the
+/// A registered range of memory: an address, a length, and the kind. Copies of it say nothing about how long the memory stays; the
 /// promise of [`from_raw_parts`](Self::from_raw_parts) does, for all of them.
 ///
 /// ```compile_fail,E0133
@@ -60,7 +60,7 @@ impl TensorRegion {
         self.len == 0
     }
 
-    /// What kind of memory it is.
+    /// The kind of memory.
     pub fn kind(&self) -> MemoryKind {
         self.kind
     }
@@ -341,7 +341,7 @@ impl Pooled {
     }
 }
 
-/// What a pool cuts into pieces.
+/// The memory that a pool cuts into pieces.
 #[derive(Debug)]
 enum PoolMemory {
     Own(Owned),
@@ -368,7 +368,7 @@ impl Pool {
         Some(Self { memory: PoolMemory::Own(Owned::new(bytes)?), free: vec![(0, bytes)] })
     }
 
-    /// The same, but nothing is allocated before the first piece is taken.
+    /// A pool of so many bytes, which are allocated when the first piece is taken.
     pub(crate) fn lazy(bytes: usize) -> Option<Self> {
         let bytes = bytes.checked_next_multiple_of(Self::ALIGN)?;
         Some(Self { memory: PoolMemory::Later(bytes), free: vec![(0, bytes)] })

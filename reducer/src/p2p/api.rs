@@ -53,7 +53,7 @@ impl MessengerConfig {
 pub struct SendRequest {
     /// The receiver; it may be this rank.
     pub to: Rank,
-    /// What receives ask for.
+    /// The tag, by which a receive finds the message.
     pub tag: u32,
     /// The elements' type; the receive must have the same.
     pub dtype: DType,
@@ -161,7 +161,7 @@ pub enum TransferError {
     /// The deadline passed.
     #[error(
         "{subject} missed its deadline, waiting for {}; check that {} with this tag, or allow more time",
-        Peer(.subject), Counterpart(.subject)
+        AwaitedRank(.subject), Counterpart(.subject)
     )]
     Deadline {
         /// The send or receive.
@@ -186,7 +186,7 @@ pub enum TransferError {
     Aborted {
         /// The send or receive.
         subject: TransferSubject,
-        /// Who and why.
+        /// The culprit and the reason.
         cause: Arc<AbortCause>,
     },
 }
@@ -204,7 +204,7 @@ impl TransferError {
     }
 }
 
-/// What does not fit, with both sizes.
+/// The text of a mismatch, with both sizes.
 struct MismatchText<'a>(&'a TransferSubject, &'a Rank, &'a DType, &'a u64);
 
 impl fmt::Display for MismatchText<'_> {
@@ -224,9 +224,9 @@ impl fmt::Display for MismatchText<'_> {
 }
 
 /// The rank that a transfer waits for.
-struct Peer<'a>(&'a TransferSubject);
+struct AwaitedRank<'a>(&'a TransferSubject);
 
-impl fmt::Display for Peer<'_> {
+impl fmt::Display for AwaitedRank<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.peer {
             Some(peer) => peer.fmt(f),
@@ -235,7 +235,7 @@ impl fmt::Display for Peer<'_> {
     }
 }
 
-/// What the other rank should do.
+/// The text that says what the other rank should do.
 struct Counterpart<'a>(&'a TransferSubject);
 
 impl fmt::Display for Counterpart<'_> {
@@ -300,7 +300,7 @@ pub struct MessageCounters {
     pub early: u64,
     /// Fragments and messages about messages that had come before.
     pub duplicates: u64,
-    /// What makes no sense.
+    /// Messages that make no sense.
     pub malformed: u64,
     /// Messages that found no room.
     pub not_ready: u64,

@@ -116,7 +116,7 @@ impl Common {
                     full = Some(to);
                     self.control.push_back((to, header));
                 }
-                // The transport reports the loss to its owner, who decides what becomes of the group.
+                // The transport reports the loss to its owner, which decides what becomes of the group.
                 Err(SendError::PeerFailed) => {}
             }
         }

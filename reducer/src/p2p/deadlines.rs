@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 impl Messenger {
-    /// Fails what is late, and finds the next deadline; whether anything was.
+    /// Fails sends and receives that are late, and finds the next deadline; whether any was late.
     pub(super) fn check_deadlines(&mut self, now: Duration) -> bool {
         let mut late = vec![];
         let mut take = |queue: &mut VecDeque<Receive>| {
@@ -67,7 +67,7 @@ impl Messenger {
         self.fail_late((to, handle), &envelope, |subject| TransferError::Deadline { subject });
     }
 
-    /// Whether a send's own deadline counts: not once it has ended, but that what it sent to this rank itself is nowhere else.
+    /// Whether a send's own deadline counts: not once it has ended, but always for a send to this rank itself, which is nowhere else.
     fn may_be_late(&self, send: &Outgoing) -> bool {
         send.failure.is_none() && (send.id.is_some() || send.to == self.common.config.rank)
     }

@@ -15,7 +15,7 @@ pub(crate) struct Fragments {
     rest: Vec<u64>,
 }
 
-/// What a fragment is to its message.
+/// The result of noting a fragment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FragmentIs {
     New,

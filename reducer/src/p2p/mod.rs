@@ -12,17 +12,18 @@
 //! and a receive takes the oldest message that fits. So of two messages that a receive asks for, the first one started comes first: MPI's
 //! rule. Between different senders there is no order.
 //!
-//! **Room.** What comes before its receive is kept, so many bytes for each peer ([`room_bytes`](MessengerConfig::room_bytes)) and no more. The
-//! sender counts what the peer may keep: small messages go out at once as long as they have room (three quarters of it); others are
-//! announced, which costs little (`peer::OVERHEAD`), and sent when a receive has asked for them, straight into its memory. Where not even an announcement has
-//! room, sends wait. The receiver says now and then which messages receives have taken, which gives their room back.
+//! **Room.** A message that comes before its receive is kept, so many bytes for each peer ([`room_bytes`](MessengerConfig::room_bytes))
+//! and no more. The sender counts the bytes that the peer may keep: small messages go out at once as long as they have room (three
+//! quarters of it); others are announced, which costs little (`peer::OVERHEAD`), and sent when a receive has asked for them, straight
+//! into its memory. Where not even an announcement has room, sends wait. The receiver says now and then which messages receives have
+//! taken, which gives their room back.
 //!
 //! **Ends.** A send of a small message ends as soon as its elements are copied, where there is room for the copy; any other when its
-//! memory is not needed any more. A [synchronous](SendRequest::synchronous) one ends when a receive has taken the message. What goes wrong with a
+//! memory is not needed any more. A [synchronous](SendRequest::synchronous) one ends when a receive has taken the message. A failure of a
 //! message whose send has ended (a receive too short for it; no receive before the deadline) is the error of the next
 //! [`start_send`](Messenger::start_send) to that rank, or of [`take_late`](Messenger::take_late).
 //!
-//! **Exactly once.** Messages have numbers, and fragments a bit each: what comes again changes nothing.
+//! **Exactly once.** Messages have numbers, and fragments a bit each: a repetition changes nothing.
 
 mod api;
 mod common;
@@ -71,12 +72,12 @@ pub struct Messenger {
 }
 
 impl Messenger {
-    /// Without sends and receives; what it keeps for a peer is made at the first use. The share of `room_bytes` that a message may have
+    /// Without sends and receives; the state of a peer is made at its first use. The share of `room_bytes` that a message may have
     /// bounds `eager_bytes`.
     ///
     /// # Safety
-    /// As for [`Executor::new`](crate::executor::Executor::new): what it hands to a transport is not used any more when it is dropped, so
-    /// the transport goes first.
+    /// As for [`Executor::new`](crate::executor::Executor::new): memory that it hands to a transport is not used any more when it is
+    /// dropped, so the transport goes first.
     #[allow(unsafe_code)]
     pub unsafe fn new(config: MessengerConfig) -> Self {
         let eager_bytes = config.eager_bytes.min(config.room_bytes / 4);
@@ -95,11 +96,8 @@ impl Messenger {
     /// Takes a message of any kind of [`MessageKind::is_p2p`]. The payload is only borrowed.
     pub fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
         let config = &self.common.config;
-        if header.key.group != config.group {
-            return Disposition::Refused(Refusal::OtherGroup);
-        }
-        if header.key.epoch != config.epoch {
-            return Disposition::Refused(Refusal::OtherEpoch);
+        if let Some(why) = Refusal::of_key(&header.key, config.group, config.epoch) {
+            return Disposition::Refused(why);
         }
         if header.src.0 >= config.ranks || header.src == config.rank {
             return self.common.malformed();
@@ -119,7 +117,7 @@ impl Messenger {
         }
     }
 
-    /// Posts what finds room, and ends what is late.
+    /// Posts the messages that find room, and ends sends and receives that are late.
     pub fn poll<T: Transport>(&mut self, now: Duration, transport: &mut T) -> Progress {
         self.common.now = now;
         let mut worked = false;

@@ -15,11 +15,11 @@ pub(super) const OVERHEAD: usize = 256;
 
 /// A message that the peer may keep, and that it has not said to have let go.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct UnsettledMessage {
     pub(super) envelope: Envelope,
     /// Of the peer's room.
     pub(super) cost: usize,
-    /// Its send. What has been copied may be sent, and the send have ended, long before.
+    /// Its send. Where the elements were copied, the send may have ended long before.
     pub(super) send: Handle,
     pub(super) deadline: Duration,
     /// It was announced, and is sent when the peer asks for it.
@@ -34,7 +34,7 @@ pub(super) struct Outbound {
     /// The number of the next message.
     pub(super) next: u64,
     /// Messages that the peer may keep, in the order of their numbers.
-    records: VecDeque<Record>,
+    records: VecDeque<UnsettledMessage>,
     /// Their costs.
     used: usize,
     /// Sends without a number.
@@ -54,19 +54,19 @@ impl Outbound {
     }
 
     /// One more message.
-    pub(super) fn add(&mut self, record: Record) {
+    pub(super) fn add(&mut self, record: UnsettledMessage) {
         self.used += record.cost;
         self.records.push_back(record);
     }
 
     /// The message of a number, if the peer may still keep it.
-    pub(super) fn record(&mut self, seq: u64) -> Option<&mut Record> {
+    pub(super) fn record(&mut self, seq: u64) -> Option<&mut UnsettledMessage> {
         let at = self.records.binary_search_by_key(&seq, |record| record.envelope.seq).ok()?;
         self.records.get_mut(at)
     }
 
     /// The peer keeps it no more.
-    pub(super) fn settle(&mut self, seq: u64) -> Option<Record> {
+    pub(super) fn settle(&mut self, seq: u64) -> Option<UnsettledMessage> {
         let at = self.records.binary_search_by_key(&seq, |record| record.envelope.seq).ok()?;
         let record = self.records.remove(at)?;
         self.used -= record.cost;
@@ -74,12 +74,12 @@ impl Outbound {
     }
 
     /// The first message from this number on.
-    pub(super) fn first_from(&self, seq: u64) -> Option<&Record> {
+    pub(super) fn first_from(&self, seq: u64) -> Option<&UnsettledMessage> {
         self.records.get(self.records.partition_point(|record| record.envelope.seq < seq))
     }
 
     /// All that the peer may keep.
-    pub(super) fn records(&self) -> impl Iterator<Item = &Record> {
+    pub(super) fn records(&self) -> impl Iterator<Item = &UnsettledMessage> {
         self.records.iter()
     }
 
@@ -135,7 +135,7 @@ pub(super) struct Incoming {
 
 /// A message that no receive has taken. All earlier ones of its peer have come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Waiting {
+pub(super) struct UnexpectedMessage {
     pub(super) seq: u64,
     pub(super) tag: u32,
     /// The order among the messages of all peers that wait for receives.
@@ -159,7 +159,7 @@ pub(super) struct Inbound {
     live: BTreeMap<u64, Incoming>,
     /// The sum of their costs.
     held: usize,
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) waiting: VecDeque<UnexpectedMessage>,
     /// Receives from this peer without a message, in order.
     pub(super) posted: VecDeque<Receive>,
     pub(super) unreported: Unreported,
@@ -230,7 +230,7 @@ impl Inbound {
     }
 
     /// The first message with this tag that no receive has taken.
-    pub(super) fn waits(&self, tag: Option<u32>) -> Option<Waiting> {
+    pub(super) fn waits(&self, tag: Option<u32>) -> Option<UnexpectedMessage> {
         self.waiting.iter().find(|waiting| tag.is_none_or(|tag| tag == waiting.tag)).copied()
     }
 

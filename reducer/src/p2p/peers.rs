@@ -34,17 +34,17 @@ impl Peers {
         self.all[index].get_or_insert_default()
     }
 
-    /// One that is there.
+    /// A peer that is there.
     pub(super) fn get(&self, rank: Rank) -> Option<&Peer> {
         self.all.get(rank.0 as usize)?.as_deref()
     }
 
-    /// Those that are there.
+    /// The peers that are there.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Rank, &Peer)> {
         (0..).map(Rank).zip(&self.all).filter_map(|(rank, peer)| Some((rank, peer.as_deref()?)))
     }
 
-    /// The same.
+    /// The peers that are there, to be changed.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Rank, &mut Peer)> {
         (0..).map(Rank).zip(&mut self.all).filter_map(|(rank, peer)| Some((rank, peer.as_deref_mut()?)))
     }
@@ -74,7 +74,7 @@ impl Peers {
         self.at(rank).active = false;
     }
 
-    /// This one gets a report of the messages that were taken.
+    /// Notes that a rank gets a report of the messages that were taken.
     pub(super) fn report_later(&mut self, rank: Rank, now: Duration) {
         let peer = self.at(rank);
         if !peer.report_due {

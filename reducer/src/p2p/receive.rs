@@ -3,7 +3,7 @@
 use super::Messenger;
 use super::api::{PostError, ReceiveRequest, Status, TransferError, TransferId};
 use super::fragments::FragmentIs;
-use super::peer::{Body, Inbound, Incoming, OVERHEAD, Receive, Unreported, Waiting};
+use super::peer::{Body, Inbound, Incoming, OVERHEAD, Receive, UnexpectedMessage, Unreported};
 use super::wire::{DOES_NOT_FIT, Envelope};
 use crate::executor::Disposition;
 use crate::grid::Rank;
@@ -95,7 +95,7 @@ impl Messenger {
     fn wait(&mut self, from: Rank, seq: u64, tag: u32) {
         self.stamps += 1;
         self.common.counters.early += 1;
-        self.peers.at(from).inbound.waiting.push_back(Waiting { seq, tag, stamp: self.stamps });
+        self.peers.at(from).inbound.waiting.push_back(UnexpectedMessage { seq, tag, stamp: self.stamps });
     }
 
     /// A message that its sender has given up is gone, and says so.

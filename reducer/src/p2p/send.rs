@@ -2,7 +2,7 @@
 
 use super::Messenger;
 use super::api::{PostError, SendRequest, TransferError, TransferId, TransferSubject};
-use super::peer::{Body, Incoming, OVERHEAD, Record};
+use super::peer::{Body, Incoming, OVERHEAD, UnsettledMessage};
 use super::sends::{Handle, Outgoing, SendState, subject_of};
 use super::wire::{Envelope, GIVEN_UP};
 use crate::executor::Disposition;
@@ -98,7 +98,7 @@ impl Messenger {
             }
             let (deadline, announced) = (send.deadline, !eager);
             let cost = if eager { cost } else { OVERHEAD };
-            out.add(Record { envelope, cost, send: handle, deadline, announced, withdrawn: false });
+            out.add(UnsettledMessage { envelope, cost, send: handle, deadline, announced, withdrawn: false });
             if eager {
                 send.state = SendState::Posting;
                 out.eager.push_back(handle);
@@ -222,7 +222,7 @@ impl Messenger {
         }
     }
 
-    /// A send fails that may have ended before: then whoever sends to that rank next hears of it.
+    /// A send fails that may have ended before: then the next send to that rank reports it.
     pub(super) fn fail_late(
         &mut self,
         (to, handle): (Rank, Handle),

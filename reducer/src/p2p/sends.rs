@@ -47,12 +47,12 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// It, for errors of this rank.
+    /// The send, as this rank's errors describe it.
     pub(super) fn subject(&self, own: Rank) -> TransferSubject {
         subject_of(&self.envelope, own, self.to)
     }
 
-    /// It, once it has ended well.
+    /// The status of the send, once it has ended well.
     pub(super) fn status(&self) -> Status {
         let Envelope { tag, dtype, count, .. } = self.envelope;
         Status { peer: self.to, tag, dtype, count }
@@ -114,7 +114,7 @@ impl Sends {
         Handle(u64::from(place.0) << 32 | SendToken::P2P | u64::from(index))
     }
 
-    /// One that is still there.
+    /// The send of a handle, if it is still there.
     #[inline]
     pub(super) fn get(&mut self, handle: Handle) -> Option<&mut Outgoing> {
         let place = self.places.get_mut(handle.index())?;

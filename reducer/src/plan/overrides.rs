@@ -20,9 +20,9 @@ pub enum OverrideError {
     /// There is no such collective.
     #[error("\"{name}\" is no collective; use one of {known}")]
     Collective {
-        /// What was written.
+        /// The name that was written.
         name: String,
-        /// What could be.
+        /// The names that could be.
         known: String,
     },
     /// The collective has no such algorithm.
@@ -30,9 +30,9 @@ pub enum OverrideError {
     Algorithm {
         /// The collective.
         collective: String,
-        /// What was written.
+        /// The name that was written.
         name: String,
-        /// What could be.
+        /// The names that could be.
         known: String,
     },
     /// It is there twice.

@@ -42,7 +42,7 @@ fn every_figure_of_the_costs_is_in_the_digest() {
     assert_eq!(plan.digest(), Plan::default().digest());
 }
 
-/// What was chosen by thresholds before there was a model, and measured.
+/// The algorithms are those that thresholds chose before there was a model, and that were measured.
 #[test]
 fn the_size_picks_the_algorithm() {
     let plan = Plan::default();

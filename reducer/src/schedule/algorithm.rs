@@ -32,7 +32,7 @@ pub enum Algorithm {
     Bruck,
     /// One partner at a time, another one in each round. All-to-all.
     Pairwise,
-    /// In each of log2(nodes) rounds a node tells one twice as far away all it has heard. Barrier.
+    /// In each of log2(nodes) rounds a node sends to one twice as far away, after it has received in the rounds before. Barrier.
     Dissemination,
 }
 

@@ -28,10 +28,10 @@ struct Pairs {
     grid: Grid,
     node: u32,
     elem: usize,
-    layout: Layout,
+    layout: ExchangePlaces,
 }
 
-enum Layout {
+enum ExchangePlaces {
     Equal {
         /// Bytes of a piece.
         len: usize,
@@ -55,7 +55,8 @@ impl Pairs {
     fn new(b: &Builder, chunk: Chunk) -> Self {
         let (grid, elem, me, node) = (b.problem.grid, b.problem.elem(), b.problem.rank, b.problem.node());
         let Some((counts, cuts)) = b.uneven() else {
-            let layout = Layout::Equal { len: b.bytes(chunk.slice), count: b.problem.shape.count as usize };
+            let layout =
+                ExchangePlaces::Equal { len: b.bytes(chunk.slice), count: b.problem.shape.count as usize };
             return Self { chunk, grid, node, elem, layout };
         };
         let start = |block: &mut usize, count: u64| {
@@ -83,14 +84,14 @@ impl Pairs {
             .flat_map(|other| grid.ranks_on(other))
             .flat_map(|from| locals().map(move |to| counts.between(from, to)));
         let arrived = ends(&mut elsewhere);
-        Self { chunk, grid, node, elem, layout: Layout::Uneven { input, output, staged, arrived } }
+        Self { chunk, grid, node, elem, layout: ExchangePlaces::Uneven { input, output, staged, arrived } }
     }
 
     /// The piece for `to`, in the input.
     fn input(&self, to: Rank) -> BufferOffset {
         let offset = match &self.layout {
-            Layout::Equal { .. } => self.in_block(to),
-            Layout::Uneven { input, .. } => input[to.0 as usize],
+            ExchangePlaces::Equal { .. } => self.in_block(to),
+            ExchangePlaces::Uneven { input, .. } => input[to.0 as usize],
         };
         BufferOffset { buffer: Buffer::Input, offset }
     }
@@ -98,30 +99,30 @@ impl Pairs {
     /// The piece from `from`, in the output.
     fn output(&self, from: Rank) -> BufferOffset {
         let offset = match &self.layout {
-            Layout::Equal { .. } => self.in_block(from),
-            Layout::Uneven { output, .. } => output[from.0 as usize].0,
+            ExchangePlaces::Equal { .. } => self.in_block(from),
+            ExchangePlaces::Uneven { output, .. } => output[from.0 as usize].0,
         };
         BufferOffset { buffer: Buffer::Data, offset }
     }
 
     fn in_block(&self, rank: Rank) -> usize {
-        let Layout::Equal { count, .. } = self.layout else { return 0 };
+        let ExchangePlaces::Equal { count, .. } = self.layout else { return 0 };
         (rank.0 as usize * count + self.chunk.slice.start as usize) * self.elem
     }
 
     /// Elements that the piece from `from` has at most, in any chunk.
     fn room(&self, b: &Builder, from: Rank) -> u64 {
         match &self.layout {
-            Layout::Equal { .. } => b.full_chunk().end,
-            Layout::Uneven { output, .. } => (output[from.0 as usize].1 / self.elem) as u64,
+            ExchangePlaces::Equal { .. } => b.full_chunk().end,
+            ExchangePlaces::Uneven { output, .. } => (output[from.0 as usize].1 / self.elem) as u64,
         }
     }
 
     /// The pieces of a local rank for `ranks` ranks from `to` on, in its staging area, and their bytes.
     fn staged(&self, local: u32, to: Rank, ranks: u32) -> (BufferOffset, usize) {
         let ends = match &self.layout {
-            Layout::Equal { len, .. } => [to.0 as usize * len, (to.0 + ranks) as usize * len],
-            Layout::Uneven { staged, .. } => {
+            ExchangePlaces::Equal { len, .. } => [to.0 as usize * len, (to.0 + ranks) as usize * len],
+            ExchangePlaces::Uneven { staged, .. } => {
                 let row = &staged[local as usize];
                 [row[to.0 as usize], row[(to.0 + ranks) as usize]]
             }
@@ -135,8 +136,8 @@ impl Pairs {
         let here = if self.grid.node_of(from) > self.node { locals } else { 0 };
         let first = ((from.0 - here) * locals + to) as usize;
         let ends = match &self.layout {
-            Layout::Equal { len, .. } => [first * len, (first + ranks as usize) * len],
-            Layout::Uneven { arrived, .. } => [arrived[first], arrived[first + ranks as usize]],
+            ExchangePlaces::Equal { len, .. } => [first * len, (first + ranks as usize) * len],
+            ExchangePlaces::Uneven { arrived, .. } => [arrived[first], arrived[first + ranks as usize]],
         };
         (BufferOffset { buffer: Buffer::Node, offset: ends[0] }, ends[1] - ends[0])
     }
@@ -148,7 +149,7 @@ impl Pairs {
 
     /// Whether a message of so many bytes is sent. Before blocks that differ are exchanged, all have met over their counts.
     fn is_sent(&self, len: usize) -> bool {
-        len > 0 || matches!(self.layout, Layout::Equal { .. })
+        len > 0 || matches!(self.layout, ExchangePlaces::Equal { .. })
     }
 }
 
@@ -169,7 +170,7 @@ fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> 
         keep(b, chunk, pairs.input(me), pairs.output(me), own);
         return Vec::new();
     }
-    // What begins the next round.
+    // Steps that the next round waits for.
     let mut before = Vec::new();
     for (number, node) in partners(b, algorithm).into_iter().enumerate() {
         let peer = Rank(node);
@@ -185,7 +186,7 @@ fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> 
             }
             continue;
         }
-        // What arrives would overwrite what may still have to be sent again.
+        // A block that arrives would overwrite one that may have to be sent again.
         let (slot, free) = b.slot(chunk, number, pairs.room(b, peer));
         if !pairs.is_sent(taken) {
             continue;
@@ -268,7 +269,7 @@ fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
                 begin_next(algorithm, &mut before, &[all.as_slice(), &came].concat());
             }
         }
-        // In place, what arrives is written only when all that was there is staged.
+        // In place, blocks that arrive are written only when all that was there is staged.
         there.push(staged);
         if locals > 1 {
             last.push(signal(b, chunk, LaneFlag::Final, &there));

@@ -1,7 +1,7 @@
 //! Binomial trees: collectives with a root in ceil(log2(H)) rounds.
 //!
 //! Node numbers are taken relative to the root's. A node's parent is its number without the lowest set bit, so its subtree is a range that
-//! begins with itself, and what a subtree gives or gets is one message. Blocks of inner nodes wait in a slot, in the order of that range.
+//! begins with itself, and all blocks of a subtree are one message. Blocks of inner nodes wait in a slot, in the order of that range.
 //!
 //! A reduce does not fold on the way: the root gathers all contributions and folds them in the order of [`direct`](super::direct), so that it
 //! ends with the same bits. That sends more bytes than partial sums, so it is for small tensors.

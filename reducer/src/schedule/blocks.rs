@@ -20,7 +20,7 @@ pub(super) fn pieces(problem: &Problem) -> u64 {
     // On the node where that is most.
     let from_elsewhere = |locals: u32| u64::from(locals) * (ranks - u64::from(locals));
     match problem.shape.collective {
-        // What comes from other hosts: a piece of each of their ranks for each of this one's.
+        // The pieces from other hosts: one of each of their ranks for each of this one's.
         Collective::AllToAll => ranks.max(grid.numbers_of_locals().map(from_elsewhere).max().unwrap_or(0)),
         other if other.is_blocked() => ranks,
         _ => 1,
@@ -77,7 +77,7 @@ impl Cuts {
     }
 }
 
-/// What must fit in an area of a lane, chunk by chunk.
+/// The elements that must fit in an area of a lane, chunk by chunk.
 #[derive(Clone, Copy)]
 struct AreaLoad {
     count: u64,
@@ -105,14 +105,14 @@ fn areas(problem: &Problem, counts: &Counts) -> Vec<AreaLoad> {
     if problem.shape.collective != Collective::AllToAllV {
         let mut areas = vec![AreaLoad::new(counts.given_by(problem.rank), 1)];
         if problem.shape.collective == Collective::ReduceScatterV {
-            // What arrives for a node has a slot from each other one.
+            // The blocks for a node have a slot from each other node.
             let blocks = |node| grid.ranks_on(node).map(|rank| counts.of(rank));
             areas.extend((0..grid.nodes()).map(|node| AreaLoad::new(blocks(node), grid.nodes())));
         }
         return areas;
     }
     let mut areas: Vec<_> = ranks().map(|rank| AreaLoad::new(counts.given_by(rank), 1)).collect();
-    // What comes from other hosts.
+    // The blocks from other hosts, by the node that they are for.
     let mut arriving = vec![AreaLoad::new(std::iter::empty(), 1); grid.nodes() as usize];
     for from in ranks() {
         for (to, count) in ranks().zip(counts.given_by(from)) {
@@ -133,11 +133,11 @@ pub(super) struct Pieces {
     elem: usize,
     grid: Grid,
     me: Rank,
-    layout: Layout,
+    layout: BlockPlaces,
 }
 
 #[derive(Clone, Debug)]
-enum Layout {
+enum BlockPlaces {
     Equal {
         /// Bytes of a piece.
         len: usize,
@@ -161,7 +161,8 @@ impl Pieces {
     pub(super) fn new(b: &Builder, chunk: Chunk) -> Self {
         let (elem, grid, me) = (b.problem.elem(), b.problem.grid, b.problem.rank);
         let Some((counts, cuts)) = b.uneven() else {
-            let layout = Layout::Equal { len: b.bytes(chunk.slice), count: b.problem.shape.count as usize };
+            let layout =
+                BlockPlaces::Equal { len: b.bytes(chunk.slice), count: b.problem.shape.count as usize };
             return Self { chunk, elem, grid, me, layout };
         };
         let (mut first, mut lane, mut largest) = (Vec::new(), vec![0], Vec::new());
@@ -177,7 +178,7 @@ impl Pieces {
             lane.push(end);
             largest.push(cuts.largest(count) as usize * elem);
         }
-        Self { chunk, elem, grid, me, layout: Layout::Uneven { first, lane, alone, largest } }
+        Self { chunk, elem, grid, me, layout: BlockPlaces::Uneven { first, lane, alone, largest } }
     }
 
     /// Bytes of the piece of `rank`.
@@ -192,8 +193,8 @@ impl Pieces {
 
     fn lens(&self, first: Rank, ranks: u32) -> usize {
         match &self.layout {
-            Layout::Equal { len, .. } => len * ranks as usize,
-            Layout::Uneven { lane, .. } => lane[(first.0 + ranks) as usize] - lane[first.0 as usize],
+            BlockPlaces::Equal { len, .. } => len * ranks as usize,
+            BlockPlaces::Uneven { lane, .. } => lane[(first.0 + ranks) as usize] - lane[first.0 as usize],
         }
     }
 
@@ -201,27 +202,27 @@ impl Pieces {
     pub(super) fn node_room(&self, b: &Builder, node: u32) -> u64 {
         let (first, locals) = (self.grid.leader_of(node).0 as usize, self.grid.locals(node));
         match &self.layout {
-            Layout::Equal { .. } => b.full_chunk().end * u64::from(locals),
-            Layout::Uneven { largest, .. } => {
+            BlockPlaces::Equal { .. } => b.full_chunk().end * u64::from(locals),
+            BlockPlaces::Uneven { largest, .. } => {
                 let bytes: usize = largest[first..first + locals as usize].iter().sum();
                 (bytes / self.elem) as u64
             }
         }
     }
 
-    /// Whether a message of so many bytes is sent. Where blocks differ, only the first is sent although it is empty: who runs something
-    /// else is to be found.
+    /// Whether a message of so many bytes is sent. Where blocks differ, only the first is sent although it is empty: a rank that runs
+    /// something else is to be found.
     pub(super) fn is_sent(&self, len: usize) -> bool {
-        len > 0 || self.chunk.index == 0 || matches!(self.layout, Layout::Equal { .. })
+        len > 0 || self.chunk.index == 0 || matches!(self.layout, BlockPlaces::Equal { .. })
     }
 
     /// The piece of the block of `rank`, in a tensor of blocks.
     pub(super) fn of(&self, buffer: Buffer, rank: Rank) -> BufferOffset {
         let offset = match &self.layout {
-            Layout::Equal { count, .. } => {
+            BlockPlaces::Equal { count, .. } => {
                 (rank.0 as usize * count + self.chunk.slice.start as usize) * self.elem
             }
-            Layout::Uneven { first, .. } => first[rank.0 as usize],
+            BlockPlaces::Uneven { first, .. } => first[rank.0 as usize],
         };
         BufferOffset { buffer, offset }
     }
@@ -229,8 +230,8 @@ impl Pieces {
     /// The piece of a tensor that is this rank's block.
     pub(super) fn alone(&self, buffer: Buffer) -> BufferOffset {
         let offset = match &self.layout {
-            Layout::Equal { .. } => self.chunk.slice.start as usize * self.elem,
-            Layout::Uneven { alone, .. } => *alone,
+            BlockPlaces::Equal { .. } => self.chunk.slice.start as usize * self.elem,
+            BlockPlaces::Uneven { alone, .. } => *alone,
         };
         BufferOffset { buffer, offset }
     }
@@ -238,8 +239,8 @@ impl Pieces {
     /// The piece of `rank` in an area of the chunk's lane.
     pub(super) fn in_lane(&self, buffer: Buffer, rank: Rank) -> BufferOffset {
         let offset = match &self.layout {
-            Layout::Equal { len, .. } => rank.0 as usize * len,
-            Layout::Uneven { lane, .. } => lane[rank.0 as usize],
+            BlockPlaces::Equal { len, .. } => rank.0 as usize * len,
+            BlockPlaces::Uneven { lane, .. } => lane[rank.0 as usize],
         };
         BufferOffset { buffer, offset }
     }

@@ -32,7 +32,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     ChunkResult { result, sends: Vec::new() }
 }
 
-/// What an all-gather has brought.
+/// The result of an all-gather.
 pub(super) struct Gathered {
     /// By node, in a slot.
     pub(super) blocks: Vec<Placed>,
@@ -71,7 +71,7 @@ pub(super) fn all_gather(
 
 /// Every node has `len` bytes for each other one, in parts of `part` bytes at `of`, all there after `ready`, and gets as many from each at
 /// `into`, which may be what it had for that one. Slots from number 0 on have room for `room` elements of a node's block. Returns the
-/// steps after which all is there, and what it had is read.
+/// steps after which all is there, and its own blocks are read.
 pub(super) fn all_to_all(
     b: &mut Builder,
     chunk: Chunk,
@@ -85,7 +85,7 @@ pub(super) fn all_to_all(
     let mut moved: Vec<Option<(usize, Placed)>> = vec![None; nodes as usize];
     // By distance: the steps that have read this node's own block.
     let mut read: Vec<Vec<StepId>> = vec![Vec::new(); nodes as usize];
-    // By slot: what must have happened before it is used again.
+    // By slot: the steps that must be done before it is used again.
     let mut used: Vec<Vec<StepId>> = Vec::new();
     for distance in distances(nodes) {
         let indices: Vec<u32> = (1..nodes).filter(|index| index & distance != 0).collect();

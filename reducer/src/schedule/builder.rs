@@ -146,7 +146,7 @@ impl Builder {
         self.chunk_elems
     }
 
-    /// Number of chunks. Ranks meet over nothing as well: who runs something else is to be found.
+    /// Number of chunks; one of an empty tensor, so that a rank that runs something else is found there, too.
     pub(super) fn chunk_count(&self) -> u32 {
         match self.cuts {
             Some(cuts) => cuts.chunks,
@@ -287,7 +287,7 @@ impl Builder {
         (BufferOffset { buffer: Buffer::Slot, offset: slot.offset }, slot.last.clone())
     }
 
-    /// Notes what must have happened before the slot is written again.
+    /// Notes the steps that must be done before the slot is written again.
     pub(super) fn slot_used(&mut self, chunk: Chunk, number: usize, last: &[StepId]) {
         let set = &mut self.slots[(chunk.index % self.params.depth) as usize];
         set[number].last = last.to_vec();

@@ -32,8 +32,8 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     ChunkResult { result, sends: Vec::new() }
 }
 
-/// Receives what the other nodes give into slots from number `first` on, each with room for `room` elements; folds all `len` bytes, this
-/// node's `own` among them, into one place; divides an average. Returns the steps after which the result is there.
+/// Receives the other nodes' contributions into slots from number `first` on, each with room for `room` elements; folds all `len` bytes,
+/// this node's `own` among them, into one place; divides an average. Returns the steps after which the result is there.
 pub(super) fn fold_from_nodes(
     b: &mut Builder,
     chunk: Chunk,

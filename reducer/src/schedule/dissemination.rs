@@ -1,7 +1,7 @@
 //! Dissemination: a barrier in ceil(log2(H)) rounds, for any number of nodes.
 //!
-//! In round k a node tells the one 2^k further on, and hears from the one 2^k before it. It sends only after it has heard in all rounds
-//! before, so what it says covers 2^k nodes. (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.)
+//! In round k a node sends to the one 2^k further on, and receives from the one 2^k before it. It sends only after it has received in all
+//! rounds before, so its message covers 2^k nodes. (Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", 1988.)
 
 use super::StepId;
 use super::blocks::{receive, send};

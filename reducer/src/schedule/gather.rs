@@ -34,7 +34,7 @@ fn takes_here(b: &Builder) -> bool {
 }
 
 /// One chunk over the nodes: each gives its blocks at `own` after `ready`, and those that take them get each other one's at its place,
-/// which may be written after `free`. Returns the steps after which they are there, and what else reads `own` and the places.
+/// which may be written after `free`. Returns the steps after which they are there, and the others that read `own` and the places.
 fn across(
     b: &mut Builder,
     algorithm: Algorithm,

@@ -12,7 +12,7 @@ use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
 use super::recursive_doubling::{Participants, Role};
 use super::{Action, StepId};
 
-/// What a round has left to do on the way back.
+/// A round of halving, as the way back needs it.
 struct Halved {
     partner: u32,
     given: Slice,

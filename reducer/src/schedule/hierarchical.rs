@@ -23,7 +23,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     let (grid, me) = (b.problem.grid, b.problem.node());
     let slices = grid.leaf_size();
     let group = grid.leaf_group_of(me);
-    let rounds = Rounds { grid, chunks: b.chunk_count(), chunk: chunk.index };
+    let rounds = MessageNumbers { grid, chunks: b.chunk_count(), chunk: chunk.index };
     let mut outcome = ChunkResult::default();
     let mut slot = 0;
     for q in 0..slices {
@@ -62,7 +62,7 @@ fn mesh(
     b: &mut Builder,
     chunk: Chunk,
     area: Area,
-    rounds: &Rounds,
+    rounds: &MessageNumbers,
     (q, slice): (u32, Slice),
     folded: Vec<StepId>,
     slot: &mut usize,
@@ -163,13 +163,13 @@ impl Gather<'_> {
 
 /// Numbers of the messages between two nodes. They run through the chunks of one phase, so that a receiver can grant
 /// many with one credit message.
-struct Rounds {
+struct MessageNumbers {
     grid: Grid,
     chunks: u32,
     chunk: u32,
 }
 
-impl Rounds {
+impl MessageNumbers {
     /// Phases A (0) and D (1): slice `q` of `root`, which owns every size-th slice of its group.
     fn leaf(&self, phase: u32, q: u32, root: u32) -> u32 {
         let nodes = self.grid.leaf_group(self.grid.leaf_group_of(root));

@@ -5,7 +5,7 @@
 //! algorithm is one file here, with nothing about fragments, credit or acknowledgements in it.
 //!
 //! A tensor is cut into *chunks* so that the parts of a large operation overlap. Within a chunk, steps depend on one
-//! another by edges. What an edge waits for follows from the step that it leaves ([`EdgeKind`]): an ordinary step
+//! another by edges. The condition of an edge follows from the step that it leaves ([`EdgeKind`]): an ordinary step
 //! must be done; a *send* must be acknowledged, since an edge that leaves a send guards memory that is about to be
 //! written; a wait for a lane must have seen that its last use was consumed by all.
 //!
@@ -435,7 +435,7 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
         _ => None,
     };
     let cost = algorithm::cost(algorithm, problem, builder.chunk_count());
-    // Whatever is reduced over one rank is there already, unless it is to be elsewhere.
+    // The result of a single rank is there already, unless it is to be elsewhere.
     if grid.ranks() > 1 || separate {
         match shape.collective.base() {
             Collective::AllReduce | Collective::Barrier => sub::all_reduce(&mut builder, algorithm),

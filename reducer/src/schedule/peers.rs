@@ -17,7 +17,7 @@ use crate::header::Collective;
 /// Bytes that are copied or folded in one step, so that a poll does not take long.
 const PIECE: usize = 128 << 10;
 
-/// Whether a rank's part can be run so. What other ranks read is not to be overwritten, as an all-to-all in place does.
+/// Whether a rank's part can be run so. Memory that other ranks read is not to be overwritten, as an all-to-all in place does.
 pub(super) fn apply(problem: &Problem) -> bool {
     let Problem { grid, shape, access, placement, counts, .. } = problem;
     let on_node = grid.nodes() == 1 && problem.locals() > 1;
@@ -50,11 +50,11 @@ pub(super) fn read(problem: Problem, params: Params) -> Result<Schedule, Schedul
     b.finish()
 }
 
-/// The same piece of each block, or of the tensor.
+/// The steps for the same piece of each block, or of the tensor.
 fn piece(b: &mut Builder, chunk: Chunk, there: StepId) -> Vec<StepId> {
     let (me, root, ranks) = (b.problem.rank, b.problem.root, b.problem.grid.ranks());
     let (pieces, len) = (Pieces::new(b, chunk), b.bytes(chunk.slice));
-    // The piece of block `block` of what rank `from` gives.
+    // The piece of block `block` of the contribution of rank `from`.
     let given = |from: Rank, block: Rank| {
         pieces.of(if from == me { b.problem.given_in() } else { Buffer::Peer(from.0) }, block)
     };

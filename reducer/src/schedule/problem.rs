@@ -1,4 +1,4 @@
-//! What a schedule is for: which rank's part of which operation, and where its memory lies.
+//! The problem that a schedule solves: one rank's part of an operation, and where the rank's memory lies.
 
 use super::Buffer;
 use crate::counts::Counts;
@@ -6,7 +6,7 @@ use crate::grid::{Grid, Rank};
 use crate::header::{COUNTS_OF, Collective, Identity, Shape};
 use std::sync::Arc;
 
-/// What a schedule is for.
+/// The problem that a schedule solves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// The ranks and nodes.
@@ -80,12 +80,12 @@ impl Problem {
         Self { shape, counts: Some(counts), ..self }
     }
 
-    /// The same for an input apart from the output.
+    /// The problem with an input apart from the output.
     pub fn separate(self) -> Self {
         Self { placement: Placement::Separate, ..self }
     }
 
-    /// The same for a tensor in an accelerator's memory, which is staged.
+    /// The problem with a tensor in an accelerator's memory, which is staged.
     pub fn on_device(self) -> Self {
         Self { access: Access::Copies, ..self }
     }
@@ -101,12 +101,12 @@ impl Problem {
         self.access == Access::Direct && alone && self.shape.collective == Collective::AllReduce
     }
 
-    /// What tells the operation from another one outside the table.
+    /// The identity that tells the operation from another one outside the table.
     pub fn identity(&self) -> Identity {
         Identity::AdHoc { root: self.tag() }
     }
 
-    /// What stands in the place of the root in the [identity](Self::identity).
+    /// The value in the place of the root in the [identity](Self::identity).
     pub fn tag(&self) -> Rank {
         match (&self.counts, self.counts_of) {
             (_, Some(collective)) if !self.shape.collective.has_root() => Rank(COUNTS_OF + collective as u32),

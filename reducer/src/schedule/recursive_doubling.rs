@@ -55,7 +55,7 @@ impl Participants {
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
     let (len, at, elems) = (b.bytes(chunk.slice), b.at(area, chunk.slice), b.full_chunk().end);
     let (round, participants) = (chunk.index, Participants::of(b.problem.grid.nodes()));
-    // What is sent lies in a slot: then the result may overwrite the area.
+    // Sends are from a slot: then the result may overwrite the area.
     let (own, free) = b.slot(chunk, 0, elems);
     let after: Vec<_> = ready.iter().copied().chain(free).collect();
     let copied = b.copy(chunk, at, own, len, &after);

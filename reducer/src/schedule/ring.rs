@@ -36,7 +36,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     let mut have = b.finish_sum(chunk, at, len, have);
     outcome.result.extend(&have);
 
-    // Allgather: hop s passes on what came last and receives the piece that was sent in hop s above.
+    // Allgather: hop s passes on the piece that came last and receives the piece that was sent in hop s above.
     for hop in 0..hops {
         outcome.sends.extend(send(b, chunk, area, piece(hops + hop), (next, gather + hop), &have));
         let slice = piece(hop);
@@ -50,7 +50,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     outcome
 }
 
-/// Receives what one hop brings, and reduces it into place.
+/// Receives the piece of one hop, and reduces it into place.
 fn reduce(
     b: &mut Builder,
     chunk: Chunk,
@@ -109,8 +109,9 @@ pub(super) fn all_gather(
     outcome
 }
 
-/// One chunk of a reduce-scatter: every node has `len` bytes for each at `of` after `ready`, and gets the sum of its own in `into`. Beside the
-/// result, what is returned are the other steps that read there. The sum of a node's block begins at the one after it and goes around; each node folds its contribution into it.
+/// One chunk of a reduce-scatter: every node has `len` bytes for each at `of` after `ready`, and gets the sum of its own in `into`.
+/// Returns the result and the other steps that read there. The sum of a node's block begins at the node after it and goes around; each
+/// node folds its contribution into it.
 pub(super) fn reduce_scatter(
     b: &mut Builder,
     chunk: Chunk,

@@ -26,14 +26,14 @@ pub(super) fn is_raw(algorithm: Algorithm, problem: &Problem) -> bool {
     algorithm == Algorithm::Direct || problem.shape.dtype.is_folded_wider(problem.shape.op)
 }
 
-/// A builder with chunks so short that what arrives fits in the node's area.
+/// A builder with chunks so short that the blocks that arrive fit in the node's area.
 pub(super) fn builder(
     algorithm: Algorithm,
     problem: &Problem,
     params: &Params,
 ) -> Result<Builder, ScheduleError> {
     let grid = problem.grid;
-    // Those of all nodes before the last one.
+    // The pieces of all nodes before the last one.
     let pieces = if is_raw(algorithm, problem) { grid.leader_of(grid.nodes() - 1).0 } else { 1 };
     Builder::with_pieces(problem.clone(), *params, u64::from(pieces).max(1))
 }
@@ -140,7 +140,7 @@ fn through_node(b: &mut Builder, raw: bool, chunk: Chunk, free: StepId) -> Vec<S
     let copied = b.copy(chunk, own, stage(local), len, &[free]);
     let staged = signal(b, chunk, LaneFlag::Staged, &copied);
     let mut last = vec![staged];
-    // What comes from the nodes before.
+    // The contributions of the nodes before.
     let before: Vec<_> = match (node, raw) {
         (0, _) => Vec::new(),
         (_, false) => vec![arrived(0)],

@@ -164,7 +164,7 @@ fn through_lane(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepI
     give_result(b, chunk, outcome)
 }
 
-/// Stages what the others own and folds this rank's slice into the node's result, which is signalled. Where that is the
+/// Stages the slices of the others and folds this rank's slice into the node's result, which is signalled. Where that is the
 /// final result (`last`) of every rank, the same pass puts it into the tensor, unless an average must be finished first; returns
 /// also whether it did.
 pub(super) fn fold_slice(b: &mut Builder, chunk: Chunk, free: StepId, last: bool) -> (Vec<StepId>, bool) {

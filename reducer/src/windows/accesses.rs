@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// An access under way.
 #[derive(Debug)]
-pub(super) struct Access {
+pub(super) struct OngoingAccess {
     /// The caller's, until it has been told of the end.
     id: Option<AccessId>,
     target: Rank,
@@ -52,7 +52,7 @@ pub(super) struct Part {
     pub(super) answer_at: Option<usize>,
 }
 
-impl Access {
+impl OngoingAccess {
     /// Bytes of the next part in requests of at most `granule` bytes.
     #[inline]
     pub(super) fn next_len(&self, granule: usize) -> usize {
@@ -95,7 +95,7 @@ impl Access {
 #[derive(Debug)]
 pub(super) struct Accesses {
     own: Rank,
-    slots: Slots<Access>,
+    slots: Slots<OngoingAccess>,
     /// The number of them for each window and target.
     under_way: BTreeMap<(WindowId, Rank), usize>,
     copies: Option<Pool>,
@@ -134,7 +134,7 @@ impl Accesses {
         }
         let id = AccessId(self.next);
         self.next += 1;
-        let mut access = Access {
+        let mut access = OngoingAccess {
             id: waited.then_some(id),
             target,
             piece,
@@ -165,7 +165,7 @@ impl Accesses {
     }
 
     /// Copies the data of an access, if there is room.
-    fn copy(&mut self, config: &WindowsConfig, access: &mut Access) -> bool {
+    fn copy(&mut self, config: &WindowsConfig, access: &mut OngoingAccess) -> bool {
         let len = access.data.len();
         if len == 0 {
             return true;
@@ -186,7 +186,7 @@ impl Accesses {
 
     /// An access that has not failed. The memory of one that has is the caller's again.
     #[inline]
-    pub(super) fn open(&mut self, handle: Handle) -> Option<&mut Access> {
+    pub(super) fn open(&mut self, handle: Handle) -> Option<&mut OngoingAccess> {
         self.slots.get(handle).filter(|access| access.failure.is_none())
     }
 
@@ -267,7 +267,7 @@ impl Accesses {
         if now < self.earliest {
             return vec![];
         }
-        let open = |access: &Access| access.failure.is_none();
+        let open = |access: &OngoingAccess| access.failure.is_none();
         let late = self.slots.iter().filter(|(_, access)| open(access) && access.deadline <= now);
         let late: Vec<_> = late.map(|(handle, access)| (handle, access.target)).collect();
         for (handle, _) in &late {

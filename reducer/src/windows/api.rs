@@ -64,7 +64,7 @@ impl fmt::Display for WindowId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccessId(pub u64);
 
-/// What an access does to the target's elements.
+/// The action of an access on the target's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Writes them.
@@ -73,11 +73,11 @@ pub enum Action {
     Get,
     /// Reduces the origin's elements into them.
     Accumulate(ReduceOp),
-    /// The same, and gives what they were before.
+    /// Reduces the origin's elements into them, and gives their values before.
     FetchAndOp(ReduceOp),
-    /// Writes them, and gives what they were before.
+    /// Writes them, and gives their values before.
     Swap,
-    /// Writes one element where it has the expected bits, and gives what it was before.
+    /// Writes one element where it has the expected bits, and gives its value before.
     CompareAndSwap,
 }
 
@@ -115,7 +115,7 @@ impl fmt::Display for Action {
 pub struct AccessRequest {
     /// The window.
     pub window: WindowId,
-    /// What is done.
+    /// The action.
     pub action: Action,
     /// The rank whose memory it is.
     pub target: Rank,
@@ -123,8 +123,8 @@ pub struct AccessRequest {
     pub offset: u64,
     /// The elements' type: the window's.
     pub dtype: DType,
-    /// What goes there; two elements for a compare-and-swap, the expected one and the new one; empty for a get. Nobody writes it until the
-    /// access has ended.
+    /// The elements that go there; two for a compare-and-swap, the expected one and the new one; empty for a get. Nobody writes them until
+    /// the access has ended.
     pub data: TensorRegion,
     /// The buffer for the result; empty for a put or an accumulate. Nobody else touches it until the access has ended.
     pub into: TensorRegion,
@@ -137,7 +137,7 @@ pub struct AccessRequest {
 /// Which access an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessSubject {
-    /// What it does.
+    /// The action.
     pub action: Action,
     /// The rank that makes it.
     pub own: Rank,
@@ -210,7 +210,7 @@ pub enum AccessError {
     Aborted {
         /// The access.
         subject: AccessSubject,
-        /// Who and why.
+        /// The culprit and the reason.
         cause: Arc<AbortCause>,
     },
 }
@@ -273,15 +273,15 @@ pub enum AccessRefused {
     Operation {
         /// The access.
         subject: AccessSubject,
-        /// What to do instead.
+        /// The reason, and the call to use instead.
         why: &'static str,
     },
-    /// The memory is no whole number of elements, differs from what comes back, or is an accelerator's.
+    /// The memory is no whole number of elements, has another size than the result, or is an accelerator's.
     #[error(
         "{given} bytes to give and {taken} to take are no memory of the host for a {action} of {dtype}; check counts and dtype"
     )]
     Memory {
-        /// What it does.
+        /// The action.
         action: Action,
         /// The elements' type.
         dtype: DType,
@@ -329,13 +329,13 @@ pub struct AccessEnded {
 pub struct WindowCounters {
     /// Requests of other ranks that were served.
     pub served: u64,
-    /// Requests that came before their turn, or found no room for the answer.
+    /// Requests that came before an earlier one, or found no room for the answer.
     pub held: u64,
     /// Requests that were refused.
     pub denied: u64,
     /// Messages that had come before.
     pub duplicates: u64,
-    /// What makes no sense.
+    /// Messages that make no sense.
     pub malformed: u64,
     /// Messages that found no room.
     pub not_ready: u64,

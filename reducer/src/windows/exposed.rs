@@ -1,4 +1,4 @@
-//! The memory of this rank that its windows expose, and what requests do there.
+//! The memory of this rank that its windows expose, and the requests that act on it.
 
 use super::api::{Action, Denial, WindowId, WindowRefused};
 use super::wire::Piece;
@@ -79,8 +79,8 @@ impl Exposed {
         self.next = 0;
     }
 
-    /// Does what a piece says in this rank's memory, and writes what was there before to `before`, if it is asked for. All that the piece
-    /// says is checked.
+    /// Applies a piece to this rank's memory, and writes the elements that were there before to `before`, if it is asked for. All fields of
+    /// the piece are checked.
     pub(super) fn apply(&self, piece: &Piece, given: &[u8], before: RegionOffset) -> Result<(), Denial> {
         let window = self.windows.get(&piece.window()).ok_or(Denial::Window)?;
         let (action, dtype, len) = (piece.action(), piece.dtype(), piece.bytes());

@@ -11,17 +11,17 @@
 //! effect in the order in which they were started, reads among them. Between different origins there is no order. One owner serves all
 //! requests of a target, one after the other, so each element is accessed atomically; an access of many elements as a whole is not.
 //!
-//! **Room.** Requests to one target, and what they ask for, take so many bytes at once ([`in_flight_bytes`](WindowsConfig::in_flight_bytes)).
+//! **Room.** Requests to one target, and their answers, take so many bytes at once ([`in_flight_bytes`](WindowsConfig::in_flight_bytes)).
 //! A target keeps requests that overtake others within the same bound. It copies the elements that it is asked for to a pool, from where they
 //! are sent: where the pool is used up, a rank's requests wait until answers were released. An origin always has room for an answer, so no
 //! ranks wait in a circle.
 //!
 //! **Ends.** A request ends with its answer, or when the target has said that it was applied. The target says how many requests it has
-//! applied, and how many of them it has denied: the origin counts denials, too, and believes no request to be done whose denial may still be on
+//! applied, and how many of them it has denied: the origin counts denials, too, and takes no request for done whose denial may still be on
 //! its way. Small accesses are copied and end at once for the caller; [`is_flushed`](Windows::is_flushed) says when all have taken effect.
 //!
-//! **Exactly once.** Requests have numbers, and fragments of answers a bit each: what comes again changes nothing. Everything that a message
-//! says is checked against the target's own window, whatever the origin has checked before.
+//! **Exactly once.** Requests have numbers, and fragments of answers a bit each: a repetition changes nothing. All fields of a message
+//! are checked against the target's own window, whatever the origin has checked before.
 //!
 //! **Parts.** Each part has a file, which is the only one that changes its fields: the memory that this rank exposes (`exposed`), its
 //! accesses (`accesses`), which become requests to each target (`outbound`, all of them in `origin`), and the requests of others (`target`)
@@ -86,11 +86,11 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Without windows and accesses; what it keeps for a rank is made at the first use.
+    /// Without windows and accesses; the state of a rank is made at its first use.
     ///
     /// # Safety
-    /// As for [`Executor::new`](crate::executor::Executor::new): what it hands to a transport is not used any more when it is dropped, so
-    /// the transport goes first.
+    /// As for [`Executor::new`](crate::executor::Executor::new): memory that it hands to a transport is not used any more when it is
+    /// dropped, so the transport goes first.
     #[allow(unsafe_code)]
     pub unsafe fn new(config: WindowsConfig) -> Self {
         Self {
@@ -150,11 +150,8 @@ impl Windows {
 
     /// Takes a message of any kind of [`MessageKind::is_window`]. The payload is only borrowed.
     pub fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        if header.key.group != self.config.group {
-            return Disposition::Refused(Refusal::OtherGroup);
-        }
-        if header.key.epoch != self.config.epoch {
-            return Disposition::Refused(Refusal::OtherEpoch);
+        if let Some(why) = Refusal::of_key(&header.key, self.config.group, self.config.epoch) {
+            return Disposition::Refused(why);
         }
         if header.src.0 >= self.config.ranks || header.src == self.config.rank {
             return self.disposition(Outcome::Malformed);
@@ -192,7 +189,7 @@ impl Windows {
         }
     }
 
-    /// Posts what finds room, and ends what is late.
+    /// Posts the messages that find room, and ends accesses that are late.
     pub fn poll<T: Transport>(&mut self, now: Duration, transport: &mut T) -> Progress {
         let Self { exposed, origin, target, .. } = self;
         let mut worked = origin.check_deadlines(now);

@@ -120,7 +120,7 @@ impl Origin {
             match transport.send(target, &header, part.payload, token) {
                 Ok(()) => {}
                 Err(SendError::Full) => break true,
-                // The transport reports the loss to its owner, who decides what becomes of the group.
+                // The transport reports the loss to its owner, which decides what becomes of the group.
                 Err(SendError::PeerFailed) => break true,
             }
             worked = true;

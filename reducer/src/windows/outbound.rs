@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 /// A request that has not ended.
 #[derive(Debug)]
-struct Record {
+struct UnsettledRequest {
     seq: u64,
     access: Handle,
     cost: usize,
@@ -47,7 +47,7 @@ pub(super) struct Outbound {
     /// Accesses of which not all was asked for, in order.
     queue: VecDeque<Handle>,
     /// Requests that have not ended, in the order of their numbers.
-    records: VecDeque<Record>,
+    records: VecDeque<UnsettledRequest>,
     /// Their costs.
     in_flight: usize,
     /// The target has applied the requests before this number...
@@ -96,7 +96,7 @@ impl Outbound {
         let len = part.piece.bytes();
         let answer = part.answer_at.map(|at| AwaitedAnswer { at, len, fragments: Fragments::default() });
         let cost = OVERHEAD + len;
-        self.records.push_back(Record { seq: self.next, access, cost, answer, is_denied: false });
+        self.records.push_back(UnsettledRequest { seq: self.next, access, cost, answer, is_denied: false });
         self.next += 1;
         self.in_flight += cost;
     }
@@ -122,7 +122,7 @@ impl Outbound {
     }
 
     /// Takes a request out, which has ended.
-    fn settle(&mut self, at: usize) -> Option<Record> {
+    fn settle(&mut self, at: usize) -> Option<UnsettledRequest> {
         let record = self.records.remove(at)?;
         self.in_flight -= record.cost;
         Some(record)
@@ -131,7 +131,7 @@ impl Outbound {
     /// A fragment of an answer has come.
     pub(super) fn on_answer(&mut self, header: &Header, payload: &[u8]) -> Result<Answered, Outcome> {
         let index = self.index_of(header.key.seq)?;
-        let Record { access, answer, is_denied, .. } = &mut self.records[index];
+        let UnsettledRequest { access, answer, is_denied, .. } = &mut self.records[index];
         let Some(answer) = answer.as_mut().filter(|_| !*is_denied) else { return Err(Outcome::Malformed) };
         match answer.fragments.note(header, payload, answer.len) {
             FragmentIs::Malformed => return Err(Outcome::Malformed),

@@ -1,8 +1,9 @@
-//! What transports refer to, by handles that tokens carry: accesses of this rank, and answers to others.
+//! The places of accesses of this rank, and of answers to others, to which transports refer by the handles that tokens carry.
 
 use crate::transport::SendToken;
 
-/// Uses of a place that tokens tell apart. What a token refers to keeps its place, so the transport gives back no older one.
+/// Uses of a place that tokens tell apart. An access or answer that a token refers to keeps its place, so the transport gives back no
+/// older one.
 const USES: u64 = 1 << 20;
 
 /// Tells answers from accesses in a token.
@@ -56,14 +57,14 @@ impl<T> Slots<T> {
         Handle { index, uses: place.0 }
     }
 
-    /// What a token of this kind stands for, if it is still there.
+    /// The handle that a token of this kind stands for, if its place has not been given to another one.
     pub(super) fn handle_of(&self, SendToken(bits): SendToken) -> Option<Handle> {
         let index = (bits & (ANSWER - 1)) as u32;
         let (uses, _) = self.places.get(index as usize)?;
         (uses % USES == (bits >> 32) % USES).then_some(Handle { index, uses: *uses })
     }
 
-    /// One that is still there.
+    /// The value of a handle, if it is still there.
     #[inline]
     pub(super) fn get(&mut self, handle: Handle) -> Option<&mut T> {
         let place = self.places.get_mut(handle.index as usize)?;

@@ -242,7 +242,7 @@ impl Target {
         }
     }
 
-    /// Tells origins what was applied and what was denied, as far as there is room; whether anything was posted.
+    /// Tells origins how many requests were applied and denied, as far as there is room; whether anything was posted.
     pub(super) fn post_reports<T: Transport>(&mut self, transport: &mut T) -> bool {
         let mut worked = false;
         let Self { config, inbound, reports, denials, may_resume, .. } = self;

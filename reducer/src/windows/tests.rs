@@ -167,7 +167,7 @@ fn the_target_denies_what_does_not_fit_its_own_window() {
             group.settle();
             let error = match group.result(0, small) {
                 Some(Err(error)) => error.clone(),
-                // It was copied: whoever flushes hears of it.
+                // It was copied: the next flush reports it.
                 _ => group.ranks[0].take_late(WindowId(0), Some(Rank(1))).unwrap(),
             };
             assert!(matches!(&error, AccessError::Denied { why: is, .. } if *is == why), "{error}");

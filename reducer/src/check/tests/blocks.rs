@@ -39,7 +39,7 @@ fn shape(collective: Collective, count: u64) -> Shape {
     Shape { collective, dtype: DType::F32, op, count }
 }
 
-/// What each rank has.
+/// The access and the placement of each rank's tensor, by the rank's number.
 type Choice = Box<dyn FnMut(u32) -> (Access, Placement)>;
 
 /// All ranks alike, and each as it likes.

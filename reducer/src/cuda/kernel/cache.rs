@@ -58,7 +58,7 @@ pub(super) fn read(directory: &Path, key: &str) -> Option<Vec<u8>> {
 }
 
 /// The right to make an entry, until the file is dropped or this process ends; `None` where it cannot be had, or not in time.
-pub(super) fn turn(directory: &Path, key: &str) -> Option<File> {
+pub(super) fn lock(directory: &Path, key: &str) -> Option<File> {
     make(directory).ok()?;
     let path = directory.join(format!("{key}.turn"));
     let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).ok()?;

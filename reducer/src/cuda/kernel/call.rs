@@ -13,7 +13,7 @@ pub const MAX_DESTINATIONS: usize = 64;
 
 /// Threads of a block, in all kernels.
 pub(super) const THREADS: u32 = 256;
-/// Blocks of a grid for each multiprocessor, at most; what is left is for the kernels' own loops.
+/// Blocks of a grid for each multiprocessor, at most; the kernels' own loops do the rest.
 const BLOCKS_PER_PROCESSOR: u32 = 16;
 /// Columns and rows of blocks that a grid may have.
 const MAX_COLUMNS: u32 = i32::MAX as u32;
@@ -100,7 +100,7 @@ pub enum CallError {
 /// A kernel of the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kernel {
-    /// What is folded, and whether it is divided then.
+    /// The reduction, the elements' type, and whether the result is divided then.
     Fold(ReduceOp, DType, bool),
     Move(Packing),
     Crc32c,
@@ -110,7 +110,7 @@ pub(super) enum Kernel {
 const NUMBERS: &[DType] = DType::ALL.split_at(DType::Complex64 as usize).0;
 const FOLDS: [ReduceOp; 4] = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Prod];
 
-/// What else there is: these are never divided.
+/// The other kernels: these never divide.
 const OTHERS: [Kernel; 11] = [
     Kernel::Fold(ReduceOp::Prod, DType::Complex64, false),
     Kernel::Fold(ReduceOp::Prod, DType::Complex128, false),
@@ -172,7 +172,7 @@ pub(super) struct Call<A> {
 pub struct Fold<'a> {
     /// The type of all elements.
     pub dtype: DType,
-    /// What folds them; an average folds as a sum, and is not divided by itself.
+    /// The reduction that folds them; an average folds as a sum, and is not divided by itself.
     pub op: ReduceOp,
     /// Device addresses of 1 to [`MAX_DESTINATIONS`] tensors. Each is exactly one of the sources or apart from all of
     /// them, and apart from the other destinations.
@@ -181,7 +181,7 @@ pub struct Fold<'a> {
     pub sources: &'a [u64],
     /// Elements of each tensor.
     pub count: u64,
-    /// Divides what was folded and rounded to its type: the bits of
+    /// Divides the folded values, which were rounded to their type: the bits of
     /// [`Kernels::finish_avg`](crate::kernel::Kernels::finish_avg) on the host. 0 is taken for 1. Bits, truth values and products of
     /// complex numbers are not divided.
     pub divide_by: Option<u32>,
@@ -290,7 +290,7 @@ pub(super) fn fold(fold: &Fold<'_>, processors: u32) -> Result<Option<Call<FoldA
         .ok_or(CallError::TooLong { what: "a source", address: sources[0] })?;
     let n = divide_by.unwrap_or(1).max(1);
     let op = if op == ReduceOp::Avg { ReduceOp::Sum } else { op };
-    // Dividing by one changes nothing: what was folded is rounded, and its NaNs are canonical.
+    // Dividing by one changes nothing: the folded value is rounded, and its NaNs are canonical.
     let kernel = Kernel::Fold(op, unit, n > 1);
     if kernel.index().is_none() {
         return Err(CallError::NoDivision { dtype, op });

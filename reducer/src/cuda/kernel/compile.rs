@@ -37,7 +37,7 @@ pub enum CompileError {
     /// The compiler refused the program: a defect, for the program is fixed.
     #[error("NVRTC does not compile the kernels; please report this with the log:\n{log}")]
     Failed {
-        /// What the compiler says.
+        /// The compiler's log.
         log: String,
     },
     /// Another call of the library failed.
@@ -45,7 +45,7 @@ pub enum CompileError {
     Nvrtc {
         /// The function.
         call: &'static str,
-        /// What the library says.
+        /// The library's description of the error.
         why: String,
     },
 }
@@ -174,7 +174,7 @@ pub(super) fn compile_source(
         return Ok(Image { bytes, origin: Origin::Cached });
     }
     // Of the ranks of a host one compiles, and the others wait for that.
-    let _turn = directory.and_then(|directory| cache::turn(directory, &key));
+    let _lock = directory.and_then(|directory| cache::lock(directory, &key));
     if let Some(bytes) = cached() {
         return Ok(Image { bytes, origin: Origin::Cached });
     }

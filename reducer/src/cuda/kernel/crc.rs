@@ -1,4 +1,4 @@
-//! What the kernel `crc32c` is given: powers of x modulo Castagnoli's polynomial, computed when this crate is compiled.
+//! The constants of the kernel `crc32c`: powers of x modulo Castagnoli's polynomial, computed when this crate is compiled.
 //!
 //! Words are polynomials over GF(2) with bit 31 for x^0 and bit 0 for x^31, as CRC32C has them.
 
@@ -17,7 +17,7 @@ const BYTE: u32 = 1 << 23;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Powers {
-    /// x^32: what the word before another is multiplied by.
+    /// x^32: the factor of a word that stands before another.
     word: u32,
     /// For each half byte and each of its values: that times x^(8 * [`ROW`]).
     next_row: [[u32; 16]; 8],

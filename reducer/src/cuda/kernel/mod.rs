@@ -1,4 +1,4 @@
-//! The same reductions on NVIDIA GPUs, and what else tensors need there: CUDA C, compiled at run time by NVRTC.
+//! The same reductions on NVIDIA GPUs, and the other kernels for tensors there: CUDA C, compiled at run time by NVRTC.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,6 +1,6 @@
 //! NVRTC, the run-time compiler, behind calls that are safe. It is looked for under the names that cudarc knows
 //! (libnvrtc.so, then libnvrtc.so.13, libnvrtc.so.12 and older): in LD_LIBRARY_PATH, in the loader's cache, and among
-//! what the process has loaded already.
+//! the libraries that the process has loaded already.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -32,7 +32,7 @@ const SYMBOLS: [&str; 13] = [
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Nvrtc(());
 
-/// What a program is compiled to.
+/// The form that a program is compiled to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Output {
     /// Machine code of one architecture.
@@ -132,7 +132,7 @@ impl Nvrtc {
 struct Program(nvrtcProgram);
 
 impl Program {
-    /// What `size` says the length of, and `get` copies.
+    /// The bytes that `get` copies; `size` gives their number.
     fn bytes(
         &self,
         call: &'static str,

@@ -1,4 +1,4 @@
-//! The CUDA C text. The files include nothing: they are joined here, what all need first.
+//! The CUDA C text. The files include nothing: they are joined here, the one that all others need first.
 
 /// The whole program.
 pub(super) const PROGRAM: &str = concat!(
@@ -8,5 +8,5 @@ pub(super) const PROGRAM: &str = concat!(
     include_str!("source/crc.cu"),
 );
 
-/// What the program is called in the compiler's messages.
+/// The program's name in the compiler's messages.
 pub(super) const NAME: &str = "shouter.cu";

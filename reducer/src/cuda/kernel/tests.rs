@@ -1,4 +1,4 @@
-//! The CUDA C text, run on the host against the host's own kernels; and what NVRTC makes of it.
+//! The CUDA C text, run on the host against the host's own kernels; and NVRTC's results for it.
 
 #![allow(unsafe_code)]
 

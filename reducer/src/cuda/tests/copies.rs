@@ -44,7 +44,7 @@ fn more_copies_than_the_ring_has_events_all_end() {
     let pinned = Pinned::new(&context, 4096).unwrap();
     let buffer = DeviceBuffer::new(&context, 4096).unwrap();
     let gate = Gate::new(&context);
-    gate.hold(copier.stream(Direction::Out));
+    gate.hold(copier.stream(CopyDirection::Out));
     let fences: Vec<_> = (0..900u64)
         .map(|n| {
             let offset = n * 4 % 4096;

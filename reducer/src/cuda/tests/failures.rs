@@ -31,7 +31,7 @@ fn kernels(cuda: &Cuda) -> Result<Image, CudaError> {
     Ok(image.expect("there is an NVRTC where there is a simulated driver"))
 }
 
-/// Runs a session while the driver does as `sim` says; what came of it.
+/// The outcome of a session while the driver does as `sim` says.
 fn session_with(sim: &str) -> String {
     let (success, output_text) = again("failures::a_session", &[(SESSION, "1"), (SIM, sim)]);
     let line = output_text.lines().find_map(|line| line.split_once("session: "));
@@ -152,7 +152,7 @@ fn each_call_may_fail_once() {
     for name in Api::NAMES {
         let plain = name.trim_end_matches("_v2");
         let came = session_with(&format!("fail={plain}:1:CUDA_ERROR_OUT_OF_MEMORY"));
-        // What the failure of some calls cannot change: names, and what is left when the work is done.
+        // These calls may fail without an error: those for names and properties, and those after the work is done.
         let silent = ["GetErrorName", "DeviceGetAttribute", "PCIBusId", "CanAccessPeer", "PrimaryCtxRelease"];
         let late = ["Destroy", "Free", "Unregister", "Close", "Unload", "PopCurrent"];
         if silent.iter().chain(&late).any(|part| name.contains(part)) {

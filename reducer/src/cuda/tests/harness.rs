@@ -1,4 +1,4 @@
-//! What the tests share.
+//! The code that the tests share.
 
 use core::ffi::c_int;
 use core::ptr::NonNull;
@@ -29,7 +29,7 @@ pub(crate) fn device() -> Option<(MutexGuard<'static, ()>, &'static Cuda, Contex
     }
 }
 
-/// Runs one of these tests in a process of its own; whether it passed, and what it wrote.
+/// Runs one of these tests in a process of its own; whether it passed, and its output.
 pub(super) fn again(test: &str, environment: &[(&str, &str)]) -> (bool, String) {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", &format!("cuda::tests::{test}"), "--nocapture"])
@@ -134,7 +134,7 @@ pub(super) fn fill(pinned: &Pinned, bytes: &[u8]) {
     unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), pinned.as_ptr().as_ptr(), bytes.len()) };
 }
 
-/// What is in pinned memory that no copy writes.
+/// The bytes of pinned memory that no copy writes.
 pub(super) fn bytes(pinned: &Pinned, offset: usize, len: usize) -> Vec<u8> {
     assert!(offset + len <= pinned.len());
     // SAFETY: inside the allocation, which is initialised; no copy is under way.

@@ -45,7 +45,7 @@ fn timing_events_tell_the_time_between_them() {
     assert!(plain.seconds_since(&start).is_err(), "without timing");
 }
 
-/// What the executor asks before the first copy of a tensor.
+/// An event after the trainer's work, as the executor asks for it before the first copy of a tensor.
 fn recorded(copier: &mut Copier, stream: &Stream) -> Result<StreamEvent, CudaError> {
     let event = copier.event()?;
     event.record(stream)?;
@@ -116,7 +116,7 @@ fn a_capture_is_refused_and_stays_valid() {
     assert!(stream.capturing(&context.enter().unwrap()).unwrap());
     assert_eq!(CudaEvent::new(&context).unwrap().record(&stream).unwrap_err(), CudaError::Capturing);
     assert_eq!(recorded(&mut copier, &stream).unwrap_err(), CudaError::Capturing);
-    // What does not concern the stream goes on, allocations included.
+    // Calls that do not concern the stream go on, allocations included.
     // SAFETY: both sides outlive the wait.
     let fence = unsafe { copier.copy(device.address(), host.as_ptr().as_ptr() as u64, 64) }.unwrap();
     drop(Pinned::new(&context, 100).unwrap());

@@ -1,9 +1,49 @@
 //! Why a group ends, and the numbers of the reasons on the wire.
 
-use crate::executor::divergence::Divergence;
 use crate::grid::Rank;
+use crate::header::View;
 use core::fmt;
 use thiserror::Error;
+
+/// The result of the vote on an operation that ranks disagree about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Divergence {
+    /// The operation's number.
+    pub seq: u64,
+    /// The culprit; without a majority, a rank whose view differs from `expected`.
+    pub rank: Rank,
+    /// The view of that rank.
+    pub found: View,
+    /// The lowest rank that runs what is expected.
+    pub other: Rank,
+    /// The majority's view; without a majority, that of the rank that reports this, where it has one.
+    pub expected: View,
+    /// Whether `expected` is the view of a majority.
+    pub is_majority: bool,
+}
+
+impl Divergence {
+    /// The same for a rank with this view: without a majority, the other rank is the culprit for it.
+    pub fn seen_with(self, own: Option<View>) -> Self {
+        if self.is_majority || own != Some(self.found) {
+            return self;
+        }
+        Self { rank: self.other, found: self.expected, other: self.rank, expected: self.found, ..self }
+    }
+
+    /// The divergence as text, with operations described by the caller.
+    pub fn describe(&self, view: impl Fn(&View) -> String) -> String {
+        let Self { seq, found, other, expected, is_majority, .. } = self;
+        let others = if *is_majority { "most ranks run".into() } else { format!("{other} runs") };
+        format!("it runs {} as operation {seq} where {others} {}", view(found), view(expected))
+    }
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.describe(View::to_string))
+    }
+}
 
 /// Why a group ended.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -56,7 +96,7 @@ pub enum AbortReason {
     /// It has ended the group itself; why, once that is known.
     #[error("it has given up{}; look at its log", WordsText(_0))]
     GaveUp(Option<Box<str>>),
-    /// Its heartbeats arrive, and what is sent to it does not.
+    /// Its heartbeats arrive, and messages to it do not.
     #[error(
         "it is alive, and messages to it do not arrive; see that all switches and ports on the way to it carry packets of the \
          configured MTU"

@@ -10,11 +10,11 @@ use std::sync::Arc;
 pub(in crate::executor) struct OperationBuffers {
     data: TensorRegion,
     input: TensorRegion,
-    /// The one of them that holds what this rank gives.
+    /// The one of them that holds this rank's contribution.
     given: TensorRegion,
     slots: TensorRegion,
     pooled: Option<Pooled>,
-    /// What all local ranks give, where the operation works in place.
+    /// The contributions of all local ranks, where the operation works in place.
     peers: Vec<TensorRegion>,
     /// The tensor was exported to the other ranks of the node.
     exported: bool,
@@ -76,12 +76,12 @@ impl OperationBuffers {
         self.pooled.take()
     }
 
-    /// Whether other ranks of the node may be able to access what this rank gives.
+    /// Whether other ranks of the node may be able to access this rank's contribution.
     pub(in crate::executor) fn is_shared(&self) -> bool {
         self.given.is_empty() || self.given.kind() == MemoryKind::Shared || self.exported
     }
 
-    /// What this rank gives.
+    /// The region that holds this rank's contribution.
     pub(in crate::executor) fn given(&self) -> TensorRegion {
         self.given
     }
@@ -91,7 +91,7 @@ impl OperationBuffers {
         self.opened
     }
 
-    /// Takes what all local ranks give, empty regions for what cannot be accessed; whether all can be, with these bytes.
+    /// Takes the contributions of all local ranks, empty regions for those that cannot be accessed; whether all can be, with these bytes.
     pub(in crate::executor) fn set_peers(
         &mut self,
         peers: impl Iterator<Item = TensorRegion>,

@@ -1,4 +1,4 @@
-//! What an operation may send eagerly, and its unreleased fragments.
+//! An operation's place in the eager budget, and its unreleased fragments.
 
 use crate::schedule::Buffer;
 
@@ -66,7 +66,7 @@ impl Sends {
         self.unreleased
     }
 
-    /// Those of them that lie in the tensor.
+    /// Unreleased fragments that lie in the tensor.
     pub(in crate::executor) fn data_unreleased(&self) -> u32 {
         self.data_unreleased
     }

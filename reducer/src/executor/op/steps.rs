@@ -62,7 +62,7 @@ impl Steps {
         self.left = 1;
     }
 
-    /// These steps, by what each waits for.
+    /// Resets to as many steps as there are counts, each with the number of edges that it waits for.
     pub(super) fn reset(&mut self, indegree: &[u32]) {
         self.states.clear();
         self.states.extend(indegree.iter().map(|&pending| StepState { pending, ..StepState::default() }));

@@ -2,11 +2,13 @@
 //! that the sum has taken.
 
 use super::harness::{Buffer, Faults, Group, shape};
+use crate::cost;
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::Request;
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Shape};
 use crate::kernel::Kernels;
+use crate::memory::TensorRegion;
 use crate::schedule::Algorithm;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -164,4 +166,43 @@ fn scan(seed: u64) {
 #[test]
 fn a_scan_has_the_bits_of_one_fold_in_rank_order() {
     (0..150).for_each(scan);
+}
+
+/// All algorithms among which figures of the cost model choose give the same bits.
+fn chosen(seed: u64) {
+    let mut rng = SmallRng::seed_from_u64(seed);
+    let hosts: [&[u32]; 8] =
+        [&[3], &[2; 3], &[1; 5], &[3; 3], &[1; 8], &[3, 1], &[2, 1, 1, 3], &[1, 4, 1, 2]];
+    let grid = Grid::of_hosts(hosts[rng.random_range(0..hosts.len())], rng.random_range(1..=4)).unwrap();
+    let dtype = [DType::F16, DType::Bf16, DType::F32][rng.random_range(0..3)];
+    let collective = [Collective::AllReduce, Collective::Reduce][rng.random_range(0..2)];
+    let shape = Shape { collective, ..shape(dtype, ReduceOp::Sum, 700) };
+    let candidates: Vec<_> = cost::candidates(&shape).filter(|one| one.serves(collective, &grid)).collect();
+    assert!(candidates.len() > 2, "{collective} on {grid:?}: {candidates:?}");
+    let mut group = Group::new(seed, grid, Faults::default(), |_| {});
+    let inputs: Vec<_> = (0..grid.ranks()).map(|_| contribution(&mut rng, dtype, 700)).collect();
+    let (mut work, mut results) = (vec![VecDeque::new(); inputs.len()], Vec::new());
+    for &algorithm in &candidates {
+        let buffers: Vec<_> = inputs.iter().map(|bytes| Buffer::new(bytes)).collect();
+        for (rank, buffer) in (0..).zip(&buffers) {
+            let mut request = group.request(Rank(rank), algorithm, shape, buffer);
+            if collective == Collective::Reduce {
+                request.input = buffer.region;
+                request.data = if rank == 0 { buffer.region } else { TensorRegion::empty() };
+            }
+            work[rank as usize].push_back(request);
+        }
+        results.push(buffers);
+    }
+    let what = format!("seed {seed}: {collective} of {dtype} on {grid:?}");
+    group.run(work, &what);
+    assert!(group.completed.iter().flatten().all(|completed| completed.result.is_ok()), "{what}");
+    for (algorithm, buffers) in candidates.iter().zip(&results) {
+        assert_eq!(buffers[0].bytes(), results[0][0].bytes(), "{what}: {algorithm:?}");
+    }
+}
+
+#[test]
+fn what_figures_choose_has_the_same_bits() {
+    (0..200).for_each(chosen);
 }

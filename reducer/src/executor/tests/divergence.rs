@@ -261,7 +261,7 @@ fn run(seed: u64) {
         assert!(group.executors.iter().all(|executor| executor.diverged().is_none()), "{what}");
         return;
     }
-    // Who waits for long looks at what the others run, and asks.
+    // A rank that waits for long looks at the others' views, and asks.
     (0..ranks as usize).for_each(|rank| group.compare(rank));
     group.drain();
     assert!(group.executors.iter().any(|executor| executor.diverged().is_some()), "{what}: no rank noticed");

@@ -50,7 +50,7 @@ fn program(rng: &mut SmallRng, tensors: usize) -> Vec<Action> {
     actions
 }
 
-/// One rank: how far its program is, what waits for room, what it has pushed, and what of it has ended.
+/// One rank: its position in the program, the requests that wait for room, and the operations that it has started.
 struct Trainer {
     at: usize,
     queue: FusionQueue<usize>,
@@ -214,7 +214,7 @@ fn run(seed: u64, fuses: bool) -> Outcome {
     Outcome { bytes: buffers.iter().map(Buffer::bytes).collect(), fused, joined }
 }
 
-/// Does what is next, if it can be done.
+/// Does the next action, if it can be done.
 fn act(member: &mut Trainer, actions: &[Action]) -> bool {
     match actions.get(member.at) {
         None => return false,

@@ -10,8 +10,8 @@ use crate::schedule::{Algorithm, Params, Problem, build};
 pub(super) use crate::simulation::{Buffer, Faults};
 use crate::simulation::{Endpoint, Net, Port, peek};
 use crate::transport::{
-    Accelerator, AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, LaneFlag, StreamEvent,
-    TensorView,
+    Accelerator, AcceleratorError, DeviceFence, DeviceFold, DeviceTensor, ExportedTensor, LaneFlag,
+    StreamEvent, TensorView,
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -208,7 +208,7 @@ impl Accelerator for Copies {
         // SAFETY: as in `Buffer::new`; all executors are in this process.
         Some(unsafe { TensorRegion::from_raw_parts(memory::MemoryKind::Device, base, len, 0) })
     }
-    fn fold(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
+    fn fold(&mut self, fold: &DeviceFold<'_>) -> Result<DeviceFence, AcceleratorError> {
         self.folds += 1;
         self.enqueue(fold.destinations, fold.sources, |sources| {
             let mut sum = vec![0; sources[0].len()];

@@ -47,7 +47,7 @@ fn there_is_a_function_for_what_a_type_has_and_none_else() {
             for &op in ReduceOp::ALL {
                 let found = kernels.table.fold(dtype, op);
                 assert_eq!(found.is_some(), op.is_of(dtype), "{op} of {dtype}");
-                // What is folded in parts has whole ones in each element.
+                // Each element is a whole number of the units that are folded.
                 assert!(
                     found.is_none_or(|(_, unit)| dtype.size().is_multiple_of(unit.size())),
                     "{op} of {dtype}"

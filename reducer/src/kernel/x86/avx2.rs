@@ -36,7 +36,7 @@ fn canonical(of: __m256, x: __m256) -> __m256 {
     _mm256_blendv_ps(of, _mm256_set1_ps(f32::from_bits(NAN_F32)), nan)
 }
 
-/// Each lane rounded to bf16, in its upper half; what remains in the lower half is to be ignored.
+/// Each element rounded to bf16, in its upper half; the bits in the lower half are to be ignored.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn round_to_bf16(x: __m256) -> __m256i {

@@ -38,7 +38,7 @@ fn canonical(of: __m512, x: __m512) -> __m512 {
     _mm512_mask_mov_ps(of, nan, _mm512_set1_ps(f32::from_bits(NAN_F32)))
 }
 
-/// Each lane rounded to bf16, in its upper half; what remains in the lower half is to be ignored.
+/// Each element rounded to bf16, in its upper half; the bits in the lower half are to be ignored.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn round_to_bf16(x: __m512) -> __m512i {

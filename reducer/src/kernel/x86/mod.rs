@@ -1,8 +1,8 @@
 //! The kernels in the vectors of x86.
 //!
-//! The compiler makes vectors of the loops in [`fold`](super::fold) by itself, given leave to use the
-//! instructions; [`kernels_with`] gives it. What is reduced in f32 (f16, bf16, and f32 itself) has loops of its own
-//! here, over vectors that are loaded from and stored to it: the compiler does not find the CPU's conversions of
+//! The compiler makes vectors of the loops in [`fold`](super::fold) by itself, where the instructions are enabled;
+//! [`kernels_with`] enables them. Types that are reduced in f32 (f16, bf16, and f32 itself) have loops of their own
+//! here, over vectors that are loaded from and stored to them: the compiler does not find the CPU's conversions of
 //! f16, takes bf16 apart in a dearer way, and the accumulators stay in registers however many sources there are.
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -36,7 +36,7 @@ trait Stored<E: Element>: Number {
     unsafe fn store(pair: Pair<Self>, at: *mut E);
 }
 
-/// Division, lane by lane.
+/// Division, element by element.
 trait Divide {
     fn divide(self, n: u32) -> Self;
 }
@@ -47,7 +47,7 @@ const UNROLL: usize = 2;
 /// Bytes from which a fold fetches its sources ahead, for they hardly are in the second-level cache.
 const FAR: usize = 1 << 20;
 
-/// How far ahead, in bytes: what measured best.
+/// How far ahead, in bytes; the best of the measured distances.
 const AHEAD: usize = 1024;
 
 /// As [`fold`](super::fold::fold). Accumulators stay in registers over all sources.

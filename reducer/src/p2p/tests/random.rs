@@ -38,7 +38,7 @@ fn dtype(rng: &mut SmallRng, wrong: u32) -> DType {
     if rng.random_range(0..100) < wrong { DType::F32 } else { DType::U64 }
 }
 
-/// Each message begins with its number, so that who gets it can be told; shorter ones have no content to tell them by.
+/// Each message begins with its number, which tells it from others where it arrives; shorter ones have no content to tell them by.
 fn message(rng: &mut SmallRng, number: usize, (from, to): (u32, u32), wrong: u32) -> Message {
     let count = [1, 1, 2, 8, 16, 17, 100, 500, 700][rng.random_range(0..9)];
     let mut bytes: Vec<u8> = (0..count * 8).map(|_| rng.random()).collect();
@@ -178,7 +178,7 @@ fn play(seed: u64, wrong: u32) -> (Play, Vec<Vec<Job>>) {
     (Play { group, messages, receives, late: vec![], what }, jobs)
 }
 
-/// Any jobs: what specific receives cannot get, since others took it, others take in the end.
+/// Any jobs. Specific receives may find their messages taken by others; receives from any rank take the rest in the end.
 fn run_seed(seed: u64) -> MessageCounters {
     let (mut play, jobs) = play(seed, 0);
     play.run(jobs);

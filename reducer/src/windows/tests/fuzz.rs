@@ -1,4 +1,4 @@
-//! Whatever comes from the wire: no panic, and no byte outside of the window changes.
+//! Any messages from the wire: no panic, and no byte outside of the window changes.
 
 use super::harness::{Faults, Group, access, words};
 use super::*;

@@ -46,7 +46,7 @@ fn go_on(group: &mut Group) {
     }
 }
 
-/// Applies an access to the model of its elements; what it brings.
+/// Applies an access to the model of its elements; returns the elements that it reads.
 fn play(action: Action, model: &mut [u64], given: &[u64]) -> Vec<u64> {
     let before = model.to_vec();
     for (at, element) in model.iter_mut().enumerate() {
@@ -69,7 +69,7 @@ fn play(action: Action, model: &mut [u64], given: &[u64]) -> Vec<u64> {
     before
 }
 
-/// Each origin has elements of its own in each window: what it reads is what it has done there before, in its order.
+/// Each origin has elements of its own in each window: it reads the results of its accesses before, in their order.
 fn run_seed(seed: u64) -> WindowCounters {
     let mut rng = SmallRng::seed_from_u64(seed);
     let ranks = rng.random_range(1..=4u32);
@@ -203,7 +203,7 @@ fn run_shared_seed(seed: u64) {
     seen.sort_unstable();
     assert_eq!(seen, (0..seen.len() as u64).collect::<Vec<_>>(), "{what}: each value is given once");
     let window = group.windows[target as usize].words();
-    // What a swap brings, another one has given, or it is the first.
+    // The value that a swap returns was written by another swap, or is the first.
     let mut chain: Vec<u64> = swaps.iter().map(|(_, _, into)| into.words()[0]).chain([window[1]]).collect();
     chain.sort_unstable();
     assert_eq!(chain, (0..=swaps.len() as u64).collect::<Vec<_>>(), "{what}: swaps are a chain");

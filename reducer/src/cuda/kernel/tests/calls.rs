@@ -1,4 +1,4 @@
-//! What is refused before the driver sees it.
+//! Calls that are refused before the driver sees them.
 
 use super::*;
 use crate::cuda::kernel::MAX_SOURCES;

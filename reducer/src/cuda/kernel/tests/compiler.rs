@@ -1,4 +1,4 @@
-//! What NVRTC makes of the text, where it can be loaded; no device is needed for that.
+//! The results of NVRTC for the program's text, where it can be loaded; no device is needed for that.
 
 use std::path::{Path, PathBuf};
 
@@ -7,7 +7,7 @@ use crate::cuda::kernel::compile::compile_source;
 use crate::cuda::kernel::nvrtc::{Nvrtc, Output};
 use crate::cuda::kernel::{Architecture, CompileError, Origin, compile_with_cache, source};
 
-/// The compiler, or a word why not.
+/// The compiler; `None` after a message where it cannot be loaded.
 fn nvrtc() -> Option<Nvrtc> {
     match Nvrtc::load() {
         Ok(nvrtc) => Some(nvrtc),

@@ -68,7 +68,7 @@ impl Device {
         held
     }
 
-    /// What is there when the stream has done all that was put on it.
+    /// The bytes of `held` when the stream has done all that was put on it.
     fn read(&self, held: &Held) -> Vec<u8> {
         // SAFETY: both are as long as that, and the copy is waited for before anybody else uses them.
         unsafe { self.stream.copy(self.staging.device_address(), held.at, held.len) }.unwrap();
@@ -140,7 +140,7 @@ fn folds(device: &Device) {
     }
 }
 
-/// What the host's kernels make of it.
+/// The result of the host's kernels for the same columns.
 fn on_host(dtype: DType, op: ReduceOp, columns: &[Vec<u8>], divide_by: Option<u32>) -> Vec<u8> {
     let mut result = vec![0; columns[0].len()];
     let pointers: Vec<*const u8> = columns.iter().map(|c| c.as_ptr()).collect();

@@ -26,7 +26,7 @@ const FLAGS: [&str; 12] = [
     "-Wno-unknown-pragmas",
 ];
 
-/// What takes a grid's and a block's dimensions, and the kernel's arguments.
+/// A kernel's launcher: it takes the dimensions of the grid and of a block, and the kernel's arguments.
 type Launch = unsafe extern "C" fn(*const u32, *const u32, *mut *mut c_void);
 
 /// The loaded library.
@@ -48,7 +48,7 @@ impl Grid {
         let path = program.with_file_name(format!("cuda-{key}.so"));
         if !path.exists() {
             // Each test is a process, and several begin at the same time: one builds, the others wait for it.
-            let _turn = cache::turn(path.parent()?, &key);
+            let _lock = cache::lock(path.parent()?, &key);
             if !path.exists() {
                 build(&compiler, &shim, &path);
             }
@@ -76,7 +76,7 @@ impl Grid {
     }
 }
 
-/// Who waited for its turn for too long builds, too: each under its own name, and the last to rename wins.
+/// A process that has waited for the others for too long builds, too: each under its own name, and the last to rename wins.
 fn build(compiler: &OsString, shim: &Path, path: &PathBuf) {
     let own = |extension: &str| path.with_extension(format!("{}.{extension}", std::process::id()));
     let (text, library) = (own("cu"), own("so"));
