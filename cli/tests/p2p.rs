@@ -6,8 +6,8 @@ mod ranks;
 
 use std::time::{Duration, Instant};
 
-use ranks::{ARGUMENT, CLOSED, DEADLINE, PEER_FAILED, job, join, names_only, parameter, play, run_all, tell};
-use shouter::{Error, Exchange, Group, Source, Tag};
+use ranks::{ARGUMENT, DEADLINE, job, join, names_only, parameter, play, run_all, tell};
+use shouter::{Error, Exchange, Group, Source, Tag, Tensor};
 
 /// A time limit that no wait reaches.
 const PATIENCE: Duration = Duration::from_secs(50);
@@ -26,6 +26,7 @@ fn rank_body() {
         ("arguments", arguments),
         ("nobody", nobody),
         ("die", die),
+        ("stream", stream),
         ("beside", beside),
     ];
     if ranks::scenario().as_deref() == Some("leave") {
@@ -47,6 +48,13 @@ fn element(from: u32, round: usize, index: usize) -> u32 {
 
 fn elements(from: u32, round: usize, count: usize) -> Vec<u32> {
     (0..count).map(|index| element(from, round, index)).collect()
+}
+
+/// What rank `from` sends, in memory that the host shares.
+fn shared(group: &Group, round: usize, count: usize) -> Result<Tensor<u32>, Error> {
+    let mut tensor = group.alloc(count)?;
+    tensor.copy_from_slice(&elements(group.rank(), round, count));
+    Ok(tensor)
 }
 
 /// Every rank sends to the next one first, then receives: small messages wait for their receives. For large ones one
@@ -73,6 +81,19 @@ fn ring(group: &Group) -> Result<(), Error> {
         let status = group.send_receive((&own, right), (&mut into, Source::Any), 4)?;
         assert_eq!((status.rank, status.count), (left, count as u64));
         assert!(into[..count] == elements(left, round, count), "round {round}");
+        // The same from memory that the host shares, which may be changed as soon as the send has ended. Odd ranks receive first.
+        let mut own = shared(group, round + 1, count)?;
+        let mut send = || group.send(&own, right, 5).map(|()| own.fill(0));
+        let mut receive = || {
+            group.receive(&mut into, left, 5)?;
+            assert!(into[..count] == elements(left, round + 1, count), "round {round}, shared");
+            Ok(())
+        };
+        match (group.size(), group.rank() % 2) {
+            (1, _) => Ok(()),
+            (_, 0) => send().and_then(|()| receive()),
+            _ => receive().and_then(|()| send()),
+        }?;
     }
     Ok(())
 }
@@ -110,7 +131,7 @@ fn crossing(group: &Group) -> Result<(), Error> {
     let (rank, size) = (group.rank(), group.size());
     for round in 0..3 {
         let count = 300_000 + round;
-        let own = elements(rank, round, count);
+        let own = shared(group, round, count)?;
         let mut into = vec![vec![0u32; count]; size as usize];
         let mut exchanges: Vec<Exchange<'_>> = (0..size).map(|to| Exchange::send(&own, to, to)).collect();
         exchanges.extend((0..).zip(&mut into).map(|(from, into)| Exchange::receive(into, from, rank)));
@@ -353,13 +374,37 @@ fn die(group: &Group) -> Result<(), Error> {
         std::thread::sleep(Duration::from_millis(200));
         std::process::abort();
     }
-    let large = vec![1f32; 1 << 20];
+    let large = group.alloc::<f32>(1 << 20)?;
     match (group.rank(), parameter("CALL").as_deref()) {
         (_, Some("any")) => group.receive(&mut [0u8; 4], Source::Any, Tag::Any).map(drop),
         (0, _) => group.send(&large, last, 0),
         (1, _) => group.receive(&mut [0u8; 4], last, 0).map(drop),
         _ => group.receive(&mut [0u8; 4], Source::Any, 0).map(drop),
     }
+}
+
+/// Rank 0 sends from memory that the host shares until it hears of the end, and overwrites the memory then; rank 1 checks all that it
+/// receives.
+fn stream(group: &Group) -> Result<(), Error> {
+    const COUNT: usize = 1 << 20;
+    let mut own = group.alloc::<u32>(COUNT)?;
+    for round in 0.. {
+        if group.rank() == 1 {
+            group.receive(&mut own, 0, 0)?;
+            assert!(own.iter().all(|value| *value == round), "message {round} came damaged");
+            if round == 20 {
+                tell("receives");
+            }
+            continue;
+        }
+        own.fill(round);
+        if let Err(error) = group.send(&own, 1, 0) {
+            own.fill(u32::MAX);
+            tell("overwritten");
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 /// The last rank leaves in good order; a receive from it ends the group at once.
@@ -484,8 +529,30 @@ fn a_rank_that_dies_is_named_by_every_send_and_receive() {
     for state in &states {
         let last = state.ranks.len() as u32 - 1;
         for rank in state.others(last) {
-            let failed = matches!(rank.code, Some(PEER_FAILED | CLOSED));
+            let failed = rank.lost_its_group();
             assert!(failed && names_dead(rank.error(), last), "{state}");
+        }
+    }
+}
+
+fn has_told(state: &ranks::State, rank: usize, what: &str) -> bool {
+    state.ranks[rank].told.iter().any(|line| line == what)
+}
+
+/// A message is read where it lies in the sender's memory: also by a receiver that was stopped meanwhile, and that its sender has given up.
+#[test]
+fn a_receiver_that_was_stopped_never_gets_what_was_written_after_the_end() {
+    let jobs: Vec<_> = (0..3).map(|_| usual(2, 1, "stream").start()).collect();
+    for job in &jobs {
+        job.until("messages are received", PATIENCE, |state| has_told(state, 1, "receives"));
+        job.signal(1, "STOP");
+    }
+    for job in jobs {
+        job.until("the sender's memory is overwritten", PATIENCE, |state| has_told(state, 0, "overwritten"));
+        job.signal(1, "CONT");
+        let state = job.finish();
+        for rank in &state.ranks {
+            assert!(rank.lost_its_group() && names_dead(rank.error(), 1), "{state}");
         }
     }
 }
@@ -502,7 +569,7 @@ fn a_rank_that_has_left_is_not_waited_for() {
     for state in run_all([usual(3, 1, "leave"), usual(2, 2, "leave")]) {
         let last = state.ranks.len() as u32 - 1;
         for rank in state.others(last) {
-            assert!(matches!(rank.code, Some(PEER_FAILED | CLOSED)), "{state}");
+            assert!(rank.lost_its_group(), "{state}");
             assert!(rank.ended < Some(Duration::from_secs(20)), "{state}");
         }
         assert!(state.ranks.iter().all(|rank| !matches!(rank.code, Some(ARGUMENT | DEADLINE))), "{state}");

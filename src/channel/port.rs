@@ -9,7 +9,7 @@ use shouter_netstack::ip::{Prefix, Route};
 use shouter_netstack::rud;
 use shouter_netstack::stack::{PortConfig as StackPort, Stack, StackConfig};
 
-use super::sys::{Interface, interface};
+use super::sys::{KernelInterface, interface};
 use crate::config::{Config, PortConfig, TransportChoice};
 use crate::error::Error;
 use crate::key;
@@ -108,7 +108,7 @@ pub fn mtu_of(config: &Config, port: &PortConfig) -> u16 {
 }
 
 /// The interface of the kernel's that a port goes through, if it does and there is one.
-pub(crate) fn interface_of(device: &str) -> Option<Interface> {
+pub(crate) fn interface_of(device: &str) -> Option<KernelInterface> {
     match device.split_once(':')? {
         ("af_packet" | "af_xdp" | "tap", name) => interface(name),
         _ => None,
@@ -149,7 +149,7 @@ mod device {
     use std::time::Duration;
 
     use shouter_netstack::device::dpdk::{
-        DeviceSpec, DpdkDevice, Eal, EalConfig, Port, PortConfig, PortError,
+        DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Port, PortError,
     };
     use shouter_netstack::time::Instant;
 
@@ -180,7 +180,7 @@ mod device {
         let spec: DeviceSpec =
             port.device.parse().map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
         let eal = eal(config)?;
-        let mut port_config = PortConfig::new(spec);
+        let mut port_config = DpdkPortConfig::new(spec);
         port_config.mtu = mtu_of(config, port);
         port_config.offload = config.offload;
         loop {

@@ -32,7 +32,7 @@ pub(crate) fn bytes_of(range: &PayloadRange) -> Option<&[u8]> {
 
 /// The kernel's facts about an interface of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
+pub(crate) struct KernelInterface {
     /// Largest IP packet in bytes.
     pub(crate) mtu: u32,
     /// Whether it is up, and has a carrier.
@@ -40,7 +40,7 @@ pub(crate) struct Interface {
 }
 
 /// Looks at the interface `name` of this process's network namespace; `None` if there is none.
-pub(crate) fn interface(name: &str) -> Option<Interface> {
+pub(crate) fn interface(name: &str) -> Option<KernelInterface> {
     // Any socket will do (netdevice(7)). By libc: rustix has none of these requests, and /sys may show another namespace.
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     // SAFETY: all-zero is a valid ifreq: an empty name, and numbers.
@@ -63,5 +63,5 @@ pub(crate) fn interface(name: &str) -> Option<Interface> {
         (libc::ioctl(socket, libc::SIOCGIFFLAGS, &mut request) == 0).then_some(request.ifr_ifru.ifru_flags)
     }?;
     let wanted = libc::IFF_UP | libc::IFF_RUNNING;
-    Some(Interface { mtu: u32::try_from(mtu).ok()?, runs: libc::c_int::from(flags) & wanted == wanted })
+    Some(KernelInterface { mtu: u32::try_from(mtu).ok()?, runs: libc::c_int::from(flags) & wanted == wanted })
 }

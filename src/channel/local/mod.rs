@@ -9,7 +9,8 @@
 //! with its messages to other hosts, one down from the leader with those from there. So messages that wait for another
 //! host hold up nothing within this one. The pages of a ring that nobody uses are never touched.
 //!
-//! A payload is copied into a ring, and released with the same poll. A rank has one [doorbell](bell) for all the rings
+//! A payload is copied into a ring, and released with the same poll. A large one that lies in the memory that the host shares is not: the
+//! entry [refers](references) to it, and it is released when the reader has read the entry. A rank has one [doorbell](bell) for all the rings
 //! that it reads: a poll in which nothing has come costs one load of it. No rank is woken: as with the flags of lanes,
 //! a rank that sleeps sees the message when it polls next, at the latest by its helper.
 //!
@@ -17,6 +18,7 @@
 //! its sender has given it; a rank takes nothing that names a sender from which it cannot have come.
 
 mod bell;
+mod references;
 mod relay;
 mod ring;
 
@@ -34,8 +36,9 @@ use super::shm::NodeSegment;
 use super::sys::bytes_of;
 use super::up::{Loss, PeerLoss};
 use bell::Bell;
+use references::{Reference, References};
 use relay::Relay;
-use ring::{Garbled, Message, Offered, PushError, Reader, Writer};
+use ring::{Garbled, Offered, PushError, Reader, RingMessage, Writer};
 
 /// Bits of a doorbell for the rings of pairs, and as many for those up to the leader: ranks share them where there are more. The ring down
 /// from the leader has the first of the latter.
@@ -79,6 +82,8 @@ pub(super) struct Local {
     due: u64,
     /// Tokens of copied payloads.
     copied: Vec<SendToken>,
+    /// Payloads that were not copied.
+    references: References,
     losses: Vec<PeerLoss>,
 }
 
@@ -105,6 +110,7 @@ impl Local {
             writers: ranks.clone().map(|to| Writer::new(segment.ring_between(local, to))).collect(),
             readers: ranks.map(|from| Reader::new(segment.ring_between(from, local))).collect(),
             first: Rank(rank.0 - local),
+            references: References::new(segment.ranks()),
             segment,
             grid,
             rank,
@@ -133,7 +139,7 @@ impl Local {
         usize::try_from(said).map_or(0, |said| said.saturating_sub(1)).clamp(64, ring::MAX_PAYLOAD)
     }
 
-    /// Posts a message: it is copied.
+    /// Posts a message. The payload must not change before its token is released.
     ///
     /// # Errors
     /// [`SendError::PeerFailed`] also where there is no way to the rank (any more: its leader has left), and for memory that the CPU cannot
@@ -159,9 +165,22 @@ impl Local {
         let segment = &*self.segment;
         let pushed = if let Some(there) = beside {
             let writer = self.writers.get_mut(there as usize).ok_or(SendError::PeerFailed)?;
-            let pushed = writer.push(segment, 0, &head, bytes);
+            let len = bytes.len();
+            // What has no token of its own may change as soon as it is posted.
+            let in_arena = match len >= references::MIN_BYTES && token != SendToken::CONTROL {
+                true => segment.locate(bytes.as_ptr(), len),
+                false => None,
+            };
+            let pushed = match in_arena {
+                Some(offset) => writer.push_in_arena(segment, &head, offset, len),
+                None => writer.push(segment, 0, &head, bytes),
+            };
             if pushed.is_ok() {
                 bell::ring(segment, there, bit(self.local));
+                if let Some(offset) = in_arena {
+                    self.references.add(there, Reference { end: writer.written(), offset, len, token });
+                    return Ok(());
+                }
             }
             pushed.map_err(|why| (why, there))
         } else {
@@ -263,7 +282,7 @@ impl Local {
         any
     }
 
-    /// Sends messages of this host on to others, by `send`, and releases copied payloads. True if anything was done.
+    /// Sends messages of this host on to others, by `send`, and releases payloads that were copied or read. True if anything was done.
     #[inline]
     pub(super) fn transmit(
         &mut self,
@@ -274,12 +293,31 @@ impl Local {
         for token in self.copied.drain(..) {
             inbox.released(token);
         }
+        if !self.references.is_empty() {
+            any |= self.release_read(inbox);
+        }
         if let Upwards::Leads(relay) = &mut self.upwards
             && relay.has_work()
         {
             any |= relay.send_on(&self.segment, send, &mut self.losses);
         }
         any
+    }
+
+    /// Releases payloads in the arena that their readers have read, or that have left; whether there were any.
+    fn release_read(&mut self, inbox: &mut dyn Inbox) -> bool {
+        let Self { segment, writers, references, losses, first, .. } = self;
+        let read = |reader: usize| {
+            if segment.has_left(reader as u32) {
+                return u64::MAX;
+            }
+            let read = writers.get_mut(reader).map_or(Err(Garbled), |writer| writer.read(segment));
+            read.unwrap_or_else(|Garbled| {
+                losses.push(lost(Rank(first.0 + reader as u32)));
+                0
+            })
+        };
+        references.release(read, |token| inbox.released(token))
     }
 
     /// The inbox of the channels to other leaders: messages on their way to other ranks, and back, do not reach
@@ -293,9 +331,11 @@ impl Local {
         self.losses.pop()
     }
 
-    /// The group has ended: nothing is sent on any more. The channels refer to no ring by now.
+    /// The group has ended: nothing is sent on any more. The channels refer to no ring by now, and what the trainer writes to payloads
+    /// does not reach their readers.
     pub(super) fn fence(&mut self) {
         self.copied.clear();
+        self.references.fence(&self.segment);
         if let Upwards::Leads(relay) = &mut self.upwards {
             relay.close();
         }
@@ -307,9 +347,9 @@ impl Local {
         Some(rank.0.wrapping_sub(self.first.0)).filter(|local| *local < self.segment.ranks())
     }
 
-    /// Whether all that was to be sent on was.
+    /// Whether all that was to be sent on was, and all payloads are released.
     pub(super) fn is_drained(&self) -> bool {
-        !matches!(&self.upwards, Upwards::Leads(relay) if !relay.is_drained())
+        self.references.is_empty() && !matches!(&self.upwards, Upwards::Leads(relay) if !relay.is_drained())
     }
 
     #[cfg(test)]
@@ -322,6 +362,12 @@ impl Local {
     }
 }
 
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.fence();
+    }
+}
+
 /// A rank whose rings make no sense.
 fn lost(rank: Rank) -> PeerLoss {
     PeerLoss { rank, why: Loss::Scrambled }
@@ -329,7 +375,7 @@ fn lost(rank: Rank) -> PeerLoss {
 
 /// Hands a message to the inbox, if it names a sender from which it can be.
 #[inline]
-fn offer(message: &Message<'_>, inbox: &mut dyn Inbox, may_be: impl Fn(Rank) -> bool) -> Offered {
+fn offer(message: &RingMessage<'_>, inbox: &mut dyn Inbox, may_be: impl Fn(Rank) -> bool) -> Offered {
     match Header::parse(message.header) {
         Ok(header) if message.to == 0 && may_be(header.src) => {
             match is_early(inbox.fragment(&header, message.payload)) {

@@ -23,7 +23,7 @@ use shouter_reducer::header::{Collective, HEADER_BYTES, Header, Identity, MatchK
 use shouter_reducer::memory::Span;
 use shouter_reducer::transport::{SendError, SendToken};
 
-use super::ring::{Garbled, MAX_PAYLOAD, Message, Offered, PushError, Reader, Writer};
+use super::ring::{Garbled, MAX_PAYLOAD, Offered, PushError, Reader, RingMessage, Writer};
 use super::{bell, bit, is_early, lost, relay_bit};
 use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
@@ -35,28 +35,28 @@ const WINDOW: u32 = 256 << 10;
 const _: () = assert!(4 * (HEADER_BYTES + MAX_PAYLOAD) < WINDOW as usize);
 
 /// Messages to one other leader that its channel has not released: the collectives' own share its queue.
-const LENT: u32 = 64;
+const MAX_SENDING: u32 = 64;
 
 /// In the low half of a token: a message of an up ring. The executor has the number of a step there, which is never so large.
 const TOKEN: u64 = 0xe000_0000;
 const TOKEN_MASK: u64 = 0xf000_0000;
 
-/// A message that a channel was lent: the up ring, and its number there.
+/// A message that a channel sends from its place: the up ring, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Number {
+pub(super) struct RingNumber {
     from: u32,
     number: u32,
 }
 
 /// The message that a token stands for; `None` if it is none that is sent on.
 #[inline]
-pub(super) fn number_of(token: SendToken) -> Option<Number> {
+pub(super) fn number_of(token: SendToken) -> Option<RingNumber> {
     let SendToken(token) = token;
     let from = (token & !TOKEN_MASK & u64::from(u32::MAX)) as u32;
-    (token & TOKEN_MASK == TOKEN).then_some(Number { from, number: (token >> 32) as u32 })
+    (token & TOKEN_MASK == TOKEN).then_some(RingNumber { from, number: (token >> 32) as u32 })
 }
 
-fn token_of(of: Number) -> SendToken {
+fn token_of(of: RingNumber) -> SendToken {
     SendToken(u64::from(of.number) << 32 | TOKEN | u64::from(of.from))
 }
 
@@ -102,7 +102,7 @@ pub(super) struct Relay {
     /// By destination.
     sent: HashMap<Rank, Sent>,
     /// By node.
-    lent: Vec<u32>,
+    sending: Vec<u32>,
     /// By leader and destination.
     came: HashMap<(Rank, Rank), Came>,
     held: VecDeque<Held>,
@@ -125,7 +125,7 @@ impl Relay {
             due: 0,
             may_go: false,
             sent: HashMap::new(),
-            lent: vec![0; grid.nodes() as usize],
+            sending: vec![0; grid.nodes() as usize],
             came: HashMap::new(),
             held: VecDeque::new(),
             reports: vec![],
@@ -182,7 +182,7 @@ impl Relay {
         losses: &mut Vec<PeerLoss>,
     ) -> bool {
         let mut any = false;
-        let Self { grid, rank, sent, came, lent, reports, .. } = self;
+        let Self { grid, rank, sent, came, sending, reports, .. } = self;
         reports.retain(|&(leader, to)| {
             let Some(came) = came.get_mut(&(leader, to)) else { return false };
             let header = message(MessageKind::Relayed, *rank, to, came.taken);
@@ -200,21 +200,23 @@ impl Relay {
             }
             let source = Rank(rank.0 + from);
             let mut is_full = false;
-            let offer = |message: &Message<'_>| {
+            let offer = |message: &RingMessage<'_>| {
                 let Some((to, leader, whole)) = destination(message, *grid, source) else {
                     return Offered::Garbled;
                 };
                 let (bytes, sent) = (whole.len() as u32, sent.entry(to).or_default());
-                let Some(lent) = lent.get_mut(grid.node_of(to) as usize) else { return Offered::Garbled };
-                if sent.bytes.wrapping_sub(sent.taken) + bytes > WINDOW || *lent >= LENT {
+                let Some(sending) = sending.get_mut(grid.node_of(to) as usize) else {
+                    return Offered::Garbled;
+                };
+                if sent.bytes.wrapping_sub(sent.taken) + bytes > WINDOW || *sending >= MAX_SENDING {
                     return Offered::Later;
                 }
                 let header = self::message(MessageKind::Relay, *rank, to, bytes);
-                match send(leader, &header, whole, token_of(Number { from, number: message.number })) {
+                match send(leader, &header, whole, token_of(RingNumber { from, number: message.number })) {
                     Ok(()) => {
                         sent.bytes = sent.bytes.wrapping_add(bytes);
-                        *lent += 1;
-                        Offered::Lent
+                        *sending += 1;
+                        Offered::Sending
                     }
                     Err(SendError::Full) => {
                         is_full = true;
@@ -306,12 +308,12 @@ impl Relay {
     }
 
     /// A channel has released a message.
-    pub(super) fn released(&mut self, segment: &NodeSegment, of: Number) {
+    pub(super) fn released(&mut self, segment: &NodeSegment, of: RingNumber) {
         let reader = self.ups.get_mut(of.from as usize);
         let Some(to) = reader.and_then(|reader| reader.release(segment, of.number)) else { return };
         let node = self.grid.node_of(Rank(to.saturating_sub(1)));
-        if let Some(lent) = self.lent.get_mut(node as usize) {
-            *lent = lent.saturating_sub(1);
+        if let Some(sending) = self.sending.get_mut(node as usize) {
+            *sending = sending.saturating_sub(1);
         }
         self.may_go = true;
     }
@@ -374,7 +376,7 @@ impl Relay {
 
 /// The destination of a message in an up ring: the rank, its leader, and the bytes to send; `None` if it makes no
 /// sense.
-fn destination(message: &Message<'_>, grid: Grid, source: Rank) -> Option<(Rank, Rank, Span)> {
+fn destination(message: &RingMessage<'_>, grid: Grid, source: Rank) -> Option<(Rank, Rank, Span)> {
     let to = Rank(message.to.checked_sub(1)?);
     let sound = Header::parse(message.header).is_ok_and(|header| header.src == source)
         && grid.contains(to)

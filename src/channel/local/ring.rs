@@ -1,12 +1,14 @@
 //! A ring of messages in shared memory, from one rank to another.
 //!
 //! A message is an entry of whole cache lines, which never goes around the end of the ring: a word, the message's header,
-//! the payload. The word is zero until the entry is complete:
+//! the payload. Of a payload in the writer's arena the entry may hold the offset there instead, in 8 bytes. The word is zero until the
+//! entry is complete:
 //!
 //! ```text
 //!   bit 63       the entry is complete
 //!   bit 62       no message: the next entry is at the ring's beginning
-//!   bits 32..62  the destination plus one, of a message that the leader is to send on; else zero
+//!   bit 61       the payload lies in the writer's arena
+//!   bits 32..61  the destination plus one, of a message that the leader is to send on; else zero
 //!   bits 0..32   payload bytes
 //! ```
 //!
@@ -15,8 +17,8 @@
 //! - The writer clears the word of the *next* entry, writes header and payload, then the entry's own word with release
 //!   ordering. So a reader that has acquired a word sees the entry, and behind it a word that is zero or complete,
 //!   never that of a lap ago.
-//! - The reader stores how far it has read with release ordering, and reads nothing before that any more. The writer
-//!   acquires it before it overwrites those bytes. One line stays free for the cleared word.
+//! - The reader stores how far it has read with release ordering, and reads nothing before that any more, in the arena neither. The
+//!   writer acquires it before it overwrites those bytes. One line stays free for the cleared word.
 //! - A reader learns from the [bell](super::bell) that there is something to acquire.
 //!
 //! A message that cannot be taken yet stays where it is, and later ones are taken before it. Whatever the other side has written, this
@@ -39,9 +41,12 @@ const LINE: usize = 64;
 const WORD: usize = 8;
 const COMPLETE: u64 = 1 << 63;
 const SKIP: u64 = 1 << 62;
+const IN_ARENA: u64 = 1 << 61;
+/// Bytes of an offset in an arena.
+const OFFSET: usize = 8;
 /// The destination's place in a word, and its width.
 const TO_SHIFT: u32 = 32;
-const TO_MASK: u64 = (1 << 30) - 1;
+const TO_MASK: u64 = (1 << 29) - 1;
 /// Messages that are taken at a time, so that no ring keeps the others waiting.
 const BURST: usize = 64;
 
@@ -95,27 +100,66 @@ impl Writer {
         if payload.len() > MAX_PAYLOAD || u64::from(to) > TO_MASK {
             return Err(PushError::TooLarge);
         }
-        let (ring, size, at) = (self.ring, entry(payload.len()), (self.tail % RING as u64) as usize);
+        self.add(segment, header, payload, u64::from(to) << TO_SHIFT | payload.len() as u64)
+    }
+
+    /// Writes a message whose payload of `len` bytes lies at `offset` in this rank's arena. It must not change before the reader has read
+    /// [so far](Self::written).
+    #[inline]
+    pub(super) fn push_in_arena(
+        &mut self,
+        segment: &NodeSegment,
+        header: &[u8; HEADER_BYTES],
+        offset: usize,
+        len: usize,
+    ) -> Result<(), PushError> {
+        if len > MAX_PAYLOAD {
+            return Err(PushError::TooLarge);
+        }
+        self.add(segment, header, &(offset as u64).to_le_bytes(), IN_ARENA | len as u64)
+    }
+
+    /// Bytes written since the beginning.
+    #[inline]
+    pub(super) fn written(&self) -> u64 {
+        self.tail
+    }
+
+    /// Bytes that the reader has read since the beginning.
+    ///
+    /// # Errors
+    /// [`Garbled`] where it cannot have read so far.
+    pub(super) fn read(&mut self, segment: &NodeSegment) -> Result<u64, Garbled> {
+        let head = segment.ring_head(self.ring).load(Ordering::Acquire);
+        if head < self.head || head > self.tail {
+            return Err(Garbled);
+        }
+        self.head = head;
+        Ok(head)
+    }
+
+    /// Writes an entry that holds `bytes` behind the header. Its word is `word` and that it is complete.
+    #[inline]
+    fn add(
+        &mut self,
+        segment: &NodeSegment,
+        header: &[u8; HEADER_BYTES],
+        bytes: &[u8],
+        word: u64,
+    ) -> Result<(), PushError> {
+        let (ring, size, at) = (self.ring, entry(bytes.len()), (self.tail % RING as u64) as usize);
         let skipped = if at + size > RING { RING - at } else { 0 };
         let tail = self.tail + (skipped + size) as u64;
         let has_room = |head: u64| tail + LINE as u64 - head <= RING as u64;
-        if !has_room(self.head) {
-            let head = segment.ring_head(ring).load(Ordering::Acquire);
-            if head < self.head || head > self.tail {
-                return Err(PushError::Garbled);
-            }
-            self.head = head;
-            if !has_room(head) {
-                return Err(PushError::Full);
-            }
+        if !has_room(self.head) && !has_room(self.read(segment).map_err(|Garbled| PushError::Garbled)?) {
+            return Err(PushError::Full);
         }
         let begin = if skipped == 0 { at } else { 0 };
         let next = (tail % RING as u64) as usize;
         segment.ring_word(ring, next).store(0, Ordering::Relaxed);
         segment.ring_store(ring, begin + WORD, header);
-        segment.ring_store(ring, begin + LINE, payload);
-        let word = COMPLETE | u64::from(to) << TO_SHIFT | payload.len() as u64;
-        segment.ring_word(ring, begin).store(word, Ordering::Release);
+        segment.ring_store(ring, begin + LINE, bytes);
+        segment.ring_word(ring, begin).store(COMPLETE | word, Ordering::Release);
         if skipped != 0 {
             segment.ring_word(ring, at).store(COMPLETE | SKIP, Ordering::Release);
         }
@@ -125,7 +169,7 @@ impl Writer {
 }
 
 /// A message in a ring.
-pub(super) struct Message<'a> {
+pub(super) struct RingMessage<'a> {
     /// The destination plus one, if the leader is to send it on.
     pub(super) to: u32,
     /// Its header.
@@ -134,14 +178,18 @@ pub(super) struct Message<'a> {
     pub(super) payload: &'a [u8],
     /// Names it to [`Reader::release`].
     pub(super) number: u32,
+    is_in_arena: bool,
     segment: &'a NodeSegment,
     ring: Ring,
     at: usize,
 }
 
-impl Message<'_> {
-    /// Header and payload as they lie in the ring.
+impl RingMessage<'_> {
+    /// Header and payload as they lie in the ring; `None` where the payload lies in an arena.
     pub(super) fn whole(&self) -> Option<Span> {
+        if self.is_in_arena {
+            return None;
+        }
         self.segment.ring_span(self.ring, self.at + WORD, HEADER_BYTES + self.payload.len())
     }
 }
@@ -153,8 +201,8 @@ pub(super) enum Offered {
     Taken,
     /// It is to be offered again.
     Later,
-    /// It is needed until it is [released](Reader::release).
-    Lent,
+    /// It is sent from its place, and needed until it is [released](Reader::release).
+    Sending,
     /// It makes no sense.
     Garbled,
 }
@@ -163,7 +211,9 @@ pub(super) enum Offered {
 #[derive(Clone, Copy, Debug)]
 struct Kept {
     at: usize,
+    /// Bytes of the payload.
     len: usize,
+    is_in_arena: bool,
     to: u32,
     /// The beginning of the next entry, in bytes since the ring's beginning.
     end: u64,
@@ -173,7 +223,7 @@ struct Kept {
 /// The result of a look into a ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looked {
-    /// Whether a message was taken, or lent.
+    /// Whether a message was taken, or is sent from its place.
     pub(super) any: bool,
     /// Whether there may be more that nobody has looked at.
     pub(super) more: bool,
@@ -220,7 +270,7 @@ impl Reader {
     pub(super) fn look(
         &mut self,
         segment: &NodeSegment,
-        mut offer: impl FnMut(&Message<'_>) -> Offered,
+        mut offer: impl FnMut(&RingMessage<'_>) -> Offered,
     ) -> Result<Looked, Garbled> {
         if self.is_broken {
             return Ok(Looked::default());
@@ -233,7 +283,7 @@ impl Reader {
     fn look_at_all(
         &mut self,
         segment: &NodeSegment,
-        offer: &mut impl FnMut(&Message<'_>) -> Offered,
+        offer: &mut impl FnMut(&RingMessage<'_>) -> Offered,
     ) -> Result<Looked, Garbled> {
         let mut looked = Looked::default();
         for index in 0..self.kept.len() {
@@ -272,13 +322,17 @@ impl Reader {
         segment: &NodeSegment,
         kept: &Kept,
         index: usize,
-        offer: &mut impl FnMut(&Message<'_>) -> Offered,
+        offer: &mut impl FnMut(&RingMessage<'_>) -> Offered,
     ) -> Result<Offered, Garbled> {
-        let bytes = published(segment, self.ring, kept.at + WORD, HEADER_BYTES + kept.len).ok_or(Garbled)?;
-        let (header, payload) = bytes.split_at_checked(HEADER_BYTES).ok_or(Garbled)?;
+        let &Kept { at, len, is_in_arena, to, .. } = kept;
+        let bytes = published(segment, self.ring, at + WORD, HEADER_BYTES + here(is_in_arena, len));
+        let (header, mut payload) = bytes.ok_or(Garbled)?.split_at_checked(HEADER_BYTES).ok_or(Garbled)?;
+        if is_in_arena {
+            let offset = u64::from_le_bytes(*payload.first_chunk().ok_or(Garbled)?);
+            payload = published_in_arena(segment, self.ring, offset, len).ok_or(Garbled)?;
+        }
         let number = self.first.wrapping_add(index as u32);
-        let (ring, at, to) = (self.ring, kept.at, kept.to);
-        match offer(&Message { to, header, payload, number, segment, ring, at }) {
+        match offer(&RingMessage { to, header, payload, number, is_in_arena, segment, ring: self.ring, at }) {
             Offered::Garbled => Err(Garbled),
             state => Ok(state),
         }
@@ -296,12 +350,13 @@ impl Reader {
             if word & COMPLETE == 0 || word & SKIP != 0 && at == 0 {
                 return Err(Garbled);
             }
-            let (len, mut end) = (word as u32 as usize, self.cursor + (RING - at) as u64);
+            let (len, is_in_arena) = (word as u32 as usize, word & IN_ARENA != 0);
+            let (size, mut end) = (entry(here(is_in_arena, len)), self.cursor + (RING - at) as u64);
             if word & SKIP == 0 {
-                if len > MAX_PAYLOAD || at + entry(len) > RING {
+                if len > MAX_PAYLOAD || at + size > RING {
                     return Err(Garbled);
                 }
-                end = self.cursor + entry(len) as u64;
+                end = self.cursor + size as u64;
             }
             // A writer does not overwrite room that was not given back.
             if end - self.head > RING as u64 {
@@ -309,16 +364,16 @@ impl Reader {
             }
             if word & SKIP == 0 {
                 let to = (word >> TO_SHIFT & TO_MASK) as u32;
-                return Ok(Some(Kept { at, len, to, end, state: Offered::Later }));
+                return Ok(Some(Kept { at, len, is_in_arena, to, end, state: Offered::Later }));
             }
             self.cursor = end;
         }
     }
 
-    /// A lent message is not needed any more; its destination plus one, if it was lent.
+    /// A message that was sent from its place is not needed any more; its destination plus one, if there was one.
     pub(super) fn release(&mut self, segment: &NodeSegment, number: u32) -> Option<u32> {
         let index = number.wrapping_sub(self.first) as usize;
-        let kept = self.kept.get_mut(index).filter(|kept| kept.state == Offered::Lent)?;
+        let kept = self.kept.get_mut(index).filter(|kept| kept.state == Offered::Sending)?;
         kept.state = Offered::Taken;
         let to = kept.to;
         self.give_back(segment);
@@ -343,6 +398,20 @@ impl Reader {
         self.head = head;
         segment.ring_head(self.ring).store(head, Ordering::Release);
     }
+}
+
+/// Bytes behind the header in an entry, of a payload of `len` bytes.
+#[inline]
+fn here(is_in_arena: bool, len: usize) -> usize {
+    if is_in_arena { OFFSET } else { len }
+}
+
+/// A payload in the arena of a ring's writer.
+#[allow(unsafe_code)]
+fn published_in_arena(segment: &NodeSegment, ring: Ring, offset: u64, len: usize) -> Option<&[u8]> {
+    // SAFETY: an entry that was acquired refers to it, and the ring's head, which the reader moves only when no slice is left, is at or
+    // before the entry.
+    unsafe { segment.writer_bytes(ring, usize::try_from(offset).ok()?, len) }
 }
 
 /// Bytes of an entry that its writer has completed.

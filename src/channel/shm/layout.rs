@@ -26,7 +26,7 @@ const CELLS: usize = 2;
 
 /// The parameters of a segment's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct SegmentShape {
     /// Ranks of the node.
     pub(crate) ranks: u32,
     /// Lanes.
@@ -37,11 +37,11 @@ pub(crate) struct Shape {
     pub(crate) arena_bytes: usize,
 }
 
-impl Shape {
+impl SegmentShape {
     /// The same with arenas for which a process that may still map `room` bytes has the address space: they take half of
     /// the room beside the rest of the segment, for a program needs some besides.
     pub(super) fn within(self, room: u64) -> Self {
-        let Some(bare) = Layout::new(Self { arena_bytes: 0, ..self }) else { return self };
+        let Some(bare) = SegmentLayout::new(Self { arena_bytes: 0, ..self }) else { return self };
         let half = usize::try_from(room).unwrap_or(usize::MAX).saturating_sub(bare.total()) / 2;
         let arena = half / (self.ranks.max(1) as usize) / HUGE * HUGE;
         Self { arena_bytes: self.arena_bytes.min(arena), ..self }
@@ -50,8 +50,8 @@ impl Shape {
 
 /// Offsets, in bytes from the segment's start.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layout {
-    shape: Shape,
+pub(super) struct SegmentLayout {
+    shape: SegmentShape,
     rank_bytes: usize,
     flags: usize,
     area: usize,
@@ -73,15 +73,17 @@ pub(super) const RELAY_AT: usize = 40;
 /// The operation that ranks disagree about, and the result of their votes.
 pub(super) const DISPUTE_AT: usize = 2 * APART;
 pub(super) const VERDICT_AT: usize = 3 * APART;
+/// The turns of the first two ranks in the measurement at the join.
+pub(super) const TURNS_AT: [usize; 2] = [4 * APART, 5 * APART];
 /// Why a rank has given up: which one and a state, the length, the text.
 pub(super) const WORDS_AT: usize = 8 * APART;
 /// Bytes of that text at most.
 pub(super) const WORDS: usize = 1024;
 const _: () = assert!(WORDS_AT + 16 + WORDS <= PAGE && WORDS.is_multiple_of(8));
 
-impl Layout {
+impl SegmentLayout {
     /// The layout of a shape; `None` if it exceeds the address space.
-    pub(super) fn new(shape: Shape) -> Option<Self> {
+    pub(super) fn new(shape: SegmentShape) -> Option<Self> {
         let (ranks, lanes) = (shape.ranks as usize, shape.lanes as usize);
         let flags = 3 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
         let rank_bytes =
@@ -99,7 +101,7 @@ impl Layout {
         Some(Self { shape, rank_bytes, flags, area, lanes: first, heads, rings, arena, arenas, total })
     }
 
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> SegmentShape {
         self.shape
     }
 

@@ -1,7 +1,7 @@
 //! The channel between the ranks of one node: one memfd that all of them map.
 //!
 //! ```text
-//!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message
+//!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message; turns of the measurement at the join
 //!  per rank  a liveness line: heartbeat, process id
 //!            a doorbell: which of the rank's rings may hold something new
 //!            announcements: what the rank has started, by which waiting ranks detect divergence, and where its tensor lies
@@ -16,6 +16,7 @@
 //! with the last process, however that ends.
 
 mod arena;
+mod gauge;
 mod layout;
 pub(crate) mod pass;
 mod rings;
@@ -24,8 +25,9 @@ mod sys;
 mod view;
 
 pub(crate) use arena::SharedMemory;
+pub(crate) use gauge::{Task, Turn};
 pub(crate) use layout::ANNOUNCEMENTS;
-pub(crate) use layout::{CELL_PAYLOAD, RING, Shape};
+pub(crate) use layout::{CELL_PAYLOAD, RING, SegmentShape};
 pub(crate) use rings::Ring;
 pub(crate) use segment::{Abort, Announcement, NodeSegment, Tag, shortened};
 pub(crate) use view::{pack, pack_identity, pack_small, unpack, unpack_small};

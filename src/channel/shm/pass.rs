@@ -11,7 +11,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use super::layout::Shape;
+use super::layout::SegmentShape;
 use super::segment::{NodeSegment, SegmentError};
 use super::sys;
 use crate::group::error::{ExchangeError, Missing};
@@ -86,7 +86,7 @@ pub(crate) fn meet(
     secret: &Key,
     node: u32,
     local: u32,
-    shape: Shape,
+    shape: SegmentShape,
     wait: Duration,
     check: Check<'_>,
 ) -> Result<NodeSegment, PassError> {
@@ -113,7 +113,7 @@ fn give(
     name: &SocketAddr,
     key: &Key,
     first: u32,
-    shape: Shape,
+    shape: SegmentShape,
     wait: Duration,
     check: Check<'_>,
 ) -> Result<NodeSegment, PassError> {
@@ -207,7 +207,7 @@ fn fetch(
     name: &SocketAddr,
     key: &Key,
     (first, local): (u32, u32),
-    shape: Shape,
+    shape: SegmentShape,
     wait: Duration,
     check: Check<'_>,
 ) -> Result<NodeSegment, PassError> {
@@ -230,7 +230,7 @@ fn fetch(
     stream.set_read_timeout(Some(wait.saturating_add(SILENCE)))?;
     sys::same_user(&stream)?;
     let (fd, arena_bytes) = ask(&stream, key, local)?;
-    Ok(NodeSegment::attach(fd, Shape { arena_bytes, ..shape }, local)?)
+    Ok(NodeSegment::attach(fd, SegmentShape { arena_bytes, ..shape }, local)?)
 }
 
 /// Asks local rank 0 for the segment; its descriptor, and the bytes of each rank's arena.

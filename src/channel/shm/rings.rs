@@ -59,6 +59,21 @@ impl NodeSegment {
         unsafe { self.mapping.published(at, len) }
     }
 
+    /// Bytes in the arena of the rank that writes to a ring between two ranks; `None` of another ring, or outside of the arena.
+    ///
+    /// # Safety
+    /// The ring's writer has published them, and they are not given back to it while the slice is used.
+    pub(crate) unsafe fn writer_bytes(&self, ring: Ring, offset: usize, len: usize) -> Option<&[u8]> {
+        let (from, to) = (ring.0 / self.ranks(), ring.0 % self.ranks());
+        let begin = if from < self.ranks() && from != to {
+            self.arena_begin(from, offset, len)?
+        } else {
+            return None;
+        };
+        // SAFETY: as the caller promises.
+        unsafe { self.mapping.published(begin, len) }
+    }
+
     /// The same as a payload.
     pub(crate) fn ring_span(&self, ring: Ring, at: usize, len: usize) -> Option<Span> {
         self.mapping.region(self.in_ring(ring, at, len)?, len)?.span(0, len)

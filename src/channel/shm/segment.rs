@@ -14,7 +14,8 @@ use shouter_reducer::transport::{ExportedTensor, LaneFlag, NodeMemory, TensorVie
 
 use super::arena::Arena;
 use super::layout::{
-    ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, LINE, Layout, MAGIC_AT, RANKS_AT, Shape,
+    ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, LINE, MAGIC_AT, RANKS_AT, SegmentLayout,
+    SegmentShape,
 };
 use super::sys::{self, Mapping, Watch};
 use super::view::{unpack, unpack_small};
@@ -23,7 +24,7 @@ mod end;
 pub(crate) use end::{Abort, shortened};
 
 /// "shouter" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x06");
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x07");
 
 /// A flag in the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
@@ -101,7 +102,7 @@ pub(crate) struct Cell<'a> {
 #[derive(Debug)]
 pub struct NodeSegment {
     pub(super) mapping: Mapping,
-    pub(super) layout: Layout,
+    pub(super) layout: SegmentLayout,
     local: u32,
     /// The ranges of this rank's arena that are handed out.
     pub(super) arena: Mutex<Arena>,
@@ -121,7 +122,7 @@ impl NodeSegment {
     ///
     /// # Errors
     /// If the memory cannot be had.
-    pub(crate) fn create(shape: Shape) -> Result<Self, SegmentError> {
+    pub(crate) fn create(shape: SegmentShape) -> Result<Self, SegmentError> {
         let layout = layout(shape)?;
         let mapping = Mapping::create(layout.total()).map_err(|why| system(&layout, why))?;
         let this = Self::new(mapping, layout, 0);
@@ -137,7 +138,7 @@ impl NodeSegment {
     ///
     /// # Errors
     /// If it is of another shape or version, or cannot be mapped.
-    pub(crate) fn attach(fd: OwnedFd, shape: Shape, local: u32) -> Result<Self, SegmentError> {
+    pub(crate) fn attach(fd: OwnedFd, shape: SegmentShape, local: u32) -> Result<Self, SegmentError> {
         let layout = layout(shape)?;
         let mapping = Mapping::attach(fd, layout.total()).map_err(|why| system(&layout, why))?;
         let this = Self::new(mapping, layout, local);
@@ -152,7 +153,7 @@ impl NodeSegment {
         Ok(this)
     }
 
-    fn new(mapping: Mapping, layout: Layout, local: u32) -> Self {
+    fn new(mapping: Mapping, layout: SegmentLayout, local: u32) -> Self {
         let watches = (0..layout.shape().ranks).map(|_| OnceLock::new()).collect();
         let (arena, fenced) = (Mutex::default(), AtomicBool::new(false));
         Self { mapping, layout, local, arena, fenced, watches }
@@ -316,8 +317,13 @@ impl NodeSegment {
     }
 
     fn arena_region(&self, local: u32, offset: usize, len: usize) -> Option<TensorRegion> {
+        self.mapping.region(self.arena_begin(local, offset, len)?, len)
+    }
+
+    /// The offset in the segment of `len` bytes of a local rank's arena.
+    pub(super) fn arena_begin(&self, local: u32, offset: usize, len: usize) -> Option<usize> {
         offset.checked_add(len).filter(|end| *end <= self.layout.arena_bytes())?;
-        self.mapping.region(self.layout.arena(local)?.checked_add(offset)?, len)
+        self.layout.arena(local)?.checked_add(offset)
     }
 
     /// The offset in this rank's arena of `len` bytes at `address`; `None` if they lie elsewhere, or are no longer
@@ -373,12 +379,12 @@ fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
-fn layout(shape: Shape) -> Result<Layout, SegmentError> {
-    let Shape { ranks, lanes, lane_bytes, .. } = shape;
-    Layout::new(shape).ok_or(SegmentError::TooLarge { ranks, lanes, lane_bytes })
+fn layout(shape: SegmentShape) -> Result<SegmentLayout, SegmentError> {
+    let SegmentShape { ranks, lanes, lane_bytes, .. } = shape;
+    SegmentLayout::new(shape).ok_or(SegmentError::TooLarge { ranks, lanes, lane_bytes })
 }
 
-fn system(layout: &Layout, why: io::Error) -> SegmentError {
+fn system(layout: &SegmentLayout, why: io::Error) -> SegmentError {
     let remedy = match (Errno::from_io_error(&why), sys::address_limit(), sys::file_limit()) {
         (Some(Errno::NOMEM), Some(limit), _) => {
             format!(

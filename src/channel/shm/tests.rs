@@ -7,14 +7,14 @@ use std::time::Duration;
 use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::transport::{LaneFlag, NodeMemory, TensorView};
 
-use super::layout::Layout;
+use super::layout::SegmentLayout;
 use super::segment::Abort;
 use super::*;
 use crate::group::error::ExchangeError;
 use crate::key::Key;
 use crate::runtime::in_forked_child;
 
-const SHAPE: Shape = Shape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 64 << 20 };
+const SHAPE: SegmentShape = SegmentShape { ranks: 3, lanes: 2, lane_bytes: 8192, arena_bytes: 64 << 20 };
 
 /// One segment per rank, all over the same memory, as in three processes.
 fn node() -> Vec<NodeSegment> {
@@ -203,7 +203,7 @@ fn a_rank_that_does_not_come_is_missed() {
 /// All ranks of a node, each on a thread, with their results.
 fn meeting(
     secret: u8,
-    ranks: impl IntoIterator<Item = (u32, Shape)>,
+    ranks: impl IntoIterator<Item = (u32, SegmentShape)>,
     wait: Duration,
 ) -> Vec<Result<NodeSegment, String>> {
     let ranks: Vec<_> = ranks
@@ -228,7 +228,7 @@ fn meeting(
 #[test]
 fn the_others_hear_at_once_why_the_first_rank_makes_no_memory() {
     let begin = std::time::Instant::now();
-    let shape = Shape { lane_bytes: usize::MAX / 2, ..SHAPE };
+    let shape = SegmentShape { lane_bytes: usize::MAX / 2, ..SHAPE };
     let told = meeting(21, [(0, shape), (1, SHAPE), (2, SHAPE)], Duration::from_secs(60));
     let why = told[0].as_ref().unwrap_err();
     assert!(why.contains("do not fit in memory"), "{why}");
@@ -250,12 +250,12 @@ fn who_has_come_hears_who_has_not() {
 
 #[test]
 fn arenas_fit_into_the_address_space_that_is_left() {
-    let bare = Layout::new(Shape { arena_bytes: 0, ..SHAPE }).unwrap().total() as u64;
+    let bare = SegmentLayout::new(SegmentShape { arena_bytes: 0, ..SHAPE }).unwrap().total() as u64;
     assert_eq!(SHAPE.within(u64::MAX), SHAPE);
     assert_eq!(SHAPE.within(bare / 2).arena_bytes, 0);
     for room in [bare, bare + (7 << 20), bare + (100 << 20), bare + (10 << 30)] {
         let shape = SHAPE.within(room);
-        let total = Layout::new(shape).unwrap().total() as u64;
+        let total = SegmentLayout::new(shape).unwrap().total() as u64;
         assert!(total <= bare + (room - bare) / 2, "{room}: {shape:?}");
         assert!(
             shape.arena_bytes <= SHAPE.arena_bytes && shape.arena_bytes.is_multiple_of(2 << 20),
@@ -274,7 +274,7 @@ fn what_the_address_space_has_no_room_for_is_refused_by_the_limits_name() {
     limit.rlim_cur = (4 << 40).min(limit.rlim_max);
     // SAFETY: as above.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) }, 0);
-    let error = NodeSegment::create(Shape { arena_bytes: 2 << 40, ..SHAPE }).unwrap_err().to_string();
+    let error = NodeSegment::create(SegmentShape { arena_bytes: 2 << 40, ..SHAPE }).unwrap_err().to_string();
     assert!(error.contains("RLIMIT_AS") && error.contains("ulimit -v"), "{error}");
 }
 
@@ -282,9 +282,9 @@ fn what_the_address_space_has_no_room_for_is_refused_by_the_limits_name() {
 fn another_shape_is_refused() {
     let segment = NodeSegment::create(SHAPE).unwrap();
     let fd = segment.fd().try_clone_to_owned().unwrap();
-    let other = Shape { lane_bytes: 4 << 20, ..SHAPE };
+    let other = SegmentShape { lane_bytes: 4 << 20, ..SHAPE };
     assert!(NodeSegment::attach(fd, other, 1).is_err());
-    assert!(NodeSegment::create(Shape { lane_bytes: usize::MAX / 2, ..SHAPE }).is_err());
+    assert!(NodeSegment::create(SegmentShape { lane_bytes: usize::MAX / 2, ..SHAPE }).is_err());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::header::Header;
 
 use super::connection::{BadFrame, Frame};
-use super::session::Ending;
+use super::session::ConnectionEnd;
 use super::streams::Streams;
 use super::{Peer, StreamChannel};
 use crate::channel::Inbox;
@@ -53,11 +53,11 @@ impl<S: Streams> StreamChannel<S> {
                     });
                     match fed {
                         Ok(()) => {}
-                        Err(BadFrame::Nonsense) => break Ending::Garbled,
-                        Err(BadFrame::Corrupted) => break Ending::Corrupted,
+                        Err(BadFrame::Nonsense) => break ConnectionEnd::Garbled,
+                        Err(BadFrame::Corrupted) => break ConnectionEnd::Corrupted,
                     }
                 }
-                Ok(None) => break Ending::Finished,
+                Ok(None) => break ConnectionEnd::Finished,
                 // A failure comes as an event.
                 Err(_) => return,
             }

@@ -113,18 +113,8 @@ impl Outbox {
             any |= connection.flush(now, streams);
         }
         if let Some(connection) = connections.get_mut(CONTROL).filter(|connection| connection.is_up()) {
-            while !connection.is_stuck()
-                && let Some(head) = self.control.pop_front()
-            {
-                connection.write(now, streams, &head);
-                any = true;
-            }
-            while !connection.is_stuck()
-                && let Some(frame) = self.sides.pop_front()
-            {
-                connection.write(now, streams, &frame);
-                any = true;
-            }
+            any |= write_all(&mut self.control, connection, now, streams);
+            any |= write_all(&mut self.sides, connection, now, streams);
         }
         if !self.fragments.is_empty() {
             any |= self.share_fragments(now, streams, connections, copied);
@@ -167,4 +157,21 @@ impl Outbox {
         }
         any
     }
+}
+
+/// Writes waiting messages until the connection is stuck; whether there were any.
+fn write_all<S: Streams>(
+    waiting: &mut VecDeque<impl AsRef<[u8]>>,
+    connection: &mut Connection<S::Id>,
+    now: Instant,
+    streams: &mut S,
+) -> bool {
+    let mut any = false;
+    while !connection.is_stuck()
+        && let Some(message) = waiting.pop_front()
+    {
+        connection.write(now, streams, message.as_ref());
+        any = true;
+    }
+    any
 }

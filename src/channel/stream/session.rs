@@ -26,7 +26,7 @@ const DOUBT: Duration = Duration::from_millis(500);
 
 /// How a connection ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ending {
+pub(super) enum ConnectionEnd {
     /// The peer will send no more.
     Finished,
     /// The received bytes make no frames.
@@ -55,8 +55,8 @@ impl<S: Streams> StreamChannel<S> {
             StreamEvent::Dropped(id, token) if self.live.role(id).is_some() => {
                 inbox.released(SendToken(token.0))
             }
-            StreamEvent::Failed(id, failure) => self.on_ended(now, id, Ending::Failed(failure)),
-            StreamEvent::Closed(id) => self.on_ended(now, id, Ending::Finished),
+            StreamEvent::Failed(id, failure) => self.on_ended(now, id, ConnectionEnd::Failed(failure)),
+            StreamEvent::Closed(id) => self.on_ended(now, id, ConnectionEnd::Finished),
             StreamEvent::Released(..) | StreamEvent::Dropped(..) => {}
         }
     }
@@ -160,11 +160,11 @@ impl<S: Streams> StreamChannel<S> {
             if let ConnectionState::Greeted(challenge, claim) = connection.state() {
                 match self.secrets.check_answer(&challenge, &claim, &said) {
                     Some(Answer::Welcome) => connection.welcomed(),
-                    Some(Answer::CrcDiffers) => break Ending::CrcDiffers,
-                    None => break Ending::Garbled,
+                    Some(Answer::CrcDiffers) => break ConnectionEnd::CrcDiffers,
+                    None => break ConnectionEnd::Garbled,
                 }
             } else {
-                let Some(challenge) = handshake::check_challenge(&said) else { break Ending::Garbled };
+                let Some(challenge) = handshake::check_challenge(&said) else { break ConnectionEnd::Garbled };
                 let claim = Claim { from, to, connection: at as u32, crc, nonce: self.secrets.nonce() };
                 connection.write(now, streams, &self.secrets.hello(&challenge, &claim));
                 connection.greeted(challenge, claim);
@@ -174,7 +174,7 @@ impl<S: Streams> StreamChannel<S> {
     }
 
     /// The provider has reported the end of a connection.
-    fn on_ended(&mut self, now: Instant, id: S::Id, ending: Ending) {
+    fn on_ended(&mut self, now: Instant, id: S::Id, ending: ConnectionEnd) {
         match self.live.role(id) {
             Some(ConnectionRole::Peer { peer, connection }) => {
                 self.connection_ended(now, peer, connection, ending)
@@ -188,7 +188,7 @@ impl<S: Streams> StreamChannel<S> {
     }
 
     /// A peer's connection is over: it is dialled again if it never worked, else the peer may be lost.
-    pub(super) fn connection_ended(&mut self, now: Instant, index: usize, at: usize, ending: Ending) {
+    pub(super) fn connection_ended(&mut self, now: Instant, index: usize, at: usize, ending: ConnectionEnd) {
         let Some(rank) = self.peers.rank(index) else { return };
         let Some(peer) = self.peers.get_mut(index) else { return };
         let Some(connection) = peer.connections.get_mut(at) else { return };
@@ -198,15 +198,15 @@ impl<S: Streams> StreamChannel<S> {
             self.live.close(now, id);
         }
         let remote = peer.remote;
-        if begun && !matches!(ending, Ending::CrcDiffers) {
+        if begun && !matches!(ending, ConnectionEnd::CrcDiffers) {
             return self.alarm.set(now + PAUSE);
         }
         let why = match ending {
-            Ending::Finished => Loss::Tcp(Failure::Reset { remote }),
-            Ending::Failed(failure) => Loss::Tcp(failure),
-            Ending::Garbled => Loss::Garbled { remote },
-            Ending::Corrupted => Loss::Corrupted { remote },
-            Ending::CrcDiffers => crc_differs(rank, self.settings.crc),
+            ConnectionEnd::Finished => Loss::Tcp(Failure::Reset { remote }),
+            ConnectionEnd::Failed(failure) => Loss::Tcp(failure),
+            ConnectionEnd::Garbled => Loss::Garbled { remote },
+            ConnectionEnd::Corrupted => Loss::Corrupted { remote },
+            ConnectionEnd::CrcDiffers => crc_differs(rank, self.settings.crc),
         };
         match why {
             // The peer has announced a graceful close; it counts as lost only if it is still needed later.
@@ -309,7 +309,7 @@ fn gather<S: Streams>(
     id: S::Id,
     into: &mut Vec<u8>,
     total: usize,
-) -> Result<bool, Ending> {
+) -> Result<bool, ConnectionEnd> {
     let mut buffer = [0; HELLO];
     loop {
         let missing = total.saturating_sub(into.len()).min(buffer.len());
@@ -317,9 +317,9 @@ fn gather<S: Streams>(
             return Ok(true);
         };
         match streams.read(now, id, buffer) {
-            Ok(0) => return Err(Ending::Finished),
+            Ok(0) => return Err(ConnectionEnd::Finished),
             Ok(count) => into.extend_from_slice(buffer.get(..count).unwrap_or_default()),
-            Err(Error::Failed(failure)) => return Err(Ending::Failed(failure)),
+            Err(Error::Failed(failure)) => return Err(ConnectionEnd::Failed(failure)),
             Err(_) => return Ok(false),
         }
     }

@@ -24,7 +24,7 @@ use shouter_reducer::plan::Plan;
 
 use super::*;
 use crate::channel::up::UpChannels;
-use crate::engine::{Engine, Parts};
+use crate::engine::{Engine, EngineParts};
 use crate::key::Key;
 use crate::runtime::Poller;
 use shaped::Shaped;
@@ -75,7 +75,7 @@ fn executor(rank: u32, grid: Grid) -> Executor {
 fn host<D: Device + Send + 'static>(rank: u32, device: D, bytes: usize) -> Host {
     let up = UpChannels::from(channel(rank, 1 - rank, device));
     let executor = executor(rank, Grid::new(2, 1, Plan::default().leaf_size).unwrap());
-    let parts = Parts { executor, rank: Rank(rank), up, node: None, dead_after: DEAD_AFTER };
+    let parts = EngineParts { executor, rank: Rank(rank), up, node: None, dead_after: DEAD_AFTER };
     Host { engine: Engine::new(parts, Instant::ZERO), _memory: Owned::new(bytes).unwrap() }
 }
 
@@ -120,7 +120,7 @@ fn fill(memory: &Owned, bytes: &[u8]) {
 /// Bytes a second that go each way, in an all-reduce after a first one that warms the connections up.
 fn goodput(rates: &[u64]) -> f64 {
     const BYTES: usize = 96 << 20;
-    let mut sim = Sim::new(1).with_turn(Duration::from_micros(5));
+    let mut sim = Sim::new(1).with_poll_interval(Duration::from_micros(5));
     let device = |sim: &Sim| {
         let link =
             LinkConfig { queue_frames: 4096, delay: Duration::from_micros(10), ..LinkConfig::default() };

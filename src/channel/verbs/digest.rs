@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Names a CRC that was requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(pub u64);
+pub struct CrcTicket(pub u64);
 
 /// Finds CRC32Cs of a device's memory, and reads and writes it where a slot is in between. Errors are for good: the device has
 /// failed, and the group ends.
@@ -44,16 +44,16 @@ pub trait Digest {
     ///
     /// # Errors
     /// The device has failed.
-    fn start(&mut self, span: Span) -> Result<Option<Ticket>, AcceleratorError>;
+    fn start(&mut self, span: Span) -> Result<Option<CrcTicket>, AcceleratorError>;
 
     /// The answer, once, when it is there. Never waits.
     ///
     /// # Errors
     /// The device has failed.
-    fn poll(&mut self, ticket: Ticket) -> Result<Option<u32>, AcceleratorError>;
+    fn poll(&mut self, ticket: CrcTicket) -> Result<Option<u32>, AcceleratorError>;
 
     /// The answer is not needed any more. The range may be read yet: see the accelerator's `is_idle`.
-    fn forget(&mut self, ticket: Ticket);
+    fn forget(&mut self, ticket: CrcTicket);
 
     /// Makes the writes of NICs so far visible to all later work of the device, this one's own included.
     ///
@@ -100,7 +100,7 @@ struct Arrived {
 enum Answer {
     /// Not requested yet, for want of room.
     Unasked,
-    Asked(Ticket),
+    Asked(CrcTicket),
     Known(u32),
 }
 

@@ -117,6 +117,9 @@ pub enum Fault {
     /// The ends do not agree about the connections.
     #[error("it uses other settings (channel_num, crc, rdma_memory_mb); give all ranks the same")]
     Settings,
+    /// A set-up message has no encoding.
+    #[error("a message to it cannot be encoded; report it")]
+    Unencodable,
     /// Its messages make no sense.
     #[error("it sent what makes no sense; run the same version on all ranks")]
     Protocol,

@@ -12,9 +12,9 @@
 //!  68  4 crc       CRC32C of the payload and of everything before this field; zero where CRCs are off
 //! ```
 //!
-//! The payload of a credit message may be a [`Window`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Notification`].
+//! The payload of a credit message may be a [`CreditWindow`]. The immediate value of such a write is the slot's index. A message without a slot (a SEND) carries a [`Notification`].
 
-use shouter_netstack::crc::{crc32c, crc32c_behind, crc32c_of_two};
+use shouter_netstack::crc::{crc32c, crc32c_behind};
 use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::memory::{MemoryKind, Span};
 
@@ -79,7 +79,7 @@ impl Read<'_> {
     #[inline]
     fn crc_with(self, behind: &[u8]) -> u32 {
         match self {
-            Self::Bytes(bytes) => crc32c_of_two(bytes, behind),
+            Self::Bytes(bytes) => crc32c_behind(crc32c(bytes), behind),
             Self::Crc(crc) => crc32c_behind(crc, behind),
         }
     }
@@ -186,7 +186,7 @@ pub(super) fn open(
                 check = Some(Check { span, number, ack, ask, trailer: *bytes, expected });
                 true
             }
-            _ => crc32c_of_two(bytes_of(&span)?, bytes) == expected,
+            _ => crc32c_behind(crc32c(bytes_of(&span)?), bytes) == expected,
         };
         if !sound || !payload.is_empty() {
             return None;
@@ -198,7 +198,7 @@ pub(super) fn open(
 /// The places to which the messages of a credit may be written, as its receiver names them: message i begins i times
 /// `stride` bytes behind `address`. The payload of the credit message, little endian, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct CreditWindow {
     /// The first message's place.
     pub(super) address: u64,
     /// Bytes from one to the next.
@@ -209,7 +209,7 @@ pub(super) struct Window {
     pub(super) rkey: u32,
 }
 
-impl Window {
+impl CreditWindow {
     /// Bytes of one.
     pub(super) const BYTES: usize = 24;
 

@@ -66,7 +66,7 @@ pub use control::Control;
 use control::ControlPath;
 pub(crate) use digest::ASK_EVERY;
 use digest::OnDevice;
-pub use digest::{Digest, Ticket};
+pub use digest::{CrcTicket, Digest};
 pub use fabric::{
     Export, Fabric, FabricEvent, Fault, QueuePairAddress, Reach, RegisterError, Registered, Registering,
     Remote, Sizes, Source,
@@ -80,8 +80,8 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{GRANULE_UNIT, HEADER_BYTES, Header, MessageKind};
 use shouter_reducer::memory::MemoryKind;
 use shouter_reducer::transport::{Landing, PayloadRange, SendError, SendToken, Transport};
-use windows::Windows;
-use zero_copy::Memory;
+use windows::CreditWindows;
+use zero_copy::RegisteredMemory;
 
 use super::Inbox;
 use super::alarm::Alarm;
@@ -96,7 +96,7 @@ struct Peer {
     greeted: bool,
     retries: Retries,
     /// The places to which it wants its messages written.
-    windows: Windows,
+    windows: CreditWindows,
 }
 
 /// The channel's counters.
@@ -146,7 +146,7 @@ pub struct VerbsChannel<F: Fabric, C: Control> {
     peers: Peers<Peer>,
     connections: Connections,
     /// Registered memory.
-    memory: Memory,
+    memory: RegisteredMemory,
     /// For payloads in a device's memory.
     device: Option<OnDevice>,
     ready_until: Instant,
@@ -173,7 +173,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             max_fragment: room.max(GRANULE_UNIT),
             peers: peers.iter().map(|rank| (*rank, Peer::default())).collect(),
             connections: Connections::new(peers.len(), connections, sizes.window),
-            memory: Memory::new(settings.zero_copy_from),
+            memory: RegisteredMemory::new(settings.zero_copy_from),
             device: None,
             ready_until: now + settings.dead_after.max(Duration::from_secs(10)),
             settings,

@@ -7,7 +7,7 @@ use shouter_reducer::header::{Header, MessageKind};
 use super::digest::{self, not_ready};
 use super::fabric::{Fabric, Fault};
 use super::fragments::{self, FragmentState, RefusalReason};
-use super::message::{self, NUMBER_BITS, Notification, Opened, Window};
+use super::message::{self, CreditWindow, NUMBER_BITS, Notification, Opened};
 use super::{Control, VerbsChannel};
 use crate::channel::{Inbox, stray};
 
@@ -59,7 +59,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                             }
                             Some(payload) => {
                                 let credit = (header.kind == MessageKind::Credit).then_some(payload);
-                                let window = credit.and_then(Window::decode);
+                                let window = credit.and_then(CreditWindow::decode);
                                 let payload = if window.is_some() { &[] } else { payload };
                                 let delivered = digest::deliver(&mut self.device, &header, payload, inbox);
                                 let disposition = delivered.unwrap_or_else(|error| {

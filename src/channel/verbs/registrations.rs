@@ -13,7 +13,7 @@ use super::fabric::{Export, Reach, RegisterError, Registered, Registering, Remot
 const DEVICE_RANGES: usize = 256;
 
 /// A registration.
-struct Known {
+struct Registration {
     region: MemoryRegion,
     /// Whether it is memory of a device.
     device: bool,
@@ -21,7 +21,7 @@ struct Known {
 
 /// Registrations by number.
 pub(super) struct Registrations {
-    all: Vec<Option<Known>>,
+    all: Vec<Option<Registration>>,
     /// Bytes that more may have.
     left: usize,
 }
@@ -64,7 +64,7 @@ impl Registrations {
         let region = memory.downcast::<MemoryRegion>().map_err(|_| RegisterError::Refused)?;
         let bytes = region.len();
         self.left = self.left.checked_sub(bytes).ok_or(RegisterError::Budget { bytes })?;
-        Ok(self.keep(Known { region: *region, device: false }))
+        Ok(self.keep(Registration { region: *region, device: false }))
     }
 
     /// The same for memory of a device, which is outside of the budget.
@@ -85,17 +85,17 @@ impl Registrations {
         let mut refused = String::new();
         if let Some(Export { fd, offset }) = export {
             match context.register_dmabuf(fd.as_fd(), offset, bytes, address, Access::REMOTE_WRITE) {
-                Ok(region) => return Ok((self.keep(Known { region, device: true }), Reach::Dmabuf)),
+                Ok(region) => return Ok((self.keep(Registration { region, device: true }), Reach::Dmabuf)),
                 Err(why) => refused = format!("{why}; "),
             }
         }
         // SAFETY: passed on to the caller; peers that know the key may write it, as in `add`.
         let region = unsafe { context.register_peer(address, bytes, Access::REMOTE_WRITE) };
         let region = region.map_err(|why| RegisterError::Device { bytes, why: format!("{refused}{why}") })?;
-        Ok((self.keep(Known { region, device: true }), Reach::Address))
+        Ok((self.keep(Registration { region, device: true }), Reach::Address))
     }
 
-    fn keep(&mut self, known: Known) -> usize {
+    fn keep(&mut self, known: Registration) -> usize {
         let key = self.all.iter().position(Option::is_none).unwrap_or(self.all.len());
         match self.all.get_mut(key) {
             Some(place) => *place = Some(known),
@@ -106,7 +106,7 @@ impl Registrations {
 
     /// Takes a registration back.
     pub(super) fn remove(&mut self, key: usize) -> Option<Registered> {
-        let Known { region, device } = self.all.get_mut(key).and_then(Option::take)?;
+        let Registration { region, device } = self.all.get_mut(key).and_then(Option::take)?;
         if !device {
             self.left += region.len();
         }

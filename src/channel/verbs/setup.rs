@@ -28,7 +28,7 @@ const NOT_READY: Duration = Duration::from_micros(100);
 
 /// Set-up messages on the control connection.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
-enum Message {
+enum SetupMessage {
     Offer(Offer),
     Ready { connection: u32, epoch: u32 },
 }
@@ -52,11 +52,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         let connections = self.connections.of_peer(index);
         let connection_of = |connection: u32| connections.clone().nth(connection as usize);
         let heard = match wire::decode(bytes) {
-            Ok(Message::Offer(offer)) => match connection_of(offer.connection) {
+            Ok(SetupMessage::Offer(offer)) => match connection_of(offer.connection) {
                 Some(at) => self.on_offer(now, at, &offer),
                 None => Err(Fault::Settings),
             },
-            Ok(Message::Ready { connection, epoch }) => match connection_of(connection) {
+            Ok(SetupMessage::Ready { connection, epoch }) => match connection_of(connection) {
                 Some(at) => {
                     self.on_ready(at, epoch);
                     Ok(())
@@ -120,9 +120,8 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         let Some(connection) = self.connections.get_mut(at) else { return Err(Fault::Protocol) };
         connection.link.connected();
         let epoch = connection.link.epoch();
-        let ready = Message::Ready { connection: self.connections.split(at).1 as u32, epoch };
-        self.send_setup(at, &ready);
-        Ok(())
+        let ready = SetupMessage::Ready { connection: self.connections.split(at).1 as u32, epoch };
+        self.send_setup(at, &ready)
     }
 
     fn on_ready(&mut self, at: usize, epoch: u32) {
@@ -159,13 +158,14 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             taken: taken.count,
             refused: taken.refused,
         };
-        self.send_setup(at, &Message::Offer(offer));
-        Ok(())
+        self.send_setup(at, &SetupMessage::Offer(offer))
     }
 
-    fn send_setup(&mut self, at: usize, message: &Message) {
-        let Some(rank) = self.peers.rank(self.connections.split(at).0) else { return };
-        self.control.enqueue(rank, wire::encode(message));
+    fn send_setup(&mut self, at: usize, message: &SetupMessage) -> Result<(), Fault> {
+        let Some(rank) = self.peers.rank(self.connections.split(at).0) else { return Ok(()) };
+        let bytes = wire::encode(message).map_err(|_| Fault::Unencodable)?;
+        self.control.enqueue(rank, bytes);
+        Ok(())
     }
 
     /// A queue pair has failed: closes it, and offers another in a while.
@@ -193,8 +193,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     /// Keeps a refused fragment until it is sent again.
     pub(super) fn keep(&mut self, now: Instant, at: usize, fragment: super::fragments::Returned) {
         self.take_in(at, fragment.slot, fragment.zero_copy);
-        let bytes = self.fabric.outgoing(at, fragment.slot).get(..fragment.len as usize);
-        let bytes = bytes.unwrap_or_default().into();
+        let Some(bytes) = self.fabric.outgoing(at, fragment.slot).get(..fragment.len as usize) else {
+            // It was longer than its slot.
+            return self.broken(now, at, Fault::Protocol);
+        };
+        let bytes = bytes.into();
         let (due, refusals) = match fragment.why {
             RefusalReason::Damaged => (now, fragment.refusals),
             // Each retry waits longer: a peer that goes on refusing is not sent to all the time.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use shouter_reducer::header::Header;
 
 use super::fabric::Remote;
-use super::message::Window;
+use super::message::CreditWindow;
 
 /// Beyond this limit credits are not kept, and their fragments use the slots.
 const MOST: usize = 1 << 14;
@@ -16,20 +16,20 @@ struct Open {
     seq: u64,
     first: u32,
     rounds: u32,
-    window: Window,
+    window: CreditWindow,
     /// Bytes that are not sent.
     left: u64,
 }
 
 /// A peer's windows, in the order of (seq, round).
 #[derive(Debug, Default)]
-pub(super) struct Windows {
+pub(super) struct CreditWindows {
     all: VecDeque<Open>,
 }
 
-impl Windows {
+impl CreditWindows {
     /// Adds the window of a credit message.
-    pub(super) fn open(&mut self, credit: &Header, window: Window) {
+    pub(super) fn open(&mut self, credit: &Header, window: CreditWindow) {
         let (seq, first, rounds) = (credit.key.seq, credit.round, credit.len);
         let at = self.all.partition_point(|open| (open.seq, open.first) < (seq, first));
         let known = self.all.get(at).is_some_and(|open| (open.seq, open.first) == (seq, first));
@@ -48,7 +48,7 @@ impl Windows {
         if open.seq != header.key.seq || end > open.window.len.into() {
             return None;
         }
-        let Window { address, stride, rkey, .. } = open.window;
+        let CreditWindow { address, stride, rkey, .. } = open.window;
         open.left = open.left.saturating_sub(header.len.into());
         while self.all.front().is_some_and(|open| open.left == 0) {
             self.all.pop_front();

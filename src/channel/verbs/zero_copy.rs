@@ -8,14 +8,14 @@ use shouter_reducer::transport::{Landing, PayloadRange, SendToken};
 use super::digest::{Digest, OnDevice};
 use super::fabric::{Export, Fabric, Reach, RegisterError, Registered, Registering, Remote, Source};
 use super::fragments::ZeroCopyPayload;
-use super::message::{self, Head, Payload, Read, TRAILER, Window};
+use super::message::{self, CreditWindow, Head, Payload, Read, TRAILER};
 use super::ranges::Ranges;
 use super::{Control, VerbsChannel};
 use crate::channel::sys::bytes_of;
 use crate::channel::up::Registry;
 
 /// The registered memory of this process, and the limit from which payloads are sent from there.
-pub(super) struct Memory {
+pub(super) struct RegisteredMemory {
     ranges: Ranges,
     /// Payloads with fewer bytes are copied.
     zero_copy_from: usize,
@@ -23,7 +23,7 @@ pub(super) struct Memory {
     warned: bool,
 }
 
-impl Memory {
+impl RegisteredMemory {
     pub(super) fn new(zero_copy_from: usize) -> Self {
         Self { ranges: Ranges::default(), zero_copy_from: zero_copy_from.max(1), warned: false }
     }
@@ -95,7 +95,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// The name of the places of a credit's messages for the peer, if they are registered and worth it.
-    pub(super) fn window(&mut self, landing: Landing, count: u32) -> Option<Window> {
+    pub(super) fn window(&mut self, landing: Landing, count: u32) -> Option<CreditWindow> {
         let Landing { first, stride } = landing;
         let len = first.len();
         if len < self.memory.zero_copy_from && first.region().kind() != MemoryKind::Device {
@@ -103,7 +103,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
         let all = stride.checked_mul(count.checked_sub(1)? as usize)?.checked_add(len)?;
         let Remote { address, rkey } = self.fabric.remote(self.memory.source(&first, all)?)?;
-        Some(Window { address, stride: stride as u64, len: len as u32, rkey })
+        Some(CreditWindow { address, stride: stride as u64, len: len as u32, rkey })
     }
 
     /// The address to which the peer wants a fragment written that goes out now; `None`: to its slots.

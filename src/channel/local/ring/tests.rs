@@ -4,11 +4,11 @@ use rand::rngs::SmallRng;
 use rand::{Rng, RngCore, SeedableRng};
 
 use super::*;
-use crate::channel::shm::Shape;
+use crate::channel::shm::SegmentShape;
 
 /// The memory of a host as two of its ranks map it.
 fn host() -> [NodeSegment; 2] {
-    let shape = Shape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: 0 };
+    let shape = SegmentShape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: 0 };
     let first = NodeSegment::create(shape).unwrap();
     let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
     [first, second]
@@ -27,7 +27,7 @@ fn header(number: u32) -> [u8; HEADER_BYTES] {
     std::array::from_fn(|index| (number >> (index % 4 * 8)) as u8)
 }
 
-fn number(message: &Message<'_>) -> u32 {
+fn number(message: &RingMessage<'_>) -> u32 {
     u32::from_le_bytes(*message.header.first_chunk().unwrap())
 }
 
@@ -35,7 +35,7 @@ fn push(writer: &mut Writer, segment: &NodeSegment, index: u32) -> Result<(), Pu
     writer.push(segment, index % 5, &header(index), &payload(index))
 }
 
-fn check(message: &Message<'_>) {
+fn check(message: &RingMessage<'_>) {
     let number = number(message);
     assert_eq!((message.to, message.header), (number % 5, &header(number)[..]));
     assert!(message.payload == payload(number), "message {number}");
@@ -101,7 +101,7 @@ fn what_is_put_off_or_lent_holds_up_nothing_until_the_ring_is_full() {
                 overtook |= index < last;
                 last = index;
                 if lent.last().is_some_and(|(_, lent)| *lent == index) {
-                    Offered::Lent
+                    Offered::Sending
                 } else {
                     Offered::Taken
                 }
@@ -134,7 +134,7 @@ fn a_ring_that_nobody_reads_is_full_and_takes_more_once_it_was_read() {
         assert!((6..=7).contains(&taken), "{taken}");
         assert_eq!(writer.push(&ours, 0, &header(1), &bytes), Err(PushError::Full));
         let mut read = 0;
-        let count = |_: &Message<'_>| {
+        let count = |_: &RingMessage<'_>| {
             read += 1;
             Offered::Taken
         };
@@ -185,9 +185,9 @@ fn nonsense_in_a_word_is_found_and_read_no_further() {
     let mut reader = Reader::new(ring);
     let mut offered = 0;
     let ends = (0..100).find_map(|_| {
-        let keep = |_: &Message<'_>| {
+        let keep = |_: &RingMessage<'_>| {
             offered += 1;
-            Offered::Lent
+            Offered::Sending
         };
         reader.look(&theirs, keep).err()
     });
@@ -226,10 +226,10 @@ fn random_memory_is_survived() {
         reader.cursor = rng.random_range(0..RING as u64 / 64) * 64;
         reader.head = reader.cursor;
         for _ in 0..50 {
-            let offer = |message: &Message<'_>| {
+            let offer = |message: &RingMessage<'_>| {
                 assert!(message.payload.len() <= MAX_PAYLOAD);
                 std::hint::black_box(message.payload.iter().map(|byte| u64::from(*byte)).sum::<u64>());
-                [Offered::Taken, Offered::Later, Offered::Lent][round % 3]
+                [Offered::Taken, Offered::Later, Offered::Sending][round % 3]
             };
             if reader.look(&theirs, offer).is_err() {
                 break;

@@ -18,11 +18,7 @@ const TURNS: u32 = 1000;
 
 /// The part of a text for which there is room.
 pub(crate) fn shortened(text: &str) -> &str {
-    let mut end = text.len().min(WORDS);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    crate::wire::shortened(text, WORDS)
 }
 
 /// The rank to blame for the end of the group, and the reason's code.

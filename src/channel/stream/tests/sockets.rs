@@ -214,7 +214,7 @@ fn socket_hosts(connections: u16, crc: bool, bytes: usize) -> [Host; 2] {
     let mut rank = 0;
     ends(connections, [crc; 2]).map(|end| {
         let (executor, up) = (end.executor, UpChannels::from(end.channel));
-        let parts = Parts { executor, rank: Rank(rank), up, node: None, dead_after: DEAD_AFTER };
+        let parts = EngineParts { executor, rank: Rank(rank), up, node: None, dead_after: DEAD_AFTER };
         rank += 1;
         Host { engine: Engine::new(parts, Clock.now()), _memory: Owned::new(bytes).unwrap() }
     })

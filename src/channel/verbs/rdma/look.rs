@@ -28,7 +28,7 @@ impl Rdma {
     /// Ends the queue pairs that go from a GID which is not where it was.
     fn look_at_gids(&mut self, events: &mut Vec<FabricEvent>) {
         let present = self.present_gids().unwrap_or_default();
-        for connection in 0..self.pairs.len() {
+        for connection in 0..self.pairs.connections() {
             if self.gid(connection).is_some_and(|gid| !present.contains(gid)) {
                 self.break_pair(connection, Fault::AddressChanged, events);
             }
@@ -58,14 +58,14 @@ impl Rdma {
 
     /// Reports all queue pairs as broken.
     pub(super) fn all_broken(&mut self, why: Fault, events: &mut Vec<FabricEvent>) {
-        for connection in 0..self.pairs.len() {
+        for connection in 0..self.pairs.connections() {
             self.break_pair(connection, why, events);
         }
     }
 
     /// Reports a connection's queue pair as broken, once.
     pub(super) fn break_pair(&mut self, connection: usize, why: Fault, events: &mut Vec<FabricEvent>) {
-        if let Some(Some(pair)) = self.pairs.get_mut(connection)
+        if let Some(pair) = self.pairs.get_mut(connection)
             && !pair.broken
         {
             pair.broken = true;

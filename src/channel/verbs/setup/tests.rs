@@ -22,5 +22,5 @@ fn damaged_messages_are_refused_and_do_not_panic() {
         taken: 1 << 40,
         refused: 0,
     };
-    wire::tests::fuzz(&[Message::Offer(offer), Message::Ready { connection: 1, epoch: u32::MAX }]);
+    wire::tests::fuzz(&[SetupMessage::Offer(offer), SetupMessage::Ready { connection: 1, epoch: u32::MAX }]);
 }

@@ -13,7 +13,7 @@ use shouter_reducer::executor::{Disposition, Refusal};
 use shouter_reducer::memory::{Span, TensorRegion};
 use shouter_reducer::transport::AcceleratorError;
 
-use super::super::digest::{Digest, Ticket};
+use super::super::digest::{CrcTicket, Digest};
 use super::hub::{End, Hub, Wire, hub};
 use super::*;
 
@@ -59,7 +59,7 @@ fn bytes(span: &Span) -> &'static mut [u8] {
 }
 
 impl Digest for Device {
-    fn start(&mut self, span: Span) -> Result<Option<Ticket>, AcceleratorError> {
+    fn start(&mut self, span: Span) -> Result<Option<CrcTicket>, AcceleratorError> {
         let mut asked = self.asked()?;
         // Room for few questions, so that some wait.
         if asked.open.len() >= 6 {
@@ -69,10 +69,10 @@ impl Digest for Device {
         asked.starts += 1;
         let number = asked.next;
         asked.open.insert(number, span);
-        Ok(Some(Ticket(number)))
+        Ok(Some(CrcTicket(number)))
     }
 
-    fn poll(&mut self, ticket: Ticket) -> Result<Option<u32>, AcceleratorError> {
+    fn poll(&mut self, ticket: CrcTicket) -> Result<Option<u32>, AcceleratorError> {
         let (late, which) = (self.rng.random_bool(0.7), self.rng.random::<u32>() as usize);
         let hit = self.fragile.is_some_and(|(_, share)| self.rng.random_bool(share));
         let mut asked = self.asked()?;
@@ -90,7 +90,7 @@ impl Digest for Device {
         Ok(Some(crc32c(bytes(&span))))
     }
 
-    fn forget(&mut self, ticket: Ticket) {
+    fn forget(&mut self, ticket: CrcTicket) {
         self.asked.lock().unwrap().open.remove(&ticket.0).expect("it was asked");
     }
 

@@ -270,7 +270,7 @@ impl Fabric for End {
         _: Option<Export>,
     ) -> Result<(usize, Reach), RegisterError> {
         let base = std::ptr::NonNull::new(memory.as_ptr()).expect("there is memory");
-        // SAFETY: what stands for a device's memory in tests is the host's.
+        // SAFETY: host memory stands for a device's in tests.
         let memory = unsafe { TensorRegion::from_raw_parts(MemoryKind::Host, base, memory.len(), 0) };
         self.registered.push(Some(memory));
         Ok((self.registered.len() - 1, Reach::Address))

@@ -18,12 +18,12 @@ fn header(kind: MessageKind, seq: u64, round: u32, offset: u64, len: u32) -> Hea
     }
 }
 
-fn credit(windows: &mut Windows, seq: u64, first: u32, rounds: u32, address: u64) {
-    let window = Window { address, stride: 1000, len: 100, rkey: 7 };
+fn credit(windows: &mut CreditWindows, seq: u64, first: u32, rounds: u32, address: u64) {
+    let window = CreditWindow { address, stride: 1000, len: 100, rkey: 7 };
     windows.open(&header(MessageKind::Credit, seq, first, 0, rounds), window);
 }
 
-fn find(windows: &mut Windows, seq: u64, round: u32, offset: u64, len: u32) -> Option<u64> {
+fn find(windows: &mut CreditWindows, seq: u64, round: u32, offset: u64, len: u32) -> Option<u64> {
     let found = windows.find(&header(MessageKind::Data, seq, round, offset, len))?;
     assert_eq!(found.rkey, 7);
     Some(found.address)
@@ -31,7 +31,7 @@ fn find(windows: &mut Windows, seq: u64, round: u32, offset: u64, len: u32) -> O
 
 #[test]
 fn a_fragment_goes_where_its_credit_said_and_nowhere_else() {
-    let mut windows = Windows::default();
+    let mut windows = CreditWindows::default();
     credit(&mut windows, 3, 4, 2, 50_000);
     credit(&mut windows, 2, 0, 1, 90_000);
     credit(&mut windows, 3, 0, 1, 10_000);
@@ -54,20 +54,20 @@ fn a_fragment_goes_where_its_credit_said_and_nowhere_else() {
 
 #[test]
 fn no_number_of_a_peer_makes_an_address_overflow() {
-    let mut windows = Windows::default();
-    let window = Window { address: u64::MAX - 10, stride: u64::MAX / 2, len: u32::MAX, rkey: 0 };
+    let mut windows = CreditWindows::default();
+    let window = CreditWindow { address: u64::MAX - 10, stride: u64::MAX / 2, len: u32::MAX, rkey: 0 };
     windows.open(&header(MessageKind::Credit, 0, 0, 0, u32::MAX), window);
     assert_eq!(find_any(&mut windows, 0, 64), None);
     assert_eq!(find_any(&mut windows, 3, 0), None);
 }
 
-fn find_any(windows: &mut Windows, round: u32, offset: u64) -> Option<Remote> {
+fn find_any(windows: &mut CreditWindows, round: u32, offset: u64) -> Option<Remote> {
     windows.find(&header(MessageKind::Data, 0, round, offset, 64))
 }
 
 #[test]
 fn what_is_beyond_the_most_that_is_remembered_goes_by_the_slots() {
-    let mut windows = Windows::default();
+    let mut windows = CreditWindows::default();
     for round in 0..MOST as u32 + 5 {
         credit(&mut windows, 0, round, 1, 1 << 20);
     }

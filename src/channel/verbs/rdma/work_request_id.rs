@@ -5,13 +5,13 @@ pub(super) const RECEIVE: u16 = u16::MAX;
 
 /// A decoded work request id: which connection, which of its queue pairs, and how many sends it completes.
 #[derive(Clone, Copy)]
-pub(super) struct Ticket {
+pub(super) struct WorkRequestId {
     pub(super) connection: usize,
     pub(super) generation: u16,
     pub(super) count: u16,
 }
 
-impl Ticket {
+impl WorkRequestId {
     pub(super) fn encode(self) -> u64 {
         (self.connection as u64) << 32 | u64::from(self.generation) << 16 | u64::from(self.count)
     }
