@@ -1,6 +1,7 @@
 //! `shouter plan`: predictions of the cost model for a group of any size; and the measurement of its figures.
 
 mod compare;
+mod figures;
 mod fit;
 mod measure;
 mod table;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use shouter::channel::CELL_BYTES;
-use shouter::config::{CostTable, Environment};
+use shouter::config::Environment;
 use shouter::{Collective, DType, ReduceOp};
 use shouter_reducer::cost::{self, Model, Picoseconds};
 use shouter_reducer::grid::{Grid, Rank};
@@ -32,7 +33,8 @@ use table::Row;
 #[command(
     long_about = "Prints which algorithm serves which size of a collective, how long it is predicted to take, how long any \
         algorithm takes at least, and what the others are predicted to take. No rank is started. The figures of the cost model are those \
-        of the file that `shouter plan --measure` has written, else figures to begin with for the transport.",
+        of the file that `shouter plan --measure` has written, else those that a job with as many ranks on each host has measured while \
+        it joined, else figures to begin with for the transport.",
     after_help = "Examples:\n  \
         shouter plan --ranks 64 --hosts 8 --collective all_gather --bytes 4..1Gi\n  \
         shouter plan --ranks 2 --hosts 2 --collective all_reduce,reduce --json\n  \
@@ -55,16 +57,16 @@ pub(crate) struct PlanArgs {
     /// Sizes in bytes: 4..1Gi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "4..1Gi")]
     bytes: Sizes,
-    /// What the elements are
+    /// The elements' type
     #[arg(long, default_value = "f32")]
     dtype: DType,
     /// How they are reduced
     #[arg(long, default_value = "sum")]
     op: ReduceOp,
-    /// What carries the bytes between hosts
+    /// The transport between hosts
     #[arg(long, default_value = "rud", value_parser = ["rud", "tcp", "verbs", "kernel"])]
     transport: String,
-    /// The file with measured figures [default: costs.toml in ~/.cache/shouter, if it is there]
+    /// The file with measured figures, of --measure or of jobs [default: costs.toml, else measured.toml in ~/.cache/shouter]
     #[arg(long, value_name = "FILE")]
     costs: Option<PathBuf>,
     /// Measure this machine with `shouter bench`, on one host and on two emulated ones, and write the figures to the file
@@ -123,30 +125,17 @@ pub(crate) fn main(args: &PlanArgs) -> Status {
     }
 }
 
-/// The file with the figures, if one is named or the default path is known.
-fn costs_file(args: &PlanArgs) -> Option<PathBuf> {
-    args.costs.clone().or_else(|| CostTable::usual_path(&Environment::of_process()))
-}
-
-fn read_costs(args: &PlanArgs) -> Result<CostTable, CommandError> {
-    let named = args.costs.is_some();
-    match costs_file(args).filter(|path| named || path.exists()) {
-        Some(path) => CostTable::read(&path).map_err(|why| CommandError::Failed(why.to_string())),
-        None => Ok(CostTable::default()),
-    }
-}
-
 fn predict(args: &PlanArgs) -> Result<(), CommandError> {
-    let costs = read_costs(args)?;
     let grid = grid(args)?;
     let transport = if grid.nodes() > 1 { args.transport.as_str() } else { "shm" };
-    let plan = Plan { costs: costs.of(transport), ..Plan::default() };
+    let figures = figures::of(args, &grid, transport, &Environment::of_process())?;
+    let plan = Plan { costs: figures.costs, ..Plan::default() };
     let mut out = io::stdout().lock();
     let mut off = Vec::new();
     for &collective in &args.collective.0 {
         let mut rows = rows(&plan, &grid, collective, args)?;
         if args.compare {
-            compare::measure(&mut rows, collective, &grid, args)?;
+            compare::measure(&mut rows, collective, &grid, args, &figures.source)?;
             off.extend(compare::beyond(&rows, args.within));
         }
         if args.json {
@@ -155,7 +144,7 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
                 out.write_all(b"\n")?;
             }
         } else {
-            let origin = if costs.has(transport) { "measured figures" } else { "figures to begin with" };
+            let origin = figures.source.text();
             let elements =
                 if collective.reduces() { format!(" of {} {}", args.dtype, args.op) } else { String::new() };
             let (ranks, hosts) = (grid.ranks(), hosts(&grid));

@@ -1,9 +1,7 @@
 //! Makes a rank a member: takes the result of [`join`](mod@super::join), an engine over it, and the group around that.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 
-use crossbeam::queue::ArrayQueue;
 use shouter_reducer::executor::{Executor, ExecutorConfig, ExecutorError};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Collective, Identity};
@@ -13,20 +11,22 @@ use shouter_reducer::recorder::{Recorder, RegisteredTensor};
 use shouter_reducer::schedule::Algorithm;
 use shouter_reducer::transport::NodeMemory;
 
+use super::annotations::Annotations;
+use super::costs;
 use super::drive::Drive;
 use super::join::{self, Reached, grid, join, meet, reach};
 use super::notify::{Notifier, StopNotifier};
 use super::outcomes::Outcomes;
 use super::small::Cells;
+use super::start_queue::StartQueue;
 use super::stats::Tally;
 use super::table::Tables;
-use super::transport::Transport;
+use super::transport::{ChannelFacts, Transport};
 use super::{Group, Job};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment};
 use crate::channel::up::UpChannels;
 use crate::config::{Builder, Config, Idle, Mode, TransportChoice};
-use crate::engine::groups::Lineage;
-use crate::engine::{Engine, Parts};
+use crate::engine::{Engine, EngineParts};
 use crate::error::Error;
 use crate::group::meeting;
 use crate::group::rendezvous::ControlLink;
@@ -34,7 +34,7 @@ use crate::group::store::{OfLauncher, Store};
 use crate::group::watch::{Control, MemberEvent};
 use crate::log;
 use crate::observe::Timeline;
-use crate::observe::flight::{DumpTarget, ENGINE, Flight, GROUPS, UNNAMED};
+use crate::observe::flight::{DumpTarget, ENGINE, Flight, GROUPS};
 use crate::observe::metrics::{Exporter, MetricsOf};
 use crate::observe::signal::OnSignal;
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller, fork_generation};
@@ -94,11 +94,11 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         }
         _ => None,
     };
-    let Reached { mut up, device, channels, reasons, costs, mut control, unreached } = match joined {
+    let Reached { mut up, device, channels, reasons, offered, mut control, unreached } = match joined {
         Some(joined) => reach(&config, &grid, joined)?,
         None => Reached::default(),
     };
-    plan.costs = costs;
+    plan.costs = offered.costs();
     let kernels = Kernels::detect();
     let mut executor_config = ExecutorConfig::new(rank, grid, kernels);
     executor_config.eager_bytes = plan.eager_bytes as usize;
@@ -111,7 +111,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         executor.attach_node(&**node).map_err(|why| internal(&why))?;
     }
     if let Some(node) = &node {
-        lend_results(&mut up, node);
+        register_results(&mut up, node);
         up.reach_all(node.clone(), grid, rank);
     }
     let idle = idle_policy(&config);
@@ -124,7 +124,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         _ => None,
     };
     let (dead_after, shared) = (config.heartbeat_timeout, node.clone());
-    let parts = Parts { executor, rank, up, node, dead_after };
+    let parts = EngineParts { executor, rank, up, node, dead_after };
     let mut engine = Engine::new(parts, Clock.now());
     let timeline = config.timeline.as_ref().map(|_| {
         let timeline = Timeline::new(rank.0, grid.node_of(rank).to_string(), TIMELINE_EVENTS);
@@ -140,6 +140,17 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         join::all_connected(control, unreached, &plan, config.rendezvous_deadline)?;
     }
     let control = control.map(|link| listen(link, &drive)).transpose()?;
+    let place = control.as_ref().map(|control| costs::Place {
+        rank,
+        grid: &grid,
+        drive: &drive,
+        node: shared.as_deref(),
+        control,
+        kernels,
+        idle,
+        patience: config.rendezvous_deadline,
+    });
+    let costs = offered.settle(place.as_ref(), &mut plan)?;
     let now = Clock.now();
     timeline.iter().for_each(|timeline| timeline.joined(now));
     flight.joined(now);
@@ -152,6 +163,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         size = grid.ranks(),
         hosts = grid.nodes(),
         transport = transport.channels,
+        costs = (grid.ranks() > 1).then(|| tracing::field::display(&costs)),
         "the group has come together"
     );
     let tables = Arc::new(Tables::new(rank, grid, plan));
@@ -177,28 +189,21 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     Ok(Group {
         rank,
         grid,
-        job: Arc::new(Job { grid, control, drive: drive.clone(), metrics }),
+        job: Arc::new(Job { grid, control, drive: drive.clone(), metrics, _on_signal: on_signal }),
         subset: None,
-        lineage: Lineage::ALL,
         drive,
         _stop_notifier: StopNotifier(outcomes.clone()),
         outcomes,
-        submissions: OnceLock::from(submissions),
-        spare: ArrayQueue::new(SPARE),
+        start_queue: StartQueue::new(Some(submissions), SPARE),
         cells,
         node: shared,
         tables,
         deadline: config.deadline,
-        step: AtomicU64::new(0),
-        timeline,
-        flight,
-        _on_signal: on_signal,
-        label: Mutex::new(Arc::from(UNNAMED)),
-        device,
-        takes_memory,
+        annotations: Annotations::at(0),
+        channels: ChannelFacts { transport, device, take_memory: takes_memory },
         #[cfg(feature = "cuda")]
         gpu: super::gpu::Bound::new(&config),
-        transport,
+        costs,
     })
 }
 
@@ -345,7 +350,7 @@ fn executor(config: ExecutorConfig) -> Result<Executor, ExecutorError> {
 
 /// Registers the node's result areas with the channel: a leader's messages to and from other hosts lie there.
 #[allow(unsafe_code)]
-fn lend_results(up: &mut UpChannels, node: &NodeSegment) {
+fn register_results(up: &mut UpChannels, node: &NodeSegment) {
     let Some(registry) = up.registry() else { return };
     for lane in 0..node.lanes() {
         // SAFETY: the segment stays mapped until the channel is dropped, which an engine does first.

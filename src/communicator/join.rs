@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use shouter_reducer::cost::Costs;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::plan::Plan;
 
+use super::costs::{self, Offer, Offered};
 use super::selection::{self, LocalCapabilities, Prepared};
 use crate::channel::shm::pass::{self, PassError};
-use crate::channel::shm::{NodeSegment, Shape};
+use crate::channel::shm::{NodeSegment, SegmentShape};
 use crate::channel::up::UpChannels;
 use crate::config::Config;
 use crate::error::Error;
@@ -44,7 +44,7 @@ pub(super) fn join(config: &Config, plan: &Plan) -> Result<Joined, Error> {
     let mut hello = Hello::of(config);
     hello.plan = plan.fields();
     if leads {
-        hello.blob = local.to_bytes();
+        hello.blob = local.to_bytes()?;
     }
     let meeting = RendezvousConfig::of(config)?;
     let (roster, control) = rendezvous::join(&meeting, hello)?;
@@ -58,7 +58,7 @@ pub(super) fn meet(
     plan: &Plan,
     joined: &mut Joined,
 ) -> Result<NodeSegment, Error> {
-    let shape = Shape {
+    let shape = SegmentShape {
         ranks: grid.locals(grid.node_of(Rank(config.rank))),
         lanes: plan.lanes,
         lane_bytes: plan.lane_bytes as usize,
@@ -98,8 +98,8 @@ pub(super) struct Reached {
     pub(super) channels: String,
     /// The reasons for these, on a leader.
     pub(super) reasons: Vec<String>,
-    /// The figures of the cost model, as rank 0 has them.
-    pub(super) costs: Costs,
+    /// Rank 0's decision about the figures of the cost model.
+    pub(super) offered: Offered,
     pub(super) control: Option<ControlLink>,
     /// The fault of the path to peers.
     pub(super) unreached: Option<String>,
@@ -123,23 +123,28 @@ fn connect(
     let selection = selection::agree(config, grid, local, roster, control)?;
     let prepared = selection.map(|selection| selection.prepare(config, grid)).transpose()?;
     let names = prepared.as_ref().map(|prepared| prepared.names().join("+")).unwrap_or_default();
-    let first = prepared.as_ref().and_then(|prepared| prepared.names().first().copied());
-    let own = PortsOpen { channels: names, costs: own_costs(config, first) };
+    let link = prepared.as_ref().and_then(|prepared| prepared.link(config));
+    let (offer, decided) = (config.rank == 0).then(|| costs::offer(config, grid, link.as_ref())).unzip();
+    let own = PortsOpen { channels: names, costs: offer };
     // Opening ports takes long. From here on every rank sends heartbeats and expects them.
-    let all = control.all_gather("ports are open", &wire::encode(&own), config.rendezvous_deadline)?;
+    let all = control.all_gather("ports are open", &wire::encode(&own)?, config.rendezvous_deadline)?;
     let of = |rank: Rank| -> Result<PortsOpen, Error> {
         let bytes = all.get(rank.0 as usize).map(Vec::as_slice).unwrap_or_default();
         wire::decode(bytes)
             .map_err(|why| Error::join_without(rank.0, format!("the channels of {rank}: {why}")))
     };
     let PortsOpen { channels, .. } = of(grid.leader_of(grid.node_of(Rank(config.rank))))?;
-    let costs = costs_from(&of(Rank(0))?.costs)?;
+    let offered = match (decided, of(Rank(0))?.costs) {
+        (Some(decided), _) => decided,
+        (None, Some(offer)) => offer.taken()?,
+        (None, None) => return Err(Error::join_without(0, "rank 0 has sent no figures of costs")),
+    };
     let device = prepared.as_ref().and_then(Prepared::device);
     let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
     let (up, reached) = prepared.map(|prepared| prepared.connect(config, roster)).transpose()?.unzip();
     let up = up.unwrap_or_default();
     let unreached = reached.and_then(Result::err);
-    Ok(Reached { up, device, channels, reasons, costs, control: None, unreached })
+    Ok(Reached { up, device, channels, reasons, offered, control: None, unreached })
 }
 
 /// A rank's message when its ports are open.
@@ -147,35 +152,8 @@ fn connect(
 struct PortsOpen {
     /// The names of its channels, on a leader.
     channels: String,
-    /// The figures of the cost model in the order of their fields; rank 0 alone has any.
-    #[serde(deserialize_with = "wire::at_most::<COSTS, _, _>")]
-    costs: Vec<u32>,
-}
-
-/// Figures that a rank sends at most.
-const COSTS: usize = 64;
-
-/// Rank 0's figures of the costs, for the channel that its host uses first; nothing on other ranks.
-fn own_costs(config: &Config, channel: Option<&str>) -> Vec<u32> {
-    if config.rank != 0 {
-        return Vec::new();
-    }
-    config.costs.of(channel.unwrap_or("shm")).fields().map(|(_, value)| value).to_vec()
-}
-
-/// The figures that rank 0 has sent.
-fn costs_from(values: &[u32]) -> Result<Costs, Error> {
-    let mut costs = Costs::default();
-    let names = costs.fields().map(|(name, _)| name);
-    if values.len() != names.len() {
-        return Err(Error::join_without(0, "rank 0 has sent other figures of costs than this release knows"));
-    }
-    for (name, &value) in names.into_iter().zip(values) {
-        if let Some(field) = costs.field_mut(name) {
-            *field = value;
-        }
-    }
-    Ok(costs)
+    /// The figures of the cost model; from rank 0 alone.
+    costs: Option<Offer>,
 }
 
 /// Waits until all ranks are connected: none goes on before.
@@ -189,7 +167,7 @@ pub(super) fn all_connected(
     within: Duration,
 ) -> Result<(), Error> {
     let own = Connected { unreached, plan: plan.digest() };
-    let all = control.all_gather("connected", &wire::encode(&own), within)?;
+    let all = control.all_gather("connected", &wire::encode(&own)?, within)?;
     own.compare(&all)?;
     let Traffic { sent, received } = control.traffic();
     tracing::debug!(sent, received, "bytes over the control connections until all were connected");

@@ -8,17 +8,22 @@
 //!
 //! A figure that a table leaves out is that of [`Costs::of_transport`].
 
+mod cache;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use shouter_reducer::cost::Costs;
 
 use super::error::ConfigError;
-use super::layers::{Environment, Layers};
+use super::layers::{Environment, Layers, read_file};
 use super::value;
+pub use cache::{CostCache, MeasuredFor};
 
 /// The largest file that is read, in bytes.
 const LARGEST_FILE: u64 = 64 << 10;
+/// What the error of a larger file says has no more bytes.
+const FIGURES_HAVE: &str = "figures have";
 
 /// Measured figures by the name of the transport that carries the bytes: `shm`, `rud`, `tcp`, `verbs` or `kernel`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -52,29 +57,7 @@ impl CostTable {
             toml::from_str(text).map_err(|error| error.message().to_owned())?;
         let mut all = Self::default();
         for (transport, fields) in tables {
-            if !Self::TRANSPORTS.contains(&transport.as_str()) {
-                return Err(format!(
-                    "there is no transport \"{transport}\"; use {}",
-                    Self::TRANSPORTS.join(", ")
-                ));
-            }
-            let mut costs = Costs::of_transport(&transport);
-            for (name, value) in fields {
-                let range = if name.ends_with("_ns") { Costs::NANOSECONDS } else { Costs::RATES };
-                let Some(field) = costs.field_mut(&name) else {
-                    let known = costs.fields().map(|(name, _)| name).join(", ");
-                    return Err(format!("[{transport}] has no `{name}`; use {known}"));
-                };
-                if !range.contains(&value) {
-                    return Err(format!(
-                        "[{transport}] `{name}` cannot be {value}; it is from {} to {}",
-                        range.start(),
-                        range.end()
-                    ));
-                }
-                *field = value;
-            }
-            all.set(&transport, costs);
+            all.set(&transport, costs_of(&transport, fields)?);
         }
         Ok(all)
     }
@@ -84,13 +67,8 @@ impl CostTable {
     /// # Errors
     /// [`ConfigError::Unreadable`] for one that cannot be read or used.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let unreadable = |why: String| ConfigError::Unreadable { path: path.to_owned(), why };
-        let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
-        if size > LARGEST_FILE {
-            return Err(unreadable(format!("it has {size} bytes, and figures have at most {LARGEST_FILE}")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
-        Self::parse(&text).map_err(unreadable)
+        let text = read_file(path, FIGURES_HAVE, LARGEST_FILE)?;
+        Self::parse(&text).map_err(|why| ConfigError::Unreadable { path: path.to_owned(), why })
     }
 
     /// The file's text.
@@ -106,10 +84,37 @@ impl CostTable {
     /// The path of the figures unless the key `costs` names one: `$XDG_CACHE_HOME/shouter/costs.toml`, else below
     /// `~/.cache`. `None` where neither folder is known.
     pub fn usual_path(environment: &Environment) -> Option<PathBuf> {
-        let absolute = |name| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
-        Some(base.join("shouter").join("costs.toml"))
+        Some(cache_folder(environment)?.join("costs.toml"))
     }
+}
+
+/// `$XDG_CACHE_HOME/shouter`, else `~/.cache/shouter`.
+fn cache_folder(environment: &Environment) -> Option<PathBuf> {
+    let absolute = |name| environment.get(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")))?;
+    Some(base.join("shouter"))
+}
+
+/// The figures of a transport, of which some are given by name.
+fn costs_of(transport: &str, fields: BTreeMap<String, u32>) -> Result<Costs, String> {
+    if !CostTable::TRANSPORTS.contains(&transport) {
+        let known = CostTable::TRANSPORTS.join(", ");
+        return Err(format!("there is no transport \"{transport}\"; use {known}"));
+    }
+    let mut costs = Costs::of_transport(transport);
+    for (name, value) in fields {
+        let range = if name.ends_with("_ns") { Costs::NANOSECONDS } else { Costs::RATES };
+        let Some(field) = costs.field_mut(&name) else {
+            let known = costs.fields().map(|(name, _)| name).join(", ");
+            return Err(format!("[{transport}] has no `{name}`; use {known}"));
+        };
+        if !range.contains(&value) {
+            let (least, most) = (range.start(), range.end());
+            return Err(format!("[{transport}] `{name}` cannot be {value}; it is from {least} to {most}"));
+        }
+        *field = value;
+    }
+    Ok(costs)
 }
 
 /// The figures that rank 0 gives the group. A file named by the key must be there; the usual one may be missing, or of
@@ -129,4 +134,9 @@ pub(super) fn of(layers: &Layers, environment: &Environment, rank: u32) -> Resul
             CostTable::default()
         })
     }))
+}
+
+/// The file that keeps what is measured at the join.
+pub(super) fn cache_of(layers: &Layers, environment: &Environment) -> Result<Option<PathBuf>, ConfigError> {
+    Ok(value::path(layers, "costs_cache")?.or_else(|| CostCache::usual_path(environment)))
 }

@@ -218,8 +218,22 @@ pub const KEYS: &[KeySpec] = &[
     key(
         "costs",
         "the path of a file that `shouter plan --measure` has written",
-        "~/.cache/shouter/costs.toml (or below XDG_CACHE_HOME) where it exists, else figures for the transport",
+        "~/.cache/shouter/costs.toml (or below XDG_CACHE_HOME) where it exists, else see measure_costs",
         "what steps and messages cost, by which algorithms are chosen; rank 0's file counts for all",
+    ),
+    key(
+        "measure_costs",
+        "one of on, off",
+        "on",
+        "whether figures that costs does not have are measured while the ranks join, in about 50 ms at most, or taken from costs_cache; off, and where \
+         nothing plausible is found in that time: built-in figures for the transport; rank 0's counts for all",
+    ),
+    key(
+        "costs_cache",
+        "the path of a file",
+        "~/.cache/shouter/measured.toml (or below XDG_CACHE_HOME); none where neither is known",
+        "where rank 0 keeps what was measured, unless times varied too much, for jobs with the same rank 0's host, ranks of each host, and \
+         transport; remove it to measure again",
     ),
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
     key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),

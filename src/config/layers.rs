@@ -4,6 +4,8 @@
 //! down to the elements of a list, so that a message can name the line or the variable.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
@@ -68,6 +70,26 @@ impl Located {
     }
 }
 
+/// The text of a file of at most so many bytes; `which` says in an error what has no more.
+///
+/// # Errors
+/// The system's, and one for a file that is larger. No more is read of a device that has no end.
+pub(super) fn read_limited(path: &Path, which: &str, most: u64) -> io::Result<String> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it has more than {most} bytes, and {which} at most so many")));
+    }
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+/// The same, with an error that names the file.
+pub(super) fn read_file(path: &Path, which: &str, most: u64) -> Result<String, ConfigError> {
+    let unreadable =
+        |error: io::Error| ConfigError::Unreadable { path: path.to_owned(), why: error.to_string() };
+    read_limited(path, which, most).map_err(unreadable)
+}
+
 /// A snapshot of environment variables.
 #[derive(Debug, Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
@@ -79,6 +101,13 @@ impl Environment {
             Some((name.into_string().ok()?, value.into_string().ok()?))
         };
         Self(std::env::vars_os().filter_map(text).collect())
+    }
+
+    /// The same, with this value of a variable.
+    #[must_use]
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.0.insert(name.to_owned(), value.to_owned());
+        self
     }
 
     /// A variable; one that is set but empty counts as not set.
@@ -129,14 +158,7 @@ impl Layers {
     }
 
     fn add_file(&mut self, path: &Path) -> Result<(), ConfigError> {
-        let unreadable = |why: String| ConfigError::Unreadable { path: path.to_owned(), why };
-        let size = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.len();
-        if size > LARGEST_FILE {
-            return Err(unreadable(format!(
-                "it has {size} bytes, and a configuration has at most {LARGEST_FILE}"
-            )));
-        }
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(error.to_string()))?;
+        let text = read_file(path, "a configuration has", LARGEST_FILE)?;
         for (key, value) in parse_file(path, &text)? {
             self.set(&key, value.raw, value.source)?;
         }

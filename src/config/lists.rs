@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::error::{ConfigError, Source};
 use super::layers::{Environment, Layers};
-use super::placement::{MAX_RANKS, Number, RankPlacement, number};
+use super::placement::{MAX_RANKS, RankPlacement, SourcedNumber, number};
 use super::{RendezvousAddress, value};
 
 pub(super) fn place(
@@ -21,7 +21,7 @@ pub(super) fn place(
     let entries = entries(iplist, ports)?;
     let size = entries.len() as u32;
     let wanted = number(layers, environment, "size", "WORLD_SIZE", 1..=MAX_RANKS)?;
-    if let Some(Number { value, source: Some(source) }) = wanted
+    if let Some(SourcedNumber { value, source: Some(source) }) = wanted
         && value != size
     {
         return Err(ConfigError::Conflict {
@@ -31,7 +31,7 @@ pub(super) fn place(
     }
     let given = number(layers, environment, "rank", "RANK", 0..=MAX_RANKS - 1)?;
     let (rank, listener) = match given {
-        Some(Number { value: rank, source }) if rank >= size => {
+        Some(SourcedNumber { value: rank, source }) if rank >= size => {
             return Err(ConfigError::Conflict {
                 what: format!(
                     "rank {rank} ({}) is not among the {size} of iplist",
@@ -41,7 +41,7 @@ pub(super) fn place(
             });
         }
         // Rank 0 opens the port when the ranks meet, as without lists.
-        Some(Number { value: rank, .. }) => (rank, None),
+        Some(SourcedNumber { value: rank, .. }) => (rank, None),
         None => claim(&entries).map(|(rank, listener)| (rank, Some(Arc::new(listener))))?,
     };
     let host = entries[rank as usize].ip();

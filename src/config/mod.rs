@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::key::Key;
 use crate::observe::MetricsTarget;
 
-pub use costs::CostTable;
+pub use costs::{CostCache, CostTable, MeasuredFor};
 pub use error::{ConfigError, Source};
 pub(crate) use launcher::LauncherStore;
 pub use layers::Environment;
@@ -59,11 +59,17 @@ mod lists;
 mod placement;
 mod value;
 
+#[doc(hidden)]
+pub use value::to_cores;
+
 use layers::Layers;
 
 /// The port at which leaders reach each other unless `data_port` is set: no protocol has it or could get it (RFC 6335
 /// section 6), and it is above those that Linux gives to its own sockets.
 pub(crate) const DATA_PORT: u16 = 61_790;
+
+/// The longest time that a key, a deadline or a wait may have: the sum of it and a time must not overflow.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The transport between ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -273,6 +279,10 @@ pub struct Config {
     pub fuse_bytes: u64,
     /// The measured figures of the cost model; empty but on rank 0, whose figures all ranks use.
     pub costs: CostTable,
+    /// Whether figures that no file has are measured at the join, or taken from an earlier one's; rank 0's counts.
+    pub measure_costs: bool,
+    /// The file that keeps what is measured at the join; `None`: nothing does.
+    pub costs_cache: Option<PathBuf>,
     /// Faults to inject.
     pub faults: Faults,
     /// Where to write a timeline.
@@ -436,6 +446,9 @@ impl Builder {
             fuse_below: value::integer(layers, "fuse_below", 0..=1 << 30)?.unwrap_or(0),
             fuse_bytes: value::integer(layers, "fuse_bytes", 1..=1 << 30)?.unwrap_or(64 << 10),
             costs: costs::of(layers, environment, place.rank)?,
+            measure_costs: value::word(layers, "measure_costs", &[("on", true), ("off", false)])?
+                .unwrap_or(true),
+            costs_cache: costs::cache_of(layers, environment)?,
             timeline: value::path(layers, "timeline")?,
             dump_folder: value::path(layers, "dump_folder")?,
             dump_signal: value::signal(layers, "dump_signal")?,

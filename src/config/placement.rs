@@ -33,12 +33,12 @@ pub enum StorePlacement {
 
 /// A number and where it came from, for messages that set two of them against each other.
 #[derive(Debug, Clone)]
-pub(super) struct Number {
+pub(super) struct SourcedNumber {
     pub(super) value: u32,
     pub(super) source: Option<Source>,
 }
 
-impl Number {
+impl SourcedNumber {
     fn shown(&self, key: &str) -> String {
         match &self.source {
             Some(source) => format!("{key} {} ({source})", self.value),
@@ -54,15 +54,15 @@ pub(super) fn number(
     key: &'static str,
     variable: &str,
     range: std::ops::RangeInclusive<u64>,
-) -> Result<Option<Number>, ConfigError> {
+) -> Result<Option<SourcedNumber>, ConfigError> {
     if let Some(value) = value::integer(layers, key, range.clone())? {
         let source = layers.get(key).map(|value| value.source.clone());
-        return Ok(Some(Number { value: value as u32, source }));
+        return Ok(Some(SourcedNumber { value: value as u32, source }));
     }
     let Some(text) = environment.get(variable) else { return Ok(None) };
     let source = Source::Environment(variable.to_owned());
     match text.trim().parse::<u64>().ok().filter(|number| range.contains(number)) {
-        Some(number) => Ok(Some(Number { value: number as u32, source: Some(source) })),
+        Some(number) => Ok(Some(SourcedNumber { value: number as u32, source: Some(source) })),
         None => Err(value::wrong(key, &Located { raw: Raw::Text(text.to_owned()), source })),
     }
 }
@@ -84,15 +84,17 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPl
     let rank = number(layers, environment, "rank", rank_name, 0..=MAX_RANKS - 1)?;
     let alone = size.as_ref().is_some_and(|size| size.value == 1);
     let local_size = match launcher.ranks_here(environment).filter(|_| layers.get("local_size").is_none()) {
-        Some(value) => Some(Number { value, source: Some(Source::Environment(local_size_name.into())) }),
+        Some(value) => {
+            Some(SourcedNumber { value, source: Some(Source::Environment(local_size_name.into())) })
+        }
         None if launcher == Launcher::Slurm => number(layers, environment, "local_size", "", 1..=MAX_RANKS)?,
         None => number(layers, environment, "local_size", local_size_name, 1..=MAX_RANKS)?,
     }
-    .or(alone.then_some(Number { value: 1, source: None }));
+    .or(alone.then_some(SourcedNumber { value: 1, source: None }));
     let local_rank = number(layers, environment, "local_rank", local_rank_name, 0..=MAX_RANKS - 1)?;
     let local_rank = match (&rank, &size, &local_size) {
         (Some(rank), Some(size), Some(local_size)) => {
-            let derived = Number { value: rank.value % local_size.value, source: None };
+            let derived = SourcedNumber { value: rank.value % local_size.value, source: None };
             let local_rank = local_rank.unwrap_or(derived);
             check(rank, size, &local_rank, local_size)?;
             Some(local_rank)
@@ -183,7 +185,7 @@ pub(super) fn place_through(
     };
     let shown = |key, value| {
         let source = layers.get(key).map(|value| value.source.clone());
-        Number { value, source }
+        SourcedNumber { value, source }
     };
     check(rank, size, &shown("local_rank", local_rank), &shown("local_size", local_size))?;
     Ok(RankPlacement {
@@ -231,7 +233,12 @@ fn missing(launcher: Option<&str>, needed: &[(&str, bool, &str)]) -> ConfigError
 }
 
 /// The four numbers must be able to hold together: ranks fill hosts in blocks.
-fn check(rank: &Number, size: &Number, local_rank: &Number, local_size: &Number) -> Result<(), ConfigError> {
+fn check(
+    rank: &SourcedNumber,
+    size: &SourcedNumber,
+    local_rank: &SourcedNumber,
+    local_size: &SourcedNumber,
+) -> Result<(), ConfigError> {
     let conflict = |a: String, b: String, remedy: &str| {
         Err(ConfigError::Conflict { what: format!("{a} does not go with {b}"), remedy: remedy.into() })
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::keys;
 use super::layers::{Layers, Located, Raw};
-use super::{Address, Overrides, PortConfig};
+use super::{Address, LONGEST_WAIT, Overrides, PortConfig};
 use crate::observe::MetricsTarget;
 
 /// An integer key within its range, `None` when it is not given.
@@ -236,7 +236,7 @@ fn to_ip(value: &Located) -> Option<Ipv4Addr> {
 }
 
 fn to_seconds(seconds: f64) -> Option<Duration> {
-    (seconds > 0.0 && seconds <= 366.0 * 86_400.0)
+    (seconds > 0.0 && seconds <= LONGEST_WAIT.as_secs_f64())
         .then(|| Duration::from_secs_f64(seconds))
         .filter(|d| !d.is_zero())
 }
@@ -259,7 +259,8 @@ fn to_core(number: u64) -> Option<usize> {
     usize::try_from(number).ok().filter(|core| *core < 4096)
 }
 
-fn to_cores(text: &str) -> Option<Vec<usize>> {
+/// The cores of a list such as `0,2-5`.
+pub fn to_cores(text: &str) -> Option<Vec<usize>> {
     let mut cores = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

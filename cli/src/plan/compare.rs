@@ -1,6 +1,5 @@
 //! The measurements of `shouter bench` beside the predictions.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use shouter::Collective;
@@ -9,6 +8,7 @@ use shouter_reducer::plan;
 use shouter_reducer::schedule::Algorithm;
 
 use super::PlanArgs;
+use super::figures::Source;
 use super::table::Row;
 use crate::bench::report::ReportLine;
 use crate::bench::{output_within, patience, workload};
@@ -20,6 +20,7 @@ pub(super) fn measure(
     collective: Collective,
     grid: &Grid,
     args: &PlanArgs,
+    source: &Source,
 ) -> Result<(), CommandError> {
     if !grid.is_even() {
         let why = "--compare measures hosts with the same number of ranks: give --ranks and a number of --hosts that divides it";
@@ -33,7 +34,7 @@ pub(super) fn measure(
         dtype: args.dtype.name(),
         seconds: args.seconds,
         algorithm: None,
-        costs: args.costs.as_deref(),
+        source,
     };
     for (bytes, us) in job.run(collective, &sizes)? {
         rows.iter_mut().filter(|row| row.bytes == bytes).for_each(|row| row.measured_us = Some(us));
@@ -62,8 +63,8 @@ pub(super) struct Job<'a> {
     pub(super) seconds: f64,
     /// The algorithm to use; `None` for the plan's choice.
     pub(super) algorithm: Option<Algorithm>,
-    /// The file with the figures, if one is named.
-    pub(super) costs: Option<&'a Path>,
+    /// Where its figures are from.
+    pub(super) source: &'a Source,
 }
 
 impl Job<'_> {
@@ -77,9 +78,7 @@ impl Job<'_> {
             let schedule = format!("{}:{}", plan::word(collective), algorithm.name());
             command.env("SHOUTER_SCHEDULE", schedule);
         }
-        if let Some(path) = self.costs {
-            command.env("SHOUTER_COSTS", path);
-        }
+        command.envs(self.source.variables());
         // `bench` takes `--transport rud` only for hosts of one rank each; elsewhere `auto` includes RUD.
         match self.transport {
             "rud" => {}

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use shouter::config::CostTable;
+use shouter::config::{CostTable, Environment};
 use shouter::{Collective, DType, ReduceOp};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::grid::Grid;
@@ -12,8 +12,9 @@ use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Algorithm;
 
 use super::compare::Job;
+use super::figures::{self, Source};
 use super::fit::{self, Point};
-use super::{PlanArgs, costs_file, read_costs, shape};
+use super::{PlanArgs, shape};
 use crate::failure::CommandError;
 
 /// A collective, its algorithm, and a few sizes of each kind, so that every figure of the model affects some of them.
@@ -36,11 +37,11 @@ const BROADCAST: Algorithm = Algorithm::Direct;
 const GATHER: Algorithm = Algorithm::Direct;
 
 pub(super) fn main(args: &PlanArgs) -> Result<(), CommandError> {
-    let path = costs_file(args).ok_or_else(|| {
+    let path = figures::table_path(args, &Environment::of_process()).ok_or_else(|| {
         CommandError::Usage("neither HOME nor XDG_CACHE_HOME is known; name a file with --costs".into())
     })?;
     let mut table = match path.exists() {
-        true => read_costs(args)?,
+        true => figures::table(&path)?,
         false => CostTable::default(),
     };
     let within = points(&WITHIN, 1, args)?;
@@ -75,7 +76,7 @@ fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, Co
             dtype: DType::F32.name(),
             seconds: args.seconds,
             algorithm: Some(algorithm),
-            costs: None,
+            source: &Source::BuiltIn,
         };
         for (bytes, us) in job.run(collective, sizes)? {
             let shape = shape(collective, bytes, 2, (DType::F32, ReduceOp::Sum));

@@ -3,7 +3,7 @@ use super::*;
 use shouter_reducer::cost::Costs;
 use shouter_reducer::schedule::Algorithm;
 
-fn parsed(args: &[&str]) -> Result<PlanArgs, String> {
+pub(super) fn parsed(args: &[&str]) -> Result<PlanArgs, String> {
     #[derive(clap::Parser)]
     struct Alone {
         #[command(flatten)]
@@ -79,7 +79,8 @@ fn hosts_may_have_different_numbers_of_ranks() {
             assert!(!of_blocks, "{collective}: a ring forwards as many blocks of each host");
         }
     }
-    let refused = compare::measure(&mut [], Collective::AllReduce, &grid, &args).unwrap_err();
+    let refused = compare::measure(&mut [], Collective::AllReduce, &grid, &args, &figures::Source::BuiltIn)
+        .unwrap_err();
     assert!(refused.to_string().contains("the same number of ranks"), "{refused}");
     let spread = super::grid(&parsed(&["--ranks", "7", "--hosts", "2"]).unwrap()).unwrap();
     assert_eq!(hosts(&spread), "hosts of 4, 3");

@@ -8,6 +8,7 @@ use crate::channel::port;
 use crate::channel::rud::{RudChannel, rud_config};
 use crate::channel::stream::{KernelChannel, KernelStreams, Settings, StackStreams, TcpChannel};
 use crate::channel::up::{Channel, PeerAddress, UpChannels};
+use crate::communicator::costs::Link;
 use crate::config::{Config, TransportChoice};
 use crate::error::Error;
 use crate::group::rendezvous::Roster;
@@ -62,6 +63,25 @@ impl Prepared {
     pub(in crate::communicator) fn names(&self) -> Vec<&'static str> {
         let taken = |kind: &&TransportKind| self.selection.peers.iter().any(|peer| peer.transport == **kind);
         TransportKind::ALL.iter().filter(taken).map(|kind| kind.name()).collect()
+    }
+
+    /// The link that is used first, and the first leader that it reaches.
+    pub(in crate::communicator) fn link(&self, config: &Config) -> Option<Link> {
+        let peers = &self.selection.peers;
+        let first = peers.iter().min_by_key(|peer| (peer.transport, peer.rank))?;
+        let mut details = vec![];
+        match first.transport {
+            TransportKind::Kernel => {
+                let is_loopback = first.advertised.kernel.is_some_and(|address| address.ip().is_loopback());
+                details.push(if is_loopback { "loopback".to_owned() } else { "sockets".to_owned() });
+            }
+            _ => details.extend(self.device().map(str::to_owned)),
+        }
+        if matches!(first.transport, TransportKind::Rud | TransportKind::Tcp) {
+            details.push(format!("MTU {}", self.selection.mtu));
+        }
+        details.push(format!("{} connections", config.channel_num));
+        Some(Link { transport: first.transport.name(), details: details.join(", "), leader: first.rank })
     }
 
     /// Opens the channels; all leaders do it at the same time. Also returns the fault of the path to the peers, if

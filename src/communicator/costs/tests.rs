@@ -1,0 +1,30 @@
+use super::*;
+
+fn figures(from: CostsFrom) -> CostFigures {
+    CostFigures { costs: Costs::of_transport("kernel"), from }
+}
+
+#[test]
+fn figures_arrive_as_they_were_sent() {
+    for from in [
+        CostsFrom::File,
+        CostsFrom::Cache,
+        CostsFrom::Measured(Duration::from_micros(8_100)),
+        CostsFrom::BuiltIn("no time".into()),
+    ] {
+        let sent = wire::encode(&Sent::from(&figures(from.clone()))).unwrap();
+        let received: Sent = wire::decode(&sent).unwrap();
+        assert_eq!(CostFigures::try_from(received).unwrap(), figures(from));
+    }
+    let mut short = Sent::from(&figures(CostsFrom::File));
+    short.values.pop();
+    let refused = CostFigures::try_from(short).unwrap_err();
+    assert_eq!(refused.rank(), Some(0));
+}
+
+#[test]
+fn figures_are_written_with_their_origin() {
+    let text = figures(CostsFrom::Measured(Duration::from_micros(8_100))).to_string();
+    assert!(text.starts_with("measured at the join in 8.1 ms: call_ns 500, step_ns 60, "), "{text}");
+    assert!(text.ends_with(", wire_mb_s 1000000"), "{text}");
+}

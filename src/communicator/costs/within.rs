@@ -1,0 +1,198 @@
+//! Within rank 0's host: how long a flag takes from core to core, and how fast a core copies and folds. Two ranks take turns with a
+//! chunk of a staged all-reduce; a rank that is alone on its host copies and folds by itself.
+
+use std::time::Duration;
+
+use shouter_reducer::dtype::{DType, ReduceOp};
+use shouter_reducer::kernel::Kernels;
+use shouter_reducer::transport::NodeMemory;
+
+use super::samples::{Samples, plausible, rate};
+use crate::channel::shm::{NodeSegment, Task, Turn};
+use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
+
+/// For flags, and for bytes.
+const FLAGS_TIME: Duration = Duration::from_millis(4);
+const BYTES_TIME: Duration = Duration::from_millis(10);
+
+/// Samples that are taken at most, and that are needed.
+const FLAGS: usize = 32;
+const FLAGS_NEEDED: usize = 8;
+const CHUNKS: usize = 16;
+const CHUNKS_NEEDED: usize = 4;
+
+/// Turns in a sample of flags: a clock takes as long to read as a tenth of one.
+const TURNS: u64 = 8;
+
+/// Bytes of a chunk.
+const CHUNK: usize = 256 << 10;
+
+/// Bytes that a rank which is alone walks through.
+const ALONE: usize = 1 << 20;
+
+/// Looks for the other rank between two of the clock, and of what may have ended it.
+const LOOKS: u32 = 64;
+
+/// What was found.
+pub(super) struct Within {
+    /// Where there was another rank.
+    pub(super) flag_ns: Option<u32>,
+    pub(super) copy_mb_s: u32,
+    pub(super) fold_mb_s: u32,
+    /// Nothing else kept the cores busy.
+    pub(super) is_steady: bool,
+}
+
+/// Measures on rank 0; `node` where its host has several ranks, of which the second [serves](serve).
+///
+/// # Errors
+/// What was not found.
+pub(super) fn measure(
+    node: Option<&NodeSegment>,
+    kernels: Kernels,
+    idle: IdlePolicy,
+    until: Instant,
+) -> Result<Within, String> {
+    let Some(node) = node else { return alone(kernels, until) };
+    let mut caller = Caller { node, idle, number: 0, until };
+    let (flags, bytes) = (caller.flags(), caller.bytes(kernels));
+    caller.number += 1;
+    node.say_turn(Turn { number: caller.number, task: Task::End });
+    let [copies, folds] = bytes;
+    let len = chunk(node) as u64;
+    Ok(Within {
+        flag_ns: Some(plausible(("a flag's time", "ns"), flags.low(FLAGS_NEEDED), 5..=100_000)?),
+        copy_mb_s: rate("the rate of copying", copies.low(CHUNKS_NEEDED), 2 * len)?,
+        fold_mb_s: rate("the rate of folding", folds.low(CHUNKS_NEEDED), len)?,
+        is_steady: [flags, copies, folds].iter().all(Samples::are_steady),
+    })
+}
+
+/// Bytes of a chunk of this host: whole numbers in each half.
+fn chunk(node: &NodeSegment) -> usize {
+    CHUNK.min(node.lane_bytes()) / 64 * 64
+}
+
+/// Rank 0's side.
+struct Caller<'a> {
+    node: &'a NodeSegment,
+    idle: IdlePolicy,
+    number: u64,
+    until: Instant,
+}
+
+impl Caller<'_> {
+    /// Says a turn and waits until the other rank has done its part; `None` where it has not in time.
+    fn turn(&mut self, task: Task) -> Option<()> {
+        self.number += 1;
+        self.node.say_turn(Turn { number: self.number, task });
+        let (mut idle, mut looks) = (Backoff::new(self.idle), 0u32);
+        while self.node.turn_of(1).number != self.number {
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS) && Clock.now() >= self.until {
+                return None;
+            }
+            idle.wait(Activity::Idle, Some(self.until));
+        }
+        Some(())
+    }
+
+    /// Nanoseconds of a flag, one way.
+    fn flags(&mut self) -> Samples {
+        let mut samples = Samples::default();
+        let until = self.until.min(Clock.now() + FLAGS_TIME);
+        // The other rank may still be on its way.
+        let mut met = self.turn(Task::Answer);
+        while met.is_some() && samples.len() < FLAGS && (Clock.now() < until || samples.len() < FLAGS_NEEDED)
+        {
+            let begin = Clock.now();
+            met = (0..TURNS).try_for_each(|_| self.turn(Task::Answer));
+            samples.push_part(begin, 2 * TURNS);
+        }
+        samples
+    }
+
+    /// Nanoseconds of a chunk's two copies, and of the fold of half of it.
+    fn bytes(&mut self, kernels: Kernels) -> [Samples; 2] {
+        let [mut copies, mut folds] = [Samples::default(), Samples::default()];
+        let until = self.until.min(Clock.now() + BYTES_TIME);
+        let len = chunk(self.node);
+        let (own, mut out) = (vec![1u8; len], vec![1u8; len]);
+        while copies.len() < CHUNKS && Clock.now() < until {
+            let Some(()) = self.turn(Task::Fill) else { break };
+            let times = [Clock.now(), {
+                self.node.fill_stage(&own);
+                Clock.now()
+            }];
+            self.node.fold_staged(&kernels, 0..len / 2);
+            let folded = Clock.now();
+            let Some(()) = self.turn(Task::Fold) else { break };
+            let begin = Clock.now();
+            self.node.take_folded(&mut out);
+            copies.push(times[1].saturating_since(times[0]) + Clock.now().saturating_since(begin));
+            folds.push(folded.saturating_since(times[1]));
+        }
+        [copies, folds]
+    }
+}
+
+/// The second rank's side, until rank 0 has said the last turn, `is_over`, or the deadline has come.
+pub(super) fn serve(
+    node: &NodeSegment,
+    kernels: Kernels,
+    idle: IdlePolicy,
+    deadline: Instant,
+    is_over: impl Fn() -> bool,
+) {
+    let len = chunk(node);
+    let own = vec![1u8; len];
+    let mut done = 0;
+    loop {
+        let (mut waiting, mut looks) = (Backoff::new(idle), 0u32);
+        let turn = loop {
+            let turn = node.turn_of(0);
+            if turn.number > done {
+                break turn;
+            }
+            looks = looks.wrapping_add(1);
+            if looks.is_multiple_of(LOOKS) && (Clock.now() >= deadline || is_over()) {
+                return;
+            }
+            waiting.wait(Activity::Idle, Some(deadline));
+        };
+        match turn.task {
+            Task::Answer => {}
+            Task::Fill => drop(node.fill_stage(&own)),
+            Task::Fold => drop(node.fold_staged(&kernels, len / 2..len)),
+            Task::End => return,
+        }
+        done = turn.number;
+        node.say_turn(turn);
+    }
+}
+
+/// Copies and folds in this rank's own memory.
+fn alone(kernels: Kernels, until: Instant) -> Result<Within, String> {
+    let [mut copies, mut folds] = [Samples::default(), Samples::default()];
+    // Written once, so that all of it is memory.
+    let (first, second, mut out) = (vec![1u8; ALONE], vec![1u8; ALONE], vec![1u8; ALONE]);
+    let until = until.min(Clock.now() + BYTES_TIME);
+    let mut at = (0..ALONE / CHUNK).map(|number| number * CHUNK..(number + 1) * CHUNK).cycle();
+    while copies.len() < 4 * CHUNKS && Clock.now() < until {
+        let Some(part) = at.next() else { break };
+        let begin = Clock.now();
+        out[part.clone()].copy_from_slice(&first[part.clone()]);
+        let copied = Clock.now();
+        let sources = [&first[part.clone()], &second[part.clone()]];
+        kernels.fold(DType::F32, ReduceOp::Sum, &mut out[part], &sources);
+        copies.push(copied.saturating_since(begin));
+        folds.push(Clock.now().saturating_since(copied));
+    }
+    std::hint::black_box(&out);
+    Ok(Within {
+        flag_ns: None,
+        copy_mb_s: rate("the rate of copying", copies.low(CHUNKS_NEEDED), CHUNK as u64)?,
+        fold_mb_s: rate("the rate of folding", folds.low(CHUNKS_NEEDED), 2 * CHUNK as u64)?,
+        is_steady: copies.are_steady() && folds.are_steady(),
+    })
+}
