@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ranks::{
-    CLOSED, DEVICE, Gates, JOIN, Job, PEER_FAILED, RankState, State, await_gate, end, is_open, job,
-    names_only, parameter, scenario, tell,
+    DEVICE, Gates, JOIN, Job, RankState, State, await_gate, end, is_open, job, names_only, parameter,
+    scenario, tell,
 };
 use shouter::config::{Builder, ConfigError};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
@@ -329,7 +329,7 @@ impl Drill {
             if leaves && rank.code == Some(0) {
                 continue;
             }
-            if !joining && !matches!(rank.code, Some(PEER_FAILED | CLOSED)) {
+            if !joining && !rank.lost_its_group() {
                 return wrong("another end");
             }
             if after > self.bound() + state.slack() {
