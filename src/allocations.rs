@@ -39,7 +39,7 @@ pub(crate) fn count() -> u64 {
     COUNT.get()
 }
 
-/// Bytes that this thread has allocated and not freed; what it frees for others counts against it.
+/// Bytes that this thread has allocated and not freed; bytes that it frees for others count against it.
 pub(crate) fn bytes() -> i64 {
     BYTES.get()
 }

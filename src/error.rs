@@ -508,6 +508,14 @@ impl Error {
         Self::Closed { rank, reason, text: text.into() }
     }
 
+    /// The group ended during the call. Views of a divergence are not this call's.
+    pub(crate) fn ended_by(call: Call, cause: &AbortCause, text: impl Into<Box<str>>) -> Self {
+        match &cause.reason {
+            AbortReason::Diverged(_) => Self::mismatch(call, Some(cause.culprit.0), Views::default(), text),
+            why => Self::peer_failed(call, cause.culprit.0, Reason::from(why), text),
+        }
+    }
+
     /// The same of the call that the operation was a part of.
     pub(crate) fn within(mut self, collective: Collective) -> Self {
         if let Self::Mismatch { operation, text, .. }

@@ -59,6 +59,9 @@ pub enum KeyError {
 impl Key {
     /// A key from text: 64 or more hexadecimal digits are taken as the bytes that they spell, other text as it is. White
     /// space around it does not count. Text under 32 characters is accepted with a warning.
+    ///
+    /// # Errors
+    /// [`KeyError::Empty`] for text without characters.
     pub fn from_text(text: &str) -> Result<Self, KeyError> {
         let text = text.trim();
         if text.is_empty() {
@@ -76,7 +79,11 @@ impl Key {
         Ok(Self(digest.finalize().into()))
     }
 
-    /// A key from a file that holds its text. A file that others may read is accepted with a warning.
+    /// A key from a file that holds its text, of 4,096 bytes at most. A file that others may read is accepted with a warning.
+    ///
+    /// # Errors
+    /// [`KeyError::File`] for a file that cannot be read or is no UTF-8, [`KeyError::TooLarge`] for a larger one; else as
+    /// [`from_text`](Self::from_text).
     pub fn from_file(path: &Path) -> Result<Self, KeyError> {
         let failed = |error: io::Error| KeyError::File { path: path.to_owned(), why: error.to_string() };
         let mut file = File::open(path).map_err(failed)?;
@@ -99,7 +106,10 @@ impl Key {
         Self::from_text(&text)
     }
 
-    /// A new key from the system's randomness.
+    /// A new key of 32 bytes from the system's randomness.
+    ///
+    /// # Errors
+    /// [`KeyError::Randomness`] if the system gives none.
     pub fn generate() -> Result<Self, KeyError> {
         random().map(Self)
     }

@@ -56,10 +56,10 @@
 //!   (channel)      shared memory within a host; RUD, TCP, verbs and kernel sockets between hosts; ports
 //!   (group)        the join: rendezvous, handshake, roster
 //!   net            sockets for a shard's tasks
-//!   runtime        shards, tasks, timers, who drives
+//!   runtime        shards, tasks, timers, the driver of an engine
 //!   (observe, log) timeline, flight recorder, log
 //!   config         file, environment, lists
-//!   key            the job's secret: HMACs and what is derived from it
+//!   key            the job's secret: HMACs and derived keys
 //!   (wire)         how control messages are encoded
 //! ```
 #![deny(unsafe_code)]
@@ -87,9 +87,9 @@ mod wire;
 #[doc(hidden)]
 pub use communicator::leaders;
 pub use communicator::{
-    AccessCall, Bool, CollectiveCall, Element, Exchange, Group, Lend, LendError, Lending, Lent, Premul,
-    Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec, Transport, UnevenCall,
-    Update, Window, Work, init, init_through,
+    AccessCall, Bool, CollectiveCall, CostFigures, CostsFrom, Element, Exchange, Group, Lend, LendError,
+    Lending, Lent, Premul, Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec,
+    Transport, UnevenCall, Update, Window, Work, init, init_through,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

@@ -5,6 +5,7 @@
 //! elements take more memory than bytes on the wire, and by refusing bytes left over.
 
 use std::fmt;
+use std::io;
 use std::marker::PhantomData;
 
 use serde::de::{Error, SeqAccess, Visitor};
@@ -15,10 +16,29 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[error("it has no meaning; check that all hosts run the same release")]
 pub(crate) struct Malformed;
 
-/// A message as bytes. Plain data can always be encoded; were it not so, there would be no bytes, which no receiver takes for
-/// a message.
-pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
-    postcard::to_stdvec(message).unwrap_or_default()
+/// A message has no encoding. Plain data always has one, so a type in a message is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a message cannot be encoded ({0}); report it")]
+pub(crate) struct Unencodable(postcard::Error);
+
+impl From<Unencodable> for io::Error {
+    fn from(error: Unencodable) -> Self {
+        Self::other(error)
+    }
+}
+
+/// A message as bytes.
+pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, Unencodable> {
+    postcard::to_stdvec(message).map_err(Unencodable)
+}
+
+/// As much of a text as `most` bytes hold, cut between characters.
+pub(crate) fn shortened(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// The message that is exactly these bytes.

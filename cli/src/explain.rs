@@ -7,7 +7,7 @@ use shouter::observe::{Explanation, OpenOperation, explain};
 
 use crate::status::Status;
 
-/// What to read.
+/// Arguments of `shouter explain`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     shouter explain /tmp/shouter-JOB-rank*.json\n  \

@@ -76,7 +76,7 @@ pub(crate) struct Args {
     /// The seed of the faults: the same one loses the same frames
     #[arg(long, value_name = "SEED")]
     seed: Option<u64>,
-    /// What carries the bytes between ranks: auto, shm, rud, tcp, or verbs or kernel, which need no links (default: as
+    /// The transport between ranks: auto, shm, rud, tcp, or verbs or kernel, which need no links (default: as
     /// SHOUTER_TRANSPORT or the configuration says)
     #[arg(long, value_parser = ["auto", "shm", "rud", "tcp", "verbs", "kernel"])]
     transport: Option<String>,
@@ -98,7 +98,7 @@ pub(crate) struct Args {
     /// Print one JSON object a line on standard output
     #[arg(long)]
     json: bool,
-    /// What every rank runs
+    /// The program that every rank runs, with its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<std::ffi::OsString>,
 }
@@ -251,7 +251,10 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     for placement in plan::placements(&locals) {
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);
-        describe(&mut command, args, (&placement, ranks, hosts), dir.path(), port);
+        if let Err(error) = describe(&mut command, args, (&placement, ranks, hosts), dir.path(), port) {
+            job.kill();
+            return Err(error);
+        }
         command.env("SHOUTER_JOB", &job_name).env("SHOUTER_KEY_FILE", &key_file);
         if let Some(cores) = &cores {
             command.env("SHOUTER_CORES", cores[placement.rank as usize].to_string());
@@ -273,7 +276,7 @@ fn describe(
     (placement, ranks, hosts): (&Placement, u32, u32),
     dir: &Path,
     port: u16,
-) {
+) -> Result<(), LaunchError> {
     // Settings of another launcher, or of an outer run of this one, do not apply here.
     for name in ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"] {
         command.env_remove(name);
@@ -308,12 +311,15 @@ fn describe(
     }
     if placement.local_rank == 0 && hosts > 1 && args.has_links() {
         let ports = plan::ports(dir, args.link, hosts, placement.host, args.mtu);
-        command.env("SHOUTER_PORTS", serde_json::to_string(&ports).unwrap_or_default());
+        let ports = serde_json::to_string(&ports)
+            .map_err(|why| LaunchError::system("a rank's ports cannot be written down", &why.into()))?;
+        command.env("SHOUTER_PORTS", ports);
     }
     // Rank 0 may read a pipe or a file; a terminal stays with the launcher.
     if placement.rank != 0 || io::stdin().is_terminal() {
         command.stdin(Stdio::null());
     }
+    Ok(())
 }
 
 fn cores_of_ranks(args: &Args, ranks: u32) -> Result<Option<Vec<usize>>, LaunchError> {
@@ -387,10 +393,9 @@ fn core_list(text: &str) -> Result<Cores, String> {
     }
     let mut cores = Vec::new();
     for part in text.split(',') {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        match (first.trim().parse::<usize>(), last.trim().parse::<usize>()) {
-            (Ok(first), Ok(last)) if first <= last && last < 4096 => cores.extend(first..=last),
-            _ => return Err(format!("`{part}` is no core: give a list such as 0,2-5, or none")),
+        match shouter::config::to_cores(part) {
+            Some(of_part) => cores.extend(of_part),
+            None => return Err(format!("`{part}` is no core: give a list such as 0,2-5, or none")),
         }
     }
     let mut seen = std::collections::BTreeSet::new();

@@ -7,7 +7,7 @@ use shouter::observe::{Merged, merge};
 
 use crate::status::Status;
 
-/// What to do.
+/// Arguments of `shouter timeline`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     SHOUTER_TIMELINE=t.json shouter run -n 4 --hosts 2 -- ./trainer --timeline rank-%r.json\n  \

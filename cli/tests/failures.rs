@@ -11,8 +11,8 @@ use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
 use ranks::{
-    CLOSED, CONFIG, DEADLINE, Gates, JOIN, Job, MISMATCH, PEER_FAILED, Play, RankState, State, await_gate,
-    end, job, names_only, parameter, play, run_all, scenario, tell,
+    CONFIG, DEADLINE, Gates, JOIN, Job, MISMATCH, PEER_FAILED, Play, RankState, State, await_gate, end, job,
+    names_only, parameter, play, run_all, scenario, tell,
 };
 use shouter::config::Builder;
 use shouter::{Config, DType, Error, Group, ReduceOp, TensorSpec, Work};
@@ -362,7 +362,7 @@ fn narrow(group: &Group) -> Result<(), Error> {
 
 /// A survivor's error names the operation, the tensor and the lost rank.
 fn assert_survivor(survivor: &RankState, victim: u32, state: &State) {
-    assert!(matches!(survivor.code, Some(PEER_FAILED | CLOSED)), "{survivor:?}\n{state}");
+    assert!(survivor.lost_its_group(), "{survivor:?}\n{state}");
     let error = survivor.error();
     assert!(names_only(error, victim), "rank {victim} is the one to be named: {error}\n{state}");
     let tensor =
@@ -422,7 +422,7 @@ fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
         let killed = job.elapsed();
         let state = job.finish();
         for survivor in state.others(victim) {
-            assert_eq!(survivor.code, Some(PEER_FAILED), "{state}");
+            assert!(survivor.lost_its_group(), "{state}");
             let error = survivor.error();
             assert!(names_only(error, victim) && error.contains("table"), "{error}\n{state}");
         }
@@ -466,7 +466,7 @@ fn stopped_ranks_are_found(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: &[(
         job.until("the zombie has ended", FOUND, |state| state.all_over_but(ranks));
         let state = job.finish();
         let resumed = &state.ranks[victim as usize];
-        assert!(matches!(resumed.code, Some(PEER_FAILED | CLOSED)), "{state}");
+        assert!(resumed.lost_its_group(), "{state}");
         let error = resumed.error();
         assert!(names_only(error, victim) && error.contains("was stopped"), "{error}\n{state}");
     }

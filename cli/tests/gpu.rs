@@ -14,7 +14,8 @@ use rand::{Rng, SeedableRng};
 use ranks::gpu::{Trainer, broken, device, named, of_some, on_gpu, simulated, wait_value};
 use ranks::values::{self, COUNTS, TOPOLOGIES};
 use ranks::{
-    ACCELERATOR, ARGUMENT, CLOSED, DEADLINE, ERROR, PEER_FAILED, Play, job, join, parameter, play, tell,
+    ACCELERATOR, ARGUMENT, CLOSED, DEADLINE, ERROR, LOST_GROUP, PEER_FAILED, Play, job, join, parameter,
+    play, tell,
 };
 use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, TensorSpec};
 use shouter_reducer::cuda::{DeviceBuffer, Pinned};
@@ -444,9 +445,6 @@ fn loss_and_bit_flips_do_not_show() {
     }
 }
 
-/// The errors of survivors: the second if the group had ended before their next operation.
-const SURVIVED: [i32; 2] = [PEER_FAILED, CLOSED];
-
 #[test]
 fn a_device_that_is_lost_ends_the_group_by_name() {
     if !device() || !simulated() {
@@ -466,7 +464,7 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
         let state = job.with("BROKEN", format!("fail={call}:40:lost")).run();
         assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
         assert!(state.ranks[0].error().contains("has failed"), "{}", state.ranks[0].error());
-        named(&state, 0, &SURVIVED, &["accelerator"]);
+        named(&state, 0, &LOST_GROUP, &["accelerator"]);
     }
 }
 
@@ -530,6 +528,6 @@ fn a_rank_that_is_killed_is_named_by_those_with_gpus() {
         job.until("all are under way", ranks::LIMIT, |state| state.all_told("steps"));
         job.signal(0, "KILL");
         job.until("the survivors end", Duration::from_secs(15), |state| state.all_over_but(0));
-        named(&job.finish(), 0, &SURVIVED, &["dead or unreachable"]);
+        named(&job.finish(), 0, &LOST_GROUP, &["dead or unreachable"]);
     }
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use ranks::gpu::{Trainer, broken, device, named, of_some, on_gpu, simulated, wait_value};
 use ranks::{
-    ACCELERATOR, ARGUMENT, CLOSED, DEADLINE, ERROR, PEER_FAILED, Play, State, job, join, parameter, play,
-    tell,
+    ACCELERATOR, ARGUMENT, CLOSED, DEADLINE, ERROR, LOST_GROUP, PEER_FAILED, Play, State, job, join,
+    parameter, play, tell,
 };
 use shouter::{
     Collective, CollectiveCall, DType, Error, Exchange, Group, ReduceOp, Source, Staging, Status, Tag,
@@ -557,9 +557,6 @@ fn what_cannot_be_is_refused_by_name_and_the_group_goes_on() {
     }
 }
 
-/// The errors of survivors in a group of all ranks.
-const SURVIVED: [i32; 2] = [PEER_FAILED, CLOSED];
-
 /// As [`named`]; errors of messages name both ranks of the exchange.
 fn blamed(state: &State, kind: &str, culprit: usize, codes: &[i32], words: &[&str]) {
     if kind != "messages" {
@@ -583,7 +580,7 @@ fn a_device_that_is_lost_under_a_copy_is_named() {
             let job = job(ranks, hosts, "steps").with("KIND", kind);
             let state = job.with("BROKEN", format!("fail=cuMemcpyAsync:{call}:lost")).run();
             assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
-            blamed(&state, kind, 0, &SURVIVED, &["accelerator"]);
+            blamed(&state, kind, 0, &LOST_GROUP, &["accelerator"]);
         }
     }
 }
@@ -642,6 +639,6 @@ fn a_rank_that_is_killed_in_a_send_from_its_gpu_is_named() {
         job.until("all are under way", ranks::LIMIT, |state| state.all_told("steps"));
         job.signal(0, "KILL");
         job.until("the survivors end", Duration::from_secs(15), |state| state.all_over_but(0));
-        blamed(&job.finish(), "messages", 0, &SURVIVED, &["dead or unreachable"]);
+        blamed(&job.finish(), "messages", 0, &LOST_GROUP, &["dead or unreachable"]);
     }
 }

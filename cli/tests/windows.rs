@@ -6,7 +6,7 @@ mod ranks;
 
 use std::time::{Duration, Instant};
 
-use ranks::{CLOSED, PEER_FAILED, job, join, names_only, parameter, play, run_all, tell};
+use ranks::{job, join, names_only, parameter, play, run_all, tell};
 use shouter::{AccessCall, Action, DType, Error, Group, ReduceOp, Update};
 
 /// The body of a rank; as a test of its own it does nothing.
@@ -492,7 +492,7 @@ fn a_target_that_dies_is_named_by_every_access() {
     for state in &states {
         let last = state.ranks.len() as u32 - 1;
         for rank in state.others(last) {
-            let failed = matches!(rank.code, Some(PEER_FAILED | CLOSED));
+            let failed = rank.lost_its_group();
             assert!(failed && names_dead(rank.error(), last), "{state}");
         }
     }
@@ -511,7 +511,7 @@ fn a_target_that_has_left_is_not_waited_for() {
     for state in run_all([usual(3, 1, "leave"), usual(2, 2, "leave")]) {
         let last = state.ranks.len() as u32 - 1;
         for rank in state.others(last) {
-            assert!(matches!(rank.code, Some(PEER_FAILED | CLOSED)), "{state}");
+            assert!(rank.lost_its_group(), "{state}");
             assert!(rank.ended < Some(Duration::from_secs(20)), "{state}");
         }
     }

@@ -3,8 +3,6 @@
 //! Every rank calls the same one in the same order, with the same counts, type, reduction and root. Buffers are in rank order: the
 //! block of rank *r* is the *r*-th.
 
-use std::sync::atomic::Ordering;
-
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, MAX_COUNT, Shape};
@@ -40,9 +38,9 @@ use crate::runtime::{Clock, Instant};
 pub struct CollectiveCall {
     /// The collective.
     pub collective: Collective,
-    /// The input.
+    /// The address of the input, aligned to its elements.
     pub input: *const u8,
-    /// The output.
+    /// The address of the output, aligned to its elements.
     pub output: *mut u8,
     /// Elements of the tensor, or of one rank's block; the same on all ranks.
     pub count: usize,
@@ -50,7 +48,7 @@ pub struct CollectiveCall {
     pub dtype: DType,
     /// The reduction, where there is one; the same on all ranks.
     pub op: ReduceOp,
-    /// The root, where there is one; the same on all ranks.
+    /// The number of the root, where there is one; the same on all ranks.
     pub root: u32,
 }
 
@@ -256,8 +254,8 @@ impl Group {
     /// of a scan, and for a collective that has several counts; else as [`all_reduce`](Self::all_reduce).
     ///
     /// # Safety
-    /// Until it returns, the input is valid for reads of what the [table](CollectiveCall) says, and nobody else writes it; the output is
-    /// valid for reads and writes, and nobody else touches it.
+    /// Until it returns, the input is valid for reads of as many elements as the [table](CollectiveCall) says, and nobody else writes it;
+    /// the output is valid for reads and writes of as many, and nobody else touches it.
     #[allow(unsafe_code)]
     pub unsafe fn run_collective(&self, call: &CollectiveCall) -> Result<(), Error> {
         // SAFETY: passed on to the caller.
@@ -305,7 +303,7 @@ impl Group {
         let begin = Clock.now();
         self.run_uncounted(begin, problem, input, output)?;
         let bytes = input.len().max(output.len());
-        self.finished(begin, problem.shape.collective, &self.label(), bytes);
+        self.finished(begin, problem.shape.collective, &self.annotations.label(), bytes);
         Ok(())
     }
 
@@ -322,7 +320,7 @@ impl Group {
         if let Some(cells) = self.cells_for(published(problem)) {
             let input = if is_given_in_output(problem) { output } else { input };
             let part = Part { problem: problem.clone(), input, output };
-            return cells.run(self, begin, &part, self.step.load(Ordering::Relaxed));
+            return cells.run(self, begin, &part, self.annotations.step());
         }
         self.run(begin, problem, self.memory(problem, input, output), None)
     }

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use shouter_reducer::executor::{AbortCause, OpError, Request, StartError};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::p2p::{PostError, Status, TransferId};
+use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId};
 use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, WindowId};
 
-use super::p2p::{MessageError, Post};
 use crate::engine::Engine;
 use crate::engine::groups::GroupId;
-use crate::error::Error;
+use crate::error::{Error, Operation};
 use crate::group::watch::Control;
 use crate::runtime::{
     Clock, Cores, DriveError, Driver, DriverOptions, IdlePolicy, Instant, Poller, ShardError, Shards,
@@ -35,59 +34,45 @@ pub(super) struct Drive {
     group: Option<GroupId>,
 }
 
-/// Why an access or a flush brought no result.
-pub(super) enum AccessFailure {
-    /// The engine cannot be driven.
+/// Why something that the engine was asked for brought no result: it is refused with an `S`, and fails with an `F`.
+pub(super) enum Failure<S, F> {
+    /// The engine cannot be driven, or the time to wait is over.
     Drive(Error),
     /// It was not started.
-    Refused(AccessRefused),
+    Start(S),
     /// It has failed.
-    Failed(AccessError),
+    Failed(F),
 }
 
-impl From<Error> for AccessFailure {
+impl<S, F> From<Error> for Failure<S, F> {
     fn from(error: Error) -> Self {
         Self::Drive(error)
-    }
-}
-
-impl From<AccessRefused> for AccessFailure {
-    fn from(error: AccessRefused) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<AccessError> for AccessFailure {
-    fn from(error: AccessError) -> Self {
-        Self::Failed(error)
     }
 }
 
 /// Why an operation brought no result.
-pub(super) enum RunError {
-    /// The engine cannot be driven, or the time to wait is over.
-    Drive(Error),
-    /// It was not started.
-    Start(StartError),
-    /// It has failed.
-    Operation(OpError),
+pub(super) type OperationFailure = Failure<StartError, OpError>;
+
+/// Why a send or receive brought no message.
+pub(super) type TransferFailure = Failure<PostError, TransferError>;
+
+/// Why an access or a flush brought no result.
+pub(super) type AccessFailure = Failure<AccessRefused, AccessError>;
+
+/// A message that the engine is asked to start.
+pub(super) enum Post {
+    /// A send.
+    Send(SendRequest),
+    /// A receive.
+    Receive(ReceiveRequest),
 }
 
-impl From<Error> for RunError {
-    fn from(error: Error) -> Self {
-        Self::Drive(error)
-    }
-}
-
-impl From<StartError> for RunError {
-    fn from(error: StartError) -> Self {
-        Self::Start(error)
-    }
-}
-
-impl From<OpError> for RunError {
-    fn from(error: OpError) -> Self {
-        Self::Operation(error)
+impl Post {
+    pub(super) fn operation(&self) -> Operation {
+        match self {
+            Self::Send(_) => Operation::Send,
+            Self::Receive(_) => Operation::Receive,
+        }
     }
 }
 
@@ -111,7 +96,7 @@ impl Drive {
 
     /// Runs an operation to its end.
     #[inline]
-    pub(super) fn run(&self, request: Request) -> Result<(), RunError> {
+    pub(super) fn run(&self, request: Request) -> Result<(), OperationFailure> {
         let (group, mut started) = (self.group, None);
         let condition = move |engine: &mut RankEngine| {
             let op = match started {
@@ -119,10 +104,10 @@ impl Drive {
                 None => match engine.start_in(group, Clock.now(), request.clone()) {
                     Ok(op) => *started.insert(op),
                     Err(StartError::Busy { .. }) => return None,
-                    Err(error) => return Some(Err(error.into())),
+                    Err(error) => return Some(Err(Failure::Start(error))),
                 },
             };
-            engine.take_finished_in(group, op).map(|completed| completed.result.map_err(RunError::from))
+            engine.take_finished_in(group, op).map(|completed| completed.result.map_err(Failure::Failed))
         };
         self.driver.drive_until(condition, None).map_err(drive_error)?
     }
@@ -143,7 +128,7 @@ impl Drive {
     }
 
     /// Runs sends and receives to their ends, each of which has its own outcome.
-    pub(super) fn exchange(&self, posts: Vec<Post>) -> Result<Vec<Result<Status, MessageError>>, Error> {
+    pub(super) fn exchange(&self, posts: Vec<Post>) -> Result<Vec<Result<Status, TransferFailure>>, Error> {
         let group = self.group;
         let mut started: Option<Vec<Result<TransferId, PostError>>> = None;
         let (mut outcomes, mut left) = (Vec::with_capacity(posts.len()), 0);
@@ -152,7 +137,9 @@ impl Drive {
                 let started = post_all(engine, group, &posts);
                 engine.poll(Clock.now());
                 let refused = |started: &Result<_, PostError>| started.as_ref().err().cloned();
-                outcomes.extend(started.iter().map(|started| refused(started).map(|why| Err(why.into()))));
+                outcomes.extend(
+                    started.iter().map(|started| refused(started).map(|why| Err(Failure::Start(why)))),
+                );
                 left = started.iter().filter(|started| started.is_ok()).count();
                 started
             });
@@ -160,7 +147,7 @@ impl Drive {
                 if let (Ok(id), None) = (started, &outcome)
                     && let Some(ended) = engine.take_transfer(group, *id)
                 {
-                    *outcome = Some(ended.map_err(MessageError::from));
+                    *outcome = Some(ended.map_err(Failure::Failed));
                     left -= 1;
                 }
             }
@@ -169,10 +156,10 @@ impl Drive {
         self.driver.drive_until(condition, None).map_err(drive_error)
     }
 
-    /// Runs a send or receive to its end: what [`exchange`](Self::exchange) does, without an allocation. It starts at `begin`, or when the
+    /// Runs a send or receive to its end, as [`exchange`](Self::exchange) does, without an allocation. It starts at `begin`, or when the
     /// thread that drives comes to it.
     #[inline]
-    pub(super) fn exchange_one(&self, post: Post, begin: Instant) -> Result<Status, MessageError> {
+    pub(super) fn exchange_one(&self, post: Post, begin: Instant) -> Result<Status, TransferFailure> {
         let (group, mut started) = (self.group, None);
         let condition = move |engine: &mut RankEngine| {
             let id = match started {
@@ -184,11 +171,11 @@ impl Drive {
                             engine.post(group, now);
                             *started.insert(id)
                         }
-                        Err(why) => return Some(Err(why.into())),
+                        Err(why) => return Some(Err(Failure::Start(why))),
                     }
                 }
             };
-            engine.take_transfer(group, id).map(|ended| ended.map_err(MessageError::from))
+            engine.take_transfer(group, id).map(|ended| ended.map_err(Failure::Failed))
         };
         self.driver.drive_until(condition, None).map_err(drive_error)?
     }
@@ -214,13 +201,13 @@ impl Drive {
                         *started.insert(id)
                     }
                     Err(AccessRefused::Busy { .. }) => return None,
-                    Err(error) => return Some(Err(error.into())),
+                    Err(error) => return Some(Err(Failure::Start(error))),
                 },
             };
             if !request.waited {
                 return Some(Ok(()));
             }
-            engine.take_access(group, id).map(|ended| ended.map_err(AccessFailure::from))
+            engine.take_access(group, id).map(|ended| ended.map_err(Failure::Failed))
         };
         self.driver.drive_until(condition, None).map_err(drive_error)?
     }
@@ -230,9 +217,9 @@ impl Drive {
         let group = self.group;
         let condition = move |engine: &mut RankEngine| {
             if let Err(refused) = engine.check_window(group, window) {
-                return Some(Err(refused.into()));
+                return Some(Err(Failure::Start(refused)));
             }
-            engine.take_flush(group, window, target).map(|ended| ended.map_err(AccessFailure::from))
+            engine.take_flush(group, window, target).map(|ended| ended.map_err(Failure::Failed))
         };
         self.driver.drive_until(condition, None).map_err(drive_error)?
     }
@@ -354,7 +341,7 @@ impl Drive {
                 Ok(false) => {}
                 Err(error) => return tracing::debug!(%error, "left without an abort message to the peers"),
             }
-            // It always runs out; what else may be wrong is said above.
+            // It always runs out; any other error is reported above.
             let _ = self.driver.drive_until(|_| None::<()>, Some(Clock.now() + PAUSE));
         }
     }

@@ -8,7 +8,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Identity, Shape, View};
 use shouter_reducer::p2p::{Direction, PostError, TransferError};
 
-use super::drive::{RankEngine, RunError};
+use super::drive::{OperationFailure, RankEngine};
 use super::outcomes::Outcomes;
 use super::table::Entry;
 use crate::error::{Call, Error, Operation, Reason, Views};
@@ -133,15 +133,15 @@ impl Outcomes {
     #[cold]
     pub(super) fn run_error(
         &self,
-        error: RunError,
+        error: OperationFailure,
         shape: &Shape,
         tensor: Option<&Entry>,
         step: u64,
     ) -> Error {
         match error {
-            RunError::Drive(error) => error,
-            RunError::Start(error) => self.start_error(error, shape, tensor, step),
-            RunError::Operation(error) => self.op_error(error, tensor),
+            OperationFailure::Drive(error) => error,
+            OperationFailure::Start(error) => self.start_error(error, shape, tensor, step),
+            OperationFailure::Failed(error) => self.op_error(error, tensor),
         }
     }
 
@@ -250,12 +250,7 @@ impl Outcomes {
             }
             TransferError::GivenUp { peer, .. } => Error::deadline(call, vec![peer.0], self.deadline, text),
             TransferError::Cancelled { .. } => Error::Argument(text),
-            TransferError::Aborted { cause, .. } => match &cause.reason {
-                AbortReason::Diverged(_) => {
-                    Error::mismatch(call, Some(cause.culprit.0), Views::default(), text)
-                }
-                why => Error::peer_failed(call, cause.culprit.0, Reason::from(why), text),
-            },
+            TransferError::Aborted { cause, .. } => Error::ended_by(call, cause, text),
         }
     }
 }

@@ -30,20 +30,20 @@ use shouter_reducer::memory::{MemoryKind, Span, TensorRegion};
 use shouter_reducer::schedule::{Access, Problem};
 use shouter_reducer::solo::Solo;
 use shouter_reducer::transport::{
-    Accelerator, AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, StreamEvent,
+    Accelerator, AcceleratorError, DeviceFence, DeviceFold, DeviceTensor, ExportedTensor, StreamEvent,
 };
 
 use super::collectives::{is_given_in_output, published};
 use super::element::Buffer;
-use super::stats::lock;
 use super::{CollectiveCall, Group, Memory, Work, element, small};
 use crate::channel::CELL_BYTES;
 use crate::config::Config;
-use crate::engine::Staging;
+use crate::engine::AcceleratorParts;
 use crate::error::TensorId;
 use crate::error::{Call, Error, Operation};
+use crate::runtime::lock;
 use crate::runtime::{Clock, Instant};
-use direct::{Crcs, Direct, Parts};
+use direct::{Crcs, Direct, DirectParts};
 use staged::Areas;
 
 /// The GPU of a group, once a tensor was there.
@@ -140,7 +140,7 @@ impl Accelerator for Shared {
         region
     }
 
-    fn fold(&mut self, fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
+    fn fold(&mut self, fold: &DeviceFold<'_>) -> Result<DeviceFence, AcceleratorError> {
         lock(&self.0).fold(fold)
     }
 
@@ -210,7 +210,7 @@ impl Group {
         let bytes = input.len().max(output.len());
         match self.cells_for(published(problem)) {
             Some(cells) => {
-                let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
+                let step = self.annotations.step();
                 let ready_event = device.and_then(|device| device.ready_event);
                 let input = if is_given_in_output(problem) { output } else { input };
                 self.by_the_host(
@@ -234,8 +234,22 @@ impl Group {
                 self.run(begin, problem, Memory { output, input }, device)?;
             }
         }
-        self.finished(begin, problem.shape.collective, &self.label(), bytes);
+        self.finished(begin, problem.shape.collective, &self.annotations.label(), bytes);
         Ok(())
+    }
+
+    /// Buffers on the GPU, ready when it has passed what `stream` holds; `None` where all are empty.
+    ///
+    /// # Safety
+    /// The stream is not destroyed during the call.
+    unsafe fn ready_after(&self, buffers: [Buffer; 2], stream: u64) -> Result<Option<DeviceTensor>, Error> {
+        let mut bound = None;
+        for buffer in buffers.into_iter().filter(|buffer| buffer.len() > 0) {
+            bound = Some(self.gpu(buffer.as_ptr().addr() as u64, buffer.len())?.0);
+        }
+        let Some(gpu) = bound else { return Ok(None) };
+        // SAFETY: the caller's promise.
+        Ok(Some(DeviceTensor { ready_event: Some(unsafe { gpu.passed(stream) }?), export: None }))
     }
 
     /// Runs this rank's part of an operation that goes by the cells, with its memory at these addresses on the GPU.
@@ -248,13 +262,10 @@ impl Group {
         (input, output): (Buffer, Buffer),
         (factor, stream): (Option<f64>, u64),
     ) -> Result<(), Error> {
-        let mut bound = None;
-        for buffer in [input, output].into_iter().filter(|buffer| buffer.len() > 0) {
-            bound = Some(self.gpu(buffer.as_ptr().addr() as u64, buffer.len())?.0);
-        }
-        let Some(gpu) = bound else { return self.run_part(problem, input, output) };
         // SAFETY: the caller's promise.
-        let device = DeviceTensor { ready_event: Some(unsafe { gpu.passed(stream) }?), export: None };
+        let Some(device) = unsafe { self.ready_after([input, output], stream) }? else {
+            return self.run_part(problem, input, output);
+        };
         let memory = (input.region(MemoryKind::Device), output.region(MemoryKind::Device));
         self.run_on_gpu(problem, memory, Some(device), factor)
     }
@@ -325,7 +336,7 @@ impl Group {
         dtype: DType,
         stream: u64,
     ) -> Result<(TensorRegion, Option<DeviceTensor>), Error> {
-        // SAFETY: not accessed: what is asked is whether address and length can be.
+        // SAFETY: not accessed: only the address and the length are checked.
         let buffer = unsafe { element::Buffer::from_raw(data as *mut u8, count, dtype) }?;
         let mut device = None;
         if buffer.len() > 0 {
@@ -401,7 +412,7 @@ impl Group {
     ) -> Result<Option<Direct>, Error> {
         let (lanes, bytes) = self.tables.lanes();
         let (direct, parts) = self.go_direct(context, kernels).unzip();
-        shared.1 = parts.as_ref().map(|parts: &Parts| parts.crcs.clone());
+        shared.1 = parts.as_ref().map(|parts: &DirectParts| parts.crcs.clone());
         let accelerator = Box::new(shared);
         // Where each rank folds for itself, it does so in a slot, and blocks of tensors go through slots.
         let slots = registered(context, self.drive.with(|engine| engine.slots())?)?;
@@ -411,14 +422,14 @@ impl Group {
                 let memory = Pinned::new(context, Solo::memory_bytes(lanes, bytes)).map_err(gpu_error)?;
                 // SAFETY: it goes with the engine, which uses the lanes and ends all copies before.
                 let solo = Solo::new(unsafe { memory.region(0) }, lanes, bytes);
-                Staging { accelerator, solo, memory: Box::new((memory, slots, parts)) }
+                AcceleratorParts { accelerator, solo, memory: Box::new((memory, slots, parts)) }
             }
             Some(node) => {
                 // The ranks' shared memory goes when the last part of the group does; the registration goes with the
                 // engine.
                 let memory: Box<dyn Any + Send> =
                     Box::new((registered(context, node.lanes_memory())?, slots, node.clone(), parts));
-                Staging { accelerator, solo: None, memory }
+                AcceleratorParts { accelerator, solo: None, memory }
             }
         };
         let attached = self.drive.with(move |engine| engine.attach(staging))?;
@@ -514,7 +525,7 @@ impl Group {
         let until = begin + self.deadline;
         while !ask().map_err(Error::accelerator)? {
             if Clock.now() >= until {
-                let step = self.step.load(std::sync::atomic::Ordering::Relaxed);
+                let step = self.annotations.step();
                 let call = Call { operation, tensor: None, step };
                 let text = "a copy between GPU and host has not ended; a kernel that it waits for may hang. The tensor's memory \
                             must stay as it is until that has ended";

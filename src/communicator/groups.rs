@@ -1,20 +1,21 @@
 //! Groups of some ranks: made of a group by its members, each with its own numbers, order of operations, deadlines and end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam::queue::ArrayQueue;
 use shouter_reducer::grid::{Grid, Rank};
 
 use super::Group;
+use super::annotations::Annotations;
 use super::notify::{Notifier, StopNotifier};
 use super::outcomes::Outcomes;
+use super::start_queue::StartQueue;
 use super::stats::Tally;
 use super::table::Tables;
-use crate::engine::groups::{MakeError, Members, MembersError};
+use crate::config::LONGEST_WAIT;
+use crate::engine::groups::{Lineage, MakeError};
+use crate::engine::members::{Members, MembersError};
 use crate::error::Error;
-use crate::observe::flight::UNNAMED;
 
 /// In the place of the color of a rank that is in no new group.
 const NO_COLOR: u64 = u64::MAX;
@@ -22,13 +23,11 @@ const NO_COLOR: u64 = u64::MAX;
 /// Handles of a group that are kept for its next operations.
 const SPARE: usize = 32;
 
-/// The longest deadline: times are counted in nanoseconds.
-const LONGEST_DEADLINE: Duration = Duration::from_secs(366 * 24 * 3600);
-
 /// The members of a group of some ranks.
 pub(super) struct Subset {
     members: Arc<Members>,
     pub(super) places: Places,
+    lineage: Lineage,
 }
 
 /// The place of a rank among the members of its group, by hosts.
@@ -153,7 +152,7 @@ impl Group {
     /// Makes a group of these ranks of the job here.
     fn make(&self, ranks: Vec<Rank>, deadline: Duration) -> Result<Group, Error> {
         self.drive.check_process()?;
-        if deadline.is_zero() || deadline > LONGEST_DEADLINE {
+        if deadline.is_zero() || deadline > LONGEST_WAIT {
             return Err(Error::Argument(format!(
                 "a deadline of {deadline:?} for a new group; give one above zero, and a year at most"
             )));
@@ -174,7 +173,8 @@ impl Group {
         })?;
         let job = self.job.grid;
         let members = Arc::new(members);
-        let (parent, asked) = (self.lineage, members.clone());
+        let parent = self.subset.as_ref().map_or(Lineage::ALL, |subset| subset.lineage);
+        let asked = members.clone();
         let made = self.drive.with(move |engine| engine.make_group(&parent, asked))?;
         let (id, lineage) = made.map_err(|why| match why {
             MakeError::TooMany => Error::Argument(why.to_string()),
@@ -194,8 +194,8 @@ impl Group {
             deadline,
             tables: tables.clone(),
             tally: Tally::default(),
-            timeline: self.timeline.clone(),
-            flight: self.flight.clone(),
+            timeline: self.outcomes.timeline.clone(),
+            flight: self.outcomes.flight.clone(),
             node: None,
             driver: self.drive.weak(),
             notifier: Notifier::new(),
@@ -210,22 +210,15 @@ impl Group {
             node: None,
             _stop_notifier: StopNotifier(outcomes.clone()),
             outcomes,
-            submissions: OnceLock::new(),
-            spare: ArrayQueue::new(SPARE),
+            start_queue: StartQueue::new(None, SPARE),
             tables,
-            subset: Some(Subset { places: Places::of(&members, &job), members }),
-            lineage,
+            subset: Some(Subset { places: Places::of(&members, &job), members, lineage }),
             deadline,
-            step: AtomicU64::new(self.step.load(Ordering::Relaxed)),
-            timeline: self.timeline.clone(),
-            flight: self.flight.clone(),
-            _on_signal: None,
-            label: Mutex::new(Arc::from(UNNAMED)),
-            device: self.device,
-            takes_memory: self.takes_memory,
+            annotations: Annotations::at(self.annotations.step()),
+            channels: self.channels.clone(),
             #[cfg(feature = "cuda")]
             gpu: super::gpu::Bound::of_some(),
-            transport: self.transport.clone(),
+            costs: self.costs.clone(),
         })
     }
 

@@ -77,10 +77,10 @@ impl<I: Owned, O: Owned<Element = I::Element>> Lend for (I, O) {
 /// The operation that buffers are [lent](Group::lend) for: that of a registered tensor ([`TensorId`]), or any
 /// collective ([`Collective`], with [`op`](Self::op) and [`root`](Self::root) where it has them).
 #[derive(Clone, Copy, Debug)]
-pub struct Lending(What);
+pub struct Lending(LendingKind);
 
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum LendingKind {
     Tensor(TensorId),
     Collective { collective: Collective, op: ReduceOp, root: u32 },
 }
@@ -89,39 +89,41 @@ impl Lending {
     /// The same with this reduction; the sum unless set. A registered tensor keeps its own.
     pub fn op(self, reduction: ReduceOp) -> Self {
         match self.0 {
-            What::Collective { collective, root, .. } => {
-                Self(What::Collective { collective, op: reduction, root })
+            LendingKind::Collective { collective, root, .. } => {
+                Self(LendingKind::Collective { collective, op: reduction, root })
             }
-            What::Tensor(_) => self,
+            LendingKind::Tensor(_) => self,
         }
     }
 
     /// The same with this root; rank 0 unless set. A registered tensor keeps its own.
     pub fn root(self, rank: u32) -> Self {
         match self.0 {
-            What::Collective { collective, op, .. } => Self(What::Collective { collective, op, root: rank }),
-            What::Tensor(_) => self,
+            LendingKind::Collective { collective, op, .. } => {
+                Self(LendingKind::Collective { collective, op, root: rank })
+            }
+            LendingKind::Tensor(_) => self,
         }
     }
 }
 
 impl From<TensorId> for Lending {
     fn from(tensor: TensorId) -> Self {
-        Self(What::Tensor(tensor))
+        Self(LendingKind::Tensor(tensor))
     }
 }
 
 impl From<Collective> for Lending {
     fn from(collective: Collective) -> Self {
-        Self(What::Collective { collective, op: ReduceOp::Sum, root: 0 })
+        Self(LendingKind::Collective { collective, op: ReduceOp::Sum, root: 0 })
     }
 }
 
 impl std::fmt::Display for Lending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
-            What::Tensor(tensor) => write!(f, "tensor {}", tensor.0),
-            What::Collective { collective, .. } => collective.fmt(f),
+            LendingKind::Tensor(tensor) => write!(f, "tensor {}", tensor.0),
+            LendingKind::Collective { collective, .. } => collective.fmt(f),
         }
     }
 }
@@ -399,7 +401,7 @@ impl Group {
             }
         };
         match lending.0 {
-            What::Tensor(tensor) => {
+            LendingKind::Tensor(tensor) => {
                 let entry = self.tables.entry(tensor)?;
                 let problem = &entry.problem;
                 if problem.shape.dtype != dtype || !fit(problem, lengths) {
@@ -417,7 +419,7 @@ impl Group {
                 let (input, output) = at(problem);
                 Ok(Checked::Tensor(entry.clone(), input, output))
             }
-            What::Collective { collective, op, root } => {
+            LendingKind::Collective { collective, op, root } => {
                 let count = self.lent_count(collective, root, lengths);
                 let shape = self.even_shape(collective, count, dtype, op)?;
                 let problem = self.tables.problem(&shape, self.root(collective, root)?);

@@ -4,7 +4,9 @@
 //! them a helper thread answers the network. In dedicated mode a pinned thread drives all the time. Every method may
 //! be called from several threads, but the order of operations must be the same on all ranks.
 
+mod annotations;
 mod collectives;
+mod costs;
 mod drive;
 mod element;
 mod failure;
@@ -26,6 +28,7 @@ mod selection;
 mod small;
 mod staging;
 mod start;
+mod start_queue;
 mod stats;
 mod strided;
 mod table;
@@ -36,11 +39,9 @@ mod windows;
 mod work;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam::queue::ArrayQueue;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{AbortCause, Request};
 use shouter_reducer::grid::{Grid, Rank};
@@ -52,16 +53,15 @@ use shouter_reducer::transport::DeviceTensor;
 use crate::channel::CELL_BYTES;
 use crate::channel::shm::{NodeSegment, shortened};
 use crate::engine::executor_time;
-use crate::engine::groups::Lineage;
-use crate::engine::submitted::Submissions;
 use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
-use crate::observe::flight::{Flight, UNNAMED};
+use crate::observe::Row;
 use crate::observe::metrics::Exporter;
 use crate::observe::signal::OnSignal;
-use crate::observe::{Row, Timeline};
 use crate::runtime::{Clock, Instant};
+use annotations::Annotations;
 pub use collectives::CollectiveCall;
+pub use costs::{CostFigures, CostsFrom};
 use drive::Drive;
 pub use element::{Bool, Element};
 use groups::Subset;
@@ -74,15 +74,16 @@ pub use p2p::{Exchange, Source, Status, Tag};
 pub use premul::Premul;
 use small::Cells;
 pub use staging::Staging;
+use start_queue::StartQueue;
 pub use stats::Stats;
 pub use strided::{Strided, StridedMut};
 pub use table::TensorSpec;
 use table::{TableExchange, Tables};
 pub use tensor::Tensor;
+use transport::ChannelFacts;
 pub use transport::Transport;
 pub use uneven::UnevenCall;
 pub use windows::{AccessCall, Update, Window};
-use work::Operation as Started;
 pub use work::Work;
 
 /// One rank's membership in a group, and all that serves it: threads, links, shared memory.
@@ -109,34 +110,23 @@ pub struct Group {
     job: Arc<Job>,
     /// The members, where they are not all ranks.
     subset: Option<Subset>,
-    lineage: Lineage,
     drive: Drive,
     /// After the engine, which reports the ends of all operations.
     _stop_notifier: StopNotifier,
     outcomes: Arc<Outcomes>,
-    /// The queue of started operations; a group of some ranks gets one with the first start.
-    submissions: OnceLock<Arc<Submissions>>,
-    /// For the ends of started operations: those that only this list refers to are free.
-    spare: ArrayQueue<Arc<Started>>,
+    start_queue: StartQueue,
     cells: Option<Cells>,
     /// The memory shared with the host's other ranks.
     node: Option<Arc<NodeSegment>>,
     tables: Arc<Tables>,
     deadline: Duration,
-    step: AtomicU64,
-    timeline: Option<Arc<Timeline>>,
-    flight: Arc<Flight>,
-    /// Writes dumps when a signal comes, where the configuration names one.
-    _on_signal: Option<OnSignal>,
-    /// The label of operations outside the table.
-    label: Mutex<Arc<str>>,
-    device: Option<&'static str>,
-    /// The channel to other hosts makes use of registered memory.
-    takes_memory: bool,
+    annotations: Annotations,
+    channels: ChannelFacts,
     /// The GPU that tensors lie on, once there was one.
     #[cfg(feature = "cuda")]
     gpu: gpu::Bound,
-    transport: Transport,
+    /// The figures of the cost model in force.
+    costs: CostFigures,
 }
 
 /// This process's membership in its job, which ends with the last of its groups.
@@ -148,6 +138,8 @@ struct Job {
     drive: Drive,
     /// Shows the counters of this rank.
     metrics: Option<Exporter>,
+    /// Writes dumps when a signal comes, where the configuration names one.
+    _on_signal: Option<OnSignal>,
 }
 
 impl Drop for Job {
@@ -198,29 +190,29 @@ impl Group {
 
     /// The channels of the group's data on this host, and the reasons.
     pub fn transport(&self) -> &Transport {
-        &self.transport
+        &self.channels.transport
+    }
+
+    /// The figures of the cost model in force, and where they are from: the same on all ranks.
+    pub fn costs(&self) -> &CostFigures {
+        &self.costs
     }
 
     /// The kind of this host's ports (`virtio`, `memif`...), on the rank that owns them.
     pub fn device(&self) -> Option<&'static str> {
-        self.device
+        self.channels.device
     }
 
     /// Annotates later operations with the trainer's step number, for errors and traces; 0 before the first call. Ranks
     /// need not have the same.
     pub fn set_step(&self, step: u64) {
-        self.step.store(step, Ordering::Relaxed);
+        self.annotations.set_step(step);
     }
 
     /// Names the operations outside the table that this rank starts from now on, in timelines and dumps: after the tensors in a bucket, say.
     /// An empty name is none. Ranks need not have the same.
     pub fn set_label(&self, label: &str) {
-        let label = if label.is_empty() { UNNAMED } else { label };
-        *self.label.lock().unwrap_or_else(PoisonError::into_inner) = Arc::from(label);
-    }
-
-    fn label(&self) -> Arc<str> {
-        self.label.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.annotations.set_label(label);
     }
 
     /// Reduces `data` with that of all ranks, in place; returns when the result is there.
@@ -269,11 +261,11 @@ impl Group {
     /// As [`all_reduce`](Self::all_reduce).
     pub fn barrier(&self) -> Result<(), Error> {
         self.drive.check_process()?;
-        self.end_turn()?;
+        self.flush_held()?;
         let begin = Clock.now();
         let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let nothing = element::Buffer::empty();
-        let step = self.step.load(Ordering::Relaxed);
+        let step = self.annotations.step();
         match &self.cells {
             Some(cells) => {
                 let part = small::Part::in_place(self.tables.problem(&shape, Rank(0)), nothing);
@@ -281,9 +273,9 @@ impl Group {
             }
             None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(nothing), None),
         }?;
-        if self.timeline.is_some() {
+        if self.outcomes.timeline.is_some() {
             let (rows, lasted) = (&[Row::Calls, Row::Wait], (begin, Clock.now()));
-            self.outcomes.lasted(rows, lasted, shape.collective.name(), &self.label(), 0, step);
+            self.outcomes.lasted(rows, lasted, shape.collective.name(), &self.annotations.label(), 0, step);
         }
         Ok(())
     }
@@ -319,7 +311,7 @@ impl Group {
     /// ```
     pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
         self.drive.check_process()?;
-        let step = self.step.load(Ordering::Relaxed);
+        let step = self.annotations.step();
         let tensors = tensors.iter().map(|spec| self.checked(spec)).collect::<Result<Vec<_>, _>>()?;
         let gather = |bytes: &[u8]| self.gather_bytes(bytes);
         let exchange = match &self.subset {
@@ -367,7 +359,7 @@ impl Group {
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Tensor<T>, Error> {
         self.drive.check_process()?;
         let mut tensor = Tensor::new(self.node.as_ref(), count)?;
-        if self.takes_memory {
+        if self.channels.take_memory {
             tensor.register(&self.drive);
         }
         Ok(tensor)
@@ -399,7 +391,7 @@ impl Group {
         device: Option<DeviceTensor>,
     ) -> Result<(), Error> {
         let shape = problem.shape;
-        let step = self.step.load(Ordering::Relaxed);
+        let step = self.annotations.step();
         let request = Request {
             identity: problem.identity(),
             shape,
@@ -408,7 +400,7 @@ impl Group {
             schedule: self.tables.schedule(problem)?,
             priority: 0,
             deadline: executor_time(begin + self.deadline),
-            name: self.label(),
+            name: self.annotations.label(),
             step,
             pushed: executor_time(begin),
             device,
@@ -420,7 +412,7 @@ impl Group {
     /// An operation has brought its result to its caller, who was blocked all the time.
     #[inline]
     fn finished(&self, begin: Instant, collective: Collective, name: &Arc<str>, bytes: usize) {
-        let (rows, step) = (&[Row::Calls, Row::Wait], self.step.load(Ordering::Relaxed));
+        let (rows, step) = (&[Row::Calls, Row::Wait], self.annotations.step());
         self.outcomes.finished(rows, begin, collective, name, bytes, step);
     }
 
@@ -434,7 +426,7 @@ impl Group {
     /// # Errors
     /// [`Error::Argument`] if the file cannot be written, or nothing was recorded (set `timeline`).
     pub fn write_timeline(&self, path: &Path) -> Result<(), Error> {
-        let timeline = self.timeline.as_ref().ok_or_else(|| {
+        let timeline = self.outcomes.timeline.as_ref().ok_or_else(|| {
             Error::Argument("no timeline was recorded; set SHOUTER_TIMELINE to a path".into())
         })?;
         timeline
@@ -451,7 +443,7 @@ impl Group {
     /// [`Error::Argument`] if the file cannot be written; [`Error::Closed`] in a forked child.
     pub fn dump(&self) -> Result<PathBuf, Error> {
         self.drive.check_process()?;
-        self.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
+        self.outcomes.flight.dump("asked for by the program").map_err(|why| Error::Argument(why.to_string()))
     }
 
     /// Gives up: ends the job for all its ranks, as where this one's program has met an error that it cannot go on
@@ -481,18 +473,14 @@ impl Group {
     /// As [`barrier`](Self::barrier); that of a send that had ended before (see [`send`](Self::send)), where the group has ended well.
     pub fn finalize(self) -> Result<(), Error> {
         self.drive.check_process()?;
-        self.end_turn()?;
+        self.flush_held()?;
         self.drive.finish()?;
         self.barrier()?;
         // A rank that was stopped finds all that it waited for, and yet the others may have given it up.
         self.drive.poll()?;
         if let Some(cause) = self.drive.aborted()? {
             let AbortCause { culprit, reason, .. } = &cause;
-            let call = Call {
-                operation: Operation::Finalize,
-                tensor: None,
-                step: self.step.load(Ordering::Relaxed),
-            };
+            let call = Call { operation: Operation::Finalize, tensor: None, step: self.annotations.step() };
             let text = format!("leaving the group: {cause}");
             return Err(self.outcomes.recorded(Error::peer_failed(call, culprit.0, reason.into(), text)));
         }

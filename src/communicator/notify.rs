@@ -10,14 +10,14 @@ use std::thread::{self, JoinHandle, Thread};
 use crossbeam::queue::SegQueue;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::stats::lock;
-use super::work::Operation;
+use super::work::StartedOperation;
 use crate::error::Error;
+use crate::runtime::lock;
 use crate::{log, runtime::panic_message};
 
 /// The helper thread, started when it is first needed.
 pub(super) struct Notifier {
-    ended: SegQueue<Arc<Operation>>,
+    ended: SegQueue<Arc<StartedOperation>>,
     stopping: AtomicBool,
     /// The thread has ended, or never starts: the calling thread does its work then.
     over: AtomicBool,
@@ -78,7 +78,7 @@ impl Notifier {
     }
 
     /// An operation has ended whose end is to be announced.
-    pub(super) fn push(&self, operation: Arc<Operation>) {
+    pub(super) fn push(&self, operation: Arc<StartedOperation>) {
         self.ended.push(operation);
         if let Some(thread) = self.thread.get() {
             thread.unpark();

@@ -1,24 +1,23 @@
 //! Messages from one rank to another: send, receive, probe.
 //!
-//! They are outside the order of the collectives: only sender and receiver take part, matched by rank and tag, in MPI's order. What is
-//! promised of room and order is said in [`shouter_reducer::p2p`].
+//! They are outside the order of the collectives: only sender and receiver take part, matched by rank and tag, in MPI's order. The
+//! promises of room and order are in [`shouter_reducer::p2p`].
 
 mod exchange;
 mod started;
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shouter_reducer::dtype::DType;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status as Matched, TransferError};
+use shouter_reducer::p2p::{ReceiveRequest, SendRequest, Status as Matched};
 
-use super::drive::RankEngine;
+use super::drive::{Post, RankEngine, TransferFailure};
 use super::element::Element;
 use super::staging::{Ended, Staged};
 use super::{Group, Work};
 use crate::engine::executor_time;
-use crate::error::{Error, Operation};
+use crate::error::Error;
 use crate::runtime::{Clock, Instant};
 pub use exchange::Exchange;
 pub(super) use exchange::Message;
@@ -100,8 +99,8 @@ impl Status {
 }
 
 impl Group {
-    /// Sends `data` to rank `to`, and returns when `data` may be changed: a small message may wait there for its receive then. What
-    /// becomes of such a message later (a receive too short for it; none before the deadline) the next send to that rank says.
+    /// Sends `data` to rank `to`, and returns when `data` may be changed: a small message may wait there for its receive then. A later
+    /// failure of such a message (a receive too short for it; none before the deadline) is the error of the next send to that rank.
     ///
     /// Messages from one rank to another are received in the order in which they were sent, as far as tags let a receive choose. A rank
     /// may send to itself. `data` that a receive has to ask for (more than 16 KiB, or more than there is room for) stays here until then: where two ranks
@@ -228,7 +227,7 @@ impl Group {
         if exchanges.iter().any(Exchange::is_on_gpu) {
             return self.exchange_started(exchanges);
         }
-        let step = self.step.load(Ordering::Relaxed);
+        let step = self.annotations.step();
         let staged: Result<Vec<_>, _> = exchanges.iter().map(|one| one.staged(self, step)).collect();
         let staged = match staged {
             Ok(staged) => staged,
@@ -308,12 +307,12 @@ impl Group {
 
     /// Why a send or receive brought no message.
     #[cold]
-    fn message_error(&self, error: MessageError, message: &Message) -> Error {
-        let step = self.step.load(Ordering::Relaxed);
+    fn message_error(&self, error: TransferFailure, message: &Message) -> Error {
+        let step = self.annotations.step();
         self.outcomes.recorded(match error {
-            MessageError::Drive(error) => error,
-            MessageError::Post(error) => self.outcomes.post_error(error, message.operation(), step),
-            MessageError::Transfer(error) => self.outcomes.transfer_error(&error, step),
+            TransferFailure::Drive(error) => error,
+            TransferFailure::Start(error) => self.outcomes.post_error(error, message.operation(), step),
+            TransferFailure::Failed(error) => self.outcomes.transfer_error(&error, step),
         })
     }
 
@@ -331,52 +330,7 @@ impl Group {
             );
         }
         let Some(error) = late else { return Ok(()) };
-        let error = self.outcomes.transfer_error(&error, self.step.load(Ordering::Relaxed));
+        let error = self.outcomes.transfer_error(&error, self.annotations.step());
         Err(self.outcomes.recorded(error))
-    }
-}
-
-/// A message that the engine is asked to start.
-pub(super) enum Post {
-    /// A send.
-    Send(SendRequest),
-    /// A receive.
-    Receive(ReceiveRequest),
-}
-
-impl Post {
-    fn operation(&self) -> Operation {
-        match self {
-            Self::Send(_) => Operation::Send,
-            Self::Receive(_) => Operation::Receive,
-        }
-    }
-}
-
-/// Why a send or receive brought no message.
-pub(super) enum MessageError {
-    /// The engine cannot be driven.
-    Drive(Error),
-    /// It was not started.
-    Post(PostError),
-    /// It has failed.
-    Transfer(TransferError),
-}
-
-impl From<Error> for MessageError {
-    fn from(error: Error) -> Self {
-        Self::Drive(error)
-    }
-}
-
-impl From<PostError> for MessageError {
-    fn from(error: PostError) -> Self {
-        Self::Post(error)
-    }
-}
-
-impl From<TransferError> for MessageError {
-    fn from(error: TransferError) -> Self {
-        Self::Transfer(error)
     }
 }

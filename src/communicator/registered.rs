@@ -71,7 +71,7 @@ impl Group {
         self.drive.check_process()?;
         let data =
             NonNull::new(data).ok_or_else(|| Error::Argument("the address of what to pin is null".into()))?;
-        if !self.takes_memory || bytes == 0 {
+        if !self.channels.take_memory || bytes == 0 {
             return Ok(());
         }
         // SAFETY: no operation is made with this region; it says which memory is meant.
@@ -87,7 +87,7 @@ impl Group {
     /// [`Error::Closed`] in a forked child; the memory must stay mapped then.
     pub fn unpin(&self, data: *const u8) -> Result<(), Error> {
         self.drive.check_process()?;
-        if !self.takes_memory {
+        if !self.channels.take_memory {
             return Ok(());
         }
         let address = data.addr();

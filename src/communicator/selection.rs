@@ -123,8 +123,8 @@ impl LocalCapabilities {
     }
 
     /// The advertisement, encoded for the rendezvous.
-    pub(super) fn to_bytes(&self) -> Vec<u8> {
-        wire::encode(&self.advertised)
+    pub(super) fn to_bytes(&self) -> Result<Vec<u8>, Error> {
+        Ok(wire::encode(&self.advertised)?)
     }
 }
 
@@ -230,7 +230,7 @@ fn found_in_joining(
         IpAddr::V6(_) => None,
     };
     let (near, far) = control.ends().map(|(near, far)| (v4(near), v4(far))).unwrap_or_default();
-    let all = control.all_gather("addresses", &wire::encode(&near), config.rendezvous_deadline)?;
+    let all = control.all_gather("addresses", &wire::encode(&near)?, config.rendezvous_deadline)?;
     for (rank, advertised) in leaders.iter_mut().filter(|(rank, _)| rank.0 != config.rank) {
         let said = all.get(rank.0 as usize).map(Vec::as_slice).unwrap_or_default();
         let said: Option<Ipv4Addr> = wire::decode(said)

@@ -23,13 +23,13 @@ use super::Group;
 use super::collectives::published;
 use super::element::Buffer;
 use super::outcomes::Outcomes;
-use super::stats::lock;
 use crate::channel::CELL_BYTES;
 use crate::channel::shm::{Abort, NodeSegment, Tag, pack_small, unpack_small};
 use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small, started_instead};
 use crate::engine::executor_time;
 use crate::engine::liveness::ended;
 use crate::error::Error;
+use crate::runtime::lock;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
 /// Turns of waiting between two checks of everything else: the engine, the end of the group, the deadline.
@@ -96,7 +96,7 @@ impl Part {
 }
 
 /// A small operation under way.
-struct Call<'a> {
+struct SmallCall<'a> {
     group: &'a Group,
     begin: Instant,
     step: u64,
@@ -146,7 +146,7 @@ impl Cells {
     /// Runs an operation over all ranks of the node to its end.
     pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part, step: u64) -> Result<(), Error> {
         // The others order this rank's published input behind the operations that it has announced.
-        if group.submissions.get().is_some_and(|submissions| !submissions.are_all_started()) {
+        if group.start_queue.submissions().is_some_and(|submissions| !submissions.are_all_started()) {
             group.await_started()?;
         }
         let mut state = lock(&self.state);
@@ -161,7 +161,7 @@ impl Cells {
         state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
         let operation = pack_small(&part.problem.shape, part.problem.tag());
         let tag = Tag { operation, started: self.started.load(Ordering::Relaxed) };
-        let result = self.exchange(&Call { group, begin, step, part, number: state.number, tag });
+        let result = self.exchange(&SmallCall { group, begin, step, part, number: state.number, tag });
         state.is_broken = result.is_err();
         result.map_err(|error| self.failed(group, &mut state.recorder, (Clock.now(), seq), error))
     }
@@ -201,7 +201,7 @@ impl Cells {
 
     /// Publishes this rank's input, waits for those of all ranks, and makes the output of them.
     #[inline]
-    fn exchange(&self, call: &Call<'_>) -> Result<(), Error> {
+    fn exchange(&self, call: &SmallCall<'_>) -> Result<(), Error> {
         let Part { problem, input, output } = call.part;
         let mine = self.segment.cell(self.segment.local(), call.number);
         if !mine.publish(call.tag, input.as_slice()) {
@@ -242,7 +242,7 @@ impl Cells {
     /// Does something with the input of each rank, in rank order.
     #[inline]
     #[allow(unsafe_code)]
-    fn for_each(&self, call: &Call<'_>, mut act: impl FnMut(u32, &[u8])) -> Result<(), Error> {
+    fn for_each(&self, call: &SmallCall<'_>, mut act: impl FnMut(u32, &[u8])) -> Result<(), Error> {
         for local in 0..self.segment.ranks() {
             // SAFETY: used within this call, and the next operation begins after that: the state is locked.
             act(local, unsafe { self.wait(call, local) }?);
@@ -253,7 +253,13 @@ impl Cells {
     /// Folds a part of the input of each of the first `over` ranks, in rank order; of none, nothing is written.
     #[inline]
     #[allow(unsafe_code)]
-    fn fold(&self, call: &Call<'_>, output: &mut [u8], part: Range<usize>, over: u32) -> Result<(), Error> {
+    fn fold(
+        &self,
+        call: &SmallCall<'_>,
+        output: &mut [u8],
+        part: Range<usize>,
+        over: u32,
+    ) -> Result<(), Error> {
         let (shape, ranks) = (&call.part.problem.shape, self.segment.ranks());
         if ranks <= 2 {
             self.for_each(call, |local, bytes| match local {
@@ -286,7 +292,7 @@ impl Cells {
     /// The bytes are not used any more once this rank has published its next operation.
     #[inline]
     #[allow(unsafe_code)]
-    unsafe fn wait(&self, call: &Call<'_>, local: u32) -> Result<&[u8], Error> {
+    unsafe fn wait(&self, call: &SmallCall<'_>, local: u32) -> Result<&[u8], Error> {
         let cell = self.segment.cell(local, call.number);
         let len = call.part.input_of(local);
         let mut idle = Backoff::new(self.idle);
@@ -312,8 +318,8 @@ impl Cells {
     }
 
     #[cold]
-    fn look_around(&self, call: &Call<'_>, local: u32) -> Result<(), Error> {
-        let &Call { group, begin, step, number, .. } = call;
+    fn look_around(&self, call: &SmallCall<'_>, local: u32) -> Result<(), Error> {
+        let &SmallCall { group, begin, step, number, .. } = call;
         group.drive.poll()?;
         let waited = Clock.now() - begin;
         if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
@@ -347,8 +353,8 @@ impl Cells {
 
     /// Ranks run different operations in the place of small operation `number`: waits until the differing rank is known.
     #[cold]
-    fn disagree(&self, call: &Call<'_>) -> Error {
-        let &Call { group, step, number, .. } = call;
+    fn disagree(&self, call: &SmallCall<'_>) -> Error {
+        let &SmallCall { group, step, number, .. } = call;
         let view = call.part.view();
         let begin = Clock.now();
         let mut idle = Backoff::new(self.idle);

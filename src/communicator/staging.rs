@@ -11,7 +11,6 @@ pub(super) mod device;
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::header::Collective;
@@ -306,7 +305,7 @@ impl Group {
     /// than the collective; else as [`run_collective`](Self::run_collective).
     ///
     /// # Safety
-    /// As for [`run_collective`](Self::run_collective), where what a layout says is valid; what lies between its blocks is not touched.
+    /// As for [`run_collective`](Self::run_collective), of the blocks where there is a layout; the gaps between them are not touched.
     pub unsafe fn run_staged(&self, call: &CollectiveCall, staging: &Staging) -> Result<(), Error> {
         if let Some(stream) = staging.plain_stream().filter(|_| !self.is_of_some()) {
             // SAFETY: passed on to the caller.
@@ -323,7 +322,7 @@ impl Group {
     /// As [`start`](Self::start) and [`run_staged`](Self::run_staged).
     ///
     /// # Safety
-    /// As for [`start`](Self::start), where what a layout says is valid; what lies between its blocks is not touched. The input may be
+    /// As for [`start`](Self::start), of the blocks where there is a layout; the gaps between them are not touched. The input may be
     /// changed at once where it is staged.
     pub unsafe fn start_staged(&self, call: &CollectiveCall, staging: &Staging) -> Result<Work, Error> {
         self.drive.check_process()?;
@@ -473,7 +472,7 @@ impl Group {
         if let Some(stream) = staging.cuda_stream {
             staging.check_on_gpu()?;
             let sides = Sides::of(&problem, input, output);
-            let (tensor, step) = (keeper.map(|entry| &**entry), self.step.load(Ordering::Relaxed));
+            let (tensor, step) = (keeper.map(|entry| &**entry), self.annotations.step());
             let call = (self.outcomes.call_of(&shape, tensor, step), Outcomes::subject(&shape, tensor));
             // SAFETY: passed on to the caller.
             return unsafe { self.stage_on_gpu(problem, sides, (staging, stream), call) };

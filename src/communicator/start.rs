@@ -7,8 +7,6 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use shouter_reducer::executor::Request;
 use shouter_reducer::fusion::Member;
@@ -27,17 +25,15 @@ use shouter_reducer::transport::DeviceTensor;
 use super::small::{Cells, Starts};
 use super::staging::device::Copies;
 use super::staging::{Staged, Staging};
+use super::start_queue::SLOT;
 use super::table::Entry;
 use super::uneven::Followed;
-use super::work::{About, Operation, What, Work};
+use super::work::{About, OperationKind, StartedOperation, Work};
 use super::{CollectiveCall, Group, Memory};
 use crate::engine::executor_time;
 use crate::engine::submitted::{Report, Submissions};
 use crate::error::{Error, TensorId};
 use crate::runtime::{Clock, Instant};
-
-/// How long a start waits for a slot, where as many operations are under way and queued as can be.
-pub(super) const SLOT: Duration = Duration::from_secs(1);
 
 /// An operation to be started.
 struct Starting {
@@ -136,10 +132,10 @@ impl Group {
     ) -> Result<Work, Error> {
         let copies = staged.as_mut().and_then(Staged::take_copies);
         let Request { identity, step, ref name, .. } = request;
-        let what = What::Collective { shape: followed.shape(), entry: None, turn: None };
+        let what = OperationKind::Collective { shape: followed.shape(), entry: None, held_in: None };
         let about = About { what, begin, step, bytes, name: name.clone() };
         let operation =
-            Operation::new(self.outcomes.clone(), about).followed_by(followed).with_memory(staged);
+            StartedOperation::new(self.outcomes.clone(), about).followed_by(followed).with_memory(staged);
         let work = self.hand_over(&request, Arc::new(operation), None, copies)?;
         self.starts().count(&identity);
         Ok(work)
@@ -287,8 +283,8 @@ impl Group {
     fn submit(&self, starting: Starting) -> Result<Work, Error> {
         let Starting { begin, problem, identity, memory, schedule, device, entry, mut staged } = starting;
         let copies = staged.as_mut().and_then(Staged::take_copies);
-        let step = self.step.load(Ordering::Relaxed);
-        let name = entry.as_ref().map_or_else(|| self.label(), |entry| entry.name.clone());
+        let step = self.annotations.step();
+        let name = entry.as_ref().map_or_else(|| self.annotations.label(), |entry| entry.name.clone());
         let request = Request {
             identity,
             shape: problem.shape,
@@ -307,8 +303,8 @@ impl Group {
             .as_ref()
             .and_then(|entry| entry.member.clone())
             .filter(|_| device.is_none() && copies.is_none());
-        let turn = member.as_ref().map(|_| self.submissions().cloned()).transpose()?;
-        let what = What::Collective { shape: problem.shape, entry, turn };
+        let held_in = member.as_ref().map(|_| self.submissions().cloned()).transpose()?;
+        let what = OperationKind::Collective { shape: problem.shape, entry, held_in };
         let operation = self.spare_operation(About { what, begin, step, bytes, name }, staged);
         self.hand_over(&request, operation, member, copies)
     }
@@ -317,7 +313,7 @@ impl Group {
     fn hand_over(
         &self,
         request: &Request,
-        operation: Arc<Operation>,
+        operation: Arc<StartedOperation>,
         member: Option<Member>,
         copies: Option<Box<dyn Copies>>,
     ) -> Result<Work, Error> {
@@ -349,13 +345,13 @@ impl Group {
 
     /// The queue of started operations, made with the first start in a group of some ranks.
     fn submissions(&self) -> Result<&Arc<Submissions>, Error> {
-        if let Some(submissions) = self.submissions.get() {
+        if let Some(submissions) = self.start_queue.submissions() {
             return Ok(submissions);
         }
         let group = self.drive.group();
         let made = self.drive.with(move |engine| engine.submissions_in(group))?;
         let made = made.ok_or_else(|| Error::Internal("the engine does not know this group".into()))?;
-        Ok(self.submissions.get_or_init(|| made))
+        Ok(self.start_queue.set(made))
     }
 
     /// Hands something over when there is a slot for it.
@@ -377,22 +373,22 @@ impl Group {
         self.node.as_ref().map_or(0, |node| node.small_started(node.local()))
     }
 
-    /// Ends the turn: tensors that are held for others of their bucket go by themselves.
+    /// Flushes tensors that are held for others of their bucket: they go by themselves.
     #[inline]
-    pub(super) fn end_turn(&self) -> Result<(), Error> {
-        match self.submissions.get() {
-            Some(submissions) if self.tables.have_buckets() && !submissions.is_turn_empty() => {
-                self.end_turn_of(submissions)
+    pub(super) fn flush_held(&self) -> Result<(), Error> {
+        match self.start_queue.submissions() {
+            Some(submissions) if self.tables.have_buckets() && !submissions.holds_nothing() => {
+                self.flush_queue(submissions)
             }
             _ => Ok(()),
         }
     }
 
     #[cold]
-    fn end_turn_of(&self, submissions: &Arc<Submissions>) -> Result<(), Error> {
+    fn flush_queue(&self, submissions: &Arc<Submissions>) -> Result<(), Error> {
         let small_before = self.small_before();
         let submissions = submissions.clone();
-        let end = move || submissions.end_turn(None, small_before).then_some(());
+        let end = move || submissions.flush(None, small_before).then_some(());
         // The deadlines of operations under way bound the wait for a slot.
         end().map_or_else(|| self.drive.until(end, None), Ok)
     }
@@ -404,26 +400,9 @@ impl Group {
         self.drive.until(move || submissions.are_all_started().then_some(()), None)
     }
 
-    /// Room for an operation's end: that of an earlier one to which nothing else refers any more, if there is one.
-    fn spare_operation(&self, about: About, staged: Option<Staged>) -> Arc<Operation> {
-        let new = |about| Operation::new(self.outcomes.clone(), about).with_memory(staged);
-        // The oldest is the first that is free again.
-        let operation = match self.spare.pop() {
-            Some(mut spare) => match Arc::get_mut(&mut spare) {
-                Some(free) => {
-                    *free = new(about);
-                    spare
-                }
-                None => {
-                    drop(self.spare.push(spare));
-                    Arc::new(new(about))
-                }
-            },
-            None => Arc::new(new(about)),
-        };
-        // Where as many are kept already it is freed at its end.
-        drop(self.spare.push(operation.clone()));
-        operation
+    fn spare_operation(&self, about: About, staged: Option<Staged>) -> Arc<StartedOperation> {
+        let new = |about| StartedOperation::new(self.outcomes.clone(), about).with_memory(staged);
+        self.start_queue.operation(|| new(about))
     }
 
     /// A descriptor that becomes readable when an operation ends that was started since the first call of this: for an

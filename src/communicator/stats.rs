@@ -1,6 +1,5 @@
 //! The counters of a rank.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
@@ -104,9 +103,4 @@ impl Tally {
         }
         stats
     }
-}
-
-/// A lock whose content stays valid whatever panics.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -15,10 +15,10 @@ pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TableError, TensorTable};
 
 use super::schedules::{ScheduleKey, Schedules};
-use super::stats::lock;
 use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
 use crate::group::error::{Ending, ExchangeError};
 use crate::group::watch::Control;
+use crate::runtime::lock;
 
 /// The state needed to push a tensor.
 pub(super) struct Entry {

@@ -21,12 +21,12 @@ pub struct Tensor<T: Element> {
     count: usize,
     shared: bool,
     /// The memory of the elements: whole pages of it.
-    memory: Option<Memory>,
+    memory: Option<TensorMemory>,
     registration: Option<Registration>,
     _elements: PhantomData<T>,
 }
 
-enum Memory {
+enum TensorMemory {
     Shared { _piece: SharedMemory },
     Own { _piece: Owned },
 }
@@ -59,15 +59,15 @@ impl<T: Element> Tensor<T> {
             );
         }
         let (base, memory) = match piece {
-            Some(piece) => (piece.as_ptr(), Memory::Shared { _piece: piece }),
+            Some(piece) => (piece.as_ptr(), TensorMemory::Shared { _piece: piece }),
             None => {
                 // Nothing else shares its pages, for a forked child does not have those that are registered.
                 let pages = len.checked_next_multiple_of(PAGE).ok_or_else(none)?;
                 let piece = Owned::new(pages).ok_or_else(none)?;
-                (piece.as_ptr(), Memory::Own { _piece: piece })
+                (piece.as_ptr(), TensorMemory::Own { _piece: piece })
             }
         };
-        let shared = matches!(memory, Memory::Shared { .. });
+        let shared = matches!(memory, TensorMemory::Shared { .. });
         Ok(Self {
             base: base.cast(),
             count,

@@ -26,6 +26,16 @@ impl fmt::Display for Transport {
     }
 }
 
+/// What a group knows of the channels of its data.
+#[derive(Clone)]
+pub(super) struct ChannelFacts {
+    pub(super) transport: Transport,
+    /// The kind of this host's ports, on the rank that owns them.
+    pub(super) device: Option<&'static str>,
+    /// The channel to other hosts makes use of registered memory.
+    pub(super) take_memory: bool,
+}
+
 impl Transport {
     /// Of a rank of this grid, whose leader uses `channels` to other hosts for those `reasons`, which only it has.
     pub(super) fn new(grid: &Grid, rank: Rank, channels: &str, reasons: Vec<String>) -> Self {

@@ -9,7 +9,6 @@ mod learn;
 mod started;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use shouter_reducer::counts::{Counts, CountsError};
 use shouter_reducer::dtype::{DType, ReduceOp};
@@ -46,9 +45,9 @@ pub(super) use started::Followed;
 pub struct UnevenCall<'a> {
     /// The collective.
     pub collective: Collective,
-    /// The input.
+    /// The address of the input, aligned to its elements.
     pub input: *const u8,
-    /// The output.
+    /// The address of the output, aligned to its elements.
     pub output: *mut u8,
     /// Elements of each block of the input.
     pub given: &'a [usize],
@@ -58,7 +57,7 @@ pub struct UnevenCall<'a> {
     pub dtype: DType,
     /// The reduction, where there is one; the same on all ranks.
     pub op: ReduceOp,
-    /// The root, where there is one; the same on all ranks.
+    /// The number of the root, where there is one; the same on all ranks.
     pub root: u32,
 }
 
@@ -104,7 +103,7 @@ impl Group {
         counts: &[usize],
     ) -> Result<(), Error> {
         let given = [input.len()];
-        let part = Blocks::new(Collective::AllGatherV, &given, counts, T::DTYPE);
+        let part = RankBlocks::new(Collective::AllGatherV, &given, counts, T::DTYPE);
         self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
     }
 
@@ -137,7 +136,7 @@ impl Group {
     ) -> Result<(), Error> {
         let (given, is_root) = ([input.len()], self.rank() == root);
         let (counts, output) = if is_root { (counts, output) } else { (&[][..], &mut [][..]) };
-        let part = Blocks { root, ..Blocks::new(Collective::GatherV, &given, counts, T::DTYPE) };
+        let part = RankBlocks { root, ..RankBlocks::new(Collective::GatherV, &given, counts, T::DTYPE) };
         self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
     }
 
@@ -170,7 +169,7 @@ impl Group {
     ) -> Result<(), Error> {
         let (taken, is_root) = ([output.len()], self.rank() == root);
         let (counts, input) = if is_root { (counts, input) } else { (&[][..], &[][..]) };
-        let part = Blocks { root, ..Blocks::new(Collective::ScatterV, counts, &taken, T::DTYPE) };
+        let part = RankBlocks { root, ..RankBlocks::new(Collective::ScatterV, counts, &taken, T::DTYPE) };
         self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
     }
 
@@ -201,7 +200,7 @@ impl Group {
         op: ReduceOp,
     ) -> Result<(), Error> {
         let taken = [output.len()];
-        let part = Blocks { op, ..Blocks::new(Collective::ReduceScatterV, counts, &taken, T::DTYPE) };
+        let part = RankBlocks { op, ..RankBlocks::new(Collective::ReduceScatterV, counts, &taken, T::DTYPE) };
         self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
     }
 
@@ -235,7 +234,7 @@ impl Group {
         output: &mut [T],
         taken: &[usize],
     ) -> Result<(), Error> {
-        let part = Blocks::new(Collective::AllToAllV, given, taken, T::DTYPE);
+        let part = RankBlocks::new(Collective::AllToAllV, given, taken, T::DTYPE);
         self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
     }
 
@@ -266,21 +265,21 @@ impl Group {
     pub unsafe fn run_uneven_staged(&self, call: &UnevenCall<'_>, staging: &Staging) -> Result<(), Error> {
         call.check(staging)?;
         let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
-        let part = Blocks { op, root, ..Blocks::new(collective, given, taken, dtype) };
+        let part = RankBlocks { op, root, ..RankBlocks::new(collective, given, taken, dtype) };
         let (from, into) = (part.sum(given)?, part.sum(taken)?);
         // SAFETY: the caller's promise; an input is only read.
         let buffers = unsafe { (raw(input.cast_mut(), from, dtype)?, raw(output, into, dtype)?) };
         self.uneven_staged(&part, buffers, staging)
     }
 
-    fn uneven(&self, blocks: Blocks<'_>, buffers: (Buffer, Buffer)) -> Result<(), Error> {
+    fn uneven(&self, blocks: RankBlocks<'_>, buffers: (Buffer, Buffer)) -> Result<(), Error> {
         self.uneven_staged(&blocks, buffers, &Staging::default())
     }
 
     #[allow(unsafe_code)]
     fn uneven_staged(
         &self,
-        blocks: &Blocks<'_>,
+        blocks: &RankBlocks<'_>,
         (input, output): (Buffer, Buffer),
         staging: &Staging,
     ) -> Result<(), Error> {
@@ -298,7 +297,7 @@ impl Group {
             staged.end(Ended::of(&result));
         }
         result?;
-        self.finished(begin, blocks.collective, &self.label(), input.len().max(output.len()));
+        self.finished(begin, blocks.collective, &self.annotations.label(), input.len().max(output.len()));
         Ok(())
     }
 
@@ -306,7 +305,7 @@ impl Group {
     fn uneven_problem(
         &self,
         begin: Instant,
-        blocks: &Blocks<'_>,
+        blocks: &RankBlocks<'_>,
         buffers: (Buffer, Buffer),
     ) -> Result<Problem, Error> {
         let frame = self.frame(blocks, buffers)?;
@@ -318,23 +317,23 @@ impl Group {
     }
 
     /// This rank's part but for the counts of all, as far as it can see.
-    fn frame(&self, blocks: &Blocks<'_>, buffers: (Buffer, Buffer)) -> Result<Frame, Error> {
-        let Blocks { collective, dtype, op, root, .. } = *blocks;
+    fn frame(&self, blocks: &RankBlocks<'_>, buffers: (Buffer, Buffer)) -> Result<UncountedPart, Error> {
+        let RankBlocks { collective, dtype, op, root, .. } = *blocks;
         self.drive.check_process()?;
         let root = self.root(collective, root)?;
         let placement = self.check_blocks(blocks, root, buffers)?;
         let op = if collective.reduces() { op } else { ReduceOp::Sum };
-        Ok(Frame { shape: Shape { collective, dtype, op, count: 0 }, root, placement })
+        Ok(UncountedPart { shape: Shape { collective, dtype, op, count: 0 }, root, placement })
     }
 
     /// The errors that this rank can find by itself; and whether input and output are in place.
     fn check_blocks(
         &self,
-        blocks: &Blocks<'_>,
+        blocks: &RankBlocks<'_>,
         root: Rank,
         (input, output): (Buffer, Buffer),
     ) -> Result<Placement, Error> {
-        let Blocks { collective, given, taken, dtype, .. } = *blocks;
+        let RankBlocks { collective, given, taken, dtype, .. } = *blocks;
         let (ranks, me, is_root) = (self.size() as usize, self.rank() as usize, root == self.rank);
         let (from, into) = match collective {
             Collective::AllGatherV => (1, ranks),
@@ -385,7 +384,7 @@ impl Group {
     fn learn(
         &self,
         begin: Instant,
-        blocks: &Blocks<'_>,
+        blocks: &RankBlocks<'_>,
         root: Rank,
     ) -> Result<Result<Counts, CountsError>, Error> {
         let (mut learning, mut round) = Learning::new(blocks, self.rank, self.size(), root);
@@ -398,7 +397,7 @@ impl Group {
                 Learned::Counts(counts) => return Ok(counts),
                 Learned::Round(next) => round = next,
                 Learned::Differ(pairs) => {
-                    let step = self.step.load(Ordering::Relaxed);
+                    let step = self.annotations.step();
                     return Err(learn::differ(self.rank, blocks.collective, step, pairs));
                 }
             }
@@ -408,14 +407,14 @@ impl Group {
 
 /// One rank's part but for the counts of all.
 #[derive(Clone, Copy)]
-struct Frame {
+struct UncountedPart {
     /// With no count.
     shape: Shape,
     root: Rank,
     placement: Placement,
 }
 
-impl Frame {
+impl UncountedPart {
     fn problem(&self, tables: &Tables, counts: Counts) -> Problem {
         let problem = tables.problem(&self.shape, self.root).with_counts(Arc::new(counts));
         Problem { placement: self.placement, ..problem }
@@ -424,7 +423,7 @@ impl Frame {
 
 /// One rank's blocks.
 #[derive(Clone, Copy)]
-struct Blocks<'a> {
+struct RankBlocks<'a> {
     collective: Collective,
     given: &'a [usize],
     taken: &'a [usize],
@@ -433,7 +432,7 @@ struct Blocks<'a> {
     root: u32,
 }
 
-impl<'a> Blocks<'a> {
+impl<'a> RankBlocks<'a> {
     fn new(collective: Collective, given: &'a [usize], taken: &'a [usize], dtype: DType) -> Self {
         Self { collective, given, taken, dtype, op: ReduceOp::Sum, root: 0 }
     }

@@ -4,10 +4,8 @@
 #![allow(unsafe_code)]
 
 use std::fmt::Display;
-use std::sync::atomic::Ordering;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
-use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, Action, WindowId, WindowRefused};
 
@@ -15,7 +13,7 @@ use super::Group;
 use super::drive::AccessFailure;
 use super::element::{Buffer, Element, from_slice, with_bytes};
 use crate::engine::executor_time;
-use crate::error::{Call, Error, Operation, Reason, Views};
+use crate::error::{Call, Error, Operation, Views};
 use crate::runtime::Clock;
 
 /// How an access changes the target's elements with those that it is given.
@@ -44,9 +42,9 @@ pub struct AccessCall {
     pub action: Action,
     /// The rank of the accessed memory; it may be this one.
     pub target: u32,
-    /// The first element there.
+    /// The first element there, counted from the start of the target's memory.
     pub offset: u64,
-    /// Elements.
+    /// Elements from there on.
     pub count: usize,
     /// Their type: the window's.
     pub dtype: DType,
@@ -385,7 +383,7 @@ impl Group {
         };
         let at = |address: *mut u8, count: usize| match count {
             0 => Ok(Buffer::empty()),
-            // SAFETY: the caller's promise; what is given is only read.
+            // SAFETY: the caller's promise; given elements are only read.
             _ => unsafe { Buffer::from_raw(address, count, dtype) },
         };
         let buffers = (at(data.cast_mut(), given)?, at(into, taken)?);
@@ -430,15 +428,15 @@ impl Group {
         self.outcomes.recorded(match failure {
             AccessFailure::Drive(error) => error,
             AccessFailure::Failed(error) => self.access_error(&error),
-            AccessFailure::Refused(AccessRefused::Aborted(cause)) => {
+            AccessFailure::Start(AccessRefused::Aborted(cause)) => {
                 Error::closed_by(&cause, format!("{what} was not started: {cause}"))
             }
-            AccessFailure::Refused(refused) => return Error::Argument(refused.to_string()),
+            AccessFailure::Start(refused) => return Error::Argument(refused.to_string()),
         })
     }
 
     fn access_call(&self, operation: Operation) -> Call {
-        Call { operation, tensor: None, step: self.step.load(Ordering::Relaxed) }
+        Call { operation, tensor: None, step: self.annotations.step() }
     }
 
     /// Why an access has failed.
@@ -455,12 +453,7 @@ impl Group {
         match error {
             AccessError::Denied { .. } => Error::mismatch(call, Some(target), Views::default(), text),
             AccessError::Deadline { .. } => Error::deadline(call, vec![target], self.deadline, text),
-            AccessError::Aborted { cause, .. } => match &cause.reason {
-                AbortReason::Diverged(_) => {
-                    Error::mismatch(call, Some(cause.culprit.0), Views::default(), text)
-                }
-                why => Error::peer_failed(call, cause.culprit.0, Reason::from(why), text),
-            },
+            AccessError::Aborted { cause, .. } => Error::ended_by(call, cause, text),
         }
     }
 }

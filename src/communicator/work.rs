@@ -11,18 +11,18 @@ use shouter_reducer::executor::{OpError, Request};
 use shouter_reducer::header::Shape;
 use shouter_reducer::p2p::TransferId;
 
-use super::drive::{RankEngine, RunError, drive_error};
+use super::drive::{OperationFailure, RankEngine, drive_error};
 use super::outcomes::Outcomes;
 use super::p2p::Messages;
 use super::staging::device::Progress;
 use super::staging::{Ended, Staged};
-use super::stats::lock;
 use super::table::Entry;
 use super::uneven::Followed;
 use crate::engine::groups::GroupId;
 use crate::engine::submitted::{Failure, Report, Submissions};
 use crate::error::Error;
 use crate::observe::{Row, TraceEvent};
+use crate::runtime::lock;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
 
 /// The operation has ended.
@@ -35,7 +35,7 @@ const RELEASED: u8 = 4;
 
 /// A handle's facts about its operation.
 pub(super) struct About {
-    pub(super) what: What,
+    pub(super) what: OperationKind,
     pub(super) begin: Instant,
     pub(super) step: u64,
     pub(super) bytes: usize,
@@ -43,18 +43,18 @@ pub(super) struct About {
 }
 
 /// An operation of all ranks, or messages of this one.
-pub(super) enum What {
+pub(super) enum OperationKind {
     Collective {
         shape: Shape,
         /// The tensor, if it is registered.
         entry: Option<Arc<Entry>>,
-        /// The queue in which it may be held for others of its bucket, if it is in one: a wait ends the turn there.
-        turn: Option<Arc<Submissions>>,
+        /// The queue in which it may be held for others of its bucket, if it is in one: a wait flushes that.
+        held_in: Option<Arc<Submissions>>,
     },
     Messages(Messages),
 }
 
-impl std::fmt::Display for What {
+impl std::fmt::Display for OperationKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Collective { shape, .. } => shape.fmt(f),
@@ -70,7 +70,7 @@ enum Watcher {
 }
 
 /// An operation, from its start until nothing refers to it any more.
-pub(super) struct Operation {
+pub(super) struct StartedOperation {
     state: AtomicU8,
     /// Set before it has ended, if it failed.
     failure: OnceLock<Failure>,
@@ -87,7 +87,7 @@ pub(super) struct Operation {
     followed: Option<Arc<Followed>>,
 }
 
-impl Operation {
+impl StartedOperation {
     pub(super) fn new(outcomes: Arc<Outcomes>, about: About) -> Self {
         Self {
             state: AtomicU8::new(0),
@@ -145,13 +145,15 @@ impl Operation {
             (Failure::Gone, _) => {
                 return Error::closed(format!("{what} was under way when its group was dropped"));
             }
-            (_, What::Messages(_)) => return Error::Internal("a message has ended as a collective".into()),
-            (_, What::Collective { shape, entry, .. }) => (shape, entry.as_deref()),
+            (_, OperationKind::Messages(_)) => {
+                return Error::Internal("a message has ended as a collective".into());
+            }
+            (_, OperationKind::Collective { shape, entry, .. }) => (shape, entry.as_deref()),
         };
         let error = match failure {
             Failure::Held(missing) => return self.outcomes.held(missing, shape, entry, *step),
-            Failure::Start(why) => RunError::Start(why.clone()),
-            Failure::Operation(why) => RunError::Operation(why.clone()),
+            Failure::Start(why) => OperationFailure::Start(why.clone()),
+            Failure::Operation(why) => OperationFailure::Failed(why.clone()),
             Failure::Gone
             | Failure::Post(..)
             | Failure::Transfer(_)
@@ -170,18 +172,18 @@ impl Operation {
     }
 
     /// The queue in which it may be held for others of its bucket.
-    fn turn(&self) -> Option<&Arc<Submissions>> {
+    fn held_in(&self) -> Option<&Arc<Submissions>> {
         match &self.about.what {
-            What::Collective { turn, .. } => turn.as_ref(),
-            What::Messages(_) => None,
+            OperationKind::Collective { held_in, .. } => held_in.as_ref(),
+            OperationKind::Messages(_) => None,
         }
     }
 
     /// Its messages, if it is one of messages.
     pub(super) fn messages(&self) -> Option<&Messages> {
         match &self.about.what {
-            What::Messages(messages) => Some(messages),
-            What::Collective { .. } => None,
+            OperationKind::Messages(messages) => Some(messages),
+            OperationKind::Collective { .. } => None,
         }
     }
 
@@ -200,7 +202,7 @@ impl Operation {
 
     /// Whether it waits for others of its bucket, as far as is known.
     fn may_be_held(&self) -> bool {
-        self.turn().is_some() && self.state.load(Ordering::Acquire) & (ENDED | RELEASED) == 0
+        self.held_in().is_some() && self.state.load(Ordering::Acquire) & (ENDED | RELEASED) == 0
     }
 
     /// A caller was blocked in a wait for it: the timeline has that.
@@ -210,8 +212,8 @@ impl Operation {
         let About { what, begin: pushed, step, bytes, name } = &self.about;
         let event = TraceEvent {
             name: match what {
-                What::Collective { shape, .. } => shape.collective.name(),
-                What::Messages(_) => "messages",
+                OperationKind::Collective { shape, .. } => shape.collective.name(),
+                OperationKind::Messages(_) => "messages",
             },
             start: begin,
             duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
@@ -223,12 +225,12 @@ impl Operation {
         timeline.blocked(*pushed, self.has_ended(), event);
     }
 
-    /// Ends the turn if it is held; false if there is no slot for that now.
-    fn end_turn(self: &Arc<Self>) -> bool {
-        let Some(turn) = self.turn() else { return true };
+    /// Flushes the queue if it is held there; false if there is no slot for that now.
+    fn flush(self: &Arc<Self>) -> bool {
+        let Some(submissions) = self.held_in() else { return true };
         let report: Arc<dyn Report> = self.clone();
         // Those that ran since the push count: held operations start behind them.
-        turn.end_turn(Some(&report), self.outcomes.small_before())
+        submissions.flush(Some(&report), self.outcomes.small_before())
     }
 
     /// Asks for [`tell`](Self::tell) when it has ended, which may be at once.
@@ -254,7 +256,7 @@ impl Operation {
     }
 }
 
-impl Report for Operation {
+impl Report for StartedOperation {
     fn released(&self) {
         self.state.fetch_or(RELEASED, Ordering::AcqRel);
     }
@@ -283,7 +285,7 @@ impl Report for Operation {
     }
 }
 
-impl Operation {
+impl StartedOperation {
     /// It has ended, and its copies have, if it has any.
     pub(super) fn landed(self: Arc<Self>, result: Result<(), Failure>) {
         if let Some(staged) = self.staged.as_ref().and_then(|staged| lock(staged).take()) {
@@ -293,7 +295,7 @@ impl Operation {
                 Err(_) => Ended::Badly,
             });
         }
-        if let (Ok(()), About { what: What::Collective { shape, .. }, begin, name, bytes, step }) =
+        if let (Ok(()), About { what: OperationKind::Collective { shape, .. }, begin, name, bytes, step }) =
             (&result, &self.about)
         {
             self.outcomes.finished(&[Row::Calls], *begin, shape.collective, name, *bytes, *step);
@@ -332,7 +334,7 @@ impl Operation {
 /// ```
 #[derive(Clone)]
 #[must_use = "the memory is the group's until the operation has ended"]
-pub struct Work(pub(super) Arc<Operation>);
+pub struct Work(pub(super) Arc<StartedOperation>);
 
 impl Work {
     /// How the operation has ended; `None` while it is under way. Takes one poll of the engine where no thread drives
@@ -360,9 +362,9 @@ impl Work {
     /// Waits until the operation has ended, for `timeout` at most; without one, its deadline (the key `deadline`) ends it. Its memory is
     /// the caller's again then.
     ///
-    /// A wait for a tensor that is held for others of its bucket (the key `fuse_below`) ends the turn, for all threads
+    /// A wait for a tensor that is held for others of its bucket (the key `fuse_below`) flushes what is held, for all threads
     /// and other tensors: every held tensor goes by itself. So ranks wait for those in the same order among their
-    /// pushes. [`test`](Self::test), callbacks and futures end no turn: a tensor that only they ask for fails with
+    /// pushes. [`test`](Self::test), callbacks and futures flush nothing: a tensor that only they ask for fails with
     /// [`Error::Deadline`] where its bucket is not pushed in time.
     ///
     /// # Errors
@@ -381,7 +383,7 @@ impl Work {
     /// [`Error::Argument`] for no operations, and for those of several groups; [`Error::Timeout`]; [`Error::Closed`] in a forked child.
     pub fn wait_any(works: &[Self], timeout: Option<Duration>) -> Result<usize, Error> {
         let begin = Clock.now();
-        Self::end_turns(works, timeout.map(|timeout| begin + timeout))?;
+        Self::flush_all(works, timeout.map(|timeout| begin + timeout))?;
         if let Some(at) = works.iter().position(Self::has_ended) {
             return Ok(at);
         }
@@ -425,21 +427,21 @@ impl Work {
         }
     }
 
-    /// Ends the turn where an operation is held for others of its bucket. Whether one has ended shows in none of it: ranks differ there.
+    /// Flushes the queue where an operation is held for others of its bucket. Whether one has ended shows in none of it: ranks differ there.
     #[inline]
-    fn end_turns(works: &[Self], until: Option<Instant>) -> Result<(), Error> {
-        works.iter().filter(|work| work.0.may_be_held()).try_for_each(|work| work.end_turn(until))
+    fn flush_all(works: &[Self], until: Option<Instant>) -> Result<(), Error> {
+        works.iter().filter(|work| work.0.may_be_held()).try_for_each(|work| work.flush(until))
     }
 
-    fn end_turn(&self, until: Option<Instant>) -> Result<(), Error> {
+    fn flush(&self, until: Option<Instant>) -> Result<(), Error> {
         let operation = self.0.clone();
         operation.outcomes.check_process()?;
-        if operation.end_turn() {
+        if operation.flush() {
             return Ok(());
         }
         // The group is being dropped where nothing drives, and the operation ends with it.
         let Some(driver) = operation.outcomes.driver() else { return Ok(()) };
-        driver.drive_until(move |_| operation.end_turn().then_some(()), until).map_err(drive_error)
+        driver.drive_until(move |_| operation.flush().then_some(()), until).map_err(drive_error)
     }
 
     /// Cancels receives that no message was matched with; whether there was one.

@@ -10,7 +10,7 @@ use shouter_reducer::header::{Header, Identity, MatchKey, MessageKind, Shape};
 use shouter_reducer::recorder::{Record, RecordKind};
 
 use super::ending::FLOOD;
-use super::{Engine, Staging, executor_time, liveness};
+use super::{AcceleratorParts, Engine, executor_time, liveness};
 use crate::error::Reason;
 use crate::group::error::GroupEnd;
 use crate::group::watch::Notice;
@@ -47,7 +47,7 @@ impl Engine {
             return;
         }
         if self.executor.given_up().is_some() && !matches!(why, AbortReason::GaveUp(_)) {
-            // Peers close their connections for that reason while its words are awaited.
+            // Peers close their connections for that reason while its text is awaited.
             return;
         }
         let was_stopped = why == AbortReason::Failed && self.times.was_stopped();
@@ -91,7 +91,7 @@ impl Engine {
     /// lanes and slots are kept for ever, and errors say that tensors must be, too.
     fn drain_copies(&mut self, begin: Instant) {
         let at_rest = || self.node.iter().for_each(|node| node.set_at_rest());
-        let Some(Staging { accelerator, .. }) = &mut self.staging else { return at_rest() };
+        let Some(AcceleratorParts { accelerator, .. }) = &mut self.staging else { return at_rest() };
         loop {
             match accelerator.is_idle() {
                 Ok(true) => return at_rest(),
@@ -150,7 +150,7 @@ impl Engine {
         }
     }
 
-    /// This rank gives up: the group ends, and the errors of all ranks have these words. Nothing is done where it has ended before.
+    /// This rank gives up: the group ends, and the errors of all ranks have this text. Nothing is done where it has ended before.
     #[cold]
     pub fn give_up(&mut self, now: Instant, words: &str) {
         self.poll(now);

@@ -17,7 +17,7 @@ pub(super) const FLOOD: Duration = Duration::from_millis(200);
 
 /// How far a group has ended here.
 #[derive(Default)]
-pub(super) struct Ending {
+pub(super) struct EndState {
     /// Once ranks have diverged.
     ballot: Option<Ballot>,
     /// The abort messages have been handed over.
@@ -26,7 +26,7 @@ pub(super) struct Ending {
     held_until: Option<Instant>,
 }
 
-impl Ending {
+impl EndState {
     /// Whether the group has ended in error, and the others are told.
     #[inline]
     pub(super) fn is_flooded(&self) -> bool {

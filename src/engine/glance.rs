@@ -30,7 +30,7 @@ impl Engine {
         Some(Activity::from_busy(any))
     }
 
-    /// Sends what was started just now.
+    /// Sends the messages of operations that were started just now.
     pub(crate) fn post(&mut self, group: Option<GroupId>, now: Instant) {
         if !self.up.is_empty() || self.times.is_poll_due_to_post(now) {
             self.poll(now);

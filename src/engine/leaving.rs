@@ -1,5 +1,5 @@
-//! Ranks that leave in good order: this one, and others. A rank that leaves has ended all that it has started, so what it takes part in
-//! goes on; what waits for more of it ends the group.
+//! Ranks that leave in good order: this one, and others. A rank that leaves has ended all that it has started, so operations that it has
+//! taken part in go on; an operation that needs more of it ends the group.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -96,8 +96,8 @@ impl Departures {
 }
 
 impl Engine {
-    /// A rank has left in good order. What it has started goes on without it, for it has done its part; an operation behind that
-    /// ends the group. It is told over the control connections, and by the rank itself.
+    /// A rank has left in good order. Operations that it has started go on without it, for it has done its part; an operation behind them
+    /// ends the group. The departure is told over the control connections, and by the rank itself.
     pub fn left(&mut self, departure: Departure) {
         let rank = Rank(departure.rank);
         if self.departures.has_left(rank) || rank == self.rank || !self.departures.exists(rank) {
@@ -108,7 +108,7 @@ impl Engine {
         self.departures.left.push(departure);
     }
 
-    /// Takes what ranks have said of themselves.
+    /// Takes the departures that ranks have told themselves.
     #[cold]
     pub(super) fn take_departures(&mut self) {
         for departure in self.groups.take_departures() {

@@ -111,7 +111,7 @@ fn set(node: &NodeSegment, culprit: Rank, why: &AbortReason) {
     node.set_abort(culprit.0, why.code() as u8);
 }
 
-/// How a rank of the node has ended the group, in its words where it has given up.
+/// How a rank of the node has ended the group, with the rank's text where it has given up.
 pub(crate) fn ended(node: &NodeSegment, Abort { culprit, reason }: Abort) -> (Rank, AbortReason) {
     let why = match AbortReason::from_code(reason.into()) {
         AbortReason::GaveUp(None) => AbortReason::GaveUp(node.words(culprit)),

@@ -17,7 +17,7 @@
 //! | `losses` | peers that the channels have lost |
 //! | `leaving` | ranks that leave in good order |
 //! | `times` | the times of polls |
-//! | `liveness`, `trace`, `tasks`, `groups` | heartbeats; what is observed; copies for operations; groups of some ranks |
+//! | `liveness`, `trace`, `tasks`, `groups` | heartbeats; timeline and counts; copies for operations; groups of some ranks |
 //!
 //! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
 //! the runtime calls [`poll`](crate::runtime::Poller::poll) with the time.
@@ -30,6 +30,7 @@ pub(crate) mod groups;
 mod leaving;
 pub(crate) mod liveness;
 mod losses;
+pub(crate) mod members;
 mod messages;
 mod operations;
 mod pairwise;
@@ -65,7 +66,7 @@ use crate::observe::Timeline;
 use crate::observe::flight::Labels;
 #[cfg(feature = "cuda")]
 pub(crate) use end::COPIES_END;
-use ending::Ending;
+use ending::EndState;
 use groups::Groups;
 use leaving::Departures;
 use liveness::Liveness;
@@ -84,7 +85,7 @@ pub(crate) fn executor_time(now: Instant) -> Duration {
 }
 
 /// The parts that an engine is made of.
-pub struct Parts {
+pub struct EngineParts {
     /// Runs the schedules.
     pub executor: Executor,
     /// This rank.
@@ -98,7 +99,7 @@ pub struct Parts {
 }
 
 /// Means for tensors in an accelerator's memory.
-pub struct Staging {
+pub struct AcceleratorParts {
     /// Copies them.
     pub accelerator: Box<dyn Accelerator + Send>,
     /// The lanes, where this rank is alone on its node.
@@ -153,14 +154,14 @@ pub struct Engine {
     node: Option<Arc<NodeSegment>>,
     liveness: Liveness,
     operations: Operations,
-    ending: Ending,
+    ending: EndState,
     /// Reports the end of the group over the group's control connection.
     notice: Option<Notice>,
     losses: Losses,
     departures: Departures,
     times: PollTimes,
     /// Dropped after the channels, which refer to its memory.
-    staging: Option<Staging>,
+    staging: Option<AcceleratorParts>,
     /// Dropped after the channels that send from its slots, and after the device that has page-locked them.
     executor: Executor,
     /// Dropped after the channels that send from its memory.
@@ -175,8 +176,8 @@ pub struct Engine {
 
 impl Engine {
     /// An engine of these parts, which have been joined to their peers.
-    pub fn new(parts: Parts, now: Instant) -> Self {
-        let Parts { executor, rank, up, node, dead_after } = parts;
+    pub fn new(parts: EngineParts, now: Instant) -> Self {
+        let EngineParts { executor, rank, up, node, dead_after } = parts;
         let (grid, locals) = (executor.config().grid, executor.config().locals());
         let (ranks, local) = (grid.ranks(), grid.local_of(rank));
         let first = Rank(rank.0 - local);
@@ -188,7 +189,7 @@ impl Engine {
             node,
             liveness: Liveness::new(first, local, locals, dead_after, now),
             operations: Operations::with_capacity(64),
-            ending: Ending::default(),
+            ending: EndState::default(),
             notice: None,
             losses: Losses::default(),
             departures: Departures::new(ranks.saturating_sub(1)),
@@ -247,13 +248,13 @@ impl Engine {
         &self.up
     }
 
-    /// The register of memory that a channel's device accesses directly; `None` if no channel makes use of it. What is registered there
-    /// stays mapped until it is unregistered or the engine is dropped, and no operation is under way in what is unregistered.
+    /// The register of memory that a channel's device accesses directly; `None` if no channel makes use of it. Memory that is registered
+    /// there stays mapped until it is unregistered or the engine is dropped, and no operation is under way in memory that is unregistered.
     pub fn registry(&mut self) -> Option<&mut dyn Registry> {
         self.up.registry()
     }
 
-    /// The same for memory of devices.
+    /// The register of memory of devices; else as [`registry`](Self::registry).
     pub fn device_registry(&mut self) -> Option<&mut dyn Registry> {
         self.up.device_registry()
     }
@@ -268,7 +269,7 @@ impl Engine {
 
     /// From now on tensors may lie in an accelerator's memory. Once.
     #[allow(unsafe_code)]
-    pub fn attach(&mut self, staging: Staging) -> Result<(), ExecutorError> {
+    pub fn attach(&mut self, staging: AcceleratorParts) -> Result<(), ExecutorError> {
         if let Some(solo) = &staging.solo {
             self.executor.attach_node(solo)?;
             if let Some(registry) = self.up.registry() {

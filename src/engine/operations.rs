@@ -15,7 +15,8 @@ use shouter_reducer::transport::ExportedTensor;
 use super::executor_time;
 use super::submitted::{Due, Failure, Submissions, Submitted};
 use crate::channel::shm::{Announcement, NodeSegment, pack, pack_identity};
-use crate::observe::flight::{Labels, UNNAMED};
+use crate::observe::UNNAMED;
+use crate::observe::flight::Labels;
 
 /// Between two looks at what other ranks run, while an operation is under way.
 const COMPARE_EVERY: Duration = Duration::from_millis(50);
@@ -134,7 +135,7 @@ impl Operations {
         self.begin(now, executor, node, request, open)
     }
 
-    /// Starts what was submitted, as far as there is room.
+    /// Starts submitted operations, as far as there is room.
     #[inline]
     pub(super) fn admit(&mut self, now: Instant, executor: &mut Executor, node: Option<&NodeSegment>) {
         if executor_time(now) >= self.submitted.held_until() {
@@ -203,7 +204,7 @@ impl Operations {
         any
     }
 
-    /// Takes the outcome of an operation, once it has ended. Callers ask [`Ending`](super::ending::Ending) before whether outcomes are held back.
+    /// Takes the outcome of an operation, once it has ended. Callers ask [`EndState`](super::ending::EndState) before whether outcomes are held back.
     #[inline]
     pub(super) fn take_finished(&mut self, op: OpId) -> Option<Completed> {
         let at = self.finished.iter().position(|completed| completed.op == op)?;
@@ -237,7 +238,7 @@ impl Operations {
         self.submitted.take_change()
     }
 
-    /// Whether what ranks run has to be compared now.
+    /// Whether the views of the node's ranks have to be compared now.
     #[inline]
     pub(super) fn is_compare_due(&mut self, now: Instant) -> bool {
         let is_due = self.running != 0 && now >= self.next_compare;
@@ -247,7 +248,7 @@ impl Operations {
         is_due
     }
 
-    /// When a poll is due: to compare, or for what is held.
+    /// When a poll is due: to compare, or for tensors that are held.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let compare = self.is_running().then_some(self.next_compare);
         [compare, self.submitted.next_deadline()].into_iter().flatten().min()
@@ -288,17 +289,17 @@ impl Operations {
         self.open.iter().map(|open| open.op).filter(|op| !has_ended(*op)).min()
     }
 
-    /// The group has ended: what is started now fails.
+    /// The group has ended: an operation that is started now fails.
     pub(super) fn close(&mut self) {
         self.submitted.close();
     }
 
-    /// This rank leaves in good order: what is held, or comes later, is reported as gone.
+    /// This rank leaves in good order: operations that are held, or come later, are reported as gone.
     pub(super) fn leave(&mut self) {
         self.submitted.leave();
     }
 
-    /// Takes the tensors of operations back from the other ranks of the node, who may still write to them.
+    /// Takes the tensors of operations back from the other ranks of the node, which may still write to them.
     pub(super) fn fence_tensors(&self, node: &NodeSegment) {
         for (offset, len) in self.open.iter().filter_map(|open| open.shared) {
             node.fence(offset, len);

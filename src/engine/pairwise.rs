@@ -38,7 +38,7 @@ impl Pairwise {
         header.kind.is_p2p() || header.kind.is_window()
     }
 
-    /// Whether it has posted what has this token, and not the executor.
+    /// Whether it has posted the message with this token, and not the executor.
     #[inline]
     pub(super) fn has_posted(token: SendToken) -> bool {
         token.is_p2p() || token.is_window()
@@ -53,7 +53,7 @@ impl Pairwise {
         }
     }
 
-    /// Nothing refers any more to what it [has posted](Self::has_posted) with this token.
+    /// Nothing refers any more to the message that it [has posted](Self::has_posted) with this token.
     #[inline]
     pub(super) fn on_released(&mut self, token: SendToken) {
         match token.is_p2p() {
@@ -62,7 +62,7 @@ impl Pairwise {
         }
     }
 
-    /// Posts what finds room, and notes what has ended; whether there was anything.
+    /// Posts messages that find room, and notes ends; whether there was anything.
     #[inline]
     pub(super) fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
         self.messages.poll(now, transport) | self.windows.poll(now, transport)
@@ -117,7 +117,7 @@ impl Pairwise {
         self.messages.machine.known().chain(self.windows.machine.known())
     }
 
-    /// The group ends: what has not ended does so when nothing refers to its memory.
+    /// The group ends: sends, receives and accesses that have not ended do so when nothing refers to their memory.
     pub(super) fn abort(&mut self, cause: &Arc<AbortCause>) {
         self.messages.abort(cause);
         self.windows.abort(cause);

@@ -34,7 +34,7 @@ impl Engine {
         polled.worked
     }
 
-    /// Starts what was submitted, as far as there is room.
+    /// Starts submitted operations, as far as there is room.
     #[inline]
     fn admit(&mut self, now: Instant) {
         self.operations.admit(now, &mut self.executor, self.node.as_deref());

@@ -152,7 +152,7 @@ impl<M: Machine> Requests<M> {
         self.machine.on_released(token);
     }
 
-    /// Posts what finds room, and notes what has ended; whether there was anything.
+    /// Posts messages that find room, and notes ends; whether there was anything.
     #[inline]
     pub(super) fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
         let is_due = self.machine.next_deadline().is_some_and(|deadline| deadline <= now);
@@ -163,7 +163,7 @@ impl<M: Machine> Requests<M> {
         busy | self.gather()
     }
 
-    /// Posts what finds room.
+    /// Posts messages that find room.
     #[inline]
     pub(super) fn post(&mut self, now: Duration, transport: &mut impl Transport) {
         if self.machine.has_work() {

@@ -1,11 +1,11 @@
 //! Operations that callers have handed over and do not wait for: a bounded queue into the engine, and how their ends are reported.
 //!
 //! A caller puts an operation into the queue, which neither waits nor allocates, and each poll starts what is there, in order, as far as
-//! the executor has room. Each has a [`Report`], which hears exactly once how it has ended, whatever becomes of the engine. Each group has
-//! a queue of its own, so that one that waits for room holds up no other; those of some ranks get theirs when it is first needed.
+//! the executor has room. Each has a [`Report`], which is told exactly once how it has ended, also when the engine is dropped. Each group
+//! has a queue of its own, so that one that waits for room holds up no other; those of some ranks get theirs when it is first needed.
 //!
-//! The operations that come out of the queue are fused here ([`FusionQueue`]): tensors of a bucket are held until all were pushed, or the turn ends, which is
-//! an entry of the queue, too. So what is fused follows from the order of the queue alone.
+//! The operations that come out of the queue are fused here ([`FusionQueue`]): tensors of a bucket are held until all were pushed, or a
+//! flush, which is an entry of the queue, too. So fusion follows from the order of the queue alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -44,23 +44,24 @@ pub(crate) enum Failure {
     InUse(Arc<Failure>),
 }
 
-/// Hears how an operation has ended.
+/// Takes the outcome of an operation.
 pub(crate) trait Report: Send + Sync {
-    /// Whether its memory is ready. What is not holds up all behind it, so that the order stays; once the group has ended this is not asked.
+    /// Whether its memory is ready. An operation that is not ready holds up all behind it, so that the order stays; once the group has
+    /// ended this is not asked.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// It starts now: it is not held for others of its bucket. Not called for what is in no bucket.
+    /// The operation starts now: it is not held for others of its bucket. Not called for one that is in no bucket.
     fn released(&self);
 
-    /// Whether [`follow`](Self::follow) gives what runs next, once what was started has ended well. Until then nothing behind it is started:
-    /// so what follows has the same number on all ranks.
+    /// Whether [`follow`](Self::follow) gives the operation that runs next, once the one that was started has ended well. Until then
+    /// nothing behind it is started: so the next one has the same number on all ranks.
     fn is_followed(&self) -> bool {
         false
     }
 
-    /// The request that runs next in place of what has ended well, or why nothing does. Called by the thread that drives the engine.
+    /// The request that runs next in place of the one that has ended well, or why none does. Called by the thread that drives the engine.
     fn follow(&self) -> Result<Request, Failure> {
         Err(Failure::Gone)
     }
@@ -116,8 +117,8 @@ impl Drop for Due {
 enum Handed {
     /// An operation to be started, and the bucket that it is in.
     Operation { request: Request, due: Due, member: Option<Member> },
-    /// The turn ends: for all, or if this one's operation is held.
-    EndOfTurn(Option<Arc<dyn Report>>),
+    /// What is held goes: in any case, or if this one's operation is held.
+    Flush(Option<Arc<dyn Report>>),
 }
 
 /// With how many small operations this rank's calls had run before.
@@ -139,9 +140,9 @@ pub(crate) struct Submissions {
     queue: ArrayQueue<Entry>,
     /// Operations handed over that the engine has neither started nor refused, and does not hold for others.
     unstarted: AtomicUsize,
-    /// Those that it holds.
+    /// Operations that the engine holds for others.
     held: AtomicUsize,
-    /// The group has ended: what is started now fails.
+    /// The group has ended: an operation that is started now fails.
     closed: AtomicBool,
 }
 
@@ -171,9 +172,9 @@ impl Submissions {
         self.hand(Entry { handed, small_before })
     }
 
-    /// Ends the turn if the operation of this report is held then; without one, in any case. False if there is no slot now.
-    pub(crate) fn end_turn(&self, of: Option<&Arc<dyn Report>>, small_before: u64) -> bool {
-        self.hand(Entry { handed: Handed::EndOfTurn(of.cloned()), small_before })
+    /// Flushes what is held if the operation of this report is among it; without one, in any case. False if there is no slot now.
+    pub(crate) fn flush(&self, of: Option<&Arc<dyn Report>>, small_before: u64) -> bool {
+        self.hand(Entry { handed: Handed::Flush(of.cloned()), small_before })
     }
 
     fn hand(&self, entry: Entry) -> bool {
@@ -192,7 +193,7 @@ impl Submissions {
     }
 
     /// Whether nothing is held for others of its bucket, and nothing handed over that could be.
-    pub(crate) fn is_turn_empty(&self) -> bool {
+    pub(crate) fn holds_nothing(&self) -> bool {
         self.are_all_started() && self.held.load(Ordering::Acquire) == 0
     }
 
@@ -217,7 +218,7 @@ impl Submissions {
         self.closed.store(true, Ordering::Release);
     }
 
-    /// Takes everything out. What is to be started there is reported as gone.
+    /// Takes everything out. Operations that are to be started there are reported as gone.
     fn clear(&self) {
         while self.queue.pop().is_some() {
             self.unstarted.fetch_sub(1, Ordering::AcqRel);
@@ -225,12 +226,12 @@ impl Submissions {
     }
 }
 
-/// The engine's side: the queue, once it is needed, what of it is held or goes next, and the operation at its head, if there was no room
-/// for it.
+/// The engine's side: the queue, once it is needed, its operations that are held or go next, and the one at its head, if there was no
+/// room for it.
 #[derive(Default)]
 pub(super) struct Submitted {
     queue: Option<Arc<Submissions>>,
-    turn: FusionQueue<Due>,
+    fusion: FusionQueue<Due>,
     /// Small operations before what was last taken from the queue.
     small_before: u64,
     head: Option<Submission>,
@@ -261,29 +262,30 @@ impl Submitted {
         self.queue.get_or_insert_with(|| Submissions::new(is_closed))
     }
 
-    /// Whether nothing waits to be started. What is held for others of its bucket does not: those have to be pushed first.
+    /// Whether nothing waits to be started. A tensor that is held for others of its bucket does not: those have to be pushed first.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.head.is_none()
             && self.unready.is_none()
             && !self.awaits_part
-            && self.turn.ready() == 0
+            && self.fusion.ready() == 0
             && self.queue.as_ref().is_none_or(|queue| queue.is_empty())
     }
 
-    /// The group has ended: what is started now fails.
+    /// The group has ended: an operation that is started now fails.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
-        self.turned(FusionQueue::close);
+        self.change_held(FusionQueue::close);
         if let Some(queue) = &self.queue {
             queue.close();
         }
     }
 
-    /// This rank leaves in good order: what is held, or comes later, is reported as gone, for its memory is the caller's again.
+    /// This rank leaves in good order: operations that are held, or come later, are reported as gone, for their memory is the caller's
+    /// again.
     pub(super) fn leave(&mut self) {
         (self.has_left, self.is_closed) = (true, true);
-        self.turn = FusionQueue::default();
+        self.fusion = FusionQueue::default();
         self.unready = None;
         if let Some(queue) = &self.queue {
             queue.close();
@@ -305,7 +307,7 @@ impl Submitted {
             return None;
         }
         loop {
-            if let Some(Ready { request, ends, .. }) = self.turn.take() {
+            if let Some(Ready { request, ends, .. }) = self.fusion.take() {
                 ends.iter().for_each(Due::released);
                 return Some(Submission { request, small_before: self.small_before, ends });
             }
@@ -328,12 +330,12 @@ impl Submitted {
                     return Some(Submission { request, small_before, ends: Ends::One(due) });
                 }
                 Handed::Operation { request, due, member: Some(member) } => {
-                    self.turned(|turn| turn.push(&member, request, due));
+                    self.change_held(|fusion| fusion.push(&member, request, due));
                 }
-                Handed::EndOfTurn(None) => self.turned(FusionQueue::flush),
-                Handed::EndOfTurn(Some(of)) => self.turned(|turn| {
-                    if turn.reports().any(|due| due.is_of(&of)) {
-                        turn.flush();
+                Handed::Flush(None) => self.change_held(FusionQueue::flush),
+                Handed::Flush(Some(of)) => self.change_held(|fusion| {
+                    if fusion.reports().any(|due| due.is_of(&of)) {
+                        fusion.flush();
                     }
                 }),
             }
@@ -341,36 +343,37 @@ impl Submitted {
         }
     }
 
-    /// Changes what is held, and counts what goes.
-    fn turned(&mut self, change: impl FnOnce(&mut FusionQueue<Due>)) {
-        let before = self.turn.ready();
-        change(&mut self.turn);
+    /// Changes the operations that are held, and counts those that go.
+    fn change_held(&mut self, change: impl FnOnce(&mut FusionQueue<Due>)) {
+        let before = self.fusion.ready();
+        change(&mut self.fusion);
         if let Some(queue) = &self.queue {
-            queue.held.store(self.turn.held(), Ordering::Release);
-            queue.unstarted.fetch_add(self.turn.ready() - before, Ordering::AcqRel);
+            queue.held.store(self.fusion.held(), Ordering::Release);
+            queue.unstarted.fetch_add(self.fusion.ready() - before, Ordering::AcqRel);
         }
     }
 
     /// When the deadline of something that is held passes; [`Duration::MAX`] for nothing.
     #[inline]
     pub(super) fn held_until(&self) -> Duration {
-        self.turn.until()
+        self.fusion.until()
     }
 
-    /// When a poll is due for what is held.
+    /// When a poll is due for tensors that are held.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let until = self.turn.until();
+        let until = self.fusion.until();
         (until != Duration::MAX).then(|| Instant::ZERO + until)
     }
 
-    /// Fails what is held past its deadline. It is not started: the other ranks would be blamed for this rank's missing pushes.
+    /// Fails tensors that are held past their deadline. They are not started: the other ranks would be blamed for this rank's missing
+    /// pushes.
     #[cold]
     pub(super) fn give_up(&mut self, now: Instant) {
         let tell = |dues: &mut dyn Iterator<Item = Due>, missing: Arc<str>| {
             tracing::warn!(%missing, "fused tensors have missed their deadline, as others of their bucket were not pushed");
             dues.for_each(|due| due.report(Err(Failure::Held(missing.clone()))));
         };
-        self.turned(|turn| turn.give_up(executor_time(now), tell));
+        self.change_held(|fusion| fusion.give_up(executor_time(now), tell));
         self.has_changed = true;
     }
 
@@ -380,7 +383,7 @@ impl Submitted {
         std::mem::take(&mut self.has_changed)
     }
 
-    /// An operation has ended: what follows it goes next, and else those who are to hear of it are told.
+    /// An operation has ended: the one that follows it goes next; where there is none, its reports get the result.
     pub(super) fn report(&mut self, ends: Ends<Due>, result: Result<(), Failure>) {
         let followed = match ends {
             Ends::One(due) if due.is_followed() => due,
@@ -403,7 +406,7 @@ impl Submitted {
         match ends {
             Ends::One(due) => due.report(result),
             Ends::All(flight) => {
-                self.turn.complete(flight, result.is_ok(), |due| due.report(result.clone()));
+                self.fusion.complete(flight, result.is_ok(), |due| due.report(result.clone()));
             }
         }
     }
@@ -413,7 +416,7 @@ impl Submitted {
         self.head = Some(next);
     }
 
-    /// One that was taken has been started; what follows it comes before all others.
+    /// One that was taken has been started; the one that follows it comes before all others.
     pub(super) fn started(&mut self, ends: &Ends<Due>) {
         self.has_changed = true;
         self.awaits_part = matches!(ends, Ends::One(due) if due.is_followed());

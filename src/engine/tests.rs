@@ -20,12 +20,12 @@ use shouter_reducer::memory::{MemoryKind, Owned, Span};
 use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Problem;
 use shouter_reducer::transport::{
-    AcceleratorError, DeviceFence, DeviceTensor, ExportedTensor, Fold, StreamEvent,
+    AcceleratorError, DeviceFence, DeviceFold, DeviceTensor, ExportedTensor, StreamEvent,
 };
 
 use super::end::COPIES_END;
 use super::*;
-use crate::channel::shm::Shape as NodeShape;
+use crate::channel::shm::SegmentShape;
 use crate::group::watch::Departure;
 use crate::runtime::{Activity, Clock, Poller};
 
@@ -62,7 +62,7 @@ impl Accelerator for Slow {
         Some(unsafe { TensorRegion::from_raw_parts(MemoryKind::Device, base, len, 0) })
     }
 
-    fn fold(&mut self, _fold: &Fold<'_>) -> Result<DeviceFence, AcceleratorError> {
+    fn fold(&mut self, _fold: &DeviceFold<'_>) -> Result<DeviceFence, AcceleratorError> {
         self.0.0.fetch_add(1, Ordering::SeqCst);
         Ok(DeviceFence(1))
     }
@@ -92,7 +92,7 @@ struct Member {
 fn segments(plan: &Plan, grid: Grid) -> [NodeSegment; 2] {
     let params = plan.params();
     let lane_bytes = params.chunk_bytes_on(&grid);
-    let shape = NodeShape { ranks: 2, lanes: params.lanes, lane_bytes, arena_bytes: 0 };
+    let shape = SegmentShape { ranks: 2, lanes: params.lanes, lane_bytes, arena_bytes: 0 };
     let first = NodeSegment::create(shape).unwrap();
     let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
     [first, second]
@@ -105,7 +105,7 @@ fn engine(node: NodeSegment, grid: Grid, now: Instant) -> Engine {
     // SAFETY: it goes into an engine, which drops it last and keeps the node's memory.
     let mut executor = unsafe { Executor::new(config) }.unwrap();
     executor.attach_node(&node).unwrap();
-    let parts = Parts {
+    let parts = EngineParts {
         executor,
         rank,
         up: UpChannels::default(),
@@ -127,7 +127,7 @@ fn pair() -> [Member; 2] {
         let rank = engine.rank;
         let accelerator = Slow::default();
         let staging =
-            Staging { accelerator: Box::new(accelerator.clone()), solo: None, memory: Box::new(()) };
+            AcceleratorParts { accelerator: Box::new(accelerator.clone()), solo: None, memory: Box::new(()) };
         engine.attach(staging).unwrap();
         let memory = Owned::new(BYTES).unwrap();
         let count = BYTES as u64 / 4;
@@ -183,7 +183,7 @@ fn who_is_dropped_in_mid_operation_ends_it_for_the_others_first() {
     let begin = Clock.now();
     while first.engine.aborted().is_none() {
         assert!(Clock.now() - begin < LIMIT, "nobody told this rank");
-        // What it may do before it knows is under way now; it has heard before it waits.
+        // Folds that it could start before it knew are under way now; it knows of the end before it waits.
         if first.engine.node.as_ref().unwrap().abort().is_some() {
             first.accelerator.let_go();
         }
@@ -215,7 +215,7 @@ fn who_has_left_may_have_left_folds_behind() {
 #[test]
 fn an_error_says_whose_memory_must_stay() {
     let [mut first, mut second] = pair();
-    // The word comes from elsewhere: as that of a third rank would.
+    // The abort comes from elsewhere: as that of a third rank would.
     second.engine.node.as_ref().unwrap().set_abort(0, AbortReason::Aborted.code() as u8);
     let second = std::thread::spawn(move || {
         second.accelerator.let_go();

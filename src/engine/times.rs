@@ -10,7 +10,7 @@ use crate::channel::verbs::ASK_EVERY;
 /// Between two whole polls while a rank waits.
 const WHOLE_EVERY: Duration = Duration::from_micros(1);
 
-/// For so long behind a whole poll, what is started is sent without another one.
+/// For so long behind a whole poll, messages of an operation that is started are sent without another one.
 const POSTED_FOR: Duration = Duration::from_micros(20);
 
 /// The times of an engine's polls.
@@ -84,7 +84,7 @@ impl PollTimes {
         !self.is_resting || now.saturating_since(self.polled_at) >= WHOLE_EVERY
     }
 
-    /// Whether what is started now is sent by a whole poll, also on a rank without channels.
+    /// Whether messages of an operation that is started now are sent by a whole poll, also on a rank without channels.
     #[inline]
     pub(super) fn is_poll_due_to_post(&self, now: Instant) -> bool {
         self.ask_at.is_some() || now.saturating_since(self.polled_at) >= POSTED_FOR

@@ -9,7 +9,7 @@ use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::recorder::{Record, RecordKind};
 use shouter_reducer::transport::SendToken;
 
-use super::groups::Members;
+use super::members::Members;
 use crate::channel::up::UpChannels;
 use crate::observe::{Category, Row, Timeline, TraceEvent};
 use crate::runtime::Clock;
@@ -23,16 +23,16 @@ pub(super) struct Phases {
     timeline: Arc<Timeline>,
     /// Which rank of the job is on which host.
     job: Grid,
-    /// This one.
+    /// This rank of the job.
     own: Rank,
-    /// Who is in the group, where that is not all.
+    /// The members of the group, where that is not all ranks.
     members: Option<Arc<Members>>,
 }
 
 impl Phases {
-    /// Those of a group of some ranks.
+    /// The phases of a group of some ranks.
     pub(super) fn of_some(timeline: Arc<Timeline>, job: Grid, members: Arc<Members>) -> Self {
-        let own = members.rank(members.own()).unwrap_or_default();
+        let own = members.own_in_job();
         Self { timeline, job, own, members: Some(members) }
     }
 
@@ -78,7 +78,7 @@ impl Trace for Phases {
     }
 }
 
-/// What the channel to other hosts has counted.
+/// The counts of the channel to other hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counted {
     lost: u64,
@@ -100,7 +100,7 @@ impl Watch {
         Self { timeline: None, counted: Counted::default(), next: now }
     }
 
-    /// Puts what happens on the timeline, too, and makes the executor report its phases.
+    /// Puts counts on the timeline, too, and makes the executor report its phases.
     pub(super) fn draw(&mut self, timeline: Arc<Timeline>, executor: &mut Executor) {
         let (job, own) = (executor.config().grid, executor.config().rank);
         let phases = Phases { timeline: timeline.clone(), job, own, members: None };
@@ -113,7 +113,7 @@ impl Watch {
         self.timeline.as_ref()
     }
 
-    /// Keeps what has been counted since the last look.
+    /// Keeps the counts since the last look.
     #[inline]
     pub(super) fn look(&mut self, now: Instant, up: &UpChannels, executor: &mut Executor) {
         if now < self.next && self.timeline.is_none() {

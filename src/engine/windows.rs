@@ -1,4 +1,4 @@
-//! The windows of groups, and the outcomes of accesses to them: other ranks' requests are served with every poll, whoever drives.
+//! The windows of groups, and the outcomes of accesses to them: other ranks' requests are served with every poll, on any thread.
 
 use shouter_reducer::dtype::DType;
 use shouter_reducer::grid::Rank;
@@ -41,7 +41,7 @@ impl Engine {
         }
     }
 
-    /// The same of all windows of the group of all.
+    /// Nothing touches this rank's part of any window of the group of all from now on.
     pub(crate) fn close_windows(&mut self) {
         self.pairwise.windows.machine.close_all();
     }

@@ -16,12 +16,12 @@ use super::frame::Framer;
 use super::handshake::{Connector, HandshakeError, OPENING_LEN, VERDICT_LEN, VERSION};
 use super::hello::Hello;
 use super::message::{MAX_MESSAGE, Message};
-use super::rendezvous::{RendezvousConfig, addresses};
+use super::rendezvous_config::SILENCE;
+use super::rendezvous_config::{RendezvousConfig, addresses};
 use super::roster::Roster;
-use super::server::SILENCE;
 use super::{relay, sys};
 use crate::key::random;
-use crate::wire;
+use crate::wire::{self, Unencodable};
 
 /// How long one attempt to connect and to authenticate may take.
 const ATTEMPT: Duration = Duration::from_secs(5);
@@ -41,6 +41,12 @@ pub(super) enum Setback {
     Met(JoinError),
     /// It will not.
     Give(JoinError),
+}
+
+impl From<Unencodable> for Setback {
+    fn from(error: Unencodable) -> Self {
+        Self::Give(error.into())
+    }
 }
 
 impl fmt::Display for Setback {
@@ -111,7 +117,7 @@ fn attempt(
     let mut server = Trusted::new(Conn::new(stream, address).map_err(retry)?, framer);
     let mut said = hello.clone();
     said.relay = relay;
-    server.queue(&Message::Hello(said));
+    server.queue(&Message::Hello(said))?;
     let mut others = 0;
     *waiting_for = None;
     let mut heard = Instant::now();
@@ -132,7 +138,7 @@ fn attempt(
                         Ok(roster) => roster,
                         Err(why) => {
                             tracing::warn!(address = %from, why, "no roster from there; asking rank 0 for it");
-                            server.queue(&Message::Resend);
+                            server.queue(&Message::Resend)?;
                             heard = Instant::now();
                             continue;
                         }
@@ -149,7 +155,7 @@ fn attempt(
                 Message::Roster { epoch, nonce, members } if members.len() == hello.size as usize => {
                     if let (Some(listener), 1..) = (&listener, others) {
                         let members = members.clone();
-                        let encoded = wire::encode(&Message::Roster { epoch, nonce, members });
+                        let encoded = wire::encode(&Message::Roster { epoch, nonce, members })?;
                         // Those below began to ask when this rank did.
                         let since = complete.get().unwrap_or_else(Instant::now);
                         relay::serve(config, listener, &encoded, others, relay::patience(since, until));

@@ -9,7 +9,7 @@ use socket2::{SockRef, TcpKeepalive};
 
 use super::frame::{FrameError, Framer, HEADER_LEN};
 use super::message::Message;
-use crate::wire;
+use crate::wire::{self, Unencodable};
 
 /// How much is read from a connection before the others are read, in bytes.
 const READ_AT_ONCE: usize = 256 * 1024;
@@ -165,8 +165,9 @@ impl Trusted {
     }
 
     /// Appends a message to the send buffer.
-    pub(super) fn queue(&mut self, message: &Message) {
-        self.queue_encoded(&wire::encode(message));
+    pub(super) fn queue(&mut self, message: &Message) -> Result<(), Unencodable> {
+        self.queue_encoded(&wire::encode(message)?);
+        Ok(())
     }
 
     /// The same for a message that goes to several ranks, and is encoded once.

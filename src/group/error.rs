@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::error::Reason;
 use crate::key::KeyError;
 use crate::runtime::DriveError;
+use crate::wire::Unencodable;
 
 /// How many missing ranks a message names.
 const NAMED: usize = 16;
@@ -311,6 +312,18 @@ pub enum JoinError {
         /// The system's reason.
         why: String,
     },
+}
+
+impl From<Unencodable> for JoinError {
+    fn from(error: Unencodable) -> Self {
+        Self::System { what: "encoding a message", why: error.to_string() }
+    }
+}
+
+impl From<Unencodable> for crate::error::Error {
+    fn from(error: Unencodable) -> Self {
+        Self::Internal(error.to_string())
+    }
 }
 
 impl From<JoinError> for crate::error::Error {

@@ -73,7 +73,7 @@ pub(super) struct Peer {
 }
 
 /// Rank 0's side.
-pub(super) struct Listener {
+pub(super) struct Acceptor {
     version: u32,
     nonce: [u8; TAG_LEN],
     openings: Option<(Opening, Opening)>,
@@ -89,7 +89,7 @@ pub(super) enum Answer {
     Refuse([u8; VERDICT_LEN]),
 }
 
-impl Listener {
+impl Acceptor {
     pub(super) fn new(version: u32, nonce: [u8; TAG_LEN]) -> Self {
         Self { version, nonce, openings: None }
     }

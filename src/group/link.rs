@@ -18,8 +18,8 @@ use super::matrix;
 use super::member_conn::{ConnState, MemberConn};
 use super::message::{Departure, MAX_MESSAGE, Message, Words};
 use super::sys;
-use super::watch::Waker;
-use crate::wire;
+use super::waker::Waker;
+use crate::wire::{self, Unencodable};
 use round::{Reply, Round, expand, follow, lead, lead_transposed};
 
 mod round;
@@ -142,7 +142,9 @@ impl ControlLink {
     /// # Errors
     /// As there.
     pub fn transpose(&mut self, tag: &str, row: &[u8], deadline: Duration) -> Result<Vec<u8>, ExchangeError> {
-        let bytes = wire::encode(&matrix::to_line(row));
+        let unencoded =
+            |why: Unencodable| ExchangeError::System { tag: shortened(tag).into(), why: why.to_string() };
+        let bytes = wire::encode(&matrix::to_line(row)).map_err(unencoded)?;
         self.exchange(tag, &bytes, deadline, |role, round| match role {
             Role::Alone => Ok(row.to_vec()),
             Role::Leader(members) => lead_transposed(members, round, &bytes),
@@ -340,8 +342,10 @@ impl ControlLink {
             Role::Alone => {}
             Role::Leader(members) => tell_all(members, message),
             Role::Member { server, .. } => {
-                server.queue(&wire::encode(message));
-                server.flush();
+                if let Some(message) = encoded(message) {
+                    server.queue(&message);
+                    server.flush();
+                }
             }
         }
     }
@@ -365,9 +369,15 @@ fn wait<'a>(
     Ok(())
 }
 
+/// A message that nothing answers, encoded.
+fn encoded(message: &Message) -> Option<Vec<u8>> {
+    let untold = |error: &Unencodable| tracing::error!(%error, "the other ranks are not told");
+    wire::encode(message).inspect_err(untold).ok()
+}
+
 /// Sends a message to every member, as far as its connection takes it.
 fn tell_all(members: &mut [Option<MemberConn>], message: &Message) {
-    let message = wire::encode(message);
+    let Some(message) = encoded(message) else { return };
     let mut open: Vec<&mut MemberConn> = members.iter_mut().flatten().collect();
     for conn in &mut open {
         conn.queue(&message);
@@ -389,11 +399,7 @@ fn tell_all(members: &mut [Option<MemberConn>], message: &Message) {
 
 /// The part of a tag that is sent.
 fn shortened(tag: &str) -> &str {
-    let mut end = tag.len().min(MAX_TAG);
-    while !tag.is_char_boundary(end) {
-        end -= 1;
-    }
-    &tag[..end]
+    wire::shortened(tag, MAX_TAG)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, TcpListener};
 
 use super::error::JoinError;
-use super::rendezvous::{RendezvousConfig, resolve};
+use super::rendezvous_config::{RendezvousConfig, resolve};
 
 /// Opens rank 0's port: on its address when that is given and this host's, else on all of the family's.
 pub(super) fn listen(config: &RendezvousConfig) -> Result<TcpListener, JoinError> {

@@ -230,22 +230,15 @@ fn lead(
     let opened = opened.and_then(|()| open(config, given, &all));
     let place = match &opened {
         Ok((place, _)) => Ok(place.clone()),
-        Err(why) => Err(shortened(&why.to_string())),
+        Err(why) => Err(wire::shortened(&why.to_string(), LONGEST_TEXT).to_owned()),
     };
     let nonces = all.iter().map(|arrival| arrival.nonce).collect();
-    let told = steps.put(&below(&start, "meeting"), &wire::encode(&Meeting { nonces, place }));
+    let told = wire::encode(&Meeting { nonces, place }).map_err(JoinError::from);
+    let told = told.and_then(|bytes| steps.put(&below(&start, "meeting"), &bytes));
     let told = told.and_then(|()| steps.fence());
     let (place, listener) = opened?;
     told?;
     Ok((place, Some(Arc::new(listener))))
-}
-
-fn shortened(text: &str) -> String {
-    let mut end = text.len().min(LONGEST_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
 }
 
 /// The part of every other rank.
@@ -256,7 +249,7 @@ fn follow(rank: u32, own: &Arrival, steps: &mut Steps<'_>) -> Result<MeetingPoin
     let mut earlier = String::from("look whether rank 0 runs");
     loop {
         let start = steps.get(START, 0)?;
-        steps.put(&below(&start, rank), &wire::encode(own))?;
+        steps.put(&below(&start, rank), &wire::encode(own)?)?;
         if std::mem::take(&mut first) {
             steps.fence()?;
             steps.fence()?;
@@ -396,7 +389,7 @@ fn is_own(ip: &IpAddr) -> bool {
 /// This host's name, for messages.
 fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    shortened(name.trim())
+    wire::shortened(name.trim(), LONGEST_TEXT).to_owned()
 }
 
 #[cfg(test)]

@@ -29,10 +29,12 @@ mod proving;
 mod rejections;
 mod relay;
 pub mod rendezvous;
+mod rendezvous_config;
 pub mod roster;
 mod server;
 pub mod store;
 mod sys;
+mod waker;
 pub mod watch;
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 use std::mem;
 
 use super::conn::{Conn, ReadStatus};
-use super::handshake::{Answer, HandshakeError, Listener as Handshake, Peer};
-use super::rendezvous::RendezvousConfig;
+use super::handshake::{Acceptor as Handshake, Answer, HandshakeError, Peer};
+use super::rendezvous_config::RendezvousConfig;
 
 /// How far a connection has come.
 pub(super) enum Proving {

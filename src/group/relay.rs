@@ -19,12 +19,12 @@ use sha2::{Digest, Sha256};
 
 use super::client::prove;
 use super::conn::{Conn, ReadStatus, Trusted};
-use super::handshake::{Listener as Handshake, VERSION};
+use super::handshake::{Acceptor as Handshake, VERSION};
 use super::message::{MAX_MESSAGE, Message};
 use super::proving::{self, Proving};
 use super::rejections::Rejections;
-use super::rendezvous::RendezvousConfig;
-use super::server::SILENCE;
+use super::rendezvous_config::RendezvousConfig;
+use super::rendezvous_config::SILENCE;
 use super::sys;
 use crate::key::{TAG_LEN, random};
 use crate::wire;
@@ -91,7 +91,8 @@ pub(super) fn fetch(
     loop {
         let end = above.read(MAX_MESSAGE).map_err(broken)?;
         if let Some(message) = above.next(MAX_MESSAGE).map_err(|_| "it sent something without meaning")? {
-            return match digest(&wire::encode(&message)) == *expected {
+            let encoded = wire::encode(&message).map_err(|error| error.to_string())?;
+            return match digest(&encoded) == *expected {
                 true => Ok(message),
                 false => Err("it sent another roster than rank 0 has".into()),
             };
@@ -117,7 +118,7 @@ struct Candidate {
 enum Outcome {
     Stays,
     /// It has read the roster.
-    Served,
+    Delivered,
     Rejected(&'static str),
 }
 
@@ -143,7 +144,7 @@ pub(super) fn serve(
             .filter_map(|(mut candidate, ready)| {
                 match if ready { candidate.step(config, roster) } else { Outcome::Stays } {
                     Outcome::Stays => return Some(candidate),
-                    Outcome::Served => left = left.saturating_sub(1),
+                    Outcome::Delivered => left = left.saturating_sub(1),
                     Outcome::Rejected(why) => rejections.refuse(candidate.conn.peer(), why),
                 }
                 None
@@ -185,7 +186,7 @@ impl Candidate {
         // It closes when it has read all.
         match (self.conn.flush(), self.conn.discard()) {
             (Ok(()), Ok(ReadStatus::Open)) => Outcome::Stays,
-            (Ok(()), Ok(ReadStatus::Closed)) if !self.conn.has_output() => Outcome::Served,
+            (Ok(()), Ok(ReadStatus::Closed)) if !self.conn.has_output() => Outcome::Delivered,
             _ => Outcome::Rejected("it broke off before it had read the roster"),
         }
     }

@@ -16,18 +16,18 @@ use std::{io, mem};
 use super::conn::{Conn, ReadStatus, Trusted};
 use super::error::{JoinError, Missing, Refusal};
 use super::frame::FrameError;
-use super::handshake::{Listener as Handshake, VERSION};
+use super::handshake::{Acceptor as Handshake, VERSION};
 use super::hello::{Hello, MAX_HELLO};
 use super::listen::listen;
 use super::message::{MAX_MESSAGE, Message};
 use super::proving::{self, Proving};
 use super::rejections::Rejections;
 use super::relay;
-use super::rendezvous::RendezvousConfig;
+use super::rendezvous_config::RendezvousConfig;
 use super::roster::Roster;
 use super::sys;
 use crate::key::random;
-use crate::wire;
+use crate::wire::{self, Unencodable};
 
 /// How long a connection may take to authenticate and to send its hello.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -39,9 +39,6 @@ const FAREWELL: Duration = Duration::from_secs(2);
 const LATECOMERS: Duration = Duration::from_secs(5);
 /// How long a rank whose connection has closed may take to come back: a living one connects again at once.
 const RETURN: Duration = Duration::from_secs(5);
-/// A rank whose time is up stays for as long as it hears from rank 0 this often: rank 0's time will be up too, and its
-/// verdict is the same for all.
-pub(super) const SILENCE: Duration = Duration::from_secs(2);
 
 /// How many connections may be pending at once in a job of `size` ranks.
 fn slots(size: u32) -> usize {
@@ -139,6 +136,12 @@ pub(super) fn join(config: &RendezvousConfig, ours: Hello) -> Result<Gathered, J
     }
 }
 
+impl From<Unencodable> for Failure {
+    fn from(error: Unencodable) -> Self {
+        Self::System("encoding a message", error.into())
+    }
+}
+
 fn system(what: &'static str, error: io::Error) -> JoinError {
     JoinError::System { what, why: error.to_string() }
 }
@@ -163,7 +166,7 @@ impl Server<'_> {
                 return Err(Failure::Refused(Refusal::Left { rank, address, seconds }));
             }
             if now >= next_progress && self.over.is_none() {
-                self.tell_progress();
+                self.tell_progress()?;
                 next_progress = now + PROGRESS;
             }
             let first_pending = self.pending.iter().map(|pending| pending.until).min();
@@ -375,7 +378,7 @@ impl Server<'_> {
     /// Refuses a rank with the reason, and ends the job where it cannot go on without it.
     fn refuse(&mut self, mut trusted: Trusted, refusal: Refusal) -> Result<(), Failure> {
         tracing::warn!(address = %trusted.conn.peer(), %refusal, "refused a rank");
-        trusted.queue(&Message::Refused(refusal.clone()));
+        trusted.queue(&Message::Refused(refusal.clone()))?;
         self.pending.push(Pending::leaving(trusted));
         if refusal.ends_the_job() && self.over.is_none() {
             return Err(Failure::Refused(refusal));
@@ -409,14 +412,15 @@ impl Server<'_> {
         }
     }
 
-    fn tell_progress(&mut self) {
-        let message = wire::encode(&Message::Waiting(self.missing()));
+    fn tell_progress(&mut self) -> Result<(), Unencodable> {
+        let message = wire::encode(&Message::Waiting(self.missing()))?;
         for (trusted, _) in self.members.iter_mut().flatten() {
             // A member that does not read gets no further list.
             if !trusted.conn.has_output() {
                 trusted.queue_encoded(&message);
             }
         }
+        Ok(())
     }
 
     /// All ranks have arrived: builds the roster and sends it out.
@@ -429,11 +433,11 @@ impl Server<'_> {
             Ok(roster) => roster,
             Err(refusal) => return Err(self.fail(refusal)),
         };
-        let message = wire::encode(&roster.message(&nonce));
+        let message = wire::encode(&roster.message(&nonce))?;
         if message.len() > MAX_MESSAGE {
             return Err(self.fail(Refusal::TooLarge { len: message.len(), limit: MAX_MESSAGE }));
         }
-        let resend = self.send_out(&message);
+        let resend = self.send_out(&message)?;
         // A member whose connection breaks here is found by the first exchange, which names it.
         self.flush(Instant::now() + self.config.deadline.min(HANDSHAKE));
         if self.rejections.summary() != "" {
@@ -444,7 +448,7 @@ impl Server<'_> {
     }
 
     /// Queues the encoded roster for those that get it from rank 0, and for others where they get it, whom it returns.
-    fn send_out(&mut self, roster: &[u8]) -> Vec<u32> {
+    fn send_out(&mut self, roster: &[u8]) -> Result<Vec<u32>, Unencodable> {
         let (size, digest) = (self.ours.size, relay::digest(roster));
         let address = |rank: u32| self.members.get(rank as usize)?.as_ref().map(|(m, _)| m.conn.peer().ip());
         let source = |rank: u32| {
@@ -461,20 +465,22 @@ impl Server<'_> {
             let Some((trusted, _)) = member else { continue };
             let others = relay::below(rank, size).filter(sent_on).count() as u32;
             if others > 0 {
-                trusted.queue(&Message::Relay { others });
+                trusted.queue(&Message::Relay { others })?;
             }
             match sources.get(rank as usize).copied().flatten() {
-                Some(from) => trusted.queue(&Message::RosterAt { from, digest }),
+                Some(from) => trusted.queue(&Message::RosterAt { from, digest })?,
                 None => trusted.queue_encoded(roster),
             }
         }
-        (0..size).filter(sent_on).collect()
+        Ok((0..size).filter(sent_on).collect())
     }
 
     /// Sends the reason why the job cannot go on to every member, and to late ranks.
     fn fail(&mut self, refusal: Refusal) -> JoinError {
         for (mut trusted, hello) in self.members.iter_mut().filter_map(Option::take) {
-            trusted.queue(&Message::Refused(refusal.clone()));
+            if let Err(error) = trusted.queue(&Message::Refused(refusal.clone())) {
+                tracing::error!(rank = hello.rank, %error, "a rank is not told why it is refused");
+            }
             self.refused.insert(hello.rank);
             self.pending.push(Pending::leaving(trusted));
         }

@@ -9,8 +9,7 @@
 //! A thread of its own sleeps until a socket is readable. Exchanges go through it, so a caller that waits in an exchange returns
 //! when the group ends.
 
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -22,6 +21,7 @@ use super::error::{Ending, ExchangeError, GroupEnd};
 use super::link::ControlLink;
 pub use super::message::{Departure, Words};
 use super::sys::Unshared;
+use super::waker::{Shared, Waker};
 use crate::error::Reason;
 use crate::runtime::fork_generation;
 
@@ -36,54 +36,6 @@ pub enum MemberEvent {
     GaveUp(Words),
     /// The other ranks have been sent the end given to [`Notice::ended`].
     PeersNotified,
-}
-
-struct Shared {
-    ended: OnceLock<GroupEnd>,
-    /// Why a rank has given up.
-    words: OnceLock<Words>,
-    /// The others have been sent the end, or that this rank leaves.
-    notified: AtomicBool,
-    /// This rank leaves, after so many operations.
-    leaving: OnceLock<u64>,
-    stop: AtomicBool,
-    wake_tx: UnixStream,
-}
-
-impl Shared {
-    fn wake(&self) {
-        // A full buffer wakes already.
-        let _ = (&self.wake_tx).write(&[1]);
-    }
-}
-
-/// Wakes the thread, and holds the state it reads while it waits.
-#[derive(Clone)]
-pub(super) struct Waker {
-    shared: Arc<Shared>,
-    wake_rx: Arc<UnixStream>,
-}
-
-impl Waker {
-    /// Readable once the thread is woken.
-    pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.wake_rx.as_fd()
-    }
-
-    /// Empties the pipe until the next wake.
-    pub(super) fn drain(&self) {
-        let mut rung = [0; 64];
-        while matches!((&*self.wake_rx).read(&mut rung), Ok(read) if read == rung.len()) {}
-    }
-
-    /// Why an exchange cannot go on.
-    pub(super) fn ended(&self) -> Option<Ending> {
-        match self.shared.ended.get() {
-            Some(end) => Some(Ending::Group(end.clone())),
-            None if self.shared.stop.load(Ordering::Acquire) => Some(Ending::Leaving),
-            None => None,
-        }
-    }
 }
 
 /// The engine's handle to announce the end of the group.

@@ -88,7 +88,7 @@ mod dpdk {
     use std::time::{Duration, Instant};
 
     use shouter_netstack::device::dpdk::{
-        DeviceSpec, DpdkDevice, Eal, EalConfig, Port, PortConfig, PortError,
+        DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Port, PortError,
     };
 
     /// The pause between two attempts to open a port whose other side is not there.
@@ -106,7 +106,7 @@ mod dpdk {
             _ => vec![],
         };
         let eal = Eal::init(&EalConfig { pci, ..EalConfig::default() }).map_err(io::Error::other)?;
-        let mut config = PortConfig::new(device.clone());
+        let mut config = DpdkPortConfig::new(device.clone());
         config.mtu = mtu;
         config.offload = true;
         let begin = Instant::now();

@@ -77,14 +77,14 @@ pub(super) struct Shared<H: ?Sized> {
     pub(super) listeners: HashMap<ListenerId, Waker>,
     pub(super) datagrams: HashMap<UdpHandle, Waker>,
     /// Memory that connections send from without a copy: held, not looked at.
-    lent: HashMap<(ConnectionId, ReleaseToken), Rc<SharedRegion>>,
+    sent_from: HashMap<(ConnectionId, ReleaseToken), Rc<SharedRegion>>,
     next_token: u64,
     pub(super) stack: H,
 }
 
 impl<H: SocketStack + ?Sized> Shared<H> {
     /// Sends from shared memory; it is kept until nothing refers to it.
-    pub(super) fn lend(
+    pub(super) fn write_zero_copy(
         &mut self,
         now: Instant,
         connection: ConnectionId,
@@ -93,7 +93,7 @@ impl<H: SocketStack + ?Sized> Shared<H> {
         let token = ReleaseToken(self.next_token);
         self.stack.tcp().write_extent(now, connection, region.extent(), token)?;
         self.next_token += 1;
-        self.lent.insert((connection, token), region.clone());
+        self.sent_from.insert((connection, token), region.clone());
         Ok(())
     }
 
@@ -114,7 +114,7 @@ impl<H: SocketStack + ?Sized> Shared<H> {
                     }
                 }
                 TcpEvent::Released(id, token) | TcpEvent::Dropped(id, token) => {
-                    self.lent.remove(&(id, token));
+                    self.sent_from.remove(&(id, token));
                 }
                 _ => {}
             }
@@ -171,7 +171,7 @@ pub(super) fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
         connections: HashMap::new(),
         listeners: HashMap::new(),
         datagrams: HashMap::new(),
-        lent: HashMap::new(),
+        sent_from: HashMap::new(),
         next_token: 0,
         stack,
     }));

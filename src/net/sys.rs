@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use shouter_netstack::region::{Extent, Region, RegionId};
 
-/// The identity of lent memory; no device has it registered.
-const LENT: RegionId = RegionId(u32::MAX - 1);
+/// The identity of memory that is sent from without a copy; no device has it registered.
+const ZERO_COPY: RegionId = RegionId(u32::MAX - 1);
 
 /// Bytes that are kept, and never written, as long as this lives.
 #[derive(Debug)]
@@ -23,9 +23,9 @@ impl SharedRegion {
         let len = u32::try_from(bytes.len()).ok()?;
         let base = NonNull::from(&*bytes).cast::<u8>();
         // SAFETY: the bytes are behind an Arc that the SharedRegion holds: they do not move and are not freed while it
-        // lives, and nobody can write them, since there is no `&mut` to what a shared Arc holds. `Shared::lent` keeps it
+        // lives, and nobody can write them, since there is no `&mut` to what a shared Arc holds. `Shared::sent_from` keeps it
         // until the extent was released and no frame refers to it.
-        let region = unsafe { Region::from_raw_parts(LENT, base, bytes.len()) };
+        let region = unsafe { Region::from_raw_parts(ZERO_COPY, base, bytes.len()) };
         let extent = region.extent(0, len)?;
         Some(Rc::new(Self { _bytes: bytes, extent }))
     }

@@ -234,7 +234,7 @@ impl TcpStream {
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "4 GiB and more: send it in parts"))?;
         poll_fn(|cx| {
             let mut shared = self.net.shared();
-            match shared.lend(now(), self.id, &region) {
+            match shared.write_zero_copy(now(), self.id, &region) {
                 Ok(_) => Poll::Ready(Ok(())),
                 Err(Error::WouldBlock) => wait_writer(shared, self.id, cx),
                 Err(why) => Poll::Ready(Err(io_error(why))),

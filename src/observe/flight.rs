@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use shouter_reducer::executor::AbortReason;
 use shouter_reducer::recorder::{EVENTS, Record, RecordKind, Records, RegisteredTensor};
 
+use super::perfetto::Category;
 use super::perfetto::{self, Args, Dump, Trace, TraceLine};
-use super::timeline::{Category, TimelineError};
+use super::timeline::TimelineError;
 use crate::error::NamedTensor;
 use crate::runtime::Clock;
 use shouter_netstack::time::Instant;
@@ -34,9 +35,6 @@ pub(crate) const ENGINE: &str = "engine";
 
 /// The track of the groups of some ranks, whose operations are called by labels only.
 pub(crate) const GROUPS: &str = "groups of some ranks";
-
-/// The name of operations outside the table that have no label.
-pub(crate) const UNNAMED: &str = "ad hoc";
 
 /// An operation: its group's number in the recorder, and its own number in the group.
 pub(crate) type OperationRef = (u16, u64);

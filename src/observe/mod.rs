@@ -22,4 +22,6 @@ mod timeline;
 pub use explain::{Explanation, OpenOperation, RankState, explain};
 pub use merge::{Merged, merge};
 pub use metrics::MetricsTarget;
-pub use timeline::{Category, Row, Timeline, TimelineError, TraceEvent};
+pub use perfetto::Category;
+pub(crate) use timeline::UNNAMED;
+pub use timeline::{Row, Timeline, TimelineError, TraceEvent};

@@ -10,7 +10,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::timeline::Category;
 use crate::runtime::{Clock, Instant};
 
 /// Names the kernel's present boot: processes that read the same have one CLOCK_MONOTONIC.
@@ -18,6 +17,19 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Tracks that one kind of event may take in the viewer.
 pub(super) const TRACKS: u64 = 1000;
+
+/// The subject of an event; the viewer can filter by it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Category {
+    /// An operation as its caller sees it.
+    #[default]
+    Operation,
+    /// Time in a reduction kernel, or in a copy within the host.
+    Kernel,
+    /// Messages, and faults on the wire.
+    Network,
+}
 
 /// A file in the making.
 #[derive(Serialize)]

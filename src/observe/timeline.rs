@@ -32,30 +32,18 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use serde::Serialize;
-
-use super::flight::UNNAMED;
-use super::perfetto::{self, Args, Trace, TraceLine};
+use super::perfetto::{self, Args, Category, Trace, TraceLine};
+use crate::runtime::lock;
 use shouter_netstack::time::Instant;
+
+/// The name of operations outside the table that have no label.
+pub(crate) const UNNAMED: &str = "ad hoc";
 
 /// Waits for one operation that follow each other so soon are one.
 const SLICES: Duration = Duration::from_millis(10);
-
-/// The subject of an event; the viewer can filter by it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Category {
-    /// An operation as its caller sees it.
-    #[default]
-    Operation,
-    /// Time in a reduction kernel, or in a copy within the host.
-    Kernel,
-    /// Messages, and faults on the wire.
-    Network,
-}
 
 /// The tracks of a rank, as they lie one above the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,8 +195,11 @@ impl TimelineError {
 /// let timeline = Timeline::new(2, "host-b", 1 << 10);
 /// let event = TraceEvent { name: "all-reduce", start: Clock.now(), duration_ns: Some(1_500), ..TraceEvent::default() };
 /// timeline.record(Row::Calls, event);
-/// let json = timeline.to_json();
-/// assert!(json.contains("rank 2 (host host-b)"));
+/// let path = std::env::temp_dir().join(format!("shouter-timeline-{}.json", std::process::id()));
+/// timeline.write(&path)?;
+/// assert!(std::fs::read_to_string(&path)?.contains("rank 2 (host host-b)"));
+/// # std::fs::remove_file(&path)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
 pub struct Timeline {
@@ -258,12 +249,6 @@ impl Timeline {
         perfetto::write(file, &self.trace()).map_err(TimelineError::io(path))
     }
 
-    /// The trace as text.
-    pub fn to_json(&self) -> String {
-        // The trace has string keys and finite numbers only, so this cannot fail.
-        serde_json::to_string(&self.trace()).unwrap_or_default()
-    }
-
     fn trace(&self) -> Trace {
         let mut trace = Trace::new(self.rank, &self.host, self.joined.get().copied(), None);
         for (row, track) in Row::ALL.into_iter().zip(&self.tracks) {
@@ -290,10 +275,6 @@ fn line(row: Row, event: &TraceEvent) -> TraceLine {
     let tensor = args.tensor.clone().filter(|tensor| row.is_of_one_kind() && tensor != UNNAMED);
     let name = tensor.map_or(Cow::Borrowed(event.name), Cow::Owned);
     TraceLine::new(name, event.start, event.duration_ns, args).of(event.category)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -20,12 +20,13 @@ mod waiters;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
 
 use crossbeam::sync::Parker;
 use crossbeam::utils::CachePadded;
 
+use super::lock::lock;
 use super::shared::Shared;
 use super::sleeper::Sleeper;
 use super::{Activity, Backoff, Clock, IdlePolicy, Instant, PollClock, Poller, panic_message, sys};
@@ -539,11 +540,6 @@ impl Drop for Contending<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// A lock whose content stays valid whatever panics: poisoning is of no interest.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

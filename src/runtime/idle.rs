@@ -35,7 +35,7 @@ impl IdlePolicy {
 
     /// For threads that share cores: yields almost at once.
     pub const SHARED: Self = Self {
-        spins: 8,
+        spins: 1,
         yields: 1_000,
         first_park: Duration::from_micros(20),
         longest_park: Duration::from_micros(500),

@@ -104,25 +104,25 @@ impl Drop for Presence {
 /// The receiving end of a ring.
 pub(super) struct Inbound {
     pub(super) from: ShardId,
-    pub(super) ring: Consumer<Message>,
+    pub(super) ring: Consumer<ShardMessage>,
 }
 
 /// A message in a ring.
-pub(super) enum Message {
+pub(super) enum ShardMessage {
     Call(CallToken, Box<dyn Work>),
     Reply(CallToken, Box<dyn Work>),
 }
 
 /// The sending end of a ring.
 pub(super) struct Link {
-    ring: Producer<Message>,
-    overflow: VecDeque<Message>,
+    ring: Producer<ShardMessage>,
+    overflow: VecDeque<ShardMessage>,
     /// Something was sent since the peer was last woken.
     fresh: bool,
 }
 
 impl Link {
-    fn send(&mut self, message: Message) {
+    fn send(&mut self, message: ShardMessage) {
         self.fresh = true;
         if !self.overflow.is_empty() {
             self.overflow.push_back(message);
@@ -160,11 +160,11 @@ pub(super) struct Flushed {
     /// Messages moved into a ring.
     pub(super) moved: bool,
     /// Messages to shards that are gone, to be dropped outside of the context.
-    pub(super) discarded: Vec<Message>,
+    pub(super) discarded: Vec<ShardMessage>,
 }
 
 impl Links {
-    fn send(&mut self, to: ShardId, message: Message) {
+    fn send(&mut self, to: ShardId, message: ShardMessage) {
         if let Some(Some(link)) = self.outbound.get_mut(to.0) {
             link.send(message);
             self.dirty = true;
@@ -245,7 +245,7 @@ enum CallOutcome {
     Gone,
 }
 
-struct Call {
+struct RemoteCall {
     generation: u32,
     to: ShardId,
     /// `None`: the slot is free.
@@ -255,14 +255,14 @@ struct Call {
 /// The calls of one shard that have not been collected.
 #[derive(Default)]
 pub(super) struct Calls {
-    slots: Vec<Call>,
+    slots: Vec<RemoteCall>,
     free: Vec<u32>,
 }
 
 impl Calls {
     fn begin(&mut self, to: ShardId) -> CallToken {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Call { generation: 0, to, outcome: None });
+            self.slots.push(RemoteCall { generation: 0, to, outcome: None });
             u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 calls at once")
         });
         let slot = &mut self.slots[index as usize];
@@ -290,13 +290,13 @@ impl Calls {
 }
 
 /// Handles a message that came out of the ring from `from`.
-pub(super) fn receive(from: ShardId, message: Message) {
+pub(super) fn receive(from: ShardId, message: ShardMessage) {
     match message {
-        Message::Call(token, mut work) => {
+        ShardMessage::Call(token, mut work) => {
             work.run();
-            context::with(|context| context.links.send(from, Message::Reply(token, work)));
+            context::with(|context| context.links.send(from, ShardMessage::Reply(token, work)));
         }
-        Message::Reply(token, work) => {
+        ShardMessage::Reply(token, work) => {
             let previous = context::with(|context| match context.calls.get(token) {
                 Some(outcome) => Ok(std::mem::replace(outcome, CallOutcome::Done(work))),
                 None => Err(work), // The caller has dropped its future.
@@ -412,7 +412,7 @@ where
         ),
         Some(Ok(Some((uid, token)))) => {
             let work = Box::new(WorkItem { f: Some(f), result: None });
-            context::with(|context| context.links.send(to, Message::Call(token, work)));
+            context::with(|context| context.links.send(to, ShardMessage::Call(token, work)));
             Submit { to, stage: Stage::Outstanding { uid, token }, _local: PhantomData }
         }
     }

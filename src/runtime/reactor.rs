@@ -186,17 +186,17 @@ impl<P: Poller> Reactor<P> {
 
 /// A task that the owner of a reactor has started. Dropping it cancels the task.
 pub(super) struct Started<R> {
-    outcome: Rc<Cell<Option<Result<R, Payload>>>>,
+    outcome: Rc<Cell<Option<Result<R, PanicPayload>>>>,
     _task: Task<()>,
 }
 
 /// The payload of a panic.
-pub(super) type Payload = Box<dyn Any + Send>;
+pub(super) type PanicPayload = Box<dyn Any + Send>;
 
 impl<R> Started<R> {
     /// The output, or the panic, once.
     #[inline]
-    pub(super) fn take(&self) -> Option<Result<R, Payload>> {
+    pub(super) fn take(&self) -> Option<Result<R, PanicPayload>> {
         self.outcome.take()
     }
 }

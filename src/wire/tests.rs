@@ -10,10 +10,10 @@ use super::*;
 pub(crate) fn fuzz<T: Serialize + for<'a> Deserialize<'a> + PartialEq + Debug>(messages: &[T]) {
     let stays = |bytes: &[u8], what: &str| {
         if let Ok(message) = decode::<T>(bytes) {
-            assert_eq!(decode(&encode(&message)), Ok(message), "{what}: {bytes:?}");
+            assert_eq!(decode(&encode(&message).unwrap()), Ok(message), "{what}: {bytes:?}");
         }
     };
-    let whole: Vec<Vec<u8>> = messages.iter().map(encode).collect();
+    let whole: Vec<Vec<u8>> = messages.iter().map(|message| encode(message).unwrap()).collect();
     for (message, bytes) in messages.iter().zip(&whole) {
         assert_eq!(decode::<T>(bytes).as_ref(), Ok(message));
         assert_eq!(
@@ -51,10 +51,23 @@ struct Short {
 fn a_list_beyond_its_bound_is_refused() {
     let of = |len: u32| Short { list: (0..len).collect() };
     fuzz(&[of(0), of(3)]);
-    assert_eq!(decode::<Short>(&encode(&of(4))), Err(Malformed));
+    assert_eq!(decode::<Short>(&encode(&of(4)).unwrap()), Err(Malformed));
     // Only a length, of nearly 2^64.
     assert_eq!(
         decode::<Short>(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01]),
         Err(Malformed)
     );
+}
+
+#[test]
+fn what_has_no_encoding_is_an_error_and_no_empty_message() {
+    struct Streamed;
+    impl Serialize for Streamed {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            // A list whose length is not known before its end: postcard has no form for it.
+            serializer.collect_seq(std::iter::repeat_n(1u8, 3).filter(|_| true))
+        }
+    }
+    let error = encode(&Streamed).unwrap_err().to_string();
+    assert!(error.starts_with("a message cannot be encoded"), "{error}");
 }

@@ -1008,8 +1008,8 @@ shouter_status_t shouter_window_free(const struct shouter_t *shouter, uint32_t w
  * has ended, as shouter_test, shouter_wait, shouter_wait_any or a callback says, or shouter_finalize has returned, its memory
  * must stay where it is, nobody may touch the output, and nobody may write the input. */
   /*  */
-/* Where fuse_below is set, a registered tensor below it is held until the others of its bucket were pushed or the turn ends, and goes then. These
- * end the turn: the first shouter_wait or shouter_wait_any for a tensor that is held, a second start of one, shouter_barrier and
+/* Where fuse_below is set, a registered tensor below it is held until the others of its bucket were pushed or what is held is flushed. It is
+ * flushed by the first shouter_wait or shouter_wait_any for a tensor that is held, a second start of one, shouter_barrier and
  * shouter_finalize. All that is held goes by itself then. So ranks wait for such tensors in the same order among their starts. */
   /*  */
 /* Collectives with a count for each rank are as shouter_allgatherv and the functions behind it. Those whose counts not every rank knows (GATHERV,
@@ -1034,13 +1034,13 @@ shouter_status_t shouter_run(const struct shouter_t *shouter,
                              const struct shouter_operation_t *operation);
 
 /* Whether an operation has ended: `*ended` is 1 or 0. The status is the operation's where it has ended, SHOUTER_OK where it has not.
- * It does not end the turn (see shouter_start), nor do callbacks: a tensor that only they ask for gets SHOUTER_ERROR_DEADLINE if its bucket is not
+ * It flushes nothing (see shouter_start), nor do callbacks: a tensor that only they ask for gets SHOUTER_ERROR_DEADLINE if its bucket is not
  * full by then, and the group goes on. */
 shouter_status_t shouter_test(const struct shouter_work_t *work,
                               int *ended);
 
 /* Waits until an operation has ended, and its memory is the caller's again; the status is the operation's, each time.
- * For a tensor that is held for others of its bucket it ends the turn (see shouter_start). */
+ * For a tensor that is held for others of its bucket it flushes what is held (see shouter_start). */
   /*  */
 /* `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under way. */
 shouter_status_t shouter_wait(const struct shouter_work_t *work,

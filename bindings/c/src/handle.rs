@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, PoisonError};
 
-use shouter::config::Builder;
+use shouter::config::{Builder, Environment};
 use shouter::log;
 use shouter::{Config, Error, Group, Tensor};
 
@@ -81,10 +81,7 @@ pub(crate) unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
 
 /// The configuration of this process, with `path` in place of the file that SHOUTER_CONFIG names.
 fn from_file(path: &str) -> Result<Config, Error> {
-    let variables = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let named = [("SHOUTER_CONFIG".to_owned(), path.to_owned())];
-    Ok(Builder::from_environment(variables.chain(named).collect())?.build()?)
+    Ok(Builder::from_environment(Environment::of_process().with("SHOUTER_CONFIG", path))?.build()?)
 }
 
 /// Joins the group that the environment and a file describe, and waits until all its ranks are there.

@@ -51,7 +51,7 @@ impl Callback {
             _ => SHOUTER_LOG_TRACE,
         };
         let rank = line.rank.and_then(|rank| i32::try_from(rank).ok()).unwrap_or(-1);
-        // SAFETY: the promise of who gave it to shouter_set_log; the text lives until the call has returned.
+        // SAFETY: the promise of the caller of shouter_set_log; the text lives until the call has returned.
         unsafe { (self.call)(self.context, level, rank, text.as_ptr()) }
     }
 }

@@ -14,6 +14,7 @@ use std::ffi::c_void;
 use std::ptr;
 use std::time::Duration;
 
+use shouter::config::LONGEST_WAIT;
 use shouter::{Error, Exchange, Source, Tag};
 
 use crate::error::{Status, guard, null};
@@ -162,7 +163,7 @@ pub unsafe extern "C" fn shouter_probe(
         }
         let timeout = u64::try_from(timeout_ms)
             .map_err(|_| Error::Argument(format!("timeout_ms is {timeout_ms}; use 0 or more")))?;
-        let timeout = Duration::from_millis(timeout).min(types::LONGEST_WAIT);
+        let timeout = Duration::from_millis(timeout).min(LONGEST_WAIT);
         let status = group.probe(source(from)?, wanted(tag)?, timeout)?;
         // SAFETY: neither is NULL; the caller promises room.
         unsafe {

@@ -4,12 +4,8 @@
 //! behaviour before the first check could run.
 
 use std::ffi::c_char;
-use std::time::Duration;
 
 use shouter::{Collective, DType, ReduceOp};
-
-/// The limit of a wait: a sum of a time and a duration must not overflow.
-pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The type of a tensor's elements: one of SHOUTER_F16 to SHOUTER_BOOL.
 pub type Dtype = i32;

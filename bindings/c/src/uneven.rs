@@ -33,7 +33,7 @@ pub(crate) enum Counts {
 
 impl Counts {
     /// # Safety
-    /// What is there has a count for each rank.
+    /// The array that it points to has a count for each rank.
     pub(crate) unsafe fn as_slice<'a>(&'a self, group: &Group, root: u32) -> Result<&'a [usize], Error> {
         let each = match self {
             Self::Own(count) => return Ok(std::slice::from_ref(count)),

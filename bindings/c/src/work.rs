@@ -17,11 +17,12 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use shouter::config::LONGEST_WAIT;
 use shouter::{CollectiveCall, Error, Staging, TensorId};
 
 use crate::error::{SHOUTER_OK, Status, guard, null, remember};
 use crate::handle::{Shouter, group};
-use crate::types::{self, Dtype, LONGEST_WAIT, Layout, Op};
+use crate::types::{self, Dtype, Layout, Op};
 use started::Counted;
 
 /// Memory of this host, page-locked memory included.
@@ -138,8 +139,8 @@ fn timeout(milliseconds: i64) -> Result<Option<Duration>, Error> {
 /// has ended, as shouter_test, shouter_wait, shouter_wait_any or a callback says, or shouter_finalize has returned, its memory
 /// must stay where it is, nobody may touch the output, and nobody may write the input.
 ///
-/// Where fuse_below is set, a registered tensor below it is held until the others of its bucket were pushed or the turn ends, and goes then. These
-/// end the turn: the first shouter_wait or shouter_wait_any for a tensor that is held, a second start of one, shouter_barrier and
+/// Where fuse_below is set, a registered tensor below it is held until the others of its bucket were pushed or what is held is flushed. It is
+/// flushed by the first shouter_wait or shouter_wait_any for a tensor that is held, a second start of one, shouter_barrier and
 /// shouter_finalize. All that is held goes by itself then. So ranks wait for such tensors in the same order among their starts.
 ///
 /// Collectives with a count for each rank are as shouter_allgatherv and the functions behind it. Those whose counts not every rank knows (GATHERV,
@@ -322,7 +323,7 @@ unsafe fn push_cuda(_: &shouter::Group, _: TensorId, _: *mut u8, _: u64) -> Resu
 }
 
 /// Whether an operation has ended: `*ended` is 1 or 0. The status is the operation's where it has ended, SHOUTER_OK where it has not.
-/// It does not end the turn (see shouter_start), nor do callbacks: a tensor that only they ask for gets SHOUTER_ERROR_DEADLINE if its bucket is not
+/// It flushes nothing (see shouter_start), nor do callbacks: a tensor that only they ask for gets SHOUTER_ERROR_DEADLINE if its bucket is not
 /// full by then, and the group goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_test(work: *const Work, ended: *mut c_int) -> Status {
@@ -340,7 +341,7 @@ pub unsafe extern "C" fn shouter_test(work: *const Work, ended: *mut c_int) -> S
 }
 
 /// Waits until an operation has ended, and its memory is the caller's again; the status is the operation's, each time.
-/// For a tensor that is held for others of its bucket it ends the turn (see shouter_start).
+/// For a tensor that is held for others of its bucket it flushes what is held (see shouter_start).
 ///
 /// `timeout_ms` is SHOUTER_DEFAULT_TIMEOUT, or a time in milliseconds. After SHOUTER_ERROR_TIMEOUT the operation is still under way.
 #[unsafe(no_mangle)]

@@ -15,7 +15,7 @@
 //!                              |
 //!                            host: one lock, one condition, virtual time
 //!                              |
-//!                            machine: the files, what each call means   -- socket, epoll, pipe, progress
+//!                            machine: the files, the calls              -- socket, epoll, pipe, progress
 //!                              |
 //!                            net: the stack   -- wire: IP packets in and out
 //! ```

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyMemoryView;
 use shouter::DType;
 
-use crate::dlpack::Lent;
+use crate::dlpack::ManagedTensor;
 use crate::element;
 use crate::error::argument;
 
@@ -25,7 +25,7 @@ pub(crate) struct Buffer {
 #[expect(dead_code, reason = "held, not looked at")]
 pub(crate) enum Kept {
     Export(PyUntypedBuffer),
-    Lent(Lent),
+    Managed(ManagedTensor),
     Object(Py<PyAny>),
 }
 
@@ -93,7 +93,7 @@ impl Buffer {
             ));
         }
         if array.hasattr("__dlpack__")? {
-            return Self::lent(py, Lent::of(array, what)?, what, dtype);
+            return Self::of_dlpack(py, ManagedTensor::of(array, what)?, what, dtype);
         }
         let class = array.get_type().name()?;
         Err(argument(
@@ -118,8 +118,10 @@ impl Buffer {
         let get = |key: &str| described.call_method1("get", (key,));
         let strides: Option<Vec<usize>> = get("strides")?.extract()?;
         let stream: Option<u64> = get("stream")?.extract()?;
-        let size = typestr.get(2..).and_then(|bytes| bytes.parse::<usize>().ok()).unwrap_or(0);
-        let Some(dtype) = dtype.or_else(|| element::by_typestr(&typestr, size)) else {
+        let size = typestr.get(2..).and_then(|bytes| bytes.parse::<usize>().ok());
+        let of_size =
+            size.and_then(|size| Some((size, dtype.or_else(|| element::by_typestr(&typestr, size))?)));
+        let Some((size, dtype)) = of_size else {
             return Err(no_type(py, what, &typestr));
         };
         let compact = shape.iter().rev().scan(size, |stride, length| {
@@ -145,15 +147,15 @@ impl Buffer {
         Ok(Self { at, bytes, dtype, is_readonly, stream: Some(stream.unwrap_or(0)), kept })
     }
 
-    fn lent(py: Python<'_>, lent: Lent, what: &str, dtype: Option<DType>) -> PyResult<Self> {
-        let Lent { at, bytes, is_readonly, .. } = lent;
-        let Some(dtype) = dtype.or(lent.dtype) else {
+    fn of_dlpack(py: Python<'_>, tensor: ManagedTensor, what: &str, dtype: Option<DType>) -> PyResult<Self> {
+        let ManagedTensor { at, bytes, is_readonly, .. } = tensor;
+        let Some(dtype) = dtype.or(tensor.dtype) else {
             return Err(argument(
                 py,
                 format!("{what} has elements of a type that the library has not; convert it, or give dtype="),
             ));
         };
-        Ok(Self { at, bytes, dtype, is_readonly, stream: None, kept: Kept::Lent(lent) })
+        Ok(Self { at, bytes, dtype, is_readonly, stream: None, kept: Kept::Managed(tensor) })
     }
 
     /// The same buffer, refused if it is read-only.

@@ -48,7 +48,7 @@ struct Versioned {
 }
 
 /// A borrowed tensor, returned to its owner on drop.
-pub(crate) struct Lent {
+pub(crate) struct ManagedTensor {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
     pub(crate) dtype: Option<DType>,
@@ -62,11 +62,11 @@ enum Owner {
 }
 
 // SAFETY: the deleter takes the interpreter's lock where it needs it, as DLPack demands; nothing else looks at the owner.
-unsafe impl Send for Lent {}
+unsafe impl Send for ManagedTensor {}
 // SAFETY: as for Send.
-unsafe impl Sync for Lent {}
+unsafe impl Sync for ManagedTensor {}
 
-impl Lent {
+impl ManagedTensor {
     /// The tensor of an object with `__dlpack__`, in contiguous memory of this host.
     pub(crate) fn of(array: &Bound<'_, PyAny>, what: &str) -> PyResult<Self> {
         let py = array.py();
@@ -83,8 +83,8 @@ impl Lent {
                 true => array.call_method0("__dlpack__"),
                 false => Err(why),
             })?;
-        let lent = Self::taken(&capsule.cast_into::<PyCapsule>()?)?;
-        lent.ok_or_else(|| argument(py, format!("{what} is not contiguous in C's order; copy it")))
+        let tensor = Self::taken(&capsule.cast_into::<PyCapsule>()?)?;
+        tensor.ok_or_else(|| argument(py, format!("{what} is not contiguous in C's order; copy it")))
     }
 
     /// The tensor of a capsule; `None` if its elements are not contiguous.
@@ -100,15 +100,16 @@ impl Lent {
                     }
                 },
             };
-        let mut lent = Self { at: 0, bytes: 0, dtype: None, is_readonly, owner };
+        let mut whole = Self { at: 0, bytes: 0, dtype: None, is_readonly, owner };
         // SAFETY: a live tensor that this owns now.
         let tensor = unsafe {
-            match &lent.owner {
+            match &whole.owner {
                 Owner::Managed(owner) => &owner.as_ref().tensor,
                 Owner::Versioned(owner) => &owner.as_ref().tensor,
             }
         };
-        let dimensions = usize::try_from(tensor.dimensions).unwrap_or(0);
+        let dimensions = usize::try_from(tensor.dimensions)
+            .map_err(|_| argument(capsule.py(), "__dlpack__ gave a tensor with fewer than 0 dimensions"))?;
         // SAFETY: so many numbers are there, or a null pointer (strides of a compact tensor; shapes of no dimension).
         let (shape, strides) =
             unsafe { (numbers(tensor.shape, dimensions), numbers(tensor.strides, dimensions)) };
@@ -121,10 +122,12 @@ impl Lent {
         }
         let elements: i64 = shape.iter().product();
         let (at, bits) = (tensor.data.addr() + tensor.byte_offset as usize, usize::from(tensor.bits));
-        let bytes = usize::try_from(elements).unwrap_or(0) * bits.div_ceil(8);
+        let bytes = usize::try_from(elements)
+            .map_err(|_| argument(capsule.py(), "__dlpack__ gave a tensor with fewer than 0 elements"))?
+            * bits.div_ceil(8);
         let dtype = if tensor.lanes == 1 { element::by_dlpack(tensor.code, tensor.bits) } else { None };
-        (lent.at, lent.bytes, lent.dtype) = (at, bytes, dtype);
-        Ok(Some(lent))
+        (whole.at, whole.bytes, whole.dtype) = (at, bytes, dtype);
+        Ok(Some(whole))
     }
 }
 
@@ -148,7 +151,7 @@ unsafe fn numbers<'a>(at: *const i64, count: usize) -> &'a [i64] {
     if at.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(at, count) } }
 }
 
-impl Drop for Lent {
+impl Drop for ManagedTensor {
     fn drop(&mut self) {
         Python::try_attach(|_| {
             // SAFETY: each owner is given back once, with the interpreter's lock held.

@@ -76,7 +76,7 @@ pub(crate) struct Bytes {
     at: *mut u8,
 }
 
-// SAFETY: plain bytes; who may touch them when is the business of Python's code, as for any array.
+// SAFETY: plain bytes; Python's code decides which threads touch them when, as for any array.
 unsafe impl Send for Bytes {}
 // SAFETY: as for Send.
 unsafe impl Sync for Bytes {}

@@ -6,21 +6,19 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use shouter::Error;
+use shouter::config::LONGEST_WAIT;
 
 use crate::error::raised;
 
 /// The longest time before a signal such as Ctrl-C is noticed.
 pub(crate) const SLICE: Duration = Duration::from_millis(50);
 
-/// The limit of a wait: a sum of a time and a duration must not overflow.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
-
 /// The end of a wait of this many seconds, if it has one.
 pub(crate) fn until(py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Instant>> {
     let Some(seconds) = timeout else { return Ok(None) };
     let duration = match Duration::try_from_secs_f64(seconds) {
-        Ok(duration) => duration.min(LONGEST),
-        Err(_) if seconds > 0.0 => LONGEST,
+        Ok(duration) => duration.min(LONGEST_WAIT),
+        Err(_) if seconds > 0.0 => LONGEST_WAIT,
         Err(_) => {
             let why = format!("a timeout of {seconds} s; use None, or 0 or more seconds");
             return Err(crate::error::argument(py, why));

@@ -30,7 +30,7 @@ pub(crate) use worker::{WorkerArgs, worker};
 /// The largest size that is measured by default.
 const USUAL_LARGEST: u64 = 64 << 20;
 
-/// What every collective takes.
+/// Arguments of every collective.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct JobArgs {
     /// How many ranks
@@ -58,8 +58,8 @@ pub(crate) struct JobArgs {
     /// About how long each size is measured, in seconds
     #[arg(long, default_value_t = 0.5, value_parser = super::seconds)]
     seconds: f64,
-    /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce only); what a peer lacks is said to be
-    /// unavailable
+    /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce only); a measurement that a peer lacks is said
+    /// to be unavailable
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     against: Vec<Peer>,
     /// Print one JSON object a line
@@ -67,14 +67,14 @@ pub(crate) struct JobArgs {
     json: bool,
 }
 
-/// What every collective but the barrier takes, too.
+/// Further arguments of every collective but the barrier.
 #[derive(Args, Clone, Debug)]
 struct DataArgs {
     /// Sizes in bytes, whole numbers of elements: 4..64Mi runs in powers of four; lists are separated by commas [default:
     /// 4..64Mi; of reduce_scatter, from 4 for each rank on]
     #[arg(long)]
     bytes: Option<Sizes>,
-    /// What the elements are; u8 goes with any size, from 1 byte on (the peers of --against have f32)
+    /// The elements' type; u8 goes with any size, from 1 byte on (the peers of --against have f32)
     #[arg(long, default_value = "f32", value_parser = DTYPES)]
     dtype: String,
     /// Where our tensors lie: in memory that the ranks of a host share (shouter_alloc), in the process's own, or on a GPU

@@ -93,7 +93,7 @@ enum Offload {
 /// The arguments of the link benchmarks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LinkArgs {
-    /// What goes over the link: raw, udp, rud, tcp, several separated by commas run in turn; or the channel verbs or
+    /// The protocol to measure: raw, udp, rud, tcp, several separated by commas run in turn; or the channel verbs or
     /// kernel, alone
     #[arg(long, value_delimiter = ',', default_value = "raw,rud")]
     protocol: Vec<Measured>,
@@ -112,18 +112,25 @@ pub(crate) struct LinkArgs {
     /// Let the drivers fill in checksums and split long segments (default: on where tcp is measured, else off)
     #[arg(long)]
     offload: Option<Offload>,
-    /// Seconds of each pass
-    #[arg(long, default_value_t = 1.0, value_parser = super::seconds)]
-    seconds: f64,
-    /// Passes that the medians are taken over
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=101))]
-    passes: u32,
+    #[command(flatten)]
+    time: TimeArgs,
     /// Peers to run in the same call: kernel; perftest beside verbs
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     against: Vec<Peer>,
     /// Print one JSON object a line
     #[arg(long)]
     json: bool,
+}
+
+/// How long is measured, and how often.
+#[derive(Args, Clone, Debug)]
+struct TimeArgs {
+    /// Seconds of each pass
+    #[arg(long, default_value_t = 1.0, value_parser = super::seconds)]
+    seconds: f64,
+    /// Passes that the medians are taken over
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=101))]
+    passes: u32,
 }
 
 /// How many bytes a second one core sends, and another receives.
@@ -156,7 +163,7 @@ pub(crate) struct PingpongArgs {
     bytes: Sizes,
 }
 
-/// How many short connections a second are opened and closed, and what idle ones cost.
+/// Short connections that are opened and closed in a second, and the cost of idle ones.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
     shouter bench connections --against kernel\n  \
@@ -172,12 +179,8 @@ pub(crate) struct ConnectionsArgs {
     /// Instead of short connections, open this many and leave them idle; tells the memory that each takes
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     idle: Option<u32>,
-    /// Seconds of each pass
-    #[arg(long, default_value_t = 1.0, value_parser = super::seconds)]
-    seconds: f64,
-    /// Passes that the medians are taken over
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=101))]
-    passes: u32,
+    #[command(flatten)]
+    time: TimeArgs,
     /// Peers to run in the same call: kernel
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     against: Vec<Peer>,
@@ -222,7 +225,7 @@ pub(crate) fn stream(args: &StreamArgs) -> Result<(), CommandError> {
         kind: kernel::PeerWorkload::Stream,
         ranks: 2,
         sizes: &[1 << 20],
-        seconds: args.link.seconds,
+        seconds: args.link.time.seconds,
         duplex: args.duplex,
         mtu: args.link.mtu.into(),
     };
@@ -240,8 +243,7 @@ pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), CommandError> {
         device: args.device.clone(),
         mtu: 1500,
         offload: Some(Offload::On),
-        seconds: args.seconds,
-        passes: args.passes,
+        time: args.time.clone(),
         against: args.against.clone(),
         json: args.json,
     };
@@ -257,7 +259,7 @@ pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), CommandError> {
             kind: kernel::PeerWorkload::Connections,
             ranks: 2,
             sizes: &[1],
-            seconds: args.seconds,
+            seconds: args.time.seconds,
             duplex: false,
             mtu: link.mtu.into(),
         };
@@ -284,7 +286,7 @@ pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), CommandError> {
         kind: kernel::PeerWorkload::Pingpong,
         ranks: 2,
         sizes: &args.bytes.0,
-        seconds: args.link.seconds,
+        seconds: args.link.time.seconds,
         duplex: false,
         mtu: args.link.mtu.into(),
     };
@@ -297,7 +299,7 @@ fn against(link: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Resul
         match peer {
             #[cfg(feature = "verbs")]
             Peer::Perftest if link.protocol.contains(&Measured::Channel("verbs")) => {
-                for line in perftest::lines(job, &link.rdma_device, link.passes)? {
+                for line in perftest::lines(job, &link.rdma_device, link.time.passes)? {
                     report.push(line)?;
                 }
             }
@@ -343,13 +345,13 @@ fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<ReportLine>, CommandErro
         Some(channel) => command.args(["--channel", channel]),
         None => command.args(["--protocol", &protocols.join(",")]),
     };
-    command.args(["--seconds", &args.seconds.to_string()]);
-    command.args(["--passes", &args.passes.to_string()]).args(extra);
+    command.args(["--seconds", &args.time.seconds.to_string()]);
+    command.args(["--passes", &args.time.passes.to_string()]).args(extra);
     let tcp = args.protocol.contains(&Measured::Wire(Protocol::Tcp));
     let offload = args.offload.unwrap_or(if tcp { Offload::On } else { Offload::Off });
     command.env("SHOUTER_OFFLOAD", if offload == Offload::On { "on" } else { "off" });
-    let series = args.protocol.len() * (args.passes as usize + 1) * 16;
-    let mut lines = ranks_output(command.stdin(Stdio::null()), patience(series, args.seconds))?;
+    let series = args.protocol.len() * (args.time.passes as usize + 1) * 16;
+    let mut lines = ranks_output(command.stdin(Stdio::null()), patience(series, args.time.seconds))?;
     for line in lines.iter_mut().filter(|_| channel.is_none()) {
         line.device = Some(args.device.clone());
         line.mtu = Some(args.mtu.into());

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use shouter::Collective;
+use shouter::{Collective, Config};
 
 use crate::failure::CommandError;
 use crate::status::Status;
@@ -20,7 +20,7 @@ pub(crate) mod report;
 pub(crate) mod sizes;
 pub(crate) mod workload;
 
-/// What to measure.
+/// Arguments of `shouter bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
     shouter bench allreduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo,kernel\n  \
@@ -277,6 +277,15 @@ pub(crate) fn output_within(command: &mut Command, limit: Duration) -> io::Resul
 /// A generous limit for measuring `series` series for about `seconds` each.
 pub(crate) fn patience(series: usize, seconds: f64) -> Duration {
     Duration::from_secs_f64(120.0 + 30.0 * seconds * series as f64)
+}
+
+/// Pins the calling thread to the first core of this rank's.
+fn pin(config: &Config) {
+    if let Some(core) = config.cores.first()
+        && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
+    {
+        eprintln!("rank {} could not be pinned to core {core}", config.rank);
+    }
 }
 
 /// A positive number of seconds.

@@ -59,13 +59,13 @@ pub(super) fn rounds(size: u32) -> u32 {
     }
 }
 
-/// The partner of `rank` in this round; `None` where the number of ranks is odd and it is this rank's turn to wait. The
-/// circle method: one seat stays, the others turn.
+/// The partner of `rank` in this round; `None` where the number of ranks is odd and this rank waits in this round. The
+/// circle method: one place is fixed, and the ranks of the others rotate.
 pub(super) fn partner(rank: u32, round: u32, size: u32) -> Option<u32> {
     let circle = u64::from(rounds(size));
     let (own, round) = (u64::from(rank), u64::from(round));
     let other = if own == circle {
-        // The rank in the fixed seat meets the rank that would meet itself: twice that rank's number is the round's.
+        // The rank in the fixed place meets the rank that would meet itself: twice that rank's number is the round's.
         // `circle` is odd, so half of `circle` + 1 is the inverse of 2.
         round * circle.div_ceil(2) % circle
     } else {

@@ -45,10 +45,11 @@ pub(super) enum LauncherEvent<'a> {
 impl Style {
     /// Prints an event as a JSON line, if JSON is selected.
     pub(super) fn event(&self, event: &LauncherEvent<'_>) {
-        if self.json
-            && let Ok(text) = serde_json::to_string(event)
-        {
-            let _ = writeln!(io::stdout().lock(), "{text}");
+        if self.json {
+            match serde_json::to_string(event) {
+                Ok(text) => drop(writeln!(io::stdout().lock(), "{text}")),
+                Err(why) => tell(&format!("an event of the job cannot be printed: {why}")),
+            }
         }
     }
 
@@ -59,14 +60,14 @@ impl Style {
     }
 
     /// Formats one line of a rank's output, newline included.
-    fn format(&self, rank: u32, stream: Stream, line: &[u8]) -> Vec<u8> {
+    fn format(&self, rank: u32, stream: Stream, line: &[u8]) -> serde_json::Result<Vec<u8>> {
         let line = line.strip_suffix(b"\n").unwrap_or(line);
         if self.json {
             let line = String::from_utf8_lossy(line);
-            let mut text =
-                serde_json::to_vec(&LauncherEvent::Output { rank, stream, line: &line }).unwrap_or_default();
+            let event = LauncherEvent::Output { rank, stream, line: &line };
+            let mut text = serde_json::to_vec(&event)?;
             text.push(b'\n');
-            return text;
+            return Ok(text);
         }
         let mut text = match self.colour[usize::from(stream == Stream::Stderr)] {
             // Six colours that are legible on black and on white, by rank.
@@ -75,7 +76,7 @@ impl Style {
         };
         text.extend_from_slice(line);
         text.push(b'\n');
-        text
+        Ok(text)
     }
 }
 
@@ -104,7 +105,13 @@ pub(super) fn forward(
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(_) => break,
             }
-            let text = style.format(rank, stream, &line);
+            let text = match style.format(rank, stream, &line) {
+                Ok(text) => text,
+                Err(why) => {
+                    tell(&format!("a line of rank {rank} cannot be printed: {why}"));
+                    continue;
+                }
+            };
             // One write under the lock, so that lines of several ranks do not mix.
             let _ = match stream {
                 Stream::Stderr if !style.json => io::stderr().lock().write_all(&text),

@@ -34,6 +34,8 @@ pub(crate) const PEER_FAILED: i32 = ERROR + 6;
 pub(crate) const DEADLINE: i32 = ERROR + 7;
 pub(crate) const CLOSED: i32 = ERROR + 8;
 pub(crate) const ACCELERATOR: i32 = ERROR + 11;
+/// The exit statuses of ranks whose group was ended by another rank.
+pub(crate) const LOST_GROUP: [i32; 2] = [PEER_FAILED, CLOSED];
 /// The time after which a job counts as hanging, on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// The signal on which a rank writes its last events: one that a process ignores by default.
@@ -113,6 +115,7 @@ pub(crate) fn job(ranks: u32, hosts: impl ToString, scenario: &str) -> Plan {
     command.args(["run", "--json", "--grace", "40", "-n", &ranks.to_string(), "--hosts", &hosts.to_string()]);
     command.env("SHOUTER_TEST_SCENARIO", scenario).env("SHOUTER_HEARTBEAT_TIMEOUT", "2s");
     command.env("SHOUTER_DUMP_FOLDER", &dumps).env("SHOUTER_DUMP_SIGNAL", DUMP_SIGNAL);
+    command.env("SHOUTER_COSTS_CACHE", dumps.join("measured.toml"));
     command.env("XDG_RUNTIME_DIR", &home).env("TMPDIR", &home).stdin(Stdio::null());
     Plan { command, home, dumps, ranks, after: vec![] }
 }
@@ -217,6 +220,11 @@ impl RankState {
     /// The error with which it ended.
     pub(crate) fn error(&self) -> &str {
         self.told.iter().find_map(|line| line.strip_prefix("error ")).unwrap_or("")
+    }
+
+    /// Whether it ended because its group has: its operation was given up, or the group had ended before its next one.
+    pub(crate) fn lost_its_group(&self) -> bool {
+        self.code.is_some_and(|code| LOST_GROUP.contains(&code))
     }
 
     fn over(&self) -> bool {

@@ -106,13 +106,10 @@ impl Group {
     ) -> Result<(Problem, Buffer, Buffer, Option<DeviceTensor>), Error> {
         // SAFETY: passed on to the caller; addresses are not accessed here.
         let (problem, input, output) = unsafe { self.part(call) }?;
-        let mut bound = None;
-        for buffer in [input, output].into_iter().filter(|buffer| buffer.len() > 0) {
-            bound = Some(self.gpu(buffer.as_ptr().addr() as u64, buffer.len())?.0);
-        }
-        let Some(gpu) = bound else { return Ok((problem, input, output, None)) };
         // SAFETY: the caller's promise.
-        let device = DeviceTensor { ready_event: Some(unsafe { gpu.passed(stream) }?), export: None };
+        let Some(device) = unsafe { self.ready_after([input, output], stream) }? else {
+            return Ok((problem, input, output, None));
+        };
         Ok((Problem { access: Access::Copies, ..problem }, input, output, Some(device)))
     }
 }

@@ -15,11 +15,11 @@ use shouter_reducer::schedule::Access;
 use shouter_reducer::transport::AcceleratorError;
 
 use super::super::Group;
-use super::super::stats::lock;
-use crate::channel::verbs::{Digest, Export, Reach, RegisterError, Ticket};
+use crate::channel::verbs::{CrcTicket, Digest, Export, Reach, RegisterError};
 use crate::engine::executor_time;
 use crate::error::Error;
 use crate::runtime::Clock;
+use crate::runtime::lock;
 
 /// Bytes of the slots on the device, for all operations under way.
 const SLOTS: usize = 32 << 20;
@@ -45,15 +45,15 @@ fn launch_error(error: LaunchError) -> AcceleratorError {
 }
 
 impl Digest for Crcs {
-    fn start(&mut self, span: Span) -> Result<Option<Ticket>, AcceleratorError> {
-        Ok(lock(&self.0).ask(&span).map(Ticket))
+    fn start(&mut self, span: Span) -> Result<Option<CrcTicket>, AcceleratorError> {
+        Ok(lock(&self.0).ask(&span).map(CrcTicket))
     }
 
-    fn poll(&mut self, ticket: Ticket) -> Result<Option<u32>, AcceleratorError> {
+    fn poll(&mut self, ticket: CrcTicket) -> Result<Option<u32>, AcceleratorError> {
         lock(&self.0).answer(ticket.0).map_err(launch_error)
     }
 
-    fn forget(&mut self, ticket: Ticket) {
+    fn forget(&mut self, ticket: CrcTicket) {
         lock(&self.0).forget(ticket.0);
     }
 
@@ -74,7 +74,7 @@ impl Digest for Crcs {
 
 /// An allocation of the trainer's.
 #[derive(Clone, Copy)]
-struct Known {
+struct KnownAllocation {
     /// Its number, which no other one ever has: it tells freed memory from a later allocation at the same address.
     allocation: u64,
     bytes: u64,
@@ -86,12 +86,12 @@ struct Known {
 pub(super) struct Direct {
     context: Context,
     dmabuf: bool,
-    known: Mutex<BTreeMap<u64, Known>>,
+    known: Mutex<BTreeMap<u64, KnownAllocation>>,
     warned: AtomicBool,
 }
 
 /// The engine's parts for NICs that reach the GPU.
-pub(super) struct Parts {
+pub(super) struct DirectParts {
     pub(super) crcs: Crcs,
     /// The memory of the slots; the CRCs and these go after the channel.
     pub(super) slots: DeviceBuffer,
@@ -103,7 +103,7 @@ impl Group {
         &self,
         context: &Context,
         kernels: Option<Arc<CudaKernels>>,
-    ) -> Option<(Direct, Parts)> {
+    ) -> Option<(Direct, DirectParts)> {
         match self.try_direct(context, kernels) {
             Ok((direct, parts, reach)) => {
                 tracing::info!(
@@ -128,7 +128,7 @@ impl Group {
         &self,
         context: &Context,
         kernels: Option<Arc<CudaKernels>>,
-    ) -> Result<(Direct, Parts, Reach), String> {
+    ) -> Result<(Direct, DirectParts, Reach), String> {
         if !self.gpu.direct {
             return Err("gpu_direct = \"off\"".into());
         }
@@ -164,7 +164,7 @@ impl Group {
         let region = device_region(address, bytes).ok_or("the slots have no address")?;
         let digest = Box::new(crcs.clone());
         self.drive.with(move |engine| engine.attach_device(digest, region)).map_err(|why| text(&why))?;
-        Ok((direct, Parts { crcs, slots }, reach))
+        Ok((direct, DirectParts { crcs, slots }, reach))
     }
 
     /// Registers device memory with the NIC: by its dma-buf if the driver gives one, else by its address.
@@ -184,8 +184,8 @@ impl Group {
             None => None,
         };
         let Some(region) = device_region(address, bytes) else { return Ok(Err("no address".into())) };
-        // SAFETY: slots go after the channel. What the trainer frees is not named again: each hand-over asks which allocation it is,
-        // and what was freed is unregistered then.
+        // SAFETY: slots go after the channel. Memory that the trainer frees is not named again: each hand-over asks which allocation it is,
+        // and freed memory is unregistered then.
         let known = self.drive.with(move |engine| unsafe {
             engine.device_registry().ok_or(RegisterError::Refused)?.register_device(region, export)
         })?;
@@ -209,11 +209,12 @@ impl Group {
         }
         // Allocations that lay there before were freed.
         let end = base.saturating_add(size);
-        let overlaps = |&(at, found): &(&u64, &Known)| *at < end && at.saturating_add(found.bytes) > base;
+        let overlaps =
+            |&(at, found): &(&u64, &KnownAllocation)| *at < end && at.saturating_add(found.bytes) > base;
         let mut gone: Vec<u64> = known.iter().filter(overlaps).map(|(at, _)| *at).collect();
         if gone.is_empty() && known.len() >= MOST {
             let cuda = direct.context.cuda();
-            let lives = |at: u64, found: &Known| {
+            let lives = |at: u64, found: &KnownAllocation| {
                 cuda.classify(at).is_ok_and(|now| now.allocation == found.allocation)
             };
             gone = known.iter().filter(|(at, found)| !lives(**at, found)).map(|(at, _)| *at).collect();
@@ -241,7 +242,7 @@ impl Group {
                 false
             }
         };
-        known.insert(base, Known { allocation, bytes: size, registered });
+        known.insert(base, KnownAllocation { allocation, bytes: size, registered });
         Ok(())
     }
 
@@ -258,7 +259,7 @@ impl Direct {
         let start = tensor.as_ptr() as u64;
         let known = lock(&self.known);
         let found = known.range(..=start).next_back();
-        let inside = |(base, found): (&u64, &Known)| {
+        let inside = |(base, found): (&u64, &KnownAllocation)| {
             found.registered && (start - base).saturating_add(tensor.len() as u64) <= found.bytes
         };
         if found.is_some_and(inside) { Access::Direct } else { Access::Copies }

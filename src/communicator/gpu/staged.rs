@@ -27,13 +27,13 @@ use crate::communicator::element::Buffer;
 use crate::communicator::p2p::Message;
 use crate::communicator::staging::device::{Act, Copies, Device, Outcome, Progress, Tell};
 use crate::communicator::staging::{Sides, Staged, Staging};
-use crate::communicator::stats::lock;
 use crate::communicator::{Group, Status};
 use crate::engine::COPIES_END;
 use crate::engine::groups::GroupId;
 use crate::engine::submitted::Failure;
 use crate::engine::tasks::{Handed, Step, Task};
 use crate::error::{Call, Error, Operation};
+use crate::runtime::lock;
 use crate::runtime::{Clock, Instant};
 
 /// The least page-locked memory that is taken at once.
@@ -142,7 +142,7 @@ enum At {
     Before(CudaEvent),
     /// The input is being copied.
     In(CopyFence),
-    /// The operation runs, or waits for its turn.
+    /// The operation runs, or waits to be started.
     Runs,
     /// The output is being copied. The status is reported when it is.
     Out(CopyFence, Option<Status>),
@@ -463,7 +463,7 @@ impl Group {
         (call, what): (Call, String),
     ) -> Result<(Buffer, Buffer, Option<Staged>), Error> {
         let Sides { input, output, dtype, is_one } = sides;
-        // SAFETY: the caller's promise; what is asked here is whether these can be addresses.
+        // SAFETY: the caller's promise; only the addresses are checked here.
         let at = unsafe { [raw(input.0.cast_mut(), input.1, dtype)?, raw(output.0, output.1, dtype)?] };
         let Some(areas) = self.areas(&at)? else { return Ok((at[0], at[1], None)) };
         let [from, into] = at.map(on_device);

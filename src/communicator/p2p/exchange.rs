@@ -16,7 +16,7 @@ use crate::error::{Call, Error, Operation};
 pub struct Exchange<'a> {
     message: Message,
     /// The blocks of its elements, if they do not lie one behind the other.
-    strided: Option<Blocks>,
+    strided: Option<ElementBlocks>,
     /// Of memory on a GPU: the stream that it is ordered with.
     cuda_stream: Option<u64>,
     buffer: std::marker::PhantomData<&'a mut [u8]>,
@@ -24,7 +24,7 @@ pub struct Exchange<'a> {
 
 /// Elements in blocks.
 #[derive(Clone, Copy, Debug)]
-struct Blocks {
+struct ElementBlocks {
     address: *mut u8,
     layout: Layout,
     dtype: DType,
@@ -78,7 +78,7 @@ impl<'a> Exchange<'a> {
     /// ```
     pub fn send_strided<T: Element>(data: impl Into<Strided<'a, T>>, to: u32, tag: u32) -> Self {
         let (address, layout) = data.into().parts();
-        let blocks = Blocks { address: address.cast_mut(), layout, dtype: T::DTYPE };
+        let blocks = ElementBlocks { address: address.cast_mut(), layout, dtype: T::DTYPE };
         Self { strided: Some(blocks), ..Self::send::<T>(&[], to, tag) }
     }
 
@@ -90,7 +90,7 @@ impl<'a> Exchange<'a> {
         tag: impl Into<Tag>,
     ) -> Self {
         let (address, layout) = into.into().parts();
-        let blocks = Blocks { address, layout, dtype: T::DTYPE };
+        let blocks = ElementBlocks { address, layout, dtype: T::DTYPE };
         Self { strided: Some(blocks), ..Self::receive::<T>(&mut [], from, tag) }
     }
 
@@ -106,7 +106,7 @@ impl<'a> Exchange<'a> {
         let (data, dtype) = self.message.buffer();
         let count = data.len() / dtype.size();
         layout.check(count, dtype.size()).map_err(|why| Error::Argument(why.to_string()))?;
-        self.strided = Some(Blocks { address: data.as_ptr().cast_mut(), layout, dtype });
+        self.strided = Some(ElementBlocks { address: data.as_ptr().cast_mut(), layout, dtype });
         Ok(self)
     }
 
@@ -216,7 +216,7 @@ impl Exchange<'_> {
             message.set_buffer(buffer);
             return Ok((message, staged));
         }
-        let Some(Blocks { address, layout, dtype }) = self.strided else { return Ok((message, None)) };
+        let Some(ElementBlocks { address, layout, dtype }) = self.strided else { return Ok((message, None)) };
         let is_sent = message.operation() == Operation::Send;
         // SAFETY: the borrow of the blocks, or the promise of `strided_raw` and `start_message`, lasts until the message has ended.
         let (staged, buffer) = unsafe { stage_message(address, layout, dtype, is_sent) }?;

@@ -2,24 +2,24 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use shouter_reducer::p2p::{PostError, SendRequest, Status as Matched, TransferError, TransferId};
 
+use super::Status;
 use super::exchange::{Exchange, Message};
-use super::{Post, Status};
 use crate::communicator::Group;
+use crate::communicator::drive::Post;
 use crate::communicator::drive::start_post;
 use crate::communicator::staging::device::{Outcome, Progress};
 use crate::communicator::staging::{Ended, Staged};
-use crate::communicator::start::SLOT;
-use crate::communicator::stats::lock;
-use crate::communicator::work::{About, Operation as Started, What, Work};
+use crate::communicator::start_queue::SLOT;
+use crate::communicator::work::{About, OperationKind, StartedOperation, Work};
 use crate::engine::groups::GroupId;
 use crate::engine::submitted::Failure;
 use crate::error::{Error, Operation};
 use crate::runtime::Clock;
+use crate::runtime::lock;
 
 /// The messages of an operation, in the order in which they were started.
 pub(in crate::communicator) struct Messages {
@@ -134,7 +134,7 @@ impl Messages {
     }
 }
 
-impl Started {
+impl StartedOperation {
     /// One of its messages has ended.
     fn message_ended(self: Arc<Self>, at: usize, result: Result<Status, Failure>) {
         if let Some(ended) = self.messages().and_then(|messages| messages.ended(at, result)) {
@@ -237,7 +237,7 @@ impl Group {
         if messages.is_empty() {
             return Err(Error::Argument("there is no message to start".into()));
         }
-        let step = self.step.load(Ordering::Relaxed);
+        let step = self.annotations.step();
         let staged = messages.iter().map(|one| one.staged(self, step)).collect::<Result<Vec<_>, _>>()?;
         let mut staged = staged;
         let mut copies: Vec<_> =
@@ -250,8 +250,9 @@ impl Group {
         let group = self.drive.group();
         let staged = staged.into_iter().map(|(message, staged)| (Message::operation(&message), staged));
         let what = Messages::new(group, staged);
-        let about = About { what: What::Messages(what), begin, step, bytes, name: self.label() };
-        let operation = Arc::new(Started::new(self.outcomes.clone(), about));
+        let about =
+            About { what: OperationKind::Messages(what), begin, step, bytes, name: self.annotations.label() };
+        let operation = Arc::new(StartedOperation::new(self.outcomes.clone(), about));
         let (starting, mut posts) = (operation.clone(), posts.into_iter().enumerate().peekable());
         let condition = move |engine: &mut crate::communicator::drive::RankEngine| {
             while let Some((at, post)) = posts.peek() {
@@ -295,7 +296,7 @@ impl Group {
 
     /// There was no slot for all messages in time: those that were not started end so.
     #[cold]
-    fn withhold(&self, operation: &Arc<Started>, error: Error) -> Result<(), Error> {
+    fn withhold(&self, operation: &Arc<StartedOperation>, error: Error) -> Result<(), Error> {
         let Some((waiting, are_all)) = operation.messages().map(Messages::waiting) else { return Err(error) };
         if are_all {
             return Err(error);

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::communicator::Status;
 use crate::communicator::drive::RankEngine;
-use crate::communicator::stats::lock;
 use crate::engine::submitted::Failure;
+use crate::runtime::lock;
 
 /// The end of an operation or a message; of a message with its status.
 pub(in crate::communicator) type Outcome = Result<Option<Status>, Failure>;

@@ -9,7 +9,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Shape};
 use shouter_reducer::schedule::Problem;
 
-use super::{Blocks, words};
+use super::{RankBlocks, words};
 use crate::communicator::element::{Buffer, from_slice, with_bytes};
 use crate::communicator::table::Tables;
 use crate::error::{Call, Error, Views};
@@ -56,7 +56,7 @@ impl Round {
 impl Learning {
     /// This rank's counts, and the first round: each rank sends the counts that it gives, and a digest of those that it
     /// expects. (For a gather or scatter its own count; the root alone expects something.)
-    pub(super) fn new(blocks: &Blocks<'_>, own: Rank, ranks: u32, root: Rank) -> (Self, Round) {
+    pub(super) fn new(blocks: &RankBlocks<'_>, own: Rank, ranks: u32, root: Rank) -> (Self, Round) {
         let [given, taken] = [blocks.given, blocks.taken].map(|counts| words(counts).collect::<Vec<_>>());
         let learning = Self { collective: blocks.collective, own, ranks, root, given, taken, told: None };
         let mine = match learning.collective {

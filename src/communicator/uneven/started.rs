@@ -17,24 +17,24 @@ use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::schedule::{Placement, Problem};
 
 use super::learn::{Learned, Learning, Round, differ};
-use super::{Blocks, Frame, UnevenCall};
+use super::{RankBlocks, UncountedPart, UnevenCall};
 use crate::communicator::collectives::raw;
 use crate::communicator::element::Buffer;
 use crate::communicator::small::Starts;
 use crate::communicator::staging::{Sides, Staging};
-use crate::communicator::stats::lock;
 use crate::communicator::table::Tables;
 use crate::communicator::{Group, Memory, Work};
 use crate::engine::executor_time;
 use crate::engine::submitted::Failure;
 use crate::error::{Call, Error};
 use crate::runtime::Clock;
+use crate::runtime::lock;
 
 /// The parts of a started operation: the rounds in which its counts are learnt, then the operation itself.
 pub(in crate::communicator) struct Followed {
     learns: AtomicBool,
     state: Mutex<(Learning, Option<Round>)>,
-    frame: Frame,
+    frame: UncountedPart,
     /// This rank's input and output.
     input: TensorRegion,
     output: TensorRegion,
@@ -179,7 +179,7 @@ impl Group {
         call.check(staging)?;
         let begin = Clock.now();
         let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
-        let blocks = Blocks { op, root, ..Blocks::new(collective, given, taken, dtype) };
+        let blocks = RankBlocks { op, root, ..RankBlocks::new(collective, given, taken, dtype) };
         let (from, into) = (blocks.sum(given)?, blocks.sum(taken)?);
         // SAFETY: the caller's promise; an input is only read.
         let buffers = unsafe { (raw(input.cast_mut(), from, dtype)?, raw(output, into, dtype)?) };
@@ -194,7 +194,7 @@ impl Group {
         let (mut frame, mut buffers, mut staged) = (frame, buffers, None);
         if let Some(stream) = staging.cuda_stream {
             let sides = Sides { input: (input, from), output: (output, into), dtype, is_one: false };
-            let step = self.step.load(Ordering::Relaxed);
+            let step = self.annotations.step();
             let call = Call { operation: collective.into(), tensor: None, step };
             // SAFETY: the caller's promise.
             let made = unsafe { self.stage_sides(sides, (staging, stream), (call, collective.to_string())) }?;
@@ -211,8 +211,8 @@ impl Group {
             tables: self.tables.clone(),
             starts: self.starts(),
             rank: self.rank,
-            name: self.label(),
-            step: self.step.load(Ordering::Relaxed),
+            name: self.annotations.label(),
+            step: self.annotations.step(),
             deadline: executor_time(begin + self.deadline),
         });
         let request = {

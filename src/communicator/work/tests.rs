@@ -81,7 +81,7 @@ fn the_second_start_of_each_collective_allocates_nothing() {
     }
 }
 
-/// The same of tensors that are fused, with their copies, and of waits that end a turn.
+/// The same of tensors that are fused, with their copies, and of waits that flush.
 #[test]
 fn the_second_start_of_a_bucket_allocates_nothing() {
     for mode in ["caller", "dedicated"] {

@@ -19,7 +19,7 @@ pub(crate) struct Lineage {
     pub(super) number: u32,
 }
 
-/// What a member says of a group to another one.
+/// A member's message to another one about a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Greeting {
     /// It has made the group, and wants the group's messages under this number.
@@ -67,7 +67,7 @@ impl Lineage {
         }
     }
 
-    /// What such a message says; `None` if it is none.
+    /// The group and the greeting of such a message; `None` if it is none.
     pub(super) fn parse(header: &Header) -> Option<(Self, Greeting)> {
         let Identity::Registered { generation, tensor, instance } = header.identity else { return None };
         if header.kind != MessageKind::Member {

@@ -11,11 +11,10 @@
 //! ([`Lineage`]); messages say which group they belong to by the number that the *receiver* has given it ([`Route`](route::Route)), which
 //! leads straight to its executor. A number is used again only after a million others of its place, when nothing of its last group is under way.
 //!
-//! A member that makes a group early tells members that have not made it. What they are told is kept, so much of each rank and no more;
-//! beyond that the message is refused, and comes again. Nothing else can come early, as it needs the receiver's number.
+//! A member that makes a group early tells members that have not made it. These messages are kept, so many of each rank and no more;
+//! beyond that a message is refused, and comes again. Nothing else can come early, as it needs the receiver's number.
 
 mod lineage;
-mod members;
 mod route;
 mod subgroup;
 
@@ -35,11 +34,11 @@ use super::Engine;
 use super::pairwise::Pairwise;
 use super::submitted::Submissions;
 use crate::channel::up::UpChannels;
+use crate::engine::members::Members;
 use crate::group::watch::Departure;
 use crate::observe::flight::Labels;
 pub(super) use lineage::Greeting;
 pub(crate) use lineage::Lineage;
-pub(crate) use members::{Members, MembersError};
 use subgroup::Subgroup;
 
 /// Groups alive at once; their places are the owners of tokens from 1 on.
@@ -106,7 +105,7 @@ pub(super) struct Groups {
     early: Vec<Early>,
     /// Ranks that have said that they leave the job.
     departures: Vec<Departure>,
-    /// Keeps the last events of all of them, and what the program calls their operations.
+    /// Keeps the last events of all of them, and the program's labels for their operations.
     recording: Option<(Recorder, Arc<Labels>)>,
 }
 
@@ -135,7 +134,7 @@ impl Groups {
         !self.departures.is_empty()
     }
 
-    /// Those that have said so.
+    /// Takes the departures that ranks have told.
     pub(super) fn take_departures(&mut self) -> Vec<Departure> {
         std::mem::take(&mut self.departures)
     }
@@ -170,7 +169,7 @@ impl Groups {
         (group.id() == id).then_some(group)
     }
 
-    /// The same, to look at.
+    /// The group with this number here, to look at.
     fn look(&self, id: GroupId) -> Option<&Subgroup> {
         let group = self.places.get(Self::index(id.0))?.group.as_deref()?;
         (group.id() == id.0).then_some(group)
@@ -307,7 +306,7 @@ impl Groups {
         busy
     }
 
-    /// Sends what was just started in a group.
+    /// Sends the messages of operations that were just started in a group.
     pub(super) fn post(&mut self, id: GroupId, now: Instant, up: &mut UpChannels) {
         if let Some(group) = self.group(id.0) {
             group.poll(now, up);
@@ -451,7 +450,7 @@ impl Engine {
         }
     }
 
-    /// This rank leaves a group; the members hear of it.
+    /// This rank leaves a group; the members are told.
     pub(crate) fn leave_group(&mut self, id: GroupId, now: Instant) {
         let is_busy = self.has_tasks(Some(id));
         if let Some(group) = self.groups.group(id.0) {

@@ -15,9 +15,9 @@ use shouter_reducer::header::{Header, MatchKey, MessageKind};
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
 use super::lineage::{Greeting, Lineage};
-use super::members::Members;
 use crate::channel::up::UpChannels;
 use crate::engine::end::is_behind;
+use crate::engine::members::Members;
 use crate::engine::requests::ARRIVES;
 
 /// The state of a member.
@@ -107,7 +107,7 @@ impl Peers {
 
     /// This rank's number in the job.
     fn own_in_job(&self) -> Rank {
-        self.members.rank(self.own()).unwrap_or_default()
+        self.members.own_in_job()
     }
 
     fn peer(&self, number: Rank) -> Option<&Peer> {
@@ -120,7 +120,7 @@ impl Peers {
         Some((self.members.rank(self.members.own())?, self.members.rank(to)?))
     }
 
-    /// Takes what a rank of the job says of the group. Returns its number if it has left now.
+    /// Takes a rank's message about the group. Returns the rank's number in the group if it has left now.
     pub(super) fn greeted(&mut self, rank: Rank, greeting: Greeting) -> Option<Rank> {
         let number = self.members.number(rank)?;
         let peer = self.states.get_mut(number.0 as usize)?;
@@ -261,7 +261,7 @@ impl Peers {
         self.tell_all(&self.lineage.message(self.own_in_job(), Greeting::Left(started)));
     }
 
-    /// This rank leaves a group that has ended: members that have not made it hear of its end so.
+    /// This rank leaves a group that has ended: members that have not made it are told of its end so.
     pub(super) fn leave_ended(&mut self) {
         let left = self.lineage.message(self.own_in_job(), Greeting::Left(0));
         let Self { waiting, states, .. } = self;

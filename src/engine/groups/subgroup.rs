@@ -21,13 +21,13 @@ use shouter_reducer::recorder::Recorder;
 use shouter_reducer::transport::SendToken;
 
 use super::lineage::{Greeting, Lineage};
-use super::members::Members;
 use super::route::{Peers, Route};
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::UpChannels;
 use crate::engine::end::abort_header;
-use crate::engine::ending::{Ending, FLOOD};
+use crate::engine::ending::{EndState, FLOOD};
 use crate::engine::executor_time;
+use crate::engine::members::Members;
 use crate::engine::operations::Operations;
 use crate::engine::pairwise::Pairwise;
 use crate::engine::submitted::Submissions;
@@ -44,7 +44,7 @@ pub(super) struct Subgroup {
     executor: Executor,
     pairwise: Pairwise,
     operations: Operations,
-    ending: Ending,
+    ending: EndState,
     /// This rank has left. The group goes when nothing refers to it and its members know, or are not told any more: from this time on.
     closing: Option<Instant>,
 }
@@ -62,12 +62,12 @@ impl Subgroup {
             executor,
             pairwise,
             operations: Operations::with_capacity(0),
-            ending: Ending::default(),
+            ending: EndState::default(),
             closing: None,
         }
     }
 
-    /// Puts what happens on the timeline, too. Before the first operation.
+    /// Puts phases on the timeline, too. Called before the first operation.
     pub(super) fn draw(&mut self, timeline: Arc<Timeline>) {
         let phases = Phases::of_some(timeline, self.peers.job(), self.peers.members().clone());
         self.executor.attach_trace(Box::new(phases));
@@ -174,7 +174,7 @@ impl Subgroup {
         }
     }
 
-    /// Takes what a rank of the job says of the group.
+    /// Takes a rank's message about the group.
     pub(super) fn greeted(&mut self, rank: Rank, greeting: Greeting) {
         if let Some(left) = self.peers.greeted(rank, greeting) {
             self.pairwise.left(left);
@@ -302,7 +302,7 @@ impl Subgroup {
             self.pairwise.abort(&cause);
             self.pairwise.fenced();
         }
-        // Each member hears it from the group of all.
+        // Each member is told by the group of all.
         self.ending.end_at_once();
         self.peers.forget_waiting();
         self.operations.close();

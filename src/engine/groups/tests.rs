@@ -8,7 +8,7 @@ use shouter_reducer::kernel::Kernels;
 use super::*;
 use crate::runtime::Clock;
 
-/// What the group of all of so many ranks has, on rank 0.
+/// The configuration of the group of all of so many ranks, on rank 0.
 fn all(ranks: u32) -> ExecutorConfig {
     ExecutorConfig::new(Rank(0), Grid::new(ranks, 1, 8).unwrap(), Kernels::detect())
 }
@@ -31,7 +31,7 @@ fn message(id: u32) -> Header {
 /// Drops a group, and lets its place go.
 fn close(groups: &mut Groups, id: u32) {
     groups.group(id).unwrap().leave(Clock.now(), false);
-    // What it has to say finds no channel.
+    // Its messages find no channel.
     groups.poll(Clock.now(), &mut UpChannels::default());
     assert!(groups.group(id).is_none());
 }

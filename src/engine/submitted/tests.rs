@@ -1,4 +1,4 @@
-//! What is handed over is heard of, whatever becomes of the engine.
+//! The end of every request that is handed over is reported, also when the engine is dropped.
 
 use std::sync::Mutex;
 

@@ -1,4 +1,4 @@
-//! What a channel says of a peer that it has lost, as the group's cause tells it.
+//! The reason that a channel gives for a lost peer, in the cause with which the group ends.
 
 use std::net::SocketAddr;
 
@@ -57,7 +57,7 @@ fn cause(losses: &[Loss]) -> AbortCause {
     let [_other, mut engine] = idle();
     engine.up = Losing(losses.iter().map(|why| PeerLoss { rank: Rank(0), why: *why }).collect()).into();
     let now = Clock.now();
-    // The first turn hears of it, and the second one acts.
+    // The first poll learns of it, and the second one acts.
     engine.poll(now);
     assert_eq!(engine.aborted(), None);
     engine.poll(now);
@@ -140,7 +140,7 @@ fn a_lost_accelerator_is_this_ranks_own_though_the_peer_has_left() {
     assert_eq!((cause.culprit, Reason::from(&cause.reason)), (Rank(1), Reason::Accelerator));
 }
 
-/// Rank 1 has left, and its connection goes. What other ranks are waited for goes on.
+/// Rank 1 has left, and its connection goes. Operations that wait for other ranks go on.
 #[test]
 fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
     use shouter_reducer::p2p::SendRequest;
@@ -165,7 +165,7 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
             let now = Clock.now();
             let rank = Rank(0);
             let mut engine =
-                Engine::new(Parts { executor, rank, up, node: None, dead_after: DEAD_AFTER }, now);
+                Engine::new(EngineParts { executor, rank, up, node: None, dead_after: DEAD_AFTER }, now);
             // SAFETY: nothing else accesses it, and it is dropped after the engine.
             let data = unsafe { memory.region() };
             let (dtype, deadline) = (DType::U8, executor_time(now + LIMIT));

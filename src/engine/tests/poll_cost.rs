@@ -1,5 +1,5 @@
-//! What waits for others costs nothing: a poll takes as many instructions with 256 operations under way as with one between hosts, and as
-//! with one for each lane within a host, since the flags of lanes are looked at.
+//! Operations that wait for others cost a poll nothing: it takes as many instructions with 256 operations under way as with one between
+//! hosts, and as with one for each lane within a host, since the flags of lanes are looked at.
 
 use shouter_reducer::header::Header;
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
@@ -12,7 +12,7 @@ use crate::channel::up::{Channel, PeerLoss};
 /// As many as an engine takes.
 const MANY: usize = 256;
 
-/// A channel to a peer that says nothing, and takes all.
+/// A channel to a peer that sends nothing, and takes all.
 struct Silent;
 
 impl Transport for Silent {
@@ -61,7 +61,8 @@ fn first_of_two(hosts: u32) -> (Engine, Grid) {
     }
     // SAFETY: it goes into an engine, which drops it last.
     let executor = unsafe { Executor::new(ExecutorConfig::new(Rank(0), grid, Kernels::detect())) }.unwrap();
-    let parts = Parts { executor, rank: Rank(0), up: Silent.into(), node: None, dead_after: DEAD_AFTER };
+    let parts =
+        EngineParts { executor, rank: Rank(0), up: Silent.into(), node: None, dead_after: DEAD_AFTER };
     (Engine::new(parts, Clock.now()), grid)
 }
 

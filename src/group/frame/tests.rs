@@ -12,7 +12,8 @@ fn pair() -> (Framer, Framer) {
 #[test]
 fn messages_come_out_whole_and_in_order_however_they_are_cut() {
     let (mut a, mut b) = pair();
-    let wire = [part(b"one"), Message::Leave(None)].map(|message| a.seal(&wire::encode(&message))).concat();
+    let wire =
+        [part(b"one"), Message::Leave(None)].map(|message| a.seal(&wire::encode(&message).unwrap())).concat();
     for cut in 0..wire.len() {
         let mut b = Framer::new(b.send.clone(), b.receive.clone());
         let mut inbox = wire[..cut].to_vec();
@@ -32,7 +33,7 @@ fn messages_come_out_whole_and_in_order_however_they_are_cut() {
 #[test]
 fn every_flipped_bit_is_seen() {
     let (mut a, b) = pair();
-    let wire = a.seal(&wire::encode(&part(b"payload")));
+    let wire = a.seal(&wire::encode(&part(b"payload")).unwrap());
     for bit in 0..wire.len() * 8 {
         let mut b = Framer::new(b.send.clone(), b.receive.clone());
         let mut inbox = wire.clone();
@@ -45,7 +46,10 @@ fn every_flipped_bit_is_seen() {
 #[test]
 fn a_message_cannot_be_repeated_left_out_or_sent_back() {
     let (mut a, mut b) = pair();
-    let (one, two) = (a.seal(&wire::encode(&Message::Lost(1))), a.seal(&wire::encode(&Message::Lost(2))));
+    let (one, two) = (
+        a.seal(&wire::encode(&Message::Lost(1)).unwrap()),
+        a.seal(&wire::encode(&Message::Lost(2)).unwrap()),
+    );
     assert_eq!(b.open(&mut two.clone(), 10), Err(FrameError::Forged), "the first is left out");
     assert!(b.open(&mut one.clone(), 10).unwrap().is_some());
     assert_eq!(b.open(&mut one.clone(), 10), Err(FrameError::Forged), "repeated");
@@ -62,7 +66,7 @@ fn a_length_beyond_the_limit_is_refused_before_its_bytes_come() {
 #[test]
 fn what_is_authentic_and_no_message_is_refused() {
     let (mut a, mut b) = pair();
-    for bytes in [&b""[..], b"\xff", &[&wire::encode(&Message::Leave(None))[..], b"more"].concat()] {
+    for bytes in [&b""[..], b"\xff", &[&wire::encode(&Message::Leave(None)).unwrap()[..], b"more"].concat()] {
         assert_eq!(b.open(&mut a.seal(bytes), 10), Err(FrameError::Malformed));
         b.received += 1;
     }

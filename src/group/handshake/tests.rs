@@ -7,12 +7,12 @@ fn key(byte: u8) -> Key {
 }
 
 struct Ends {
-    listener: Listener,
+    listener: Acceptor,
     connector: Connector,
 }
 
 fn ends() -> Ends {
-    Ends { listener: Listener::new(VERSION, [1; 32]), connector: Connector::new(VERSION, [2; 32]) }
+    Ends { listener: Acceptor::new(VERSION, [1; 32]), connector: Connector::new(VERSION, [2; 32]) }
 }
 
 /// Runs a handshake and returns the conclusion of each end.
@@ -38,9 +38,9 @@ fn two_holders_of_the_key_can_talk() {
     let (peer, framer) = shake(&key(1), &key(1), ["a", "a"]);
     let (mut peer, (mut framer, version)) = (peer.unwrap(), framer.unwrap());
     assert!(peer.same_job && peer.version == VERSION && version == VERSION);
-    let mut wire = framer.seal(&wire::encode(&Message::Lost(1)));
+    let mut wire = framer.seal(&wire::encode(&Message::Lost(1)).unwrap());
     assert_eq!(peer.framer.open(&mut wire, 100), Ok(Some(Message::Lost(1))));
-    let mut wire = peer.framer.seal(&wire::encode(&Message::Leave(None)));
+    let mut wire = peer.framer.seal(&wire::encode(&Message::Leave(None)).unwrap());
     assert_eq!(framer.open(&mut wire, 100), Ok(Some(Message::Leave(None))));
 }
 
@@ -73,7 +73,7 @@ fn a_recorded_proof_is_of_no_use_for_another_nonce() {
     let Ends { mut listener, mut connector } = ends();
     let Ok(Answer::Send(theirs)) = listener.step(&key(1), "a", connector.opening()) else { panic!() };
     let proof = connector.prove(&key(1), "a", &theirs).unwrap();
-    let mut later = Listener::new(VERSION, [3; 32]);
+    let mut later = Acceptor::new(VERSION, [3; 32]);
     let Ok(Answer::Send(_)) = later.step(&key(1), "a", connector.opening()) else { panic!() };
     assert!(matches!(later.step(&key(1), "a", &proof), Ok(Answer::Refuse(_))));
 }
@@ -95,7 +95,7 @@ fn a_foreign_protocol_is_seen_at_its_first_byte() {
 #[test]
 fn the_handshake_stays_as_it_is_byte_for_byte() {
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-    let mut listener = Listener::new(0x0102_0304, [1; 32]);
+    let mut listener = Acceptor::new(0x0102_0304, [1; 32]);
     let mut connector = Connector::new(0x0506_0708, [2; 32]);
     assert_eq!(hex(connector.opening()), format!("53484f5554455201{}{}", "05060708", "02".repeat(32)));
     let Ok(Answer::Send(theirs)) = listener.step(&key(7), "job", connector.opening()) else { panic!() };
@@ -105,7 +105,7 @@ fn the_handshake_stays_as_it_is_byte_for_byte() {
     assert_eq!(hex(&proof[32..]), "7cfb327a3a49df1e04146734b6d78063163eb709ccc616ca8a6e43dd2bf62a29");
     let Ok(Answer::Welcome(verdict, _)) = listener.step(&key(7), "job", &proof) else { panic!() };
     assert_eq!(hex(&verdict), "00d8879757735ee5256f9f32a0ba68fe646844ad1ce18c4e992ad007da97cea535");
-    let mut other = Listener::new(1, [1; 32]);
+    let mut other = Acceptor::new(1, [1; 32]);
     other.step(&key(7), "job", connector.opening()).ok().unwrap();
     let Ok(Answer::Refuse(verdict)) = other.step(&key(7), "job", &proof) else { panic!() };
     assert_eq!(hex(&verdict), format!("01{}", "00".repeat(32)));

@@ -1,5 +1,6 @@
 //! The rounds of exchanges: rank 0 collects the parts of all ranks, and sends each its result.
 
+use std::error::Error;
 use std::time::{Duration, Instant};
 
 use super::{FAREWELL, FROM_MEMBER, wait};
@@ -7,8 +8,8 @@ use crate::group::error::{ExchangeError, Missing};
 use crate::group::matrix::{self, Line};
 use crate::group::member_conn::{ConnState, MemberConn};
 use crate::group::message::{MAX_MESSAGE, Message, Run};
-use crate::group::server::SILENCE;
-use crate::group::watch::Waker;
+use crate::group::rendezvous_config::SILENCE;
+use crate::group::waker::Waker;
 use crate::wire::{self, Malformed};
 
 /// How often rank 0 sends the list of missing ranks to the waiting ones.
@@ -38,8 +39,12 @@ impl Round<'_> {
         ExchangeError::Malformed { tag: self.tag.into(), rank }
     }
 
-    fn system(&self, error: std::io::Error) -> ExchangeError {
+    fn system(&self, error: impl Error) -> ExchangeError {
         ExchangeError::System { tag: self.tag.into(), why: error.to_string() }
+    }
+
+    fn encode(&self, message: &Message) -> Result<Vec<u8>, ExchangeError> {
+        wire::encode(message).map_err(|error| self.system(error))
     }
 
     /// Whether the group has ended meanwhile.
@@ -84,7 +89,7 @@ pub(super) fn lead(
 ) -> Result<Vec<Vec<u8>>, ExchangeError> {
     let parts = gather(members, round, ours)?;
     let message = Message::Parts { number: round.number, tag: round.tag.into(), runs: runs(&parts) };
-    let message = wire::encode(&message);
+    let message = round.encode(&message)?;
     for member in members.iter_mut().flatten() {
         member.queue(&message);
     }
@@ -102,10 +107,14 @@ pub(super) fn lead_transposed(
     let mut own = Vec::new();
     let column = |line: &Line| {
         let (number, tag, line) = (round.number, round.tag.into(), line.clone());
-        wire::encode(&Message::Column { number, tag, line })
+        round.encode(&Message::Column { number, tag, line })
     };
+    let mut unencoded = None;
     matrix::columns(&parts, |ranks, line| {
-        let message = column(line);
+        let message = match column(line) {
+            Ok(message) => message,
+            Err(error) => return unencoded = Some(error),
+        };
         for rank in ranks {
             match members.get_mut(*rank) {
                 Some(Some(member)) => member.queue(&message),
@@ -115,6 +124,7 @@ pub(super) fn lead_transposed(
         }
     })
     .map_err(|rank| round.malformed(rank))?;
+    unencoded.map_or(Ok(()), Err)?;
     hand_out(members, round)?;
     matrix::from_line(&own, parts.len()).map_err(|_| round.malformed(0))
 }
@@ -143,7 +153,7 @@ fn gather(
         }
         if now >= next_progress {
             next_progress = now + PROGRESS;
-            let message = wire::encode(&Message::Waiting(missing));
+            let message = round.encode(&Message::Waiting(missing))?;
             for (member, _) in members.iter_mut().zip(&parts).filter(|(_, part)| part.is_some()) {
                 if let Some(member) = member.as_mut().filter(|member| !member.has_output()) {
                     member.queue(&message);
@@ -223,7 +233,7 @@ pub(super) fn follow(
     ours: &[u8],
 ) -> Result<Reply, ExchangeError> {
     let part = Message::Part { number: round.number, tag: round.tag.into(), bytes: ours.to_vec() };
-    server.queue(&wire::encode(&part));
+    server.queue(&round.encode(&part)?);
     let mut missing = Missing::of(std::iter::once(0));
     let mut until = round.until;
     loop {

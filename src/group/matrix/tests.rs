@@ -3,7 +3,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 fn transposed(rows: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, u32> {
-    let encoded: Vec<_> = rows.iter().map(|row| wire::encode(&to_line(row))).collect();
+    let encoded: Vec<_> = rows.iter().map(|row| wire::encode(&to_line(row)).unwrap()).collect();
     let mut all = vec![None; rows.len()];
     columns(&encoded, |ranks, line| {
         for rank in ranks {
@@ -48,7 +48,7 @@ fn a_row_of_another_length_names_its_rank() {
     assert_eq!(transposed(&[vec![1, 1, 1], vec![], vec![1, 1], vec![1, 1, 1]]), Err(2));
     assert_eq!(transposed(&[vec![1; 4]]), Err(0));
     // Lengths that add up to more than a number of ranks can be.
-    let long = wire::encode(&vec![(u32::MAX, 1u8), (u32::MAX, 2), (3, 3)]);
+    let long = wire::encode(&vec![(u32::MAX, 1u8), (u32::MAX, 2), (3, 3)]).unwrap();
     assert_eq!(columns(&[long], |_, _| {}), Err(0));
     assert_eq!(columns(&[b"\xff\xff\xff\xff\xff".to_vec()], |_, _| {}), Err(0));
     assert_eq!(from_line(&vec![(2, 7), (2, 8)], 3), Err(Malformed));
@@ -58,8 +58,8 @@ fn a_row_of_another_length_names_its_rank() {
 #[test]
 fn alike_hosts_cost_the_same_however_many_they_are() {
     let (mut taken, mut given) = (0, 0);
-    let rows: Vec<_> = (0..1024).map(|_| wire::encode(&to_line(&[6; 1024]))).collect();
+    let rows: Vec<_> = (0..1024).map(|_| wire::encode(&to_line(&[6; 1024])).unwrap()).collect();
     taken += rows.iter().map(Vec::len).sum::<usize>();
-    columns(&rows, |ranks, line| given += ranks.len() * wire::encode(line).len()).unwrap();
+    columns(&rows, |ranks, line| given += ranks.len() * wire::encode(line).unwrap().len()).unwrap();
     assert!(taken + given <= 1024 * 10, "{taken} and {given} bytes");
 }

@@ -82,7 +82,7 @@ fn unauthenticated_peers_do_not_keep_the_roster_from_those_it_is_for() {
     listener.set_nonblocking(true).unwrap();
     let at = listener.local_addr().unwrap();
     let message = Message::Relay { others: 7 };
-    let encoded = wire::encode(&message);
+    let encoded = wire::encode(&message).unwrap();
     let expected = digest(&encoded);
     let begun = Instant::now();
     let config = job.config.clone();
@@ -117,7 +117,7 @@ fn unauthenticated_peers_do_not_interrupt_a_rank_that_reads_the_roster() {
     let at = listener.local_addr().unwrap();
     // More than the sockets buffer.
     let message = Message::Part { number: 0, tag: String::new(), bytes: vec![7; 32 << 20] };
-    let encoded = wire::encode(&message);
+    let encoded = wire::encode(&message).unwrap();
     let until = Instant::now() + SOON;
     let config = job.config.clone();
     let server = thread::spawn(move || serve(&config, &listener, &encoded, 1, until));

@@ -1,13 +1,15 @@
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::*;
 use crate::group::conn::{Conn, ReadStatus, Trusted};
-use crate::group::handshake::{Answer, Connector, Listener, OPENING_LEN, PROOF_LEN, VERDICT_LEN, VERSION};
+use crate::group::handshake::{Acceptor, Answer, Connector, OPENING_LEN, PROOF_LEN, VERDICT_LEN, VERSION};
 use crate::group::sys;
 use crate::group::tests::{Job, SOON, refusal, roster};
+use crate::key::Key;
 
 /// Reads until the other side closes, and returns how much came.
 fn until_closed(mut stream: TcpStream) -> usize {
@@ -326,7 +328,7 @@ fn by_hand(job: &Job, version: u32) -> Trusted {
 /// A rank by hand that rank 0 has taken in.
 fn taken_in(job: &Job, rank: u32) -> Trusted {
     let mut member = by_hand(job, VERSION);
-    member.queue(&Message::Hello(job.hello(rank)));
+    member.queue(&Message::Hello(job.hello(rank))).unwrap();
     member.conn.flush().unwrap();
     let Message::Waiting(missing) = next(&mut member) else { panic!("not taken in") };
     assert!(!missing.ranks.contains(&rank), "{missing}");
@@ -363,7 +365,7 @@ fn another_version_that_holds_the_key_ends_the_job_for_all() {
 /// Rank 0 by hand, with a given version: its connection to the first rank that comes.
 fn rank_0_by_hand(job: &Job, version: u32) -> Trusted {
     let (mut stream, peer) = job.config.listener.as_ref().unwrap().accept().unwrap();
-    let mut handshake = Listener::new(version, [1; 32]);
+    let mut handshake = Acceptor::new(version, [1; 32]);
     let (mut opening, mut proof) = ([0; OPENING_LEN], [0; PROOF_LEN]);
     stream.read_exact(&mut opening).unwrap();
     let Ok(Answer::Send(ours)) = handshake.step(&job.config.key, "test", &opening) else { panic!() };
@@ -417,7 +419,7 @@ fn a_rank_that_dies_and_does_not_come_back_is_named_long_before_the_deadline() {
 fn a_member_without_sense_is_refused_and_the_job_goes_on() {
     let job = Job::new(2);
     let zero = job.join(0);
-    for message in [&b"short"[..], &wire::encode(&Message::Leave(None)), &[0; MAX_HELLO + 1]] {
+    for message in [&b"short"[..], &wire::encode(&Message::Leave(None)).unwrap(), &[0; MAX_HELLO + 1]] {
         let mut odd = by_hand(&job, VERSION);
         odd.queue_encoded(message);
         let _ = odd.conn.flush();
@@ -452,7 +454,7 @@ fn a_rank_that_finds_no_roster_where_it_should_gets_it_from_rank_0() {
     let mut one = by_hand(&job, VERSION);
     let mut hello = job.hello(1);
     hello.relay = Some(closed);
-    one.queue(&Message::Hello(hello));
+    one.queue(&Message::Hello(hello)).unwrap();
     one.conn.flush().unwrap();
     let others: Vec<_> = (2..18).map(|rank| job.join(rank)).collect();
     let (zero, mut link) = zero.join().unwrap().unwrap();
@@ -483,11 +485,11 @@ fn a_rank_without_the_roster_learns_why_the_set_up_failed() {
         let rank = job.join(17);
         let mut zero = rank_0_by_hand(&job, VERSION);
         assert!(matches!(next(&mut zero), Message::Hello(_)));
-        zero.queue(&Message::RosterAt { from: closed, digest: [0; 32] });
+        zero.queue(&Message::RosterAt { from: closed, digest: [0; 32] }).unwrap();
         zero.conn.flush().unwrap();
         assert_eq!(next(&mut zero), Message::Resend);
         if let Some(last) = &last {
-            zero.queue(last);
+            zero.queue(last).unwrap();
             zero.conn.flush().unwrap();
         }
         drop(zero);
@@ -504,15 +506,16 @@ fn the_way_down_the_tree_takes_no_longer_than_the_join_may() {
     let rank = job.join(17);
     let mut zero = rank_0_by_hand(&job, VERSION);
     let Message::Hello(Hello { relay: Some(_), .. }) = next(&mut zero) else { panic!("it has no port") };
-    zero.queue(&Message::Relay { others: 16 });
-    zero.queue(&Message::RosterAt { from: silent.local_addr().unwrap(), digest: [0; 32] });
+    zero.queue(&Message::Relay { others: 16 }).unwrap();
+    zero.queue(&Message::RosterAt { from: silent.local_addr().unwrap(), digest: [0; 32] }).unwrap();
     zero.conn.flush().unwrap();
     let begun = Instant::now();
     assert_eq!(next(&mut zero), Message::Resend);
     assert!(begun.elapsed() < Duration::from_secs(4), "it waited for {:?}", begun.elapsed());
     let member =
         |rank| Member { rank, local_rank: rank, local_size: 300, node: 0, table: vec![], blob: vec![] };
-    zero.queue(&Message::Roster { epoch: 1, nonce: [0; 32], members: (0..300).map(member).collect() });
+    zero.queue(&Message::Roster { epoch: 1, nonce: [0; 32], members: (0..300).map(member).collect() })
+        .unwrap();
     zero.conn.flush().unwrap();
     let begun = Instant::now();
     assert_eq!(roster(rank).members.len(), 300);
@@ -522,7 +525,7 @@ fn the_way_down_the_tree_takes_no_longer_than_the_join_may() {
 #[test]
 fn a_hello_at_the_limit_is_taken_with_its_port() {
     let job = Job::new(18).within(Duration::from_secs(10));
-    let len = |hello: &Hello| wire::encode(&Message::Hello(hello.clone())).len();
+    let len = |hello: &Hello| wire::encode(&Message::Hello(hello.clone())).unwrap().len();
     let mut hello = job.hello(1);
     hello.relay = Some(u16::MAX);
     hello.table = vec![0; MAX_HELLO - 1000];

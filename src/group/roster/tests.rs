@@ -24,7 +24,7 @@ fn blocks_of_unequal_length_become_nodes() {
 fn a_roster_survives_the_wire_and_its_secret_does_not_travel() {
     let key = Key::from_secret([1; 32]);
     let roster = assemble(&[hello(0, 0, 1), hello(1, 0, 1)]).unwrap();
-    let bytes = wire::encode(&roster.message(&[2; 32]));
+    let bytes = wire::encode(&roster.message(&[2; 32])).unwrap();
     let Ok(Message::Roster { epoch, nonce, members }) = wire::decode(&bytes) else { panic!("not a roster") };
     let received = |key| Roster::received(epoch, &nonce, members.clone(), "job", key);
     assert_eq!(received(&key), roster);

@@ -54,7 +54,7 @@ fn lasted(begin: u64, end: u64) -> TraceEvent {
 fn the_newest_events_stay_and_the_lost_are_counted() {
     let timeline = Timeline::new(0, "a", 4);
     (0..11).for_each(|n| timeline.record(Row::Engine, lasted(n, n)));
-    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let trace = serde_json::to_value(timeline.trace()).unwrap();
     let kept: Vec<f64> = timed(&trace).iter().map(|event| event["ts"].as_f64().unwrap()).collect();
     assert_eq!(kept, [0.007, 0.008, 0.009, 0.01]);
     assert_eq!(trace["otherData"]["overwritten"], 7);
@@ -115,7 +115,7 @@ fn operations_that_overlap_get_rows_of_their_own() {
     for (begin, end) in [(0, 100), (50, 150), (100, 200), (120, 130)] {
         timeline.record(Row::Calls, lasted(begin, end));
     }
-    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let trace = serde_json::to_value(timeline.trace()).unwrap();
     let tracks: Vec<u64> = timed(&trace).iter().map(|event| event["tid"].as_u64().unwrap()).collect();
     assert_eq!(tracks, [0, 1, 0, 2]);
 }
@@ -128,7 +128,7 @@ fn events_of_one_kind_are_called_by_their_tensors() {
     for tensor in ["trunk", UNNAMED] {
         timeline.record(Row::Wire, of(tensor));
     }
-    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let trace = serde_json::to_value(timeline.trace()).unwrap();
     let called: Vec<&Value> = timed(&trace).iter().map(|event| &event["name"]).collect();
     assert_eq!(called, ["all-reduce", "trunk", "all-reduce"]);
     assert_eq!(names(&trace, "thread_name"), ["calls", "wire", "wire (overlap 1)"], "no track is empty");
@@ -152,7 +152,7 @@ fn waits_in_slices_are_one_until_the_operation_has_ended() {
     for (operation, begin, end, is_over) in waits {
         timeline.blocked(at(operation), is_over, lasted(ms(begin), ms(end)));
     }
-    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let trace = serde_json::to_value(timeline.trace()).unwrap();
     let kept: Vec<(f64, f64)> = timed(&trace)
         .iter()
         .map(|event| (event["ts"].as_f64().unwrap() / 1e3, event["dur"].as_f64().unwrap() / 1e3))
@@ -169,7 +169,7 @@ fn threads_record_into_one_timeline() {
             scope.spawn(|| (0..500).for_each(|n| timeline.record(Row::Calls, lasted(n, n + 1))));
         }
     });
-    let trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let trace = serde_json::to_value(timeline.trace()).unwrap();
     assert_eq!((timed(&trace).len(), &trace["otherData"]["overwritten"]), (1_000, &1_000.into()));
 }
 
@@ -178,7 +178,7 @@ fn file(folder: &Folder, rank: u32, clock: &str, joined: u64, times: &[u64]) -> 
     let timeline = Timeline::new(rank, clock, 2);
     timeline.joined(at(joined));
     times.iter().for_each(|time| timeline.record(Row::Calls, lasted(*time, *time)));
-    let mut trace: Value = serde_json::from_str(&timeline.to_json()).unwrap();
+    let mut trace = serde_json::to_value(timeline.trace()).unwrap();
     assert!(trace["otherData"]["clock"].as_str().is_some_and(|clock| clock.len() == 36), "a boot's name");
     trace["otherData"]["clock"] = clock.into();
     let path = folder.file(&format!("{rank}.json"));

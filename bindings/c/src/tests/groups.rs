@@ -8,7 +8,7 @@ fn groups_are_made_and_used_from_c() {
     let play = |rank: Shared, me: u32| {
         let shouter = rank.get();
         let ok = |status| assert_eq!(status, SHOUTER_OK, "{}", last());
-        // SAFETY: live groups, and room for what is written.
+        // SAFETY: live groups, and room for the results.
         unsafe {
             let sum = |group| {
                 let mut data = [me + 1, 1];
@@ -85,7 +85,7 @@ fn a_group_has_a_deadline_of_its_own() {
         let mut data = [me];
         let at = data.as_mut_ptr().cast();
         let mut within = ptr::null_mut::<Shouter>();
-        // SAFETY: live groups, room for what is written, and data that no operation uses when it goes.
+        // SAFETY: live groups, room for the results, and data that no operation uses when it is dropped.
         unsafe {
             ok(shouter_group_create_within(shouter, [0, 1].as_ptr(), 2, 200, &mut within));
             if me == 0 {

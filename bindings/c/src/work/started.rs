@@ -46,7 +46,7 @@ impl Counted {
     }
 
     /// # Safety
-    /// What is at the counts' addresses has a count for each rank.
+    /// The arrays at the counts' addresses have a count for each rank.
     unsafe fn call(&self, group: &Group) -> Result<UnevenCall<'_>, Error> {
         let CollectiveCall { collective, input, output, dtype, op, root, .. } = self.call;
         // SAFETY: passed on to the caller.

@@ -104,7 +104,7 @@ pub(super) unsafe fn get<T: Copy>(from: *const T) -> Result<T> {
     let mut value = MaybeUninit::<T>::uninit();
     // SAFETY: the room is ours and as long as its type; the rest is as the caller says.
     unsafe { transfer(value.as_mut_ptr().cast(), from.cast_mut().cast(), size_of::<T>(), Direction::In) }?;
-    // SAFETY: all of it was written, with what the caller says is a `T`.
+    // SAFETY: all of it was written, with bytes that the caller says are a `T`.
     Ok(unsafe { value.assume_init() })
 }
 

@@ -7,6 +7,8 @@ use crate::failure::CommandError;
 
 /// The names of the placements.
 pub(super) const BUFFER_PLACEMENTS: [&str; 3] = ["shared", "private", "gpu"];
+/// Those that the CPU reaches.
+pub(super) const HOST_PLACEMENTS: [&str; 2] = ["shared", "private"];
 
 /// A rank's input or output.
 pub(super) enum BufferPlacement<T: Number> {
@@ -59,7 +61,7 @@ impl<T: Number> BufferPlacement<T> {
     }
 
     /// The elements in host memory; on a GPU, only all-reduce finds them.
-    fn host(&mut self) -> Result<&mut [T], CommandError> {
+    pub(super) fn host(&mut self) -> Result<&mut [T], CommandError> {
         match self {
             Self::Shared(tensor) => Ok(tensor),
             Self::Private(vector) => Ok(vector),

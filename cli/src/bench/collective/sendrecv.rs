@@ -6,7 +6,9 @@ use std::time::Instant;
 use clap::Args;
 use shouter::{Config, Group};
 
+use super::placement::{BufferPlacement, HOST_PLACEMENTS};
 use super::{JobArgs, Measured, check_job, measure};
+use crate::bench::pin;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
 use crate::failure::CommandError;
@@ -18,7 +20,7 @@ const FEWEST: u64 = 21;
 /// Most measured round trips of a size.
 const MOST: u64 = 200_000;
 
-/// What `shouter bench sendrecv` takes.
+/// Arguments of `shouter bench sendrecv`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SendReceiveArgs {
     #[command(flatten)]
@@ -26,6 +28,9 @@ pub(crate) struct SendReceiveArgs {
     /// Sizes in bytes, multiples of 4: 8..4Mi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "8,64,1Ki,16Ki,64Ki,1Mi")]
     bytes: Sizes,
+    /// Where our messages lie: in memory that the ranks of a host share (shouter_alloc), or in the process's own
+    #[arg(long, default_value = "shared", value_parser = HOST_PLACEMENTS)]
+    memory: String,
 }
 
 /// The arguments of a rank; started by the bench itself under the launcher.
@@ -34,12 +39,14 @@ pub(crate) struct SendReceiveWorkerArgs {
     #[arg(long)]
     bytes: Sizes,
     #[arg(long)]
+    memory: String,
+    #[arg(long)]
     seconds: f64,
 }
 
 /// Runs our two ranks, then the peers.
 pub(crate) fn main(args: &SendReceiveArgs) -> Result<(), CommandError> {
-    let SendReceiveArgs { job, bytes: Sizes(sizes) } = args;
+    let SendReceiveArgs { job, bytes: Sizes(sizes), memory } = args;
     check_job(job)?;
     if job.ranks != 2 || job.threads {
         return Err(CommandError::Usage(
@@ -53,20 +60,16 @@ pub(crate) fn main(args: &SendReceiveArgs) -> Result<(), CommandError> {
     }
     let listed: Vec<String> = sizes.iter().map(ToString::to_string).collect();
     let what = Measured { name: "sendrecv", worker: &["sendrecv-worker"], collective: None };
-    measure(&what, job, &["--bytes", &listed.join(",")], sizes)
+    measure(&what, job, &["--bytes", &listed.join(","), "--memory", memory], sizes)
 }
 
 /// The body of one rank.
 pub(crate) fn worker(args: &SendReceiveWorkerArgs) -> Result<(), CommandError> {
     let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
-    if let Some(core) = config.cores.first()
-        && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
-    {
-        eprintln!("rank {} could not be pinned to core {core}", config.rank);
-    }
+    pin(&config);
     let group = shouter::init(config)?;
     for &bytes in &args.bytes.0 {
-        let mut nanos = measure_size(&group, bytes as usize, args.seconds)?;
+        let mut nanos = measure_size(&group, bytes as usize, args)?;
         if group.rank() == 0 {
             let mut line = ReportLine::half_round_trips("shouter", group.nodes(), bytes, &mut nanos);
             line.transport = Some(group.transport().channels.clone());
@@ -78,19 +81,21 @@ pub(crate) fn worker(args: &SendReceiveWorkerArgs) -> Result<(), CommandError> {
 }
 
 /// Half of each round trip, in nanoseconds.
-fn measure_size(group: &Group, bytes: usize, seconds: f64) -> Result<Vec<u64>, CommandError> {
-    let (mut own, mut theirs) = (vec![0u8; bytes], vec![0u8; bytes]);
+fn measure_size(group: &Group, bytes: usize, args: &SendReceiveWorkerArgs) -> Result<Vec<u64>, CommandError> {
+    let place = || BufferPlacement::<u8>::new(&args.memory, group, bytes);
+    let (mut own, mut theirs) = (place()?, place()?);
+    let (own, theirs) = (own.host()?, theirs.host()?);
     group.barrier()?;
     let started = Instant::now();
     for round in 0..WARM_UP {
-        once(group, &mut own, &mut theirs, round)?;
+        once(group, own, theirs, round)?;
     }
     let each = started.elapsed().as_secs_f64() / WARM_UP as f64;
-    let mut wanted = [((seconds / each.max(1e-8)) as u64).clamp(FEWEST, MOST)];
+    let mut wanted = [((args.seconds / each.max(1e-8)) as u64).clamp(FEWEST, MOST)];
     group.all_reduce(&mut wanted, shouter::ReduceOp::Min)?;
     let mut nanos = Vec::with_capacity(wanted[0] as usize);
     for round in 0..wanted[0] {
-        nanos.push(once(group, &mut own, &mut theirs, round)? / 2);
+        nanos.push(once(group, own, theirs, round)? / 2);
     }
     Ok(nanos)
 }

@@ -17,7 +17,7 @@ use shouter::{Config, DType, Group, ReduceOp, Tensor, TensorId, TensorSpec};
 use super::{JobArgs, check_job, launcher};
 use crate::bench::report::{Report, ReportLine, median, percentiles_us};
 use crate::bench::sizes::Sizes;
-use crate::bench::{patience, ranks_output};
+use crate::bench::{patience, pin, ranks_output};
 use crate::failure::CommandError;
 use resnet50::Layer;
 
@@ -28,7 +28,7 @@ const FEWEST: usize = 5;
 /// Runs of the job for each setting of fusion; the settings take turns.
 const PASSES: usize = 3;
 
-/// What `shouter bench step` takes.
+/// Arguments of `shouter bench step`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StepArgs {
     #[command(flatten)]
@@ -43,13 +43,13 @@ pub(crate) struct StepArgs {
     fuse_bytes: Sizes,
 }
 
-/// What a step computes.
+/// Arguments that describe a step's computation.
 #[derive(Args, Clone, Debug)]
 struct ModelArgs {
-    /// Whose tensors
+    /// The model whose tensors are reduced
     #[arg(long, default_value = "resnet50", value_parser = ["resnet50"])]
     model: String,
-    /// What the computation of a step takes, in milliseconds
+    /// Duration of a step's computation, in milliseconds
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     compute_ms: u64,
 }
@@ -124,11 +124,7 @@ fn middle(lines: &[ReportLine], first: ReportLine) -> ReportLine {
 /// The body of one rank.
 pub(crate) fn worker(args: &StepWorkerArgs) -> Result<(), CommandError> {
     let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
-    if let Some(core) = config.cores.first()
-        && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
-    {
-        eprintln!("rank {} could not be pinned to core {core}", config.rank);
-    }
+    pin(&config);
     let group = shouter::init(config)?;
     let mut trainer = Trainer::new(&group, resnet50::layers(), Duration::from_millis(args.model.compute_ms))?;
     for order in ["push", "need"] {

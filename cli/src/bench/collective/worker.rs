@@ -10,6 +10,7 @@ use shouter::{Collective, Config, Group, ReduceOp};
 
 use super::numbers::{DTYPES, Inputs, Number, measure_as, whole};
 use super::placement::{BUFFER_PLACEMENTS, BufferPlacement, Buffers};
+use crate::bench::pin;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
 use crate::bench::workload::{self, Origin, Part};
@@ -84,11 +85,7 @@ fn rank(args: &WorkerArgs, config: Config) -> Result<(), CommandError> {
         }
         (None, _) => return Err(CommandError::Usage("--bytes is missing".into())),
     };
-    if let Some(core) = config.cores.first()
-        && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
-    {
-        eprintln!("rank {} could not be pinned to core {core}", config.rank);
-    }
+    pin(&config);
     let group = shouter::init(config)?;
     for bytes in sizes {
         let line = measure_as(&group, bytes, args)?;
@@ -127,7 +124,8 @@ fn now() -> u64 {
 }
 
 impl<T: Number> Run<'_, T> {
-    /// An iteration: fresh input, a barrier, the timed call, and the check of its result. Roots take turns.
+    /// An iteration: fresh input, a barrier, the timed call, and the check of its result. Roots take turns. No rank checks before all have
+    /// returned: with more ranks than cores, a check would take the core from a rank that is still in the timed call.
     fn once(&mut self, round: usize) -> Result<(), CommandError> {
         let Part { collective, rank, ranks } = self.part;
         let root = (round % ranks as usize) as u32;
@@ -142,6 +140,9 @@ impl<T: Number> Run<'_, T> {
         if let Some(entered) = entered {
             self.figures.entered.push(entered);
             self.figures.left.push(now());
+        }
+        if collective != Collective::Barrier {
+            self.group.barrier()?;
         }
         let found = self.buffers.output.elements()?;
         for (block, elements) in self.part.due(root).zip(found.chunks_exact(self.count.max(1))) {

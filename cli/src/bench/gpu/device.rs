@@ -113,7 +113,7 @@ impl Device {
 
     /// Seconds of one call by the device's clock: the median over `samples`, each of `calls` in a row. One untimed call
     /// comes first: the timed ones are enqueued while it runs, so that no gap is measured. `enqueue` gets the number of
-    /// the turn, to rotate buffers by.
+    /// the call, to rotate buffers by.
     pub(super) fn time(
         &self,
         (samples, calls): (u32, u32),

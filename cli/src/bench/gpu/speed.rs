@@ -1,5 +1,5 @@
-//! The speed of kernels and copies, by the device's clock. Calls take turns over a pool of ten tensors, so that none is
-//! in the device's cache when its turn comes.
+//! The speed of kernels and copies, by the device's clock. Successive calls use the tensors of a pool of ten, so that none is
+//! in the device's cache when a call uses it.
 #![allow(unsafe_code)]
 
 use rand::rngs::SmallRng;

@@ -16,6 +16,7 @@ use shouter_reducer::header::{Collective, Header, Identity, MatchKey, MessageKin
 use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::transport::{SendError, SendToken, Transport};
 
+use super::super::pin;
 use super::super::report::{ReportLine, median, percentiles_us, round4};
 use super::WorkerArgs;
 use crate::failure::CommandError;
@@ -66,11 +67,7 @@ impl ChannelEnd {
     #[allow(unsafe_code)]
     pub(super) fn open() -> Result<Self, CommandError> {
         let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
-        if let Some(core) = config.cores.first()
-            && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
-        {
-            eprintln!("rank {} could not be pinned to core {core}", config.rank);
-        }
+        pin(&config);
         let rank = Rank(config.rank);
         let (mut up, control) = shouter::leaders(&config)?;
         let bytes: Vec<u8> =

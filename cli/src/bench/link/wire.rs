@@ -16,6 +16,7 @@ use shouter_netstack::stack::{PortId, Stack};
 use shouter_netstack::tcp::{self, ConnectionId};
 use shouter_netstack::udp::{SocketConfig, UdpHandle};
 
+use crate::bench::pin;
 use crate::failure::CommandError;
 
 /// The most bytes of headers between an IP packet's first byte and a message's.
@@ -51,11 +52,7 @@ impl Wire {
     /// Opens the port that the launcher gave this process, and connects to the other end.
     pub(super) fn open() -> Result<Self, CommandError> {
         let config = Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?;
-        if let Some(core) = config.cores.first()
-            && !core_affinity::set_for_current(core_affinity::CoreId { id: *core })
-        {
-            eprintln!("rank {} could not be pinned to core {core}", config.rank);
-        }
+        pin(&config);
         let failed = |why: &dyn std::fmt::Display| CommandError::Failed(why.to_string());
         let meeting = RendezvousConfig::of(&config).map_err(|why| failed(&why))?;
         let (roster, control) = rendezvous::join(&meeting, Hello::of(&config)).map_err(|why| failed(&why))?;

@@ -1,4 +1,4 @@
-//! Who a group of some ranks has: a rank has one number in the job and another in the group.
+//! The members of a group of some ranks: a rank has one number in the job and another in the group.
 
 use std::sync::Arc;
 
@@ -13,6 +13,8 @@ pub(crate) struct Members {
     numbers: Box<[(Rank, Rank)]>,
     /// This rank's number.
     own: Rank,
+    /// This rank in the job: `ranks[own]`.
+    own_in_job: Rank,
 }
 
 /// Why ranks are no members of a group that this rank makes.
@@ -25,16 +27,17 @@ pub(crate) enum MembersError {
 }
 
 impl Members {
-    /// These ranks of the job, as rank `own` sees them.
-    pub(crate) fn new(ranks: Vec<Rank>, own: Rank) -> Result<Self, MembersError> {
+    /// These ranks of the job, as rank `own_in_job` sees them.
+    pub(crate) fn new(ranks: Vec<Rank>, own_in_job: Rank) -> Result<Self, MembersError> {
         let mut numbers: Vec<_> = ranks.iter().copied().zip((0..).map(Rank)).collect();
         numbers.sort_unstable();
         if let Some(pair) = numbers.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return Err(MembersError::Twice(pair[0].0));
         }
-        let at = numbers.binary_search_by_key(&own, |(rank, _)| *rank).map_err(|_| MembersError::NotOne)?;
+        let at =
+            numbers.binary_search_by_key(&own_in_job, |(rank, _)| *rank).map_err(|_| MembersError::NotOne)?;
         let own = numbers[at].1;
-        Ok(Self { ranks: ranks.into(), numbers: numbers.into(), own })
+        Ok(Self { ranks: ranks.into(), numbers: numbers.into(), own, own_in_job })
     }
 
     /// How many they are.
@@ -45,6 +48,11 @@ impl Members {
     /// This rank's number in the group.
     pub(crate) fn own(&self) -> Rank {
         self.own
+    }
+
+    /// This rank in the job.
+    pub(crate) fn own_in_job(&self) -> Rank {
+        self.own_in_job
     }
 
     /// The ranks in the job, in the order of the numbers in the group.
@@ -86,7 +94,7 @@ mod tests {
     #[test]
     fn numbers_and_ranks_lead_to_each_other() {
         let members = Members::new([7, 2, 5].map(Rank).into(), Rank(5)).unwrap();
-        assert_eq!((members.size(), members.own()), (3, Rank(2)));
+        assert_eq!((members.size(), members.own(), members.own_in_job()), (3, Rank(2), Rank(5)));
         assert_eq!(
             [0, 1, 2, 3].map(|number| members.rank(Rank(number))),
             [Some(Rank(7)), Some(Rank(2)), Some(Rank(5)), None]
