@@ -40,7 +40,7 @@ struct FetchArgs {
     /// Seconds to wait for the whole of a page
     #[arg(long, default_value_t = 300)]
     deadline: u64,
-    /// What to fetch; the hosts must be addresses
+    /// The pages to fetch; the hosts must be addresses
     #[arg(required = true)]
     urls: Vec<Uri>,
 }

@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use shouter::channel::rud::{RudChannel, rud_config};
 use shouter::channel::stream::{Settings, StackStreams, TcpChannel};
 use shouter::channel::up::{PeerAddress, UpChannels};
-use shouter::engine::{Engine, Parts};
+use shouter::engine::{Engine, EngineParts};
 use shouter::key::Key;
 use shouter::runtime::Poller;
 use shouter::{DType, ReduceOp};
@@ -102,7 +102,7 @@ fn engine(
     config.eager_bytes = plan.eager_bytes as usize;
     // SAFETY: the engine has the channel, and drops it first.
     let executor = unsafe { Executor::new(config) }.unwrap();
-    Engine::new(Parts { executor, rank, up, node: None, dead_after }, Instant::ZERO)
+    Engine::new(EngineParts { executor, rank, up, node: None, dead_after }, Instant::ZERO)
 }
 
 #[test]

@@ -147,7 +147,8 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* One iteration with `count` elements a block; returns the time of the slowest rank, in microseconds. */
+/* One iteration with `count` elements a block; returns the time of the slowest rank, in microseconds. No rank checks before all have
+   returned: with more ranks than cores, a check would take the core from a rank that is still in the timed call. */
 static double once(float *data, float *result, size_t count, int iteration) {
     int root = iteration % ranks;
     for (size_t i = 0; i < count * (size_t)input_blocks(); i++)
@@ -156,6 +157,8 @@ static double once(float *data, float *result, size_t count, int iteration) {
     double entered = collective == BARRIER ? now() : 0.0, start = MPI_Wtime();
     run(data, result, (int)count, root);
     double took = (MPI_Wtime() - start) * 1e6, left = collective == BARRIER ? now() : 0.0;
+    if (collective != BARRIER)
+        MPI_Barrier(MPI_COMM_WORLD);
     const float *found = collective == BROADCAST ? data : result;
     int due = (collective == REDUCE || collective == GATHER) && rank != root ? 0 : output_blocks();
     /* Checks all of a small result, and of a large one a sample that moves, both ends included. */

@@ -1,4 +1,4 @@
-//! What netstack's code cites of RFC 9293 (`//= RFC 9293 section 3.8.6.1, MUST-36: ...`), against the index of its requirements.
+//! Citations of RFC 9293 in netstack's code (`//= RFC 9293 section 3.8.6.1, MUST-36: ...`), against the index of its requirements.
 //!
 //! A cited requirement must be in the index, and the section before it must be the one that states it. Each requirement
 //! of the index is cited somewhere, or the index says that it is not supported. Not checked are citations without a
