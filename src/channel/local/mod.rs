@@ -10,7 +10,7 @@
 //! host hold up nothing within this one. The pages of a ring that nobody uses are never touched.
 //!
 //! A payload is copied into a ring, and released with the same poll. A large one that lies in the memory that the host shares is not: the
-//! entry [refers](references) to it, and it is released when the reader has read the entry. A rank has one [doorbell](bell) for all the rings
+//! entry [refers](references) to it, and it is released when the reader has read it, whatever waits in front. A rank has one [doorbell](bell) for all the rings
 //! that it reads: a poll in which nothing has come costs one load of it. No rank is woken: as with the flags of lanes,
 //! a rank that sleeps sees the message when it polls next, at the latest by its helper.
 //!
@@ -307,17 +307,12 @@ impl Local {
     /// Releases payloads in the arena that their readers have read, or that have left; whether there were any.
     fn release_read(&mut self, inbox: &mut dyn Inbox) -> bool {
         let Self { segment, writers, references, losses, first, .. } = self;
-        let read = |reader: usize| {
-            if segment.has_left(reader as u32) {
-                return u64::MAX;
-            }
-            let read = writers.get_mut(reader).map_or(Err(Garbled), |writer| writer.read(segment));
-            read.unwrap_or_else(|Garbled| {
-                losses.push(lost(Rank(first.0 + reader as u32)));
-                0
-            })
-        };
-        references.release(read, |token| inbox.released(token))
+        references.release(
+            segment,
+            writers,
+            |token| inbox.released(token),
+            |reader| losses.push(lost(Rank(first.0 + reader))),
+        )
     }
 
     /// The inbox of the channels to other leaders: messages on their way to other ranks, and back, do not reach

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use shouter_reducer::transport::SendToken;
 
+use super::ring::Writer;
 use crate::channel::shm::NodeSegment;
 
 /// Bytes of a payload from which an entry refers to it. Messages of up to 16 KiB are copied anyway, so that their sends end at once: most
@@ -47,22 +48,33 @@ impl References {
         }
     }
 
-    /// Removes those that have been read, and gives their tokens to `released`. `read` says how far the ring to a local rank was read.
+    /// Removes those that have been read, or whose reader has left, and gives their tokens to `released`; whether there were any. `lost`
+    /// gets the local rank of a reader that has written nonsense.
     pub(super) fn release(
         &mut self,
-        mut read: impl FnMut(usize) -> u64,
+        segment: &NodeSegment,
+        writers: &mut [Writer],
         mut released: impl FnMut(SendToken),
+        mut lost: impl FnMut(u32),
     ) -> bool {
         let before = self.count;
-        for (reader, references) in self.by_reader.iter_mut().enumerate() {
+        for ((reader, writer), references) in (0..).zip(writers).zip(&mut self.by_reader) {
             if references.is_empty() {
                 continue;
             }
-            let read = read(reader);
-            while let Some(reference) = references.front().copied().filter(|first| first.end <= read) {
-                references.pop_front();
-                self.count -= 1;
-                released(reference.token);
+            let (has_left, held, mut is_garbled) = (segment.has_left(reader), references.len(), false);
+            references.retain(|reference| {
+                let is_read = writer.has_read(segment, reference.end);
+                is_garbled |= is_read.is_err();
+                let is_done = has_left || is_read.unwrap_or(false);
+                if is_done {
+                    released(reference.token);
+                }
+                !is_done
+            });
+            self.count -= held - references.len();
+            if is_garbled && !has_left {
+                lost(reader);
             }
         }
         self.count != before

@@ -8,7 +8,8 @@
 //!   bit 63       the entry is complete
 //!   bit 62       no message: the next entry is at the ring's beginning
 //!   bit 61       the payload lies in the writer's arena
-//!   bits 32..61  the destination plus one, of a message that the leader is to send on; else zero
+//!   bit 60       the reader has read such a payload, while it cannot give the entry's room back yet
+//!   bits 32..60  the destination plus one, of a message that the leader is to send on; else zero
 //!   bits 0..32   payload bytes
 //! ```
 //!
@@ -19,6 +20,8 @@
 //!   never that of a lap ago.
 //! - The reader stores how far it has read with release ordering, and reads nothing before that any more, in the arena neither. The
 //!   writer acquires it before it overwrites those bytes. One line stays free for the cleared word.
+//! - Room is given back in the order of the entries. Behind an entry that cannot be taken yet, the reader marks each payload in the arena
+//!   that it has read, with release ordering, so that the writer can release it.
 //! - A reader learns from the [bell](super::bell) that there is something to acquire.
 //!
 //! A message that cannot be taken yet stays where it is, and later ones are taken before it. Whatever the other side has written, this
@@ -42,11 +45,12 @@ const WORD: usize = 8;
 const COMPLETE: u64 = 1 << 63;
 const SKIP: u64 = 1 << 62;
 const IN_ARENA: u64 = 1 << 61;
+const READ: u64 = 1 << 60;
 /// Bytes of an offset in an arena.
 const OFFSET: usize = 8;
 /// The destination's place in a word, and its width.
 const TO_SHIFT: u32 = 32;
-const TO_MASK: u64 = (1 << 29) - 1;
+const TO_MASK: u64 = (1 << 28) - 1;
 /// Messages that are taken at a time, so that no ring keeps the others waiting.
 const BURST: usize = 64;
 
@@ -103,8 +107,8 @@ impl Writer {
         self.add(segment, header, payload, u64::from(to) << TO_SHIFT | payload.len() as u64)
     }
 
-    /// Writes a message whose payload of `len` bytes lies at `offset` in this rank's arena. It must not change before the reader has read
-    /// [so far](Self::written).
+    /// Writes a message whose payload of `len` bytes lies at `offset` in this rank's arena. It must not change before the reader
+    /// [has read](Self::has_read) it.
     #[inline]
     pub(super) fn push_in_arena(
         &mut self,
@@ -125,11 +129,21 @@ impl Writer {
         self.tail
     }
 
-    /// Bytes that the reader has read since the beginning.
+    /// Whether the reader has read the payload in the arena of the entry that ends at `end`.
     ///
     /// # Errors
-    /// [`Garbled`] where it cannot have read so far.
-    pub(super) fn read(&mut self, segment: &NodeSegment) -> Result<u64, Garbled> {
+    /// [`Garbled`] where it cannot have read as far as it says.
+    pub(super) fn has_read(&mut self, segment: &NodeSegment, end: u64) -> Result<bool, Garbled> {
+        if end <= self.head || end <= self.read(segment)? {
+            return Ok(true);
+        }
+        // The entry is still there.
+        let at = (end - entry(OFFSET) as u64) % RING as u64;
+        Ok(segment.ring_word(self.ring, at as usize).load(Ordering::Acquire) & READ != 0)
+    }
+
+    /// Bytes that the reader has given back since the beginning.
+    fn read(&mut self, segment: &NodeSegment) -> Result<u64, Garbled> {
         let head = segment.ring_head(self.ring).load(Ordering::Acquire);
         if head < self.head || head > self.tail {
             return Err(Garbled);
@@ -292,6 +306,7 @@ impl Reader {
             };
             let state = self.offer(segment, &kept, index, offer)?;
             looked.any |= state != Offered::Later;
+            self.mark(segment, &kept, state);
             if let Some(kept) = self.kept.get_mut(index) {
                 kept.state = state;
             }
@@ -310,11 +325,20 @@ impl Reader {
                 self.first = self.first.wrapping_add(1);
                 self.set_head(segment, next.end);
             } else {
+                self.mark(segment, &next, next.state);
                 self.kept.push_back(next);
             }
         }
         looked.waits = self.kept.iter().any(|kept| kept.state == Offered::Later);
         Ok(looked)
+    }
+
+    /// Tells the writer that a payload in its arena was taken from an entry that is kept.
+    fn mark(&self, segment: &NodeSegment, kept: &Kept, state: Offered) {
+        if kept.is_in_arena && state == Offered::Taken {
+            let word = COMPLETE | IN_ARENA | READ | kept.len as u64;
+            segment.ring_word(self.ring, kept.at).store(word, Ordering::Release);
+        }
     }
 
     fn offer(
@@ -409,8 +433,8 @@ fn here(is_in_arena: bool, len: usize) -> usize {
 /// A payload in the arena of a ring's writer.
 #[allow(unsafe_code)]
 fn published_in_arena(segment: &NodeSegment, ring: Ring, offset: u64, len: usize) -> Option<&[u8]> {
-    // SAFETY: an entry that was acquired refers to it, and the ring's head, which the reader moves only when no slice is left, is at or
-    // before the entry.
+    // SAFETY: an entry that was acquired refers to it. The ring's head, which the reader moves only when no slice is left, is at or before
+    // the entry, and the entry is not marked as read yet.
     unsafe { segment.writer_bytes(ring, usize::try_from(offset).ok()?, len) }
 }
 

@@ -18,14 +18,15 @@ use crate::channel::up::Loss;
 /// What a rank has received: numbers and bytes of messages; and the tokens that were released.
 #[derive(Default)]
 struct Post {
-    refuses: bool,
+    /// Messages with numbers below this one.
+    refuses_below: u64,
     came: Vec<(u64, Vec<u8>)>,
     released: Vec<SendToken>,
 }
 
 impl Inbox for Post {
     fn fragment(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        if self.refuses {
+        if header.key.seq < self.refuses_below {
             return Disposition::Refused(Refusal::NotReady);
         }
         self.came.push((header.key.seq, payload.to_vec()));
@@ -115,15 +116,45 @@ fn a_large_shared_payload_is_released_when_it_was_read() {
     assert_eq!(from.released(), [SendToken(8)]);
     assert!(!from.local.is_drained());
     // Not taken yet: it is still needed.
-    to.post.refuses = true;
+    to.post.refuses_below = 3;
     to.receive();
     assert_eq!(from.released(), []);
-    to.post.refuses = false;
+    to.post.refuses_below = 0;
     to.receive();
     let expected = [MAX_PAYLOAD, 100, MAX_PAYLOAD].map(|len| vec![1; len]);
     assert_eq!(to.post.came, (0..).zip(expected).collect::<Vec<_>>());
     assert_eq!(from.released(), [SendToken(7), SendToken(9)]);
     assert!(from.local.is_drained());
+}
+
+/// Else a sender that waits for its release would wait for what its reader does only afterwards.
+#[test]
+fn a_payload_that_was_read_is_released_though_earlier_messages_wait() {
+    let [mut from, mut to] = Member::pair();
+    from.fill(0, MAX_PAYLOAD, 1);
+    let whole = from.span(0, MAX_PAYLOAD);
+    to.post.refuses_below = 2;
+    for number in 0..4 {
+        from.send(number, whole, SendToken(number));
+    }
+    to.receive();
+    assert_eq!(from.released(), [SendToken(2), SendToken(3)]);
+    assert_eq!(from.released(), []);
+    // One that waited is marked as well, behind one that still does.
+    to.post.refuses_below = 1;
+    to.receive();
+    assert_eq!(from.released(), [SendToken(1)]);
+    to.post.refuses_below = 0;
+    to.receive();
+    assert_eq!(from.released(), [SendToken(0)]);
+    assert!(from.local.is_drained());
+    // Marks of these are not taken for marks of the entries that come to lie there.
+    for number in 4..4000 {
+        from.send(number, whole, SendToken(number));
+        assert_eq!(from.released(), []);
+        to.receive();
+        assert_eq!(from.released(), [SendToken(number)]);
+    }
 }
 
 /// It may be overwritten as soon as it is posted, so it is copied.
