@@ -5,7 +5,7 @@ mod sys;
 /// The CRC32C of `bytes`; zero for none.
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    sys::behind(0, bytes).unwrap_or_else(|| crc_fast::crc32_iscsi(bytes))
+    sys::behind(0, bytes).unwrap_or_else(|| if bytes.is_empty() { 0 } else { crc_fast::crc32_iscsi(bytes) })
 }
 
 /// Continues a CRC32C: `first` is that of the bytes before `second`, computed elsewhere.

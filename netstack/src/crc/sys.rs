@@ -2,10 +2,24 @@
 //! short one's first and last bytes one by one.
 #![allow(unsafe_code)]
 
+/// Other processors have none of it.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn behind(_first: u32, _bytes: &[u8]) -> Option<u32> {
+    None
+}
+
+/// As above.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) fn between(_front: [u8; 4], _bytes: &[u8], _back: [u8; 4]) -> Option<u32> {
+    None
+}
+
 /// The longest input for which vector instructions gain nothing.
+#[cfg(target_arch = "x86_64")]
 const SHORT: usize = 256;
 
 /// Continues the CRC32C `first` with `bytes`; `None` if they are many, or if the processor lacks the instruction.
+#[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn behind(first: u32, bytes: &[u8]) -> Option<u32> {
     if bytes.len() <= SHORT && has_instruction() {
@@ -16,6 +30,7 @@ pub(super) fn behind(first: u32, bytes: &[u8]) -> Option<u32> {
 }
 
 /// The CRC32C of `bytes` between two words; `None` as for [`behind`].
+#[cfg(target_arch = "x86_64")]
 #[inline]
 pub(super) fn between(front: [u8; 4], bytes: &[u8], back: [u8; 4]) -> Option<u32> {
     if bytes.len() <= SHORT && has_instruction() {
