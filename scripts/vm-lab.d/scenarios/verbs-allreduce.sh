@@ -1,4 +1,4 @@
-# shows: all-reduce of 1 B to 4 MiB over RDMA verbs, four ranks on two hosts, every sum checked; the same where 1% of packets is lost; nothing is registered but once
+# shows: all-reduce of 1 B to 1 MiB over RDMA verbs, four ranks on two hosts, every sum checked; the same where 1% of packets is lost; nothing is registered but once
 # options: --nic rxe --timeout 400
 # needs: shouter
 # slice: yes
@@ -28,7 +28,7 @@ registered() { rdma resource show mr | sort; }
 before=$(packets va)
 TIMES=
 reduced 4 u8 1,64,4Ki,64Ki
-reduced 4 f32 4Mi
+reduced 4 f32 1Mi
 crossed=$(($(packets va) - before))
 [ $crossed -ge 1024 ] || fail "only $crossed packets crossed the wire"
 four=$TIMES
