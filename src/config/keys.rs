@@ -225,15 +225,15 @@ pub const KEYS: &[KeySpec] = &[
         "measure_costs",
         "one of on, off",
         "on",
-        "whether figures that costs does not have are measured while the ranks join, in about 50 ms at most, or taken from costs_cache; off, and where \
-         nothing plausible is found in that time: built-in figures for the transport; rank 0's counts for all",
+        "whether figures that costs does not have are measured while the ranks join, in about 50 ms at most, or taken from costs_cache; off, with \
+         faults, and where nothing plausible and steady is found in that time: built-in figures for the transport; rank 0's counts for all",
     ),
     key(
         "costs_cache",
         "the path of a file",
         "~/.cache/shouter/measured.toml (or below XDG_CACHE_HOME); none where neither is known",
-        "where rank 0 keeps what was measured, unless times varied too much, for jobs with the same rank 0's host, ranks of each host, and \
-         transport; remove it to measure again",
+        "where rank 0 keeps what was measured for jobs with the same rank 0's host, ranks of each host, transport and settings of its link; \
+         remove it to measure again",
     ),
     key("loss", PERCENT, "0%", "a fault: the share of received frames that is dropped"),
     key("corrupt", PERCENT, "0%", "a fault: the share of received frames in which a bit is flipped"),

@@ -9,7 +9,7 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::memory::MemoryKind;
 use shouter_reducer::p2p::{ReceiveRequest, SendRequest};
 
-use super::samples::{Samples, plausible, rate};
+use super::samples::{NETWORK_RATES, Samples, plausible, rate, steady};
 use crate::communicator::drive::{Drive, Post};
 use crate::communicator::element::{from_slice, with_bytes};
 use crate::engine::executor_time;
@@ -170,8 +170,6 @@ pub(super) struct Found {
     take: Option<u64>,
     /// The same with one in each direction.
     swap: Option<u64>,
-    /// Nothing else kept the cores busy.
-    pub(super) is_steady: bool,
 }
 
 /// Measures on rank 0, while the peer [serves](serve), until that time or a little longer.
@@ -213,13 +211,18 @@ fn ask_all(messages: &mut Messages<'_>, until: Instant) -> Result<Found, String>
     while swaps.len() < TRANSFERS && Clock.now() < end {
         swaps.push(messages.ask(Task::Swap(len as u32), &[Part::Receive(len), Part::Send(len)])?);
     }
+    steady([
+        ("an answer's time", &echoes),
+        ("the time of several messages", &bursts),
+        ("the time of a large message", &takes),
+        ("the time of two large messages", &swaps),
+    ])?;
     Ok(Found {
         echo: echoes.low(ECHOES_NEEDED),
         burst: bursts.low(NEEDED),
         bytes: len as u64,
         take: takes.low(NEEDED),
         swap: swaps.low(NEEDED),
-        is_steady: [echoes, bursts, takes, swaps].iter().all(Samples::are_steady),
     })
 }
 
@@ -257,8 +260,9 @@ impl Found {
         let message = ((burst - echo) / u64::from(BURST - 1)).min(way / 2);
         // A receiver asks for large messages, so these take the way four times.
         let transfer = |time: Option<u64>| time.map(|time| time.saturating_sub(2 * echo).max(time / BYTES));
-        let one = rate("the rate of a large message", transfer(self.take), self.bytes)?;
-        let both = rate("the rate of two large messages", transfer(self.swap), 2 * self.bytes)?;
+        let one = rate("the rate of a large message", transfer(self.take), self.bytes, NETWORK_RATES)?;
+        let both =
+            rate("the rate of two large messages", transfer(self.swap), 2 * self.bytes, NETWORK_RATES)?;
         // What is limited by the wire is not limited by the other direction.
         let (core_mb_s, wire_mb_s) = match u64::from(both) * 5 > u64::from(one) * 8 {
             true => (both.max(built_in.core_mb_s), one),

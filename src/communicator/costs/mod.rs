@@ -2,8 +2,8 @@
 //!
 //! Rank 0 decides which, and tells all ranks when ports are open ([`Offer`]). Where it measures, all are connected first. Then it does so with
 //! the second rank of its host ([`within`]) and with the leader of another host ([`between`]), for [`BUDGET`] at most, and hands the
-//! result to all ranks over the control connections. What is not found in that time, or cannot be, leaves the built-in figures; a rank
-//! that ends meanwhile is named as in any exchange of the join.
+//! result to all ranks over the control connections. If something is not found in that time, cannot be, or varies while other programs use
+//! the cores, the built-in figures stand; a rank that ends meanwhile is named as in any exchange of the join.
 
 mod between;
 mod samples;
@@ -100,7 +100,7 @@ impl fmt::Display for CostFigures {
 }
 
 /// Figures on their way between ranks: in the order of their fields.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Sent {
     #[serde(deserialize_with = "wire::at_most::<MOST, _, _>")]
     values: Vec<u32>,
@@ -145,7 +145,7 @@ pub(super) struct Link {
 }
 
 /// Rank 0's message to all before they are connected.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Offer {
     figures: Sent,
     /// They are to be measured.
@@ -153,7 +153,7 @@ pub(super) struct Offer {
 }
 
 /// The leader of another host that rank 0 measures with, if there is another host.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Partner(Option<u32>);
 
 /// The figures before all are connected, and what is to be done then.
@@ -175,6 +175,8 @@ pub(super) fn offer(config: &Config, grid: &Grid, link: Option<&Link>) -> (Offer
         offered.figures = CostFigures { costs, from: CostsFrom::File };
     } else if !config.measure_costs {
         offered.figures = CostFigures::built_in(costs, "measure_costs is off");
+    } else if config.faults.any() {
+        offered.figures = CostFigures::built_in(costs, "faults are injected");
     } else if let Some(costs) = config.costs_cache.as_deref().and_then(|path| kept_before(path, &of)) {
         offered.figures = CostFigures { costs, from: CostsFrom::Cache };
     } else {
@@ -229,8 +231,8 @@ impl Offered {
         let (Some(partner), Some(place)) = (self.measures, place) else { return Ok(self.figures) };
         let costs = self.figures.costs;
         tracing::debug!(rank = place.rank.0, "the figures of the cost model are measured");
-        let (own, is_steady) = place.take_part(partner, costs).unzip();
-        let own = own.map(|figures| wire::encode(&Sent::from(&figures))).transpose()?;
+        let own =
+            place.take_part(partner, costs).map(|figures| wire::encode(&Sent::from(&figures))).transpose()?;
         let all = place.control.all_gather(
             "figures of the cost model",
             &own.unwrap_or_default(),
@@ -247,16 +249,8 @@ impl Offered {
                 "has another plan with the figures that rank 0 has measured; run the same build on all ranks";
             return Err(Error::join_without(other, format!("{} {why}", Rank(other))));
         }
-        let has_measured = matches!(figures.from, CostsFrom::Measured(_));
-        match (self.kept.filter(|_| has_measured), is_steady) {
-            (Some((path, of)), Some(true)) => keep(&path, of, figures.costs),
-            (Some((path, _)), Some(false)) => {
-                tracing::info!(
-                    ?path,
-                    "times varied too much for the figures of the cost model to be kept for later jobs"
-                );
-            }
-            _ => {}
+        if let (Some((path, of)), CostsFrom::Measured(_)) = (self.kept, &figures.from) {
+            keep(&path, of, figures.costs);
         }
         Ok(figures)
     }
@@ -272,8 +266,8 @@ fn keep(path: &Path, of: MeasuredFor, costs: Costs) {
 }
 
 impl Place<'_> {
-    /// Does this rank's part of the measurement; on rank 0 there are figures then, and whether they are worth keeping.
-    fn take_part(&self, partner: Partner, built_in: Costs) -> Option<(CostFigures, bool)> {
+    /// Does this rank's part of the measurement; on rank 0 there are figures then.
+    fn take_part(&self, partner: Partner, built_in: Costs) -> Option<CostFigures> {
         let Partner(leader) = partner;
         let deadline = Clock.now() + self.patience;
         if self.rank == Rank(0) {
@@ -296,19 +290,19 @@ impl Place<'_> {
     }
 
     /// Measures on rank 0.
-    fn measure(&self, leader: Option<Rank>, built_in: Costs, deadline: Instant) -> (CostFigures, bool) {
+    fn measure(&self, leader: Option<Rank>, built_in: Costs, deadline: Instant) -> CostFigures {
         let begin = Clock.now();
         let costs = self.found(leader, built_in, begin + BUDGET, deadline);
         let took = Clock.now().saturating_since(begin);
         match costs {
-            Ok((costs, is_steady)) => (CostFigures { costs, from: CostsFrom::Measured(took) }, is_steady),
+            Ok(costs) => CostFigures { costs, from: CostsFrom::Measured(took) },
             Err(why) => {
                 tracing::info!(
                     why,
                     ?took,
                     "the built-in figures of the cost model stand: none were measured"
                 );
-                (CostFigures::built_in(built_in, format!("nothing was measured: {why}")), false)
+                CostFigures::built_in(built_in, format!("nothing was measured: {why}"))
             }
         }
     }
@@ -319,22 +313,19 @@ impl Place<'_> {
         built_in: Costs,
         until: Instant,
         deadline: Instant,
-    ) -> Result<(Costs, bool), String> {
+    ) -> Result<Costs, String> {
         let mut costs = built_in;
         let node = self.node.filter(|_| self.grid.locals(0) > 1);
         // Both parts in any case: other ranks take part.
         let within = within::measure(node, self.kernels, self.idle, until);
         let between = leader.map(|leader| between::measure(self.drive, leader, until, deadline));
         let within = within?;
-        let mut is_steady = within.is_steady;
         costs.host.flag_ns = within.flag_ns.unwrap_or(built_in.host.flag_ns);
         (costs.host.copy_mb_s, costs.host.fold_mb_s) = (within.copy_mb_s, within.fold_mb_s);
         if let Some(between) = between {
-            let between = between?;
-            costs.network = between.costs(&built_in.network)?;
-            is_steady &= between.is_steady;
+            costs.network = between?.costs(&built_in.network)?;
         }
-        Ok((costs, is_steady))
+        Ok(costs)
     }
 }
 

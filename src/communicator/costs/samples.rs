@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::runtime::{Clock, Instant};
 
-/// Rates that memory and networks may have, in MB/s.
-const RATES: RangeInclusive<u64> = 10..=1_000_000;
+/// Rates that networks and memory may have, in MB/s. Slower ones are those of a rank that has lost its core.
+pub(super) const NETWORK_RATES: RangeInclusive<u64> = 10..=1_000_000;
+pub(super) const MEMORY_RATES: RangeInclusive<u64> = 500..=1_000_000;
 
 /// Times of one thing, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,9 +64,25 @@ pub(super) fn plausible(
 ///
 /// # Errors
 /// As [`plausible`].
-pub(super) fn rate(what: &str, time: Option<u64>, bytes: u64) -> Result<u32, String> {
+pub(super) fn rate(
+    what: &str,
+    time: Option<u64>,
+    bytes: u64,
+    range: RangeInclusive<u64>,
+) -> Result<u32, String> {
     let rate = time.map(|time| bytes.saturating_mul(1_000) / time.max(1));
-    plausible((what, "MB/s"), rate, RATES)
+    plausible((what, "MB/s"), rate, range)
+}
+
+/// Nothing if [nothing else kept the cores busy](Samples::are_steady).
+///
+/// # Errors
+/// What varied.
+pub(super) fn steady<const N: usize>(all: [(&str, &Samples); N]) -> Result<(), String> {
+    match all.iter().find(|(_, samples)| !samples.are_steady()) {
+        Some((what, _)) => Err(format!("{what} varied too much: other programs use the cores")),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

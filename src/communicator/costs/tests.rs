@@ -28,3 +28,14 @@ fn figures_are_written_with_their_origin() {
     assert!(text.starts_with("measured at the join in 8.1 ms: call_ns 500, step_ns 60, "), "{text}");
     assert!(text.ends_with(", wire_mb_s 1000000"), "{text}");
 }
+
+/// Other ranks' messages may hold anything.
+#[test]
+fn decoders_survive_what_comes() {
+    let sent = |from| Sent::from(&figures(from));
+    wire::tests::fuzz(&[sent(CostsFrom::Cache), sent(CostsFrom::Measured(Duration::from_millis(3)))]);
+    wire::tests::fuzz(&[
+        Offer { figures: sent(CostsFrom::File), measures: None },
+        Offer { figures: sent(CostsFrom::BuiltIn("why".into())), measures: Some(Partner(Some(7))) },
+    ]);
+}

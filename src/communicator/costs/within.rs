@@ -1,13 +1,14 @@
 //! Within rank 0's host: how long a flag takes from core to core, and how fast a core copies and folds. Two ranks take turns with a
 //! chunk of a staged all-reduce; a rank that is alone on its host copies and folds by itself.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::transport::NodeMemory;
 
-use super::samples::{Samples, plausible, rate};
+use super::samples::{MEMORY_RATES, Samples, plausible, rate, steady};
 use crate::channel::shm::{NodeSegment, Task, Turn};
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
@@ -24,11 +25,14 @@ const CHUNKS_NEEDED: usize = 4;
 /// Turns in a sample of flags: a clock takes as long to read as a tenth of one.
 const TURNS: u64 = 8;
 
+/// Nanoseconds that a flag may take from one core to another. It takes longer only where a rank has lost its core.
+const FLAG: RangeInclusive<u64> = 5..=5_000;
+
 /// Bytes of a chunk.
 const CHUNK: usize = 256 << 10;
 
-/// Bytes that a rank which is alone walks through.
-const ALONE: usize = 1 << 20;
+/// Bytes that a rank which is alone walks through in each of three places: more than a core's own caches hold.
+const ALONE: usize = 8 << 20;
 
 /// Looks for the other rank between two of the clock, and of what may have ended it.
 const LOOKS: u32 = 64;
@@ -39,8 +43,6 @@ pub(super) struct Within {
     pub(super) flag_ns: Option<u32>,
     pub(super) copy_mb_s: u32,
     pub(super) fold_mb_s: u32,
-    /// Nothing else kept the cores busy.
-    pub(super) is_steady: bool,
 }
 
 /// Measures on rank 0; `node` where its host has several ranks, of which the second [serves](serve).
@@ -59,12 +61,12 @@ pub(super) fn measure(
     caller.number += 1;
     node.say_turn(Turn { number: caller.number, task: Task::End });
     let [copies, folds] = bytes;
+    steady([("a flag's time", &flags), ("the time of copying", &copies), ("the time of folding", &folds)])?;
     let len = chunk(node) as u64;
     Ok(Within {
-        flag_ns: Some(plausible(("a flag's time", "ns"), flags.low(FLAGS_NEEDED), 5..=100_000)?),
-        copy_mb_s: rate("the rate of copying", copies.low(CHUNKS_NEEDED), 2 * len)?,
-        fold_mb_s: rate("the rate of folding", folds.low(CHUNKS_NEEDED), len)?,
-        is_steady: [flags, copies, folds].iter().all(Samples::are_steady),
+        flag_ns: Some(plausible(("a flag's time", "ns"), flags.low(FLAGS_NEEDED), FLAG)?),
+        copy_mb_s: rate("the rate of copying", copies.low(CHUNKS_NEEDED), 2 * len, MEMORY_RATES)?,
+        fold_mb_s: rate("the rate of folding", folds.low(CHUNKS_NEEDED), len, MEMORY_RATES)?,
     })
 }
 
@@ -89,7 +91,7 @@ impl Caller<'_> {
         let (mut idle, mut looks) = (Backoff::new(self.idle), 0u32);
         while self.node.turn_of(1).number != self.number {
             looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS) && Clock.now() >= self.until {
+            if looks.is_multiple_of(LOOKS) && (Clock.now() >= self.until || self.node.is_gone(1)) {
                 return None;
             }
             idle.wait(Activity::Idle, Some(self.until));
@@ -189,10 +191,10 @@ fn alone(kernels: Kernels, until: Instant) -> Result<Within, String> {
         folds.push(Clock.now().saturating_since(copied));
     }
     std::hint::black_box(&out);
+    steady([("the time of copying", &copies), ("the time of folding", &folds)])?;
     Ok(Within {
         flag_ns: None,
-        copy_mb_s: rate("the rate of copying", copies.low(CHUNKS_NEEDED), CHUNK as u64)?,
-        fold_mb_s: rate("the rate of folding", folds.low(CHUNKS_NEEDED), 2 * CHUNK as u64)?,
-        is_steady: copies.are_steady() && folds.are_steady(),
+        copy_mb_s: rate("the rate of copying", copies.low(CHUNKS_NEEDED), CHUNK as u64, MEMORY_RATES)?,
+        fold_mb_s: rate("the rate of folding", folds.low(CHUNKS_NEEDED), 2 * CHUNK as u64, MEMORY_RATES)?,
     })
 }

@@ -9,7 +9,7 @@ use crate::channel::rud::{RudChannel, rud_config};
 use crate::channel::stream::{KernelChannel, KernelStreams, Settings, StackStreams, TcpChannel};
 use crate::channel::up::{Channel, PeerAddress, UpChannels};
 use crate::communicator::costs::Link;
-use crate::config::{Config, TransportChoice};
+use crate::config::{Config, Mode, TransportChoice};
 use crate::error::Error;
 use crate::group::rendezvous::Roster;
 use crate::key::Key;
@@ -81,6 +81,12 @@ impl Prepared {
             details.push(format!("MTU {}", self.selection.mtu));
         }
         details.push(format!("{} connections", config.channel_num));
+        if !config.crc {
+            details.push("crc off".to_owned());
+        }
+        if config.mode == Mode::Dedicated {
+            details.push("dedicated".to_owned());
+        }
         Some(Link { transport: first.transport.name(), details: details.join(", "), leader: first.rank })
     }
 

@@ -10,15 +10,17 @@
 //! latency_ns = 500
 //! ```
 //!
-//! A file that is damaged, or not of this form, is not used; the next measurement writes it anew.
+//! A file that is damaged, or not of this form, is not used; the next measurement writes it anew. Entries with figures that this release does
+//! not know, or refuses, are left out.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 
+use rand::TryRngCore;
+use rand::rngs::OsRng;
 use serde::{Deserialize, Serialize};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::grid::Grid;
@@ -115,10 +117,12 @@ impl CostCache {
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: File = toml::from_str(text).map_err(|error| error.message().to_owned())?;
         let entry = |Entry { of, figures }: Entry| {
-            let costs = costs_of(&of.transport, figures)?;
-            Ok((of, costs))
+            let costs = costs_of(&of.transport, figures)
+                .inspect_err(|why| tracing::debug!(why, host = of.host, "measured figures are left out"))
+                .ok()?;
+            Some((of, costs))
         };
-        file.measured.into_iter().map(entry).collect::<Result<_, String>>().map(Self)
+        Ok(Self(file.measured.into_iter().filter_map(entry).collect()))
     }
 
     /// Reads a file; one that is not there has no figures.
@@ -151,7 +155,6 @@ impl CostCache {
     /// # Errors
     /// The system's.
     pub fn write(&self, path: &Path) -> io::Result<()> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         if path.exists() && !path.is_file() {
             return Err(io::Error::other(NO_FILE));
         }
@@ -159,15 +162,12 @@ impl CostCache {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         folder.map_or(Ok(()), |folder| DirBuilder::new().recursive(true).mode(0o700).create(folder))?;
         let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(format!(".{}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)));
+        // Processes of other containers, too, write here: a process id would not tell them apart.
+        name.push(format!(".{:016x}", OsRng.try_next_u64().map_err(io::Error::other)?));
         let temporary = path.with_file_name(name);
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            fs::rename(&temporary, path)
-        };
-        write().inspect_err(|_| {
-            // A stale name is only waste.
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+        file.write_all(text.as_bytes()).and_then(|()| fs::rename(&temporary, path)).inspect_err(|_| {
+            // A stale file is only waste.
             let _ = fs::remove_file(&temporary);
         })
     }

@@ -4,6 +4,7 @@ use crate::plan::tests::parsed;
 #[test]
 fn figures_come_from_the_first_file_that_has_them() {
     let folder = std::env::temp_dir().join(format!("shouter-figures-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
     let home = folder.join("shouter");
     std::fs::create_dir_all(&home).unwrap();
     let environment: Environment = [("XDG_CACHE_HOME", folder.to_str().unwrap())].into_iter().collect();

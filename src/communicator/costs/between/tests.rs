@@ -13,7 +13,6 @@ fn found(network: &NetworkCosts, bytes: u64) -> Found {
         bytes,
         take: Some(2 * echo + bytes * 1000 / slower),
         swap: Some(2 * echo + (2 * bytes * 1000 / core).max(bytes * 1000 / wire)),
-        is_steady: true,
     }
 }
 
