@@ -41,7 +41,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// A rank's facts about itself.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Arrival {
     nonce: Nonce,
     size: u32,
@@ -50,7 +50,7 @@ struct Arrival {
 }
 
 /// The answer of rank 0.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Meeting {
     /// The nonce of every rank, by rank.
     #[serde(deserialize_with = "wire::at_most::<{ MAX_RANKS as usize }, _, _>")]
@@ -59,7 +59,7 @@ struct Meeting {
 }
 
 /// Where the ranks meet.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct MeetingPoint {
     /// Addresses of rank 0, with commas between them.
     addresses: String,

@@ -60,6 +60,23 @@ fn all(store: &Shared, size: u32, more: &[(&str, &str)]) -> Vec<Result<Config, J
     })
 }
 
+/// A store's values may be anything.
+#[test]
+fn decoders_survive_what_comes() {
+    let arrival =
+        |size, host: &str| Arrival { nonce: [size as u8; 8], size, machine: [3; TAG_LEN], host: host.into() };
+    wire::tests::fuzz(&[arrival(2, "node7"), arrival(u32::MAX, "")]);
+    let point = MeetingPoint {
+        addresses: "10.0.0.1,10.0.0.2".into(),
+        port: 1,
+        key: Some([9; TAG_LEN]),
+        blocks: Some(vec![4, 300]),
+    };
+    let open = MeetingPoint { key: None, blocks: None, ..point.clone() };
+    let meeting = |place| Meeting { nonces: vec![[1; 8], [0xff; 8]], place };
+    wire::tests::fuzz(&[meeting(Ok(point)), meeting(Ok(open)), meeting(Err("no".into()))]);
+}
+
 #[test]
 fn a_store_tells_address_port_key_and_hosts() {
     let all: Vec<Config> = all(&Shared::default(), 4, &[]).into_iter().map(Result::unwrap).collect();
