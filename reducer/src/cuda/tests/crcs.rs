@@ -3,7 +3,7 @@
 use core::ptr::NonNull;
 
 use super::harness::device;
-use crate::cuda::kernel::{Architecture, CudaKernels, compile_with_cache};
+use crate::cuda::kernel::{Architecture, CudaKernels, compile};
 use crate::cuda::{CudaCrcs, CudaError, DeviceBuffer, NicWrites};
 use crate::memory::{MemoryKind, TensorRegion};
 use core::time::Duration;
@@ -26,7 +26,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 fn crcs_are_the_hosts_and_copies_arrive() {
     let Some((_alone, cuda, context)) = device() else { return };
     let (major, minor) = cuda.devices().unwrap()[0].capability;
-    let image = match compile_with_cache(Architecture { major, minor }, None) {
+    let image = match compile(Architecture { major, minor }) {
         Ok(image) => image,
         Err(error) => return println!("skipped: {error}"),
     };

@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 use std::time::Duration;
 
 use super::*;
-use crate::cuda::kernel::{Architecture, CudaKernels, Image, LaunchError, Origin, compile_with_cache};
+use crate::cuda::kernel::{Architecture, CudaKernels, Image, LaunchError, Origin, compile};
 use crate::cuda::tests::harness::{Foreign, device};
 use crate::cuda::{Context, CudaError, DeviceBuffer, Pinned, Stream};
 
@@ -24,7 +24,7 @@ impl Device {
     fn get() -> Option<(MutexGuard<'static, ()>, Self)> {
         let (alone, cuda, context) = device()?;
         let (major, minor) = cuda.devices().unwrap()[0].capability;
-        let image = match compile_with_cache(Architecture { major, minor }, None) {
+        let image = match compile(Architecture { major, minor }) {
             Ok(image) => image,
             Err(error) => {
                 println!("skipped: {error}");
