@@ -170,7 +170,7 @@ impl<D: Device> Stack<D> {
             self.rud.on_timeout(now, sink);
         }
         if self.ip_deadline().is_some_and(|deadline| deadline <= now) {
-            self.tend_ip(now);
+            self.poll_ip_timers(now);
         }
         if self.tcp.next_deadline().is_some_and(|deadline| deadline <= now) {
             self.tcp.on_timeout(now);
@@ -185,7 +185,7 @@ impl<D: Device> Stack<D> {
 
     /// Gives up datagrams whose fragments did not come, and path MTUs that are too old.
     #[cold]
-    fn tend_ip(&mut self, now: Instant) {
+    fn poll_ip_timers(&mut self, now: Instant) {
         self.destinations.poll(now);
         while let Some(expired) = self.reassembly.poll(now) {
             self.counters.rx_fragment_timeout += 1;

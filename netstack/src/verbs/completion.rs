@@ -26,11 +26,6 @@ impl Context {
 }
 
 impl CompletionQueue {
-    /// Entries that it really holds.
-    pub fn depth(&self) -> u32 {
-        self.raw.depth()
-    }
-
     /// Fills `into` from its start with completions, oldest first, and returns how many. Never blocks, never allocates.
     ///
     /// # Errors

@@ -368,16 +368,6 @@ impl Port {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// The configuration that it was opened with.
-    pub fn config(&self) -> &DpdkPortConfig {
-        &self.shared.config
-    }
-
-    /// The port's MAC address.
-    pub fn mac(&self) -> [u8; 6] {
-        self.shared.mac
-    }
-
     /// One device per queue pair. The port is taken down when the last of them is dropped.
     pub fn into_devices(self) -> Vec<DpdkDevice> {
         (0..self.shared.config.queues).filter_map(|index| DpdkDevice::new(&self.shared, index)).collect()

@@ -369,7 +369,7 @@ fn a_flow_of_another_shard_that_came_in_fragments_gets_no_answer() {
 #[test]
 fn an_ipv4_only_port_stays_as_it_was() {
     let mut alone = Alone::new(PortConfig::new(A, 24, 576));
-    assert_eq!(alone.stack.next_deadline(), None, "nothing to tend");
+    assert_eq!(alone.stack.next_deadline(), None, "nothing is due");
     let remote = B6.into();
     assert_eq!(alone.stack.ping(Instant::ZERO, B6, 1, 1, b""), Err(SendError::NoRoute { remote }));
     assert!(alone.exchange(None).is_empty());

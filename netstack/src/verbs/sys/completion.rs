@@ -43,12 +43,6 @@ impl Queue {
         Arc::ptr_eq(&self.domain, domain)
     }
 
-    /// Entries that it really holds.
-    pub(in super::super) fn depth(&self) -> u32 {
-        // SAFETY: the queue lives until `self` is dropped.
-        u32::try_from(unsafe { (*self.cq()).cqe }).unwrap_or(0)
-    }
-
     /// Fills `into` from its start; returns how many.
     #[inline]
     pub(in super::super) fn poll(&self, into: &mut [Completion]) -> Result<usize, Errno> {
