@@ -118,9 +118,12 @@ pub enum SendError {
     PeerFailed,
 }
 
+/// Payload bytes per datagram to a rank that a transport does not know, whose sends are refused: the least of any.
+pub const LEAST_FRAGMENT: usize = 64;
+
 /// All up-grid peers of this rank. Datagrams are delivered at least once, in any order.
 pub trait Transport {
-    /// Payload bytes per datagram to this peer: a multiple of 64, at least 64. It may change between calls; a
+    /// Payload bytes per datagram to this peer: a multiple of 64, at least [`LEAST_FRAGMENT`]. It may change between calls; a
     /// message keeps the value that it started with.
     fn max_fragment(&self, to: Rank) -> usize;
 

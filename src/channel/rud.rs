@@ -12,7 +12,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{HEADER_BYTES, Header};
-use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
+use shouter_reducer::transport::{LEAST_FRAGMENT, PayloadRange, SendError, SendToken, Transport};
 
 use super::Inbox;
 use super::peers::Peers;
@@ -207,7 +207,7 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
 impl<D: Device + 'static> Transport for RudChannel<D> {
     #[inline]
     fn max_fragment(&self, to: Rank) -> usize {
-        self.peers.of(to).map_or(64, |peer| peer.max_fragment)
+        self.peers.of(to).map_or(LEAST_FRAGMENT, |peer| peer.max_fragment)
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::TensorRegion;
-use shouter_reducer::transport::{Landing, PayloadRange, SendError, SendToken, Transport};
+use shouter_reducer::transport::{LEAST_FRAGMENT, Landing, PayloadRange, SendError, SendToken, Transport};
 
 use super::Inbox;
 use super::by_rank::ByRank;
@@ -240,7 +240,7 @@ pub trait Registry {
     fn attach_digest(&mut self, digest: Box<dyn Digest + Send>);
 }
 
-/// The ways to all other ranks: the channels to the leaders of other nodes (none on a rank that is no leader, or whose
+/// The transports to all other ranks: the channels to the leaders of other nodes (none on a rank that is no leader, or whose
 /// node is the only one), and, where nodes have several ranks, the rings between those of this node.
 #[derive(Default)]
 pub struct UpChannels {
@@ -451,7 +451,7 @@ impl Transport for UpChannels {
             [only] => Some(only),
             all => self.by_rank.get(to).and_then(|index| all.get(index)),
         };
-        channel.map_or(64, |channel| channel.max_fragment(to))
+        channel.map_or(LEAST_FRAGMENT, |channel| channel.max_fragment(to))
     }
 
     #[inline]

@@ -311,7 +311,7 @@ pub(super) fn agree(
         let rank = grid.leader_of(node);
         let blob = roster.members.get(rank.0 as usize).map(|member| member.blob.as_slice());
         let advertised: Advertisement = wire::decode(blob.unwrap_or_default())
-            .map_err(|why| Error::join_without(rank.0, format!("what {rank} told: {why}")))?;
+            .map_err(|why| Error::join_without(rank.0, format!("the capabilities of {rank}: {why}")))?;
         leaders.push((rank, advertised));
     }
     check_addresses(&leaders)?;
@@ -328,15 +328,15 @@ pub(super) fn agree(
     if let (Some(own), Some(neighbour)) = (ours.get_mut(here), neighbour) {
         *own = neighbour;
     }
-    let back = control.transpose("ways", &ours, config.rendezvous_deadline)?;
+    let back = control.transpose("transports", &ours, config.rendezvous_deadline)?;
     if !leads {
         return Ok(None);
     }
     let mtu = leaders.iter().map(|(_, advertised)| advertised.mtu).min().unwrap_or(port::DEFAULT_MTU);
     let (mut peers, mut choices) = (vec![], Choices::new());
-    let ways = ours.iter().zip(back.iter().copied().chain(std::iter::repeat(0)));
+    let both = ours.iter().zip(back.iter().copied().chain(std::iter::repeat(0)));
     for ((rank, advertised), (there, back)) in
-        leaders.into_iter().zip(ways).filter(|((rank, _), _)| *rank != own)
+        leaders.into_iter().zip(both).filter(|((rank, _), _)| *rank != own)
     {
         check_same((own, &local.advertised), (rank, &advertised))?;
         let allowed = TransportKind::allowed(config.transport);

@@ -371,8 +371,8 @@ fn wait<'a>(
 
 /// A message that nothing answers, encoded.
 fn encoded(message: &Message) -> Option<Vec<u8>> {
-    let untold = |error: &Unencodable| tracing::error!(%error, "the other ranks are not told");
-    wire::encode(message).inspect_err(untold).ok()
+    let log = |error: &Unencodable| tracing::error!(%error, "the other ranks are not told");
+    wire::encode(message).inspect_err(log).ok()
 }
 
 /// Sends a message to every member, as far as its connection takes it.

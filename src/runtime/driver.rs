@@ -7,7 +7,7 @@
 //! ```text
 //!   thread A   try_lock ok ---> poll, poll, poll: condition A holds --> unlock, wake B
 //!   thread B   try_lock fails -> enqueues its condition ... spins, parks ...> woken: takes the lock, polls
-//!   helper     park 1 ms ... lock free? one poll, go on while busy, unlock ... park
+//!   helper     park 0.5 or 5 ms ... lock free? one poll, go on while busy, unlock ... park
 //! ```
 //!
 //! The queue is touched only when threads contend; a single thread pays for an uncontended lock.

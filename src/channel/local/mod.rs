@@ -29,7 +29,7 @@ use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{HEADER_BYTES, Header, MessageKind};
 use shouter_reducer::memory::Span;
-use shouter_reducer::transport::{PayloadRange, SendError, SendToken};
+use shouter_reducer::transport::{LEAST_FRAGMENT, PayloadRange, SendError, SendToken};
 
 use super::Inbox;
 use super::shm::NodeSegment;
@@ -136,7 +136,9 @@ impl Local {
             return ring::MAX_PAYLOAD;
         }
         let said = self.segment.relay_fragment().load(Ordering::Relaxed);
-        usize::try_from(said).map_or(0, |said| said.saturating_sub(1)).clamp(64, ring::MAX_PAYLOAD)
+        usize::try_from(said)
+            .map_or(0, |said| said.saturating_sub(1))
+            .clamp(LEAST_FRAGMENT, ring::MAX_PAYLOAD)
     }
 
     /// Posts a message. The payload must not change before its token is released.

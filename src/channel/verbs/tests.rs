@@ -371,7 +371,7 @@ fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
 }
 
 #[test]
-fn nothing_is_lent_after_a_fence() {
+fn nothing_is_sent_from_its_place_after_a_fence() {
     let mut pair = pair(9, alike(true));
     for rank in 0..2 {
         assert!(pair.leaders[rank].start_registered(rank as u32, vec![1; 50_000]));

@@ -1,6 +1,6 @@
 //! Whether the leaders reach each other over their ports: checked when they join, with the fault where they do not.
 //!
-//! Every leader sends each of the others a sign of life on the channel itself, and asks it to echo packets of the job's
+//! Every leader sends each of the others a heartbeat on the channel itself, and asks it to echo packets of the job's
 //! MTU. The channel's own traffic decides. Echoes show the fault: the link, ARP, the address, the MTU, or the port.
 
 use std::fmt::Write as _;

@@ -12,7 +12,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::OpId;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Header, MatchKey, MessageKind};
-use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
+use shouter_reducer::transport::{LEAST_FRAGMENT, PayloadRange, SendError, SendToken, Transport};
 
 use super::lineage::{Greeting, Lineage};
 use crate::channel::up::UpChannels;
@@ -295,7 +295,7 @@ impl Route<'_> {
 impl Transport for Route<'_> {
     #[inline]
     fn max_fragment(&self, to: Rank) -> usize {
-        self.peers.members.rank(to).map_or(64, |rank| self.up.max_fragment(rank))
+        self.peers.members.rank(to).map_or(LEAST_FRAGMENT, |rank| self.up.max_fragment(rank))
     }
 
     #[inline]

@@ -76,7 +76,7 @@ fn two_threads_pass_messages_of_all_sizes_in_order() {
 
 /// Messages are put off, lent and released in any order; each is taken once.
 #[test]
-fn what_is_put_off_or_lent_holds_up_nothing_until_the_ring_is_full() {
+fn what_is_put_off_or_sent_from_its_place_holds_up_nothing_until_the_ring_is_full() {
     const MESSAGES: u32 = 5_000;
     let [ours, theirs] = host();
     let ring = ours.ring_between(0, 1);
