@@ -388,6 +388,8 @@ pub struct Counters {
     pub marked: u64,
     /// Data received with a mark.
     pub marks_received: u64,
+    /// Paths that are left out because they lose what the others deliver.
+    pub paths_out: u16,
 }
 
 /// Statistics of an endpoint: datagrams that belong to no session, and totals.

@@ -17,8 +17,8 @@
 //! - A session needs no handshake: both ends got its tags from an authenticated rendezvous.
 //! - Lost datagrams are found by time, not by counting (as TCP's RACK does), so spraying over paths does no harm.
 //! - A session is made of parts that keep their own state: `sender` and `receiver` by PSN, `acks` (when to acknowledge, when to
-//!   ask for it), `recovery` (round-trip time, losses, timers), `liveness` (heartbeats), `paths` (addresses and source ports), and
-//!   `cc`, congestion control.
+//!   ask for it), `recovery` (round-trip time, losses, timers), `liveness` (heartbeats), `paths` (addresses and source ports), `spray`
+//!   (which path a datagram takes, and which are left out), and `cc`, congestion control.
 
 mod acks;
 mod api;
@@ -31,6 +31,7 @@ mod receiver;
 mod recovery;
 mod sender;
 mod session;
+mod spray;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,4 @@
-//! A session's addresses and paths: where its datagrams go, which path the next one takes, and how they are sealed.
+//! A session's addresses and paths: where its datagrams go, and how they are sealed.
 
 use super::api::{DatagramMeta, Destination, Emit, SessionParams};
 use super::crc::{self, HEAD_ROOM};
@@ -9,15 +9,12 @@ use core::net::IpAddr;
 #[cfg(test)]
 mod tests;
 
-/// The paths of one session. They differ in the UDP source port alone: path i has that of path 0 plus i. `next` is below
-/// `count`, and both CRCs are those of the addresses in `first`.
+/// The paths of one session. They differ in the UDP source port alone: path i has that of path 0 plus i. Both CRCs are those of
+/// the addresses in `first`.
 #[derive(Debug)]
 pub(super) struct Paths {
     /// Path 0.
     first: Destination,
-    count: u16,
-    /// The path of the next datagram.
-    next: u16,
     /// The CRC of the addresses, for datagrams to the peer and for those from it.
     crc_out: u32,
     crc_in: u32,
@@ -32,8 +29,6 @@ impl Paths {
                 src_port: params.local_port,
                 dst_port: params.remote_port,
             },
-            count: params.paths,
-            next: 0,
             crc_out: crc::addresses(params.local_ip, params.remote_ip),
             crc_in: crc::addresses(params.remote_ip, params.local_ip),
         }
@@ -56,11 +51,12 @@ impl Paths {
         crc::verify(datagram, header.payload_offset(), self.crc_in, meta.src_port, meta.dst_port)
     }
 
-    /// Puts the fixed header in front of the body that lies in `head`, and sends both and the payload on the next path.
-    /// False if `emit` did not take them: the path is still the next one then.
+    /// Puts the fixed header in front of the body that lies in `head`, and sends both and the payload on `path`. False if `emit`
+    /// did not take them.
     #[inline]
     pub(super) fn send(
-        &mut self,
+        &self,
+        path: u16,
         header: &Header,
         head: &mut [u8; HEAD_ROOM],
         payload_crc: u32,
@@ -71,15 +67,9 @@ impl Paths {
         if let Some(fixed) = head.first_chunk_mut::<HEADER_LEN>() {
             header.emit(fixed);
         }
-        //= rud/spec.md section 6.7
-        // Paths are used round-robin.
         let mut to = self.first;
-        to.src_port = to.src_port.wrapping_add(self.next);
+        to.src_port = to.src_port.wrapping_add(path);
         crc::seal(&mut head[..len], self.crc_out, to.src_port, to.dst_port, payload_crc);
-        if !emit.emit(&to, &head[..len], payload) {
-            return false;
-        }
-        self.next = if self.next + 1 < self.count { self.next + 1 } else { 0 };
-        true
+        emit.emit(&to, &head[..len], payload)
     }
 }

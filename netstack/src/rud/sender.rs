@@ -80,9 +80,9 @@ impl Acked {
         newest_serial: 0,
     };
 
-    /// Takes the timing from the acknowledgement of a datagram.
+    /// Takes the timing from the acknowledgement of a datagram. True if it is certain that the last transmission arrived.
     #[inline]
-    fn take_in(&mut self, context: &AckContext, sent: &Transmission) {
+    fn take_in(&mut self, context: &AckContext, sent: &Transmission) -> bool {
         //= rud/spec.md section 6.3
         // An acknowledgement sooner after a resend than a round trip takes may be that of an earlier transmission;
         // sooner than half the smallest round trip, it must be.
@@ -90,7 +90,7 @@ impl Acked {
             let elapsed = context.now.saturating_sub(sent.sent_at);
             if sent.lost || elapsed < context.round_trip {
                 self.spurious += u32::from(sent.lost || elapsed < context.min_rtt / 2);
-                return;
+                return sent.tries == 1;
             }
         }
         if sent.tries == 1 && (self.clean_sent_at == NEVER || sent.sent_at > self.clean_sent_at) {
@@ -101,7 +101,17 @@ impl Acked {
             self.newest_sent_at = sent.sent_at;
             self.newest_serial = sent.serial;
         }
+        true
     }
+}
+
+/// Receives what acknowledgements settle.
+pub(super) trait OnSettled {
+    /// The last transmission from `slot` has arrived.
+    fn delivered(&mut self, slot: usize);
+
+    /// The message was consumed, and no frame refers to its memory.
+    fn released(&mut self, token: MessageToken);
 }
 
 /// The times that `Sender` needs to judge an acknowledgement.
@@ -333,7 +343,7 @@ impl Sender {
         context: &AckContext,
         cumulative: Psn,
         acked: &mut Acked,
-        release: &mut impl FnMut(MessageToken),
+        on: &mut impl OnSettled,
     ) {
         //= rud/spec.md section 6.2
         // An acknowledgement of datagrams that were never sent is ignored.
@@ -341,7 +351,7 @@ impl Sender {
             return;
         }
         while let Some(at) = self.sequence.settle_before(cumulative) {
-            self.consumed(context, at, acked, release);
+            self.consumed(context, at, acked, on);
         }
         self.sequence.advance();
     }
@@ -355,7 +365,7 @@ impl Sender {
         received: u64,
         refused: u64,
         acked: &mut Acked,
-        release: &mut impl FnMut(MessageToken),
+        on: &mut impl OnSettled,
     ) {
         let mut unsettled = self.sequence.unsettled(start, received | refused);
         if unsettled == 0 {
@@ -367,9 +377,9 @@ impl Sender {
             unsettled ^= bit;
             let Some(at) = self.sequence.settle(psn) else { continue };
             if received & bit != 0 {
-                self.consumed(context, at, acked, release);
+                self.consumed(context, at, acked, on);
             } else {
-                self.refused(context, at, acked);
+                self.refused(context, at, acked, on);
             }
         }
         self.sequence.advance();
@@ -377,26 +387,25 @@ impl Sender {
 
     /// The PSN of the message in slot `at` was settled: it was consumed.
     #[inline]
-    fn consumed(
-        &mut self,
-        context: &AckContext,
-        at: usize,
-        acked: &mut Acked,
-        release: &mut impl FnMut(MessageToken),
-    ) {
+    fn consumed(&mut self, context: &AckContext, at: usize, acked: &mut Acked, on: &mut impl OnSettled) {
         let sent = self.slots.take_off(at);
-        acked.take_in(context, &sent);
+        if acked.take_in(context, &sent) {
+            on.delivered(at);
+        }
         acked.count += 1;
         self.slots.free_up(at);
+        let release = &mut |token| on.released(token);
         self.releases.acknowledged(self.slots.token(at), sent.tries > 1, release);
     }
 
     /// The PSN of the message in slot `at` was settled: it was refused.
-    fn refused(&mut self, context: &AckContext, at: usize, acked: &mut Acked) {
+    fn refused(&mut self, context: &AckContext, at: usize, acked: &mut Acked, on: &mut impl OnSettled) {
         //= rud/spec.md section 6.6
         // The PSN is settled; the message waits, and then takes a new one.
         let sent = self.slots.take_off(at);
-        acked.take_in(context, &sent);
+        if acked.take_in(context, &sent) {
+            on.delivered(at);
+        }
         acked.refused += 1;
         self.slots.refuse(at);
         let before = self.messages[at].on_refused();

@@ -14,7 +14,8 @@ use super::liveness::{Liveness, Silence};
 use super::paths::Paths;
 use super::receiver::{Arrival, Receiver};
 use super::recovery::{NEVER, Recovery, TailTimer};
-use super::sender::{AckContext, Acked, Sender};
+use super::sender::{AckContext, Acked, OnSettled, Sender};
+use super::spray::Spray;
 use crate::device::FramesOut;
 use crate::region::Extent;
 use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, MAX_BODY, Psn};
@@ -54,6 +55,7 @@ pub(super) struct Session {
     remote_tag: u64,
     max_payload: usize,
     paths: Paths,
+    spray: Spray,
     sender: Sender,
     receiver: Receiver,
     acks: Acks,
@@ -66,6 +68,25 @@ pub(super) struct Session {
     liveness: Liveness,
     failed: bool,
     counters: Counters,
+}
+
+/// Where the acknowledgements of one datagram go.
+struct Settled<'a, S> {
+    id: SessionId,
+    sink: &'a mut S,
+    spray: &'a mut Spray,
+}
+
+impl<S: Sink> OnSettled for Settled<'_, S> {
+    #[inline]
+    fn delivered(&mut self, slot: usize) {
+        self.spray.on_delivered(slot);
+    }
+
+    #[inline]
+    fn released(&mut self, token: MessageToken) {
+        self.sink.released(self.id, token);
+    }
 }
 
 /// The first PSN of the direction whose datagrams carry `tag`.
@@ -83,6 +104,7 @@ impl Session {
             remote_tag: params.remote_tag,
             max_payload: params.max_payload,
             paths: Paths::new(params),
+            spray: Spray::new(params.paths, config.window_packets),
             sender: Sender::new(first_psn(params.remote_tag), config),
             receiver: Receiver::new(first_psn(params.local_tag)),
             acks: Acks::new(config),
@@ -187,6 +209,7 @@ impl Session {
             gap: Duration::from_nanos(self.cc.gap()),
             paced: Duration::from_nanos(self.pace.waited()),
             marks_received: self.acks.marks(),
+            paths_out: self.spray.out(),
             ..self.counters
         }
     }
@@ -221,17 +244,19 @@ impl Session {
             return Accepted::Yes;
         }
         self.liveness.on_heard(now);
-        if !self.receiver.base(header.psn.minus(u32::from(header.base_lag))) {
+        let base = header.psn.minus(u32::from(header.base_lag));
+        if !self.receiver.base(base) {
             self.counters.out_of_window += 1;
             return Accepted::Yes;
         }
+        self.spray.on_base(base);
         //= rud/spec.md section 5.1
         // Acknowledgements take effect before the payload is delivered.
         self.on_acknowledgement(Look { now, late }, header, datagram, sink);
         match header.kind {
             DatagramKind::Data => {
                 self.acks.on_data(now, late, meta.congestion_experienced);
-                self.on_data(header, datagram, sink);
+                self.on_data(now, header, datagram, sink);
             }
             DatagramKind::Ack | DatagramKind::Probe | DatagramKind::Answer => {
                 self.counters.acks_received += 1;
@@ -243,7 +268,7 @@ impl Session {
     }
 
     #[inline]
-    fn on_data(&mut self, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+    fn on_data(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
         match self.receiver.classify(header.psn) {
             Arrival::New => {
                 let (front, payload) = datagram.split_at(header.payload_offset());
@@ -263,6 +288,7 @@ impl Session {
             }
             Arrival::Duplicate => {
                 self.receiver.duplicate(header.psn);
+                self.spray.on_duplicate(now);
                 self.acks.set_due(true);
                 self.counters.duplicates += 1;
             }
@@ -284,18 +310,17 @@ impl Session {
         let flight = self.sender.flight();
         let context =
             AckContext { now, min_rtt: self.recovery.min_rtt(), round_trip: self.recovery.round_trip() };
-        let id = self.id;
         let mut acked = Acked::NOTHING;
-        let mut release = |token: MessageToken| sink.released(id, token);
+        let mut settled = Settled { id: self.id, sink, spray: &mut self.spray };
         let first_word = header.cumulative.word_start();
-        self.sender.on_cumulative(&context, header.cumulative, &mut acked, &mut release);
+        self.sender.on_cumulative(&context, header.cumulative, &mut acked, &mut settled);
         let start = first_word.plus(u32::from(header.sack_word) * 64);
-        self.sender.on_word(&context, start, header.sack, 0, &mut acked, &mut release);
+        self.sender.on_word(&context, start, header.sack, 0, &mut acked, &mut settled);
         if header.kind != DatagramKind::Data {
             for block in Block::parse_all(&datagram[HEADER_LEN..]) {
                 let start = first_word.plus(u32::from(block.word) * 64);
                 let Block { received, refused, .. } = block;
-                self.sender.on_word(&context, start, received, refused, &mut acked, &mut release);
+                self.sender.on_word(&context, start, received, refused, &mut acked, &mut settled);
             }
         }
         if acked.count | acked.refused == 0 {

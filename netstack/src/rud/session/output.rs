@@ -115,12 +115,14 @@ impl Session {
             marks: self.acks.marks() as u16,
             held: self.acks.held(now),
         };
-        if !self.paths.send(&header, message.head_mut(), payload_crc, payload, emit) {
+        let path = self.spray.pick_for(now, slot, again);
+        if !self.paths.send(path, &header, message.head_mut(), payload_crc, payload, emit) {
             // The report of this datagram is still pending.
             self.receiver.unreported();
             return false;
         }
-        self.on_sent(now);
+        self.on_sent(now, path);
+        self.spray.on_data_sent(now, slot, again, path);
         self.acks.on_data_sent(ack_request);
         if self.sender.is_quiet() && self.recovery.has_rested(now) {
             self.cc.on_idle();
@@ -173,11 +175,13 @@ impl Session {
             marks: self.acks.marks() as u16,
             held: probe.map_or_else(|| self.acks.held(now), |probe| probe.held(now)),
         };
-        if !self.paths.send(&header, &mut head, 0, None, emit) {
+        let path = self.spray.pick();
+        if !self.paths.send(path, &header, &mut head, 0, None, emit) {
             self.receiver.unreported();
             return false;
         }
-        self.on_sent(now);
+        self.on_sent(now, path);
+        self.spray.on_ack_sent(path, header.cumulative);
         self.counters.acks_sent += 1;
         match kind {
             DatagramKind::Answer => self.acks.on_answered(),
@@ -186,9 +190,10 @@ impl Session {
         true
     }
 
-    /// A datagram with an acknowledgement went out.
+    /// A datagram with an acknowledgement went out on `path`.
     #[inline]
-    fn on_sent(&mut self, now: u64) {
+    fn on_sent(&mut self, now: u64, path: u16) {
+        self.spray.on_sent(path);
         self.liveness.on_sent(now);
         if !self.receiver.ack_pending() {
             self.acks.on_reported();

@@ -7,10 +7,11 @@ use super::link::World;
 use crate::rud::Config;
 use crate::sim::{LinkConfig, tests::delayed};
 
-/// Payload bits per second that one end receives over `window` of virtual time, after as long a start.
-fn goodput(loss: f64, rtt_us: u64) -> f64 {
+/// Payload bits per second that one end receives in 40 round-trip times, after 40 others. The paths of `dead` fail before
+/// the last 60.
+fn goodput(loss: f64, rtt_us: u64, paths: u16, dead: &[u16]) -> f64 {
     let link = LinkConfig { bits_per_second: 100_000_000_000, loss, ..delayed(rtt_us * 500) };
-    let mut world = World::new(7, &Config::default(), link);
+    let mut world = World::with_paths(7, link, paths);
     // Numbers of this form have full payloads.
     let mut numbers = (0u64..).map(|i| i * 5 + 2);
     let span = 40 * rtt_us * 1000;
@@ -21,6 +22,8 @@ fn goodput(loss: f64, rtt_us: u64) -> f64 {
             world.step();
         }
     };
+    run(&mut world, span / 2);
+    world.dead.extend(dead);
     run(&mut world, span);
     let (start, before) = (world.now, world.ends[1].app.bytes);
     run(&mut world, 2 * span);
@@ -37,7 +40,14 @@ fn the_goodput_table_is_as_committed() {
     for loss in [0.0, 0.001, 0.01, 0.05, 0.1, 0.2] {
         write!(table, "{:>5.1}%", loss * 100.0).unwrap();
         for rtt_us in [10, 50, 200] {
-            write!(table, "{:>12.1}", goodput(loss, rtt_us)).unwrap();
+            write!(table, "{:>12.1}", goodput(loss, rtt_us, 4, &[])).unwrap();
+        }
+        table.push('\n');
+    }
+    for dead in [&[6][..], &[1, 3, 5, 7, 9]] {
+        write!(table, "{} of 10 paths dead", dead.len()).unwrap();
+        for rtt_us in [10, 50, 200] {
+            write!(table, "{:>12.1}", goodput(0.0, rtt_us, 10, dead)).unwrap();
         }
         table.push('\n');
     }

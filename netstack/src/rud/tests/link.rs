@@ -190,6 +190,8 @@ pub(super) struct World {
     pub(super) links: [Link<Datagram>; 2],
     /// Whether the network marks every datagram.
     pub(super) mark_all: bool,
+    /// The paths, by number, whose datagrams are lost, from either end.
+    pub(super) dead: Vec<u16>,
 }
 
 impl World {
@@ -197,6 +199,16 @@ impl World {
         // Upper halves near the end of their range: the PSNs wrap early.
         let tags = [0xffff_ffc0_0000_0001, 0xffff_ff01_0000_0002];
         Self::with_tags(seed, config, link, tags)
+    }
+
+    pub(super) fn with_paths(seed: u64, link: LinkConfig, paths: u16) -> Self {
+        let mut world = Self::new(seed, &Config::default(), link);
+        for (index, end) in world.ends.iter_mut().enumerate() {
+            end.endpoint.close(end.id);
+            let params = SessionParams { paths, ..params(index, [1 << 40, 2 << 40]) };
+            end.id = end.endpoint.open(Instant::ZERO, params).unwrap();
+        }
+        world
     }
 
     pub(super) fn with_tags(seed: u64, config: &Config, link: LinkConfig, tags: [u64; 2]) -> Self {
@@ -211,6 +223,7 @@ impl World {
             now: 0,
             links: [0, 1].map(|i| Link::new(link, seed * 2 + i)),
             mark_all: false,
+            dead: Vec::new(),
         }
     }
 
@@ -245,6 +258,9 @@ impl World {
             let mut collect = Collect { out: Vec::new(), room: 64 };
             end.endpoint.transmit(now, &mut collect);
             for (to, bytes) in collect.out {
+                if self.dead.contains(&(to.src_port - PORTS[index])) {
+                    continue;
+                }
                 self.links[index].send(now, Datagram { src_port: to.src_port, bytes });
             }
             if end.endpoint.wants_transmit() {

@@ -393,6 +393,41 @@ fn datagrams_take_turns_over_the_paths() {
     assert_eq!(ports, [1, 2, 3, 0, 1, 2, 3, 0]);
 }
 
+/// Messages one by one, so that each loss costs a time-out. A loss may be one of the message or of its acknowledgement: where half of
+/// the paths die, it takes longer to find out which.
+#[test]
+fn paths_that_die_are_left_out_and_come_back() {
+    for (dead, until_known) in [(&[3][..], 25), (&[1, 3, 4, 6, 9], 1000)] {
+        let mut world = World::with_paths(1, delayed(5_000), 10);
+        let mut number = 0;
+        let mut send = |world: &mut World, count: u64| {
+            let before = world.ends[0].endpoint.counters(world.ends[0].id).resent;
+            for _ in 0..count {
+                world.ends[0].to_send.push_back(number);
+                number += 1;
+                let deadline = world.now + 1000 * MS;
+                world.run_to_completion(deadline, "one message");
+            }
+            let counters = world.ends[0].endpoint.counters(world.ends[0].id);
+            (counters.resent - before, usize::from(counters.paths_out))
+        };
+        assert_eq!(send(&mut world, 1000), (0, 0));
+        world.dead.extend(dead);
+        // In turn, 500 of them would take each path.
+        let (resent, out) = send(&mut world, 5000);
+        assert!(resent <= until_known && out == dead.len(), "{dead:?}: {resent} resent, {out} out");
+        // Trials, and nothing else.
+        let (resent, out) = send(&mut world, 5000);
+        assert!(resent <= 50 && out == dead.len(), "{dead:?}: {resent} resent, {out} out");
+        world.dead.clear();
+        let (_, out) = send(&mut world, 50_000);
+        assert_eq!(out, 0, "{dead:?}");
+        assert_eq!(send(&mut world, 1000).0, 0, "{dead:?}");
+        assert_eq!(world.ends[1].app.consumed.len() as u64, number);
+        assert!(world.ends[1].app.consumed.values().all(|times| *times == 1));
+    }
+}
+
 #[test]
 fn sessions_share_the_room() {
     let mut endpoint = Endpoint::new(wide());

@@ -1,0 +1,109 @@
+use super::*;
+
+/// Sends one datagram of data from slot `slot`; the path that it took.
+fn send(spray: &mut Spray, now: u64, slot: u16, again: bool) -> u16 {
+    let path = spray.pick_for(now, slot, again);
+    spray.on_sent(path);
+    spray.on_data_sent(now, slot, again, path);
+    path
+}
+
+/// Sends data that is lost on the paths of `dead`, and then sent again until it arrives; the losses.
+fn round(spray: &mut Spray, now: u64, dead: &[u16]) -> u32 {
+    let mut losses = 0;
+    let mut path = send(spray, now, 0, false);
+    while dead.contains(&path) {
+        losses += 1;
+        let other = send(spray, now, 0, true);
+        assert_ne!(other, path, "a resend takes another path");
+        path = other;
+    }
+    spray.on_delivered(0);
+    losses
+}
+
+//= rud/spec.md section 6.7
+#[test]
+fn paths_take_turns_and_a_datagram_that_was_not_taken_leaves_its_path_the_next() {
+    let mut spray = Spray::new(3, 4);
+    assert_eq!((spray.pick(), spray.pick_for(0, 0, false)), (0, 0));
+    assert_eq!((0..5).map(|i| send(&mut spray, i, 0, false)).collect::<Vec<_>>(), [0, 1, 2, 0, 1]);
+    assert_eq!(spray.pick(), 2);
+}
+
+//= rud/spec.md section 6.7
+#[test]
+fn a_dead_path_is_left_out_and_tried_ever_less_often_until_it_is_back() {
+    let mut spray = Spray::new(10, 4);
+    let mut losses = 0;
+    // 100 s, a datagram every 100 us.
+    for i in 0..1_000_000 {
+        losses += round(&mut spray, i * 100_000, &[7]);
+    }
+    // Three, then trials after 1, 2, 4 .. 512 ms, and then one after each of the 99 s.
+    assert!((100..=115).contains(&losses), "{losses}");
+    assert_eq!(spray.out(), 1);
+    let back = (0..20_000).position(|i| {
+        assert_eq!(round(&mut spray, 100_000_000_000 + i * 100_000, &[]), 0);
+        spray.out() == 0
+    });
+    assert!(back.is_some_and(|i| i <= 11_000), "{back:?}");
+    let taken: Vec<u16> = (0..10).map(|i| send(&mut spray, 200_000_000_000, i % 4, false)).collect();
+    assert!((0..10).all(|path| taken.contains(&path)), "{taken:?}");
+}
+
+#[test]
+fn at_most_half_of_the_paths_are_left_out_and_none_where_all_lose() {
+    for count in [1, 2, 3, 10, 64] {
+        let mut spray = Spray::new(count, 4);
+        for i in 0..10_000 {
+            // Nothing arrives at all.
+            send(&mut spray, i * 1000, 0, i % 7 != 0);
+        }
+        assert_eq!(spray.out(), 0, "{count} paths");
+        let dead: Vec<u16> = (0..count).filter(|path| path % 4 != 3).collect();
+        for i in 0..if count > 3 { 10_000 } else { 0 } {
+            round(&mut spray, 1_000_000_000 + i * 1000, &dead);
+        }
+        assert!(2 * spray.out() <= count, "{} of {count}", spray.out());
+        assert!(count < 4 || spray.out() != 0);
+    }
+}
+
+#[test]
+fn a_path_that_delivers_some_is_left_out_if_the_others_deliver_more() {
+    let mut spray = Spray::new(4, 4);
+    let (mut sent, mut taken) = (0, 0);
+    for i in 0..100_000u64 {
+        let now = i * 10_000;
+        let path = send(&mut spray, now, 0, false);
+        sent += 1;
+        taken += u32::from(path == 2);
+        // Two of three are lost on path 2.
+        if path == 2 && i % 3 != 0 {
+            send(&mut spray, now, 0, true);
+        }
+        spray.on_delivered(0);
+    }
+    assert!(taken * 50 < sent, "{taken} of {sent}");
+}
+
+#[test]
+fn equal_losses_leave_nearly_all_paths_in_use() {
+    let mut rng = <rand::rngs::SmallRng as rand::SeedableRng>::seed_from_u64(6);
+    for loss in [0.01, 0.05, 0.2] {
+        let mut spray = Spray::new(10, 4);
+        let mut out = 0;
+        for i in 0..100_000u64 {
+            // 100,000 datagrams a second.
+            let now = i * 10_000;
+            send(&mut spray, now, 0, false);
+            while rand::Rng::random_bool(&mut rng, loss) {
+                send(&mut spray, now, 0, true);
+            }
+            spray.on_delivered(0);
+            out += u32::from(spray.out());
+        }
+        assert!(f64::from(out) / 100_000.0 < 1.5, "{loss}: {out}");
+    }
+}
