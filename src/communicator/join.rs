@@ -41,7 +41,7 @@ impl Joined {
 pub(super) fn join(config: &Config, plan: &Plan) -> Result<Joined, Error> {
     let leads = config.local_size < config.size && config.local_rank == 0;
     let local = LocalCapabilities::of(config, leads)?;
-    let mut hello = Hello::of(config);
+    let mut hello = Hello::of(config)?;
     hello.plan = plan.fields();
     if leads {
         hello.blob = local.to_bytes()?;

@@ -1,11 +1,13 @@
 //! The hello: a rank's facts about itself, sent on arrival.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::error::JoinError;
 use crate::key::TAG_LEN;
 use crate::wire;
 
@@ -44,8 +46,11 @@ pub struct Hello {
 
 impl Hello {
     /// A hello of a rank in its place, without any blob.
-    pub fn new(rank: u32, size: u32, local_rank: u32, local_size: u32) -> Self {
-        Self {
+    ///
+    /// # Errors
+    /// [`JoinError::System`]: the machine does not say which one it is.
+    pub fn new(rank: u32, size: u32, local_rank: u32, local_size: u32) -> Result<Self, JoinError> {
+        Ok(Self {
             rank,
             size,
             local_rank,
@@ -55,8 +60,11 @@ impl Hello {
             table: Vec::new(),
             blob: Vec::new(),
             relay: None,
-            machine: machine_tag(),
-        }
+            machine: machine_tag().map_err(|why| JoinError::System {
+                what: "reading what tells this host from others (/proc/sys/kernel, /proc/self/ns/net)",
+                why: why.to_string(),
+            })?,
+        })
     }
 
     /// An opaque tag of the machine and network namespace that the rank runs in.
@@ -83,12 +91,20 @@ impl Hello {
 }
 
 /// This machine and network namespace, as an opaque tag: ranks that share memory must agree on it.
-fn machine_tag() -> [u8; TAG_LEN] {
+///
+/// # Errors
+/// The system's: no two hosts may seem to be one because neither could say which it is.
+fn machine_tag() -> io::Result<[u8; TAG_LEN]> {
     let mut digest = Sha256::new_with_prefix(b"shouter machine v1\0");
-    // Where the boot id is hidden, hosts are told apart by their names: no two of them may seem to be one.
+    // Where the boot id is hidden, hosts are told apart by their names.
     let boot_id = fs::read("/proc/sys/kernel/random/boot_id");
-    digest.update(boot_id.or_else(|_| fs::read("/proc/sys/kernel/hostname")).unwrap_or_default());
-    let namespace = fs::metadata("/proc/self/ns/net").map(|m| m.ino()).unwrap_or_default();
+    digest.update(boot_id.or_else(|_| fs::read("/proc/sys/kernel/hostname"))?);
+    let namespace = match fs::metadata("/proc/self/ns/net") {
+        Ok(file) => file.ino(),
+        // A kernel without namespaces.
+        Err(why) if why.kind() == io::ErrorKind::NotFound => 0,
+        Err(why) => return Err(why),
+    };
     digest.update(namespace.to_be_bytes());
-    digest.finalize().into()
+    Ok(digest.finalize().into())
 }

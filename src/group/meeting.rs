@@ -86,7 +86,7 @@ pub fn complete(config: &mut Config, given: StorePlacement, store: &mut dyn Stor
     let own = Arrival {
         nonce: random().map_err(JoinError::Randomness)?,
         size: config.size,
-        machine: *Hello::of(config).machine(),
+        machine: *Hello::of(config)?.machine(),
         host: host_name(),
     };
     let until = Instant::now() + config.rendezvous_deadline;

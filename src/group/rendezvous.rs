@@ -17,10 +17,13 @@ use crate::wire;
 
 impl Hello {
     /// A rank's hello from its configuration, with nothing from its channels yet.
-    pub fn of(config: &Config) -> Self {
-        let mut hello = Self::new(config.rank, config.size, config.local_rank, config.local_size);
+    ///
+    /// # Errors
+    /// As [`Hello::new`].
+    pub fn of(config: &Config) -> Result<Self, JoinError> {
+        let mut hello = Self::new(config.rank, config.size, config.local_rank, config.local_size)?;
         hello.node = config.node;
-        hello
+        Ok(hello)
     }
 }
 

@@ -43,7 +43,7 @@ impl Job {
     }
 
     pub(super) fn hello(&self, rank: u32) -> Hello {
-        let mut hello = Hello::new(rank, self.size, rank, self.size);
+        let mut hello = Hello::new(rank, self.size, rank, self.size).unwrap();
         hello.blob = format!("blob of {rank}").into_bytes();
         hello.plan = vec![("channel_num".into(), 10), ("lanes".into(), 3)];
         hello

@@ -93,7 +93,8 @@ fn a_store_tells_address_port_key_and_hosts() {
         for config in &all {
             scope.spawn(|| {
                 let (roster, _) =
-                    rendezvous::join(&RendezvousConfig::of(config).unwrap(), Hello::of(config)).unwrap();
+                    rendezvous::join(&RendezvousConfig::of(config).unwrap(), Hello::of(config).unwrap())
+                        .unwrap();
                 assert_eq!((roster.members.len(), roster.nodes()), (4, 1));
             });
         }

@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn damaged_messages_are_refused_and_do_not_panic() {
-    let mut hello = Hello::new(3, 8, 1, 2);
+    let mut hello = Hello::new(3, 8, 1, 2).unwrap();
     hello.node = Some(1);
     hello.plan = vec![("lanes".into(), 3), (String::new(), u64::MAX)];
     hello.table = vec![9; 100];

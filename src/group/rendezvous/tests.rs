@@ -441,7 +441,7 @@ fn a_hello_that_is_too_large_is_not_sent() {
     hello.table = vec![0; MAX_HELLO];
     let error = join(&job.config, hello).unwrap_err();
     assert!(matches!(error, JoinError::HelloTooLarge { limit: MAX_HELLO, .. }), "{error}");
-    let error = join(&job.config, Hello::new(2, 2, 0, 1)).unwrap_err();
+    let error = join(&job.config, Hello::new(2, 2, 0, 1).unwrap()).unwrap_err();
     assert_eq!(error, JoinError::NoSuchRank { rank: 2, size: 2 });
 }
 

@@ -2,7 +2,7 @@ use super::*;
 use crate::wire;
 
 fn hello(rank: u32, local_rank: u32, local_size: u32) -> Hello {
-    let mut hello = Hello::new(rank, 5, local_rank, local_size);
+    let mut hello = Hello::new(rank, 5, local_rank, local_size).unwrap();
     hello.blob = vec![rank as u8; 3];
     hello
 }

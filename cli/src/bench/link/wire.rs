@@ -55,7 +55,8 @@ impl Wire {
         pin(&config);
         let failed = |why: &dyn std::fmt::Display| CommandError::Failed(why.to_string());
         let meeting = RendezvousConfig::of(&config).map_err(|why| failed(&why))?;
-        let (roster, control) = rendezvous::join(&meeting, Hello::of(&config)).map_err(|why| failed(&why))?;
+        let hello = Hello::of(&config).map_err(|why| failed(&why))?;
+        let (roster, control) = rendezvous::join(&meeting, hello).map_err(|why| failed(&why))?;
         let first = config.ports.first().ok_or_else(|| failed(&"the launcher gave no port"))?;
         let peer = *first.peers.first().ok_or_else(|| failed(&"the launcher gave no peer"))?;
         let local = first.address.ip;
