@@ -5,18 +5,28 @@ mod sys;
 /// The CRC32C of `bytes`; zero for none.
 #[inline]
 pub fn crc32c(bytes: &[u8]) -> u32 {
-    sys::behind(0, bytes).unwrap_or_else(|| if bytes.is_empty() { 0 } else { crc_fast::crc32_iscsi(bytes) })
+    sys::behind(0, bytes).unwrap_or_else(|| long(bytes))
 }
 
 /// Continues a CRC32C: `first` is that of the bytes before `second`, computed elsewhere.
 #[inline]
 pub fn crc32c_behind(first: u32, second: &[u8]) -> u32 {
-    sys::behind(first, second).unwrap_or_else(|| {
-        let state = u64::from(!first);
-        let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
-        digest.update(second);
-        digest.finalize() as u32
-    })
+    sys::behind(first, second).unwrap_or_else(|| long_behind(first, second))
+}
+
+// The library's functions are generic: not inlined, they are compiled here alone, and not with every caller.
+
+#[inline(never)]
+fn long(bytes: &[u8]) -> u32 {
+    if bytes.is_empty() { 0 } else { crc_fast::crc32_iscsi(bytes) }
+}
+
+#[inline(never)]
+fn long_behind(first: u32, second: &[u8]) -> u32 {
+    let state = u64::from(!first);
+    let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
+    digest.update(second);
+    digest.finalize() as u32
 }
 
 /// The CRC32C of `bytes` between two words.
