@@ -45,11 +45,11 @@ fn simulated(folder: &Path) -> Option<PathBuf> {
         println!("skipped: the simulated driver needs g++");
         return None;
     }
-    // Built once, by the first test or process; each test has a copy to itself.
+    // Built once, by the first test or process, where scripts/test has it too; each test has a copy to itself.
     let common = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let turn = File::create(common.join("cuda-sim.lock")).unwrap();
     turn.lock().unwrap();
-    let (built, sim) = (common.join("cuda-sim"), folder.join("sim"));
+    let (built, sim) = (common.join("../cuda-sim"), folder.join("sim"));
     let build =
         Command::new(Path::new(ROOT).join("scripts/lib/cuda-sim/build")).arg(&built).output().unwrap();
     assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));

@@ -209,7 +209,7 @@ bool build(Program &program, const Options &options, const fs::path &folder) {
     auto names = kernels(slurp(folder / "list.ii"));
     std::ofstream(folder / "program.cu") << line << program.source << trampolines(names, options);
     program.log.clear();
-    std::vector<std::string> flags{"-O2", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-gnu-unique", "-Wl,-Bsymbolic"};
+    std::vector<std::string> flags{"-O0", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-fwrapv", "-fno-gnu-unique", "-Wl,-Bsymbolic"};
     if (!compiler(folder, with(flags, folder / "program.cu", folder / "program.so"), program.log)) return false;
     program.image = slurp(folder / "program.so");
     program.ptx = as_text(program.image, names, options);
