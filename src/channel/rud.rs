@@ -182,6 +182,10 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
         self.peers.iter().map(|(_, peer)| self.stack.rud().counters(peer.session).resent).sum()
     }
 
+    fn paths_out(&self) -> u64 {
+        self.peers.iter().map(|(_, peer)| u64::from(self.stack.rud().counters(peer.session).paths_out)).sum()
+    }
+
     fn lost(&self) -> u64 {
         self.peers.iter().map(|(_, peer)| self.stack.rud().counters(peer.session).lost).sum()
     }

@@ -174,6 +174,11 @@ pub trait Channel: Transport + Any {
         0
     }
 
+    /// Paths that are left out because they lose what the others deliver, where the channel has several.
+    fn paths_out(&self) -> u64 {
+        0
+    }
+
     /// Connections made again after one has failed, where the channel does so.
     fn reconnected(&self) -> u64 {
         0
@@ -381,6 +386,11 @@ impl UpChannels {
     /// Datagrams declared lost, where the channel counts them.
     pub fn lost(&self) -> u64 {
         self.channels.iter().map(|channel| channel.lost()).sum()
+    }
+
+    /// Paths that are left out because they lose what the others deliver, over all peers.
+    pub fn paths_out(&self) -> u64 {
+        self.channels.iter().map(|channel| channel.paths_out()).sum()
     }
 
     /// Connections made again after one has failed, where the channel does so.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use super::drive::Drive;
-use crate::observe::metrics::Metric;
+use crate::observe::metrics::{Metric, MetricKind};
 use crate::runtime::Instant;
 
 /// The counters of a rank since it joined.
@@ -32,12 +32,15 @@ pub struct Stats {
     pub resent: u64,
     /// Datagrams dropped because their CRC was wrong.
     pub crc_dropped: u64,
+    /// Paths of RUD left out at present, because they lose what the others to the same host deliver.
+    pub paths_out: u64,
 }
 
 impl Stats {
     /// The counters for Prometheus.
     pub(super) fn metrics(&self) -> Vec<Metric> {
-        let metric = |name, help, value: u64| Metric { name, help, value: value as f64 };
+        let kind = MetricKind::Counter;
+        let metric = |name, help, value: u64| Metric { kind, name, help, value: value as f64 };
         let seconds = self.time_in_allreduce_ns as f64 / 1e9;
         vec![
             metric("operations_total", "Collectives completed.", self.ops),
@@ -47,6 +50,7 @@ impl Stats {
                 self.bytes_reduced,
             ),
             Metric {
+                kind,
                 name: "operation_seconds_total",
                 help: "Time from start to completion, summed over the collectives.",
                 value: seconds,
@@ -58,6 +62,14 @@ impl Stats {
             metric("received_bytes_total", "Bytes received, Ethernet headers included.", self.bytes_received),
             metric("resent_total", "Datagrams sent again.", self.resent),
             metric("damaged_total", "Datagrams dropped because of a wrong CRC.", self.crc_dropped),
+            Metric {
+                kind: MetricKind::Gauge,
+                ..metric(
+                    "paths_out",
+                    "Paths of RUD left out, because they lose what others deliver.",
+                    self.paths_out,
+                )
+            },
         ]
     }
 }
@@ -87,10 +99,10 @@ impl Tally {
         };
         let counted = drive.with(|engine| {
             let up = engine.up();
-            (engine.counters().in_place, up.device_counters(), up.resent(), up.crc_dropped())
+            (engine.counters().in_place, up.device_counters(), up.resent(), up.crc_dropped(), up.paths_out())
         });
         match counted {
-            Ok((in_place, device, resent, crc_dropped)) => {
+            Ok((in_place, device, resent, crc_dropped, paths_out)) => {
                 stats.in_place = in_place;
                 stats.frames_sent = device.tx_frames;
                 stats.frames_received = device.rx_frames;
@@ -98,6 +110,7 @@ impl Tally {
                 stats.bytes_received = device.rx_bytes;
                 stats.resent = resent;
                 stats.crc_dropped = crc_dropped;
+                stats.paths_out = paths_out;
             }
             Err(error) => tracing::warn!(%error, "the engine's counters could not be read"),
         }

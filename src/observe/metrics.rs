@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use prometheus::{Counter, Opts, Registry, TextEncoder};
+use prometheus::{Counter, Gauge, Opts, Registry, TextEncoder};
 use socket2::SockRef;
 
 use crate::log;
@@ -84,9 +84,17 @@ pub(crate) struct MetricsOf {
     pub(crate) host: String,
 }
 
-/// One counter.
+/// Whether a metric only grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MetricKind {
+    Counter,
+    Gauge,
+}
+
+/// One metric.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metric {
+    pub(crate) kind: MetricKind,
     /// Its name, without the prefix `shouter_`.
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
@@ -265,10 +273,20 @@ fn text(of: &MetricsOf, metrics: &[Metric]) -> io::Result<String> {
     let labels = labels.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     let text = || {
         let registry = Registry::new_custom(Some("shouter".into()), Some(labels))?;
-        for Metric { name, help, value } in metrics {
-            let counter = Counter::with_opts(Opts::new(*name, *help))?;
-            counter.inc_by(*value);
-            registry.register(Box::new(counter))?;
+        for Metric { kind, name, help, value } in metrics {
+            let options = Opts::new(*name, *help);
+            match kind {
+                MetricKind::Counter => {
+                    let counter = Counter::with_opts(options)?;
+                    counter.inc_by(*value);
+                    registry.register(Box::new(counter))?;
+                }
+                MetricKind::Gauge => {
+                    let gauge = Gauge::with_opts(options)?;
+                    gauge.set(*value);
+                    registry.register(Box::new(gauge))?;
+                }
+            }
         }
         TextEncoder::new().encode_to_string(&registry.gather())
     };

@@ -400,6 +400,8 @@ typedef struct shouter_stats_t {
   uint64_t resent;
   /* Datagrams dropped because their checksum was wrong; their senders sent them again. */
   uint64_t crc_dropped;
+  /* Paths of RUD left out at present, because they lose what the others to the same host deliver. */
+  uint64_t paths_out;
 } shouter_stats_t;
 
 /* What takes a line of the log: `context` as it was given, one of SHOUTER_LOG_ERROR to SHOUTER_LOG_TRACE, the rank that says it

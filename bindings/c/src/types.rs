@@ -147,6 +147,8 @@ pub struct Stats {
     pub resent: u64,
     /// Datagrams dropped because their checksum was wrong; their senders sent them again.
     pub crc_dropped: u64,
+    /// Paths of RUD left out at present, because they lose what the others to the same host deliver.
+    pub paths_out: u64,
 }
 
 /// The collective with this number in C.
@@ -196,6 +198,7 @@ impl From<shouter::Stats> for Stats {
             bytes_received: stats.bytes_received,
             resent: stats.resent,
             crc_dropped: stats.crc_dropped,
+            paths_out: stats.paths_out,
         }
     }
 }

@@ -350,6 +350,7 @@ impl Group {
             ("bytes_received", stats.bytes_received),
             ("resent", stats.resent),
             ("crc_dropped", stats.crc_dropped),
+            ("paths_out", stats.paths_out),
         ] {
             counts.set_item(name, count)?;
         }

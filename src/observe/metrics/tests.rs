@@ -13,7 +13,7 @@ fn count() -> Count {
     let asked = AtomicU64::new(0);
     Box::new(move || {
         let value = asked.fetch_add(1, Ordering::Relaxed) as f64;
-        vec![Metric { name: "operations_total", help: "Operations.", value }]
+        vec![Metric { kind: MetricKind::Counter, name: "operations_total", help: "Operations.", value }]
     })
 }
 

@@ -4,7 +4,6 @@
 use std::fmt::Write as _;
 
 use super::link::World;
-use crate::rud::Config;
 use crate::sim::{LinkConfig, tests::delayed};
 
 /// Payload bits per second that one end receives in 40 round-trip times, after 40 others. The paths of `dead` fail before

@@ -240,8 +240,7 @@ impl World {
                 }
             }
         }
-        for index in 0..2 {
-            let end = &mut self.ends[index];
+        for (index, end) in self.ends.iter_mut().enumerate() {
             if !end.alive {
                 continue;
             }
@@ -258,10 +257,9 @@ impl World {
             let mut collect = Collect { out: Vec::new(), room: 64 };
             end.endpoint.transmit(now, &mut collect);
             for (to, bytes) in collect.out {
-                if self.dead.contains(&(to.src_port - PORTS[index])) {
-                    continue;
+                if !self.dead.contains(&(to.src_port - PORTS[index])) {
+                    self.links[index].send(now, Datagram { src_port: to.src_port, bytes });
                 }
-                self.links[index].send(now, Datagram { src_port: to.src_port, bytes });
             }
             if end.endpoint.wants_transmit() {
                 next = next.min(self.now + 1000);
