@@ -22,6 +22,11 @@ fn long(bytes: &[u8]) -> u32 {
 }
 
 #[inline(never)]
+fn long_between(front: [u8; 4], bytes: &[u8], back: [u8; 4]) -> u32 {
+    crc32c_behind(crc32c_behind(crc32c(&front), bytes), &back)
+}
+
+#[inline(never)]
 fn long_behind(first: u32, second: &[u8]) -> u32 {
     let state = u64::from(!first);
     let mut digest = crc_fast::Digest::new_with_init_state(crc_fast::CrcAlgorithm::Crc32Iscsi, state);
@@ -32,8 +37,7 @@ fn long_behind(first: u32, second: &[u8]) -> u32 {
 /// The CRC32C of `bytes` between two words.
 #[inline]
 pub(crate) fn crc32c_between(front: [u8; 4], bytes: &[u8], back: [u8; 4]) -> u32 {
-    sys::between(front, bytes, back)
-        .unwrap_or_else(|| crc32c_behind(crc32c_behind(crc32c(&front), bytes), &back))
+    sys::between(front, bytes, back).unwrap_or_else(|| long_between(front, bytes, back))
 }
 
 #[cfg(test)]

@@ -108,21 +108,25 @@ impl Spray {
     /// The path of the data in `slot`; `again`: it was sent before, and takes another path than then.
     #[inline]
     pub(super) fn pick_for(&self, now: u64, slot: u16, again: bool) -> u16 {
+        if again || self.out != 0 { self.pick_with_care(now, slot, again) } else { self.next }
+    }
+
+    #[cold]
+    fn pick_with_care(&self, now: u64, slot: u16, again: bool) -> u16 {
         //= rud/spec.md section 6.7
         // A resend takes another path than the transmission that was lost; new data tries a path that is out.
         if again {
             return self.pick_around(self.taken.get(usize::from(slot)).copied());
         }
-        if self.trial_at <= now
-            && let Some(path) =
-                self.health.iter().position(|h| matches!(h.standing, Standing::Out(at) if at <= now))
-        {
-            return path as u16;
+        let due = |health: &Health| matches!(health.standing, Standing::Out(at) if at <= now);
+        match self.health.iter().position(due) {
+            Some(path) if self.trial_at <= now => path as u16,
+            _ => self.pick_around(None),
         }
-        self.pick()
     }
 
     /// The next path in use that is not `other`; the next one if there is none.
+    #[cold]
     fn pick_around(&self, other: Option<u16>) -> u16 {
         let in_turn = (self.next..self.count).chain(0..self.next);
         let mut usable = in_turn.filter(|&path| {
@@ -144,15 +148,19 @@ impl Spray {
         if self.count == 1 {
             return;
         }
-        if self.taken.is_empty() {
-            self.allocate();
-        }
-        let before = core::mem::replace(&mut self.taken[usize::from(slot)], path);
+        let Some(taken) = self.taken.get_mut(usize::from(slot)) else { return self.allocate(slot, path) };
+        let before = core::mem::replace(taken, path);
         if again {
             self.on_lost(now, before);
-        } else if self.trial_at <= now {
+        } else if self.out != 0 {
             self.on_trial(path);
         }
+    }
+
+    /// The first data goes out.
+    #[cold]
+    fn allocate(&mut self, slot: u16, path: u16) {
+        self.taken = vec![path; (self.slots as usize).max(usize::from(slot) + 1)].into_boxed_slice();
     }
 
     /// An acknowledgement without data went out on `path`, with this floor.
@@ -180,11 +188,6 @@ impl Spray {
         }
     }
 
-    #[cold]
-    fn allocate(&mut self) {
-        self.taken = vec![0; self.slots as usize].into_boxed_slice();
-    }
-
     /// The last transmission from `slot` has arrived.
     #[inline]
     pub(super) fn on_delivered(&mut self, slot: usize) {
@@ -193,6 +196,7 @@ impl Spray {
         }
     }
 
+    #[cold]
     fn count_delivered(&mut self, path: u16) {
         let health = &mut self.health[usize::from(path)];
         health.streak = 0;
