@@ -39,12 +39,18 @@ impl Hash for Counts {
 
 impl Counts {
     /// The block of each rank, in rank order.
+    ///
+    /// # Errors
+    /// The sum is more than a `u64` holds.
     pub fn of_blocks(counts: Vec<u64>) -> Result<Self, CountsError> {
         let largest = sum(counts.iter().copied())?;
         Ok(Self { ranks: counts.len(), largest, digest: digest(counts.iter().copied()), counts })
     }
 
     /// The block that each rank gives each other: those that rank 0 gives, in rank order, then those that rank 1 gives...
+    ///
+    /// # Errors
+    /// There are not `ranks` times `ranks` counts, or a sum is more than a `u64` holds.
     pub fn of_pairs(ranks: u32, counts: Vec<u64>) -> Result<Self, CountsError> {
         let (ranks, found) = (ranks as usize, counts.len());
         if Some(found) != ranks.checked_mul(ranks) {

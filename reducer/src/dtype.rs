@@ -57,6 +57,9 @@ macro_rules! wire_enum {
             }
 
             /// The variant of this name, in lower case.
+            ///
+            /// # Errors
+            /// The word is no such name; the error lists them.
             pub fn parse(word: &str) -> Result<Self, $error> {
                 match word {
                     $($word => Ok(Self::$variant),)+
@@ -240,6 +243,9 @@ impl ReduceOp {
     }
 
     /// Refuses a reduction that makes no sense, such as the least of complex numbers; the error names those that the type has.
+    ///
+    /// # Errors
+    /// [`NoReduction`] names both, and the reductions that the type has.
     pub const fn check(self, dtype: DType) -> Result<(), NoReduction> {
         if self.is_of(dtype) { Ok(()) } else { Err(NoReduction { dtype, op: self }) }
     }

@@ -116,6 +116,9 @@ pub struct Grid {
 impl Grid {
     /// A grid of `ranks` ranks, `per_node` on each node, and leaf groups of `leaf_size` nodes (the last may be
     /// smaller).
+    ///
+    /// # Errors
+    /// There are no ranks, they do not fill the nodes, or a number is beyond its limit.
     pub fn new(ranks: u32, per_node: u32, leaf_size: u32) -> Result<Self, GridError> {
         if ranks == 0 || per_node == 0 {
             return Err(GridError::Empty { ranks, per_node });
@@ -130,6 +133,9 @@ impl Grid {
     }
 
     /// A grid of nodes with so many ranks each, in the order of ranks, and leaf groups of `leaf_size` nodes (the last may be smaller).
+    ///
+    /// # Errors
+    /// There are no nodes, one has no ranks, or a number is beyond its limit.
     pub fn of_hosts(locals: &[u32], leaf_size: u32) -> Result<Self, GridError> {
         if leaf_size == 0 {
             return Err(GridError::NoLeaf);
@@ -146,6 +152,9 @@ impl Grid {
     }
 
     /// The grid of the same ranks with other leaf groups.
+    ///
+    /// # Errors
+    /// `leaf_size` is 0.
     pub fn with_leaf_size(self, leaf_size: u32) -> Result<Self, GridError> {
         if leaf_size == 0 {
             return Err(GridError::NoLeaf);

@@ -239,6 +239,9 @@ impl Header {
     }
 
     /// Reads a header from the start of a datagram's payload.
+    ///
+    /// # Errors
+    /// The bytes are too few, of another version, or a field is outside its range.
     #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, HeaderError> {
         let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {

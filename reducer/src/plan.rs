@@ -163,6 +163,9 @@ impl Plan {
 
     /// The schedule of one rank for an operation; `root` matters where the collective has one. Build it once per shape and
     /// keep it: it is shared by all operations of that shape.
+    ///
+    /// # Errors
+    /// The problem cannot be: [`ScheduleError`] says why.
     pub fn schedule(
         &self,
         grid: &Grid,
@@ -174,11 +177,17 @@ impl Plan {
     }
 
     /// The same for a problem of any kind, such as a tensor on an accelerator.
+    ///
+    /// # Errors
+    /// As [`schedule`](Self::schedule).
     pub fn schedule_for(&self, problem: &Problem) -> Result<Schedule, ScheduleError> {
         self.build(self.algorithm(&problem.grid, &problem.shape), problem)
     }
 
     /// The same with an algorithm that [`algorithm`](Self::algorithm) or [`Choices`] have found.
+    ///
+    /// # Errors
+    /// As [`schedule`](Self::schedule).
     pub fn build(&self, algorithm: Algorithm, problem: &Problem) -> Result<Schedule, ScheduleError> {
         let grid = problem.grid.with_leaf_size(self.leaf_size)?;
         schedule::build(algorithm, &Problem { grid, ..problem.clone() }, &self.params())

@@ -146,6 +146,9 @@ impl TensorTable {
     }
 
     /// Appends a generation and returns its number. The order of `specs` is the priority, most urgent first.
+    ///
+    /// # Errors
+    /// Two tensors have one name, there are too many, one is too large, or its type lacks the reduction; the table is as before.
     pub fn append(&mut self, specs: Vec<TensorSpec>) -> Result<u32, TableError> {
         if specs.len() > MAX_TENSORS {
             return Err(TableError::TooMany(specs.len()));
@@ -174,6 +177,9 @@ impl TensorTable {
     }
 
     /// The tensors of a generation, by priority.
+    ///
+    /// # Errors
+    /// There is no such generation.
     pub fn specs(&self, generation: u32) -> Result<&[TensorSpec], TableError> {
         Ok(&self.generation(generation)?.specs)
     }
@@ -184,23 +190,35 @@ impl TensorTable {
     }
 
     /// SHA-256 of a generation's encoding: equal exactly if the ranks agree on it.
+    ///
+    /// # Errors
+    /// There is no such generation.
     pub fn digest(&self, generation: u32) -> Result<[u8; 32], TableError> {
         Ok(self.generation(generation)?.digest)
     }
 
     /// SHA-256 of the encoding of a generation's first `len` tensors (all of them, if there are fewer).
+    ///
+    /// # Errors
+    /// There is no such generation.
     pub fn prefix_digest(&self, generation: u32, len: usize) -> Result<[u8; 32], TableError> {
         let specs = &self.generation(generation)?.specs;
         Ok(Sha256::digest(encode(&specs[..len.min(specs.len())])).into())
     }
 
     /// One tensor as bytes, for the peers; empty if the generation has none of this index.
+    ///
+    /// # Errors
+    /// There is no such generation.
     pub fn to_bytes(&self, generation: u32, index: usize) -> Result<Vec<u8>, TableError> {
         let spec = self.generation(generation)?.specs.get(index);
         Ok(spec.map(|spec| encode(std::slice::from_ref(spec))).unwrap_or_default())
     }
 
     /// Compares one tensor with `rank`'s view of it; the error shows both.
+    ///
+    /// # Errors
+    /// The views differ; where this rank has no such tensor, none is expected.
     pub fn compare(
         &self,
         generation: u32,
@@ -235,6 +253,9 @@ fn encode(specs: &[TensorSpec]) -> Vec<u8> {
 }
 
 /// Parses the bytes of a peer's [`TensorTable::to_bytes`]. Never panics.
+///
+/// # Errors
+/// The bytes are no tensor.
 pub fn from_bytes(bytes: &[u8]) -> Result<Option<TensorSpec>, TableError> {
     let mut rest = bytes;
     if rest.is_empty() {

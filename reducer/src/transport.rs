@@ -129,6 +129,9 @@ pub trait Transport {
 
     /// Posts one datagram: the encoded header, then the payload. After `Ok` the range must stay as it is until the
     /// executor's `on_released(token)`; after an error nothing of it is kept.
+    ///
+    /// # Errors
+    /// [`SendError::Full`] and [`SendError::PeerFailed`]: the executor tries again at its next poll.
     fn send(
         &mut self,
         to: Rank,
@@ -139,6 +142,9 @@ pub trait Transport {
 
     /// Posts a credit message. Where a transport is one-sided, the peer's fragments may be written to the `landing` from then
     /// on, and be reported with `on_placed`; the default ignores it.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
     fn credit(&mut self, to: Rank, header: &Header, _landing: Option<Landing>) -> Result<(), SendError> {
         self.send(to, header, Span::empty(), SendToken::CONTROL)
     }

@@ -116,6 +116,9 @@ impl Endpoint {
     }
 
     /// Opens a session. Both ends open it on their own; there is no handshake.
+    ///
+    /// # Errors
+    /// A parameter that cannot be, a tag of another session, or as many sessions as the configuration allows.
     pub fn open(&mut self, now: Instant, params: SessionParams) -> Result<SessionId, OpenError> {
         if params.local_tag == 0 || params.remote_tag == 0 {
             return Err(OpenError::ZeroTag);
@@ -172,6 +175,9 @@ impl Endpoint {
 
     /// Queues one datagram: `header` (at most 64 bytes) is copied, `payload` is read when the datagram is sent, and
     /// sent again, until [`Sink::released`] gives `token` back.
+    ///
+    /// # Errors
+    /// [`SendError::Full`]: try again after acknowledgements. A closed or failed session, or a header or payload that is too long.
     #[inline]
     pub fn send(
         &mut self,
@@ -185,6 +191,9 @@ impl Endpoint {
 
     /// As [`send`](Self::send), with a header of `N` bytes (at most 64, or it does not compile) that `write` puts into the
     /// datagram's own.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
     #[inline]
     pub fn send_with<const N: usize>(
         &mut self,

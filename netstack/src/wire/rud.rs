@@ -185,6 +185,9 @@ pub struct Header {
 
 impl Header {
     /// Parses the header of `datagram`, which is the whole UDP payload: the lengths have to add up.
+    ///
+    /// # Errors
+    /// The bytes are no datagram of this version, or a field is outside its range.
     #[inline]
     pub fn parse(datagram: &[u8]) -> Result<Self, MalformedDatagram> {
         let fixed = datagram.first_chunk::<HEADER_LEN>().ok_or(MalformedDatagram::Short)?;

@@ -163,6 +163,9 @@ pub struct Proof {
 }
 
 /// Proves the schedules of all ranks, in rank order, with at most `slot_budget` bytes of slots each.
+///
+/// # Errors
+/// The first flaw: the rank, the step and what is wrong with it.
 pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> {
     let first = schedules.first().ok_or(Flaw::Set("there are none"))?;
     let grid = first.problem().grid;

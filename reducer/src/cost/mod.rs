@@ -234,6 +234,9 @@ impl Model {
 
     /// How long an operation takes at least with an algorithm: the time for which it keeps rank 0's core. It takes much less
     /// time to find than a prediction does.
+    ///
+    /// # Errors
+    /// The shape cannot be on that grid, as for [`build`](schedule::build).
     pub fn work(
         &self,
         algorithm: Algorithm,

@@ -13,6 +13,9 @@ pub struct DeviceBuffer {
 
 impl DeviceBuffer {
     /// `len` bytes on the context's device.
+    ///
+    /// # Errors
+    /// `len` is 0, or the driver's: out of memory, a device that is lost.
     pub fn new(context: &Context, len: usize) -> Result<Self, CudaError> {
         if len == 0 {
             return Err(CudaError::Empty);

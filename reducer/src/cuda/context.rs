@@ -38,6 +38,9 @@ unsafe impl Sync for Inner {}
 impl Context {
     /// The context that memory belongs to; the primary one of its device where it belongs to none (memory of
     /// cudaMallocAsync, virtual mappings).
+    ///
+    /// # Errors
+    /// The memory is no device's, or as [`primary`](Self::primary).
     pub fn of(cuda: &'static Cuda, pointer: &Pointer) -> Result<Self, CudaError> {
         let ordinal = pointer.device.ok_or(CudaError::NotDevice { address: pointer.address })?;
         if pointer.context.is_null() {
@@ -47,6 +50,9 @@ impl Context {
     }
 
     /// The primary context of a device, which the CUDA runtime uses too. Made if the device has not been used yet.
+    ///
+    /// # Errors
+    /// The device does not exist, its compute mode prohibits contexts, or the driver refuses one.
     pub fn primary(cuda: &'static Cuda, ordinal: i32) -> Result<Self, CudaError> {
         let device = cuda.device(ordinal)?;
         if cuda.compute_mode(device) == ComputeMode::Prohibited {
@@ -134,6 +140,9 @@ impl Context {
 
     /// Makes the context current for the calling thread, with relaxed capture mode, until the guard is dropped. Guards
     /// are dropped in reverse order, as scopes do.
+    ///
+    /// # Errors
+    /// The driver's: the context was destroyed, or its device is lost.
     pub fn enter(&self) -> Result<Entered<'_>, CudaError> {
         let api = &self.0.cuda.api;
         // SAFETY: the context is alive, or the driver says that it is not.

@@ -79,6 +79,9 @@ pub struct Copier {
 
 impl Copier {
     /// Makes the streams and events.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn new(context: &Context) -> Result<Self, CudaError> {
         Ok(Self {
             context: context.clone(),
@@ -91,6 +94,9 @@ impl Copier {
 
     /// An event to be recorded in the trainer's stream and then handed to [`Self::expect`]; without this value, for the
     /// driver may make the thread that records wait for room in the stream.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn event(&mut self) -> Result<CudaEvent, CudaError> {
         self.free.pop().map_or_else(|| CudaEvent::new(&self.context), Ok)
     }
@@ -135,6 +141,9 @@ impl Copier {
     ///
     /// Ranges were checked against their regions, whose promise covers the copy: its operation is not reported complete before
     /// the fence is done.
+    ///
+    /// # Errors
+    /// The lengths differ, the host range is not page-locked, or the driver's.
     pub fn copy_span(&mut self, dst: Span, src: Span) -> Result<CopyFence, CudaError> {
         let bytes = src.len();
         if dst.len() != bytes {
@@ -181,6 +190,9 @@ impl Copier {
     }
 
     /// A fence for what has been enqueued in our stream of one direction so far: kernels, waits, copies.
+    ///
+    /// # Errors
+    /// The driver's; nothing was recorded.
     pub fn fence(&mut self, direction: CopyDirection) -> Result<CopyFence, CudaError> {
         let (context, queue) = self.parts(direction);
         Self::mark(&context.enter()?, direction, queue)
@@ -199,6 +211,9 @@ impl Copier {
     }
 
     /// Whether a copy has ended. Its bytes are then visible to the host.
+    ///
+    /// # Errors
+    /// The driver's: the copy, or work before it, has failed.
     pub fn is_done(&mut self, fence: CopyFence) -> Result<bool, CudaError> {
         let (context, queue) = self.parts(fence.direction);
         if fence.number <= queue.done {
@@ -208,6 +223,9 @@ impl Copier {
     }
 
     /// How many copies are not known to have ended; asks about the last ones first.
+    ///
+    /// # Errors
+    /// As [`is_done`](Self::is_done).
     pub fn pending(&mut self) -> Result<u64, CudaError> {
         let mut pending = 0;
         for queue in [&mut self.inward, &mut self.outward] {
@@ -237,6 +255,9 @@ impl CopyFence {
 
 impl Copier {
     /// Whether the work before an event has ended. Polled until it returns true, once, or an error.
+    ///
+    /// # Errors
+    /// The driver's: work before the event has failed.
     pub fn is_reached(&mut self, event: StreamEvent) -> Result<bool, CudaError> {
         let Some(place) = self.stream_events.get_mut(event.0 as usize) else { return Ok(true) };
         if let Some(recorded) = place

@@ -74,6 +74,9 @@ pub struct CudaCrcs {
 
 impl CudaCrcs {
     /// Of a context, by kernels of the same one.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn new(context: &Context, kernels: Arc<CudaKernels>) -> Result<Self, CudaError> {
         Ok(Self {
             stream: Stream::new(context)?,
@@ -117,6 +120,9 @@ impl CudaCrcs {
     }
 
     /// The answer to a question, once, when it is there.
+    ///
+    /// # Errors
+    /// The kernel cannot be started, or it or work before it has failed.
     pub fn answer(&mut self, question: u64) -> Result<Option<u32>, LaunchError> {
         if question >= self.launched {
             self.launch()?;
@@ -183,17 +189,26 @@ impl CudaCrcs {
     }
 
     /// Whether the device reads nothing for a question any more.
+    ///
+    /// # Errors
+    /// The driver's: a kernel has failed.
     pub fn is_idle(&mut self) -> Result<bool, CudaError> {
         self.look()?;
         Ok(self.batches.is_empty() && !self.hangs)
     }
 
     /// Makes what NICs have written visible to work that the device is given later.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn settle_writes(&mut self) -> Result<(), CudaError> {
         if self.flushes { self.stream.context().flush_nic_writes() } else { Ok(()) }
     }
 
     /// Copies device memory to the host and waits for it, until `deadline` by the caller's clock.
+    ///
+    /// # Errors
+    /// The driver's, or that the copy has not ended by the deadline: it may still be made.
     pub fn read(
         &mut self,
         from: &Span,
@@ -212,6 +227,9 @@ impl CudaCrcs {
     }
 
     /// Copies to device memory and waits for it, until `deadline` by the caller's clock.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
     pub fn write(
         &mut self,
         into: &Span,

@@ -102,6 +102,9 @@ impl Cuda {
     }
 
     /// All devices that this process sees, by ordinal.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn devices(&self) -> Result<Vec<DeviceInfo>, CudaError> {
         (0..self.device_count()?).map(|ordinal| self.device_info(ordinal)).collect()
     }
@@ -149,6 +152,9 @@ impl Cuda {
     }
 
     /// Whether device `a` can access the memory of device `b` directly (by ordinal).
+    ///
+    /// # Errors
+    /// One of the devices does not exist, or the driver's.
     pub fn peer_access(&self, a: i32, b: i32) -> Result<bool, CudaError> {
         if a == b {
             return Ok(true);

@@ -23,6 +23,9 @@ pub struct Dmabuf {
 impl Dmabuf {
     /// `len` bytes at `address`, within one allocation of device memory. `page` is the host's page size in bytes, a power of
     /// two: the driver wants whole pages, and the range is widened to them.
+    ///
+    /// # Errors
+    /// The range is empty or not within one allocation of the device, or the driver or the device has no DMA-BUF.
     pub fn export(context: &Context, address: u64, len: u64, page: u64) -> Result<Self, CudaError> {
         let pointer = context.cuda().classify_range(address, len)?;
         let refused = CudaError::Range { address, bytes: len, base: pointer.base, size: pointer.size };

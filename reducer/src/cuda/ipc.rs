@@ -29,6 +29,9 @@ impl MemoryHandle {
     pub const LEN: usize = HANDLE + 24;
 
     /// A handle of the allocation that `pointer` lies in. Memory that was not allocated by cudaMalloc has none.
+    ///
+    /// # Errors
+    /// The memory has no handle.
     pub fn export(context: &Context, pointer: &Pointer) -> Result<Self, CudaError> {
         if pointer.kind != PointerKind::Device
             || !pointer.legacy_ipc
@@ -128,6 +131,9 @@ impl PeerMemory {
 
     /// The address of another process's memory in this one. It is valid until the value is dropped, the allocation
     /// forgotten, or 65,536 others were asked for; the other process frees the memory after that.
+    ///
+    /// # Errors
+    /// The driver's: the memory is gone, or of a device that this one cannot access.
     pub fn open(&mut self, handle: &MemoryHandle) -> Result<u64, CudaError> {
         self.asked += 1;
         if self.asked.is_multiple_of(SWEEP) {
@@ -180,6 +186,9 @@ impl PeerMemory {
     }
 
     /// Closes an allocation whose owner is about to free it. No stream may be using it any more.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn forget(&mut self, handle: &MemoryHandle) -> Result<(), CudaError> {
         let Some(Opened { base, .. }) = self.open.remove(&handle.allocation) else { return Ok(()) };
         let entered = self.context.enter()?;

@@ -113,6 +113,9 @@ pub enum Absent {
 
 impl Cuda {
     /// The driver, loaded and started by the first call in the process; later calls give the same answer.
+    ///
+    /// # Errors
+    /// Why there is none: no library, one that is too old, no device, or a driver that does not start.
     pub fn probe() -> Result<&'static Self, Absent> {
         static CUDA: OnceLock<Result<Cuda, Absent>> = OnceLock::new();
         CUDA.get_or_init(Self::load).as_ref().map_err(Clone::clone)

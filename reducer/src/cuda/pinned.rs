@@ -28,6 +28,9 @@ unsafe impl Sync for Pinned {}
 
 impl Pinned {
     /// `len` bytes.
+    ///
+    /// # Errors
+    /// `len` is 0, or the driver's: not so much memory can be page-locked.
     pub fn new(context: &Context, len: usize) -> Result<Self, CudaError> {
         if len == 0 {
             return Err(CudaError::Empty);
@@ -105,6 +108,9 @@ unsafe impl Sync for Registered {}
 
 impl Registered {
     /// Registers `len` bytes at `base`. Memory that is registered already, even in part, is refused.
+    ///
+    /// # Errors
+    /// `len` is 0, or the driver's: not so much memory can be page-locked, or some of it is already.
     ///
     /// # Safety
     /// The memory stays mapped until the value is dropped.

@@ -53,6 +53,9 @@ unsafe impl Sync for Pointer {}
 
 impl Cuda {
     /// The driver's attributes of `address`. An address that it does not know is no error, but [`PointerKind::Unknown`].
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn classify(&self, address: u64) -> Result<Pointer, CudaError> {
         const COUNT: usize = 10;
         let mut attributes: [c_int; COUNT] = [
@@ -109,6 +112,9 @@ impl Cuda {
     /// The driver's attributes of `bytes` bytes at `address`, which must be memory that a device can access, within one
     /// allocation. Virtual mappings count as one allocation with those that follow without a gap: that is how
     /// expandable segments grow.
+    ///
+    /// # Errors
+    /// The memory is no device's, the range goes beyond its allocation, or the driver's.
     pub fn classify_range(&self, address: u64, bytes: u64) -> Result<Pointer, CudaError> {
         let pointer = self.classify(address)?;
         if pointer.kind == PointerKind::Unknown {

@@ -30,6 +30,9 @@ impl Stream {
     pub const PER_THREAD: u64 = 2;
 
     /// A new stream that does not wait for the legacy default stream, nor holds it up.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn new(context: &Context) -> Result<Self, CudaError> {
         let entered = context.enter()?;
         let mut raw = core::ptr::null_mut();
@@ -43,6 +46,9 @@ impl Stream {
 
     /// The trainer's stream of this handle (`cudaStream_t`, `CUstream`); one of another context is refused. The default
     /// streams are those of `context`: 0 and 1 (`cudaStreamLegacy`) are the legacy one.
+    ///
+    /// # Errors
+    /// The handle is of another context, or the driver's.
     ///
     /// # Safety
     /// The handle is 0, 1, 2 or that of a stream which is not destroyed before this value is dropped.
@@ -76,6 +82,9 @@ impl Stream {
     }
 
     /// Whether all that was enqueued has ended.
+    ///
+    /// # Errors
+    /// The driver's: work in the stream has failed.
     pub fn is_done(&self) -> Result<bool, CudaError> {
         let entered = self.context.enter()?;
         // SAFETY: the stream is alive.
@@ -96,6 +105,9 @@ impl Stream {
 
     /// Enqueues a copy of `bytes` bytes between device memory and page-locked host memory, either way, or within one.
     /// Ordinary host memory would make the caller wait.
+    ///
+    /// # Errors
+    /// The driver's; nothing was enqueued.
     ///
     /// # Safety
     /// Both ranges are valid, do not overlap, and stay so until the stream has got past the copy; until then nothing
@@ -148,11 +160,17 @@ unsafe impl Sync for CudaEvent {}
 
 impl CudaEvent {
     /// A new event, without timing.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn new(context: &Context) -> Result<Self, CudaError> {
         Self::with(context, CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint)
     }
 
     /// A new event that keeps the device's time ([`Self::seconds_since`]); it costs the stream a little more.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn timing(context: &Context) -> Result<Self, CudaError> {
         Self::with(context, CUevent_flags::CU_EVENT_DEFAULT as c_uint)
     }
@@ -167,6 +185,9 @@ impl CudaEvent {
 
     /// Records what has been enqueued in `stream` so far, in place of what was recorded before. A stream that is being
     /// captured is refused: the record would go into the graph, and a stream that waited for it would be captured too.
+    ///
+    /// # Errors
+    /// [`CudaError::Capturing`], or the driver's.
     pub fn record(&self, stream: &Stream) -> Result<(), CudaError> {
         let entered = self.context.enter()?;
         if stream.capturing(&entered)? {
@@ -182,6 +203,9 @@ impl CudaEvent {
     }
 
     /// Whether what was last recorded has ended; true if nothing was.
+    ///
+    /// # Errors
+    /// The driver's: work in the stream has failed.
     pub fn is_done(&self) -> Result<bool, CudaError> {
         self.is_done_in(&self.context.enter()?)
     }
@@ -193,6 +217,9 @@ impl CudaEvent {
 
     /// Seconds of the device's clock from what `start` was last recorded for to what this one was, to about half a
     /// microsecond. Both are of [`Self::timing`], were recorded, and are done; else it is an error.
+    ///
+    /// # Errors
+    /// The driver's.
     pub fn seconds_since(&self, start: &Self) -> Result<f64, CudaError> {
         let entered = self.context.enter()?;
         let mut milliseconds = 0.0;

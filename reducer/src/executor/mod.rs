@@ -106,6 +106,9 @@ impl Executor {
     /// }
     /// ```
     ///
+    /// # Errors
+    /// The grid, the rank or a size in the configuration cannot be.
+    ///
     /// # Safety
     /// Ranges of memory go in and out without a lifetime, and the owner ensures the order. Ranges of the executor's own memory that it
     /// hands out (to transport and accelerator, by [`landing`](Self::landing), by [`slots`](Self::slots)) are not used any more when it is
@@ -193,6 +196,9 @@ impl Executor {
     }
 
     /// Makes the memory shared by the ranks of this node known, once and before the first operation that uses it.
+    ///
+    /// # Errors
+    /// The memory is smaller than it says.
     pub fn attach_node<N: NodeMemory>(&mut self, node: &N) -> Result<(), ExecutorError> {
         self.ring.attach(self.lanes.attach(node, self.config.locals())?);
         self.waits.attach(node.lanes(), self.config.max_operations);
@@ -201,6 +207,9 @@ impl Executor {
 
     /// Starts an operation. All ranks of the group start the same operations in the same order; that order is their
     /// seq. The memory belongs to the executor until the operation is reported complete.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is wrong with the request, or that no place is free yet; the executor is as before.
     pub fn start(&mut self, request: Request) -> Result<OpId, StartError> {
         let seq = self.ring.next_seq();
         self.admit(&request).inspect_err(|error| {

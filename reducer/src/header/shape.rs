@@ -172,6 +172,9 @@ impl Shape {
     }
 
     /// The shape of this [`code`](Self::code), whose top bit is not looked at. A reduction that the type does not have is refused.
+    ///
+    /// # Errors
+    /// The code names no type, or no reduction of its type.
     #[inline]
     pub fn from_code(code: u16, count: u64) -> Result<Self, HeaderError> {
         let field = |from: u32, to: u32| (code >> from & ((1 << (to - from)) - 1)) as u8;

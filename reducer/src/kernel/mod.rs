@@ -200,6 +200,9 @@ impl Kernels {
     }
 
     /// Refuses types that [`scale`](Self::scale) does not have.
+    ///
+    /// # Errors
+    /// [`NoFactor`] names the type.
     pub fn check_factor(&self, dtype: DType) -> Result<(), NoFactor> {
         self.table.scale(dtype).map(drop).ok_or(NoFactor(dtype))
     }

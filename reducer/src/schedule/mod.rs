@@ -382,6 +382,9 @@ pub(crate) fn chunk_elements(problem: &Problem, params: &Params) -> Result<u64, 
 }
 
 /// Builds a rank's schedule. Where the algorithm does not serve the collective, its [general](Algorithm::general) one does.
+///
+/// # Errors
+/// The problem cannot be: a root or a count that does not fit the grid, a tensor that is too large.
 pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result<Schedule, ScheduleError> {
     let Problem { grid, rank, shape, root, access, placement, .. } = *problem;
     let wrong = |what, remedy| Err(ScheduleError::Params { what, remedy });

@@ -100,6 +100,9 @@ impl Eal {
     ///
     /// `rte_eal_init` changes the CPU affinity of its caller, so it is called on a thread made for it. Root is needed
     /// only for hugepages or PCI devices.
+    ///
+    /// # Errors
+    /// DPDK runs with another configuration already, or does not start; the error has the end of its log.
     pub fn init(config: &EalConfig) -> Result<&'static Self, EalError> {
         let mut slot = EAL.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(eal) = *slot {

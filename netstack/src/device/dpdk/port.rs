@@ -271,6 +271,9 @@ impl Port {
     ///
     /// A socket that a dead process has left is removed. Connecting to a socket whose server accepts and then says
     /// nothing (a stopped process) blocks: vhost-user has no time-out.
+    ///
+    /// # Errors
+    /// [`PortError::NotYet`]: try again later. The others say what the configuration, the system or the driver refuses.
     pub fn try_open(eal: &'static Eal, config: &DpdkPortConfig) -> Result<Self, PortError> {
         let device = &config.device;
         let _control = control();

@@ -125,17 +125,26 @@ impl fmt::Debug for Image {
 }
 
 /// The version of NVRTC that [`compile`] would use, major and minor; loads it.
+///
+/// # Errors
+/// NVRTC cannot be loaded.
 pub fn compiler_version() -> Result<(u32, u32), CompileError> {
     Nvrtc::load()?.version()
 }
 
 /// The kernels for `architecture`, from the user's cache (`$XDG_CACHE_HOME/shouter`, else `~/.cache/shouter`) if they
 /// have been compiled before. A device later than the compiler gets the portable assembly of the latest that it knows.
+///
+/// # Errors
+/// NVRTC cannot be loaded, does not know the architecture, or reports faults in the kernels.
 pub fn compile(architecture: Architecture) -> Result<Image, CompileError> {
     compile_with_cache(architecture, cache::directory().as_deref())
 }
 
 /// As [`compile`], with this folder for a cache, or none.
+///
+/// # Errors
+/// As [`compile`]. A cache that cannot be read or written is no error.
 pub fn compile_with_cache(
     architecture: Architecture,
     directory: Option<&Path>,

@@ -47,6 +47,9 @@ impl std::fmt::Debug for CudaKernels {
 impl CudaKernels {
     /// Loads an image into a context, all functions at once: a function that the driver loads when it is first launched
     /// may wait for the device.
+    ///
+    /// # Errors
+    /// The image is not for the context's device, lacks a kernel, or the driver's.
     pub fn load(context: &Context, image: &Image) -> Result<Self, CudaError> {
         let entered = context.enter()?;
         let processors = context.processors();
@@ -85,6 +88,9 @@ impl CudaKernels {
 
     /// Folds sources and writes every destination, in one pass over all of them.
     ///
+    /// # Errors
+    /// No kernel takes these arguments, or the driver's; nothing was enqueued.
+    ///
     /// # Safety
     ///
     /// All memory is accessible from the device, at these addresses, until the stream has done the work: its own, mapped
@@ -97,6 +103,9 @@ impl CudaKernels {
 
     /// Copies `pieces_len` tensors into `buffer`, each to its offset, or back from there. `largest` is the length of the
     /// longest, in bytes.
+    ///
+    /// # Errors
+    /// As [`fold`](Self::fold).
     ///
     /// # Safety
     ///
@@ -119,6 +128,9 @@ impl CudaKernels {
 
     /// Cuts `bytes` from `address` on into fragments of `fragment` bytes (the last may be shorter) and writes the CRC32C
     /// (RFC 3720 section 12.1) of each into `results`, 32 bits each. Whole lines of 4 KiB and more are the fastest.
+    ///
+    /// # Errors
+    /// As [`fold`](Self::fold).
     ///
     /// # Safety
     ///
