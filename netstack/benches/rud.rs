@@ -95,21 +95,26 @@ struct Pair {
     at: usize,
 }
 
+/// One end's parameters, but for its tags.
+fn params(end: usize) -> SessionParams {
+    SessionParams {
+        local_tag: 0,
+        remote_tag: 0,
+        remote_ip: IPS[1 - end],
+        local_ip: IPS[end],
+        remote_port: 40_000,
+        local_port: 40_000,
+        paths: 8,
+        max_payload: 9000,
+    }
+}
+
 impl Pair {
     fn new(payload: usize) -> Self {
         let tags = [0x1234_5678_9abc_def1, 0x2345_6789_abcd_ef12];
         let ends = [0, 1].map(|end: usize| {
             let mut endpoint = Endpoint::new(Config::default());
-            let params = SessionParams {
-                local_tag: tags[end],
-                remote_tag: tags[1 - end],
-                remote_ip: IPS[1 - end],
-                local_ip: IPS[end],
-                remote_port: 40_000,
-                local_port: 40_000,
-                paths: 8,
-                max_payload: 9000,
-            };
+            let params = SessionParams { local_tag: tags[end], remote_tag: tags[1 - end], ..params(end) };
             let id = endpoint.open(Instant::ZERO, params).unwrap();
             (endpoint, id)
         });
@@ -235,6 +240,43 @@ fn ping_pong(c: &mut Criterion) {
     });
 }
 
+/// A message of 64 bytes on one session after the other, each in its turn: what a turn costs with many of them.
+fn sessions(c: &mut Criterion) {
+    let mut group = c.benchmark_group("rud/sessions");
+    for count in [16, 256, 1024] {
+        let mut pair = Pair::new(64);
+        let [mut ids, _] = [0, 1].map(|end| {
+            let endpoint = &mut pair.ends[end].0;
+            *endpoint = Endpoint::new(Config::default());
+            let open = |number: u64| {
+                let tags = [number << 32 | 1, number << 32 | 2];
+                let params = SessionParams { local_tag: tags[end], remote_tag: tags[1 - end], ..params(end) };
+                endpoint.open(Instant::ZERO, params).unwrap()
+            };
+            (1..=count).map(open).collect::<Vec<_>>()
+        });
+        let extent = pair.region.extent(0, 64);
+        group.bench_function(BenchmarkId::from_parameter(count), |bencher| {
+            bencher.iter(|| {
+                ids.rotate_left(1);
+                pair.now += 1_000;
+                let now = Instant::from_nanos(pair.now);
+                pair.ends[0].0.send(ids[0], &HEADER, extent, MessageToken(1)).unwrap();
+                for from in [0, 1, 0] {
+                    pair.out.used = 0;
+                    pair.ends[from].0.transmit(now, &mut pair.out);
+                    for (meta, bytes) in &pair.out.frames[..pair.out.used] {
+                        let meta = DatagramMeta { src_ip: IPS[from], dst_ip: IPS[1 - from], ..*meta };
+                        pair.ends[1 - from].0.on_datagram(now, &meta, bytes, &mut pair.count);
+                    }
+                    pair.ends[from].0.on_timeout(now, &mut pair.count);
+                }
+            });
+        });
+    }
+    group.finish();
+}
+
 /// Appends the payloads that `send` left out.
 fn complete(pair: &mut Pair) {
     if pair.payload == 0 {
@@ -245,5 +287,5 @@ fn complete(pair: &mut Pair) {
     }
 }
 
-criterion_group!(benches, parts, ping_pong);
+criterion_group!(benches, parts, ping_pong, sessions);
 criterion_main!(benches);

@@ -8,6 +8,7 @@ use super::api::{
     Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken,
     OpenError, SendError, SessionId, SessionParams, Sink,
 };
+use super::deadlines::Deadlines;
 use super::recovery::NEVER;
 use super::session::{Accepted, Look, Session, TransmitOutcome, UnknownSender};
 use super::table::TagTable;
@@ -23,16 +24,23 @@ const LATE: u64 = 5_000;
 /// Data datagrams that a session may send before the next session is served.
 const QUANTUM: u32 = 64;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Entry {
     generation: u16,
     /// Whether the index is in `ready`.
     ready: bool,
     /// Whether the index is in `paced`.
     paced: bool,
-    /// The session's deadline is not earlier. Kept beside the others, so that timers touch the sessions that are due and no other.
+    /// The session's deadline is not earlier.
     due: u64,
+    /// Its time in `deadlines`; `NEVER` before it has one.
+    armed: u64,
     session: Option<Box<Session>>,
+}
+
+impl Entry {
+    const EMPTY: Self =
+        Self { generation: 0, ready: false, paced: false, due: NEVER, armed: NEVER, session: None };
 }
 
 /// When the caller has looked for datagrams. Nanoseconds.
@@ -84,8 +92,9 @@ pub struct Endpoint {
     /// Sessions whose data waits for its time, with the time. Each is in it at most once.
     paced: BinaryHeap<Reverse<(u64, u16)>>,
     looks: Looks,
-    /// No session's deadline is earlier.
-    earliest: u64,
+    /// No session is due before its time there. Deadlines move back with nearly every datagram: a time that comes before its
+    /// session is due is put off then.
+    deadlines: Deadlines,
     frames_out: FramesOut,
     /// The last one: enough for a clue, and no work in a flood of such datagrams.
     unknown: Option<UnknownSender>,
@@ -106,7 +115,7 @@ impl Endpoint {
             ready: VecDeque::with_capacity(config.max_sessions),
             paced: BinaryHeap::new(),
             looks: Looks::default(),
-            earliest: NEVER,
+            deadlines: Deadlines::default(),
             frames_out: FramesOut::None,
             unknown: None,
             unknown_is_new: false,
@@ -139,7 +148,7 @@ impl Endpoint {
         let index = match self.free.pop() {
             Some(index) => index,
             None if self.entries.len() < self.config.max_sessions => {
-                self.entries.push(Entry::default());
+                self.entries.push(Entry::EMPTY);
                 (self.entries.len() - 1) as u16
             }
             None => return Err(OpenError::TooMany { limit: self.config.max_sessions }),
@@ -150,8 +159,8 @@ impl Endpoint {
         let mut session = Session::new(now, id, &self.config, &params);
         session.set_frames_out(self.frames_out);
         entry.due = session.deadline();
-        self.earliest = self.earliest.min(entry.due);
         entry.session = Some(Box::new(session));
+        Self::arm(&mut self.deadlines, entry, index);
         self.tags.insert(params.local_tag, index);
         self.peers.add(params.remote_ip);
         // The first heartbeat: it shows the peer that this side is alive.
@@ -168,6 +177,7 @@ impl Endpoint {
             self.peers.remove(peer);
             let entry = &mut self.entries[id.index()];
             entry.session = None;
+            entry.due = NEVER;
             entry.generation = entry.generation.wrapping_add(1);
             self.free.push(id.index() as u16);
         }
@@ -331,10 +341,10 @@ impl Endpoint {
             Accepted::Damaged => self.counters.crc_dropped += 1,
         }
         entry.due = entry.due.min(session.near_deadline());
-        self.earliest = self.earliest.min(entry.due);
         if !entry.ready && session.wants_transmit(now) {
             Self::make_ready(&mut self.ready, entry, index);
         }
+        Self::arm(&mut self.deadlines, entry, index);
     }
 
     /// Whether a session leads to `host`.
@@ -359,7 +369,7 @@ impl Endpoint {
                 Some(session) => {
                     let outcome = session.transmit(now, self.looks.interval, QUANTUM, emit);
                     entry.due = session.deadline();
-                    self.earliest = self.earliest.min(entry.due);
+                    Self::arm(&mut self.deadlines, entry, index);
                     outcome
                 }
                 None => TransmitOutcome::Done,
@@ -396,22 +406,45 @@ impl Endpoint {
             entry.paced = false;
             Self::make_ready(&mut self.ready, entry, index);
         }
-        if now < self.earliest {
+        if self.deadlines.first().0 > now {
             return;
         }
-        self.earliest = NEVER;
-        let all = core::mem::take(&mut self.unknown_is_new);
-        for (index, entry) in self.entries.iter_mut().enumerate() {
-            if let Some(session) = entry.session.as_deref_mut().filter(|_| all || entry.due <= now) {
-                session.on_timeout(now, self.unknown, sink);
-                entry.due = session.deadline();
-                if session.wants_transmit(now) {
-                    Self::make_ready(&mut self.ready, entry, index as u16);
-                }
+        if core::mem::take(&mut self.unknown_is_new) {
+            (0..self.entries.len() as u16).for_each(|index| self.fire(now, index, sink));
+        }
+        loop {
+            let (at, index) = self.deadlines.first();
+            if at > now {
+                return;
             }
-            if entry.session.is_some() {
-                self.earliest = self.earliest.min(entry.due);
+            if self.entries[index as usize].due <= now {
+                self.fire(now, index, sink);
             }
+            let entry = &mut self.entries[index as usize];
+            entry.armed = entry.due;
+            self.deadlines.put_off_first(entry.due);
+        }
+    }
+
+    /// Fires the timers of one session.
+    fn fire(&mut self, now: u64, index: u16, sink: &mut impl Sink) {
+        let entry = &mut self.entries[index as usize];
+        let Some(session) = entry.session.as_deref_mut() else { return };
+        session.on_timeout(now, self.unknown, sink);
+        // Not again in this call, whatever the session says.
+        entry.due = session.deadline().max(now + 1);
+        if session.wants_transmit(now) {
+            Self::make_ready(&mut self.ready, entry, index);
+        }
+        Self::arm(&mut self.deadlines, entry, index);
+    }
+
+    /// Lets `deadlines` have a time that is no later than the session's.
+    #[inline]
+    fn arm(deadlines: &mut Deadlines, entry: &mut Entry, index: u16) {
+        if entry.due < entry.armed {
+            entry.armed = entry.due;
+            deadlines.bring_forward(index, entry.due);
         }
     }
 
@@ -420,7 +453,7 @@ impl Endpoint {
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         let paced = self.paced.peek().map_or(NEVER, |Reverse((at, _))| *at);
-        let earliest = self.earliest.min(paced);
+        let earliest = self.deadlines.first().0.min(paced);
         (earliest != NEVER).then_some(Instant::from_nanos(earliest))
     }
 

@@ -24,6 +24,7 @@ mod acks;
 mod api;
 mod cc;
 mod crc;
+mod deadlines;
 mod endpoint;
 mod liveness;
 mod paths;
