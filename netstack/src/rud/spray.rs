@@ -73,6 +73,8 @@ pub(super) struct Spray {
     slots: u32,
     /// The path of the last acknowledgement without data, and its floor, while the peer has not shown whether it has it.
     report: Option<(u16, Psn)>,
+    /// The peer's base, as its last datagram had it.
+    base: Psn,
     health: Box<[Health]>,
     out: u16,
     /// When a path is tried again; `NEVER` if none waits for that.
@@ -88,6 +90,7 @@ impl Spray {
             taken: Box::default(),
             slots,
             report: None,
+            base: Psn(0),
             health: Box::default(),
             out: 0,
             trial_at: NEVER,
@@ -163,15 +166,16 @@ impl Spray {
         self.taken = vec![path; (self.slots as usize).max(usize::from(slot) + 1)].into_boxed_slice();
     }
 
-    /// An acknowledgement without data went out on `path`, with this floor.
+    /// An acknowledgement without data went out on `path`, with this floor. One that the peer has already shows nothing.
     #[inline]
     pub(super) fn on_ack_sent(&mut self, path: u16, floor: Psn) {
-        self.report = Some((path, floor));
+        self.report = (floor != self.base).then_some((path, floor));
     }
 
     /// The peer's base is `base`: if that is the floor of the last acknowledgement, it has arrived.
     #[inline]
     pub(super) fn on_base(&mut self, base: Psn) {
+        self.base = base;
         if !self.health.is_empty()
             && let Some((path, _)) = self.report.take_if(|(_, floor)| *floor == base)
         {

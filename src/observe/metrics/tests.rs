@@ -13,7 +13,10 @@ fn count() -> Count {
     let asked = AtomicU64::new(0);
     Box::new(move || {
         let value = asked.fetch_add(1, Ordering::Relaxed) as f64;
-        vec![Metric { kind: MetricKind::Counter, name: "operations_total", help: "Operations.", value }]
+        vec![
+            Metric { kind: MetricKind::Counter, name: "operations_total", help: "Operations.", value },
+            Metric { kind: MetricKind::Gauge, name: "paths_out", help: "Paths.", value: 7.0 - value },
+        ]
     })
 }
 
@@ -53,6 +56,7 @@ fn http_shows_the_counters_of_that_moment() {
         }
         assert!(line.ends_with(&format!("}} {number}")), "{line}");
         assert!(answer.contains("# TYPE shouter_operations_total counter"), "{answer}");
+        assert!(answer.contains("# TYPE shouter_paths_out gauge"), "{answer}");
     }
     assert!(get(address, "/").starts_with("HTTP/1.1 404"));
     let taken = Exporter::start(&MetricsTarget::Http(address), of(), count()).err().unwrap();

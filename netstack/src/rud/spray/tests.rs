@@ -52,6 +52,33 @@ fn a_dead_path_is_left_out_and_tried_ever_less_often_until_it_is_back() {
     assert!((0..10).all(|path| taken.contains(&path)), "{taken:?}");
 }
 
+/// An end that sends no data learns from the peer's base and its duplicates.
+#[test]
+fn acknowledgements_show_which_paths_are_dead() {
+    let mut spray = Spray::new(4, 4);
+    let acknowledge = |spray: &mut Spray, floor: u32| {
+        let path = spray.pick();
+        spray.on_sent(path);
+        spray.on_ack_sent(path, Psn(floor));
+        path
+    };
+    let mut lost = 0;
+    for floor in 1..1000 {
+        while acknowledge(&mut spray, floor) == 2 {
+            spray.on_duplicate(u64::from(floor));
+            lost += 1;
+        }
+        spray.on_base(Psn(floor));
+        if floor % 7 == 0 {
+            // A heartbeat: the peer has that floor already, and a duplicate shows nothing.
+            acknowledge(&mut spray, floor);
+            spray.on_duplicate(u64::from(floor));
+        }
+    }
+    assert_eq!(spray.out(), 1);
+    assert!((3..=10).contains(&lost), "{lost}");
+}
+
 #[test]
 fn at_most_half_of_the_paths_are_left_out_and_none_where_all_lose() {
     for count in [1, 2, 3, 10, 64] {
