@@ -15,6 +15,15 @@ PACKAGE = Path(__file__).parent.parent / "python"
 # The program that starts the jobs.
 PROGRAM = str(Path(os.environ.get("SHOUTER_BUILT", Path(__file__).parents[3] / "target" / "debug")) / "shouter")
 
+# A rank that hangs prints where its threads are, before its job is given up.
+HEAD = """
+import faulthandler
+faulthandler.dump_traceback_later(100)
+import numpy as np
+import shouter
+from shouter.errors import *
+"""
+
 Job = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -34,16 +43,20 @@ def job(tmp_path: Path) -> Job:
         ranks: int, script: str, *, ok: bool = True, options: tuple[str, ...] = (), **extra: str
     ) -> subprocess.CompletedProcess[str]:
         path = tmp_path / "rank.py"
-        path.write_text("import numpy as np\nimport shouter\nfrom shouter.errors import *\n" + textwrap.dedent(script))
+        path.write_text(HEAD + textwrap.dedent(script))
         command = [PROGRAM, "run", "-n", str(ranks), *options, "--", sys.executable, str(path)]
-        ended = subprocess.run(
-            command,
-            env=environment(SHOUTER_DUMP_FOLDER=str(tmp_path)) | extra,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=tmp_path,
-        )
+        try:
+            ended = subprocess.run(
+                command,
+                env=environment(SHOUTER_DUMP_FOLDER=str(tmp_path)) | extra,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                cwd=tmp_path,
+            )
+        except subprocess.TimeoutExpired as late:
+            said = b"".join(text for text in (late.stdout, late.stderr) if text).decode(errors="replace")
+            raise AssertionError(f"the job was still running after 120 s; it had printed:\n{said}") from None
         assert not ok or ended.returncode == 0, ended.stdout + ended.stderr
         return ended
 
