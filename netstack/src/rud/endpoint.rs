@@ -33,7 +33,7 @@ struct Entry {
     paced: bool,
     /// The session's deadline is not earlier.
     due: u64,
-    /// Its time in `deadlines`; `NEVER` before it has one.
+    /// Its time in `deadlines`, which most datagrams need not touch then; `NEVER` before it has one.
     armed: u64,
     session: Option<Box<Session>>,
 }

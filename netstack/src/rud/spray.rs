@@ -3,7 +3,6 @@
 //! Routers choose a link by a hash of the addresses and ports (ECMP, RFC 2992), so a link or switch that fails takes with it
 //! every datagram of the paths that lead over it, and none of the others.
 
-use super::recovery::NEVER;
 use crate::wire::rud::Psn;
 
 #[cfg(test)]
@@ -77,8 +76,6 @@ pub(super) struct Spray {
     base: Psn,
     health: Box<[Health]>,
     out: u16,
-    /// When a path is tried again; `NEVER` if none waits for that.
-    trial_at: u64,
 }
 
 impl Spray {
@@ -93,7 +90,6 @@ impl Spray {
             base: Psn(0),
             health: Box::default(),
             out: 0,
-            trial_at: NEVER,
         }
     }
 
@@ -122,13 +118,10 @@ impl Spray {
             return self.pick_around(self.taken.get(usize::from(slot)).copied());
         }
         let due = |health: &Health| matches!(health.standing, Standing::Out(at) if at <= now);
-        match self.health.iter().position(due) {
-            Some(path) if self.trial_at <= now => path as u16,
-            _ => self.pick_around(None),
-        }
+        self.health.iter().position(due).map_or_else(|| self.pick_around(None), |path| path as u16)
     }
 
-    /// The next path in use that is not `other`; the next one if there is none.
+    /// The next path in use that is not `other`; that one if no other is in use.
     #[cold]
     fn pick_around(&self, other: Option<u16>) -> u16 {
         let in_turn = (self.next..self.count).chain(0..self.next);
@@ -136,7 +129,7 @@ impl Spray {
             Some(path) != other
                 && self.health.get(usize::from(path)).is_none_or(|h| h.standing == Standing::InUse)
         });
-        usable.next().unwrap_or(self.next)
+        usable.next().or(other).unwrap_or(self.next)
     }
 
     /// A datagram went out on `path`.
@@ -151,7 +144,7 @@ impl Spray {
         if self.count == 1 {
             return;
         }
-        let Some(taken) = self.taken.get_mut(usize::from(slot)) else { return self.allocate(slot, path) };
+        let Some(taken) = self.taken.get_mut(usize::from(slot)) else { return self.allocate(path) };
         let before = core::mem::replace(taken, path);
         if again {
             self.on_lost(now, before);
@@ -162,8 +155,8 @@ impl Spray {
 
     /// The first data goes out.
     #[cold]
-    fn allocate(&mut self, slot: u16, path: u16) {
-        self.taken = vec![path; (self.slots as usize).max(usize::from(slot) + 1)].into_boxed_slice();
+    fn allocate(&mut self, path: u16) {
+        self.taken = vec![path; self.slots as usize].into_boxed_slice();
     }
 
     /// An acknowledgement without data went out on `path`, with this floor. One that the peer has already shows nothing.
@@ -210,7 +203,6 @@ impl Spray {
             // It begins anew, but for its failures.
             *health = Health { failures: health.failures, ..Health::FRESH };
             self.out -= 1;
-            self.set_trial();
         }
     }
 
@@ -230,7 +222,6 @@ impl Spray {
             Standing::InUse | Standing::Out(_) => return,
         }
         self.health[usize::from(path)].rest(now);
-        self.set_trial();
     }
 
     /// Whether a path loses far more than the others in use.
@@ -249,10 +240,8 @@ impl Spray {
         let share = f64::from(gone + 1) / f64::from(arrived + gone + 1);
         let (delivered, lost) = (u32::from(delivered), u32::from(lost));
         let stopped = streak >= STREAK && share.powi(streak.into()) < CHANCE;
-        let poor = lost >= FEW
-            && 3 * lost >= delivered
-            && lost * (arrived + gone) > 4 * gone * (lost + delivered)
-            && arrived != 0;
+        let poor =
+            lost >= FEW && 3 * lost >= delivered && lost * (arrived + gone) > 4 * gone * (lost + delivered);
         stopped || poor
     }
 
@@ -262,15 +251,6 @@ impl Spray {
         let standing = &mut self.health[usize::from(path)].standing;
         if matches!(standing, Standing::Out(_)) {
             *standing = Standing::Tried;
-            self.set_trial();
         }
-    }
-
-    fn set_trial(&mut self) {
-        let times = self.health.iter().filter_map(|health| match health.standing {
-            Standing::Out(at) => Some(at),
-            _ => None,
-        });
-        self.trial_at = times.min().unwrap_or(NEVER);
     }
 }

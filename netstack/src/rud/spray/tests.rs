@@ -79,6 +79,18 @@ fn acknowledgements_show_which_paths_are_dead() {
     assert!((3..=10).contains(&lost), "{lost}");
 }
 
+/// With one path in use, a resend stays on it, and does not go where nothing arrives.
+#[test]
+fn of_two_paths_the_one_that_delivers_is_kept() {
+    let mut spray = Spray::new(2, 4);
+    (0..100).for_each(|i| _ = round(&mut spray, i * 1000, &[1]));
+    assert_eq!(spray.out(), 1);
+    for i in 100..200 {
+        assert_eq!((send(&mut spray, i * 1000, 0, false), send(&mut spray, i * 1000, 0, true)), (0, 0));
+        spray.on_delivered(0);
+    }
+}
+
 #[test]
 fn at_most_half_of_the_paths_are_left_out_and_none_where_all_lose() {
     for count in [1, 2, 3, 10, 64] {

@@ -100,9 +100,9 @@ fn folds_give_the_bits_of_the_host() {
                 let case = Case { dtype, op, shifts: &[0], in_place: &[], apart: 1, divide_by };
                 check_fold(&grid, &columns, &case);
             }
-            for k in (1..=9).chain([64]) {
+            for k in (1..=9).chain([16, 31, 64]) {
                 let most = if k < 4 { 2000 } else { 400 };
-                for count in [1, 33, rng.random_range(100..most)] {
+                for count in [1, 15, 33, rng.random_range(100..most)] {
                     let columns: Vec<_> = (0..k).map(|_| random(&mut rng, dtype, count)).collect();
                     let alike = [rng.random_range(0..16)];
                     let mixed = [0; 5].map(|_| rng.random_range(0..16));

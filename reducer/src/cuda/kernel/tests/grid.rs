@@ -13,7 +13,7 @@ use super::Call;
 /// Undefined behaviour traps, and with it misaligned accesses, which a device does not allow either.
 const FLAGS: [&str; 12] = [
     "-std=c++17",
-    "-O0",
+    "-O2",
     "-ffp-contract=off",
     "-fno-strict-aliasing",
     "-fsanitize=undefined",
