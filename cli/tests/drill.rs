@@ -11,6 +11,7 @@
 
 #![allow(unsafe_code)]
 
+#[path = "jobs/ranks/mod.rs"]
 mod ranks;
 
 use std::panic::AssertUnwindSafe;
@@ -277,7 +278,7 @@ impl Drill {
 
     fn start(&self, gates: &Gates) -> Job {
         let Self { stage, transport, ranks, hosts, victim, .. } = self;
-        let mut plan = job(*ranks, *hosts, "drill").env("SHOUTER_DEADLINE", "50s");
+        let mut plan = job!(*ranks, *hosts, "drill").env("SHOUTER_DEADLINE", "50s");
         plan = match *transport {
             // A host's ranks use shared memory, and RUD over the launcher's links.
             "shm" | "rud" => plan,

@@ -99,10 +99,28 @@ pub(crate) struct Plan {
     dumps: PathBuf,
     ranks: u32,
     after: Vec<String>,
+    /// The test that the ranks run.
+    body: String,
 }
 
-/// A job of `ranks` ranks on `hosts` hosts, or on hosts with these numbers of ranks, that plays `scenario`.
-pub(crate) fn job(ranks: u32, hosts: impl ToString, scenario: &str) -> Plan {
+/// A job of so many ranks on so many hosts, or on hosts with these numbers of ranks, that plays a scenario of this file.
+macro_rules! job {
+    ($ranks:expr, $hosts:expr, $scenario:expr $(,)?) => {
+        $crate::ranks::job_of(module_path!(), $ranks, $hosts, $scenario)
+    };
+}
+pub(crate) use job;
+
+/// The test that a rank runs.
+pub(crate) const BODY: &str = "rank_body";
+
+/// The full name of a module's test.
+pub(crate) fn test_of(module: &str, test: &str) -> String {
+    module.split_once("::").map_or_else(|| test.to_owned(), |(_, module)| format!("{module}::{test}"))
+}
+
+/// See [`job`](job!).
+pub(crate) fn job_of(module: &str, ranks: u32, hosts: impl ToString, scenario: &str) -> Plan {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let home = std::env::temp_dir().join(format!("shouter-ranks-{}-{number}", std::process::id()));
@@ -118,7 +136,7 @@ pub(crate) fn job(ranks: u32, hosts: impl ToString, scenario: &str) -> Plan {
     // Which algorithms run does not depend on how busy the machine is.
     command.env("SHOUTER_MEASURE_COSTS", "off").env("SHOUTER_COSTS_CACHE", dumps.join("measured.toml"));
     command.env("XDG_RUNTIME_DIR", &home).env("TMPDIR", &home).stdin(Stdio::null());
-    Plan { command, home, dumps, ranks, after: vec![] }
+    Plan { command, home, dumps, ranks, after: vec![], body: test_of(module, BODY) }
 }
 
 impl Plan {
@@ -157,7 +175,7 @@ impl Plan {
     /// Starts the job.
     pub(crate) fn start(mut self) -> Job {
         self.command.args(&self.after).arg("--").arg(std::env::current_exe().unwrap());
-        self.command.args(["--exact", "rank_body", "--nocapture", "--test-threads=1"]);
+        self.command.args(["--exact", &self.body, "--nocapture", "--test-threads=1"]);
         let mut launcher = self.command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         let shared = Arc::new((Mutex::new(State::new(self.ranks)), Condvar::new()));
         let (out, seen) = (launcher.stdout.take().unwrap(), shared.clone());

@@ -4,14 +4,12 @@
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ranks::gpu::{Trainer, broken, device, named, of_some, on_gpu, simulated, wait_value};
-use ranks::{
+use crate::ranks::gpu::{Trainer, broken, device, named, of_some, on_gpu, simulated, wait_value};
+use crate::ranks::{
     ACCELERATOR, ARGUMENT, CLOSED, DEADLINE, ERROR, LOST_GROUP, PEER_FAILED, Play, State, job, join,
     parameter, play, tell,
 };
@@ -513,18 +511,18 @@ fn messages_go_from_gpu_to_gpu() {
     }
     for (ranks, hosts, on) in [(1, 1, 1), (2, 1, 0b11), (3, 1, 0b101), (4, 2, 0b1111), (4, 2, 0b0110)] {
         for play in ["messages", "messages-of-some"] {
-            let job = job(ranks, hosts, play).with("ON", on);
+            let job = job!(ranks, hosts, play).with("ON", on);
             job.env("CUDA_SIM", "delay_us=300,seed=9").run().assert_success();
         }
     }
-    job(4, 2, "messages").env("SHOUTER_MODE", "dedicated").run().assert_success();
+    job!(4, 2, "messages").env("SHOUTER_MODE", "dedicated").run().assert_success();
 }
 
 #[test]
 fn a_send_waits_for_its_stream_and_is_not_overtaken() {
     if device() {
-        job(3, 1, "order").run().assert_success();
-        job(4, 2, "order").run().assert_success();
+        job!(3, 1, "order").run().assert_success();
+        job!(4, 2, "order").run().assert_success();
     }
 }
 
@@ -535,7 +533,7 @@ fn registered_tensors_of_every_collective_are_on_gpus() {
     }
     for (ranks, hosts, on) in [(2, 1, 0b11), (3, 1, 0b101), (4, 2, 0b1011)] {
         for play in ["registered", "registered-of-some"] {
-            job(ranks, hosts, play).with("ON", on).run().assert_success();
+            job!(ranks, hosts, play).with("ON", on).run().assert_success();
         }
     }
 }
@@ -544,7 +542,7 @@ fn registered_tensors_of_every_collective_are_on_gpus() {
 fn sums_with_factors_are_exact_on_gpus() {
     if device() {
         for (ranks, hosts, on) in [(2, 1, 0b11), (3, 1, 0b101), (4, 2, 0b1011)] {
-            job(ranks, hosts, "factors").with("ON", on).run().assert_success();
+            job!(ranks, hosts, "factors").with("ON", on).run().assert_success();
         }
     }
 }
@@ -552,8 +550,8 @@ fn sums_with_factors_are_exact_on_gpus() {
 #[test]
 fn what_cannot_be_is_refused_by_name_and_the_group_goes_on() {
     if device() {
-        job(2, 1, "refused").run().assert_success();
-        job(2, 2, "refused").run().assert_success();
+        job!(2, 1, "refused").run().assert_success();
+        job!(2, 2, "refused").run().assert_success();
     }
 }
 
@@ -577,7 +575,7 @@ fn a_device_that_is_lost_under_a_copy_is_named() {
     }
     for (ranks, hosts, kind) in [(2, 2, "counts"), (3, 1, "counts"), (2, 1, "messages"), (4, 2, "messages")] {
         for call in [20, 21] {
-            let job = job(ranks, hosts, "steps").with("KIND", kind);
+            let job = job!(ranks, hosts, "steps").with("KIND", kind);
             let state = job.with("BROKEN", format!("fail=cuMemcpyAsync:{call}:lost")).run();
             assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
             blamed(&state, kind, 0, &LOST_GROUP, &["accelerator"]);
@@ -592,7 +590,7 @@ fn a_copy_for_a_staging_area_that_hangs_ends_the_group_at_the_deadline() {
     }
     for few in [[(2, 1, "counts"), (2, 2, "messages")], [(4, 2, "counts"), (3, 1, "messages")]] {
         let start = |(ranks, hosts, kind): (u32, u32, &str), call: u32| {
-            let job = job(ranks, hosts, "steps").with("KIND", kind).with("CULPRIT", ranks - 1);
+            let job = job!(ranks, hosts, "steps").with("KIND", kind).with("CULPRIT", ranks - 1);
             let job = job.env("SHOUTER_DEADLINE", "1s");
             job.with("BROKEN", format!("hang=cuMemcpyAsync:{call}")).start()
         };
@@ -614,7 +612,7 @@ fn a_copy_that_hangs_in_a_group_of_some_ranks_ends_that_one() {
     if device() && simulated() {
         for call in [10, 11] {
             // The others wait for the culprit, which waits for its copy.
-            let job = job(3, 1, "beside").env("SHOUTER_DEADLINE", "5s");
+            let job = job!(3, 1, "beside").env("SHOUTER_DEADLINE", "5s");
             job.with("BROKEN", format!("hang=cuMemcpyAsync:{call}")).run().assert_success();
         }
     }
@@ -623,9 +621,9 @@ fn a_copy_that_hangs_in_a_group_of_some_ranks_ends_that_one() {
 #[test]
 fn a_group_is_dropped_beside_a_stream_or_a_copy_that_hangs() {
     if device() && simulated() {
-        job(2, 1, "dropped").run().assert_success();
-        job(3, 1, "dropped").with("BROKEN", "hang=cuMemcpyAsync:2").run().assert_success();
-        job(3, 1, "dropped").with("BROKEN", "hang=cuMemcpyAsync:3").with("OUT", 1).run().assert_success();
+        job!(2, 1, "dropped").run().assert_success();
+        job!(3, 1, "dropped").with("BROKEN", "hang=cuMemcpyAsync:2").run().assert_success();
+        job!(3, 1, "dropped").with("BROKEN", "hang=cuMemcpyAsync:3").with("OUT", 1).run().assert_success();
     }
 }
 
@@ -635,8 +633,8 @@ fn a_rank_that_is_killed_in_a_send_from_its_gpu_is_named() {
         return;
     }
     for (ranks, hosts) in [(2, 2), (3, 1)] {
-        let job = job(ranks, hosts, "steps").with("KIND", "messages").start();
-        job.until("all are under way", ranks::LIMIT, |state| state.all_told("steps"));
+        let job = job!(ranks, hosts, "steps").with("KIND", "messages").start();
+        job.until("all are under way", crate::ranks::LIMIT, |state| state.all_told("steps"));
         job.signal(0, "KILL");
         job.until("the survivors end", Duration::from_secs(15), |state| state.all_over_but(0));
         blamed(&job.finish(), "messages", 0, &LOST_GROUP, &["dead or unreachable"]);

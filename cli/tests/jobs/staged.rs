@@ -2,10 +2,8 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
-use ranks::values::TOPOLOGIES;
-use ranks::{ARGUMENT, job, join, parameter, play, tell};
+use crate::ranks::values::TOPOLOGIES;
+use crate::ranks::{ARGUMENT, job, join, parameter, play, tell};
 use shouter::{
     Collective, CollectiveCall, DType, Error, Exchange, Group, Layout, ReduceOp, Staging, Strided, StridedMut,
 };
@@ -16,7 +14,7 @@ const COUNTS: [usize; 4] = [1, 7, 1000, 100_003];
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    let plays: &[(&str, ranks::Play)] =
+    let plays: &[(&str, crate::ranks::Play)] =
         &[("premul", premul), ("blocks", blocks), ("wrong", wrong), ("die", die), ("large", large)];
     play(plays, join);
 }
@@ -265,30 +263,30 @@ fn large(group: &Group) -> Result<(), Error> {
 #[test]
 fn sums_with_a_factor_are_right_on_every_topology() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "premul").run().assert_success();
+        job!(ranks, hosts, "premul").run().assert_success();
     }
 }
 
 #[test]
 fn blocks_come_as_blocks_on_every_topology() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "blocks").run().assert_success();
+        job!(ranks, hosts, "blocks").run().assert_success();
     }
 }
 
 #[test]
 fn other_transports_are_as_good() {
     for scenario in ["premul", "blocks"] {
-        job(4, 2, scenario).env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
-        job(4, 2, scenario).args(&["--transport", "kernel"]).run().assert_success();
+        job!(4, 2, scenario).env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
+        job!(4, 2, scenario).args(&["--transport", "kernel"]).run().assert_success();
         let faults = ["--loss", "2%", "--corrupt", "1%", "--seed", "11"];
-        job(3, 3, scenario).args(&faults).run().assert_success();
+        job!(3, 3, scenario).args(&faults).run().assert_success();
     }
 }
 
 #[test]
 fn a_factor_of_integers_is_refused_by_name() {
-    let state = job(2, 1, "wrong").run();
+    let state = job!(2, 1, "wrong").run();
     assert_eq!(state.ranks[0].code, Some(ARGUMENT), "{state}");
     assert!(state.ranks[0].error().contains("no factor for i32"), "{state}");
 }
@@ -296,7 +294,7 @@ fn a_factor_of_integers_is_refused_by_name() {
 #[test]
 fn a_rank_that_dies_leaves_the_blocks_of_the_others_as_they_were() {
     for (ranks, hosts) in [(3, 1), (3, 3)] {
-        let state = job(ranks, hosts, "die").run();
+        let state = job!(ranks, hosts, "die").run();
         for survivor in state.others(1) {
             assert!(survivor.told.iter().any(|line| line == "unchanged"), "{state}");
             assert!(survivor.error().contains("rank 1"), "{state}");
@@ -312,7 +310,7 @@ fn tensors_beyond_4_gib_are_reduced_moved_and_sent() {
         );
         return;
     }
-    let job = job(2, 1, "large").start();
+    let job = job!(2, 1, "large").start();
     let state = job.until("all is moved", std::time::Duration::from_secs(900), |state| {
         state.ranks.iter().all(|rank| rank.code.is_some() || rank.signal.is_some())
     });

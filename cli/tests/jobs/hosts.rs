@@ -1,8 +1,6 @@
 //! Jobs whose hosts have different numbers of ranks: every collective over every transport, messages, windows, groups of some ranks, deaths.
 
-mod ranks;
-
-use ranks::{job, join, names_only, parameter, play};
+use crate::ranks::{job, join, names_only, parameter, play};
 use shouter::{Error, Exchange, Group, ReduceOp};
 
 /// Ranks of each host.
@@ -188,9 +186,9 @@ fn die(group: &Group) -> Result<(), Error> {
 }
 
 /// A job on hosts with these numbers of ranks.
-fn on(hosts: &str, transport: &str, scenario: &str) -> ranks::Plan {
+fn on(hosts: &str, transport: &str, scenario: &str) -> crate::ranks::Plan {
     let ranks = hosts.split(',').map(|ranks| ranks.parse::<u32>().unwrap()).sum();
-    let plan = job(ranks, hosts, scenario).with("HOSTS", hosts);
+    let plan = job!(ranks, hosts, scenario).with("HOSTS", hosts);
     if transport == "auto" { plan } else { plan.args(&["--transport", transport]) }
 }
 

@@ -3,8 +3,6 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -12,7 +10,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
-use ranks::{MISMATCH, job, join, parameter, play, tell};
+use crate::ranks::{MISMATCH, job, join, parameter, play, tell};
 use shouter::{Collective, CollectiveCall, DType, Error, Group, Lending, ReduceOp, TensorSpec, Work};
 
 /// Elements of a tensor, or of a rank's block: the small path of calls within a host, one message, several chunks.
@@ -24,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(50);
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    let plays: &[(&str, ranks::Play)] = &[
+    let plays: &[(&str, crate::ranks::Play)] = &[
         ("all", all),
         ("persistent", persistent),
         ("lent", lent),
@@ -484,7 +482,7 @@ const TOPOLOGIES: [(u32, u32); 5] = [(1, 1), (3, 1), (4, 2), (2, 2), (3, 3)];
 fn every_collective_is_started_and_waited_for_in_any_order_by_any_thread() {
     for (ranks, hosts) in TOPOLOGIES {
         for scenario in ["all", "persistent", "lent", "some"] {
-            job(ranks, hosts, scenario).run().assert_success();
+            job!(ranks, hosts, scenario).run().assert_success();
         }
     }
 }
@@ -492,25 +490,25 @@ fn every_collective_is_started_and_waited_for_in_any_order_by_any_thread() {
 #[test]
 fn other_transports_are_as_good() {
     for scenario in ["all", "persistent"] {
-        job(4, 2, scenario).env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
-        job(2, 2, scenario).args(&["--transport", "kernel"]).run().assert_success();
-        job(3, 1, scenario).env("SHOUTER_MODE", "dedicated").run().assert_success();
+        job!(4, 2, scenario).env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
+        job!(2, 2, scenario).args(&["--transport", "kernel"]).run().assert_success();
+        job!(3, 1, scenario).env("SHOUTER_MODE", "dedicated").run().assert_success();
     }
 }
 
 #[test]
 fn a_thousand_are_under_way_at_once() {
     for (ranks, hosts) in [(2, 1), (3, 3)] {
-        job(ranks, hosts, "thousand").run().assert_success();
-        job(ranks, hosts, "thousand").env("SHOUTER_MODE", "dedicated").run().assert_success();
+        job!(ranks, hosts, "thousand").run().assert_success();
+        job!(ranks, hosts, "thousand").env("SHOUTER_MODE", "dedicated").run().assert_success();
     }
 }
 
 #[test]
 fn ends_are_told_by_callback_future_and_descriptor() {
     for (ranks, hosts) in [(1, 1), (3, 1), (2, 2)] {
-        job(ranks, hosts, "events").run().assert_success();
-        job(ranks, hosts, "events").env("SHOUTER_MODE", "dedicated").run().assert_success();
+        job!(ranks, hosts, "events").run().assert_success();
+        job!(ranks, hosts, "events").env("SHOUTER_MODE", "dedicated").run().assert_success();
     }
 }
 
@@ -518,7 +516,7 @@ fn ends_are_told_by_callback_future_and_descriptor() {
 fn a_rank_that_dies_ends_all_works_of_the_others_with_its_name() {
     for (ranks, hosts) in [(3, 1), (3, 3)] {
         for culprit in 0..ranks as usize {
-            let state = job(ranks, hosts, "die").with("CULPRIT", culprit).run();
+            let state = job!(ranks, hosts, "die").with("CULPRIT", culprit).run();
             for (rank, survivor) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
                 let named = survivor.error().contains(&format!("rank {culprit}"));
                 assert!(named, "rank {rank} of {ranks} on {hosts} hosts\n{state}");
@@ -531,7 +529,7 @@ fn a_rank_that_dies_ends_all_works_of_the_others_with_its_name() {
 fn ranks_that_start_and_ranks_that_call_a_small_operation_are_told_so() {
     for waits in [false, true] {
         for turned in [false, true] {
-            let mut job = job(3, 1, "mix").env("SHOUTER_DEADLINE", "20s");
+            let mut job = job!(3, 1, "mix").env("SHOUTER_DEADLINE", "20s");
             for (name, _) in [("WAITS", waits), ("TURNED", turned)].into_iter().filter(|(_, is)| *is) {
                 job = job.with(name, 1);
             }

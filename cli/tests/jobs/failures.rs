@@ -5,12 +5,10 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use ranks::{
+use crate::ranks::{
     CONFIG, DEADLINE, Gates, JOIN, Job, MISMATCH, PEER_FAILED, Play, RankState, State, await_gate, end, job,
     names_only, parameter, play, run_all, scenario, tell,
 };
@@ -371,9 +369,9 @@ fn assert_survivor(survivor: &RankState, victim: u32, state: &State) {
 }
 
 /// Starts the steps and waits until every rank is in the midst of them.
-fn mid_step(plan: ranks::Plan, pause: u64) -> Job {
+fn mid_step(plan: crate::ranks::Plan, pause: u64) -> Job {
     let job = plan.start();
-    job.until("steps are made", ranks::LIMIT, |state| state.all_told("steps"));
+    job.until("steps are made", crate::ranks::LIMIT, |state| state.all_told("steps"));
     // The moment within the step.
     std::thread::sleep(Duration::from_millis(pause));
     job
@@ -399,7 +397,7 @@ fn survivors_of_a_killed_rank_name_it_at_once_over_kernel_sockets() {
 fn killed_ranks_are_named_at_once(transport: &str, more: &[(u32, u32, u32)]) {
     let between = [(2, 2, 0), (2, 2, 1), (4, 2, 1), (4, 2, 2), (3, 3, 0), (3, 3, 2)];
     for (index, &(ranks, hosts, victim)) in (0..).zip(between.iter().chain(more)) {
-        let plan = job(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", transport);
+        let plan = job!(ranks, hosts, "steps").env("SHOUTER_TRANSPORT", transport);
         let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), index * 7);
         job.signal(victim, "KILL");
         let killed = job.elapsed();
@@ -416,7 +414,7 @@ fn killed_ranks_are_named_at_once(transport: &str, more: &[(u32, u32, u32)]) {
 #[test]
 fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
     for (ranks, hosts, victim) in [(3, 1, 1), (3, 1, 0), (2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)] {
-        let plan = job(ranks, hosts, "awaited").with("RANK", victim);
+        let plan = job!(ranks, hosts, "awaited").with("RANK", victim);
         let job = mid_step(plan.env("SHOUTER_HEARTBEAT_TIMEOUT", SLOW_HEARTBEAT), 50);
         job.signal(victim, "KILL");
         let killed = job.elapsed();
@@ -433,7 +431,7 @@ fn a_rank_that_dies_before_it_registers_ends_the_register_of_the_others() {
 #[test]
 fn pushes_go_on_while_a_register_waits() {
     for (ranks, hosts, rank) in [(3, 1, 1), (2, 2, 0), (4, 2, 3)] {
-        let state = job(ranks, hosts, "aside").with("RANK", rank).run();
+        let state = job!(ranks, hosts, "aside").with("RANK", rank).run();
         state.assert_success();
         assert!(state.all_told("pushed"), "{state}");
     }
@@ -450,13 +448,16 @@ fn a_stopped_rank_is_found_over_kernel_sockets() {
     stopped_ranks_are_found(over_sockets, &[(2, 2, 1), (2, 2, 0), (4, 2, 2), (4, 2, 3)]);
 }
 
-fn over_sockets(plan: ranks::Plan) -> ranks::Plan {
+fn over_sockets(plan: crate::ranks::Plan) -> crate::ranks::Plan {
     plan.args(&["--transport", "kernel"])
 }
 
-fn stopped_ranks_are_found(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: &[(u32, u32, u32)]) {
+fn stopped_ranks_are_found(
+    with: impl Fn(crate::ranks::Plan) -> crate::ranks::Plan,
+    cases: &[(u32, u32, u32)],
+) {
     for &(ranks, hosts, victim) in cases {
-        let job = mid_step(with(job(ranks, hosts, "steps")), 5);
+        let job = mid_step(with(job!(ranks, hosts, "steps")), 5);
         job.signal(victim, "STOP");
         let state = job.until("the survivors have ended", FOUND, |state| state.all_over_but(victim));
         for survivor in state.others(victim) {
@@ -482,8 +483,11 @@ fn a_late_rank_is_not_taken_for_dead_over_kernel_sockets() {
     late_ranks_are_waited_for(over_sockets, [(2, 2, 0), (4, 2, 2), (4, 2, 3)]);
 }
 
-fn late_ranks_are_waited_for(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: [(u32, u32, u32); 3]) {
-    let plans = cases.map(|(ranks, hosts, rank)| with(job(ranks, hosts, "late")).with("RANK", rank));
+fn late_ranks_are_waited_for(
+    with: impl Fn(crate::ranks::Plan) -> crate::ranks::Plan,
+    cases: [(u32, u32, u32); 3],
+) {
+    let plans = cases.map(|(ranks, hosts, rank)| with(job!(ranks, hosts, "late")).with("RANK", rank));
     run_all(plans).iter().for_each(State::assert_success);
 }
 
@@ -493,12 +497,12 @@ fn late_ranks_are_waited_for(with: impl Fn(ranks::Plan) -> ranks::Plan, cases: [
 fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
     for transport in ["auto", "tcp", "kernel"] {
         let jobs = [(2, 2, 1), (4, 2, 2), (4, 2, 3)].map(|(ranks, hosts, rank)| {
-            let (job, gates) = (job(ranks, hosts, "ahead").args(&["--transport", transport]), Gates::new());
+            let (job, gates) = (job!(ranks, hosts, "ahead").args(&["--transport", transport]), Gates::new());
             (job.with("RANK", rank).with("GATES", &gates).start(), gates, ranks as usize)
         });
         for (job, gates, ranks) in jobs {
             let has_told = |state: &State| told(state, "sent in vain ").len() == ranks - 1;
-            let state = job.until("all have waited for the late rank", ranks::LIMIT, has_told);
+            let state = job.until("all have waited for the late rank", crate::ranks::LIMIT, has_told);
             gates.open("go");
             // Only heartbeats, and none of the 250 tensors.
             let most = told(&state, "sent in vain ").into_iter().max().unwrap();
@@ -512,7 +516,7 @@ fn a_rank_that_is_late_for_many_small_tensors_is_not_taken_for_dead() {
 fn one_rank_waits_after_each_push_and_the_others_at_the_end() {
     for transport in ["auto", "tcp", "kernel"] {
         for (ranks, hosts, rank) in [(2, 2, 0), (2, 2, 1), (4, 2, 2), (4, 2, 3)] {
-            let job = job(ranks, hosts, "ahead").args(&["--transport", transport]);
+            let job = job!(ranks, hosts, "ahead").args(&["--transport", transport]);
             job.with("RANK", rank).run().assert_success();
         }
     }
@@ -535,7 +539,7 @@ fn listening(pid: u32) -> Vec<String> {
 /// The kernel then refuses unauthenticated peers, at no cost for the job.
 #[test]
 fn after_the_join_no_rank_listens() {
-    let job = mid_step(over_sockets(job(3, 3, "steps")), 0);
+    let job = mid_step(over_sockets(job!(3, 3, "steps")), 0);
     let state = job.until("it runs", FOUND, |_| true);
     for rank in &state.ranks {
         assert_eq!(listening(rank.pid.unwrap()), [] as [String; 0], "{state}");
@@ -554,7 +558,7 @@ fn ranks_that_have_another_transport_or_crc_are_refused_by_name() {
         ("crc", "off", "rank 0 has crc = \"on\" and rank 1 has \"off\"", "rank 1 has crc = \"off\""),
     ];
     for (key, value, at_first, at_odd) in cases {
-        let job = over_sockets(job(2, 2, "once")).with("RANK", 1).with("KEY", key);
+        let job = over_sockets(job!(2, 2, "once")).with("RANK", 1).with("KEY", key);
         let state = job.with("VALUE", value).run();
         for (rank, says) in state.ranks.iter().zip([at_first, at_odd]) {
             assert_eq!(rank.code, Some(CONFIG), "{state}");
@@ -565,7 +569,7 @@ fn ranks_that_have_another_transport_or_crc_are_refused_by_name() {
 
 #[test]
 fn another_algorithm_on_one_rank_is_refused_with_the_collective() {
-    let plan = over_sockets(job(2, 2, "once")).with("RANK", 1).with("KEY", "schedule");
+    let plan = over_sockets(job!(2, 2, "once")).with("RANK", 1).with("KEY", "schedule");
     let state = plan.with("VALUE", "all_reduce:ring").run();
     for rank in &state.ranks {
         assert_eq!(rank.code, Some(JOIN), "{state}");
@@ -575,7 +579,7 @@ fn another_algorithm_on_one_rank_is_refused_with_the_collective() {
 
 #[test]
 fn a_plan_that_differs_is_refused_with_the_key() {
-    let plan = over_sockets(job(3, 3, "once")).with("RANK", 1).with("KEY", "channel_num");
+    let plan = over_sockets(job!(3, 3, "once")).with("RANK", 1).with("KEY", "channel_num");
     let state = plan.with("VALUE", 4).run();
     for rank in &state.ranks {
         assert_eq!(rank.code, Some(JOIN), "{state}");
@@ -586,7 +590,7 @@ fn a_plan_that_differs_is_refused_with_the_key() {
 
 #[test]
 fn a_name_that_does_not_resolve_is_tried_until_the_deadline() {
-    let plan = over_sockets(job(2, 2, "once")).with("RANK", 1).with("KEY", "addr");
+    let plan = over_sockets(job!(2, 2, "once")).with("RANK", 1).with("KEY", "addr");
     let plan = plan.with("VALUE", "no-such-host.invalid");
     let state = plan.env("SHOUTER_RENDEZVOUS_DEADLINE", "3s").run();
     let lost = &state.ranks[1];
@@ -609,7 +613,7 @@ fn an_operation_that_a_rank_never_calls_ends_at_its_deadline() {
         (4, 2, 3, 50_000),
     ];
     let plans = cases.map(|(ranks, hosts, rank, count)| {
-        let job = job(ranks, hosts, "absent").env("SHOUTER_DEADLINE", "1s");
+        let job = job!(ranks, hosts, "absent").env("SHOUTER_DEADLINE", "1s");
         job.with("RANK", rank).with("COUNT", count)
     });
     for (state, (_, _, rank, _)) in run_all(plans).iter().zip(cases) {
@@ -632,7 +636,7 @@ fn tables_that_differ_are_refused_on_every_rank() {
         &["tensor head", "avg", "max"],
     ];
     for (ranks, hosts, rank) in [(3, 1, 1), (4, 2, 3), (2, 2, 0)] {
-        let state = job(ranks, hosts, "register").with("RANK", rank).run();
+        let state = job!(ranks, hosts, "register").with("RANK", rank).run();
         state.assert_success();
         for told in state.ranks.iter().map(|rank| &rank.told) {
             assert_eq!(told.len(), views.len(), "{state}");
@@ -649,7 +653,7 @@ fn tables_that_differ_are_refused_on_every_rank() {
 
 #[test]
 fn tables_are_compared_by_digest_whatever_their_size() {
-    let job = job(3, 1, "wide").with("RANK", 1).start();
+    let job = job!(3, 1, "wide").with("RANK", 1).start();
     let state = job.finish();
     state.assert_success();
     for told in state.ranks.iter().map(|rank| &rank.told) {
@@ -661,7 +665,7 @@ fn tables_are_compared_by_digest_whatever_their_size() {
 
 /// Runs a job in which `rank` plays `theirs` and the others play `ours`; all must fail, soon.
 fn diverging(ranks: u32, hosts: u32, rank: u32, ours: &str, theirs: &str) -> State {
-    let job = job(ranks, hosts, "diverge").with("RANK", rank);
+    let job = job!(ranks, hosts, "diverge").with("RANK", rank);
     let job = job.with("OURS", ours).with("THEIRS", theirs).start();
     job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
     job.finish()
@@ -707,7 +711,7 @@ fn different_operations_are_errors_that_show_both_views() {
 fn a_rank_with_another_key_is_left_out() {
     let path = std::env::temp_dir().join(format!("shouter-other-key-{}", std::process::id()));
     std::fs::write(&path, "an entirely different key of good length").unwrap();
-    let job = job(3, 1, "once").with("KEY_FILE", path.display()).with("RANK", 2);
+    let job = job!(3, 1, "once").with("KEY_FILE", path.display()).with("RANK", 2);
     let state = job.env("SHOUTER_RENDEZVOUS_DEADLINE", "3s").run();
     std::fs::remove_file(&path).unwrap();
     for rank in &state.ranks {
@@ -719,7 +723,7 @@ fn a_rank_with_another_key_is_left_out() {
 
 #[test]
 fn a_socket_of_a_dead_process_is_no_obstacle() {
-    let state = job(2, 2, "once").with("STALE", 1).run();
+    let state = job!(2, 2, "once").with("STALE", 1).run();
     state.assert_success();
     let stale = state.ranks.iter().flat_map(|rank| &rank.told).any(|line| line.starts_with("stale "));
     assert!(stale, "no link has a vhost side, so nothing was tested\n{state}");
@@ -728,7 +732,7 @@ fn a_socket_of_a_dead_process_is_no_obstacle() {
 #[test]
 fn a_leader_that_makes_no_shared_memory_is_heard_of_at_once() {
     for (ranks, hosts, leader) in [(3, 1, 0), (4, 2, 2)] {
-        let job = job(ranks, hosts, "once").with("RANK", leader);
+        let job = job!(ranks, hosts, "once").with("RANK", leader);
         let job = job.with("FILE_SIZE", 1 << 20).start();
         // The deadline of everything at the start is a minute.
         job.until("every rank has ended", FOUND, |state| state.all_over_but(ranks));
@@ -746,7 +750,7 @@ fn a_leader_that_makes_no_shared_memory_is_heard_of_at_once() {
 fn a_process_with_little_address_space_can_be_a_rank() {
     // The limit applies to one rank, or to all.
     for (ranks, hosts, odd) in [(3, 1, Some(1)), (3, 1, Some(0)), (4, 2, None)] {
-        let mut job = job(ranks, hosts, "narrow").with("ADDRESS_SPACE", 6u64 << 30);
+        let mut job = job!(ranks, hosts, "narrow").with("ADDRESS_SPACE", 6u64 << 30);
         if let Some(odd) = odd {
             job = job.with("RANK", odd);
         }
@@ -757,7 +761,7 @@ fn a_process_with_little_address_space_can_be_a_rank() {
 #[test]
 fn a_transport_between_hosts_is_no_error_on_one_host() {
     for transport in ["kernel", "tcp"] {
-        job(2, 1, "once").env("SHOUTER_TRANSPORT", transport).run().assert_success();
+        job!(2, 1, "once").env("SHOUTER_TRANSPORT", transport).run().assert_success();
     }
 }
 
@@ -770,7 +774,7 @@ fn told(state: &State, start: &str) -> Vec<u64> {
 #[test]
 fn one_group_after_another_finds_the_same_ports() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
-        let state = job(ranks, hosts, "again").env("SHOUTER_HEARTBEAT_TIMEOUT", "10s").run();
+        let state = job!(ranks, hosts, "again").env("SHOUTER_HEARTBEAT_TIMEOUT", "10s").run();
         state.assert_success();
         let times = told(&state, "joined");
         assert_eq!(times.len(), 4 * ranks as usize, "{state}");
@@ -781,7 +785,7 @@ fn one_group_after_another_finds_the_same_ports() {
 #[test]
 fn a_second_group_over_the_same_ports_is_refused_at_once_and_the_first_goes_on() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
-        let job = job(ranks, hosts, "beside").env("SHOUTER_HEARTBEAT_TIMEOUT", "10s").start();
+        let job = job!(ranks, hosts, "beside").env("SHOUTER_HEARTBEAT_TIMEOUT", "10s").start();
         job.until("every rank has ended", FOUND / 2, |state| state.all_over_but(ranks));
         let state = job.finish();
         state.assert_success();
@@ -799,7 +803,7 @@ fn a_second_group_over_the_same_ports_is_refused_at_once_and_the_first_goes_on()
 fn dedicated_ranks_leave_as_soon_as_others() {
     for (ranks, hosts) in [(2, 1), (2, 2)] {
         // Side by side, so that the machine is equally busy for both.
-        let plans = ["caller", "dedicated"].map(|mode| job(ranks, hosts, "again").env("SHOUTER_MODE", mode));
+        let plans = ["caller", "dedicated"].map(|mode| job!(ranks, hosts, "again").env("SHOUTER_MODE", mode));
         let states = run_all(plans);
         let [called, dedicated] = [0, 1].map(|mode| {
             states[mode].assert_success();

@@ -2,13 +2,11 @@
 //!
 //! They start this test's own executable, which then plays [`rank_body`].
 
-mod ranks;
-
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ranks::{end, scenario, tell};
+use crate::ranks::{BODY, end, scenario, tell, test_of};
 use shouter::{Error, ReduceOp};
 
 const RANKS: u32 = 4;
@@ -25,7 +23,7 @@ fn rank_body() {
 }
 
 fn sum() -> Result<(), Error> {
-    let group = ranks::join()?;
+    let group = crate::ranks::join()?;
     let mut data = vec![group.rank() as f32 + 1.0; 1000];
     group.all_reduce(&mut data, ReduceOp::Sum)?;
     let (rank, size, local_rank, local_size) =
@@ -48,7 +46,8 @@ fn there(program: &str) -> bool {
 /// This executable as the command of a rank, behind `inside` (the command that enters a namespace).
 fn rank(inside: &[&str]) -> Vec<String> {
     let own = std::env::current_exe().unwrap();
-    let own = [own.to_str().unwrap(), "rank_body", "--exact", "--nocapture"];
+    let body = test_of(module_path!(), BODY);
+    let own = [own.to_str().unwrap(), &body, "--exact", "--nocapture"];
     inside.iter().chain(&own).map(|word| (*word).to_owned()).collect()
 }
 

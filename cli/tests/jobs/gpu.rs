@@ -3,20 +3,18 @@
 #![cfg(feature = "cuda")]
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
-use ranks::gpu::{Trainer, broken, device, named, of_some, on_gpu, simulated, wait_value};
-use ranks::values::{self, COUNTS, TOPOLOGIES};
-use ranks::{
+use crate::ranks::gpu::{Trainer, broken, device, named, of_some, on_gpu, simulated, wait_value};
+use crate::ranks::values::{self, COUNTS, TOPOLOGIES};
+use crate::ranks::{
     ACCELERATOR, ARGUMENT, CLOSED, DEADLINE, ERROR, LOST_GROUP, PEER_FAILED, Play, job, join, parameter,
     play, tell,
 };
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, TensorSpec};
 use shouter_reducer::cuda::{DeviceBuffer, Pinned};
 
@@ -164,8 +162,8 @@ fn every_collective_takes_tensors_on_gpus() {
         for (ranks, hosts, on) in
             [(1, 1, 1), (3, 1, 0b111), (3, 1, 0b101), (2, 2, 0b11), (4, 2, 0b1111), (4, 2, 0b0110)]
         {
-            job(ranks, hosts, "collectives").with("ON", on).run().assert_success();
-            job(ranks, hosts, "members").with("ON", on).run().assert_success();
+            job!(ranks, hosts, "collectives").with("ON", on).run().assert_success();
+            job!(ranks, hosts, "members").with("ON", on).run().assert_success();
         }
     }
 }
@@ -344,7 +342,7 @@ fn in_steady_state_nothing_waits_for_the_device_or_allocates() {
     let path = std::env::temp_dir().join(format!("shouter-trace-{}", std::process::id()));
     for (ranks, hosts, mode) in [(2, 1, "caller"), (3, 1, "dedicated"), (2, 2, "caller"), (4, 2, "dedicated")]
     {
-        let job = job(ranks, hosts, "traced").env("SHOUTER_MODE", mode).with("TRACE", path.display());
+        let job = job!(ranks, hosts, "traced").env("SHOUTER_MODE", mode).with("TRACE", path.display());
         let state = job.env("CUDA_SIM", format!("trace={}", path.display())).run();
         std::fs::remove_file(&path).unwrap();
         state.assert_success();
@@ -355,7 +353,7 @@ fn in_steady_state_nothing_waits_for_the_device_or_allocates() {
 fn a_tensor_that_is_not_ready_holds_up_no_other() {
     if device() {
         for (ranks, hosts) in TOPOLOGIES {
-            job(ranks, hosts, "held").run().assert_success();
+            job!(ranks, hosts, "held").run().assert_success();
         }
     }
 }
@@ -366,7 +364,7 @@ fn every_type_and_reduction_is_exact_on_every_topology() {
         return;
     }
     for (ranks, hosts) in TOPOLOGIES.into_iter().chain([(1, 1)]) {
-        let job = job(ranks, hosts, "matrix").args(&["--transport", "auto"]);
+        let job = job!(ranks, hosts, "matrix").args(&["--transport", "auto"]);
         job.with("IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
     }
 }
@@ -384,7 +382,7 @@ fn where_gpus_cannot_open_each_others_tensors_they_are_staged() {
     ];
     for (ranks, hosts) in [(3, 1), (4, 2)] {
         let staged = || {
-            let job = job(ranks, hosts, "matrix").with("DTYPES", "f32 bf16");
+            let job = job!(ranks, hosts, "matrix").with("DTYPES", "f32 bf16");
             job.with("IN_PLACE", "no")
         };
         staged().env("SHOUTER_GPU_PEERS", "off").run().assert_success();
@@ -402,7 +400,7 @@ fn ranks_with_tensors_on_hosts_take_part() {
         return;
     }
     for (ranks, hosts, on) in [(3, 1, 0b010), (4, 2, 0b0110), (2, 2, 0b10), (2, 1, 0b01)] {
-        let job = job(ranks, hosts, "matrix").with("ON", on);
+        let job = job!(ranks, hosts, "matrix").with("ON", on);
         let job = job.with("DTYPES", "f32 bf16 i8");
         job.with("IN_PLACE", "no").run().assert_success();
     }
@@ -415,24 +413,24 @@ fn pushed_tensors_wait_for_the_trainers_stream() {
     }
     for (ranks, hosts) in TOPOLOGIES {
         // A real device ignores the delays.
-        let job = job(ranks, hosts, "push").env("CUDA_SIM", "delay_us=300,seed=5");
+        let job = job!(ranks, hosts, "push").env("CUDA_SIM", "delay_us=300,seed=5");
         job.with("IN_PLACE", if ranks > hosts { "yes" } else { "no" }).run().assert_success();
     }
-    job(4, 2, "push").env("SHOUTER_MODE", "dedicated").run().assert_success();
+    job!(4, 2, "push").env("SHOUTER_MODE", "dedicated").run().assert_success();
 }
 
 #[test]
 fn what_is_no_gpu_memory_is_refused_by_name() {
     if device() {
-        job(2, 1, "refused").run().assert_success();
-        job(2, 2, "refused").run().assert_success();
+        job!(2, 1, "refused").run().assert_success();
+        job!(2, 2, "refused").run().assert_success();
     }
 }
 
 #[test]
 fn two_devices_serve_two_ranks() {
     if device() && simulated() {
-        let job = job(2, 1, "matrix").env("CUDA_SIM", "devices=2");
+        let job = job!(2, 1, "matrix").env("CUDA_SIM", "devices=2");
         job.with("DTYPES", "f32").run().assert_success();
     }
 }
@@ -441,7 +439,7 @@ fn two_devices_serve_two_ranks() {
 fn loss_and_bit_flips_do_not_show() {
     if device() {
         let faults = ["--loss", "5%", "--corrupt", "1%", "--seed", "11"];
-        job(2, 2, "push").args(&faults).run().assert_success();
+        job!(2, 2, "push").args(&faults).run().assert_success();
     }
 }
 
@@ -460,7 +458,7 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
         (3, 1, 0b101, 16, fold),
     ];
     for (ranks, hosts, on, count, call) in jobs {
-        let job = job(ranks, hosts, "steps").with("ON", on).with("COUNT", count);
+        let job = job!(ranks, hosts, "steps").with("ON", on).with("COUNT", count);
         let state = job.with("BROKEN", format!("fail={call}:40:lost")).run();
         assert_eq!(state.ranks[0].code, Some(ACCELERATOR), "{state}");
         assert!(state.ranks[0].error().contains("has failed"), "{}", state.ranks[0].error());
@@ -473,12 +471,12 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
 /// that hangs.
 fn hang(jobs: &[(u32, u32, u32, &str)], count: usize, codes: &[i32], words: &[&str]) {
     let start = |&(ranks, hosts, on, call): &(u32, u32, u32, &str)| {
-        let job = job(ranks, hosts, "steps").with("ON", on).with("COUNT", count);
+        let job = job!(ranks, hosts, "steps").with("ON", on).with("COUNT", count);
         let job = job.with("CULPRIT", ranks - 1).env("SHOUTER_DEADLINE", "1s");
         job.with("BROKEN", format!("hang={call}")).start()
     };
     // Kernels are compiled before, so that no deadline passes meanwhile.
-    job(2, 1, "matrix").with("DTYPES", "u8").run().assert_success();
+    job!(2, 1, "matrix").with("DTYPES", "u8").run().assert_success();
     // The jobs wait most of the time; with more at once ranks would run too late to name the culprit in time.
     for few in jobs.chunks(2) {
         let jobs: Vec<_> = few.iter().map(start).collect();
@@ -524,8 +522,8 @@ fn a_rank_that_is_killed_is_named_by_those_with_gpus() {
         return;
     }
     for (ranks, hosts) in [(2, 2), (3, 1)] {
-        let job = job(ranks, hosts, "steps").start();
-        job.until("all are under way", ranks::LIMIT, |state| state.all_told("steps"));
+        let job = job!(ranks, hosts, "steps").start();
+        job.until("all are under way", crate::ranks::LIMIT, |state| state.all_told("steps"));
         job.signal(0, "KILL");
         job.until("the survivors end", Duration::from_secs(15), |state| state.all_over_but(0));
         named(&job.finish(), 0, &LOST_GROUP, &["dead or unreachable"]);

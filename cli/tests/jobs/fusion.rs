@@ -3,11 +3,9 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::time::{Duration, Instant};
 
-use ranks::{MISMATCH, job, join, parameter, play, tell};
+use crate::ranks::{MISMATCH, job, join, parameter, play, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorId, TensorSpec, Work};
 
 /// Elements of the tensors, in the order of the table: small ones with large ones between.
@@ -19,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(50);
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    let plays: &[(&str, ranks::Play)] = &[
+    let plays: &[(&str, crate::ranks::Play)] = &[
         ("steps", steps),
         ("die", die),
         ("diverge", diverge),
@@ -137,7 +135,7 @@ fn die(group: &Group) -> Result<(), Error> {
     let culprit = group.size() - 1;
     let pushes = if parameter("PARTLY").is_some() { 3 } else { 14 };
     group.barrier()?;
-    let mut works = vec![];
+    let (mut works, mut refused) = (vec![], None);
     for (id, data) in ids.iter().zip(&mut data).skip(1).take(pushes) {
         if group.rank() == culprit && works.len() == 2 {
             std::process::abort();
@@ -146,7 +144,10 @@ fn die(group: &Group) -> Result<(), Error> {
         match unsafe { group.push(*id, data.as_mut_ptr().cast()) } {
             Ok(work) => works.push(work),
             // The rank already knows of the death.
-            Err(error) => assert_eq!(error.rank(), Some(culprit), "{error}"),
+            Err(error) => {
+                assert_eq!(error.rank(), Some(culprit), "{error}");
+                refused = Some(error);
+            }
         }
     }
     let mut named = None;
@@ -158,7 +159,7 @@ fn die(group: &Group) -> Result<(), Error> {
             named = Some(error);
         }
     }
-    Err(named.unwrap_or_else(|| works[0].wait(None).unwrap_err()))
+    Err(named.or(refused).unwrap_or_else(|| works[0].wait(None).unwrap_err()))
 }
 
 /// The last rank waits for a tensor before its whole bucket was pushed.
@@ -239,7 +240,7 @@ fn fused_tensors_have_the_bits_of_single_ones_on_every_transport() {
         let mut digests: Vec<Vec<String>> = vec![];
         for (below, bytes, mode) in [(0, 65536, "caller"), (4096, 65536, "caller"), (4096, 6000, "dedicated")]
         {
-            let job = job(ranks, hosts, "steps").args(&["--transport", transport]);
+            let job = job!(ranks, hosts, "steps").args(&["--transport", transport]);
             let job = job.env("SHOUTER_FUSE_BELOW", below).env("SHOUTER_FUSE_BYTES", bytes);
             let state = job.env("SHOUTER_MODE", mode).run();
             state.assert_success();
@@ -253,7 +254,7 @@ fn fused_tensors_have_the_bits_of_single_ones_on_every_transport() {
 fn a_rank_that_dies_in_a_bucket_is_named_by_all() {
     for (ranks, hosts) in [(3, 1), (2, 2)] {
         for partly in [false, true] {
-            let mut job = job(ranks, hosts, "die").env("SHOUTER_FUSE_BELOW", 4096);
+            let mut job = job!(ranks, hosts, "die").env("SHOUTER_FUSE_BELOW", 4096);
             if partly {
                 job = job.with("PARTLY", 1);
             }
@@ -269,7 +270,7 @@ fn a_rank_that_dies_in_a_bucket_is_named_by_all() {
 #[test]
 fn a_turn_that_ends_elsewhere_is_a_divergence_which_names_the_bucket() {
     for (ranks, hosts) in [(3, 1), (3, 3), (4, 2)] {
-        let state = job(ranks, hosts, "diverge").env("SHOUTER_FUSE_BELOW", 4096).run();
+        let state = job!(ranks, hosts, "diverge").env("SHOUTER_FUSE_BELOW", 4096).run();
         for rank in &state.ranks {
             let error = rank.error();
             assert_eq!(rank.code, Some(MISMATCH), "{error}\n{state}");
@@ -281,18 +282,18 @@ fn a_turn_that_ends_elsewhere_is_a_divergence_which_names_the_bucket() {
 
 #[test]
 fn a_part_of_a_bucket_is_not_held_for_ever() {
-    let held = || job(2, 2, "poll").env("SHOUTER_FUSE_BELOW", 4096).env("SHOUTER_DEADLINE", "2s");
+    let held = || job!(2, 2, "poll").env("SHOUTER_FUSE_BELOW", 4096).env("SHOUTER_DEADLINE", "2s");
     for rank in &held().run().ranks {
         assert!(rank.told.iter().any(|line| line == "over"), "{rank:?}");
     }
     for (ranks, hosts) in [(1, 1), (3, 1), (2, 2)] {
-        job(ranks, hosts, "finalize").env("SHOUTER_FUSE_BELOW", 4096).run().assert_success();
+        job!(ranks, hosts, "finalize").env("SHOUTER_FUSE_BELOW", 4096).run().assert_success();
     }
 }
 
 #[test]
 fn a_late_wait_behind_a_small_operation_is_no_divergence() {
     for (ranks, hosts) in [(2, 1), (3, 1), (4, 2)] {
-        job(ranks, hosts, "between").env("SHOUTER_FUSE_BELOW", 4096).run().assert_success();
+        job!(ranks, hosts, "between").env("SHOUTER_FUSE_BELOW", 4096).run().assert_success();
     }
 }

@@ -2,17 +2,15 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::time::{Duration, Instant};
 
-use ranks::{job, join, names_only, parameter, play, run_all, tell};
+use crate::ranks::{job, join, names_only, parameter, play, run_all, tell};
 use shouter::{AccessCall, Action, DType, Error, Group, ReduceOp, Update};
 
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    let plays: &[(&str, ranks::Play)] = &[
+    let plays: &[(&str, crate::ranks::Play)] = &[
         ("exchange", exchange),
         ("tickets", tickets),
         ("updates", updates),
@@ -25,8 +23,8 @@ fn rank_body() {
         ("die", die),
         ("beside", beside),
     ];
-    if ranks::scenario().as_deref() == Some("leave") {
-        ranks::end(join().and_then(|group| leave(&group)));
+    if crate::ranks::scenario().as_deref() == Some("leave") {
+        crate::ranks::end(join().and_then(|group| leave(&group)));
     }
     play(plays, join);
 }
@@ -412,19 +410,19 @@ const PLACES: [(u32, u32, &str); 7] = [
 ];
 
 /// Without DPDK hosts have only the kernel's sockets.
-fn over(plan: ranks::Plan, hosts: u32, transport: &str) -> ranks::Plan {
+fn over(plan: crate::ranks::Plan, hosts: u32, transport: &str) -> crate::ranks::Plan {
     let has_ports = cfg!(feature = "dpdk") || hosts == 1;
     plan.env("SHOUTER_TRANSPORT", if has_ports { transport } else { "kernel" })
 }
 
 /// A job over the available transport.
-fn usual(ranks: u32, hosts: u32, scenario: &str) -> ranks::Plan {
-    over(job(ranks, hosts, scenario), hosts, "auto")
+fn usual(ranks: u32, hosts: u32, scenario: &str) -> crate::ranks::Plan {
+    over(job!(ranks, hosts, scenario), hosts, "auto")
 }
 
 fn everywhere(scenario: &str) {
     for (ranks, hosts, transport) in PLACES {
-        let state = over(job(ranks, hosts, scenario), hosts, transport).run();
+        let state = over(job!(ranks, hosts, scenario), hosts, transport).run();
         assert!(
             state.status == Some(0),
             "{scenario} of {ranks} ranks on {hosts} hosts over {transport}\n{state}"
@@ -451,7 +449,7 @@ fn updates_reduce_replace_and_keep() {
 fn started_accesses_end_with_a_flush_and_a_freed_window_is_gone() {
     run_all([usual(1, 1, "started"), usual(3, 1, "started"), usual(4, 2, "started")])
         .iter()
-        .for_each(ranks::State::assert_success);
+        .for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
@@ -465,7 +463,9 @@ fn a_target_that_computes_serves_in_every_mode() {
 
 #[test]
 fn windows_collectives_and_messages_do_not_disturb_each_other() {
-    run_all([usual(2, 1, "beside"), usual(4, 2, "beside")]).iter().for_each(ranks::State::assert_success);
+    run_all([usual(2, 1, "beside"), usual(4, 2, "beside")])
+        .iter()
+        .for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
@@ -473,7 +473,7 @@ fn wrong_accesses_are_refused_and_the_group_goes_on() {
     let plans = [("wrong", 2, 1), ("wrong", 4, 2), ("differ", 3, 1), ("dropped", 3, 1), ("dropped", 2, 2)];
     run_all(plans.map(|(scenario, ranks, hosts)| usual(ranks, hosts, scenario)))
         .iter()
-        .for_each(ranks::State::assert_success);
+        .for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
@@ -482,7 +482,7 @@ fn a_deadline_names_the_target_and_the_group_goes_on() {
         let plan = usual(ranks, hosts, "late").env("SHOUTER_DEADLINE", "2s");
         plan.env("SHOUTER_HEARTBEAT_TIMEOUT", "30s")
     };
-    run_all([plan(2, 1), plan(2, 2)]).iter().for_each(ranks::State::assert_success);
+    run_all([plan(2, 1), plan(2, 2)]).iter().for_each(crate::ranks::State::assert_success);
 }
 
 #[test]

@@ -1,10 +1,8 @@
 //! Groups of some ranks between real processes: overlapping, started in every order, ended by errors, many at once.
 
-mod ranks;
-
 use std::time::{Duration, Instant};
 
-use ranks::{Gates, await_gate, job, join, parameter, play, tell};
+use crate::ranks::{Gates, await_gate, job, join, parameter, play, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
 /// The body of a rank; as a test of its own it does nothing.
@@ -315,45 +313,45 @@ const PLACES: [(u32, u32); 3] = [(4, 4), (4, 2), (4, 1)];
 #[test]
 fn every_collective_of_overlapping_groups_is_exact() {
     for (ranks, hosts) in PLACES {
-        job(ranks, hosts, "collectives").run().assert_success();
+        job!(ranks, hosts, "collectives").run().assert_success();
     }
 }
 
 #[test]
 fn other_transports_carry_groups_as_well() {
     for (ranks, hosts) in [(4, 4), (4, 2)] {
-        job(ranks, hosts, "collectives").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
-        job(ranks, hosts, "collectives").args(&["--transport", "kernel"]).run().assert_success();
-        job(ranks, hosts, "collectives").args(&["--loss", "2%", "--seed", "7"]).run().assert_success();
+        job!(ranks, hosts, "collectives").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
+        job!(ranks, hosts, "collectives").args(&["--transport", "kernel"]).run().assert_success();
+        job!(ranks, hosts, "collectives").args(&["--loss", "2%", "--seed", "7"]).run().assert_success();
     }
-    job(4, 4, "collectives").env("SHOUTER_MODE", "dedicated").run().assert_success();
+    job!(4, 4, "collectives").env("SHOUTER_MODE", "dedicated").run().assert_success();
 }
 
 #[test]
 fn overlapping_groups_may_be_started_in_every_order() {
     for hosts in [3, 1] {
-        job(3, hosts, "orders").run().assert_success();
+        job!(3, hosts, "orders").run().assert_success();
     }
 }
 
 #[test]
 fn colors_and_keys_make_the_groups() {
     for hosts in [5, 1] {
-        job(5, hosts, "split").run().assert_success();
+        job!(5, hosts, "split").run().assert_success();
     }
 }
 
 #[test]
 fn a_mismatch_ends_its_group_and_no_other() {
     for (ranks, hosts) in PLACES {
-        job(ranks, hosts, "mismatch").run().assert_success();
+        job!(ranks, hosts, "mismatch").run().assert_success();
     }
 }
 
 #[test]
 fn a_rank_that_dies_is_named_by_its_groups() {
     for (ranks, hosts) in PLACES {
-        let state = job(ranks, hosts, "die").run();
+        let state = job!(ranks, hosts, "die").run();
         assert_eq!(state.ranks[2].code, Some(1), "{state}");
         for rank in state.others(2) {
             // Later calls are refused, or find the end themselves.
@@ -366,14 +364,14 @@ fn a_rank_that_dies_is_named_by_its_groups() {
 #[test]
 fn a_member_that_leaves_is_named_by_who_goes_on() {
     for hosts in [3, 1] {
-        job(3, hosts, "leave").run().assert_success();
+        job!(3, hosts, "leave").run().assert_success();
     }
 }
 
 #[test]
 fn a_thousand_groups_one_after_another_and_32_at_once() {
     for hosts in [3, 1] {
-        let state = job(3, hosts, "many").with("COUNT", 334).run();
+        let state = job!(3, hosts, "many").with("COUNT", 334).run();
         state.assert_success();
         let took =
             state.ranks[0].told.iter().find_map(|line| line.strip_prefix("median ")?.strip_suffix(" ns"));
@@ -384,7 +382,7 @@ fn a_thousand_groups_one_after_another_and_32_at_once() {
 
 #[test]
 fn what_is_no_group_is_refused() {
-    job(3, 3, "arguments").run().assert_success();
+    job!(3, 3, "arguments").run().assert_success();
 }
 
 #[test]
@@ -392,8 +390,8 @@ fn who_does_not_come_is_named_and_hears_of_it() {
     for hosts in [3, 1] {
         let gates = Gates::new();
         // The rank arrives in time for the next attempt.
-        let job = job(3, hosts, "late").env("SHOUTER_DEADLINE", "2s").with("GATES", &gates).start();
-        job.until("the others have given up", ranks::LIMIT, |state| {
+        let job = job!(3, hosts, "late").env("SHOUTER_DEADLINE", "2s").with("GATES", &gates).start();
+        job.until("the others have given up", crate::ranks::LIMIT, |state| {
             state.others(1).all(|rank| rank.told.iter().any(|line| line == "given up"))
         });
         gates.open("go");
@@ -404,6 +402,6 @@ fn who_does_not_come_is_named_and_hears_of_it() {
 #[test]
 fn a_group_outlives_the_one_that_it_was_made_of() {
     for hosts in [2, 1] {
-        job(2, hosts, "keeps").run().assert_success();
+        job!(2, hosts, "keeps").run().assert_success();
     }
 }

@@ -1,12 +1,10 @@
 //! The figures of the cost model between real processes: measured at the join, the same on all ranks, kept for the next job; ranks that
 //! end meanwhile.
 
-mod ranks;
-
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ranks::{JOIN, Plan, State, job, join, names_only, parameter, play, tell};
+use crate::ranks::{JOIN, Plan, State, job, join, names_only, parameter, play, tell};
 use shouter::{CostsFrom, Error, Group, ReduceOp};
 
 /// The longest measurement: what is begun before its budget ends takes longer where a rank waits for a core.
@@ -22,7 +20,7 @@ const BEGINS: &str = "the figures of the cost model are measured";
 #[test]
 fn rank_body() {
     let dies = parameter("DIES") == std::env::var("SHOUTER_RANK").ok() && parameter("DIES").is_some();
-    if ranks::scenario().is_some() {
+    if crate::ranks::scenario().is_some() {
         let hear = move |line: &shouter::log::Line<'_>| {
             if dies && line.text.contains(BEGINS) {
                 std::process::abort();
@@ -93,7 +91,7 @@ fn common(state: &State) -> (String, String) {
 
 fn measuring(ranks: u32, hosts: impl ToString) -> Plan {
     // A file of figures that `shouter plan --measure` has left on this machine does not count.
-    job(ranks, hosts, "figures").env("SHOUTER_MEASURE_COSTS", "on").env("XDG_CACHE_HOME", "/nowhere")
+    job!(ranks, hosts, "figures").env("SHOUTER_MEASURE_COSTS", "on").env("XDG_CACHE_HOME", "/nowhere")
 }
 
 fn with_file(ranks: u32, hosts: impl ToString, file: &Path) -> Plan {

@@ -2,11 +2,9 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::time::{Duration, Instant};
 
-use ranks::{ARGUMENT, DEADLINE, job, join, names_only, parameter, play, run_all, tell};
+use crate::ranks::{ARGUMENT, DEADLINE, job, join, names_only, parameter, play, run_all, tell};
 use shouter::{Error, Exchange, Group, Source, Tag, Tensor};
 
 /// A time limit that no wait reaches.
@@ -15,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(50);
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    let plays: &[(&str, ranks::Play)] = &[
+    let plays: &[(&str, crate::ranks::Play)] = &[
         ("ring", ring),
         ("any", any),
         ("crossing", crossing),
@@ -29,9 +27,9 @@ fn rank_body() {
         ("stream", stream),
         ("beside", beside),
     ];
-    if ranks::scenario().as_deref() == Some("leave") {
+    if crate::ranks::scenario().as_deref() == Some("leave") {
         // The last rank leaves without the others.
-        ranks::end(join().and_then(|group| leave(&group)));
+        crate::ranks::end(join().and_then(|group| leave(&group)));
     }
     play(plays, join);
 }
@@ -458,19 +456,19 @@ const PLACES: [(u32, u32, &str); 7] = [
 ];
 
 /// Without DPDK hosts have only the kernel's sockets.
-fn over(plan: ranks::Plan, hosts: u32, transport: &str) -> ranks::Plan {
+fn over(plan: crate::ranks::Plan, hosts: u32, transport: &str) -> crate::ranks::Plan {
     let has_ports = cfg!(feature = "dpdk") || hosts == 1;
     plan.env("SHOUTER_TRANSPORT", if has_ports { transport } else { "kernel" })
 }
 
 /// A job over the available transport.
-fn usual(ranks: u32, hosts: u32, scenario: &str) -> ranks::Plan {
-    over(job(ranks, hosts, scenario), hosts, "auto")
+fn usual(ranks: u32, hosts: u32, scenario: &str) -> crate::ranks::Plan {
+    over(job!(ranks, hosts, scenario), hosts, "auto")
 }
 
 fn everywhere(scenario: &str) {
     for (ranks, hosts, transport) in PLACES {
-        let state = over(job(ranks, hosts, scenario), hosts, transport).run();
+        let state = over(job!(ranks, hosts, scenario), hosts, transport).run();
         assert!(
             state.status == Some(0),
             "{scenario} of {ranks} ranks on {hosts} hosts over {transport}\n{state}"
@@ -513,13 +511,13 @@ fn messages_and_collectives_do_not_disturb_each_other() {
 fn wrong_receives_are_errors_on_both_ranks_and_the_group_goes_on() {
     run_all([usual(2, 1, "wrong"), usual(3, 1, "arguments"), usual(4, 2, "wrong"), usual(1, 1, "arguments")])
         .iter()
-        .for_each(ranks::State::assert_success);
+        .for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
 fn a_deadline_names_the_pair_and_the_tag_and_the_group_goes_on() {
     let plan = |ranks, hosts| usual(ranks, hosts, "nobody").env("SHOUTER_DEADLINE", "1s");
-    run_all([plan(2, 1), plan(2, 2)]).iter().for_each(ranks::State::assert_success);
+    run_all([plan(2, 1), plan(2, 2)]).iter().for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
@@ -535,7 +533,7 @@ fn a_rank_that_dies_is_named_by_every_send_and_receive() {
     }
 }
 
-fn has_told(state: &ranks::State, rank: usize, what: &str) -> bool {
+fn has_told(state: &crate::ranks::State, rank: usize, what: &str) -> bool {
     state.ranks[rank].told.iter().any(|line| line == what)
 }
 

@@ -7,9 +7,7 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
-use ranks::{MISMATCH, end, job, join, parameter, scenario, tell};
+use crate::ranks::{MISMATCH, end, job, join, parameter, scenario, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
 const KINDS: [&str; 9] =
@@ -108,7 +106,7 @@ fn diverge(
     count: usize,
     shared: bool,
 ) {
-    let mut plan = job(ranks, hosts, "diverge").env("SHOUTER_DEADLINE", "20s");
+    let mut plan = job!(ranks, hosts, "diverge").env("SHOUTER_DEADLINE", "20s");
     plan = match transport {
         "tcp" => plan.env("SHOUTER_TRANSPORT", "tcp"),
         "kernel" => plan.args(&["--transport", "kernel"]),

@@ -3,12 +3,10 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
+use crate::ranks::values::{fill, reduced, value};
+use crate::ranks::{MISMATCH, Play, job, join, parameter, play, tell};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use ranks::values::{fill, reduced, value};
-use ranks::{MISMATCH, Play, job, join, parameter, play, tell};
 use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, Staging, UnevenCall, Work};
 
 const COLLECTIVES: [Collective; 5] = [
@@ -37,7 +35,7 @@ fn rank_body() {
         #[cfg(feature = "cuda")]
         ("gpus", gpus),
         #[cfg(feature = "cuda")]
-        ("gpus-of-some", |group| gpus(&ranks::gpu::of_some(group)?)),
+        ("gpus-of-some", |group| gpus(&crate::ranks::gpu::of_some(group)?)),
     ];
     play(plays, join);
 }
@@ -132,7 +130,7 @@ impl Case {
         &self,
         group: &Group,
         in_place: bool,
-        trainer: &mut ranks::gpu::Trainer,
+        trainer: &mut crate::ranks::gpu::Trainer,
     ) -> Result<(), Error> {
         let Self { collective, root, input, output, dtype, .. } = self;
         let what = format!("{collective} of {:?}, {:?} x {dtype}, root {root}", self.given, self.taken);
@@ -157,7 +155,7 @@ impl Case {
         // SAFETY: the buffers are as long as the counts say, and this call's alone.
         unsafe {
             match parameter("STARTED").as_deref() {
-                Some("1") => group.start_uneven_staged(&call, staging)?.wait(Some(ranks::LIMIT)),
+                Some("1") => group.start_uneven_staged(&call, staging)?.wait(Some(crate::ranks::LIMIT)),
                 _ => group.run_uneven_staged(&call, staging),
             }
         }
@@ -210,8 +208,8 @@ fn all(group: &Group) -> Result<(), Error> {
 #[cfg(feature = "cuda")]
 fn gpus(group: &Group) -> Result<(), Error> {
     let ranks = group.size() as usize;
-    let mut trainer =
-        ranks::gpu::on_gpu(group).then(|| ranks::gpu::Trainer::new(group, 2 * ranks * MOST[3] * 4 + 256));
+    let mut trainer = crate::ranks::gpu::on_gpu(group)
+        .then(|| crate::ranks::gpu::Trainer::new(group, 2 * ranks * MOST[3] * 4 + 256));
     let (mut shared, mut own) = (SmallRng::seed_from_u64(3), SmallRng::seed_from_u64(group.rank().into()));
     let mut root = 0;
     for most in MOST {
@@ -233,12 +231,12 @@ fn gpus(group: &Group) -> Result<(), Error> {
 #[cfg(feature = "cuda")]
 #[test]
 fn on_gpus_blocks_are_moved_as_on_hosts() {
-    if !ranks::gpu::device() {
+    if !crate::ranks::gpu::device() {
         return;
     }
     for (ranks, hosts, on) in [(2, 1, 0b11), (3, 1, 0b101), (4, 2, 0b1111), (4, 2, 0b0110)] {
         for (play, started) in [("gpus", 0), ("gpus", 1), ("gpus-of-some", started_of(ranks))] {
-            let job = job(ranks, hosts, play).with("ON", on).with("STARTED", started);
+            let job = job!(ranks, hosts, play).with("ON", on).with("STARTED", started);
             job.env("CUDA_SIM", "delay_us=200,seed=7").run().assert_success();
         }
     }
@@ -290,11 +288,12 @@ fn started(group: &Group) -> Result<(), Error> {
                 assert_eq!(one, [group.size()]);
             }
         }
-        let waiting =
-            std::thread::spawn(move || works.iter().rev().try_for_each(|work| work.wait(Some(ranks::LIMIT))));
+        let waiting = std::thread::spawn(move || {
+            works.iter().rev().try_for_each(|work| work.wait(Some(crate::ranks::LIMIT)))
+        });
         waiting.join().unwrap()?;
         for _ in &cases {
-            said.recv_timeout(ranks::LIMIT).expect("each is told of")?;
+            said.recv_timeout(crate::ranks::LIMIT).expect("each is told of")?;
         }
         assert!(evens.iter().all(|even| *even == [group.size()]));
         for (case, result) in cases.iter().zip(&results) {
@@ -385,7 +384,7 @@ fn die(group: &Group) -> Result<(), Error> {
     // A barrier that has ended here may not have ended elsewhere: the rank is killed after all have reported.
     tell("begun");
     if group.rank() as usize == culprit {
-        std::thread::sleep(ranks::LIMIT);
+        std::thread::sleep(crate::ranks::LIMIT);
     }
     case.run(group, false).and_then(|()| group.barrier())
 }
@@ -395,32 +394,32 @@ const TOPOLOGIES: [(u32, u32); 5] = [(1, 1), (3, 1), (4, 2), (2, 2), (3, 3)];
 #[test]
 fn blocks_that_differ_are_exact_on_every_topology() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "all").run().assert_success();
+        job!(ranks, hosts, "all").run().assert_success();
     }
 }
 
 #[test]
 fn started_ones_are_as_exact_alone_and_many_at_once() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "started").run().assert_success();
+        job!(ranks, hosts, "started").run().assert_success();
     }
     for (ranks, hosts) in [(3, 1), (4, 2)] {
-        job(ranks, hosts, "all").with("STARTED", 1).run().assert_success();
+        job!(ranks, hosts, "all").with("STARTED", 1).run().assert_success();
     }
 }
 
 #[test]
 fn the_safe_functions_are_right_and_refuse_what_cannot_be() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "safe").run().assert_success();
+        job!(ranks, hosts, "safe").run().assert_success();
     }
 }
 
 #[test]
 fn other_transports_are_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
-        job(ranks, hosts, "all").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
-        job(ranks, hosts, "all").args(&["--transport", "kernel"]).run().assert_success();
+        job!(ranks, hosts, "all").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
+        job!(ranks, hosts, "all").args(&["--transport", "kernel"]).run().assert_success();
     }
 }
 
@@ -428,7 +427,7 @@ fn other_transports_are_as_good() {
 fn loss_and_bit_flips_do_not_show() {
     for (ranks, hosts) in [(3, 3), (4, 2)] {
         let faults = ["--loss", "2%", "--corrupt", "1%", "--seed", "11"];
-        job(ranks, hosts, "all").args(&faults).run().assert_success();
+        job!(ranks, hosts, "all").args(&faults).run().assert_success();
     }
 }
 
@@ -475,7 +474,7 @@ fn counts_that_differ_are_named_on_every_rank_whoever_is_the_culprit() {
                     }
                     _ => ("knows", other, ["counts of digest".into(), format!("rank {culprit}")]),
                 };
-                let job = job(ranks, hosts, "mismatch").with("COLLECTIVE", index).with("CULPRIT", culprit);
+                let job = job!(ranks, hosts, "mismatch").with("COLLECTIVE", index).with("CULPRIT", culprit);
                 let job = job.with("STARTED", (culprit + index as u32) % 2);
                 let state = job.with("MOST", most).with("HOW", how).with("OF", of).run();
                 for rank in &state.ranks {
@@ -499,9 +498,9 @@ fn a_rank_that_dies_is_named_by_all_others() {
     for (ranks, hosts) in [(3, 1), (3, 3)] {
         for (index, collective) in COLLECTIVES.into_iter().enumerate() {
             let culprit = index % ranks as usize;
-            let job = job(ranks, hosts, "die").with("CULPRIT", culprit);
+            let job = job!(ranks, hosts, "die").with("CULPRIT", culprit);
             let job = job.with("STARTED", (index + hosts as usize) % 2).with("COLLECTIVE", index).start();
-            job.until("all have begun", ranks::LIMIT, |state| state.all_told("begun"));
+            job.until("all have begun", crate::ranks::LIMIT, |state| state.all_told("begun"));
             job.signal(culprit as u32, "KILL");
             let state = job.finish();
             for (rank, survivor) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {

@@ -2,15 +2,13 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use ranks::{LIMIT, end, job, names_only, parameter, scenario, tell};
+use crate::ranks::{LIMIT, end, job, names_only, parameter, scenario, tell};
 use serde_json::Value;
 use shouter::config::{Builder, ConfigError};
 use shouter::{Collective, Config, DType, Error, Group, ReduceOp, TensorSpec, UnevenCall};
@@ -34,6 +32,7 @@ fn rank_body() {
             "timeline" => train(&group)?,
             "tracks" => tracks(&group)?,
             "labels of groups" => labels_of_groups(&group)?,
+            "failed" => return failed(&group),
             "steps" => steps(&group)?,
             "small steps" => small_steps(&group)?,
             "dump" => dump(&group)?,
@@ -221,6 +220,23 @@ fn tracks(group: &Group) -> Result<(), Error> {
     group.write_timeline(&folder.join(format!("{}.json", group.rank())))
 }
 
+/// Rank 0 has pushed what rank 1 does not push: an operation of each fails; and its timeline.
+fn failed(group: &Group) -> Result<(), Error> {
+    let ids = group.register(&[TensorSpec::all_reduce("trunk", DType::F32, 1 << 20, ReduceOp::Sum)])?;
+    group.set_step(3);
+    let mut tensor = vec![1f32; 1 << 20];
+    let result = match group.rank() {
+        // SAFETY: the registered number of elements, left alone until the wait.
+        0 => unsafe { group.push(ids[0], tensor.as_mut_ptr().cast()) }?.wait(None),
+        _ => {
+            group.set_label("loss");
+            group.all_reduce(&mut tensor[..100_000], ReduceOp::Sum)
+        }
+    };
+    assert_eq!(result.unwrap_err().code(), 5);
+    group.write_timeline(&PathBuf::from(parameter("FOLDER").unwrap()).join(format!("{}.json", group.rank())))
+}
+
 /// Operations with labels, one of them of a registered tensor, in groups of two: on different hosts, and on one.
 fn labels_of_groups(group: &Group) -> Result<(), Error> {
     let across = group.split(Some(group.rank() % 2), 0)?.unwrap();
@@ -241,7 +257,7 @@ fn labels_of_groups(group: &Group) -> Result<(), Error> {
 }
 
 /// The lines of the log in a job's output, behind rank and time.
-fn logged(state: &ranks::State) -> Vec<String> {
+fn logged(state: &crate::ranks::State) -> Vec<String> {
     let text = state.to_string();
     let said =
         text.lines().filter_map(|line| line.split_once("Z ").map(|(_, said)| said.trim_start().to_owned()));
@@ -250,7 +266,7 @@ fn logged(state: &ranks::State) -> Vec<String> {
 
 #[test]
 fn every_rank_says_which_transport_was_chosen_and_why() {
-    let state = job(4, 2, "say").env("SHOUTER_LOG", "info").run();
+    let state = job!(4, 2, "say").env("SHOUTER_LOG", "info").run();
     state.assert_success();
     let lines = logged(&state);
     for (rank, peer) in [(0, 2), (2, 0)] {
@@ -280,7 +296,7 @@ fn every_rank_says_which_transport_was_chosen_and_why() {
 
 #[test]
 fn a_fall_back_to_the_kernels_sockets_says_what_was_missing() {
-    let state = job(2, 2, "say").with("BARE", 1).env("SHOUTER_LOG", "info").run();
+    let state = job!(2, 2, "say").with("BARE", 1).env("SHOUTER_LOG", "info").run();
     state.assert_success();
     let lines = logged(&state);
     let missing =
@@ -297,14 +313,14 @@ fn a_fall_back_to_the_kernels_sockets_says_what_was_missing() {
 
 #[test]
 fn a_transport_that_was_asked_for_is_the_reason() {
-    let state = job(2, 2, "say").args(&["--transport", "kernel"]).run();
+    let state = job!(2, 2, "say").args(&["--transport", "kernel"]).run();
     state.assert_success();
     assert_eq!(state.ranks[0].told[..2], ["kernel", "kernel to rank 1: transport = \"kernel\""]);
 }
 
 #[test]
 fn a_program_with_a_subscriber_of_its_own_keeps_it() {
-    let state = job(2, 1, "own subscriber").env("SHOUTER_LOG", "info").run();
+    let state = job!(2, 1, "own subscriber").env("SHOUTER_LOG", "info").run();
     state.assert_success();
     assert_eq!(logged(&state), [""; 0], "{state}");
     for rank in &state.ranks {
@@ -315,7 +331,7 @@ fn a_program_with_a_subscriber_of_its_own_keeps_it() {
 
 #[test]
 fn without_the_variable_nothing_is_said() {
-    let state = job(2, 1, "say").run();
+    let state = job!(2, 1, "say").run();
     state.assert_success();
     assert_eq!(logged(&state), [""; 0], "{state}");
 }
@@ -325,7 +341,7 @@ fn without_the_variable_nothing_is_said() {
 fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     let folder = std::env::temp_dir().join(format!("shouter-observe-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let state = job(4, 2, "timeline")
+    let state = job!(4, 2, "timeline")
         .args(&["--loss", "1%", "--corrupt", "0.5%"])
         .with("FOLDER", folder.display())
         .env("SHOUTER_TIMELINE", folder.join("unused").display())
@@ -393,6 +409,32 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
+/// An operation that has failed is on the timeline, with the error.
+#[test]
+fn the_timeline_has_operations_that_have_failed() {
+    for hosts in [1, 2] {
+        let folder = Folder::new(&format!("failed-{hosts}"));
+        let state = job!(2, hosts, "failed")
+            .with("FOLDER", folder.0.display())
+            .env("SHOUTER_TIMELINE", folder.0.join("unused").display())
+            .run();
+        state.assert_success();
+        // What was pushed may have failed before rank 0 waits for it.
+        for (rank, track, name, tensor) in [
+            (0, "calls", "all-reduce", "trunk"),
+            (1, "calls", "all-reduce", "loss"),
+            (1, "wait", "loss", "loss"),
+        ] {
+            let trace = trace(&folder.0.join(format!("{rank}.json")));
+            let spans = spans(&trace);
+            let of: Vec<_> = spans.iter().filter(|span| span.track == track).collect();
+            let [one] = of[..] else { panic!("{} spans of {track}, {hosts} hosts", of.len()) };
+            assert_eq!((one.name, one.tensor, one.step), (name, tensor, 3));
+            assert!(one.error.contains("run the same operations in the same order"), "{}", one.error);
+        }
+    }
+}
+
 /// A span of a merged timeline.
 struct Span<'a> {
     /// The track's name without the number for overlapping spans.
@@ -401,6 +443,8 @@ struct Span<'a> {
     name: &'a str,
     tensor: &'a str,
     step: u64,
+    /// Why it has failed, or nothing.
+    error: &'a str,
     start: f64,
     end: f64,
 }
@@ -424,6 +468,7 @@ fn spans(trace: &Value) -> Vec<Span<'_>> {
             name: event["name"].as_str().unwrap(),
             tensor: args["tensor"].as_str().unwrap(),
             step: args["step"].as_u64().unwrap(),
+            error: args["why"].as_str().unwrap_or_default(),
             start,
             end: start + event["dur"].as_f64().unwrap(),
         }
@@ -434,7 +479,7 @@ fn spans(trace: &Value) -> Vec<Span<'_>> {
 /// The merged timeline of a job of two ranks that plays "tracks".
 fn merged_tracks(folder: &Folder, hosts: u32, args: &[&str]) -> Value {
     let path = |name: &str| folder.0.join(format!("{hosts}-{name}"));
-    let state = job(2, hosts, "tracks")
+    let state = job!(2, hosts, "tracks")
         .args(args)
         .with("FOLDER", folder.0.display())
         .env("SHOUTER_TIMELINE", path("unused").display())
@@ -521,7 +566,7 @@ fn a_track_that_nothing_is_on_is_not_there() {
 #[test]
 fn operations_of_groups_of_some_ranks_have_their_labels() {
     let folder = Folder::new("groups");
-    let state = job(4, 2, "labels of groups")
+    let state = job!(4, 2, "labels of groups")
         .env("SHOUTER_DUMP_FOLDER", folder.0.display())
         .with("FOLDER", folder.0.display())
         .env("SHOUTER_TIMELINE", folder.0.join("unused").display())
@@ -606,7 +651,7 @@ fn the_error_of_a_group_names_a_file_with_the_last_events() {
     for (ranks, hosts, victim, scenario) in [(3, 1, 1, "steps"), (3, 1, 2, "small steps"), (4, 2, 2, "steps")]
     {
         let folder = Folder::new("killed");
-        let job = job(ranks, hosts, scenario).env("SHOUTER_DUMP_FOLDER", folder.0.display()).start();
+        let job = job!(ranks, hosts, scenario).env("SHOUTER_DUMP_FOLDER", folder.0.display()).start();
         job.until("steps are made", LIMIT, |state| state.all_told("steps"));
         job.signal(victim, "KILL");
         let state = job.finish();
@@ -664,7 +709,7 @@ fn the_error_of_a_group_names_a_file_with_the_last_events() {
 #[test]
 fn dumps_are_written_on_request_and_on_a_signal_which_others_may_use_too() {
     let folder = Folder::new("asked");
-    let job = job(2, 1, "dump")
+    let job = job!(2, 1, "dump")
         .env("SHOUTER_DUMP_FOLDER", folder.0.display())
         .env("SHOUTER_DUMP_SIGNAL", "SIGUSR2")
         .start();
@@ -688,7 +733,7 @@ fn dumps_are_written_on_request_and_on_a_signal_which_others_may_use_too() {
 
 #[test]
 fn a_folder_that_cannot_be_written_to_hides_no_error() {
-    let job = job(2, 1, "steps").env("SHOUTER_DUMP_FOLDER", "/proc").env("SHOUTER_LOG", "warn").start();
+    let job = job!(2, 1, "steps").env("SHOUTER_DUMP_FOLDER", "/proc").env("SHOUTER_LOG", "warn").start();
     job.until("steps are made", LIMIT, |state| state.all_told("steps"));
     job.signal(1, "KILL");
     let state = job.finish();

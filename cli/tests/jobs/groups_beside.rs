@@ -1,20 +1,18 @@
 //! Messages and windows of groups of some ranks, between real processes.
 
-mod ranks;
-
 use std::time::Duration;
 
-use ranks::{job, join, parameter, play, run_all};
+use crate::ranks::{job, join, parameter, play, run_all};
 use shouter::{DType, Error, Exchange, Group, ReduceOp, Source, Tag, TensorSpec};
 
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     // Ranks that leave without the others.
-    match ranks::scenario().as_deref() {
-        Some("go_on") => ranks::end(join().and_then(go_on)),
-        Some("cut_off") => ranks::end(join().and_then(cut_off)),
-        Some("never_made") => ranks::end(join().and_then(never_made)),
+    match crate::ranks::scenario().as_deref() {
+        Some("go_on") => crate::ranks::end(join().and_then(go_on)),
+        Some("cut_off") => crate::ranks::end(join().and_then(cut_off)),
+        Some("never_made") => crate::ranks::end(join().and_then(never_made)),
         _ => {}
     }
     play(
@@ -395,71 +393,73 @@ const PLACES: [(u32, u32); 3] = [(4, 4), (4, 2), (4, 1)];
 #[test]
 fn messages_of_overlapping_groups_do_not_meet() {
     for (ranks, hosts) in PLACES {
-        job(ranks, hosts, "messages").run().assert_success();
+        job!(ranks, hosts, "messages").run().assert_success();
     }
-    job(4, 4, "messages").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
-    job(4, 2, "messages").args(&["--transport", "kernel"]).run().assert_success();
-    job(4, 2, "messages").args(&["--loss", "2%", "--seed", "7"]).run().assert_success();
-    job(4, 2, "messages").env("SHOUTER_MODE", "dedicated").run().assert_success();
+    job!(4, 4, "messages").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
+    job!(4, 2, "messages").args(&["--transport", "kernel"]).run().assert_success();
+    job!(4, 2, "messages").args(&["--loss", "2%", "--seed", "7"]).run().assert_success();
+    job!(4, 2, "messages").env("SHOUTER_MODE", "dedicated").run().assert_success();
 }
 
 #[test]
 fn windows_of_overlapping_groups_do_not_meet() {
     for (ranks, hosts) in PLACES {
-        job(ranks, hosts, "windows").run().assert_success();
+        job!(ranks, hosts, "windows").run().assert_success();
     }
-    job(4, 2, "windows").args(&["--transport", "kernel"]).run().assert_success();
+    job!(4, 2, "windows").args(&["--transport", "kernel"]).run().assert_success();
 }
 
 #[test]
 fn collectives_and_messages_of_groups_may_be_started_in_every_order() {
     for hosts in [3, 1] {
-        job(3, hosts, "orders").run().assert_success();
+        job!(3, hosts, "orders").run().assert_success();
     }
 }
 
 #[test]
 fn errors_name_members_and_the_group_goes_on() {
-    let plan = |hosts| job(3, hosts, "errors").env("SHOUTER_DEADLINE", "4s");
-    run_all([plan(3), plan(1)]).iter().for_each(ranks::State::assert_success);
+    let plan = |hosts| job!(3, hosts, "errors").env("SHOUTER_DEADLINE", "4s");
+    run_all([plan(3), plan(1)]).iter().for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
 fn a_member_that_leaves_is_not_waited_for() {
-    let plan = |hosts, call| job(3, hosts, "leave").with("CALL", call);
+    let plan = |hosts, call| job!(3, hosts, "leave").with("CALL", call);
     let plans = [plan(3, "message"), plan(1, "message"), plan(3, "window"), plan(1, "window")];
-    run_all(plans).iter().for_each(ranks::State::assert_success);
+    run_all(plans).iter().for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
 fn what_was_sent_arrives_though_the_sender_has_dropped_the_group() {
-    run_all([job(3, 3, "last_words"), job(3, 1, "last_words")]).iter().for_each(ranks::State::assert_success);
+    run_all([job!(3, 3, "last_words"), job!(3, 1, "last_words")])
+        .iter()
+        .for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
 fn who_leaves_after_rank_0_is_not_taken_for_dead() {
-    let kernel = job(4, 2, "go_on").args(&["--transport", "kernel"]);
-    let plans = PLACES.map(|(ranks, hosts)| job(ranks, hosts, "go_on")).into_iter().chain([kernel]);
-    run_all(plans).iter().for_each(ranks::State::assert_success);
+    let kernel = job!(4, 2, "go_on").args(&["--transport", "kernel"]);
+    let plans = PLACES.map(|(ranks, hosts)| job!(ranks, hosts, "go_on")).into_iter().chain([kernel]);
+    run_all(plans).iter().for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
 fn who_is_reached_by_a_leader_that_has_left_is_not_waited_for() {
-    let plan = |call| job(4, 2, "cut_off").with("CALL", call);
-    run_all([plan("message"), plan("collective")]).iter().for_each(ranks::State::assert_success);
+    let plan = |call| job!(4, 2, "cut_off").with("CALL", call);
+    run_all([plan("message"), plan("collective")]).iter().for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
 fn who_has_left_and_never_made_the_group_is_not_waited_for() {
-    let plan = |hosts, call| job(3, hosts, "never_made").with("CALL", call);
+    let plan = |hosts, call| job!(3, hosts, "never_made").with("CALL", call);
     let plans = [plan(3, "soon"), plan(1, "soon"), plan(3, "late"), plan(1, "late")];
-    run_all(plans).iter().for_each(ranks::State::assert_success);
+    run_all(plans).iter().for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
 fn a_rank_that_dies_is_named_by_messages_and_accesses() {
     let plans = PLACES.into_iter().zip(["message", "window", "message"]);
-    for state in run_all(plans.map(|((ranks, hosts), call)| job(ranks, hosts, "die").with("CALL", call))) {
+    for state in run_all(plans.map(|((ranks, hosts), call)| job!(ranks, hosts, "die").with("CALL", call))) {
         assert_eq!(state.ranks[2].code, Some(1), "{state}");
         for rank in state.others(2) {
             // Later calls are refused, or find the end themselves.

@@ -1,7 +1,7 @@
 //! `shouter bench gpu` and `scripts/gpu-check`, end to end: without a driver, with the simulated one, and from a packed folder.
 #![cfg(feature = "cuda")]
 
-use std::fs::{self, File};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -46,10 +46,7 @@ fn simulated(folder: &Path) -> Option<PathBuf> {
         return None;
     }
     // Built once, by the first test or process, where scripts/test has it too; each test has a copy to itself.
-    let common = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let turn = File::create(common.join("cuda-sim.lock")).unwrap();
-    turn.lock().unwrap();
-    let (built, sim) = (common.join("../cuda-sim"), folder.join("sim"));
+    let (built, sim) = (Path::new(env!("CARGO_TARGET_TMPDIR")).join("../cuda-sim"), folder.join("sim"));
     let build =
         Command::new(Path::new(ROOT).join("scripts/lib/cuda-sim/build")).arg(&built).output().unwrap();
     assert!(build.status.success(), "{}", String::from_utf8_lossy(&build.stderr));
@@ -57,7 +54,6 @@ fn simulated(folder: &Path) -> Option<PathBuf> {
     for name in ["libcuda.so.1", "libnvrtc.so.12", "shim.h"] {
         fs::copy(built.join(name), sim.join(name)).unwrap();
     }
-    drop(turn);
     Some(sim)
 }
 

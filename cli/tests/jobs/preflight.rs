@@ -3,13 +3,11 @@
 
 #![cfg(feature = "dpdk")]
 
-mod ranks;
-
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use ranks::{end, join, parameter, scenario};
+use crate::ranks::{BODY, end, join, parameter, scenario, test_of};
 use shouter::ReduceOp;
 
 /// The variable that names the test for whose network this process was started.
@@ -116,7 +114,11 @@ impl Network {
             return None;
         }
         let mut command = in_namespace(&std::env::current_exe().unwrap());
-        let output = command.args(["--exact", test, "--nocapture"]).env(NETWORK, test).output().unwrap();
+        let output = command
+            .args(["--exact", &test_of(module_path!(), test), "--nocapture"])
+            .env(NETWORK, test)
+            .output()
+            .unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}\n{errors}");
@@ -158,7 +160,7 @@ impl Network {
     fn rank(&self, rank: usize) -> Child {
         let mut command = Command::new("unshare");
         command.args(["--net", "--"]).arg(std::env::current_exe().unwrap());
-        command.args(["--exact", "rank_body", "--nocapture"]).stdout(Stdio::piped());
+        command.args(["--exact", &test_of(module_path!(), BODY), "--nocapture"]).stdout(Stdio::piped());
         let ports = format!("[{{device = \"af_packet:data\", address = \"{}\"}}]", self.addresses[rank]);
         let number = rank.to_string();
         for (key, value) in [

@@ -2,14 +2,12 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::sync::Barrier;
 
+use crate::ranks::values::{self, COUNTS, TOPOLOGIES};
+use crate::ranks::{Play, job, join, parameter, play, tell};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use ranks::values::{self, COUNTS, TOPOLOGIES};
-use ranks::{Play, job, join, parameter, play, tell};
 use sha2::{Digest, Sha256};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
@@ -211,35 +209,35 @@ fn every_path(group: &Group) -> Result<(), Error> {
 #[test]
 fn the_bits_of_an_element_do_not_depend_on_its_path() {
     for (ranks, hosts) in [(3, 1), (4, 2), (3, 3), (6, 2)] {
-        job(ranks, hosts, "paths").run().assert_success();
+        job!(ranks, hosts, "paths").run().assert_success();
     }
 }
 
 #[test]
 fn every_type_and_reduction_is_exact_on_every_topology() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "matrix").run().assert_success();
+        job!(ranks, hosts, "matrix").run().assert_success();
     }
 }
 
 #[test]
 fn tensors_in_shared_memory_are_exact_whoever_else_has_them() {
     for (ranks, hosts, shared) in [(3, 1, 3), (3, 1, 2), (2, 1, 2), (4, 2, 4), (1, 1, 1)] {
-        job(ranks, hosts, "matrix").with("SHARED", shared).run().assert_success();
+        job!(ranks, hosts, "matrix").with("SHARED", shared).run().assert_success();
     }
 }
 
 #[test]
 fn twenty_tensors_are_waited_for_out_of_order() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "push").run().assert_success();
+        job!(ranks, hosts, "push").run().assert_success();
     }
 }
 
 #[test]
 fn several_threads_share_a_group() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "threads").run().assert_success();
+        job!(ranks, hosts, "threads").run().assert_success();
     }
 }
 
@@ -247,36 +245,36 @@ fn several_threads_share_a_group() {
 fn a_dedicated_thread_drives_as_well() {
     for (ranks, hosts) in TOPOLOGIES {
         for play in ["push", "threads"] {
-            job(ranks, hosts, play).env("SHOUTER_MODE", "dedicated").run().assert_success();
+            job!(ranks, hosts, play).env("SHOUTER_MODE", "dedicated").run().assert_success();
         }
     }
 }
 
 #[test]
 fn eight_ranks_on_two_hosts_make_progress() {
-    job(8, 2, "push").run().assert_success();
-    job(8, 2, "matrix").with("DTYPES", "bf16 i8").run().assert_success();
+    job!(8, 2, "push").run().assert_success();
+    job!(8, 2, "matrix").with("DTYPES", "bf16 i8").run().assert_success();
 }
 
 /// From rank 17 on, a rank gets the list of members from another rank than 0.
 #[test]
 fn twenty_processes_join() {
-    job(20, 20, "count").args(&["--transport", "kernel"]).run().assert_success();
+    job!(20, 20, "count").args(&["--transport", "kernel"]).run().assert_success();
 }
 
 #[test]
 fn loss_and_bit_flips_do_not_show() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
         let faults = ["--loss", "5%", "--corrupt", "1%", "--seed", "11"];
-        job(ranks, hosts, "push").args(&faults).run().assert_success();
-        job(ranks, hosts, "matrix").with("DTYPES", "f16 i32").args(&faults).run().assert_success();
+        job!(ranks, hosts, "push").args(&faults).run().assert_success();
+        job!(ranks, hosts, "matrix").with("DTYPES", "f16 i32").args(&faults).run().assert_success();
     }
 }
 
 #[test]
 fn all_ranks_end_with_the_same_bits() {
     for (ranks, hosts) in TOPOLOGIES {
-        let state = job(ranks, hosts, "bits").run();
+        let state = job!(ranks, hosts, "bits").run();
         state.assert_success();
         assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
     }
@@ -285,11 +283,11 @@ fn all_ranks_end_with_the_same_bits() {
 #[test]
 fn tcp_between_hosts_is_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2), (3, 3)] {
-        let tcp = |play| job(ranks, hosts, play).env("SHOUTER_TRANSPORT", "tcp");
+        let tcp = |play| job!(ranks, hosts, play).env("SHOUTER_TRANSPORT", "tcp");
         tcp("matrix").with("DTYPES", "f32 i8").run().assert_success();
         tcp("push").run().assert_success();
     }
-    let state = job(2, 2, "bits").env("SHOUTER_TRANSPORT", "tcp").run();
+    let state = job!(2, 2, "bits").env("SHOUTER_TRANSPORT", "tcp").run();
     state.assert_success();
     assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
 }
@@ -298,16 +296,16 @@ fn tcp_between_hosts_is_as_good() {
 #[test]
 fn the_kernels_sockets_between_hosts_are_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2), (3, 3)] {
-        let kernel = |play| job(ranks, hosts, play).args(&["--transport", "kernel"]);
+        let kernel = |play| job!(ranks, hosts, play).args(&["--transport", "kernel"]);
         kernel("matrix").with("DTYPES", "f32 i8").run().assert_success();
         kernel("push").run().assert_success();
         kernel("push").env("SHOUTER_CRC", "off").run().assert_success();
     }
     for (play, mode) in [("threads", "caller"), ("push", "dedicated")] {
-        let job = job(4, 2, play).args(&["--transport", "kernel"]);
+        let job = job!(4, 2, play).args(&["--transport", "kernel"]);
         job.env("SHOUTER_MODE", mode).run().assert_success();
     }
-    let state = job(4, 2, "bits").args(&["--transport", "kernel"]).run();
+    let state = job!(4, 2, "bits").args(&["--transport", "kernel"]).run();
     state.assert_success();
     assert!(state.all_told(&state.ranks[0].told[0]), "{state}");
 }
@@ -315,17 +313,17 @@ fn the_kernels_sockets_between_hosts_are_as_good() {
 #[test]
 fn loss_does_not_show_over_tcp() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
-        let job = |faults: &[&str]| {
-            job(ranks, hosts, "push")
+        let lossy = |faults: &[&str]| {
+            job!(ranks, hosts, "push")
                 .env("SHOUTER_TRANSPORT", "tcp")
                 .args(faults)
                 .args(&["--seed", "12"])
                 .run()
         };
-        job(&["--loss", "1%"]).assert_success();
+        lossy(&["--loss", "1%"]).assert_success();
         // Two flipped bits can pass TCP's checksum of 16 bits. Then the frame's CRC32C ends the group, and no sum is
         // wrong.
-        let damaged = job(&["--corrupt", "0.2%"]);
+        let damaged = lossy(&["--corrupt", "0.2%"]);
         if damaged.status != Some(0) {
             assert!(damaged.ranks.iter().any(|rank| rank.error().contains("CRC32C is wrong")), "{damaged}");
             assert!(damaged.ranks.iter().all(|rank| rank.error().contains("was given up")), "{damaged}");

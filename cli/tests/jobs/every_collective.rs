@@ -2,14 +2,12 @@
 
 #![allow(unsafe_code)]
 
-mod ranks;
-
 use std::ops::DerefMut;
 
+use crate::ranks::values::{fill, reduced, reduced_over, value};
+use crate::ranks::{job, join, parameter, play};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use ranks::values::{fill, reduced, reduced_over, value};
-use ranks::{job, join, parameter, play};
 use shouter::{
     Bool, Collective, CollectiveCall, Complex, DType, Error, Group, ReduceOp, TensorSpec, UnevenCall,
 };
@@ -299,22 +297,22 @@ const TOPOLOGIES: [(u32, u32); 5] = [(1, 1), (3, 1), (4, 2), (2, 2), (3, 3)];
 #[test]
 fn every_collective_is_exact_on_every_topology() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "all").run().assert_success();
+        job!(ranks, hosts, "all").run().assert_success();
     }
 }
 
 #[test]
 fn the_safe_functions_are_right_and_refuse_what_cannot_be() {
     for (ranks, hosts) in TOPOLOGIES {
-        job(ranks, hosts, "safe").run().assert_success();
+        job!(ranks, hosts, "safe").run().assert_success();
     }
 }
 
 #[test]
 fn other_transports_are_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2)] {
-        job(ranks, hosts, "all").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
-        job(ranks, hosts, "all").args(&["--transport", "kernel"]).run().assert_success();
+        job!(ranks, hosts, "all").env("SHOUTER_TRANSPORT", "tcp").run().assert_success();
+        job!(ranks, hosts, "all").args(&["--transport", "kernel"]).run().assert_success();
     }
 }
 
@@ -322,7 +320,7 @@ fn other_transports_are_as_good() {
 #[test]
 fn memory_of_the_host_is_as_good() {
     for (ranks, hosts) in [(2, 1), (3, 1), (4, 2)] {
-        job(ranks, hosts, "all").env("SHOUTER_TEST_SHARED", "1").run().assert_success();
+        job!(ranks, hosts, "all").env("SHOUTER_TEST_SHARED", "1").run().assert_success();
     }
 }
 
@@ -330,7 +328,7 @@ fn memory_of_the_host_is_as_good() {
 fn loss_and_bit_flips_do_not_show() {
     for (ranks, hosts) in [(3, 3), (4, 2)] {
         let faults = ["--loss", "2%", "--corrupt", "1%", "--seed", "11"];
-        job(ranks, hosts, "all").args(&faults).run().assert_success();
+        job!(ranks, hosts, "all").args(&faults).run().assert_success();
     }
 }
 
@@ -341,7 +339,7 @@ fn ranks_that_call_differently_are_told_both_views() {
         for how in ["root", "collective", "count"] {
             for small in [false, true] {
                 let culprit = culprits.next().unwrap() % ranks;
-                let mut job = job(ranks, hosts, "mismatch").env("SHOUTER_TEST_HOW", how);
+                let mut job = job!(ranks, hosts, "mismatch").env("SHOUTER_TEST_HOW", how);
                 job = job.env("SHOUTER_TEST_CULPRIT", culprit);
                 if small {
                     job = job.env("SHOUTER_TEST_SMALL", "1");
@@ -373,7 +371,7 @@ fn a_rank_that_dies_in_any_collective_is_named_by_all_others() {
                 continue;
             }
             let culprit = number % ranks as usize;
-            let job = job(ranks, hosts, "die").env("SHOUTER_TEST_CULPRIT", culprit);
+            let job = job!(ranks, hosts, "die").env("SHOUTER_TEST_CULPRIT", culprit);
             let state = job.env("SHOUTER_TEST_COLLECTIVE", number).run();
             for (rank, survivor) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
                 let named = survivor.error().contains(&format!("rank {culprit}"));
