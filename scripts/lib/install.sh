@@ -95,3 +95,10 @@ build_extension() {
     build_programs
     [ "$profile" = dev ] || cargo build --locked --profile "$profile" -p shouter-python
 }
+
+# link_extension: puts that module into the package's folder, where Python finds it.
+link_extension() {
+    local module=../../../../$built/lib_core.so link=bindings/python/python/shouter/_core.abi3.so
+    # Steps that run at the same time must not miss it.
+    [ "$(readlink "$link")" = "$module" ] || ln -sfn "$module" "$link"
+}

@@ -13,12 +13,15 @@ from __future__ import annotations
 import faulthandler
 import importlib
 import os
-import subprocess
+import select
+import shutil
+import signal
 import sys
 import tempfile
 import time
 import traceback
 from pathlib import Path
+from typing import IO
 
 HERE = Path(__file__).parent
 PARTS = {"collectives": 3, "messages": 3, "groups": 4, "training": 2, "failures": 2, "gpu": 2, "docs": 2}
@@ -28,13 +31,18 @@ LIMIT = 240
 
 def main() -> int:
     if sys.argv[1:2] == ["--rank"]:
-        return run_rank(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), sys.argv[5])
+        return run_rank(*sys.argv[2:])
+    # Before PyTorch is imported.
+    kept = environment("")
+    os.environ.clear()
+    os.environ.update(kept)
+    sys.stdout.reconfigure(line_buffering=True)
     totals = [0, 0, 0]
     for part in sys.argv[1:] or PARTS:
         begun = time.monotonic()
         for which, count in enumerate(run_part(part)):
             totals[which] += count
-        print(f"{part}: {time.monotonic() - begun:.1f} s", flush=True)
+        print(f"{part}: {time.monotonic() - begun:.1f} s")
     print("{} passed, {} failed, {} skipped".format(*totals))
     return 1 if totals[1] else 0
 
@@ -45,31 +53,20 @@ def run_part(part: str) -> tuple[int, int, int]:
 
     module = importlib.import_module(f"backend_{part}")
     total = len(module.CHECKS)
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = [open(Path(folder) / f"rank-{rank}", "w+") for rank in range(PARTS[part])]
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, __file__, "--rank", part, str(rank), str(len(outputs)), f"{folder}/store"],
-                stdout=output, stderr=subprocess.STDOUT, env=environment(part) | {"SHOUTER_DUMP_FOLDER": folder}, cwd=folder,
-            )
-            for rank, output in enumerate(outputs)
-        ]
-        until = time.monotonic() + LIMIT
-        ended = []
-        for rank in ranks:
-            try:
-                ended.append(rank.wait(max(0.1, until - time.monotonic())))
-            except subprocess.TimeoutExpired:
-                ended.append(None)
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-                rank.wait()
-        texts = []
-        for output in outputs:
-            output.seek(0)
-            texts.append(output.read())
-            output.close()
+    folder = tempfile.mkdtemp()
+    outputs = [open(Path(folder) / f"rank-{rank}", "w+") for rank in range(PARTS[part])]
+    # Ranks are forks of this process: what they import takes seconds of a core. DistributedDataParallel imports the compiler.
+    if not torch.__version__.startswith("1."):
+        import torch._dynamo  # noqa: F401
+    ranks = [fork(part, rank, folder, output) for rank, output in enumerate(outputs)]
+    until = time.monotonic() + LIMIT
+    ended = [end_of(rank, until) for rank in ranks]
+    texts = []
+    for output in outputs:
+        output.seek(0)
+        texts.append(output.read())
+        output.close()
+    shutil.rmtree(folder)
     lines = texts[0].splitlines()
     passed = sum(line.startswith("passed: ") for line in lines)
     skipped = sum(line.startswith("skipped: ") for line in lines)
@@ -85,6 +82,32 @@ def run_part(part: str) -> tuple[int, int, int]:
     return passed, max(1, total - passed - skipped), skipped
 
 
+def fork(part: str, rank: int, folder: str, output: IO[str]) -> int:
+    """Starts a rank; returns its process id."""
+    sys.stdout.flush()
+    if (pid := os.fork()) != 0:
+        return pid
+    os.dup2(output.fileno(), 1)
+    os.dup2(output.fileno(), 2)
+    os.chdir(folder)
+    os.environ["SHOUTER_DUMP_FOLDER"] = folder
+    arguments = (part, str(rank), str(PARTS[part]), f"{folder}/store")
+    if part == "gpu":
+        os.execve(sys.executable, [sys.executable, __file__, "--rank", *arguments], environment(part) | {"SHOUTER_DUMP_FOLDER": folder})
+    sys.exit(run_rank(*arguments))
+
+
+def end_of(rank: int, until: float) -> int | None:
+    """The exit status of a rank, or None if it has to be killed then."""
+    handle = os.pidfd_open(rank)
+    late = not select.select([handle], [], [], max(0.1, until - time.monotonic()))[0]
+    os.close(handle)
+    if late:
+        os.kill(rank, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
+    return None if late else status
+
+
 def environment(part: str) -> dict[str, str]:
     """No launcher's variables, and one thread for each rank: ranks share the cores. The simulated CUDA driver is for its own part."""
     foreign = ("SHOUTER_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCH")
@@ -93,18 +116,19 @@ def environment(part: str) -> dict[str, str]:
     if part == "gpu" and (simulated / "libcuda.so.1").exists():
         kept |= {"LD_LIBRARY_PATH": str(simulated), "XDG_CACHE_HOME": str(simulated / "cache")}
     # A rank of the second kind waits for one of the first: none may keep a core busy for long.
-    return kept | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1"}
+    return kept | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
-def run_rank(part: str, rank: int, size: int, store: str) -> int:
+def run_rank(part: str, rank: str, size: str, store: str) -> int:
     import torch
 
+    faulthandler.enable()
     # A rank that hangs prints its stack.
     faulthandler.dump_traceback_later(LIMIT - 10, exit=True)
     torch.set_num_threads(1)
-    torch.manual_seed(rank)
+    torch.manual_seed(int(rank))
     module = importlib.import_module(f"backend_{part}")
-    module.start(rank, size, store)
+    module.start(int(rank), int(size), store)
     for check in module.CHECKS:
         try:
             why = check()

@@ -5,6 +5,7 @@ import warnings
 import torch
 import torch._dynamo  # optimizers import it at their first step: here it is once for all ranks
 import torch._dynamo.backends.debugging
+import torch._inductor.compile_fx
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
