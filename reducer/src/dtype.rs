@@ -1,6 +1,6 @@
 //! The types of a tensor's elements, and the reductions that make one element of two.
 //!
-//! Both enums travel in message headers and in the tensor table's digest, so their numbers are part of the
+//! Both enums travel in message headers, so their numbers are part of the
 //! protocol: a new kind takes a new number, and no number is ever given to something else.
 
 use thiserror::Error;
@@ -43,7 +43,7 @@ pub struct NoReduction {
 macro_rules! wire_enum {
     ($(#[$meta:meta])* $name:ident, $error:ident { $($(#[$doc:meta])* $variant:ident = $number:literal, $word:literal;)+ }) => {
         $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
         #[repr(u8)]
         pub enum $name { $($(#[$doc])* $variant = $number,)+ }
 

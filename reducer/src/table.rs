@@ -11,6 +11,7 @@ use crate::dtype::{DType, NoReduction, ReduceOp};
 use crate::grid::Rank;
 use crate::header::{Collective, MAX_COUNT};
 use core::fmt;
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
@@ -21,7 +22,7 @@ pub const MAX_NAME: usize = 1024;
 pub const MAX_TENSORS: usize = 1 << 20;
 
 /// A tensor and its collective, as a rank registers them before it ever pushes the tensor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TensorSpec {
     /// The name, for people and messages.
     pub name: String,
@@ -41,6 +42,17 @@ impl TensorSpec {
     /// A tensor that all ranks reduce.
     pub fn all_reduce(name: impl Into<String>, dtype: DType, count: u64, op: ReduceOp) -> Self {
         Self { name: name.into(), collective: Collective::AllReduce, dtype, count, op, root: 0 }
+    }
+
+    /// Whether a generation may have it, as its tensor `index`.
+    fn check(&self, index: usize) -> Result<(), TableError> {
+        if self.name.len() > MAX_NAME || self.count > MAX_COUNT {
+            return Err(TableError::TooLarge { index });
+        }
+        if self.collective.reduces() {
+            self.op.check(self.dtype).map_err(|why| TableError::NoReduction { index, why })?;
+        }
+        Ok(())
     }
 }
 
@@ -97,8 +109,11 @@ pub enum TableError {
     #[error("{0} tensors are more than a generation's {MAX_TENSORS}; fuse small tensors")]
     TooMany(usize),
     /// Bytes that are no generation.
-    #[error("the tensor table of a peer cannot be read ({0}); run the same version on all ranks")]
-    Malformed(&'static str),
+    #[error("the tensor table of a peer cannot be read; run the same version on all ranks")]
+    Malformed,
+    /// A tensor without an encoding.
+    #[error("a tensor cannot be encoded ({0}); report it")]
+    Unencodable(postcard::Error),
     /// A generation that this rank does not have.
     #[error("generation {0} of the tensor table does not exist here; register its tensors first")]
     NoGeneration(u32),
@@ -155,18 +170,13 @@ impl TensorTable {
         }
         let mut names = std::collections::HashMap::with_capacity(specs.len());
         for (index, spec) in specs.iter().enumerate() {
-            if spec.name.len() > MAX_NAME || spec.count > MAX_COUNT {
-                return Err(TableError::TooLarge { index });
-            }
-            if spec.collective.reduces() {
-                spec.op.check(spec.dtype).map_err(|why| TableError::NoReduction { index, why })?;
-            }
+            spec.check(index)?;
             if let Some(first) = names.insert(spec.name.as_str(), index) {
                 return Err(TableError::Duplicate { name: spec.name.clone(), first, second: index });
             }
         }
         let number = u32::try_from(self.generations.len()).map_err(|_| TableError::TooMany(specs.len()))?;
-        let digest = Sha256::digest(encode(&specs)).into();
+        let digest = Sha256::digest(encode(&specs)?).into();
         self.generations.push(Generation { specs, digest });
         Ok(number)
     }
@@ -203,16 +213,15 @@ impl TensorTable {
     /// There is no such generation.
     pub fn prefix_digest(&self, generation: u32, len: usize) -> Result<[u8; 32], TableError> {
         let specs = &self.generation(generation)?.specs;
-        Ok(Sha256::digest(encode(&specs[..len.min(specs.len())])).into())
+        Ok(Sha256::digest(encode(&specs[..len.min(specs.len())])?).into())
     }
 
-    /// One tensor as bytes, for the peers; empty if the generation has none of this index.
+    /// One tensor as bytes, for the peers; that there is none, if the generation has none of this index.
     ///
     /// # Errors
     /// There is no such generation.
     pub fn to_bytes(&self, generation: u32, index: usize) -> Result<Vec<u8>, TableError> {
-        let spec = self.generation(generation)?.specs.get(index);
-        Ok(spec.map(|spec| encode(std::slice::from_ref(spec))).unwrap_or_default())
+        postcard::to_stdvec(&self.generation(generation)?.specs.get(index)).map_err(TableError::Unencodable)
     }
 
     /// Compares one tensor with `rank`'s view of it; the error shows both.
@@ -239,54 +248,23 @@ impl TensorTable {
     }
 }
 
-/// For each tensor: collective, dtype, op, root (4), count (8), length of the name (2), name.
-fn encode(specs: &[TensorSpec]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(specs.iter().map(|s| 17 + s.name.len()).sum());
-    for spec in specs {
-        out.extend([spec.collective as u8, u8::from(spec.dtype), u8::from(spec.op)]);
-        out.extend(spec.root.to_le_bytes());
-        out.extend(spec.count.to_le_bytes());
-        out.extend((spec.name.len() as u16).to_le_bytes());
-        out.extend(spec.name.as_bytes());
-    }
-    out
+/// Tensors as bytes, for digests and for the peers. Plain data always has an encoding.
+fn encode(specs: &[TensorSpec]) -> Result<Vec<u8>, TableError> {
+    postcard::to_stdvec(specs).map_err(TableError::Unencodable)
 }
 
 /// Parses the bytes of a peer's [`TensorTable::to_bytes`]. Never panics.
 ///
 /// # Errors
-/// The bytes are no tensor.
+/// The bytes are no tensor, or one that [`TensorTable::append`] would refuse.
 pub fn from_bytes(bytes: &[u8]) -> Result<Option<TensorSpec>, TableError> {
-    let mut rest = bytes;
-    if rest.is_empty() {
-        return Ok(None);
+    let (spec, rest) =
+        postcard::take_from_bytes::<Option<TensorSpec>>(bytes).map_err(|_| TableError::Malformed)?;
+    if !rest.is_empty() {
+        return Err(TableError::Malformed);
     }
-    let [collective, dtype, op] = take(&mut rest)?;
-    let collective =
-        Collective::from_code(collective).ok_or(TableError::Malformed("a collective is unknown"))?;
-    let dtype = DType::try_from(dtype).map_err(|_| TableError::Malformed("an element type is unknown"))?;
-    let op = ReduceOp::try_from(op).map_err(|_| TableError::Malformed("a reduction is unknown"))?;
-    if collective.reduces() {
-        op.check(dtype).map_err(|_| TableError::Malformed("an element type lacks a tensor's reduction"))?;
-    }
-    let root = u32::from_le_bytes(take(&mut rest)?);
-    let count = u64::from_le_bytes(take(&mut rest)?);
-    let len = usize::from(u16::from_le_bytes(take(&mut rest)?));
-    if count > MAX_COUNT || len > MAX_NAME {
-        return Err(TableError::Malformed("a count or a name is too long"));
-    }
-    let (name, rest) = rest.split_at_checked(len).ok_or(TableError::Malformed("it ends within a name"))?;
-    let name = core::str::from_utf8(name).map_err(|_| TableError::Malformed("a name is not UTF-8"))?;
-    match rest.is_empty() {
-        true => Ok(Some(TensorSpec { name: name.to_owned(), collective, dtype, count, op, root })),
-        false => Err(TableError::Malformed("bytes follow the tensor")),
-    }
-}
-
-fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], TableError> {
-    let (head, tail) = rest.split_first_chunk::<N>().ok_or(TableError::Malformed("it ends too early"))?;
-    *rest = tail;
-    Ok(*head)
+    spec.as_ref().map_or(Ok(()), |spec| spec.check(0))?;
+    Ok(spec)
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ fn connect(
 }
 
 /// A rank's message when its ports are open.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct PortsOpen {
     /// The names of its channels, on a leader.
     channels: String,
@@ -175,7 +175,7 @@ pub(super) fn all_connected(
 }
 
 /// A rank's message when its channels are open.
-#[derive(Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Connected {
     /// The fault of the path to peers.
     unreached: Option<String>,
@@ -239,3 +239,6 @@ pub fn leaders(config: &Config) -> Result<(UpChannels, ControlLink), Error> {
         _ => Err(Error::Config("a channel is measured between two ranks, each on a host of its own".into())),
     }
 }
+
+#[cfg(test)]
+mod tests;

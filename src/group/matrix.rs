@@ -10,7 +10,7 @@ pub(super) type Line = Vec<(u32, u8)>;
 const MAX_RUNS: usize = crate::config::MAX_RANKS as usize;
 
 /// A line from the wire.
-#[derive(serde::Deserialize)]
+#[derive(Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 struct Received(#[serde(deserialize_with = "wire::at_most::<MAX_RUNS, _, _>")] Line);
 
 /// Bytes as runs.

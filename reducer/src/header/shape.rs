@@ -15,7 +15,7 @@ const _: () = assert!(
 );
 
 /// Which collective an operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Collective {
     /// Every rank ends with the reduction over all.

@@ -330,4 +330,4 @@ impl Place<'_> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

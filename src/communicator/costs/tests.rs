@@ -34,8 +34,11 @@ fn figures_are_written_with_their_origin() {
 fn decoders_survive_what_comes() {
     let sent = |from| Sent::from(&figures(from));
     wire::tests::fuzz(&[sent(CostsFrom::Cache), sent(CostsFrom::Measured(Duration::from_millis(3)))]);
-    wire::tests::fuzz(&[
-        Offer { figures: sent(CostsFrom::File), measures: None },
-        Offer { figures: sent(CostsFrom::BuiltIn("why".into())), measures: Some(Partner(Some(7))) },
-    ]);
+    wire::tests::fuzz(&[Offer { figures: sent(CostsFrom::File), measures: None }, offer()]);
+}
+
+/// Rank 0's figures, where rank 7 is measured too.
+pub(in crate::communicator) fn offer() -> Offer {
+    let figures = Sent::from(&figures(CostsFrom::BuiltIn("why".into())));
+    Offer { figures, measures: Some(Partner(Some(7))) }
 }

@@ -16,6 +16,15 @@ fn transposed(rows: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, u32> {
     Ok(all.into_iter().map(|column| column.expect("every rank gets a column")).collect())
 }
 
+/// Other ranks' rows may hold anything.
+#[test]
+fn the_decoder_survives_what_comes() {
+    wire::tests::fuzz(&[Received(Line::new()), Received(to_line(&[1, 1, 0, 0, 0, 2]))]);
+    let longest = |len: usize| wire::encode(&vec![(1u32, 0u8); len]).unwrap();
+    assert!(wire::decode::<Received>(&longest(MAX_RUNS)).is_ok());
+    assert_eq!(wire::decode::<Received>(&longest(MAX_RUNS + 1)), Err(Malformed));
+}
+
 #[test]
 fn each_rank_gets_its_column() {
     for seed in 0..200 {
