@@ -301,10 +301,8 @@ impl Group {
     #[inline]
     pub(super) fn run_part(&self, problem: &Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
         let begin = Clock.now();
-        self.run_uncounted(begin, problem, input, output)?;
-        let bytes = input.len().max(output.len());
-        self.finished(begin, problem.shape.collective, &self.annotations.label(), bytes);
-        Ok(())
+        let result = self.run_uncounted(begin, problem, input, output);
+        self.ended(begin, problem.shape.collective, input.len().max(output.len()), result)
     }
 
     /// As [`run_part`](Self::run_part), for a part of a call that is counted as a whole.

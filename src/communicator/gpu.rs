@@ -208,7 +208,7 @@ impl Group {
         // The first time, kernels may have been compiled.
         let begin = Clock.now();
         let bytes = input.len().max(output.len());
-        match self.cells_for(published(problem)) {
+        let result = match self.cells_for(published(problem)) {
             Some(cells) => {
                 let step = self.annotations.step();
                 let ready_event = device.and_then(|device| device.ready_event);
@@ -227,15 +227,14 @@ impl Group {
                         }
                         cells.run(self, begin, &small::Part { problem: problem.clone(), input, output }, step)
                     },
-                )?;
+                )
             }
             None => {
                 let input = if problem.has_input() { input } else { TensorRegion::empty() };
-                self.run(begin, problem, Memory { output, input }, device)?;
+                self.run(begin, problem, Memory { output, input }, device)
             }
-        }
-        self.finished(begin, problem.shape.collective, &self.annotations.label(), bytes);
-        Ok(())
+        };
+        self.ended(begin, problem.shape.collective, bytes, result)
     }
 
     /// Buffers on the GPU, ready when it has passed what `stream` holds; `None` where all are empty.

@@ -69,7 +69,7 @@ pub use init::{init, init_through};
 pub use join::leaders;
 pub use lent::{Lend, LendError, Lending, Lent};
 use notify::StopNotifier;
-use outcomes::Outcomes;
+use outcomes::{Outcomes, Span};
 pub use p2p::{Exchange, Source, Status, Tag};
 pub use premul::Premul;
 use small::Cells;
@@ -85,6 +85,9 @@ pub use transport::Transport;
 pub use uneven::UnevenCall;
 pub use windows::{AccessCall, Update, Window};
 pub use work::Work;
+
+/// The tracks of an operation that blocks its caller to its end.
+const BLOCKING: [Row; 2] = [Row::Calls, Row::Wait];
 
 /// One rank's membership in a group, and all that serves it: threads, links, shared memory.
 ///
@@ -266,18 +269,19 @@ impl Group {
         let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let nothing = element::Buffer::empty();
         let step = self.annotations.step();
-        match &self.cells {
+        let result = match &self.cells {
             Some(cells) => {
                 let part = small::Part::in_place(self.tables.problem(&shape, Rank(0)), nothing);
                 cells.run(self, begin, &part, step)
             }
             None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(nothing), None),
-        }?;
+        };
         if self.outcomes.timeline.is_some() {
-            let (rows, lasted) = (&[Row::Calls, Row::Wait], (begin, Clock.now()));
-            self.outcomes.lasted(rows, lasted, shape.collective.name(), &self.annotations.label(), 0, step);
+            let (what, name) = (shape.collective.name(), &self.annotations.label());
+            let call = Span { begin, what, name, bytes: 0, step };
+            self.outcomes.draw(&BLOCKING, &call, Clock.now(), result.as_ref().err());
         }
-        Ok(())
+        result
     }
 
     /// Agrees with all ranks on the tensors that each step reduces, gathers or moves otherwise, and gives each a number.
@@ -409,11 +413,22 @@ impl Group {
         run.map_err(|why| self.outcomes.recorded(self.outcomes.run_error(why, &shape, None, step)))
     }
 
-    /// An operation has brought its result to its caller, who was blocked all the time.
+    /// An operation has ended, for which its caller was blocked all the time; returns the result.
     #[inline]
-    fn finished(&self, begin: Instant, collective: Collective, name: &Arc<str>, bytes: usize) {
-        let (rows, step) = (&[Row::Calls, Row::Wait], self.annotations.step());
-        self.outcomes.finished(rows, begin, collective, name, bytes, step);
+    fn ended(
+        &self,
+        begin: Instant,
+        collective: Collective,
+        bytes: usize,
+        result: Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (name, step) = (&self.annotations.label(), self.annotations.step());
+        let call = Span { begin, what: collective.name(), name, bytes, step };
+        match &result {
+            Ok(()) => self.outcomes.finished(&BLOCKING, &call),
+            Err(why) => self.outcomes.failed(&BLOCKING, &call, why),
+        }
+        result
     }
 
     /// The counters of this rank since it joined.

@@ -5,7 +5,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::Collective;
 
 use super::drive::{RankEngine, drive_error};
 use super::notify::Notifier;
@@ -59,43 +58,50 @@ impl Outcomes {
 
     /// An operation has brought its result, and goes to these tracks of the timeline.
     #[inline]
-    pub(super) fn finished(
-        &self,
-        rows: &[Row],
-        begin: Instant,
-        collective: Collective,
-        name: &Arc<str>,
-        bytes: usize,
-        step: u64,
-    ) {
+    pub(super) fn finished(&self, rows: &[Row], call: &Span<'_>) {
         let end = Clock.now();
-        self.tally.finished(begin, end, bytes);
-        self.lasted(rows, (begin, end), collective.name(), name, bytes, step);
+        self.tally.finished(call.begin, end, call.bytes);
+        self.draw(rows, call, end, None);
     }
 
-    /// Puts something of an operation on the timeline, if there is one.
+    /// An operation has failed.
+    #[cold]
+    pub(super) fn failed(&self, rows: &[Row], call: &Span<'_>, why: &Error) {
+        self.draw(rows, call, Clock.now(), Some(why));
+    }
+
+    /// Puts an operation on the timeline, if there is one.
     #[inline]
-    pub(super) fn lasted(
-        &self,
-        rows: &[Row],
-        (begin, end): (Instant, Instant),
-        what: &'static str,
-        name: &Arc<str>,
-        bytes: usize,
-        step: u64,
-    ) {
+    pub(super) fn draw(&self, rows: &[Row], call: &Span<'_>, end: Instant, why: Option<&Error>) {
         let Some(timeline) = &self.timeline else { return };
+        let error = why.map(|why| why.to_string().into());
         for row in rows {
-            let event = TraceEvent {
-                name: what,
-                start: begin,
-                duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
-                tensor: Some(name.clone()),
-                step,
-                bytes: Some(bytes as u64),
-                ..TraceEvent::default()
-            };
-            timeline.record(*row, event);
+            timeline.record(*row, TraceEvent { error: error.clone(), ..call.until(end) });
+        }
+    }
+}
+
+/// An operation as the timeline has it.
+pub(super) struct Span<'a> {
+    /// When it was called or pushed.
+    pub(super) begin: Instant,
+    /// `all-reduce`...
+    pub(super) what: &'static str,
+    pub(super) name: &'a Arc<str>,
+    pub(super) bytes: usize,
+    pub(super) step: u64,
+}
+
+impl Span<'_> {
+    pub(super) fn until(&self, end: Instant) -> TraceEvent {
+        TraceEvent {
+            name: self.what,
+            start: self.begin,
+            duration_ns: Some(end.as_nanos().saturating_sub(self.begin.as_nanos())),
+            tensor: Some(self.name.clone()),
+            step: self.step,
+            bytes: Some(self.bytes as u64),
+            ..TraceEvent::default()
         }
     }
 }

@@ -296,9 +296,7 @@ impl Group {
         if let Some(staged) = staged {
             staged.end(Ended::of(&result));
         }
-        result?;
-        self.finished(begin, blocks.collective, &self.annotations.label(), input.len().max(output.len()));
-        Ok(())
+        self.ended(begin, blocks.collective, input.len().max(output.len()), result)
     }
 
     /// This rank's part, with the counts of all: checks them, and exchanges them where this rank does not have all.

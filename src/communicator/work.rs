@@ -12,7 +12,7 @@ use shouter_reducer::header::Shape;
 use shouter_reducer::p2p::TransferId;
 
 use super::drive::{OperationFailure, RankEngine, drive_error};
-use super::outcomes::Outcomes;
+use super::outcomes::{Outcomes, Span};
 use super::p2p::Messages;
 use super::staging::device::Progress;
 use super::staging::{Ended, Staged};
@@ -21,7 +21,7 @@ use super::uneven::Followed;
 use crate::engine::groups::GroupId;
 use crate::engine::submitted::{Failure, Report, Submissions};
 use crate::error::Error;
-use crate::observe::{Row, TraceEvent};
+use crate::observe::Row;
 use crate::runtime::lock;
 use crate::runtime::{Activity, Backoff, Clock, DriveError, IdlePolicy, Instant};
 
@@ -210,19 +210,12 @@ impl StartedOperation {
     fn has_blocked(&self, begin: Instant, end: Instant) {
         let Some(timeline) = &self.outcomes.timeline else { return };
         let About { what, begin: pushed, step, bytes, name } = &self.about;
-        let event = TraceEvent {
-            name: match what {
-                OperationKind::Collective { shape, .. } => shape.collective.name(),
-                OperationKind::Messages(_) => "messages",
-            },
-            start: begin,
-            duration_ns: Some(end.as_nanos().saturating_sub(begin.as_nanos())),
-            tensor: Some(name.clone()),
-            step: *step,
-            bytes: Some(*bytes as u64),
-            ..TraceEvent::default()
+        let what = match what {
+            OperationKind::Collective { shape, .. } => shape.collective.name(),
+            OperationKind::Messages(_) => "messages",
         };
-        timeline.blocked(*pushed, self.has_ended(), event);
+        let wait = Span { begin, what, name, bytes: *bytes, step: *step };
+        timeline.blocked(*pushed, self.has_ended(), wait.until(end));
     }
 
     /// Flushes the queue if it is held there; false if there is no slot for that now.
@@ -295,10 +288,15 @@ impl StartedOperation {
                 Err(_) => Ended::Badly,
             });
         }
-        if let (Ok(()), About { what: OperationKind::Collective { shape, .. }, begin, name, bytes, step }) =
-            (&result, &self.about)
+        if let About { what: OperationKind::Collective { shape, .. }, begin, name, bytes, step } = &self.about
         {
-            self.outcomes.finished(&[Row::Calls], *begin, shape.collective, name, *bytes, *step);
+            let (begin, bytes, step) = (*begin, *bytes, *step);
+            let call = Span { begin, what: shape.collective.name(), name, bytes, step };
+            match &result {
+                Ok(()) => self.outcomes.finished(&[Row::Calls], &call),
+                Err(_) if self.outcomes.timeline.is_none() => {}
+                Err(why) => self.outcomes.failed(&[Row::Calls], &call, &self.describe(why)),
+            }
         }
         self.conclude(result);
     }

@@ -73,6 +73,7 @@ impl Trace for Phases {
             peer: passed.peer.map(|rank| self.in_job(rank).0),
             bytes: bytes.then_some(passed.bytes as u64),
             count: None,
+            error: None,
         };
         self.timeline.record(row, event);
     }

@@ -9,7 +9,7 @@
 //!
 //! | track | event | is |
 //! |---|---|---|
-//! | calls | `all-reduce` | from the call, or the push, to the operation's end |
+//! | calls | `all-reduce` | from the call, or the push, to the operation's end; `why` it has failed, if it has |
 //! | queue | the tensor | from the call, or the push, until something was done for it, or there was nothing to do before others came |
 //! | wire | the tensor | from the first fragment that went between hosts to the last that was received |
 //! | fold | the tensor | time in a reduction kernel; of a message that is reduced as it comes, one piece that ends with it |
@@ -104,6 +104,8 @@ pub struct TraceEvent {
     pub bytes: Option<u64>,
     /// How many there were of it.
     pub count: Option<u64>,
+    /// Why it has failed, if it has.
+    pub error: Option<Arc<str>>,
 }
 
 /// A bounded ring of events.
@@ -119,7 +121,7 @@ struct Track {
 }
 
 impl Track {
-    /// A track for `capacity` events (120 bytes each), allocated now.
+    /// A track for `capacity` events (136 bytes each), allocated now.
     fn new(capacity: usize) -> Self {
         Self { capacity, events: Vec::with_capacity(capacity), next: 0, overwritten: 0, open: None }
     }
@@ -270,6 +272,7 @@ fn line(row: Row, event: &TraceEvent) -> TraceLine {
         peer: event.peer,
         bytes: event.bytes,
         count: event.count,
+        why: event.error.as_deref().map(str::to_owned),
         ..Args::default()
     };
     let tensor = args.tensor.clone().filter(|tensor| row.is_of_one_kind() && tensor != UNNAMED);
