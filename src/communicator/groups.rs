@@ -55,6 +55,16 @@ impl Places {
     }
 }
 
+/// Refuses a deadline that no operation can have.
+fn check_deadline(deadline: Duration) -> Result<(), Error> {
+    if deadline.is_zero() || deadline > LONGEST_WAIT {
+        return Err(Error::Argument(format!(
+            "a deadline of {deadline:?} for a new group; give one above zero, and a year at most"
+        )));
+    }
+    Ok(())
+}
+
 impl Group {
     /// Makes groups of the ranks with the same `color`; `None` for a rank that is in none of them. Every rank of this group calls it, as it
     /// would a collective. In a new group ranks are numbered by `key`, and by their number here where keys are the same.
@@ -81,6 +91,20 @@ impl Group {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce), and as [`group`](Self::group).
     pub fn split(&self, color: Option<u32>, key: i64) -> Result<Option<Group>, Error> {
+        self.split_within(color, key, self.deadline)
+    }
+
+    /// The same with a deadline of its own for each of the new groups' operations, in place of this group's. Ranks may have different ones.
+    ///
+    /// # Errors
+    /// As [`split`](Self::split).
+    pub fn split_within(
+        &self,
+        color: Option<u32>,
+        key: i64,
+        deadline: Duration,
+    ) -> Result<Option<Group>, Error> {
+        check_deadline(deadline)?;
         let mut all = vec![[0u64; 2]; self.size() as usize];
         let own = [color.map_or(NO_COLOR, u64::from), key as u64];
         self.all_gather(&own, all.as_flattened_mut())?;
@@ -95,7 +119,7 @@ impl Group {
         members.sort_unstable();
         // All members have come, so the new group need not wait for them.
         let members = members.into_iter().map(|(_, rank)| self.rank_in_job(rank)).collect();
-        self.make(members, self.deadline).map(Some)
+        self.make(members, deadline).map(Some)
     }
 
     /// Makes a group of these ranks, which are numbered in this order there. Only they call it, each with the same list; it returns when
@@ -120,6 +144,7 @@ impl Group {
                 self.size() - 1
             )));
         }
+        check_deadline(deadline)?;
         let mut group = self.make(ranks.iter().map(|rank| self.rank_in_job(*rank)).collect(), deadline)?;
         group.deadline = deadline.max(self.deadline);
         // Only the members take part.
@@ -152,11 +177,6 @@ impl Group {
     /// Makes a group of these ranks of the job here.
     fn make(&self, ranks: Vec<Rank>, deadline: Duration) -> Result<Group, Error> {
         self.drive.check_process()?;
-        if deadline.is_zero() || deadline > LONGEST_WAIT {
-            return Err(Error::Argument(format!(
-                "a deadline of {deadline:?} for a new group; give one above zero, and a year at most"
-            )));
-        }
         let own = self.rank_in_job(self.rank.0);
         let members = Members::new(ranks, own).map_err(|why| {
             let number =

@@ -687,6 +687,14 @@ shouter_status_t shouter_group_split(const struct shouter_t *shouter,
                                      int64_t key,
                                      struct shouter_t **out);
 
+/* The same with a deadline of its own for each of the new groups' operations, in milliseconds and above 0, in place of that of `shouter`. Ranks
+ * may have different ones. */
+shouter_status_t shouter_group_split_within(const struct shouter_t *shouter,
+                                            int64_t color,
+                                            int64_t key,
+                                            int64_t deadline_ms,
+                                            struct shouter_t **out);
+
 /* Makes a group of the `n` ranks of `shouter` at `ranks`, which are numbered in this order there. Only they call it, each with the same
  * list, and it returns when all have. Groups of the same ranks are made in the same order by all of them. */
 shouter_status_t shouter_group_create(const struct shouter_t *shouter,

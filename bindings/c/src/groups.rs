@@ -33,25 +33,24 @@ pub unsafe extern "C" fn shouter_group_split(
     key: i64,
     out: *mut *mut Shouter,
 ) -> Status {
+    // SAFETY: passed on to the caller.
+    guard(|| unsafe { split(shouter, color, out, |group, color| group.split(color, key)) })
+}
+
+/// The same with a deadline of its own for each of the new groups' operations, in milliseconds and above 0, in place of that of `shouter`. Ranks
+/// may have different ones.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shouter_group_split_within(
+    shouter: *const Shouter,
+    color: i64,
+    key: i64,
+    deadline_ms: i64,
+    out: *mut *mut Shouter,
+) -> Status {
     guard(|| {
-        if out.is_null() {
-            return Err(null("out"));
-        }
-        // SAFETY: NULL or live, as the module `handle` demands of its callers.
-        let group = unsafe { group(shouter) }?;
-        let color = match color {
-            SHOUTER_NO_COLOR => None,
-            color => Some(u32::try_from(color).map_err(|_| {
-                Error::Argument(format!("color is {color}; use SHOUTER_NO_COLOR, or 0 to {}", u32::MAX))
-            })?),
-        };
-        match group.split(color, key)? {
-            // SAFETY: not NULL; the caller promises room for a pointer.
-            Some(made) => unsafe { hand_out(made, out) },
-            // SAFETY: as above.
-            None => unsafe { out.write(std::ptr::null_mut()) },
-        }
-        Ok(())
+        let deadline = deadline_of(deadline_ms, "shouter_group_split")?;
+        // SAFETY: passed on to the caller.
+        unsafe { split(shouter, color, out, |group, color| group.split_within(color, key, deadline)) }
     })
 }
 
@@ -79,15 +78,49 @@ pub unsafe extern "C" fn shouter_group_create_within(
     out: *mut *mut Shouter,
 ) -> Status {
     guard(|| {
-        let deadline = u64::try_from(deadline_ms).ok().filter(|deadline| *deadline > 0).ok_or_else(|| {
-            Error::Argument(format!(
-                "deadline_ms is {deadline_ms}; give one above 0, or call shouter_group_create"
-            ))
-        })?;
-        let made = |group: &Group, ranks: &[u32]| group.group_within(ranks, Duration::from_millis(deadline));
+        let deadline = deadline_of(deadline_ms, "shouter_group_create")?;
+        let made = |group: &Group, ranks: &[u32]| group.group_within(ranks, deadline);
         // SAFETY: passed on to the caller.
         unsafe { make(shouter, (ranks, n), out, made) }
     })
+}
+
+/// A deadline in milliseconds; `other` is the function that takes none.
+fn deadline_of(milliseconds: i64, other: &str) -> Result<Duration, Error> {
+    let deadline = u64::try_from(milliseconds).ok().filter(|deadline| *deadline > 0);
+    deadline.map(Duration::from_millis).ok_or_else(|| {
+        Error::Argument(format!("deadline_ms is {milliseconds}; give one above 0, or call {other}"))
+    })
+}
+
+/// Makes groups of the ranks with the same color.
+///
+/// # Safety
+/// `shouter` is NULL or live, and `out` NULL or valid for a write.
+unsafe fn split(
+    shouter: *const Shouter,
+    color: i64,
+    out: *mut *mut Shouter,
+    made: impl FnOnce(&Group, Option<u32>) -> Result<Option<Group>, Error>,
+) -> Result<(), Error> {
+    if out.is_null() {
+        return Err(null("out"));
+    }
+    // SAFETY: NULL or live, as the module `handle` demands of its callers.
+    let group = unsafe { group(shouter) }?;
+    let color = match color {
+        SHOUTER_NO_COLOR => None,
+        color => Some(u32::try_from(color).map_err(|_| {
+            Error::Argument(format!("color is {color}; use SHOUTER_NO_COLOR, or 0 to {}", u32::MAX))
+        })?),
+    };
+    match made(group, color)? {
+        // SAFETY: not NULL; the caller promises room for a pointer.
+        Some(made) => unsafe { hand_out(made, out) },
+        // SAFETY: as above.
+        None => unsafe { out.write(std::ptr::null_mut()) },
+    }
+    Ok(())
 }
 
 /// Makes a group of the listed ranks.

@@ -64,6 +64,12 @@ fn drop_detached(group: Option<shouter::Group>) {
     Python::try_attach(|py| py.detach(|| drop(group.take())));
 }
 
+/// A deadline in seconds.
+fn deadline_of(py: Python<'_>, seconds: Option<f64>) -> PyResult<Option<Duration>> {
+    let deadline = seconds.map(Duration::try_from_secs_f64).transpose();
+    deadline.map_err(|why| argument(py, format!("deadline: {why}")))
+}
+
 /// Locks a mutex whose content is valid even after a panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -369,17 +375,28 @@ impl Group {
         py.detach(|| group.dump()).map_err(|error| raised(py, &error))
     }
 
-    /// Makes groups of the ranks with the same color.
-    fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
+    /// Makes groups of the ranks with the same color, with a deadline of their own, in seconds, if given.
+    #[pyo3(signature = (color, key, deadline=None))]
+    fn split(
+        &self,
+        py: Python<'_>,
+        color: Option<u32>,
+        key: i64,
+        deadline: Option<f64>,
+    ) -> PyResult<Option<Self>> {
+        let deadline = deadline_of(py, deadline)?;
         let group = self.live(py)?;
-        Ok(aside(py, move || group.split(color, key))?.map(Self::new))
+        let make = move || match deadline {
+            Some(deadline) => group.split_within(color, key, deadline),
+            None => group.split(color, key),
+        };
+        Ok(aside(py, make)?.map(Self::new))
     }
 
     /// Makes a group of these ranks, with a deadline of its own, in seconds, if given.
     #[pyo3(signature = (ranks, deadline=None))]
     fn group(&self, py: Python<'_>, ranks: Vec<u32>, deadline: Option<f64>) -> PyResult<Self> {
-        let deadline = deadline.map(Duration::try_from_secs_f64).transpose();
-        let deadline = deadline.map_err(|why| argument(py, format!("deadline: {why}")))?;
+        let deadline = deadline_of(py, deadline)?;
         let group = self.live(py)?;
         let make = move || match deadline {
             Some(deadline) => group.group_within(&ranks, deadline),

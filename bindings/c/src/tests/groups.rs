@@ -45,6 +45,10 @@ fn groups_are_made_and_used_from_c() {
             for refused in [
                 shouter_group_split(ptr::null(), 0, 0, &mut none),
                 shouter_group_split(shouter, 0, 0, ptr::null_mut()),
+                shouter_group_split_within(ptr::null(), 0, 0, 1, &mut none),
+                shouter_group_split_within(shouter, 0, 0, 0, &mut none),
+                shouter_group_split_within(shouter, 0, 0, i64::MAX, &mut none),
+                shouter_group_split_within(shouter, 0, 0, 1, ptr::null_mut()),
                 shouter_group_create(ptr::null(), [0].as_ptr(), 1, &mut none),
                 shouter_group_create(shouter, ptr::null(), 1, &mut none),
                 shouter_group_create(shouter, [me].as_ptr(), 1, ptr::null_mut()),
@@ -78,7 +82,11 @@ fn groups_are_made_and_used_from_c() {
 /// A group's own deadline ends that group, long before the deadline of the group that it was made from, which goes on.
 #[test]
 fn a_group_has_a_deadline_of_its_own() {
-    let (ranks, folder) = two("within");
+    ["create", "split"].into_iter().for_each(own_deadline);
+}
+
+fn own_deadline(how: &'static str) {
+    let (ranks, folder) = two(&format!("within-{how}"));
     let play = |rank: Shared, me: u32| {
         let shouter = rank.get();
         let ok = |status| assert_eq!(status, SHOUTER_OK, "{}", last());
@@ -87,7 +95,10 @@ fn a_group_has_a_deadline_of_its_own() {
         let mut within = ptr::null_mut::<Shouter>();
         // SAFETY: live groups, room for the results, and data that no operation uses when it is dropped.
         unsafe {
-            ok(shouter_group_create_within(shouter, [0, 1].as_ptr(), 2, 200, &mut within));
+            match how {
+                "create" => ok(shouter_group_create_within(shouter, [0, 1].as_ptr(), 2, 200, &mut within)),
+                _ => ok(shouter_group_split_within(shouter, 4, 0, 200, &mut within)),
+            }
             if me == 0 {
                 let begin = std::time::Instant::now();
                 let status = shouter_allreduce(within, at, 1, SHOUTER_U32, SHOUTER_SUM);

@@ -450,11 +450,12 @@ class Group:
         else:
             self._core.abort(text)
 
-    def split(self, color: int | None, key: int = 0) -> Group | None:
+    def split(self, color: int | None, key: int = 0, *, deadline: float | None = None) -> Group | None:
         """Makes groups of the ranks with the same `color`, numbered by `key` and then by rank; None for a rank
         whose color is None. Every rank calls it. A group has its own order of operations and its own end.
+        `deadline` is how long each of its operations may take, in seconds; without it, as here.
         """
-        made = self._core.split(color, key)
+        made = self._core.split(color, key, deadline)
         return None if made is None else Group(made)
 
     def group(self, ranks: Sequence[int], *, deadline: float | None = None) -> Group:
