@@ -73,7 +73,7 @@ impl Key {
                 "the job's key is short and could be guessed; make one with `openssl rand -hex 32`"
             );
         }
-        let bytes = decode_hex(text).filter(|bytes| bytes.len() >= TAG_LEN);
+        let bytes = hex::decode(text).ok().filter(|bytes| bytes.len() >= TAG_LEN);
         let mut digest = Sha256::new_with_prefix(b"shouter key v1\0");
         digest.update(bytes.as_deref().unwrap_or(text.as_bytes()));
         Ok(Self(digest.finalize().into()))
@@ -180,13 +180,6 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], KeyError> {
     let mut bytes = [0; N];
     OsRng.try_fill_bytes(&mut bytes).map_err(|error| KeyError::Randomness(error.to_string()))?;
     Ok(bytes)
-}
-
-fn decode_hex(text: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        text.chars().map(|c| c.to_digit(16).and_then(|d| u8::try_from(d).ok())).collect();
-    let digits = digits.filter(|digits| digits.len().is_multiple_of(2))?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
 #[cfg(test)]

@@ -238,9 +238,9 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     OsRng
         .try_fill_bytes(&mut random)
         .map_err(|error| LaunchError::system("no randomness", &io::Error::other(error)))?;
-    let job_name = format!("run-{}", workdir::hex(&random[32..40]));
+    let job_name = format!("run-{}", hex::encode(&random[32..40]));
     let key_file = dir
-        .write_private("key", &workdir::hex(&random[..32]))
+        .write_private("key", &hex::encode(&random[..32]))
         .map_err(|error| LaunchError::system("cannot write the key file", &error))?;
     let port = free_port().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error))?;
 

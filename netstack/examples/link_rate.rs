@@ -21,9 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant as Clock};
 
-use shouter_netstack::device::dpdk::{
-    DpdkDevice, DpdkPortConfig, Eal, EalConfig, PayloadMode, Port, PortError,
-};
+use shouter_netstack::device::dpdk::{DpdkDevice, DpdkPortConfig, Eal, EalConfig, PayloadMode, Port};
 use shouter_netstack::device::{Device, Frame, Offload, Transport, TxBatch};
 use shouter_netstack::region::{Region, RegionId};
 use shouter_netstack::time::Instant;
@@ -196,15 +194,7 @@ fn part(options: &HashMap<String, String>) -> Result<(), Failure> {
     config.ring_size = number("ring", 0)? as u16;
     config.payload = if text("payload") == "copy" { PayloadMode::Copy } else { PayloadMode::Auto };
     let started = Clock::now();
-    let port = loop {
-        match Port::try_open(eal, &config) {
-            Err(PortError::NotYet { .. }) if started.elapsed() < PATIENCE => {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            other => break other?,
-        }
-    };
-    let mut device = port.into_devices().remove(0);
+    let mut device = Port::open(eal, &config, PATIENCE)?.into_devices().remove(0);
     while !device.link_up() {
         if started.elapsed() > PATIENCE {
             return Err("the link does not come up".into());

@@ -146,7 +146,6 @@ fn host_route(peer: Ipv4Addr) -> Option<Route> {
 #[cfg(feature = "dpdk")]
 mod device {
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use shouter_netstack::device::dpdk::{
         DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Port, PortError,
@@ -156,9 +155,6 @@ mod device {
     use super::{Config, Error, mtu_of};
     use crate::config::Hugepages;
     use crate::runtime::Clock;
-
-    /// The pause between two tries to reach the other side of a link.
-    const PAUSE: Duration = Duration::from_millis(2);
 
     /// Fails where this process has the port open.
     pub(super) fn check_free(port: &crate::config::PortConfig) -> Result<(), Error> {
@@ -183,16 +179,9 @@ mod device {
         let mut port_config = DpdkPortConfig::new(spec);
         port_config.mtu = mtu_of(config, port);
         port_config.offload = config.offload;
-        loop {
-            match Port::try_open(eal, &port_config) {
-                Ok(port) => {
-                    let device = port.into_devices().into_iter().next();
-                    return device.ok_or_else(|| Error::Internal("a port without queues".into()));
-                }
-                Err(PortError::NotYet { .. }) if Clock.now() < until => std::thread::sleep(PAUSE),
-                Err(why) => return Err(Error::Device(why.to_string())),
-            }
-        }
+        let port = Port::open(eal, &port_config, until.saturating_since(Clock.now()))
+            .map_err(|why| Error::Device(why.to_string()))?;
+        port.into_devices().into_iter().next().ok_or_else(|| Error::Internal("a port without queues".into()))
     }
 
     /// DPDK, started once in the process's life.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
+use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -97,8 +98,10 @@ impl Hello {
 fn machine_tag() -> io::Result<[u8; TAG_LEN]> {
     let mut digest = Sha256::new_with_prefix(b"shouter machine v1\0");
     // Where the boot id is hidden, hosts are told apart by their names.
-    let boot_id = fs::read("/proc/sys/kernel/random/boot_id");
-    digest.update(boot_id.or_else(|_| fs::read("/proc/sys/kernel/hostname"))?);
+    match fs::read("/proc/sys/kernel/random/boot_id") {
+        Ok(boot_id) => digest.update(boot_id),
+        Err(_) => digest.update(uname().nodename().to_bytes()),
+    }
     let namespace = match fs::metadata("/proc/self/ns/net") {
         Ok(file) => file.ino(),
         // A kernel without namespaces.

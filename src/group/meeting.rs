@@ -388,8 +388,7 @@ fn is_own(ip: &IpAddr) -> bool {
 
 /// This host's name, for messages.
 fn host_name() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    wire::shortened(name.trim(), LONGEST_TEXT).to_owned()
+    wire::shortened(&rustix::system::uname().nodename().to_string_lossy(), LONGEST_TEXT).to_owned()
 }
 
 #[cfg(test)]

@@ -85,14 +85,9 @@ impl<D: Device + 'static> Queue<D> {
 #[cfg(feature = "dpdk")]
 mod dpdk {
     use std::io;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
-    use shouter_netstack::device::dpdk::{
-        DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Port, PortError,
-    };
-
-    /// The pause between two attempts to open a port whose other side is not there.
-    const PAUSE: Duration = Duration::from_millis(10);
+    use shouter_netstack::device::dpdk::{DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Port};
 
     /// Opens a device through DPDK, with checksums and segmentation left to it where it can; frames carry IP packets of `mtu`
     /// bytes at most. Waits at most `patience` for the other side of an embedded link. The process's first call starts DPDK,
@@ -109,17 +104,8 @@ mod dpdk {
         let mut config = DpdkPortConfig::new(device.clone());
         config.mtu = mtu;
         config.offload = true;
-        let begin = Instant::now();
-        loop {
-            match Port::try_open(eal, &config) {
-                Ok(port) => {
-                    let device = port.into_devices().into_iter().next();
-                    return device.ok_or_else(|| io::Error::other("a port without queues"));
-                }
-                Err(PortError::NotYet { .. }) if begin.elapsed() < patience => std::thread::sleep(PAUSE),
-                Err(why) => return Err(io::Error::other(why)),
-            }
-        }
+        let port = Port::open(eal, &config, patience).map_err(io::Error::other)?;
+        port.into_devices().into_iter().next().ok_or_else(|| io::Error::other("a port without queues"))
     }
 }
 

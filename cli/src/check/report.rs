@@ -42,9 +42,8 @@ impl OfRank {
     /// The report of this rank; the first rank of a host adds the host's part.
     pub(super) fn new(group: &Group, memory: Vec<Item>, seen: Vec<Seen>) -> Self {
         let transport = group.transport();
-        let name = || std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let of_host = (group.local_rank() == 0).then(|| OfHost {
-            name: name().trim().to_owned(),
+            name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
             channels: transport.channels.clone(),
             reasons: transport.reasons.clone(),
             memory,

@@ -44,7 +44,7 @@ impl WorkDir {
     fn make(parent: &Path) -> io::Result<Option<Self>> {
         let mut random = [0u8; 8];
         OsRng.try_fill_bytes(&mut random).map_err(io::Error::other)?;
-        let path = parent.join(format!("{PREFIX}{}", hex(&random)));
+        let path = parent.join(format!("{PREFIX}{}", hex::encode(random)));
         DirBuilder::new().mode(0o700).create(&path)?;
         match locked(&path.join("lock")) {
             Ok(Some(lock)) => Ok(Some(Self { path, _lock: lock })),
@@ -115,11 +115,6 @@ fn remove_leftovers(parent: &Path) {
             _ => {}
         }
     }
-}
-
-/// Lower-case hexadecimal.
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

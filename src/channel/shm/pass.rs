@@ -91,7 +91,7 @@ pub(crate) fn meet(
     check: Check<'_>,
 ) -> Result<NodeSegment, PassError> {
     let key = secret.derive("shouter node segment", &[&node.to_le_bytes()]);
-    let name = SocketAddr::from_abstract_name(format!("shouter-{}", hex(&key.tag("name", &[]))))?;
+    let name = SocketAddr::from_abstract_name(format!("shouter-{}", hex::encode(key.tag("name", &[]))))?;
     // Ranks fill hosts in blocks, of as many on each.
     let first = node * shape.ranks;
     if local == 0 {
@@ -258,8 +258,4 @@ fn ask(mut stream: &UnixStream, key: &Key, local: u32) -> Result<(OwnedFd, usize
         }
         None => Err(PassError::First { why: "its process has ended".into() }),
     }
-}
-
-fn hex(bytes: &[u8; 32]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

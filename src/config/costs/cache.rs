@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 
 use rand::TryRngCore;
 use rand::rngs::OsRng;
+use rustix::system::uname;
 use serde::{Deserialize, Serialize};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::grid::Grid;
@@ -51,12 +52,11 @@ pub struct MeasuredFor {
 impl MeasuredFor {
     /// On this host, for the ranks of a grid.
     pub fn here(grid: &Grid, transport: &str, link: &str) -> Self {
-        let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let locals: Vec<u32> = (0..grid.nodes()).map(|node| grid.locals(node)).collect();
         let equal = locals.chunk_by(|a, b| a == b);
         let hosts: Vec<String> = equal.map(|equal| format!("{}x{}", equal.len(), equal[0])).collect();
         Self {
-            host: name.trim().to_owned(),
+            host: uname().nodename().to_string_lossy().into_owned(),
             hosts: hosts.join("+"),
             transport: transport.to_owned(),
             link: link.to_owned(),

@@ -94,19 +94,21 @@ fn a_foreign_protocol_is_seen_at_its_first_byte() {
 /// were computed by Python's hmac module.
 #[test]
 fn the_handshake_stays_as_it_is_byte_for_byte() {
-    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     let mut listener = Acceptor::new(0x0102_0304, [1; 32]);
     let mut connector = Connector::new(0x0506_0708, [2; 32]);
-    assert_eq!(hex(connector.opening()), format!("53484f5554455201{}{}", "05060708", "02".repeat(32)));
+    assert_eq!(
+        hex::encode(connector.opening()),
+        format!("53484f5554455201{}{}", "05060708", "02".repeat(32))
+    );
     let Ok(Answer::Send(theirs)) = listener.step(&key(7), "job", connector.opening()) else { panic!() };
-    assert_eq!(hex(&theirs), format!("53484f5554455202{}{}", "01020304", "01".repeat(32)));
+    assert_eq!(hex::encode(theirs), format!("53484f5554455202{}{}", "01020304", "01".repeat(32)));
     let proof = connector.prove(&key(7), "job", &theirs).unwrap();
-    assert_eq!(hex(&proof[..32]), "6f52c10bb3ad93d1095616648cb675c9481f6567fa946ad6ecbb4d5c90bcd9b5");
-    assert_eq!(hex(&proof[32..]), "7cfb327a3a49df1e04146734b6d78063163eb709ccc616ca8a6e43dd2bf62a29");
+    assert_eq!(hex::encode(&proof[..32]), "6f52c10bb3ad93d1095616648cb675c9481f6567fa946ad6ecbb4d5c90bcd9b5");
+    assert_eq!(hex::encode(&proof[32..]), "7cfb327a3a49df1e04146734b6d78063163eb709ccc616ca8a6e43dd2bf62a29");
     let Ok(Answer::Welcome(verdict, _)) = listener.step(&key(7), "job", &proof) else { panic!() };
-    assert_eq!(hex(&verdict), "00d8879757735ee5256f9f32a0ba68fe646844ad1ce18c4e992ad007da97cea535");
+    assert_eq!(hex::encode(verdict), "00d8879757735ee5256f9f32a0ba68fe646844ad1ce18c4e992ad007da97cea535");
     let mut other = Acceptor::new(1, [1; 32]);
     other.step(&key(7), "job", connector.opening()).ok().unwrap();
     let Ok(Answer::Refuse(verdict)) = other.step(&key(7), "job", &proof) else { panic!() };
-    assert_eq!(hex(&verdict), format!("01{}", "00".repeat(32)));
+    assert_eq!(hex::encode(verdict), format!("01{}", "00".repeat(32)));
 }

@@ -1,15 +1,16 @@
 //! Ethernet ports through DPDK: NICs without the kernel, and links between processes that behave like NICs.
 //!
-//! Three steps. [`Eal::init`] starts DPDK, once per process. [`Port::try_open`] creates a port from a
+//! Three steps. [`Eal::init`] starts DPDK, once per process. [`Port::open`] creates a port from a
 //! [`DeviceSpec`] such as `vhost:/run/link.sock`, and takes it down when it is dropped. [`Port::into_devices`]
 //! gives one [`DpdkDevice`] per queue pair, the [`Device`](crate::device::Device) that a shard's stack drives.
 //!
 //! ```no_run
 //! use shouter_netstack::device::dpdk::{Eal, EalConfig, Port, DpdkPortConfig};
+//! use std::time::Duration;
 //!
 //! let eal = Eal::init(&EalConfig::default())?;
 //! let config = DpdkPortConfig::new("virtio:/tmp/link.sock".parse()?);
-//! let port = Port::try_open(eal, &config)?; // PortError::NotYet until the other side serves the socket
+//! let port = Port::open(eal, &config, Duration::from_secs(10))?; // waits until the other side serves the socket
 //! let mut device = port.into_devices().remove(0);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

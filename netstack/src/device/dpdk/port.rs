@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::{fs, io, mem};
+use std::time::{Duration, Instant};
+use std::{fs, io, mem, thread};
 
 use super::offload::{Offloads, negotiate};
 use super::socket::{close_client, is_served, not_yet, remove_stale_socket, serve_at_once};
@@ -12,6 +13,9 @@ use super::{DeviceSpec, DpdkDevice, Eal};
 
 /// Ethernet header and two VLAN tags: a frame's overhead over its IP packet.
 const LINK_HEADER: u16 = 14 + 2 * 4;
+
+/// The pause between two attempts to open a port whose other side is not there.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Largest IP packet on an embedded link.
 const EMBEDDED_MTU_MAX: u16 = 9000;
@@ -369,6 +373,20 @@ impl Port {
         let tx_ipv4_checksum = checksum.is_some();
         let shared = Shared { eal, started, config, mac, tx_ipv4_checksum, chains, offloads, _claim: claim };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// [`try_open`](Self::try_open) until the other side is there, for at most `patience`.
+    ///
+    /// # Errors
+    /// As `try_open`: [`PortError::NotYet`] if the other side did not come.
+    pub fn open(eal: &'static Eal, config: &DpdkPortConfig, patience: Duration) -> Result<Self, PortError> {
+        let begin = Instant::now();
+        loop {
+            match Self::try_open(eal, config) {
+                Err(PortError::NotYet { .. }) if begin.elapsed() < patience => thread::sleep(PAUSE),
+                other => return other,
+            }
+        }
     }
 
     /// One device per queue pair. The port is taken down when the last of them is dropped.
