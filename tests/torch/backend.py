@@ -4,7 +4,7 @@
 usage: backend.py [PART...]
 
 Runs with the interpreter whose PyTorch is to be tested, and with the package `shouter` on PYTHONPATH. A part is one of collectives,
-messages, groups, training, failures, gpu, docs; without any, all are run. Each part is one job; its checks follow one another, and one that fails
+messages, groups, training, failures, gpu, docs, horovod; without any, all are run. Each part is one job; its checks follow one another, and one that fails
 fails those behind it, since the ranks no longer agree.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 HERE = Path(__file__).parent
-PARTS = {"collectives": 3, "messages": 3, "groups": 4, "training": 2, "failures": 2, "gpu": 2, "docs": 2}
+PARTS = {"collectives": 3, "messages": 3, "groups": 4, "training": 2, "failures": 2, "gpu": 2, "docs": 2, "horovod": 3}
 # A rank that takes longer hangs.
 LIMIT = 240
 

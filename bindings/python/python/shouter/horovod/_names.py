@@ -1,0 +1,126 @@
+"""Operations with names: ranks submit them in any order.
+
+They start when a rank waits for one: the ranks then compare what they have submitted, and what all have submitted is started, in the order of
+the names. Usually that is the same on every rank, and they compare a digest. A rank takes part when it waits itself, so nobody is asked
+while it computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from collections.abc import Callable
+
+from .._core import Work
+from .._group import Group, Tensor
+from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
+
+
+class Operation:
+    """A named operation, which `begin` starts."""
+
+    def __init__(self, names: Names, tensor: Tensor, begin: Callable[[], Work]) -> None:
+        self._names, self.tensor, self._begin = names, tensor, begin
+        self._work: Work | None = None
+
+    def start(self) -> None:
+        self._names.group.set_label(self.tensor.name)
+        self._work = self._begin()
+        self._names.group.set_label("")
+
+    def is_started(self) -> bool:
+        return self._work is not None
+
+    def done(self) -> bool:
+        """Whether it has ended; asked for the first time, it waits until all ranks have submitted it."""
+        return self._met().done()
+
+    def wait(self) -> None:
+        """Waits for its end, and raises its error."""
+        self._met().wait()
+
+    def _met(self) -> Work:
+        if self._work is None:
+            self._names.meet(self)
+        assert self._work is not None
+        return self._work
+
+
+class Names:
+    """What was submitted to a group under a name, and has not been started."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self._submitted: dict[str, Operation] = {}
+
+    def submit(self, tensor: Tensor, begin: Callable[[], Work]) -> Operation:
+        """Keeps an operation until all ranks have submitted it."""
+        if tensor.name in self._submitted:
+            raise ArgumentError(f"'{tensor.name}' was submitted before, and has not been waited for; give each tensor a name of its own")
+        operation = self._submitted[tensor.name] = Operation(self, tensor, begin)
+        return operation
+
+    def meet(self, operation: Operation) -> None:
+        """Compares with the other ranks what was submitted, until all have submitted this one; it has been started then."""
+        while not operation.is_started():
+            own = [self._submitted[name].tensor for name in sorted(self._submitted)]
+            try:
+                by_rank = self._of_all(own)
+            except (Deadline, PeerFailed) as why:
+                # The rank whose deadline came first has told the others who was late.
+                if isinstance(why, PeerFailed) and why.reason != "late":
+                    raise
+                missing = why.missing or [rank for rank in [why.rank] if rank is not None]
+                names = ", ".join(f"'{tensor.name}'" for tensor in own[:8])
+                late = ", ".join(f"rank {rank}" for rank in missing)
+                text = f"{names} were submitted here, and {late} neither submitted all of them nor waited for another one: {why}"
+                raise Deadline(text, missing=missing, operation=why.operation, tensor=operation.tensor.name, step=why.step) from None
+            self._start([tensor for tensor in own if all(tensor.name in theirs for theirs in by_rank)], by_rank)
+
+    def _start(self, common: list[Tensor], by_rank: list[dict[str, Tensor]]) -> None:
+        """Starts what all ranks have submitted."""
+        if not common:
+            self._submitted.clear()
+            raise ArgumentError(_stuck(by_rank))
+        for tensor in common:
+            first = by_rank[0][tensor.name]
+            for rank, theirs in enumerate(by_rank):
+                if theirs[tensor.name] != first:
+                    self._submitted.clear()
+                    views = {"ours": _view(first), "theirs": _view(theirs[tensor.name])}
+                    text = f"'{tensor.name}': rank {rank} has {views['theirs']}, rank 0 has {views['ours']}; submit the same tensors on every rank"
+                    raise Mismatch(text, rank=rank, tensor=tensor.name, **views)
+        for tensor in common:
+            self._submitted.pop(tensor.name).start()
+
+    def _of_all(self, own: list[Tensor]) -> list[dict[str, Tensor]]:
+        """The submitted tensors of every rank, by name."""
+        size, text = self.group.size, json.dumps(own).encode()
+        digest, digests = hashlib.sha256(text).digest()[:8], bytearray(8 * size)
+        self.group.allgather(digest, digests)
+        if digests == digest * size:
+            return [{tensor.name: tensor for tensor in own}] * size
+        lengths = array("q", bytes(8 * size))
+        self.group.allgather(array("q", [len(text)]), lengths)
+        texts = bytearray(sum(lengths))
+        self.group.allgather(text, texts, counts=list(lengths))
+        ends = [sum(lengths[: rank + 1]) for rank in range(size)]
+        every = [json.loads(texts[end - length : end]) for end, length in zip(ends, lengths)]
+        return [{row[0]: Tensor(*row) for row in rows} for rows in every]
+
+
+def _view(tensor: Tensor) -> str:
+    what = f"{tensor.kind} of {tensor.elements} x {tensor.dtype}"
+    return f"{what} from rank {tensor.root}" if tensor.kind == "broadcast" else f"{what}, {tensor.op}"
+
+
+def _stuck(by_rank: list[dict[str, Tensor]]) -> str:
+    """Which name each rank waits for in vain."""
+    every = sorted(set().union(*by_rank))
+    lacking = []
+    for name in every[:8]:
+        without = [str(rank) for rank, own in enumerate(by_rank) if name not in own]
+        lacking.append(f"'{name}' was not submitted by rank{'s' if len(without) > 1 else ''} {', '.join(without)}")
+    more = f", and {len(every) - 8} more names" if len(every) > 8 else ""
+    return f"every rank waits, and no name was submitted by all: {'; '.join(lacking)}{more}; submit the same names on every rank"

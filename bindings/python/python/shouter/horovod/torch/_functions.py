@@ -1,0 +1,66 @@
+"""Parameters, states of optimizers, and objects, from one rank to the others."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ...errors import ArgumentError
+from .._job import ProcessSet, global_process_set
+from .._names import Names
+from ._operations import allgather_async, begin, broadcast_by, members, synchronize
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int, process_set: ProcessSet = global_process_set
+) -> None:
+    """Gives every rank the tensors of `root_rank`, in place: those of a `state_dict()`, or of `named_parameters()`."""
+    named = list(params.items()) if isinstance(params, Mapping) else list(params)
+    names = Names(members(process_set).group)
+    handles = []
+    for name, tensor in named:
+        if tensor is None or (isinstance(tensor, torch.Tensor) and tensor.numel() == 0):
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise ArgumentError(f"broadcast_parameters: {name} is a {type(tensor).__name__}, and no tensor; use broadcast_object for it")
+        handles.append(broadcast_by(names, tensor, root_rank, name))
+    for handle in handles:
+        handle.wait()
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The object of `root_rank`, on every rank; it is pickled."""
+    group = members(process_set).group
+    is_root = group.rank == root_rank
+    text = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8) if is_root else torch.empty(0, dtype=torch.uint8)
+    length = torch.tensor([text.numel()])
+    begin(group, "broadcast", length if is_root else None, length, root=root_rank).wait()
+    if not is_root:
+        text = torch.empty(int(length), dtype=torch.uint8)
+    begin(group, "broadcast", text if is_root else None, text, root=root_rank).wait()
+    return obj if is_root else pickle.loads(text.numpy().tobytes())
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """The objects of all ranks, by rank; they are pickled."""
+    text = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    lengths = synchronize(allgather_async(torch.tensor([text.numel()]), process_set=process_set)).tolist()
+    whole = synchronize(allgather_async(text, process_set=process_set)).numpy().tobytes()
+    ends = [sum(lengths[: rank + 1]) for rank in range(len(lengths))]
+    return [pickle.loads(whole[end - length : end]) for end, length in zip(ends, lengths)]
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> None:
+    """Gives every rank the state of `root_rank`'s optimizer: learning rates, momenta and the like. `model` is not needed."""
+    is_root = members(process_set).group.rank == root_rank
+    state = broadcast_object(optimizer.state_dict() if is_root else None, root_rank, process_set=process_set)
+    if not is_root:
+        optimizer.load_state_dict(state)

@@ -1,0 +1,355 @@
+"""Collectives of tensors: those that wait, those that are started, and the handles of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Union
+
+import torch
+
+from ..._core import Work
+from ..._group import Group, Tensor
+from ...errors import ArgumentError
+from ...torch._tensors import bytes_of, check, name_of, readable, stream_of
+from .._job import ProcessSet, global_process_set
+from .._names import Names, Operation
+from ._compression import Compression
+
+Average, Sum, Adasum, Min, Max, Product = "avg", "sum", "adasum", "min", "max", "prod"
+"""Reductions. Adasum is refused."""
+
+Result = Any
+
+
+class Handle:
+    """An operation under way; `synchronize` returns its result."""
+
+    def __init__(self, operation: Union[Operation, Work], finish: Callable[[], Result]) -> None:
+        self._operation, self._finish = operation, finish
+        self._result: Result = None
+        self._ended = False
+
+    def done(self) -> bool:
+        return self._ended or self._operation.done()
+
+    def wait(self) -> Result:
+        if not self._ended:
+            self._operation.wait()
+            self._result, self._ended = self._finish(), True
+        return self._result
+
+
+class Handles:
+    """Several of them, as one."""
+
+    def __init__(self, handles: Sequence[Handle]) -> None:
+        self._handles = handles
+
+    def done(self) -> bool:
+        return all(handle.done() for handle in self._handles)
+
+    def wait(self) -> list[Result]:
+        return [handle.wait() for handle in self._handles]
+
+
+def poll(handle: Handle | Handles) -> bool:
+    """Whether an operation has ended. Asked for the first time of one with a name, it waits until all ranks have submitted that."""
+    return handle.done()
+
+
+def synchronize(handle: Handle | Handles) -> Result:
+    """Waits for an operation, and returns its result; raises its error."""
+    return handle.wait()
+
+
+def members(process_set: ProcessSet) -> Names:
+    return process_set._member()
+
+
+def begin(
+    group: Group,
+    kind: str,
+    given: torch.Tensor | None,
+    taken: torch.Tensor | None,
+    op: str = "sum",
+    root: int = 0,
+    counts: tuple[list[int] | None, list[int] | None] = (None, None),
+) -> Work:
+    """Starts an operation without a name: all ranks start these in one order."""
+    keep = tuple(tensor for tensor in (given, taken) if tensor is not None)
+    spans = [(0, 0) if tensor is None else (tensor.data_ptr(), bytes_of(tensor)) for tensor in (given, taken)]
+    dtype = name_of(keep[0].dtype, kind)
+    work = group._core.start(kind, *spans[0], *spans[1], dtype, op, root, None, counts, keep, stream_of(keep), False)
+    assert work is not None
+    return work
+
+
+def reduction(op: str | None, average: bool | None, call: str) -> str:
+    """The reduction that is asked for, in Horovod's older way or its newer one."""
+    if op is not None and average is not None:
+        raise ArgumentError(f"{call}: both op and average are given; give op alone")
+    chosen = op or (Average if average is None or average else Sum)
+    if chosen == Adasum:
+        raise ArgumentError(f"{call}: Adasum is not supported; use Average or Sum")
+    if chosen not in (Average, Sum, Min, Max, Product):
+        raise ArgumentError(f"{call}: {op!r} is no reduction; use Average, Sum, Min, Max or Product")
+    return chosen
+
+
+def prepared(
+    tensor: torch.Tensor, output: torch.Tensor | None, scale: tuple[float, float], compression: Any = Compression.none
+) -> tuple[torch.Tensor, Callable[[], torch.Tensor]]:
+    """What is sent of a tensor, and gets the reduction in its place; and what then makes the result of it, in `output` if there is one."""
+    check(tensor, "allreduce")
+    before, after = scale
+    source = tensor.detach()
+    sent, context = compression.compress(readable(source))
+    if sent.data_ptr() == source.data_ptr() and (output is None or output.data_ptr() != sent.data_ptr()):
+        sent = sent.clone(memory_format=torch.contiguous_format)
+    if before != 1:
+        sent.mul_(before)
+
+    def finish() -> torch.Tensor:
+        if after != 1:
+            sent.mul_(after)
+        result = compression.decompress(sent, context)
+        if output is None:
+            return result.view(tensor.shape)
+        if output.data_ptr() != result.data_ptr():
+            with torch.no_grad():
+                output.copy_(result.view(output.shape))
+        return output
+
+    return sent, finish
+
+
+def reduce_by(
+    names: Names,
+    tensor: torch.Tensor,
+    output: torch.Tensor | None,
+    name: str | None,
+    op: str,
+    scale: tuple[float, float],
+    compression: Any = Compression.none,
+) -> Handle:
+    """Starts an all-reduce, whose result goes to `output`, which may be the tensor itself, or is a tensor of its own."""
+    sent, finish = prepared(tensor, output, scale, compression)
+
+    def start() -> Work:
+        return begin(names.group, "all-reduce", sent, sent, op)
+
+    if name is None:
+        return Handle(start(), finish)
+    return Handle(names.submit(Tensor(f"allreduce.{name}", sent.numel(), name_of(sent.dtype, "allreduce"), op), start), finish)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `allreduce`; without compression, and without a gradient. Ranks may submit operations with names in any order; these start when a
+    rank waits for one.
+    """
+    scale = (prescale_factor, postscale_factor)
+    return reduce_by(members(process_set), tensor, None, name, reduction(op, average, "allreduce"), scale)
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """The same in place."""
+    scale = (prescale_factor, postscale_factor)
+    return reduce_by(members(process_set), tensor, tensor, name, reduction(op, average, "allreduce"), scale)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces a tensor in place over all ranks: its average, unless `op` says otherwise."""
+    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handles:
+    """Starts `grouped_allreduce`."""
+    each = (average, op, prescale_factor, postscale_factor, process_set)
+    return Handles([allreduce_async(tensor, each[0], numbered(name, at), *each[1:]) for at, tensor in enumerate(tensors)])
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handles:
+    """The same in place."""
+    each = (average, op, prescale_factor, postscale_factor, process_set)
+    return Handles([allreduce_async_(tensor, each[0], numbered(name, at), *each[1:]) for at, tensor in enumerate(tensors)])
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces each of these tensors in place."""
+    return synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def numbered(name: str | None, at: int) -> str | None:
+    return None if name is None else f"{name}.{at}"
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Starts `broadcast`."""
+    return broadcast_async_(tensor.detach().clone(), root_rank, name, process_set)
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Starts `broadcast_`."""
+    return broadcast_by(members(process_set), tensor, root_rank, name)
+
+
+def broadcast_by(names: Names, tensor: torch.Tensor, root_rank: int, name: str | None) -> Handle:
+    """The same."""
+    check(tensor, "broadcast")
+    if not 0 <= root_rank < names.group.size:
+        raise ArgumentError(f"broadcast: root_rank {root_rank}; ranks are 0 to {names.group.size - 1}")
+    sent = readable(tensor.detach())
+
+    def finish() -> torch.Tensor:
+        if sent.data_ptr() != tensor.data_ptr():
+            with torch.no_grad():
+                tensor.copy_(sent.view(tensor.shape))
+        return tensor
+
+    def start() -> Work:
+        return begin(names.group, "broadcast", sent if names.group.rank == root_rank else None, sent, root=root_rank)
+
+    if name is None:
+        return Handle(start(), finish)
+    spec = Tensor(f"broadcast.{name}", sent.numel(), name_of(sent.dtype, "broadcast"), kind="broadcast", root=root_rank)
+    return Handle(names.submit(spec, start), finish)
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """Gives every rank the tensor of `root_rank`, in place."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+def rows_of(tensor: torch.Tensor, group: Group, call: str) -> tuple[list[int], int]:
+    """The number of rows of each rank, and the elements of a row, which are as many everywhere."""
+    if tensor.dim() == 0:
+        raise ArgumentError(f"{call}: a tensor without dimensions; give it one, as by .reshape(1)")
+    width = tensor[0].numel() if tensor.shape[0] else torch.Size(tensor.shape[1:]).numel()
+    mine, everyone = torch.tensor([tensor.shape[0], width]), torch.zeros(group.size, 2, dtype=torch.int64)
+    begin(group, "all-gather", mine, everyone).wait()
+    for rank, (_, other) in enumerate(everyone.tolist()):
+        if other != width:
+            raise ArgumentError(f"{call}: a row has {width} elements here and {other} on rank {rank}; only the first dimension may differ")
+    return everyone[:, 0].tolist(), width
+
+
+def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
+    """Starts `allgather`; the numbers of rows are exchanged before it returns. All ranks call it in the same order."""
+    check(tensor, "allgather")
+    group = members(process_set).group
+    rows, width = rows_of(tensor, group, "allgather")
+    own = readable(tensor.detach())
+    into = torch.empty((sum(rows), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+    counts = [count * width for count in rows]
+    return Handle(begin(group, "all-gather-v", own, into, counts=([own.numel()], counts)), lambda: into)
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts `alltoall`; the numbers of rows are exchanged before it returns. All ranks call it in the same order."""
+    check(tensor, "alltoall")
+    group = members(process_set).group
+    rows = tensor.shape[0] if tensor.dim() else 0
+    if splits is None:
+        if not rows or rows % group.size:
+            raise ArgumentError(f"alltoall: {rows} rows, which {group.size} ranks do not divide; give splits")
+        given = [rows // group.size] * group.size
+    else:
+        given = [int(count) for count in splits]
+    if len(given) != group.size or sum(given) != rows or min(given) < 0:
+        raise ArgumentError(f"alltoall: splits {given} are not the {rows} rows over {group.size} ranks")
+    _, width = rows_of(tensor, group, "alltoall")
+    mine, theirs = torch.tensor(given), torch.zeros(group.size, dtype=torch.int64)
+    begin(group, "all-to-all", mine, theirs).wait()
+    own = readable(tensor.detach())
+    into = torch.empty((int(theirs.sum()), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+    counts = ([count * width for count in given], [count * width for count in theirs.tolist()])
+    work = begin(group, "all-to-all-v", own, into, counts=counts)
+    return Handle(work, lambda: into if splits is None else (into, theirs.to(torch.int32)))
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    op: str = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
+    """Starts `reducescatter`. All ranks call it in the same order."""
+    check(tensor, "reducescatter")
+    group, op = members(process_set).group, reduction(op, None, "reducescatter")
+    if tensor.dim() == 0:
+        raise ArgumentError("reducescatter: a tensor without dimensions; give it one, as by .reshape(1)")
+    each, more = divmod(tensor.shape[0], group.size)
+    rows = [each + (rank < more) for rank in range(group.size)]
+    own = readable(tensor.detach())
+    if prescale_factor != 1:
+        own = own * prescale_factor
+    width = own.numel() // tensor.shape[0] if tensor.shape[0] else 0
+    into = torch.empty((rows[group.rank], *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+    work = begin(group, "reduce-scatter-v", own, into, op, counts=([count * width for count in rows], [into.numel()]))
+    return Handle(work, lambda: into.mul_(postscale_factor) if postscale_factor != 1 else into)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Waits until all ranks have called it."""
+    members(process_set).group.barrier()

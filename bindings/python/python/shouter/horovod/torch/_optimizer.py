@@ -1,0 +1,214 @@
+"""An optimizer whose gradients are reduced over all ranks while the backward pass goes on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ..._group import Group, Tensor
+from ...errors import ArgumentError
+from ...torch._tensors import name_of
+from .._job import ProcessSet, global_process_set
+from ._compression import Compression
+from ._operations import Average, Handle, begin, members, prepared, reduction
+
+
+class _Gradients:
+    """The gradients of an optimizer's parameters, which start in one order on all ranks: at first from the last parameter to the first, and
+    after the first step as they came on rank 0.
+    """
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, torch.nn.Parameter]],
+        group: Group,
+        compression: Any,
+        passes: int,
+        op: str,
+        factor: float,
+        sparse_as_dense: bool,
+    ) -> None:
+        self.named = {parameter: name for name, parameter in named if parameter.requires_grad}
+        self._group, self._compression, self._sparse_as_dense = group, compression, sparse_as_dense
+        self._scale = (1 / factor, factor)
+        self.passes = passes
+        types = {parameter: name_of(compression.type_of(parameter.dtype), name) for parameter, name in self.named.items()}
+        # What is needed first in the next forward pass is the most urgent.
+        numbers = group.register([Tensor(name, parameter.numel(), types[parameter], op) for parameter, name in self.named.items()])
+        self._numbers = dict(zip(self.named, numbers))
+        self._order = list(reversed(self.named))
+        self._is_first_step = True
+        self.begin_again()
+        # A parameter's gradient is complete when its accumulator, which only its users refer to, has run.
+        self._accumulators = [self._watch(parameter) for parameter in self.named]
+
+    def begin_again(self) -> None:
+        """The next backward pass is the first of a step."""
+        self._left = dict.fromkeys(self.named, self.passes)
+        # Those that have come, in their order; those that were started, by the common order.
+        self._come: dict[torch.nn.Parameter, tuple[torch.Tensor, Callable[[], Any]]] = {}
+        self.handles: list[Handle] = []
+
+    def are_under_way(self) -> bool:
+        """Whether some have come, and were not waited for."""
+        return bool(self._come)
+
+    def _watch(self, parameter: torch.nn.Parameter) -> Any:
+        with torch.enable_grad():
+            function = parameter.expand_as(parameter).grad_fn
+        assert function is not None
+        accumulator = function.next_functions[0][0]
+        accumulator.register_hook(lambda *_: self._has_come(parameter))
+        return accumulator
+
+    def _has_come(self, parameter: torch.nn.Parameter) -> None:
+        if self._left[parameter] == 0:
+            raise AssertionError(
+                f"the gradient of {self.named[parameter]} was computed more than backward_passes_per_step ({self.passes}) times before "
+                "step(); give DistributedOptimizer the number of backward passes of a step"
+            )
+        self._left[parameter] -= 1
+        if self._left[parameter] == 0:
+            self._take(parameter)
+
+    def _take(self, parameter: torch.nn.Parameter) -> None:
+        """Starts a gradient, and those that wait for it, if all before it have been started."""
+        if parameter.grad is None:
+            # Another rank may have one.
+            parameter.grad = torch.zeros_like(parameter)
+        if parameter.grad.layout is not torch.strided:
+            if not self._sparse_as_dense:
+                name = self.named[parameter]
+                raise ArgumentError(f"the gradient of {name} is sparse; give sparse_as_dense=True, or the module sparse=False")
+            parameter.grad = parameter.grad.to_dense()
+        self._come[parameter] = prepared(parameter.grad, parameter.grad, self._scale, self._compression)
+        while len(self.handles) < len(self._order) and (next_one := self._order[len(self.handles)]) in self._come:
+            sent, finish = self._come[next_one]
+            self.handles.append(Handle(self._group.push(self._numbers[next_one], sent), finish))
+
+    def finish(self) -> None:
+        """Starts what has not come, and waits for all."""
+        try:
+            came = list(self._come)
+            for parameter in self._order:
+                if parameter not in self._come:
+                    self._take(parameter)
+            for handle in self.handles:
+                handle.wait()
+            if self._is_first_step:
+                self._is_first_step = False
+                self._agree(came)
+        finally:
+            self.begin_again()
+
+    def _agree(self, came: list[torch.nn.Parameter]) -> None:
+        """From now on gradients start in the order in which they came on rank 0; those that did not come there are the last."""
+        places = {parameter: at for at, parameter in enumerate(self.named)}
+        order = torch.tensor([places[parameter] for parameter in came + [other for other in self._order if other not in set(came)]])
+        if len(order):
+            begin(self._group, "broadcast", order if self._group.rank == 0 else None, order).wait()
+        every = list(self.named)
+        self._order = [every[at] for at in order.tolist()]
+
+
+class _Distributed:
+    """What an optimizer's class gets in addition."""
+
+    _gradients: _Gradients
+    _is_synchronized = False
+    _synchronizes = True
+
+    def synchronize(self) -> None:
+        """Waits until all gradients are reduced. `step` does so, except within `skip_synchronize`."""
+        self._gradients.finish()
+        self._is_synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it `step` takes the gradients as they are: for after `synchronize` and, say, a limit of their norm."""
+        self._synchronizes = False
+        try:
+            yield
+        finally:
+            self._synchronizes = True
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Makes a step, after all gradients are reduced."""
+        if self._synchronizes:
+            if self._is_synchronized:
+                warnings.warn(
+                    "step() after synchronize() reduces gradients a second time; call it within skip_synchronize()", stacklevel=2
+                )
+            self.synchronize()
+        self._is_synchronized = False
+        return super().step(closure)  # type: ignore[misc]
+
+    def zero_grad(self, *arguments: Any, **keywords: Any) -> None:
+        """Clears the gradients, which must not be under way."""
+        if self._gradients.are_under_way():
+            raise AssertionError("zero_grad() between backward() and step() or synchronize(): gradients are being reduced; call it after step()")
+        super().zero_grad(*arguments, **keywords)  # type: ignore[misc]
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Says how many backward passes a step has from now on."""
+        self._gradients.passes = passes
+        self._gradients.begin_again()
+
+    def load_state_dict(self, *arguments: Any, **keywords: Any) -> None:
+        """Takes a state; the next backward pass is the first of a step."""
+        self._gradients.begin_again()
+        super().load_state_dict(*arguments, **keywords)  # type: ignore[misc]
+
+
+_made = 0
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: str = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Makes an optimizer reduce its gradients over all ranks, each as soon as it has come, and returns it. All ranks call it with the same
+    parameters in the same order; gradients come in any order, and some on some ranks only: elsewhere they count as zeroes.
+
+    `num_groups` and `groups` change nothing: the key `fuse_below` says which tensors are sent together.
+    """
+    global _made
+    op = reduction(op, None, "DistributedOptimizer")
+    if gradient_predivide_factor != 1 and op != Average:
+        raise ArgumentError("gradient_predivide_factor is for op=Average only")
+    if backward_passes_per_step < 1:
+        raise ArgumentError(f"backward_passes_per_step is {backward_passes_per_step}; give at least 1")
+    if isinstance(optimizer, _Distributed):
+        raise ArgumentError("this optimizer is a DistributedOptimizer already")
+    every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if named_parameters is None:
+        named = [(f"optimizer.{_made}.{at}", parameter) for at, parameter in enumerate(every)]
+    else:
+        named = list(named_parameters)
+        names = [name for name, _ in named]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ArgumentError(f"named_parameters has {', '.join(twice)} more than once; give each parameter a name of its own")
+        known = {id(parameter) for _, parameter in named}
+        if unnamed := sum(id(parameter) not in known for parameter in every):
+            raise ArgumentError(f"named_parameters lacks {unnamed} of the optimizer's {len(every)} parameters; give all of them")
+    _made += 1
+    group = members(process_set).group
+    gradients = _Gradients(named, group, compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense)
+    kind = type(optimizer)
+    optimizer.__class__ = type(f"Distributed{kind.__name__}", (_Distributed, kind), {})
+    # A scheduler that was made before has put a step of the former class here.
+    optimizer.__dict__.pop("step", None)
+    optimizer._gradients = gradients  # type: ignore[attr-defined]
+    return optimizer

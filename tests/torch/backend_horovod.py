@@ -1,0 +1,396 @@
+"""Horovod's interface."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import shouter
+import shouter.horovod.torch as hvd
+from shouter.horovod._names import Names, Tensor
+
+SIZE = 3
+
+
+def start(rank: int, size: int, store: str) -> None:
+    """`hvd.init()` takes the job that there is."""
+    assert not hvd.is_initialized()
+    shouter.init(rank=rank, size=size, store=dist.FileStore(store, size), deadline="20s")
+    hvd.init()
+    hvd.init()
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (rank, SIZE, rank, SIZE)
+    assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
+
+
+def stop() -> None:
+    hvd.barrier()
+    hvd.shutdown()
+    assert not hvd.is_initialized() and not shouter.is_initialized()
+    refused(hvd.rank, "hvd.init()")
+
+
+def refused(call, *words, error=shouter.ArgumentError):
+    try:
+        call()
+    except error as why:
+        assert all(word in str(why) for word in words), (str(why), words)
+        return why
+    raise AssertionError(("not refused", words))
+
+
+def of(rank, shape=(4, 3), dtype=torch.float32):
+    generator = torch.Generator().manual_seed(100 + rank)
+    return torch.randint(1, 5, shape, generator=generator).to(dtype)
+
+
+def every(shape=(4, 3), dtype=torch.float32):
+    return torch.stack([of(rank, shape, dtype) for rank in range(SIZE)])
+
+
+def reductions_of_every_kind():
+    own = of(hvd.rank())
+    expected = {hvd.Sum: every().sum(0), hvd.Average: every().mean(0), hvd.Min: every().amin(0), hvd.Max: every().amax(0), hvd.Product: every().prod(0)}
+    for op, result in expected.items():
+        assert torch.allclose(hvd.allreduce(own, op=op), result), op
+    assert torch.equal(own, of(hvd.rank())), "an input was written"
+    assert torch.allclose(hvd.allreduce(own), expected[hvd.Average])
+    assert torch.equal(hvd.allreduce(own, average=False), expected[hvd.Sum])
+    assert torch.equal(hvd.allreduce(own, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0), expected[hvd.Sum] * 2)
+    for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
+        found = hvd.allreduce(own, op=hvd.Sum, compression=compression)
+        assert found.dtype == torch.float32 and torch.equal(found, expected[hvd.Sum])
+        # Whole numbers are sent as they are.
+        assert torch.equal(hvd.allreduce(own.long(), op=hvd.Sum, compression=compression), expected[hvd.Sum].long())
+    turned = of(hvd.rank()).t()
+    assert hvd.allreduce_(turned, op=hvd.Sum) is turned and torch.equal(turned, expected[hvd.Sum].t())
+    single = torch.tensor(float(hvd.rank()))
+    assert hvd.allreduce(single, op=hvd.Sum).shape == () and hvd.allreduce(single, op=hvd.Sum) == 3
+    parts = hvd.grouped_allreduce([own, own * 2], op=hvd.Sum, name="both")
+    assert torch.equal(parts[0], expected[hvd.Sum]) and torch.equal(parts[1], 2 * expected[hvd.Sum])
+    into = [own.clone(), own.clone()]
+    hvd.grouped_allreduce_(into, op=hvd.Sum)
+    assert all(torch.equal(tensor, expected[hvd.Sum]) for tensor in into)
+    handle = hvd.allreduce_async(own, op=hvd.Sum)
+    while not hvd.poll(handle):
+        pass
+    assert torch.equal(hvd.synchronize(handle), expected[hvd.Sum]) and torch.equal(hvd.synchronize(handle), expected[hvd.Sum])
+
+
+def moves():
+    rank = hvd.rank()
+    rows = [of(each, (each + 1, 2)) for each in range(SIZE)]
+    assert torch.equal(hvd.allgather(rows[rank]), torch.cat(rows))
+    none = torch.zeros(0, 2) if rank == 1 else rows[rank]
+    assert torch.equal(hvd.allgather(none), torch.cat([rows[0], rows[2]]))
+    for root in range(SIZE):
+        assert torch.equal(hvd.broadcast(of(rank), root), of(root))
+        tensor = of(rank).t()
+        assert hvd.broadcast_(tensor, root, name=f"from {root}") is tensor and torch.equal(tensor, of(root).t())
+    # Rank i gives j + 1 rows to rank j, and has six.
+    mine = torch.arange(6).reshape(6, 1) + 10 * rank
+    output, received = hvd.alltoall(mine, splits=torch.tensor([1, 2, 3]))
+    assert received.tolist() == [rank + 1] * SIZE
+    first = [0, 1, 3][rank]
+    assert torch.equal(output.flatten(), torch.cat([torch.arange(first, first + rank + 1) + 10 * each for each in range(SIZE)]))
+    assert torch.equal(hvd.alltoall(mine), torch.cat([torch.arange(2 * rank, 2 * rank + 2) + 10 * each for each in range(SIZE)]).reshape(6, 1))
+    whole = every((7, 2)).sum(0)
+    part = hvd.reducescatter(of(rank, (7, 2)), op=hvd.Sum)
+    assert torch.equal(part, whole.split([3, 2, 2])[rank])
+    assert torch.allclose(hvd.reducescatter(of(rank, (7, 2))), whole.split([3, 2, 2])[rank] / SIZE)
+    assert hvd.broadcast_object({"from": rank}, 2) == {"from": 2}
+    assert hvd.allgather_object("x" * rank) == ["", "x", "xx"]
+
+
+def gradients_flow():
+    rank = hvd.rank()
+    weight = of(rank, (6, 2))
+
+    def gradient(call, shape=(6, 2)):
+        given = of(rank, shape).requires_grad_()
+        output = call(given)
+        (output * weight[: output.shape[0]]).sum().backward()
+        return given.grad
+
+    whole = every((6, 2))
+    assert torch.allclose(gradient(lambda t: hvd.allreduce(t, op=hvd.Sum)), whole.sum(0))
+    assert torch.allclose(gradient(hvd.allreduce), whole.mean(0))
+    found = gradient(lambda t: hvd.broadcast(t, 1))
+    assert torch.allclose(found, whole.mean(0) if rank == 1 else torch.zeros(6, 2))
+    # Two rows of each rank: every rank's weights of these rows count.
+    assert torch.allclose(gradient(hvd.allgather, (2, 2)), whole.sum(0)[2 * rank : 2 * rank + 2])
+    assert torch.allclose(gradient(hvd.alltoall), torch.cat([whole[to][2 * rank : 2 * rank + 2] for to in range(SIZE)]))
+    parts = torch.cat([whole[to][:2] for to in range(SIZE)])
+    assert torch.allclose(gradient(lambda t: hvd.reducescatter(t, op=hvd.Sum)), parts)
+    assert torch.allclose(gradient(hvd.reducescatter), parts / SIZE)
+    refused(lambda: gradient(lambda t: hvd.allreduce(t, op=hvd.Max)), "no gradient flows")
+
+
+def names_meet_in_any_order():
+    order = random.Random(hvd.rank())
+    for _ in range(3):
+        names = [f"tensor {number}" for number in range(40)]
+        order.shuffle(names)
+        handles = {}
+        for name in names:
+            handles[name] = hvd.allreduce_async(torch.full((int(name.split()[1]) + 1,), float(hvd.rank())), name=name, op=hvd.Sum)
+            if order.random() < 0.2:
+                time.sleep(order.random() / 1000)
+        order.shuffle(names)
+        for name in names:
+            assert torch.equal(hvd.synchronize(handles[name]), torch.full((int(name.split()[1]) + 1,), 3.0)), name
+
+
+def names_that_ranks_wait_for_at_different_times():
+    def started(name):
+        return hvd.allreduce_async(torch.ones(2), name=name, op=hvd.Sum)
+
+    if hvd.rank() == 0:
+        results = [hvd.synchronize(started(name)) for name in ("early", "middle", "late")]
+    else:
+        handles = [started(name) for name in ("late", "early", "middle")]
+        results = [hvd.synchronize(handle) for handle in handles]
+    assert all(torch.equal(result, torch.full((2,), 3.0)) for result in results)
+
+
+def names_that_do_not_meet():
+    rank = hvd.rank()
+    why = refused(lambda: hvd.allreduce(torch.ones(1), name=f"only of {rank}"), "every rank waits", "'allreduce.only of 0' was not submitted by ranks 1, 2")
+    assert "submit the same names" in str(why)
+    why = refused(lambda: hvd.allreduce(torch.ones(2 + (rank == 1)), name="shape"), "'allreduce.shape'", "rank 1 has", "3 x float32", error=shouter.Mismatch)
+    assert (why.rank, why.tensor) == (1, "allreduce.shape")
+    refused(lambda: hvd.allreduce(torch.ones(1), name="kind", op=hvd.Max if rank == 2 else hvd.Sum), "rank 2 has", error=shouter.Mismatch)
+    for count in (5, 6):
+        hvd.allreduce(torch.ones(count), name="used")
+    handle = hvd.allreduce_async(torch.ones(1), name="twice")
+    refused(lambda: hvd.allreduce_async(torch.ones(1), name="twice"), "submitted before")
+    hvd.synchronize(handle)
+
+
+def a_name_that_one_rank_never_submits():
+    """That rank is named at the deadline, which is the group's."""
+    names = Names(shouter.world().split(0, deadline=1))
+    if hvd.rank() == 2:
+        time.sleep(2)
+    else:
+        operation = names.submit(Tensor("missing", 1), lambda: None)
+        why = refused(operation.wait, "'missing'", "rank 2 neither submitted", error=shouter.Deadline)
+        assert why.missing == [2], vars(why)
+    hvd.barrier()
+
+
+def net():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def batch(step, rank):
+    generator = torch.Generator().manual_seed(1000 * step + rank)
+    return torch.randn(4, 6, generator=generator), torch.randn(4, 3, generator=generator)
+
+
+def loss(model, step, rank):
+    rows, wanted = batch(step, rank)
+    return nn.functional.mse_loss(model(rows), wanted)
+
+
+def one_process(steps, passes=1):
+    """The parameters after training with the batches of all ranks in one process."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(steps):
+        optimizer.zero_grad()
+        total = sum(loss(model, step * passes + part, rank) for part in range(passes) for rank in range(SIZE))
+        (total / SIZE).backward()
+        optimizer.step()
+    return list(model.parameters())
+
+
+def same(model, expected, tolerance=1e-6):
+    for found, wanted in zip(model.parameters(), expected):
+        assert torch.allclose(found, wanted, rtol=tolerance, atol=tolerance), (found - wanted).abs().max()
+    # The bits are the same on every rank.
+    alike = hvd.allgather_object([parameter.detach().numpy().tobytes() for parameter in model.parameters()])
+    assert all(other == alike[0] for other in alike)
+
+
+def optimizers():
+    rank = hvd.rank()
+    for keywords, tolerance in (
+        ({}, 1e-6),
+        ({"gradient_predivide_factor": 2.0}, 1e-6),
+        ({"num_groups": 2}, 1e-6),
+        ({"compression": hvd.Compression.bf16}, 2e-2),
+        ({"compression": hvd.Compression.fp16}, 2e-3),
+    ):
+        for named in (True, False):
+            model = net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+            wrapped = hvd.DistributedOptimizer(optimizer, model.named_parameters() if named else None, **keywords)
+            assert isinstance(wrapped, torch.optim.SGD)
+            for step in range(4):
+                wrapped.zero_grad()
+                loss(model, step, rank).backward()
+                if step == 2:
+                    wrapped.synchronize()
+                    with wrapped.skip_synchronize():
+                        wrapped.step()
+                else:
+                    wrapped.step()
+            same(model, one_process(4), tolerance)
+
+
+def backward_passes():
+    model = net()
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters(), backward_passes_per_step=2
+    )
+    for step in range(3):
+        optimizer.zero_grad()
+        for part in range(2):
+            loss(model, 2 * step + part, hvd.rank()).backward()
+        optimizer.step()
+    same(model, one_process(3, passes=2))
+    loss(model, 0, hvd.rank()).backward()
+    loss(model, 0, hvd.rank()).backward()
+    refused(lambda: loss(model, 0, hvd.rank()).backward(), "more than backward_passes_per_step", error=AssertionError)
+    refused(optimizer.zero_grad, "zero_grad() between", error=AssertionError)
+    optimizer.step()
+
+
+def gradients_on_some_ranks_only():
+    """They count as zeroes elsewhere."""
+    model = nn.ModuleList([nn.Linear(2, 2, bias=False) for _ in range(SIZE)])
+    for layer in model:
+        nn.init.ones_(layer.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=3.0), model.named_parameters(), op=hvd.Average)
+    for _ in range(2):
+        # What has no gradient on one rank has none there after this either.
+        optimizer.zero_grad(set_to_none=True)
+        model[hvd.rank()](torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    assert all(torch.equal(layer.weight, torch.full((2, 2), -1.0)) for layer in model), [layer.weight for layer in model]
+
+
+def a_scheduler_made_before():
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in range(3):
+            optimizer.zero_grad()
+            loss(model, step, hvd.rank()).backward()
+            optimizer.step()
+            scheduler.step()
+    same(model, one_process(3))
+
+
+def states():
+    torch.manual_seed(hvd.rank())
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (1 + hvd.rank()))
+    if hvd.rank() == 1:
+        model(torch.randn(4, 3)).sum().backward()
+        optimizer.step()
+    theirs = hvd.broadcast_object((model.state_dict(), optimizer.state_dict()), 1)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=1)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=1)
+    assert all(torch.equal(value, theirs[0][name]) for name, value in model.state_dict().items())
+    assert str(optimizer.state_dict()) == str(theirs[1]) and optimizer.param_groups[0]["lr"] == 0.2
+    hvd.broadcast_parameters(list(model.named_parameters()), root_rank=0)
+    refused(lambda: hvd.broadcast_parameters({"text": "x"}, 0), "text is a str")
+
+
+def sets_of_ranks():
+    pair = hvd.add_process_set([2, 0])
+    assert pair.process_set_id == 1 and pair.ranks == [0, 2] and pair.size() == 2 and pair.included() == (hvd.rank() != 1)
+    if pair.included():
+        assert pair.rank() == (0 if hvd.rank() == 0 else 1)
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="in a set", process_set=pair) == 2
+        model = net()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), process_set=pair)
+        loss(model, 0, hvd.rank()).backward()
+        optimizer.step()
+        hvd.barrier(pair)
+    else:
+        refused(lambda: hvd.allreduce(torch.ones(1), process_set=pair), "rank 1 is not in ProcessSet([0, 2])")
+    refused(lambda: hvd.add_process_set([0, 2]), "added before")
+    refused(lambda: hvd.add_process_set([0, 7]), "from 0 to 2")
+    refused(lambda: hvd.allreduce(torch.ones(1), process_set=hvd.ProcessSet([0])), "is not known")
+    assert hvd.remove_process_set(pair) and not hvd.remove_process_set(pair) and not hvd.remove_process_set(hvd.global_process_set)
+    refused(lambda: hvd.barrier(pair), "is not known")
+
+
+def arguments():
+    own = torch.ones(2)
+    refused(lambda: hvd.allreduce(own, op=hvd.Adasum), "Adasum is not supported")
+    refused(lambda: hvd.allreduce(own, op="median"), "no reduction")
+    refused(lambda: hvd.allreduce(own, average=True, op=hvd.Sum), "both op and average")
+    refused(lambda: hvd.broadcast(own, 3), "ranks are 0 to 2")
+    refused(lambda: hvd.allgather(torch.tensor(1.0)), "without dimensions")
+    refused(lambda: hvd.alltoall(torch.ones(4)), "4 rows, which 3 ranks do not divide")
+    refused(lambda: hvd.alltoall(torch.ones(4), splits=[1, 1, 1]), "splits [1, 1, 1] are not the 4 rows")
+    refused(lambda: hvd.allgather(torch.ones(2, 1 + hvd.rank())), "only the first dimension may differ")
+    refused(lambda: hvd.allreduce(torch.eye(2).to_sparse()), "sparse tensors are not supported")
+    model = net()
+    named = list(model.named_parameters())
+
+    def wrap(names, **keywords):
+        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), names, **keywords)
+
+    refused(lambda: wrap([("same", parameter) for _, parameter in named]), "same more than once")
+    refused(lambda: wrap(named[1:]), "lacks 1 of the optimizer's 4 parameters")
+    refused(lambda: wrap(named, op=hvd.Adasum), "Adasum")
+    refused(lambda: wrap(named, op=hvd.Sum, gradient_predivide_factor=2.0), "op=Average only")
+    refused(lambda: wrap(named, backward_passes_per_step=0), "at least 1")
+
+
+def sparse_gradients():
+    for as_dense in (False, True):
+        table = nn.Embedding(4, 2, sparse=True)
+        nn.init.zeros_(table.weight)
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=3.0), table.named_parameters(), sparse_as_dense=as_dense)
+
+        def backward():
+            table(torch.tensor([hvd.rank()])).sum().backward()
+
+        if not as_dense:
+            refused(backward, "the gradient of weight is sparse", "sparse_as_dense=True")
+            continue
+        backward()
+        optimizer.step()
+        assert torch.equal(table.weight, torch.tensor([[-1.0] * 2] * 3 + [[0.0] * 2])), table.weight
+
+
+def a_copy_of_an_optimizer_is_refused():
+    model = net()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    refused(lambda: hvd.DistributedOptimizer(optimizer, model.named_parameters()), "DistributedOptimizer already")
+    assert copy.deepcopy(optimizer.state_dict())["param_groups"]
+
+
+CHECKS = [
+    reductions_of_every_kind,
+    moves,
+    gradients_flow,
+    names_meet_in_any_order,
+    names_that_ranks_wait_for_at_different_times,
+    names_that_do_not_meet,
+    a_name_that_one_rank_never_submits,
+    optimizers,
+    backward_passes,
+    gradients_on_some_ranks_only,
+    a_scheduler_made_before,
+    states,
+    sets_of_ranks,
+    arguments,
+    sparse_gradients,
+    a_copy_of_an_optimizer_is_refused,
+]
