@@ -422,6 +422,10 @@ impl Group {
         bytes: usize,
         result: Result<(), Error>,
     ) -> Result<(), Error> {
+        if result.is_err() && self.drive.check_process().is_err() {
+            // A thread of the parent may have held a lock at the fork.
+            return result;
+        }
         let (name, step) = (&self.annotations.label(), self.annotations.step());
         let call = Span { begin, what: collective.name(), name, bytes, step };
         match &result {

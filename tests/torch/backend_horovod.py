@@ -277,6 +277,35 @@ def gradients_on_some_ranks_only():
     assert all(torch.equal(layer.weight, torch.full((2, 2), -1.0)) for layer in model), [layer.weight for layer in model]
 
 
+def optimizers_of_parts():
+    """Two optimizers of one model, with the names of all of it; their gradients come mixed, and in one backward pass."""
+    model = net()
+    halves = [torch.optim.SGD(model[at].parameters(), lr=0.1, momentum=0.9) for at in (0, 2)]
+    halves = [hvd.DistributedOptimizer(half, model.named_parameters()) for half in halves]
+    for step in range(3):
+        for half in halves:
+            half.zero_grad()
+        loss(model, step, hvd.rank()).backward()
+        for half in halves:
+            half.step()
+    same(model, one_process(3))
+
+
+def an_optimizer_that_is_replaced():
+    model = net()
+    hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=9.0), model.named_parameters())
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), model.named_parameters())
+    for step in range(2):
+        optimizer.zero_grad()
+        loss(model, step, hvd.rank()).backward()
+        optimizer.step()
+    same(model, one_process(2))
+    refused(lambda: optimizer.step(lambda: None), "step(closure)")
+    loss(model, 0, hvd.rank()).backward()
+    refused(lambda: optimizer.load_state_dict(optimizer.state_dict()), "load_state_dict() between", error=AssertionError)
+    optimizer.step()
+
+
 def a_scheduler_made_before():
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -305,6 +334,7 @@ def states():
     assert all(torch.equal(value, theirs[0][name]) for name, value in model.state_dict().items())
     assert str(optimizer.state_dict()) == str(theirs[1]) and optimizer.param_groups[0]["lr"] == 0.2
     hvd.broadcast_parameters(list(model.named_parameters()), root_rank=0)
+    hvd.broadcast_parameters(list(model.parameters()), root_rank=0)
     refused(lambda: hvd.broadcast_parameters({"text": "x"}, 0), "text is a str")
 
 
@@ -387,6 +417,8 @@ CHECKS = [
     optimizers,
     backward_passes,
     gradients_on_some_ranks_only,
+    optimizers_of_parts,
+    an_optimizer_that_is_replaced,
     a_scheduler_made_before,
     states,
     sets_of_ranks,

@@ -310,11 +310,9 @@ impl Group {
         };
         let (call, kept) =
             self.call(collective, (input, output), ("sum", root), (Some(dtype.name()), (None, None)), py)?;
-        sweep();
-        let group = self.live(py)?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let started = py.detach(|| sys::push(&group, shouter::TensorId(tensor), &call, count));
-        Ok(Work::new(started.map_err(|error| raised(py, &error))?, kept, result))
+        let work = self.started(py, |group| sys::push(group, shouter::TensorId(tensor), &call, count))?;
+        Ok(Work::new(work, kept, result))
     }
 
     /// The trainer's step, for errors and timelines.

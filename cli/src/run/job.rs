@@ -176,20 +176,14 @@ impl Job {
     fn reap(&mut self) -> io::Result<()> {
         let mut ended = Vec::new();
         for process in self.processes.iter_mut().filter(|process| !process.ended) {
-            if sys::has_ended(process.pid)? {
+            if let Some(status) = sys::end_of(process.pid)? {
                 // Not yet reaped, so the group's id is still valid: kill the processes that the rank left running.
                 sys::signal_group(process.pid, libc::SIGKILL);
-                ended.push((process.rank, process.pid, process.child.wait()?));
+                ended.push((process.rank, process.pid, status));
                 process.ended = true;
                 // The rank's output is printed before its end.
                 process.last_lines(&mut self.patience);
             }
-        }
-        // Leftover processes that have ended; the ranks are all reaped above, except those that end just now.
-        while let Some(pid) = sys::ended_child()
-            && !self.processes.iter().any(|process| process.pid == pid && !process.ended)
-        {
-            sys::reap(pid)?;
         }
         // Several may have ended by now. One that a signal killed is the likelier cause of the others' end.
         ended.sort_by_key(|(_, _, status)| status.signal().is_none());
@@ -204,6 +198,13 @@ impl Job {
             if !status.success() {
                 self.failed(rank, pid, status, left);
             }
+        }
+        // Ranks and leftover processes that have ended, except ranks that end just now. Only after the report: on a machine
+        // whose cores are busy the system can take seconds to reap a process.
+        while let Some(pid) = sys::ended_child()
+            && !self.processes.iter().any(|process| process.pid == pid && !process.ended)
+        {
+            sys::reap(pid)?;
         }
         Ok(())
     }

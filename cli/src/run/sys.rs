@@ -188,11 +188,18 @@ pub(super) fn tie_to_parent(command: &mut Command) {
     unsafe { command.pre_exec(setup) };
 }
 
-/// Whether the child has ended, without reaping it: its pid and its group's id stay valid until it is reaped.
-pub(super) fn has_ended(pid: u32) -> io::Result<bool> {
+/// How the child has ended, if it has, without reaping it: its pid and its group's id stay valid until it is reaped.
+pub(super) fn end_of(pid: u32) -> io::Result<Option<ExitStatus>> {
     let pid = pid_of(pid).ok_or(Errno::CHILD)?;
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
-    Ok(process::waitid(WaitId::Pid(pid), options)?.is_some())
+    let Some(ended) = process::waitid(WaitId::Pid(pid), options)? else { return Ok(None) };
+    // As wait(2) encodes it: the status in the second byte, or the signal in the first.
+    let status = match (ended.exit_status(), ended.terminating_signal()) {
+        (Some(status), _) => (status & 0xff) << 8,
+        (None, Some(signal)) => signal & 0x7f,
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(ExitStatus::from_raw(status)))
 }
 
 /// Sends a signal to a process group. A group that is gone is not an error.

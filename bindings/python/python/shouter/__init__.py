@@ -408,9 +408,9 @@ def write_timeline(path: str | os.PathLike[str]) -> None:
     world().write_timeline(path)
 
 
-def split(color: int | None, key: int = 0) -> Group | None:
+def split(color: int | None, key: int = 0, *, deadline: float | None = None) -> Group | None:
     """See `Group.split`."""
-    return world().split(color, key)
+    return world().split(color, key, deadline=deadline)
 
 
 def group(ranks: Sequence[int], *, deadline: float | None = None) -> Group:

@@ -164,7 +164,7 @@ impl Group {
     }
 
     /// Starts an operation when there is room for one more.
-    fn started(
+    pub(super) fn started(
         &self,
         py: Python<'_>,
         start: impl Fn(&shouter::Group) -> Result<shouter::Work, Error> + Sync,

@@ -123,10 +123,7 @@ pub(crate) fn test_of(module: &str, test: &str) -> String {
 pub(crate) fn job_of(module: &str, ranks: u32, hosts: impl ToString, scenario: &str) -> Plan {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    // In memory where possible: on a disk that discards freed blocks, the end of a process that has a file there can take seconds.
-    let memory = Some(PathBuf::from("/dev/shm")).filter(|folder| folder.is_dir());
-    let folder = memory.unwrap_or_else(std::env::temp_dir);
-    let home = folder.join(format!("shouter-ranks-{}-{number}", std::process::id()));
+    let home = std::env::temp_dir().join(format!("shouter-ranks-{}-{number}", std::process::id()));
     let dumps = home.with_extension("dumps");
     [&home, &dumps].into_iter().for_each(|folder| std::fs::create_dir(folder).unwrap());
     let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 import shouter
@@ -46,18 +47,24 @@ global_process_set = ProcessSet([])
 """All ranks."""
 
 _sets: dict[int, ProcessSet] = {}
+_is_homogeneous = False
 
 
 def init(process_sets: Sequence[ProcessSet | Sequence[int]] | None = None) -> None:
     """Joins the job, as the launcher's environment says, unless `shouter.init` has; makes these sets known. A second call does nothing."""
+    global _is_homogeneous
     if is_initialized():
         return
     if not shouter.is_initialized():
         shouter.init()
     world = shouter.world()
+    _sets.clear()
     global_process_set.ranks, global_process_set.process_set_id = list(range(world.size)), 0
     global_process_set._names = Names(world)
     _sets[0] = global_process_set
+    counts = array("q", bytes(8 * world.size))
+    world.allgather(array("q", [world.local_size]), counts)
+    _is_homogeneous = len(set(counts)) == 1
     for process_set in process_sets or ():
         add_process_set(process_set)
 
@@ -73,7 +80,8 @@ def shutdown() -> None:
 
 def is_initialized() -> bool:
     """Whether `init` was called, and the job goes on."""
-    return 0 in _sets and shouter.is_initialized()
+    # The job may have been left, and another one joined, without this module.
+    return 0 in _sets and shouter.is_initialized() and global_process_set._member().group is shouter.world()
 
 
 def world() -> Group:
@@ -145,8 +153,4 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 def is_homogeneous() -> bool:
     """Whether every host has as many ranks."""
-    from array import array
-
-    counts = array("q", bytes(8 * size()))
-    world().allgather(array("q", [local_size()]), counts)
-    return len(set(counts)) == 1
+    return _is_homogeneous and is_initialized()

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from .._core import Work
 from .._group import Group, Tensor
-from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
+from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed, ShouterError
 
 
 class Operation:
@@ -23,14 +23,25 @@ class Operation:
     def __init__(self, names: Names, tensor: Tensor, begin: Callable[[], Work]) -> None:
         self._names, self.tensor, self._begin = names, tensor, begin
         self._work: Work | None = None
+        self._error: Exception | None = None
 
     def start(self) -> None:
+        """Starts it; its error is that of its wait."""
         self._names.group.set_label(self.tensor.name)
-        self._work = self._begin()
-        self._names.group.set_label("")
+        try:
+            self._work = self._begin()
+        except ShouterError as why:
+            self._error = why
+        finally:
+            self._names.group.set_label("")
 
-    def is_started(self) -> bool:
-        return self._work is not None
+    def fail(self, why: Exception) -> None:
+        """It will not be started."""
+        self._error = why
+
+    def is_settled(self) -> bool:
+        """Whether it was started, or has failed."""
+        return self._work is not None or self._error is not None
 
     def done(self) -> bool:
         """Whether it has ended; asked for the first time, it waits until all ranks have submitted it."""
@@ -41,8 +52,10 @@ class Operation:
         self._met().wait()
 
     def _met(self) -> Work:
-        if self._work is None:
+        if not self.is_settled():
             self._names.meet(self)
+        if self._error is not None:
+            raise self._error
         assert self._work is not None
         return self._work
 
@@ -53,6 +66,18 @@ class Names:
     def __init__(self, group: Group) -> None:
         self.group = group
         self._submitted: dict[str, Operation] = {}
+        self._optimizers = 0
+
+    def group_of_optimizer(self) -> Group:
+        """This group for the first optimizer, and for each other one a group of the same ranks, with an order of its own: gradients of two
+        may come mixed. All ranks call it.
+        """
+        self._optimizers += 1
+        if self._optimizers == 1:
+            return self.group
+        made = self.group.split(0, self.group.rank)
+        assert made is not None
+        return made
 
     def submit(self, tensor: Tensor, begin: Callable[[], Work]) -> Operation:
         """Keeps an operation until all ranks have submitted it."""
@@ -63,7 +88,7 @@ class Names:
 
     def meet(self, operation: Operation) -> None:
         """Compares with the other ranks what was submitted, until all have submitted this one; it has been started then."""
-        while not operation.is_started():
+        while not operation.is_settled():
             own = [self._submitted[name].tensor for name in sorted(self._submitted)]
             try:
                 by_rank = self._of_all(own)
@@ -81,18 +106,24 @@ class Names:
     def _start(self, common: list[Tensor], by_rank: list[dict[str, Tensor]]) -> None:
         """Starts what all ranks have submitted."""
         if not common:
-            self._submitted.clear()
-            raise ArgumentError(_stuck(by_rank))
+            self._fail(ArgumentError(_stuck(by_rank)))
+            return
         for tensor in common:
             first = by_rank[0][tensor.name]
             for rank, theirs in enumerate(by_rank):
                 if theirs[tensor.name] != first:
-                    self._submitted.clear()
                     views = {"ours": _view(first), "theirs": _view(theirs[tensor.name])}
                     text = f"'{tensor.name}': rank {rank} has {views['theirs']}, rank 0 has {views['ours']}; submit the same tensors on every rank"
-                    raise Mismatch(text, rank=rank, tensor=tensor.name, **views)
+                    self._fail(Mismatch(text, rank=rank, tensor=tensor.name, **views))
+                    return
         for tensor in common:
             self._submitted.pop(tensor.name).start()
+
+    def _fail(self, why: Exception) -> None:
+        """Nothing that was submitted will be started, on any rank."""
+        for operation in self._submitted.values():
+            operation.fail(why)
+        self._submitted.clear()
 
     def _of_all(self, own: list[Tensor]) -> list[dict[str, Tensor]]:
         """The submitted tensors of every rank, by name."""

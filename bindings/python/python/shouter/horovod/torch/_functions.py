@@ -17,8 +17,9 @@ from ._operations import allgather_async, begin, broadcast_by, members, synchron
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[tuple[str, Any]], root_rank: int, process_set: ProcessSet = global_process_set
 ) -> None:
-    """Gives every rank the tensors of `root_rank`, in place: those of a `state_dict()`, or of `named_parameters()`."""
+    """Gives every rank the tensors of `root_rank`, in place: those of a `state_dict()`, of `named_parameters()`, or of a list."""
     named = list(params.items()) if isinstance(params, Mapping) else list(params)
+    named = [row if isinstance(row, tuple) else (f"parameter.{at}", row) for at, row in enumerate(named)]
     names = Names(members(process_set).group)
     handles = []
     for name, tensor in named:
@@ -61,6 +62,15 @@ def broadcast_optimizer_state(
 ) -> None:
     """Gives every rank the state of `root_rank`'s optimizer: learning rates, momenta and the like. `model` is not needed."""
     is_root = members(process_set).group.rank == root_rank
-    state = broadcast_object(optimizer.state_dict() if is_root else None, root_rank, process_set=process_set)
+    state = broadcast_object(_on_host(optimizer.state_dict()) if is_root else None, root_rank, process_set=process_set)
     if not is_root:
         optimizer.load_state_dict(state)
+
+
+def _on_host(state: Any) -> Any:
+    """The same with tensors in the memory of the host: another rank may not have this one's devices."""
+    if isinstance(state, torch.Tensor):
+        return state.cpu()
+    if isinstance(state, dict):
+        return {key: _on_host(value) for key, value in state.items()}
+    return [_on_host(value) for value in state] if isinstance(state, list) else state

@@ -343,7 +343,7 @@ def reducescatter_async(
     rows = [each + (rank < more) for rank in range(group.size)]
     own = readable(tensor.detach())
     if prescale_factor != 1:
-        own = own * prescale_factor
+        own = own.clone().mul_(prescale_factor)
     width = own.numel() // tensor.shape[0] if tensor.shape[0] else 0
     into = torch.empty((rows[group.rank], *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
     work = begin(group, "reduce-scatter-v", own, into, op, counts=([count * width for count in rows], [into.numel()]))

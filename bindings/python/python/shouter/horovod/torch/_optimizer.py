@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,7 +36,7 @@ class _Gradients:
     ) -> None:
         self.named = {parameter: name for name, parameter in named if parameter.requires_grad}
         self._group, self._compression, self._sparse_as_dense = group, compression, sparse_as_dense
-        self._scale = (1 / factor, factor)
+        self._op, self._scale = op, (1 / factor, factor)
         self.passes = passes
         types = {parameter: name_of(compression.type_of(parameter.dtype), name) for parameter, name in self.named.items()}
         # What is needed first in the next forward pass is the most urgent.
@@ -42,6 +44,8 @@ class _Gradients:
         self._numbers = dict(zip(self.named, numbers))
         self._order = list(reversed(self.named))
         self._is_first_step = True
+        # Gradients of several devices come on a thread each.
+        self._lock = threading.Lock()
         self.begin_again()
         # A parameter's gradient is complete when its accumulator, which only its users refer to, has run.
         self._accumulators = [self._watch(parameter) for parameter in self.named]
@@ -53,16 +57,24 @@ class _Gradients:
         self._come: dict[torch.nn.Parameter, tuple[torch.Tensor, Callable[[], Any]]] = {}
         self.handles: list[Handle] = []
 
-    def are_under_way(self) -> bool:
-        """Whether some have come, and were not waited for."""
-        return bool(self._come)
+    def check_idle(self, call: str) -> None:
+        """Refuses a call while gradients are being reduced."""
+        if self._come:
+            raise AssertionError(f"{call} between backward() and step() or synchronize(): gradients are being reduced; call it after step()")
 
     def _watch(self, parameter: torch.nn.Parameter) -> Any:
         with torch.enable_grad():
             function = parameter.expand_as(parameter).grad_fn
         assert function is not None
         accumulator = function.next_functions[0][0]
-        accumulator.register_hook(lambda *_: self._has_come(parameter))
+        own = weakref.ref(self)
+
+        def has_come(*_: Any) -> None:
+            # An optimizer that was dropped reduces no more.
+            if (gradients := own()) is not None:
+                gradients._has_come(parameter)
+
+        accumulator.register_hook(has_come)
         return accumulator
 
     def _has_come(self, parameter: torch.nn.Parameter) -> None:
@@ -73,7 +85,8 @@ class _Gradients:
             )
         self._left[parameter] -= 1
         if self._left[parameter] == 0:
-            self._take(parameter)
+            with self._lock:
+                self._take(parameter)
 
     def _take(self, parameter: torch.nn.Parameter) -> None:
         """Starts a gradient, and those that wait for it, if all before it have been started."""
@@ -88,7 +101,9 @@ class _Gradients:
         self._come[parameter] = prepared(parameter.grad, parameter.grad, self._scale, self._compression)
         while len(self.handles) < len(self._order) and (next_one := self._order[len(self.handles)]) in self._come:
             sent, finish = self._come[next_one]
-            self.handles.append(Handle(self._group.push(self._numbers[next_one], sent), finish))
+            # A tensor on a GPU is read after the work in its stream.
+            work = begin(self._group, "all-reduce", sent, sent, self._op) if sent.is_cuda else self._group.push(self._numbers[next_one], sent)
+            self.handles.append(Handle(work, finish))
 
     def finish(self) -> None:
         """Starts what has not come, and waits for all."""
@@ -108,7 +123,8 @@ class _Gradients:
     def _agree(self, came: list[torch.nn.Parameter]) -> None:
         """From now on gradients start in the order in which they came on rank 0; those that did not come there are the last."""
         places = {parameter: at for at, parameter in enumerate(self.named)}
-        order = torch.tensor([places[parameter] for parameter in came + [other for other in self._order if other not in set(came)]])
+        first = set(came)
+        order = torch.tensor([places[parameter] for parameter in came + [other for other in self._order if other not in first]])
         if len(order):
             begin(self._group, "broadcast", order if self._group.rank == 0 else None, order).wait()
         every = list(self.named)
@@ -138,6 +154,8 @@ class _Distributed:
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Makes a step, after all gradients are reduced."""
+        if closure is not None and self._synchronizes:
+            raise ArgumentError("step(closure): the closure's gradients would not be reduced; call backward() before, and step() without it")
         if self._synchronizes:
             if self._is_synchronized:
                 warnings.warn(
@@ -147,24 +165,25 @@ class _Distributed:
         self._is_synchronized = False
         return super().step(closure)  # type: ignore[misc]
 
+    # PyTorch wraps the step of a class that is not marked; the class below has its own wrapper.
+    step.hooked = True  # type: ignore[attr-defined]
+
     def zero_grad(self, *arguments: Any, **keywords: Any) -> None:
         """Clears the gradients, which must not be under way."""
-        if self._gradients.are_under_way():
-            raise AssertionError("zero_grad() between backward() and step() or synchronize(): gradients are being reduced; call it after step()")
+        self._gradients.check_idle("zero_grad()")
         super().zero_grad(*arguments, **keywords)  # type: ignore[misc]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Says how many backward passes a step has from now on."""
+        self._gradients.check_idle("set_backward_passes_per_step()")
         self._gradients.passes = passes
         self._gradients.begin_again()
 
     def load_state_dict(self, *arguments: Any, **keywords: Any) -> None:
         """Takes a state; the next backward pass is the first of a step."""
+        self._gradients.check_idle("load_state_dict()")
         self._gradients.begin_again()
         super().load_state_dict(*arguments, **keywords)  # type: ignore[misc]
-
-
-_made = 0
 
 
 def DistributedOptimizer(
@@ -180,11 +199,10 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Makes an optimizer reduce its gradients over all ranks, each as soon as it has come, and returns it. All ranks call it with the same
-    parameters in the same order; gradients come in any order, and some on some ranks only: elsewhere they count as zeroes.
+    parameters in the same order; gradients come in any order, and some on some ranks only: a rank without one adds zeroes.
 
     `num_groups` and `groups` change nothing: the key `fuse_below` says which tensors are sent together.
     """
-    global _made
     op = reduction(op, None, "DistributedOptimizer")
     if gradient_predivide_factor != 1 and op != Average:
         raise ArgumentError("gradient_predivide_factor is for op=Average only")
@@ -194,17 +212,18 @@ def DistributedOptimizer(
         raise ArgumentError("this optimizer is a DistributedOptimizer already")
     every = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     if named_parameters is None:
-        named = [(f"optimizer.{_made}.{at}", parameter) for at, parameter in enumerate(every)]
+        named = [(f"parameter.{at}", parameter) for at, parameter in enumerate(every)]
     else:
         named = list(named_parameters)
         names = [name for name, _ in named]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ArgumentError(f"named_parameters has {', '.join(twice)} more than once; give each parameter a name of its own")
-        known = {id(parameter) for _, parameter in named}
+        known, own = {id(parameter) for _, parameter in named}, {id(parameter) for parameter in every}
+        # The names of a whole model may be given with an optimizer of a part.
+        named = [(name, parameter) for name, parameter in named if id(parameter) in own]
         if unnamed := sum(id(parameter) not in known for parameter in every):
             raise ArgumentError(f"named_parameters lacks {unnamed} of the optimizer's {len(every)} parameters; give all of them")
-    _made += 1
-    group = members(process_set).group
+    group = members(process_set).group_of_optimizer()
     gradients = _Gradients(named, group, compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense)
     kind = type(optimizer)
     optimizer.__class__ = type(f"Distributed{kind.__name__}", (_Distributed, kind), {})
