@@ -172,7 +172,7 @@ impl Job {
         }
     }
 
-    /// Collects the ranks that have ended.
+    /// Reports the ranks that have ended.
     fn reap(&mut self) -> io::Result<()> {
         let mut ended = Vec::new();
         for process in self.processes.iter_mut().filter(|process| !process.ended) {
@@ -199,10 +199,10 @@ impl Job {
                 self.failed(rank, pid, status, left);
             }
         }
-        // Ranks and leftover processes that have ended, except ranks that end just now. Only after the report: on a machine
-        // whose cores are busy the system can take seconds to reap a process.
+        // Leftover processes that have ended. Ranks are reaped when all have ended, by `end_children`: on a machine whose cores
+        // are busy the system can take seconds to reap a process, and the end of the next rank would be reported late.
         while let Some(pid) = sys::ended_child()
-            && !self.processes.iter().any(|process| process.pid == pid && !process.ended)
+            && !self.processes.iter().any(|process| process.pid == pid)
         {
             sys::reap(pid)?;
         }
