@@ -121,7 +121,7 @@ struct Track {
 }
 
 impl Track {
-    /// A track for `capacity` events (136 bytes each), allocated now.
+    /// A track for `capacity` events, allocated now.
     fn new(capacity: usize) -> Self {
         Self { capacity, events: Vec::with_capacity(capacity), next: 0, overwritten: 0, open: None }
     }

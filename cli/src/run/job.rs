@@ -121,7 +121,7 @@ impl Job {
                 None | Some(libc::SIGCHLD | sys::FRONT_DIED) => {}
                 Some(signal) => self.asked_to_end(signal),
             }
-            self.reap()?;
+            self.report_ended()?;
             self.advance();
         }
         end_children(&self.signals);
@@ -173,7 +173,7 @@ impl Job {
     }
 
     /// Reports the ranks that have ended.
-    fn reap(&mut self) -> io::Result<()> {
+    fn report_ended(&mut self) -> io::Result<()> {
         let mut ended = Vec::new();
         for process in self.processes.iter_mut().filter(|process| !process.ended) {
             if let Some(status) = sys::end_of(process.pid)? {

@@ -16,7 +16,7 @@ class ProcessSet:
     """Some ranks of the job, for calls that only they make. All ranks make a set known, by `init` or `add_process_set`."""
 
     def __init__(self, ranks: Sequence[int]) -> None:
-        self.ranks: list[int] | None = sorted({int(rank) for rank in ranks})
+        self.ranks = sorted({int(rank) for rank in ranks})
         self.process_set_id: int | None = None
         self._names: Names | None = None
 
@@ -26,7 +26,7 @@ class ProcessSet:
 
     def size(self) -> int:
         """The number of its ranks."""
-        return len(self.ranks) if self.ranks is not None else size()
+        return len(self.ranks)
 
     def rank(self) -> int:
         """This rank's number in it."""
@@ -127,7 +127,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     whole = world()
     if added.process_set_id is not None:
         raise ArgumentError(f"{added} was added before")
-    ranks = added.ranks or []
+    ranks = added.ranks
     if not ranks or ranks[0] < 0 or ranks[-1] >= whole.size:
         raise ArgumentError(f"{added}: give ranks from 0 to {whole.size - 1}, at least one")
     if any(ranks == other.ranks for other in _sets.values()):

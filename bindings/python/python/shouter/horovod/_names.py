@@ -8,6 +8,7 @@ while it computes.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from array import array
 from collections.abc import Callable
@@ -132,13 +133,17 @@ class Names:
         self.group.allgather(digest, digests)
         if digests == digest * size:
             return [{tensor.name: tensor for tensor in own}] * size
-        lengths = array("q", bytes(8 * size))
-        self.group.allgather(array("q", [len(text)]), lengths)
-        texts = bytearray(sum(lengths))
-        self.group.allgather(text, texts, counts=list(lengths))
-        ends = [sum(lengths[: rank + 1]) for rank in range(size)]
-        every = [json.loads(texts[end - length : end]) for end, length in zip(ends, lengths)]
-        return [{row[0]: Tensor(*row) for row in rows} for rows in every]
+        return [{row[0]: Tensor(*row) for row in json.loads(theirs)} for theirs in gather_bytes(self.group, text)]
+
+
+def gather_bytes(group: Group, own: bytes) -> list[bytes]:
+    """The bytes of every rank, by rank."""
+    lengths = array("q", bytes(8 * group.size))
+    group.allgather(array("q", [len(own)]), lengths)
+    everything = bytearray(sum(lengths))
+    group.allgather(own, everything, counts=list(lengths))
+    ends = itertools.accumulate(lengths)
+    return [bytes(everything[end - length : end]) for end, length in zip(ends, lengths)]
 
 
 def _view(tensor: Tensor) -> str:

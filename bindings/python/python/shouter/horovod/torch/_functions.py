@@ -10,8 +10,8 @@ import torch
 
 from ...errors import ArgumentError
 from .._job import ProcessSet, global_process_set
-from .._names import Names
-from ._operations import allgather_async, begin, broadcast_by, members, synchronize
+from .._names import Names, gather_bytes
+from ._operations import begin, broadcast_by, members
 
 
 def broadcast_parameters(
@@ -47,11 +47,7 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, by rank; they are pickled."""
-    text = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    lengths = synchronize(allgather_async(torch.tensor([text.numel()]), process_set=process_set)).tolist()
-    whole = synchronize(allgather_async(text, process_set=process_set)).numpy().tobytes()
-    ends = [sum(lengths[: rank + 1]) for rank in range(len(lengths))]
-    return [pickle.loads(whole[end - length : end]) for end, length in zip(ends, lengths)]
+    return [pickle.loads(theirs) for theirs in gather_bytes(members(process_set).group, pickle.dumps(obj))]
 
 
 def broadcast_optimizer_state(

@@ -196,8 +196,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handles:
     """Starts `grouped_allreduce`."""
-    each = (average, op, prescale_factor, postscale_factor, process_set)
-    return Handles([allreduce_async(tensor, each[0], numbered(name, at), *each[1:]) for at, tensor in enumerate(tensors)])
+    how = (op, prescale_factor, postscale_factor, process_set)
+    return Handles([allreduce_async(tensor, average, numbered(name, at), *how) for at, tensor in enumerate(tensors)])
 
 
 def grouped_allreduce_async_(
@@ -210,8 +210,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handles:
     """The same in place."""
-    each = (average, op, prescale_factor, postscale_factor, process_set)
-    return Handles([allreduce_async_(tensor, each[0], numbered(name, at), *each[1:]) for at, tensor in enumerate(tensors)])
+    how = (op, prescale_factor, postscale_factor, process_set)
+    return Handles([allreduce_async_(tensor, average, numbered(name, at), *how) for at, tensor in enumerate(tensors)])
 
 
 def grouped_allreduce_(
