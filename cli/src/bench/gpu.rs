@@ -116,7 +116,7 @@ pub(crate) struct GpuArgs {
     #[arg(long, value_parser = sizes::one)]
     staged_bytes: Option<u64>,
     /// Length of the tensors of four ranks on one GPU, in bytes; less where it has no room for six. Each rank has as much
-    /// page-locked memory, for input and check [default: 1Gi, simulated 256Ki]
+    /// page-locked memory, for input and check [default: 256Mi, simulated 256Ki]
     #[arg(long, value_parser = sizes::one)]
     ipc_bytes: Option<u64>,
     /// Elements of the longest tensor whose bits are checked [default: 70001, simulated 3001]

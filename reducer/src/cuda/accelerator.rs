@@ -139,13 +139,15 @@ impl CudaAccelerator {
         if let Some(&(base, _, device)) = self.mapped.iter().find(inside) {
             return Ok(device + (address - base));
         }
-        let pointer = self.copier.context().cuda().classify_range(address, len)?;
-        let offset = pointer.offset();
-        if pointer.kind != PointerKind::Pinned || pointer.device_address < offset {
+        let context = self.copier.context();
+        let pointer = context.cuda().classify_range(address, len)?;
+        if pointer.kind != PointerKind::Pinned {
             return Err(CudaError::NotPinned { address });
         }
-        self.mapped.push((pointer.base, pointer.size, pointer.device_address - offset));
-        Ok(pointer.device_address)
+        let device = context.address_of_pinned(address)?;
+        let begin = device.checked_sub(pointer.offset()).ok_or(CudaError::NotPinned { address })?;
+        self.mapped.push((pointer.base, pointer.size, begin));
+        Ok(device)
     }
 
     /// # Safety

@@ -1,7 +1,7 @@
 //! Page-locked host memory: devices copy from and to it without the host's help, and can access it directly.
 #![allow(unsafe_code)]
 
-use core::ffi::c_uint;
+use core::ffi::{c_uint, c_void};
 use core::ptr::NonNull;
 
 use cudarc::driver::sys::{
@@ -47,7 +47,7 @@ impl Pinned {
         unsafe { base.write_bytes(0, len) };
         // From here on dropping it frees it.
         let mut pinned = Self { context: context.clone(), base, len, device_address: 0 };
-        pinned.device_address = device_address(&entered, base)?;
+        pinned.device_address = device_address(&entered, base.as_ptr() as u64)?;
         Ok(pinned)
     }
 
@@ -124,7 +124,7 @@ impl Registered {
         unsafe { entered.cuda().api.cuMemHostRegister_v2(base.as_ptr().cast(), len, flags as c_uint) }
             .ok()?;
         let mut registered = Self { context: context.clone(), base, len, device_address: 0 };
-        registered.device_address = device_address(&entered, base)?;
+        registered.device_address = device_address(&entered, base.as_ptr() as u64)?;
         Ok(registered)
     }
 
@@ -153,10 +153,21 @@ impl Drop for Registered {
     }
 }
 
-/// The address by which devices access page-locked memory that is mapped for them.
-fn device_address(entered: &Entered<'_>, base: NonNull<u8>) -> Result<u64, CudaError> {
+impl Context {
+    /// The address by which the device accesses page-locked host memory. The driver knows it only for a context: without a
+    /// current one, `cuPointerGetAttributes` gives zero.
+    ///
+    /// # Errors
+    /// The driver's: the memory is not page-locked.
+    pub(super) fn address_of_pinned(&self, host: u64) -> Result<u64, CudaError> {
+        device_address(&self.enter()?, host)
+    }
+}
+
+/// The same, in a context that is current.
+fn device_address(entered: &Entered<'_>, host: u64) -> Result<u64, CudaError> {
     let mut address = 0;
     // SAFETY: `address` is writable; the host's address is only looked up.
-    unsafe { entered.cuda().api.cuMemHostGetDevicePointer_v2(&mut address, base.as_ptr().cast(), 0) }.ok()?;
+    unsafe { entered.cuda().api.cuMemHostGetDevicePointer_v2(&mut address, host as *mut c_void, 0) }.ok()?;
     Ok(address)
 }

@@ -29,8 +29,6 @@ pub struct Pointer {
     pub kind: PointerKind,
     /// The ordinal of the device that it belongs to, or that it was registered with.
     pub device: Option<i32>,
-    /// The address by which the device accesses it; zero where it cannot.
-    pub device_address: u64,
     /// Where its allocation begins; zero where the driver does not say.
     pub base: u64,
     /// Length of its allocation in bytes; zero where the driver does not say.
@@ -57,11 +55,10 @@ impl Cuda {
     /// # Errors
     /// The driver's.
     pub fn classify(&self, address: u64) -> Result<Pointer, CudaError> {
-        const COUNT: usize = 10;
+        const COUNT: usize = 9;
         let mut attributes: [c_int; COUNT] = [
             Attribute::CU_POINTER_ATTRIBUTE_CONTEXT as c_int,
             Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE as c_int,
-            Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER as c_int,
             Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED as c_int,
             Attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL as c_int,
             Attribute::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE as c_int,
@@ -85,7 +82,7 @@ impl Cuda {
             )
         }
         .ok()?;
-        let [context, kind, device_address, managed, ordinal, legacy_ipc, base, size, rdma, allocation] =
+        let [context, kind, managed, ordinal, legacy_ipc, base, size, rdma, allocation] =
             values;
         let kind = match (kind as u32, managed as u8 != 0) {
             (0, _) => PointerKind::Unknown,
@@ -99,7 +96,6 @@ impl Cuda {
             address,
             kind,
             device: (known && ordinal >= 0).then_some(ordinal),
-            device_address: if known { device_address } else { 0 },
             base: if known { base } else { 0 },
             size: if known { size } else { 0 },
             legacy_ipc: known && legacy_ipc as u8 != 0,

@@ -14,8 +14,11 @@ constexpr size_t PAGE = 4096;
 
 bool host(const Allocation &allocation) { return allocation.kind == Kind::pinned || allocation.kind == Kind::registered; }
 
-/// Writes one attribute; `found` is null for addresses that CUDA does not know.
+/// Writes one attribute; `found` is null for addresses that CUDA does not know. Page-locked memory has an address for the
+/// device only where a context is current (seen with driver 580.159 on an H200).
 Result attribute(void *data, int number, const Allocation *found, Address address) {
+    Context *context = nullptr;
+    bool here = current(context) == CUDA_SUCCESS;
     bool hidden = found && found->on_device();
     auto put = [&](auto value) {
         memcpy(data, &value, sizeof value);
@@ -24,7 +27,7 @@ Result attribute(void *data, int number, const Allocation *found, Address addres
     switch (number) {
         case 1: return put(found ? static_cast<void *>(found->context) : nullptr);
         case 2: return put(!found ? 0u : host(*found) ? 1u : 2u);  // CU_MEMORYTYPE_HOST, _DEVICE
-        case 3: return put(found ? address : Address{0});
+        case 3: return put(found && (hidden || here) ? address : Address{0});
         case 4: return put(found && !hidden ? address : Address{0});
         case 6: return put(0u);
         case 7: return put(found ? found->id : uint64_t{0});

@@ -18,7 +18,7 @@ pub(super) fn room(args: &GpuArgs, device: &Device) -> Result<u64, CommandError>
     if !args.wants(Part::Ipc) {
         return Ok(0);
     }
-    let wanted = args.ipc_bytes.unwrap_or(if device.simulated { 256 << 10 } else { 1 << 30 });
+    let wanted = args.ipc_bytes.unwrap_or(if device.simulated { 256 << 10 } else { 256 << 20 });
     Ok(device.buffers(ROOM, wanted)?.1)
 }
 

@@ -12,9 +12,9 @@ fn addresses_are_told_apart() {
     assert_eq!(cuda.classify_range(host, 1).unwrap_err(), CudaError::NotDevice { address: host });
 
     let pinned = Pinned::new(&context, 10_000).unwrap();
-    let found = cuda.classify(pinned.as_ptr().as_ptr() as u64 + 77).unwrap();
-    assert_eq!(found.kind, PointerKind::Pinned);
-    assert_eq!(found.device_address, pinned.device_address() + 77);
+    let inside = pinned.as_ptr().as_ptr() as u64 + 77;
+    assert_eq!(cuda.classify(inside).unwrap().kind, PointerKind::Pinned);
+    assert_eq!(context.address_of_pinned(inside).unwrap(), pinned.device_address() + 77);
 
     let buffer = DeviceBuffer::new(&context, 10_000).unwrap();
     let found = cuda.classify_range(buffer.address() + 1234, 10_000 - 1234).unwrap();
@@ -60,9 +60,8 @@ fn host_memory_is_registered_and_unregistered() {
     let address = base.as_ptr() as u64;
     // SAFETY: the vector outlives the registration.
     let registered = unsafe { Registered::new(&context, base, memory.len()) }.unwrap();
-    let found = cuda.classify(address + 5).unwrap();
-    assert_eq!(found.kind, PointerKind::Pinned);
-    assert_eq!(found.device_address, registered.device_address() + 5);
+    assert_eq!(cuda.classify(address + 5).unwrap().kind, PointerKind::Pinned);
+    assert_eq!(context.address_of_pinned(address + 5).unwrap(), registered.device_address() + 5);
     // SAFETY: as above.
     let again = unsafe { Registered::new(&context, base, memory.len()) }.unwrap_err();
     assert_eq!(again, CudaError::AlreadyRegistered);
