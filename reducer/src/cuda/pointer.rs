@@ -82,8 +82,7 @@ impl Cuda {
             )
         }
         .ok()?;
-        let [context, kind, managed, ordinal, legacy_ipc, base, size, rdma, allocation] =
-            values;
+        let [context, kind, managed, ordinal, legacy_ipc, base, size, rdma, allocation] = values;
         let kind = match (kind as u32, managed as u8 != 0) {
             (0, _) => PointerKind::Unknown,
             (_, true) => PointerKind::Managed,
