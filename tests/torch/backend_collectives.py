@@ -7,7 +7,7 @@ import operator
 
 import torch
 import torch.distributed as dist
-from backend_common import NEW, both, everyone, of, refused, same, start, stop
+from backend_common import BY_DEVICE, NEW, both, everyone, of, refused, same, start, stop
 from torch.distributed import ReduceOp
 
 import shouter
@@ -253,7 +253,7 @@ def barriers():
     dist.barrier()
     work = dist.barrier(async_op=True)
     work.wait()
-    if NEW:
+    if BY_DEVICE:
         from datetime import timedelta
 
         dist.monitored_barrier(timeout=timedelta(seconds=30))

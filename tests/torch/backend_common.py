@@ -13,7 +13,10 @@ import torch.distributed as dist
 import shouter
 import shouter.torch
 
+# PyTorch 2.
 NEW = hasattr(dist.distributed_c10d, "BackendConfig")
+# PyTorch 2.15 and newer, where a backend in Python is one for a kind of device; before, it is a whole group.
+BY_DEVICE = NEW and hasattr(torch._C._distributed_c10d.Backend, "all_gather_single")
 
 
 _store: dist.Store
@@ -39,14 +42,14 @@ def stop() -> None:
     dist.destroy_process_group()
 
 
-def of(rank: int, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (3, 5)) -> torch.Tensor:
+def of(rank: int, dtype: torch.dtype = torch.float32, shape: tuple[int, ...] = (3, 5), device: str | None = None) -> torch.Tensor:
     """A rank's tensor: small numbers, so that sums and products are exact in every type. Every rank knows every other's."""
     torch.manual_seed(100 + rank)
     if dtype is torch.bool:
-        return torch.rand(shape) < 0.5
-    numbers = torch.randint(1, 4, shape)
+        return torch.rand(shape, device=device) < 0.5
+    numbers = torch.randint(1, 4, shape, device=device)
     if dtype.is_complex:
-        return torch.complex(numbers.double(), torch.randint(1, 4, shape).double()).to(dtype)
+        return torch.complex(numbers.double(), torch.randint(1, 4, shape, device=device).double()).to(dtype)
     return numbers.to(dtype)
 
 

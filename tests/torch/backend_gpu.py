@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from backend_common import NEW, refused, same, start, stop  # noqa: F401
+from backend_common import refused, same, start, stop  # noqa: F401
 
 from shouter.torch._backend import Operations
+from shouter.torch._groups import core_of
 from shouter.torch._tensors import stream_of
 
 SIMULATED = os.environ.get("LD_LIBRARY_PATH", "").endswith("cuda-sim")
@@ -68,14 +69,8 @@ class OnGpu:
 
 def backend() -> Operations:
     """The calls of a group that has the default group's ranks."""
-    if NEW:
-        from shouter.torch import _version2
-
-        core = next(iter(_version2._open)).core
-    else:
-        core = dist.distributed_c10d._get_default_group().core
     calls = Operations()
-    calls._open(core, timedelta(seconds=60))
+    calls._open(core_of(None), timedelta(seconds=60))
     return calls
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from backend_common import NEW, join, of, refused, same, start, stop
+from backend_common import BY_DEVICE, NEW, join, of, refused, same, start, stop
 
 import shouter
 
@@ -82,8 +82,8 @@ def groups_used_by_threads_at_once():
 
 
 def a_group_that_is_split():
-    if not NEW:
-        return "PyTorch 1.13 has no split_group"
+    if not BY_DEVICE:
+        return "before PyTorch 2.15 split_group is for NCCL, if there is one"
     halves = dist.split_group(split_ranks=[[0, 1], [2, 3]])
     tensor = of(rank())
     dist.all_reduce(tensor, group=halves)
@@ -138,16 +138,23 @@ def a_backend_for_each_device():
     numbers = rank(), size()
     stop()
     join(*numbers, backend="cpu:shouter,cuda:gloo")
-    tensor = of(rank())
+    tensor = of(rank(), device="cpu")
     dist.all_reduce(tensor)
-    same(tensor, sum(of(peer) for peer in range(size())))
+    same(tensor, sum(of(peer, device="cpu") for peer in range(size())))
     assert "shouter" in dist.get_backend_config()
+    if torch.cuda.is_available():
+        tensor = of(rank(), device="cuda")
+        if BY_DEVICE:
+            dist.all_reduce(tensor)
+            same(tensor, sum(of(peer, device="cuda") for peer in range(size())))
+        else:
+            refused(lambda: dist.all_reduce(tensor), "cuda:gloo", "new_group")
 
 
 def calls_compared_in_detail():
     """TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch compares the calls of all ranks before each."""
-    if not NEW:
-        return "PyTorch 1.13 does not wrap other backends"
+    if not BY_DEVICE:
+        return "PyTorch before 2.15 does not wrap groups that are written in Python"
     numbers = rank(), size()
     stop()
     level = dist.get_debug_level()

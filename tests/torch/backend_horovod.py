@@ -45,8 +45,8 @@ def refused(call, *words, error=shouter.ArgumentError):
 
 
 def of(rank, shape=(4, 3), dtype=torch.float32):
-    generator = torch.Generator().manual_seed(100 + rank)
-    return torch.randint(1, 5, shape, generator=generator).to(dtype)
+    generator = torch.Generator(device="cpu").manual_seed(100 + rank)
+    return torch.randint(1, 5, shape, generator=generator, device="cpu").to(torch.empty(0).device, dtype)
 
 
 def every(shape=(4, 3), dtype=torch.float32):
@@ -190,7 +190,7 @@ def net():
 
 
 def batch(step, rank):
-    generator = torch.Generator().manual_seed(1000 * step + rank)
+    generator = torch.Generator(device="cpu").manual_seed(1000 * step + rank)
     return torch.randn(4, 6, generator=generator), torch.randn(4, 3, generator=generator)
 
 
@@ -406,6 +406,25 @@ def a_copy_of_an_optimizer_is_refused():
     assert copy.deepcopy(optimizer.state_dict())["param_groups"]
 
 
+def a_default_device_that_is_not_the_host():
+    """What is exchanged beside the tensors themselves is in the memory of the host, wherever PyTorch makes tensors by default."""
+    if not hasattr(torch, "set_default_device"):
+        return "PyTorch 1.13 has no default device"
+    rank = hvd.rank()
+    rows, splits = of(rank, (3, 2)), torch.tensor([1, 1, 1])
+    model = nn.Linear(2, 2)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    model(of(rank, (3, 2))).sum().backward()
+    with torch.device("meta"):
+        gathered = hvd.allgather(rows)
+        moved, received = hvd.alltoall(rows, splits=splits)
+        assert hvd.broadcast_object({"from": rank}, 1) == {"from": 1}
+        assert hvd.allgather_object(rank) == [0, 1, 2]
+        optimizer.step()
+    assert torch.equal(gathered, torch.cat([of(each, (3, 2)) for each in range(SIZE)])) and received.tolist() == [1, 1, 1]
+    assert torch.equal(moved, torch.stack([of(each, (3, 2))[rank] for each in range(SIZE)]))
+
+
 CHECKS = [
     reductions_of_every_kind,
     moves,
@@ -425,4 +444,5 @@ CHECKS = [
     arguments,
     sparse_gradients,
     a_copy_of_an_optimizer_is_refused,
+    a_default_device_that_is_not_the_host,
 ]

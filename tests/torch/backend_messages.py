@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from backend_common import NEW, of, refused, same, start, stop
+from backend_common import BY_DEVICE, of, refused, same, start, stop
 
 import shouter
 import shouter.torch
@@ -106,8 +106,8 @@ def sizes_that_differ():
 
 
 def a_barrier_that_names_who_is_missing():
-    if not NEW:
-        return "monitored_barrier takes other backends than gloo since PyTorch 2"
+    if not BY_DEVICE:
+        return "monitored_barrier takes no backend but gloo before PyTorch 2.15"
     dist.monitored_barrier(timeout=timedelta(seconds=30))
     if rank() != 1:
         why = refused(lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.5)), "monitored_barrier", error=shouter.torch.Deadline)

@@ -84,6 +84,8 @@ def buckets_in_shared_memory():
     """The same gradients, and reductions fold them where they lie: those of the constructor's buckets, and of the ones that come after."""
     if not NEW:
         return "PyTorch 1.13 makes buckets where nobody can give them memory"
+    if torch.empty(0).is_cuda:
+        return "gradients on GPUs have no memory that the host shares"
     from shouter.torch.parallel import DistributedDataParallel as Shared
 
     core = core_of(None)
@@ -130,7 +132,7 @@ class Numbers(torch.utils.data.Dataset):
         return 8
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.tensor([float(index), float(os.getpid())])
+        return torch.tensor([float(index), float(os.getpid())], device="cpu")
 
 
 def forked_workers():

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How long PyTorch's calls take with Shouter, beside what they can be compared with.
 
-    python tests/torch/bench.py [PART...] [--rounds 5] [--seconds 0.3] [--bytes 4,65536,1048576,67108864] [--json]
+    python tests/torch/bench.py [PART...] [--rounds 5] [--seconds 0.3] [--bytes 4,65536,1048576,67108864] [--device cpu|cuda]
+        [--json]
 
-    allreduce  dist.all_reduce of a CPU tensor, with Gloo and with Shouter, --ranks on one host
+    allreduce  dist.all_reduce, with Gloo and with Shouter, --ranks on one host
     link       the same on two emulated hosts: Shouter over the embedded link (--transport), Gloo over loopback
     ddp        a backward pass of DistributedDataParallel with the parameters of a ResNet-18 (11.7 M in 62 tensors) and synthetic gradients,
                and the part of it that is synchronisation: what no_sync() saves. 2 ranks on one host, then 4 on two emulated hosts. `shared`
@@ -12,7 +13,8 @@
                dist.all_reduce with a backend that does nothing
     numpy      shouter.allreduce of a NumPy array, beside the library's call
 
-Without a PART, allreduce. Ranks are started by `python -m shouter run`, so the program has to be in the package or in PATH. They compute on
+Without a PART, allreduce. With --device cuda the tensors of allreduce, link and ddp are on GPUs: rank r has device r modulo their number, and a call
+has ended when its device has nothing left to do. Ranks are started by `python -m shouter run`, so the program has to be in the package or in PATH. They compute on
 one thread and are not pinned, since Gloo's threads would be pinned with them. Each call is timed on every rank from a barrier's end; the
 slowest rank counts. In each round all columns are measured once, in a job of its own each; printed are medians over the rounds of each
 round's median, in microseconds, with the least and the most of them, and the machine's load before and after. With --json each row is an
@@ -71,6 +73,12 @@ def slowest(took):
     return times
 
 
+def settled(options):
+    """Returns when this rank's device has nothing left to do."""
+    if options.device == "cuda":
+        torch.cuda.synchronize()
+
+
 def timed(call, meet, most, seconds, least=11):
     """Times of calls on this rank, in microseconds, as many of them as fit into the time, all ranks alike; `most` gives all the longest."""
 
@@ -88,13 +96,18 @@ def all_reduces(options):
     """Medians by size."""
     found = []
     for size in options.bytes:
-        tensor = torch.ones(max(1, size // 4))
+        tensor = torch.ones(max(1, size // 4), device=options.device)
 
         def meet():
             tensor.fill_(1.0)
+            settled(options)
             dist.barrier()
 
-        took = timed(lambda: dist.all_reduce(tensor), meet, lambda trial: slowest([trial]).item(), options.seconds)
+        def call():
+            dist.all_reduce(tensor)
+            settled(options)
+
+        took = timed(call, meet, lambda trial: slowest([trial]).item(), options.seconds)
         assert tensor[0].item() == dist.get_world_size(), "a sum is wrong"
         found.append(slowest(took).median().item())
     return found
@@ -105,15 +118,18 @@ def steps(options, kind):
     parallel = torch.nn.parallel.DistributedDataParallel
     if kind == "shared":
         from shouter.torch.parallel import DistributedDataParallel as parallel
-    model, factor = parallel(Synthetic(), gradient_as_bucket_view=True), torch.ones(())
+    model = parallel(Synthetic().to(options.device), gradient_as_bucket_view=True)
+    factor = torch.ones((), device=options.device)
     both = ([], [])
     for step in itertools.count():
         for took, alone in zip(both, (False, True)):
             with model.no_sync() if alone else contextlib.nullcontext():
                 loss = model(factor)
+                settled(options)
                 dist.barrier()
                 began = time.perf_counter()
                 loss.backward()
+                settled(options)
             took.append((time.perf_counter() - began) * 1e6)
         model.zero_grad(set_to_none=False)
         if step == WARM:
@@ -197,6 +213,8 @@ def rank_main(options):
     else:
         import shouter.torch  # noqa: F401  registers the backend
 
+        if options.device == "cuda":
+            torch.cuda.set_device(rank % torch.cuda.device_count())
         backend = "gloo" if column == "gloo" else "shouter"
         dist.init_process_group(backend, init_method=f"file://{options.store}", rank=rank, world_size=size)
         found = steps(options, column) if what == "ddp" else all_reduces(options)
@@ -218,7 +236,7 @@ def job(what, column, ranks, hosts, options):
         store = os.path.join(folder, "store")
         sizes = ",".join(map(str, options.bytes))
         rank = [sys.executable, os.path.abspath(__file__), "--rank", what, column, "--store", store]
-        rank += ["--bytes", sizes, "--seconds", str(options.seconds)]
+        rank += ["--bytes", sizes, "--seconds", str(options.seconds), "--device", options.device]
         start = [sys.executable, "-m", "shouter", "run", "-n", str(ranks), "--hosts", str(hosts), "--cores", "none"]
         if hosts > 1 and options.transport:
             start += ["--transport", options.transport]
@@ -253,13 +271,13 @@ def show(part, ranks, hosts, rows, found, ratio, options):
     """A table, or an object a row; `ratio` says which columns are divided: the first by the sum of the others."""
     load = os.getloadavg()[0]
     if not options.json:
-        print(f"\n{part}: {ranks} ranks on {hosts} host{'s' if hosts > 1 else ''}")
+        print(f"\n{part}: {ranks} ranks on {hosts} host{'s' if hosts > 1 else ''}, tensors on {options.device}")
         print(f"{'':>16}" + "".join(f" {name + ' us':>32}" for name in found) + f" {ratio[0] + '/' + '+'.join(ratio[1:]):>24}")
     for at, row in enumerate(rows):
         each = {name: column[at] for name, column in found.items()}
         middle = {name: statistics.median(times) for name, times in each.items()}
         if options.json:
-            said = {"part": part, "what": row, "ranks": ranks, "hosts": hosts, "torch": torch.__version__, "load": load, "us": each}
+            said = {"part": part, "what": row, "ranks": ranks, "hosts": hosts, "device": options.device, "torch": torch.__version__, "load": load, "us": each}
             print(json.dumps(said), flush=True)
             continue
         cells = [f"{middle[name]:.1f} ({min(times):.1f} to {max(times):.1f})" for name, times in each.items()]
@@ -277,7 +295,8 @@ def run_part(part, options):
         columns = {name: of("allreduce", name, ranks, hosts) for name in ("shouter", "gloo")}
         show(part, ranks, hosts, sizes, rounds(columns, options), ("shouter", "gloo"), options)
     elif part == "ddp":
-        names = ("shouter", "shared", "gloo") if NEW else ("shouter", "gloo")
+        # Gradients on GPUs have no memory that the host shares.
+        names = ("shouter", "shared", "gloo") if NEW and options.device == "cpu" else ("shouter", "gloo")
         for ranks, hosts in ((2, 1), (4, 2)):
             columns = {name: of("ddp", name, ranks, hosts) for name in names}
             show(part, ranks, hosts, ["backward", "synchronisation"], rounds(columns, options), ("shouter", "gloo"), options)
@@ -301,6 +320,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2, help="of all parts but ddp")
     parser.add_argument("--seconds", type=float, default=0.3, help="for one row, column and round")
     parser.add_argument("--transport", help="between emulated hosts, as of `shouter run` (default: the embedded link)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--store", help=argparse.SUPPRESS)
@@ -311,6 +331,8 @@ def main():
         parser.error(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
     if not options.json:
         print(f"torch {torch.__version__}, {os.cpu_count()} CPUs, load before {os.getloadavg()[0]:.1f}", flush=True)
+    if options.device == "cuda" and set(options.parts) & {"call", "numpy"}:
+        parser.error("call and numpy are about tensors in host memory")
     for part in options.parts or ["allreduce"]:
         run_part(part, options)
     if not options.json:

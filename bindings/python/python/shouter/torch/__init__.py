@@ -14,7 +14,7 @@ except ModuleNotFoundError as why:
     if why.name != "torch":
         raise
     raise ModuleNotFoundError(
-        "shouter.torch needs PyTorch 1.13, or 2.15 or newer; install it by `pip install torch`, or Debian's python3-torch", name="torch"
+        "shouter.torch needs PyTorch 1.13 or newer; install it by `pip install torch`, or Debian's python3-torch", name="torch"
     ) from None
 
 _dist = _torch.distributed
@@ -24,16 +24,14 @@ if not _dist.is_available():
 from ._groups import leave_all as _leave_all
 from ._work import Closed, Deadline, Mismatch, PeerFailed, Timeout
 
-if hasattr(_dist.distributed_c10d, "BackendConfig"):
+_version = tuple(int(part) for part in _torch.__version__.split(".")[:2])
+if _version < (1, 13):
+    raise ImportError(f"shouter.torch needs PyTorch 1.13 or newer, and this is {_torch.__version__}; install a newer one, as by `pip install --upgrade torch`")
+if hasattr(getattr(_torch._C._distributed_c10d, "Backend", None), "all_gather_single"):
     # A PyTorch whose C++ knows these calls accepts a Python subclass of Backend.
-    if not hasattr(_torch._C._distributed_c10d.Backend, "all_gather_single"):
-        raise ImportError(
-            f"shouter.torch needs PyTorch 1.13, or 2.15 or newer: this one, {_torch.__version__}, does not take backends in Python; "
-            "install a newer one, as by `pip install --upgrade torch`"
-        )
-    from ._version2 import register as _register
+    from ._device_backend import register as _register
 else:
-    from ._version1 import register as _register
+    from ._process_group import register as _register
 
 __all__ = ["Closed", "Deadline", "Mismatch", "PeerFailed", "Timeout"]
 

@@ -74,13 +74,17 @@ class Operations:
         name = DTYPES.get(dtype)
         if name is None:
             # Elements that are only moved may have any type.
-            size = torch.empty((), dtype=dtype).element_size()
+            size = dtype.itemsize if hasattr(dtype, "itemsize") else torch.empty((), dtype=dtype).element_size()
             name, counts = "uint8", tuple(each and [count * size for count in each] for each in counts)
         try:
             blocks = waits and self._limit is None
-            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep, stream_of(keep), blocks) or DONE
+            return self.core.start(kind, *given, *taken, name, op, root, factor, counts, keep, self._stream(keep), blocks) or DONE
         except ShouterError as error:
             raise raised(error) from None
+
+    def _stream(self, kept: object) -> int | None:
+        """The stream that a call is ordered with, where its memory is on a GPU."""
+        return stream_of(kept)
 
     def _waits(self, opts: Any) -> bool:
         """Whether PyTorch waits for the result of a call in it."""
@@ -315,7 +319,7 @@ class Operations:
         check(tensor, "send")
         own = readable(tensor)
         try:
-            handle = self.core.start_send(*_span(own), DTYPES.get(own.dtype, "uint8"), peer, tag, False, own, stream_of(own))
+            handle = self.core.start_send(*_span(own), DTYPES.get(own.dtype, "uint8"), peer, tag, False, own, self._stream(own))
         except ShouterError as error:
             raise raised(error) from None
         return self._message(Flight([handle], [tensor]))
@@ -327,7 +331,7 @@ class Operations:
         name = DTYPES.get(own.dtype)
         count = own.numel() if name else bytes_of(own)
         try:
-            handle = self.core.start_recv(*_span(own), name or "uint8", peer, tag, own, stream_of(own))
+            handle = self.core.start_recv(*_span(own), name or "uint8", peer, tag, own, self._stream(own))
         except ShouterError as error:
             raise raised(error) from None
 

@@ -36,11 +36,11 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
     """The object of `root_rank`, on every rank; it is pickled."""
     group = members(process_set).group
     is_root = group.rank == root_rank
-    text = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8) if is_root else torch.empty(0, dtype=torch.uint8)
-    length = torch.tensor([text.numel()])
+    text = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8) if is_root else torch.empty(0, dtype=torch.uint8, device="cpu")
+    length = torch.tensor([text.numel()], device="cpu")
     begin(group, "broadcast", length if is_root else None, length, root=root_rank).wait()
     if not is_root:
-        text = torch.empty(int(length), dtype=torch.uint8)
+        text = torch.empty(int(length), dtype=torch.uint8, device="cpu")
     begin(group, "broadcast", text if is_root else None, text, root=root_rank).wait()
     return obj if is_root else pickle.loads(text.numpy().tobytes())
 

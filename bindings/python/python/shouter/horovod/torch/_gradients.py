@@ -72,7 +72,7 @@ class _Allgather(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         whole = synchronize(started.reduce_by(members(ctx.process_set), gradient, None, None, Sum, (1.0, 1.0)))
         group = members(ctx.process_set).group
-        rows, _ = started.rows_of(torch.empty(ctx.rows, 0), group, "allgather")
+        rows, _ = started.rows_of(torch.empty(ctx.rows, 0, device="cpu"), group, "allgather")
         return whole.narrow(0, sum(rows[: group.rank]), ctx.rows), None
 
 

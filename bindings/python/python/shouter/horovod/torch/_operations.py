@@ -279,7 +279,9 @@ def rows_of(tensor: torch.Tensor, group: Group, call: str) -> tuple[list[int], i
     if tensor.dim() == 0:
         raise ArgumentError(f"{call}: a tensor without dimensions; give it one, as by .reshape(1)")
     width = tensor[0].numel() if tensor.shape[0] else torch.Size(tensor.shape[1:]).numel()
-    mine, everyone = torch.tensor([tensor.shape[0], width]), torch.zeros(group.size, 2, dtype=torch.int64)
+    # In host memory, whatever PyTorch's default device is.
+    mine = torch.tensor([tensor.shape[0], width], device="cpu")
+    everyone = torch.zeros(group.size, 2, dtype=torch.int64, device="cpu")
     begin(group, "all-gather", mine, everyone).wait()
     for rank, (_, other) in enumerate(everyone.tolist()):
         if other != width:
@@ -317,7 +319,7 @@ def alltoall_async(
     if len(given) != group.size or sum(given) != rows or min(given) < 0:
         raise ArgumentError(f"alltoall: splits {given} are not the {rows} rows over {group.size} ranks")
     _, width = rows_of(tensor, group, "alltoall")
-    mine, theirs = torch.tensor(given), torch.zeros(group.size, dtype=torch.int64)
+    mine, theirs = torch.tensor(given, device="cpu"), torch.zeros(group.size, dtype=torch.int64, device="cpu")
     begin(group, "all-to-all", mine, theirs).wait()
     own = readable(tensor.detach())
     into = torch.empty((int(theirs.sum()), *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)

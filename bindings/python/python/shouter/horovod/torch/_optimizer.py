@@ -124,7 +124,7 @@ class _Gradients:
         """From now on gradients start in the order in which they came on rank 0; those that did not come there are the last."""
         places = {parameter: at for at, parameter in enumerate(self.named)}
         first = set(came)
-        order = torch.tensor([places[parameter] for parameter in came + [other for other in self._order if other not in first]])
+        order = torch.tensor([places[parameter] for parameter in came + [other for other in self._order if other not in first]], device="cpu")
         if len(order):
             begin(self._group, "broadcast", order if self._group.rank == 0 else None, order).wait()
         every = list(self.named)

@@ -1,4 +1,4 @@
-"""The backend as PyTorch 2 takes it."""
+"""The backend as PyTorch takes it from 2.15 on: an object for each kind of device."""
 
 from __future__ import annotations
 
