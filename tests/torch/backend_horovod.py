@@ -191,7 +191,8 @@ def net():
 
 def batch(step, rank):
     generator = torch.Generator(device="cpu").manual_seed(1000 * step + rank)
-    return torch.randn(4, 6, generator=generator), torch.randn(4, 3, generator=generator)
+    given, wanted = (torch.randn(4, width, generator=generator, device="cpu").to(torch.empty(0).device) for width in (6, 3))
+    return given, wanted
 
 
 def loss(model, step, rank):

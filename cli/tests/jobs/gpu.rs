@@ -255,6 +255,9 @@ fn held(group: &Group) -> Result<(), Error> {
     let (mut first, mut second) = (Trainer::new(group, COUNT * 4), Trainer::new(group, COUNT * 4));
     let ones = 1f32.to_le_bytes().repeat(COUNT);
     let word = Pinned::new(first.stream.context(), 64).unwrap();
+    // The first operation registers memory and loads kernels, and for that a driver may wait for all that the device does.
+    first.put(0, &ones);
+    first.reduce(group, 0, COUNT, DType::F32, ReduceOp::Sum)?;
     first.put(0, &ones);
     // SAFETY: a word of memory that outlives the wait, which ends with the write below.
     unsafe { wait_value(&second.stream, word.device_address()) };
