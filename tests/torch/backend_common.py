@@ -15,7 +15,10 @@ import shouter.torch
 
 # PyTorch 2.
 NEW = hasattr(dist.distributed_c10d, "BackendConfig")
-# PyTorch 2.15 and newer, where a backend in Python is one for a kind of device; before, it is a whole group.
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+# destroy_process_group ends the group; older ones (2.4) only forget it.
+ENDS_GROUPS = VERSION >= (2, 7)
+# Newer ones (2.14, not 2.11), where a backend in Python is one for a kind of device; before, it is a whole group.
 BY_DEVICE = NEW and hasattr(torch._C._distributed_c10d.Backend, "all_gather_single")
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from backend_common import BY_DEVICE, NEW, join, of, refused, same, start, stop
+from backend_common import BY_DEVICE, ENDS_GROUPS, NEW, VERSION, join, of, refused, same, start, stop
 
 import shouter
 
@@ -37,7 +37,7 @@ def groups_that_overlap():
         same(torch.stack(outputs), torch.stack([of(member) for member in members]))
     if rank() in (1, 3):
         dist.destroy_process_group(odd)
-        if NEW:  # The older one does not look.
+        if ENDS_GROUPS:
             refused(lambda: dist.all_reduce(of(0), group=odd), error=Exception)
     dist.barrier()
 
@@ -82,8 +82,8 @@ def groups_used_by_threads_at_once():
 
 
 def a_group_that_is_split():
-    if not BY_DEVICE:
-        return "before PyTorch 2.15 split_group is for NCCL, if there is one"
+    if VERSION < (2, 15):
+        return "before PyTorch 2.15 split_group is for groups with a GPU"
     halves = dist.split_group(split_ranks=[[0, 1], [2, 3]])
     tensor = of(rank())
     dist.all_reduce(tensor, group=halves)
@@ -154,7 +154,7 @@ def a_backend_for_each_device():
 def calls_compared_in_detail():
     """TORCH_DISTRIBUTED_DEBUG=DETAIL: PyTorch compares the calls of all ranks before each."""
     if not BY_DEVICE:
-        return "PyTorch before 2.15 does not wrap groups that are written in Python"
+        return "this PyTorch does not wrap groups that are written in Python"
     numbers = rank(), size()
     stop()
     level = dist.get_debug_level()

@@ -107,7 +107,7 @@ def sizes_that_differ():
 
 def a_barrier_that_names_who_is_missing():
     if not BY_DEVICE:
-        return "monitored_barrier takes no backend but gloo before PyTorch 2.15"
+        return "monitored_barrier of this PyTorch takes no backend but gloo"
     dist.monitored_barrier(timeout=timedelta(seconds=30))
     if rank() != 1:
         why = refused(lambda: dist.monitored_barrier(timeout=timedelta(seconds=0.5)), "monitored_barrier", error=shouter.torch.Deadline)

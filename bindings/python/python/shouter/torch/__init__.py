@@ -22,10 +22,10 @@ if not _dist.is_available():
     raise ImportError("this PyTorch was built without torch.distributed; install one that has it, as by `pip install torch`")
 
 from ._groups import leave_all as _leave_all
+from ._tensors import VERSION as _VERSION
 from ._work import Closed, Deadline, Mismatch, PeerFailed, Timeout
 
-_version = tuple(int(part) for part in _torch.__version__.split(".")[:2])
-if _version < (1, 13):
+if _VERSION < (1, 13):
     raise ImportError(f"shouter.torch needs PyTorch 1.13 or newer, and this is {_torch.__version__}; install a newer one, as by `pip install --upgrade torch`")
 if hasattr(getattr(_torch._C._distributed_c10d, "Backend", None), "all_gather_single"):
     # A PyTorch whose C++ knows these calls accepts a Python subclass of Backend.

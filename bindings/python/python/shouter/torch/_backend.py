@@ -17,6 +17,7 @@ from ._tensors import (
     STRIDED,
     SUM,
     SUMMED,
+    VERSION,
     Block,
     bytes_of,
     check,
@@ -33,6 +34,9 @@ from ._work import DONE, Deadline, Flight, Handle, Mismatch, Work, raised
 
 # The first tag of the backend's own messages: PyTorch's tags are below.
 FIRST_TAG = 1 << 31
+
+# Older versions wait by the handle of each call; 2.7 does, and 2.11 does not need one.
+_TAKES_NONE = VERSION >= (2, 11)
 
 Tensors = Sequence[torch.Tensor]
 Lists = Sequence[Sequence[torch.Tensor]]
@@ -87,8 +91,8 @@ class Operations:
         return stream_of(kept)
 
     def _waits(self, opts: Any) -> bool:
-        """Whether PyTorch waits for the result of a call in it."""
-        return self._coalesced is None and not getattr(opts, "asyncOp", True)
+        """Whether PyTorch waits for the result of a call in it, and takes None for a handle then."""
+        return _TAKES_NONE and self._coalesced is None and not getattr(opts, "asyncOp", True)
 
     def _answer(self, started: Started, waits: bool = False) -> Work | None:
         """The result of a call for PyTorch: a handle; or None, after the end, for a call that `waits`."""

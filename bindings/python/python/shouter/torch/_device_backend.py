@@ -1,4 +1,4 @@
-"""The backend as PyTorch takes it from 2.15 on: an object for each kind of device."""
+"""The backend as newer versions of PyTorch (2.14 is one) take it: an object for each kind of device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The backend as PyTorch before 2.15 takes it: a whole group in Python, for tensors of all devices."""
+"""The backend as older versions of PyTorch (2.11 is one) take it: a whole group in Python, for tensors of all devices."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ProcessGroup(Operations, TorchProcessGroup):
             if others:
                 raise ArgumentError(
                     f"a tensor on a GPU, and this group was made with '{wanted}': PyTorch {torch.__version__} gives a group one backend where that is "
-                    f"written in Python; make a group of its own for these tensors, as by dist.new_group(backend='{others[0][5:]}'), or use PyTorch 2.15"
+                    f"written in Python; make a group of its own for these tensors, as by dist.new_group(backend='{others[0][5:]}'), or a newer PyTorch"
                 )
         return stream
 

@@ -9,6 +9,8 @@ from torch.distributed.distributed_c10d import ReduceOp
 
 from ..errors import ArgumentError
 
+VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 _NAMES = (
     "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 complex64 complex128 float8_e4m3fn float8_e5m2"
 )
