@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import operator
 
 import torch
@@ -286,7 +287,9 @@ def works_say_how_far_they_are():
 def what_is_refused():
     """Each is refused before anything is sent, and the group goes on."""
     x = torch.ones(4)
-    refused(lambda: dist.all_reduce(torch.ones(3).to_sparse()), "parse", error=Exception)
+    refused(lambda: dist.all_gather([x] * size(), x.to_sparse()), "parse", error=Exception)
+    refused(lambda: dist.all_reduce(x.to_sparse(), ReduceOp.MAX), "SUM and AVG only")
+    refused(lambda: dist.all_reduce(x.to(torch.bool).to_sparse()), "lor of a sparse tensor")
     refused(lambda: dist.all_gather([x] * size(), torch.ones(4, dtype=torch.int32)), "int32", error=Exception)
     refused(lambda: dist.all_gather_into_tensor(torch.ones(5), x), error=RuntimeError)
     refused(lambda: dist.all_to_all_single(torch.ones(7), torch.ones(7)), error=RuntimeError)
@@ -302,7 +305,57 @@ def what_is_refused():
     same(x, torch.full((4,), float(size())))
 
 
+def rows_of(peer: int, dtype: torch.dtype, repeated: bool = False) -> torch.Tensor:
+    """A rank's sparse tensor of 50 rows: rows 0, 7 and some of its own; the last rank has none."""
+    mine = [] if peer == size() - 1 else [7, 0, 10 + peer, 10 + 2 * peer]
+    indices = torch.tensor([mine + mine[:2] if repeated else mine], dtype=torch.int64).reshape(1, -1)
+    return torch.sparse_coo_tensor(indices, of(peer, dtype, (indices.shape[1], 3)), (50, 3))
+
+
+def sparse_tensors():
+    """Rows of one index are added, in the order of the ranks; all ranks have the same bits."""
+    for dtype in [*FLOATS, torch.int64]:
+        for repeated in (False, True):
+            tensor = rows_of(rank(), dtype, repeated)
+            dist.all_reduce(tensor)
+            expected = fold(operator.add, [rows_of(peer, dtype, repeated).to_dense() for peer in range(size())])
+            assert tensor.is_sparse and tensor.is_coalesced() and tensor._nnz() < 50
+            same(tensor.to_dense(), expected, dtype)
+    work = dist.all_reduce(first := rows_of(rank(), torch.float32), async_op=True)
+    gc.collect()
+    work.wait()
+    found = dist.all_reduce(second := rows_of(rank(), torch.float32), async_op=True).get_future().wait()[0]
+    same(first.to_dense(), second.to_dense())
+    same(found.to_dense(), first.to_dense())
+    # Two sparse dimensions, values that are not exact, and as many rows as in a dense tensor.
+    for count in (5, 4000):
+        torch.manual_seed(rank())
+        flat = torch.randperm(4000)[:count]
+        tensor = torch.sparse_coo_tensor(torch.stack([flat // 80, flat % 80]), torch.randn(count, 2), (50, 80, 2))
+        dense = tensor.to_dense()
+        dist.all_reduce(tensor)
+        dist.all_reduce(dense)
+        assert torch.allclose(tensor.to_dense(), dense, atol=1e-6), count
+        everyones = [torch.empty_like(dense) for _ in range(size())]
+        dist.all_gather(everyones, tensor.to_dense())
+        for other in everyones:
+            same(other, everyones[0], "ranks have other bits")
+    empty = torch.sparse_coo_tensor(torch.zeros(1, 0, dtype=torch.int64), torch.zeros(0, 3), (9, 3))
+    dist.all_reduce(empty)
+    assert empty._nnz() == 0
+    if hasattr(ReduceOp, "AVG"):
+        mean = rows_of(rank(), torch.float32)
+        dist.all_reduce(mean, ReduceOp.AVG)
+        assert torch.allclose(mean.to_dense(), first.to_dense() / size())
+    # Another shape on one rank: all are told, and the group goes on.
+    shape = (50, 4) if rank() == 1 else (50, 3)
+    values = torch.ones(1, shape[1])
+    why = refused(lambda: dist.all_reduce(torch.sparse_coo_tensor(torch.tensor([[3]]), values, shape)), "shape", error=shouter.Mismatch)
+    assert why.rank == (0 if rank() == 1 else 1), vars(why)
+
+
 CHECKS = [
+    sparse_tensors,
     all_reduce_of_every_type,
     all_reduce_started,
     all_reduce_of_many_at_once,

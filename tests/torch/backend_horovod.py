@@ -369,7 +369,7 @@ def arguments():
     refused(lambda: hvd.alltoall(torch.ones(4)), "4 rows, which 3 ranks do not divide")
     refused(lambda: hvd.alltoall(torch.ones(4), splits=[1, 1, 1]), "splits [1, 1, 1] are not the 4 rows")
     refused(lambda: hvd.allgather(torch.ones(2, 1 + hvd.rank())), "only the first dimension may differ")
-    refused(lambda: hvd.allreduce(torch.eye(2).to_sparse()), "sparse tensors are not supported")
+    refused(lambda: hvd.allreduce(torch.eye(2).to_sparse(), op=hvd.Max), "SUM and AVG only")
     model = net()
     named = list(model.named_parameters())
 
@@ -383,21 +383,41 @@ def arguments():
     refused(lambda: wrap(named, backward_passes_per_step=0), "at least 1")
 
 
+def sparse_tensors():
+    """Rows of one index are added; those that a rank lacks are zeros."""
+    rank, rows = hvd.rank(), torch.tensor([[0, 3 + hvd.rank()]])
+    own = torch.sparse_coo_tensor(rows, of(rank, (2, 3)), (9, 3))
+    expected = sum(torch.sparse_coo_tensor(torch.tensor([[0, 3 + each]]), of(each, (2, 3)), (9, 3)).to_dense() for each in range(SIZE))
+    assert torch.equal(hvd.allreduce(own, op=hvd.Sum).to_dense(), expected)
+    assert torch.allclose(hvd.allreduce(own).to_dense(), expected / SIZE)
+    assert torch.equal(hvd.allreduce(own, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0).to_dense(), expected * 2)
+    handles = [hvd.sparse_allreduce_async(own, name=name, op=hvd.Sum) for name in (("a", "b") if rank else ("b", "a"))]
+    assert all(torch.equal(handle().to_dense(), expected) for handle in handles)
+    into = own.clone()
+    assert torch.equal(hvd.allreduce_(into, op=hvd.Sum).to_dense(), expected) and torch.equal(into.to_dense(), expected)
+
+
 def sparse_gradients():
     for as_dense in (False, True):
-        table = nn.Embedding(4, 2, sparse=True)
+        table = nn.Embedding(400, 2, sparse=True)
         nn.init.zeros_(table.weight)
-        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=3.0), table.named_parameters(), sparse_as_dense=as_dense)
-
-        def backward():
-            table(torch.tensor([hvd.rank()])).sum().backward()
-
-        if not as_dense:
-            refused(backward, "the gradient of weight is sparse", "sparse_as_dense=True")
-            continue
-        backward()
-        optimizer.step()
-        assert torch.equal(table.weight, torch.tensor([[-1.0] * 2] * 3 + [[0.0] * 2])), table.weight
+        whole = nn.Linear(2, 1, bias=False)
+        nn.init.ones_(whole.weight)
+        named = [("table", table.weight), ("whole", whole.weight)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([each for _, each in named], lr=3.0), named, sparse_as_dense=as_dense)
+        for step in range(2):
+            # One row of all ranks, twice on each, and one of its own.
+            whole(table(torch.tensor([[7, 7, 10 + hvd.rank()]]))).sum().backward()
+            optimizer.synchronize()
+            assert table.weight.grad.is_sparse != as_dense
+            expected = torch.zeros(400, 2)
+            expected[7], expected[10 : 10 + SIZE] = 2.0, 1 / SIZE
+            assert torch.allclose(table.weight.grad.to_dense(), expected * whole.weight), step
+            with optimizer.skip_synchronize():
+                optimizer.step()
+            optimizer.zero_grad()
+        weights = hvd.allgather(table.weight.detach()[None])
+        assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
 
 
 def a_copy_of_an_optimizer_is_refused():
@@ -443,6 +463,7 @@ CHECKS = [
     states,
     sets_of_ranks,
     arguments,
+    sparse_tensors,
     sparse_gradients,
     a_copy_of_an_optimizer_is_refused,
     a_default_device_that_is_not_the_host,

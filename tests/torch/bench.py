@@ -9,11 +9,13 @@
     ddp        a backward pass of DistributedDataParallel with the parameters of a ResNet-18 (11.7 M in 62 tensors) and synthetic gradients,
                and the part of it that is synchronisation: what no_sync() saves. 2 ranks on one host, then 4 on two emulated hosts. `shared`
                is shouter.torch.parallel.DistributedDataParallel, whose buckets lie in memory that the ranks of a host share
+    sparse     dist.all_reduce of the gradient of an embedding of 1 M x 64 float32, of which each rank has touched 4,096 rows: as a sparse tensor, with Shouter
+               and with Gloo, and as a dense one. 4 ranks on two emulated hosts
     call       a dist.all_reduce that is waited for, beside what it is made of: the library's call (`shouter bench allreduce`), and
                dist.all_reduce with a backend that does nothing
     numpy      shouter.allreduce of a NumPy array, beside the library's call
 
-Without a PART, allreduce. With --device cuda the tensors of allreduce, link and ddp are on GPUs: rank r has device r modulo their number, and a call
+Without a PART, allreduce. With --device cuda the tensors of allreduce, link, ddp and sparse are on GPUs: rank r has device r modulo their number, and a call
 has ended when its device has nothing left to do. Ranks are started by `python -m shouter run`, so the program has to be in the package or in PATH. They compute on
 one thread and are not pinned, since Gloo's threads would be pinned with them. Each call is timed on every rank from a barrier's end; the
 slowest rank counts. In each round all columns are measured once, in a job of its own each; printed are medians over the rounds of each
@@ -34,7 +36,7 @@ import time
 import torch
 import torch.distributed as dist
 
-PARTS = ("allreduce", "link", "ddp", "call", "numpy")
+PARTS = ("allreduce", "link", "ddp", "sparse", "call", "numpy")
 NEW = hasattr(dist.distributed_c10d, "BackendConfig")
 # Training steps that are not counted, and the fewest that are.
 WARM, LEAST = 3, 5
@@ -111,6 +113,32 @@ def all_reduces(options):
         assert tensor[0].item() == dist.get_world_size(), "a sum is wrong"
         found.append(slowest(took).median().item())
     return found
+
+
+def embedding(options, kind):
+    """The median for the gradient of an embedding, sparse or dense."""
+    rows, width, touched = 1 << 20, 64, 4096
+    torch.manual_seed(dist.get_rank())
+    indices = torch.randperm(rows)[:touched].sort().values[None]
+    gradient = torch.sparse_coo_tensor(indices, torch.ones(touched, width), (rows, width), device=options.device).coalesce()
+    if kind == "dense":
+        gradient = gradient.to_dense()
+    given = None
+
+    def meet():
+        nonlocal given
+        given = gradient.clone()
+        settled(options)
+        dist.barrier()
+
+    def call():
+        dist.all_reduce(given)
+        settled(options)
+
+    took = timed(call, meet, lambda trial: slowest([trial]).item(), options.seconds, least=5)
+    total = given.sum() if kind == "dense" else given.coalesce().values().sum()
+    assert total.item() == dist.get_world_size() * touched * width, "a sum is wrong"
+    return [slowest(took).median().item()]
 
 
 def steps(options, kind):
@@ -215,9 +243,9 @@ def rank_main(options):
 
         if options.device == "cuda":
             torch.cuda.set_device(rank % torch.cuda.device_count())
-        backend = "gloo" if column == "gloo" else "shouter"
+        backend = "gloo" if column.startswith("gloo") else "shouter"
         dist.init_process_group(backend, init_method=f"file://{options.store}", rank=rank, world_size=size)
-        found = steps(options, column) if what == "ddp" else all_reduces(options)
+        found = {"ddp": steps, "sparse": embedding}[what](options, column) if what in ("ddp", "sparse") else all_reduces(options)
     if rank == 0:
         with open(options.store + ".found", "w") as file:
             json.dump(found, file)
@@ -300,6 +328,9 @@ def run_part(part, options):
         for ranks, hosts in ((2, 1), (4, 2)):
             columns = {name: of("ddp", name, ranks, hosts) for name in names}
             show(part, ranks, hosts, ["backward", "synchronisation"], rounds(columns, options), ("shouter", "gloo"), options)
+    elif part == "sparse":
+        columns = {name: of("sparse", name, 4, 2) for name in ("sparse", "dense", "gloo sparse")}
+        show(part, 4, 2, ["4096 of 1 M rows"], rounds(columns, options), ("sparse", "dense"), options)
     elif part == "call":
         columns = {
             "dist": of("allreduce", "shouter", ranks, 1),
@@ -317,7 +348,7 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: allreduce)")
     parser.add_argument("--bytes", type=lambda text: [int(part) for part in text.split(",")], default=[4, 65536, 1 << 20, 64 << 20])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ranks", type=int, default=2, help="of all parts but ddp")
+    parser.add_argument("--ranks", type=int, default=2, help="of all parts but ddp and sparse")
     parser.add_argument("--seconds", type=float, default=0.3, help="for one row, column and round")
     parser.add_argument("--transport", help="between emulated hosts, as of `shouter run` (default: the embedded link)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")

@@ -13,9 +13,8 @@ Gates are opened: PyTorch's module is imported as for Gloo, so its decorators le
 after that the name is the backend's own, which only claims to be Gloo's too, and groups are made with it. A backend other than Gloo also runs what is only for
 MPI on the CPU (all_to_all). torch 2.15 asks for 8 ranks where 1.13 asks for 3: 4 will do.
 
-A skip counts as allowed only if its reason is CUDA, if Gloo's outcome is a skip too (given by `--against`), if torch itself
-refuses a backend that is not one of its own (REFUSALS), or if the backend refuses by name what its documentation says that it
-refuses (OWN_REFUSALS). Any other skip is counted as a failure.
+A skip counts as allowed only if its reason is CUDA, if Gloo's outcome is a skip too (given by `--against`), or if torch itself
+refuses a backend that is not one of its own (REFUSALS). Any other skip is counted as a failure.
 The last line is `N passed, N failed, N skipped`; exit status 0 if none failed.
 """
 import argparse
@@ -42,8 +41,6 @@ REFUSALS = (
     ("sourceRank() may only be called on work objects", "torch 2 does not ask a backend in Python for the source of a receive"),
     ("String comparison failed: 'custom' != ", "torch 2 calls every backend that is not its own `custom` in DDP's log"),
 )
-# The backend's own refusals by name, as in docs/pytorch.md, although Gloo supports these.
-OWN_REFUSALS = (("sparse tensors are not supported", "sparse tensors"),)
 # The words of a test's reason when it needs a device that this host lacks.
 CUDA = re.compile(r"cuda|gpu|nccl|rocm|ucc|accelerator", re.IGNORECASE)
 
@@ -183,9 +180,6 @@ class Running:
         for answer, why in REFUSALS:
             if answer in text and any(statuses):
                 return Outcome("skipped", f"refused: {why}")
-        for answer, why in OWN_REFUSALS:
-            if answer in text and any(statuses):
-                return Outcome("skipped", f"refused by Shouter: {why}")
         if late:
             return Outcome("failed", f"still running after {LIMIT} s")
         if statuses == [0] * RANKS:

@@ -13,8 +13,7 @@ on the CPU. [tests/torch/shipped.py](../tests/torch/shipped.py) runs them and wr
 
 Gates on backend names are opened: a test's decorators let it through where they would for Gloo. The names in PyTorch's lists of
 backends whose profiler events a test looks for are left as they are, so those events are looked for with Gloo only.
-A skip is allowed only where the reason is CUDA, where Gloo skips too, where torch itself refuses a backend that is not its own, or
-where Shouter refuses by name: sparse tensors, which Gloo adds up.
+A skip is allowed only where the reason is CUDA, where Gloo skips too, or where torch itself refuses a backend that is not its own.
 `scripts/test torch` runs a slice of those that Gloo passes, and `scripts/test --long torch` all of them.
 
 """

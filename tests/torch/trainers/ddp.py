@@ -191,8 +191,34 @@ def zero_join(own):
     return outcome(net, losses)
 
 
+def sparse_embedding(own):
+    """Gradients of an embedding that are rows: some of all ranks, some of this one."""
+
+    class Bag(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(7)
+            self.table, self.head = nn.EmbeddingBag(500, 9, sparse=True, mode="sum"), nn.Linear(9, 5)
+
+        def forward(self, rows):
+            return self.head(self.table(rows))
+
+    net = DDP(Bag())
+    optimizer, losses = torch.optim.SGD(net.parameters(), lr=0.1), []
+    for step in range(4):
+        generator = torch.Generator().manual_seed(100 * step + own.rank)
+        rows = torch.randint(0, 20 if step % 2 else 500, (8, 6), generator=generator)
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(net(rows), rows[:, 0] % 5)
+        loss.backward()
+        assert net.module.table.weight.grad.is_sparse
+        optimizer.step()
+        losses.append(loss.item())
+    return outcome(net, losses)
+
+
 CHECKS = [
-    bucket_rebuild, no_sync, join, static_graph, bucket_views, unused_parameters, buffers, hook_bf16, hook_bf16_feedback, zero, zero_join,
+    sparse_embedding, bucket_rebuild, no_sync, join, static_graph, bucket_views, unused_parameters, buffers, hook_bf16, hook_bf16_feedback, zero, zero_join,
 ]
 # Gradients that are sent as bf16 are rounded after each addition: the order of additions shows at its 8 bits.
 LOOSE = {"hook_bf16": 2e-2, "hook_bf16_feedback": 2e-2}

@@ -12,18 +12,25 @@ import itertools
 import json
 from array import array
 from collections.abc import Callable
+from typing import Any, Protocol
 
-from .._core import Work
 from .._group import Group, Tensor
 from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed, ShouterError
+
+
+class Started(Protocol):
+    """What has been started: one operation of the library, or several as one."""
+
+    def done(self) -> bool: ...
+    def wait(self) -> Any: ...
 
 
 class Operation:
     """A named operation, which `begin` starts."""
 
-    def __init__(self, names: Names, tensor: Tensor, begin: Callable[[], Work]) -> None:
+    def __init__(self, names: Names, tensor: Tensor, begin: Callable[[], Started]) -> None:
         self._names, self.tensor, self._begin = names, tensor, begin
-        self._work: Work | None = None
+        self._work: Started | None = None
         self._error: Exception | None = None
 
     def start(self) -> None:
@@ -52,7 +59,7 @@ class Operation:
         """Waits for its end, and raises its error."""
         self._met().wait()
 
-    def _met(self) -> Work:
+    def _met(self) -> Started:
         if not self.is_settled():
             self._names.meet(self)
         if self._error is not None:
@@ -80,7 +87,7 @@ class Names:
         assert made is not None
         return made
 
-    def submit(self, tensor: Tensor, begin: Callable[[], Work]) -> Operation:
+    def submit(self, tensor: Tensor, begin: Callable[[], Started]) -> Operation:
         """Keeps an operation until all ranks have submitted it."""
         if tensor.name in self._submitted:
             raise ArgumentError(f"'{tensor.name}' was submitted before, and has not been waited for; give each tensor a name of its own")

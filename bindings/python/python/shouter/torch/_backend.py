@@ -30,6 +30,7 @@ from ._tensors import (
     stream_of,
     writable,
 )
+from ._sparse import Reduction
 from ._work import DONE, Deadline, Flight, Handle, Mismatch, Work, raised
 
 # The first tag of the backend's own messages: PyTorch's tags are below.
@@ -105,7 +106,10 @@ class Operations:
 
     def _answer_all(self, started: Sequence[Started], waits: bool) -> Work | None:
         """The same, of several collectives."""
-        flight = _together([Flight([handle], outputs, finish) for handle, outputs, finish in started])
+        return self._answer_flight(_together([Flight([handle], outputs, finish) for handle, outputs, finish in started]), waits)
+
+    def _answer_flight(self, flight: Flight, waits: bool) -> Work | None:
+        """The same, of a flight."""
         if waits:
             flight.wait(self._limit)
             return None
@@ -129,7 +133,27 @@ class Operations:
                 except ShouterError as error:
                     raise raised(error) from None
                 return None
+        if tensor.layout is not STRIDED:
+            return self._answer_flight(self._allreduce_sparse(tensor, opts), waits)
         return self._answer(self._allreduce(tensor, opts, waits), waits)
+
+    def _allreduce_sparse(self, tensor: torch.Tensor, opts: Any) -> Flight:
+        op, factor = reduction(opts.reduceOp, tensor.dtype)
+        if factor is not None:
+            raise ArgumentError("all_reduce: PREMUL_SUM of a sparse tensor; multiply it, and use SUM")
+
+        def begin(kind: str, given: torch.Tensor, taken: torch.Tensor, counts: Any) -> Handle:
+            return self._start(kind, given.dtype, _span(given), _span(taken), keep=(given, taken), counts=counts)
+
+        try:
+            sums = Reduction(begin, self.core.size, tensor, op, "all_reduce")
+        except ShouterError as error:
+            raise raised(error) from None
+
+        def finish() -> None:
+            copy_back([tensor], [sums.result()])
+
+        return Flight(sums.handles, [tensor], finish)
 
     def _allreduce(self, tensor: torch.Tensor, opts: Any, waits: bool = False) -> Started:
         check(tensor, "all_reduce")

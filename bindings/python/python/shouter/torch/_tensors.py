@@ -69,7 +69,7 @@ def check(tensor: torch.Tensor, call: str) -> None:
     if tensor.layout is STRIDED and tensor.is_cpu:
         return
     if tensor.layout is not STRIDED:
-        raise ArgumentError(f"{call}: a sparse tensor ({tensor.layout}); sparse tensors are not supported: convert it by .to_dense()")
+        raise ArgumentError(f"{call}: a sparse tensor ({tensor.layout}); only all_reduce takes sparse tensors: convert it by .to_dense()")
     kind = tensor.device.type
     if kind == "cuda":
         return
@@ -126,7 +126,7 @@ def copy_back(tensors: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
     with torch.no_grad():
         for tensor, source in zip(tensors, sources):
             if tensor is not source:
-                tensor.copy_(source.view(tensor.shape))
+                tensor.copy_(source.view(tensor.shape) if source.layout is STRIDED else source)
                 copied = tensor if tensor.is_cuda else copied
     if copied is not None:
         # Another stream than this thread's may use it next.

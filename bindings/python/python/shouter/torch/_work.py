@@ -16,6 +16,7 @@ from torch.distributed.distributed_c10d import Work as TorchWork
 from torch.futures import Future
 
 from .. import errors
+from ._tensors import VERSION
 
 # Newer versions of PyTorch have a class for the errors of backends.
 _BackendError: type[RuntimeError] = getattr(dist, "DistBackendError", RuntimeError)
@@ -175,8 +176,8 @@ def behind(holder: TorchWork) -> Work | None:
     return None
 
 
-# PyTorch 1.13 keeps only the C++ part of a Work, not the Python part: these are in progress, or were recently.
-_KEEPS = hasattr(dist.distributed_c10d, "BackendConfig")
+# Older versions of PyTorch (1.13, 2.4) keep only the C++ part of a Work, not the Python part: these are in progress, or were recently.
+_KEEPS = VERSION >= (2, 7)
 _recent: deque[Work] = deque()
 _RECENT = 16
 _recent_lock = threading.Lock()

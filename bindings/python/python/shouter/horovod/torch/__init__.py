@@ -42,6 +42,7 @@ from ._operations import (
     grouped_allreduce_async_,
     poll,
     reducescatter_async,
+    sparse_allreduce_async,
     synchronize,
 )
 from ._optimizer import DistributedOptimizer
@@ -93,5 +94,6 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "synchronize",
 ]

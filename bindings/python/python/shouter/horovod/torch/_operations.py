@@ -10,6 +10,7 @@ import torch
 from ..._core import Work
 from ..._group import Group, Tensor
 from ...errors import ArgumentError
+from ...torch._sparse import Reduction, check as check_sparse
 from ...torch._tensors import bytes_of, check, name_of, readable, stream_of
 from .._job import ProcessSet, global_process_set
 from .._names import Names, Operation
@@ -24,7 +25,7 @@ Result = Any
 class Handle:
     """An operation under way; `synchronize` returns its result."""
 
-    def __init__(self, operation: Union[Operation, Work], finish: Callable[[], Result]) -> None:
+    def __init__(self, operation: Union[Operation, Work, Reduction], finish: Callable[[], Result]) -> None:
         self._operation, self._finish = operation, finish
         self._result: Result = None
         self._ended = False
@@ -37,6 +38,8 @@ class Handle:
             self._operation.wait()
             self._result, self._ended = self._finish(), True
         return self._result
+
+    __call__ = wait
 
 
 class Handles:
@@ -133,6 +136,8 @@ def reduce_by(
     compression: Any = Compression.none,
 ) -> Handle:
     """Starts an all-reduce, whose result goes to `output`, which may be the tensor itself, or is a tensor of its own."""
+    if tensor.layout is not torch.strided:
+        return reduce_sparse(names, tensor, output, name, op, scale)
     sent, finish = prepared(tensor, output, scale, compression)
 
     def start() -> Work:
@@ -141,6 +146,45 @@ def reduce_by(
     if name is None:
         return Handle(start(), finish)
     return Handle(names.submit(Tensor(f"allreduce.{name}", sent.numel(), name_of(sent.dtype, "allreduce"), op), start), finish)
+
+
+def reduce_sparse(
+    names: Names, tensor: torch.Tensor, output: torch.Tensor | None, name: str | None, op: str, scale: tuple[float, float]
+) -> Handle:
+    """The same of a sparse tensor, of which nothing is compressed."""
+    check_sparse(tensor, op, "allreduce")
+    before, after = scale
+    sent = tensor.detach() * before if before != 1 else tensor
+    started: list[Reduction] = []
+
+    def start() -> Reduction:
+        started.append(begin_sparse(names.group, sent, op))
+        return started[0]
+
+    def finish() -> torch.Tensor:
+        result = started[0].result()
+        result = result * after if after != 1 else result
+        return result if output is None else output.copy_(result)
+
+    if name is None:
+        return Handle(start(), finish)
+    return Handle(names.submit(Tensor(f"sparse_allreduce.{name}", sent.numel(), name_of(sent.dtype, "allreduce"), op), start), finish)
+
+
+def begin_sparse(group: Group, tensor: torch.Tensor, op: str) -> Reduction:
+    """Starts the sum or mean of sparse tensors, when all ranks have said how many rows they have."""
+
+    def start(kind: str, given: torch.Tensor, taken: torch.Tensor, counts: Any) -> Work:
+        return begin(group, kind, given, taken, counts=counts)
+
+    return Reduction(start, group.size, tensor, op, "allreduce")
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None = None, op: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Starts `allreduce` of a sparse tensor. Its result is that of the handle, called or given to `synchronize`."""
+    return reduce_by(members(process_set), tensor, None, name, reduction(op, None, "sparse_allreduce_async"), (1.0, 1.0))
 
 
 def allreduce_async(

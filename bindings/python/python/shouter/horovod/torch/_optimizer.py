@@ -7,16 +7,18 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from ..._group import Group, Tensor
 from ...errors import ArgumentError
+from ...torch._sparse import Reduction, check as check_sparse
 from ...torch._tensors import name_of
 from .._job import ProcessSet, global_process_set
 from ._compression import Compression
-from ._operations import Average, Handle, begin, members, prepared, reduction
+from ._operations import Average, Handle, begin, begin_sparse, members, prepared, reduction
 
 
 class _Gradients:
@@ -54,7 +56,8 @@ class _Gradients:
         """The next backward pass is the first of a step."""
         self._left = dict.fromkeys(self.named, self.passes)
         # Those that have come, in their order; those that were started, by the common order.
-        self._come: dict[torch.nn.Parameter, tuple[torch.Tensor, Callable[[], Any]]] = {}
+        # A sparse one is not prepared.
+        self._come: dict[torch.nn.Parameter, tuple[torch.Tensor, Callable[[], Any] | None]] = {}
         self.handles: list[Handle] = []
 
     def check_idle(self, call: str) -> None:
@@ -93,14 +96,19 @@ class _Gradients:
         if parameter.grad is None:
             # Another rank may have one.
             parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad.layout is not torch.strided:
-            if not self._sparse_as_dense:
-                name = self.named[parameter]
-                raise ArgumentError(f"the gradient of {name} is sparse; give sparse_as_dense=True, or the module sparse=False")
+        if parameter.grad.layout is not torch.strided and self._sparse_as_dense:
             parameter.grad = parameter.grad.to_dense()
-        self._come[parameter] = prepared(parameter.grad, parameter.grad, self._scale, self._compression)
+        if parameter.grad.layout is torch.strided:
+            self._come[parameter] = prepared(parameter.grad, parameter.grad, self._scale, self._compression)
+        else:
+            check_sparse(parameter.grad, self._op, self.named[parameter])
+            self._come[parameter] = parameter.grad, None
         while len(self.handles) < len(self._order) and (next_one := self._order[len(self.handles)]) in self._come:
             sent, finish = self._come[next_one]
+            if finish is None:
+                sums = begin_sparse(self._group, sent, self._op)
+                self.handles.append(Handle(sums, partial(_replace, next_one, sums)))
+                continue
             # A tensor on a GPU is read after the work in its stream.
             work = begin(self._group, "all-reduce", sent, sent, self._op) if sent.is_cuda else self._group.push(self._numbers[next_one], sent)
             self.handles.append(Handle(work, finish))
@@ -129,6 +137,10 @@ class _Gradients:
             begin(self._group, "broadcast", order if self._group.rank == 0 else None, order).wait()
         every = list(self.named)
         self._order = [every[at] for at in order.tolist()]
+
+
+def _replace(parameter: torch.nn.Parameter, sums: Reduction) -> None:
+    parameter.grad = sums.result()
 
 
 class _Distributed:
