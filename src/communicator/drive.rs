@@ -14,8 +14,8 @@ use crate::engine::groups::GroupId;
 use crate::error::{Error, Operation};
 use crate::group::watch::Control;
 use crate::runtime::{
-    Clock, Cores, DriveError, Driver, DriverOptions, IdlePolicy, Instant, Poller, ShardError, Shards,
-    ShardsBuilder, stopping,
+    AwaitedEnds, Clock, Cores, DriveError, Driver, DriverOptions, IdlePolicy, Instant, Poller, ShardError,
+    Shards, ShardsBuilder, stopping,
 };
 
 /// The engine of a rank over whatever ports it has.
@@ -92,6 +92,11 @@ impl Drive {
     /// The same, for another group of the engine.
     pub(super) fn of(&self, group: GroupId) -> Self {
         Self { group: Some(group), ..self.clone() }
+    }
+
+    /// The ends that are awaited by no thread that drives.
+    pub(super) fn awaited_ends(&self) -> Arc<AwaitedEnds> {
+        self.driver.awaited_ends()
     }
 
     /// Runs an operation to its end.

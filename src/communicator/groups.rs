@@ -219,6 +219,7 @@ impl Group {
             node: None,
             driver: self.drive.weak(),
             notifier: Notifier::new(),
+            awaited_ends: self.drive.awaited_ends(),
             forks: self.outcomes.forks,
         });
         Ok(Group {

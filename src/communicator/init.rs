@@ -183,6 +183,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         node: shared.as_ref().map(Arc::downgrade),
         driver: drive.weak(),
         notifier: Notifier::new(),
+        awaited_ends: drive.awaited_ends(),
         forks: fork_generation(),
     });
     let metrics = exporter(&config, &grid, &drive, &outcomes);

@@ -16,7 +16,7 @@ use crate::engine::members::Members;
 use crate::error::Error;
 use crate::observe::flight::Flight;
 use crate::observe::{Row, Timeline, TraceEvent};
-use crate::runtime::{Clock, DriveError, Driver, Instant, fork_generation};
+use crate::runtime::{AwaitedEnds, Clock, DriveError, Driver, Instant, fork_generation};
 
 /// The part of a group that its handles use.
 pub(super) struct Outcomes {
@@ -32,6 +32,7 @@ pub(super) struct Outcomes {
     pub(super) node: Option<Weak<NodeSegment>>,
     pub(super) driver: Weak<Driver<RankEngine>>,
     pub(super) notifier: Arc<Notifier>,
+    pub(super) awaited_ends: Arc<AwaitedEnds>,
     /// Tells the process that joined from its forked children.
     pub(super) forks: u32,
 }

@@ -88,7 +88,7 @@ mod tests;
 
 pub use clock::{Clock, PollClock};
 pub use cores::{CoreAllowance, CpuQuota};
-pub use driver::{Dedicated, DriveError, Driver, DriverOptions};
+pub use driver::{AwaitedEnds, Dedicated, DriveError, Driver, DriverOptions};
 pub use idle::{Backoff, BackoffStep, IdlePolicy};
 pub(crate) use lock::lock;
 pub use mesh::{Submit, SubmitError, all_shards, submit_to};

@@ -290,6 +290,7 @@ def what_is_refused():
     refused(lambda: dist.all_gather([x] * size(), x.to_sparse()), "parse", error=Exception)
     refused(lambda: dist.all_reduce(x.to_sparse(), ReduceOp.MAX), "SUM and AVG only")
     refused(lambda: dist.all_reduce(x.to(torch.bool).to_sparse()), "lor of a sparse tensor")
+    refused(lambda: dist.all_reduce(torch.tensor(1.0).to_sparse()), "without sparse dimensions")
     refused(lambda: dist.all_gather([x] * size(), torch.ones(4, dtype=torch.int32)), "int32", error=Exception)
     refused(lambda: dist.all_gather_into_tensor(torch.ones(5), x), error=RuntimeError)
     refused(lambda: dist.all_to_all_single(torch.ones(7), torch.ones(7)), error=RuntimeError)
@@ -347,7 +348,11 @@ def sparse_tensors():
         mean = rows_of(rank(), torch.float32)
         dist.all_reduce(mean, ReduceOp.AVG)
         assert torch.allclose(mean.to_dense(), first.to_dense() / size())
-    # Another shape on one rank: all are told, and the group goes on.
+    # Another shape, or another reduction, on one rank: all are told, and the group goes on.
+    if hasattr(ReduceOp, "AVG"):
+        op = ReduceOp.AVG if rank() == 1 else ReduceOp.SUM
+        why = refused(lambda: dist.all_reduce(rows_of(rank(), torch.float32), op), "mean of 150 elements", "sum of 150", error=shouter.Mismatch)
+        assert why.reason == "diverged" and why.ours.startswith("mean" if rank() == 1 else "sum"), vars(why)
     shape = (50, 4) if rank() == 1 else (50, 3)
     values = torch.ones(1, shape[1])
     why = refused(lambda: dist.all_reduce(torch.sparse_coo_tensor(torch.tensor([[3]]), values, shape)), "shape", error=shouter.Mismatch)

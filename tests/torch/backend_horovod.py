@@ -393,6 +393,8 @@ def sparse_tensors():
     assert torch.equal(hvd.allreduce(own, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0).to_dense(), expected * 2)
     handles = [hvd.sparse_allreduce_async(own, name=name, op=hvd.Sum) for name in (("a", "b") if rank else ("b", "a"))]
     assert all(torch.equal(handle().to_dense(), expected) for handle in handles)
+    refused(lambda: hvd.allreduce(own.long(), op=hvd.Sum, prescale_factor=0.5), "a whole number")
+    refused(lambda: hvd.sparse_allreduce_async(torch.tensor(1.0).to_sparse(), name="none"), "without sparse dimensions")
     into = own.clone()
     assert torch.equal(hvd.allreduce_(into, op=hvd.Sum).to_dense(), expected) and torch.equal(into.to_dense(), expected)
 
@@ -416,6 +418,13 @@ def sparse_gradients():
             with optimizer.skip_synchronize():
                 optimizer.step()
             optimizer.zero_grad()
+        # In a later step a rank may have none.
+        looked_up = table(torch.tensor([[5]]))
+        whole(looked_up if hvd.rank() else looked_up.detach()).sum().backward()
+        optimizer.synchronize()
+        assert table.weight.grad.is_sparse != as_dense and table.weight.grad.to_dense()[5].ne(0).all()
+        with optimizer.skip_synchronize():
+            optimizer.step()
         weights = hvd.allgather(table.weight.detach()[None])
         assert torch.equal(weights[0], weights[1]) and torch.equal(weights[0], weights[2])
 

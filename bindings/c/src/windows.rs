@@ -33,7 +33,7 @@ struct Pair([u8; 32]);
 /// stay where it is until shouter_window_free or shouter_finalize has returned; meanwhile this process may touch what no access is under
 /// way to: after shouter_window_fence, say.
 ///
-/// This and the following functions: windows are of the group of shouter_init. An access names the rank `target` and the first element
+/// This and the following functions: windows are of one group, and number its ranks as it does. An access names the rank `target` and the first element
 /// `offset` of its part. Those of one rank to one target take effect in the order in which they were made, reads among them; each element is
 /// accessed atomically. A target serves them whenever its group is driven: all the time with mode=dedicated, else within calls, and by a
 /// helper thread every 0.5 to 5 ms. The group goes on after SHOUTER_ERROR_ARGUMENT (no such window or rank, a range that is not within the

@@ -332,8 +332,12 @@ fn a_dropped_group_ends_what_is_under_way_and_runs_its_callbacks() {
     let work = unsafe { group[0].start(&in_place(&mut data)) }.unwrap();
     let (say, said) = channel();
     let late = say.clone();
+    let awaited = group[0].outcomes.awaited_ends.clone();
     work.on_done(move |result| say.send(result).unwrap()).unwrap();
+    work.on_done(|_| {}).unwrap();
+    assert!(awaited.is_any());
     drop(group.remove(0));
+    assert!(!awaited.is_any());
     let told = said.try_recv().expect("before the group has gone").unwrap_err();
     let again = [
         work.wait(None).unwrap_err(),
@@ -346,6 +350,7 @@ fn a_dropped_group_ends_what_is_under_way_and_runs_its_callbacks() {
     }
     work.on_done(move |result| late.send(result).unwrap()).unwrap();
     assert!(said.try_recv().expect("at once").is_err());
+    assert!(!awaited.is_any());
 }
 
 /// A receive without a send, counts that no other rank sends, and the operations behind those.

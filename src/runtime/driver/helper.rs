@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
 use super::{DriveError, DriverOptions, Inner};
@@ -20,6 +20,9 @@ const LOOKS_BEFORE_SLOW: u32 = 16;
 /// millisecond beside one that computes or polls keeps some Linux schedulers from giving its core to other autogroups
 /// (docs/decisions.md).
 const DRIVEN_PERIOD: Duration = Duration::from_millis(2);
+/// The interval of the polls while an end is awaited by no thread that drives. Ranks hand over many chunks of a large tensor, and each
+/// interval holds one up; more polls take too much of a core from a trainer that computes meanwhile (docs/benchmarks.md#pytorch).
+const AWAITED_PERIOD: Duration = Duration::from_micros(30);
 /// Polls before the driver lock is released and taken again.
 const POLLS_PER_LOCK: u32 = 256;
 /// Shortest sleep, so that a deadline in the past cannot make the helper spin.
@@ -48,6 +51,11 @@ impl Helper {
         Ok(Self { thread })
     }
 
+    /// The thread, for those who end its sleep.
+    pub(super) fn thread(&self) -> Thread {
+        self.thread.thread().clone()
+    }
+
     /// Waits for the end of the thread, which was requested before.
     pub(super) fn join(self) {
         self.thread.thread().unpark();
@@ -57,6 +65,8 @@ impl Helper {
 }
 
 fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Duration) {
+    // The kernel may otherwise let each sleep take 50 us longer. Where it refuses, it does.
+    let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1_000));
     let mut quiet_looks = 0;
     let mut drives = 0;
     while !inner.stopping.load(Ordering::Acquire) && !inner.is_dedicated() {
@@ -83,6 +93,13 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
             false if quiet_looks < LOOKS_BEFORE_SLOW => active,
             false => slow,
         };
+        if inner.awaited_ends.is_any() {
+            // A caller that drives serves those ends, too; when it stops is seen at the next poll.
+            if driven || !activity.is_busy() {
+                std::thread::park_timeout(AWAITED_PERIOD);
+            }
+            continue;
+        }
         let until =
             deadline.map_or(period, |at| at.saturating_since(Clock.now()).clamp(SHORTEST_SLEEP, period));
         // Unparked when the driver is dropped. A caller that needs the engine polled drives it.

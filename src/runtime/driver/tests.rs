@@ -197,6 +197,50 @@ fn a_sleeping_helper_ends_with_its_driver() {
     assert!(Clock.now().saturating_since(begin) < Duration::from_secs(30), "the helper slept on");
 }
 
+#[test]
+fn an_end_that_no_thread_waits_for_is_polled_for_at_once_and_often() {
+    struct Quiet(Arc<AtomicU64>);
+    impl Poller for Quiet {
+        fn poll(&mut self, _now: Instant) -> Activity {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Activity::Idle
+        }
+    }
+    let slow = DriverOptions {
+        active_period: Duration::from_secs(60),
+        idle_period: Duration::from_secs(60),
+        ..options()
+    };
+    let polls = Arc::new(AtomicU64::new(0));
+    let driver = Driver::new(Quiet(polls.clone()), slow).unwrap();
+    let ends = driver.awaited_ends();
+    let late = Clock.now() + Duration::from_secs(30);
+    for _ in 0..2 {
+        let before = polls.load(Ordering::Relaxed);
+        ends.add();
+        ends.add();
+        ends.remove();
+        while polls.load(Ordering::Relaxed) < before + 200 {
+            assert!(Clock.now() < late, "the helper sleeps");
+            std::thread::yield_now();
+        }
+        ends.remove();
+        // It sleeps again.
+        let mut seen = polls.load(Ordering::Relaxed);
+        loop {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = polls.load(Ordering::Relaxed);
+            if now == seen {
+                break;
+            }
+            assert!(Clock.now() < late, "the helper polls on");
+            seen = now;
+        }
+    }
+    drop(driver);
+    ends.add();
+}
+
 /// A shard that drives and waits by `idle`.
 fn dedicated<P: Poller + Send>(driver: &Driver<P>, idle: IdlePolicy) -> Shards<()> {
     let shards = ShardsBuilder::new().idle(idle).start([driver.dedicated()], |engine| {

@@ -9,10 +9,14 @@
 
 enum { DOWN, UP, RIGHT, LEFT, MIDDLE };
 
-/* MPI ends the job at an error by itself; here the program decides. Other ranks hear of it, with the text. */
+static shouter_t *world;
+
+/* MPI ends the job at an error by itself; here the program decides. Other ranks' errors have this one's text. */
 static void must(shouter_status_t status) {
     if (status != SHOUTER_OK) {
         fprintf(stderr, "heat: %s\n", shouter_last_error());
+        if (world != NULL)
+            shouter_abort(world, shouter_last_error());
         exit(1);
     }
 }
@@ -34,7 +38,6 @@ static void add(shouter_exchange_t *batch, size_t *n, int32_t kind, double *data
 }
 
 int main(void) {
-    shouter_t *world;
     must(shouter_init(NULL, &world));
     int rank = (int)shouter_rank(world), size = (int)shouter_size(world);
     struct block block = block_of(rank, size);

@@ -38,7 +38,8 @@ class Operation:
         self._names.group.set_label(self.tensor.name)
         try:
             self._work = self._begin()
-        except ShouterError as why:
+        except Exception as why:
+            # PyTorch's own errors count, too: memory for a result, say.
             self._error = why
         finally:
             self._names.group.set_label("")

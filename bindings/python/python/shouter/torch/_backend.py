@@ -146,7 +146,7 @@ class Operations:
             return self._start(kind, given.dtype, _span(given), _span(taken), keep=(given, taken), counts=counts)
 
         try:
-            sums = Reduction(begin, self.core.size, tensor, op, "all_reduce")
+            sums = Reduction(begin, self.core.size, tensor, op, "all_reduce", self._limit)
         except ShouterError as error:
             raise raised(error) from None
 

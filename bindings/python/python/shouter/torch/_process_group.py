@@ -108,7 +108,8 @@ class ProcessGroup(Operations, TorchProcessGroup):
         """PyTorch gives such a group the tensors of all devices, whatever the job has asked for."""
         stream = super()._stream(kept)
         if stream is not None:
-            wanted = getattr(distributed_c10d._world, "pg_backend_config", {}).get(self, "")
+            world = getattr(distributed_c10d, "_world", None)
+            wanted = getattr(world, "pg_backend_config", {}).get(self, "")
             others = [part for part in wanted.split(",") if part.startswith("cuda:") and part != "cuda:shouter"]
             if others:
                 raise ArgumentError(

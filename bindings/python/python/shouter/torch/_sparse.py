@@ -13,14 +13,20 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError, Mismatch
-from ._tensors import SUMMED, bytes_of
+from ._tensors import VERSION, bytes_of
 
 # Starts a collective of the library: its kind, input, output, and numbers of elements by rank.
 Begin = Callable[[str, torch.Tensor, torch.Tensor, tuple[Any, Any]], Any]
 
 _NO_COUNTS = (None, None)
+# PyTorch 2 warns where nobody says whether indices are to be checked.
+_UNCHECKED = {} if VERSION < (2, 0) else {"check_invariants": False}
 # Sums of these are made in float32, as in the library.
 _SMALL = (torch.float16, torch.bfloat16)
+# The types that PyTorch itself can add up, in an order that all ranks know.
+_ADDED = (
+    *_SMALL, torch.float32, torch.float64, torch.complex64, torch.complex128, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+)  # fmt: skip
 
 
 def check(tensor: torch.Tensor, op: str, call: str) -> None:
@@ -30,25 +36,33 @@ def check(tensor: torch.Tensor, op: str, call: str) -> None:
     if tensor.device.type not in ("cpu", "cuda"):
         raise ArgumentError(f"{call}: a sparse tensor on {tensor.device}; give it on the CPU or an NVIDIA GPU")
     if op not in ("sum", "avg"):
-        raise ArgumentError(f"{call}: {op} of a sparse tensor; rows that a rank lacks are zeros, so there are SUM and AVG only: convert it by .to_dense()")
-    if tensor.dtype not in SUMMED or tensor.dtype.is_floating_point and tensor.element_size() == 1:
+        raise ArgumentError(f"{call}: {op} of a sparse tensor; there are SUM and AVG only: convert it by .to_dense()")
+    if tensor.dtype not in _ADDED:
         raise ArgumentError(f"{call}: a sparse tensor of {tensor.dtype} cannot be added up; convert it, as by .to(torch.float32)")
     if op == "avg" and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
         raise ArgumentError(f"{call}: the mean of a sparse tensor of {tensor.dtype}; take the sum")
+    if tensor.sparse_dim() == 0:
+        raise ArgumentError(f"{call}: a sparse tensor without sparse dimensions; convert it by .to_dense()")
 
 
 class Reduction:
-    """The sum or mean of one sparse tensor of each rank, in progress."""
+    """The sum or mean of one sparse tensor of each rank, in progress.
 
-    def __init__(self, begin: Begin, size: int, tensor: torch.Tensor, op: str, call: str) -> None:
+    `limit` is the time in seconds for which the start waits for the other ranks, or None: the group's deadline. Where it is over, those that
+    come later wait for this rank in vain.
+    """
+
+    def __init__(self, begin: Begin, size: int, tensor: torch.Tensor, op: str, call: str, limit: float | None = None) -> None:
         check(tensor, op, call)
         own = tensor.detach().coalesce()
         self._size, self._op = size, op
-        self._shape, self._dims = own.shape, own.sparse_dim()
+        counts, self._dims = _agree(begin, size, own, op, call, limit)
+        if own.sparse_dim() != self._dims:
+            own = without_rows(own, self._dims)
+        self._shape = own.shape
         keys, values = _keys(own), own.values().contiguous()
         self._row = values.shape[1:]
         width = self._row.numel()
-        counts = _agree(begin, size, own, len(keys), width, call)
         total = sum(counts)
         self._counts, self._dense = counts, None
         self.handles: list[Any] = []
@@ -88,12 +102,12 @@ class Reduction:
         is_first = torch.ones_like(keys, dtype=torch.bool)
         torch.ne(keys[1:], keys[:-1], out=is_first[1:])
         every = keys[is_first]
-        # The row of each index from the lowest rank that has it.
+        # The row of each index from the lowest rank that has it: most rows of an embedding are one rank's only.
         sums = self._values[order[is_first]]
         if len(every) < len(keys):
             type_of_sum = torch.float32 if sums.dtype in _SMALL else sums.dtype
             sums = self._add_others(sums.to(type_of_sum), is_first, order).to(sums.dtype)
-        found = torch.sparse_coo_tensor(_indices(every, self._shape[: self._dims]), sums, self._shape)
+        found = torch.sparse_coo_tensor(_indices(every, self._shape[: self._dims]), sums, self._shape, **_UNCHECKED)
         # Each index is there once, in order.
         return found._coalesced_(True)
 
@@ -107,6 +121,13 @@ class Reduction:
             sums.index_add_(0, places[of_rank], self._values[rows[of_rank]].to(sums.dtype))
             begin += count
         return sums
+
+
+def without_rows(like: torch.Tensor, dimensions: int) -> torch.Tensor:
+    """A sparse tensor of zeroes, with the shape, type and device of a dense one."""
+    indices = torch.zeros((dimensions, 0), dtype=torch.int64, device=like.device)
+    values = torch.zeros((0, *like.shape[dimensions:]), dtype=like.dtype, device=like.device)
+    return torch.sparse_coo_tensor(indices, values, like.shape, **_UNCHECKED)
 
 
 def _keys(tensor: torch.Tensor) -> torch.Tensor:
@@ -129,20 +150,31 @@ def _indices(keys: torch.Tensor, shape: torch.Size) -> torch.Tensor:
     return torch.stack(by_dimension[::-1])
 
 
-def _agree(begin: Begin, size: int, own: torch.Tensor, rows: int, width: int, call: str) -> list[int]:
-    """How many rows each rank has, of tensors of one shape and type."""
-    what = f"{tuple(own.shape)} of {own.dtype}, {own.sparse_dim()} sparse dimensions".encode()
-    digest = int.from_bytes(hashlib.sha256(what).digest()[:7], "little")
-    mine = torch.tensor([rows, digest, own.numel(), width], device="cpu")
-    everyone = torch.zeros((size, 4), dtype=torch.int64, device="cpu")
-    begin("all-gather", mine, everyone, _NO_COUNTS).wait()
+def _agree(begin: Begin, size: int, own: torch.Tensor, op: str, call: str, limit: float | None) -> tuple[list[int], int]:
+    """How many rows each rank has, and the number of sparse dimensions, of tensors of one shape and type, and for one reduction.
+
+    A tensor without rows may have any number of sparse dimensions: PyTorch changes it when it sets a gradient to zero.
+    """
+    digest = int.from_bytes(hashlib.sha256(repr(tuple(own.shape)).encode()).digest()[:7], "little")
+    about = [digest, own.numel(), own.sparse_dim(), _ADDED.index(own.dtype), int(op == "avg")]
+    mine = torch.tensor([*about, own._nnz()], device="cpu")
+    everyone = torch.zeros((size, len(mine)), dtype=torch.int64, device="cpu")
+    handle = begin("all-gather", mine, everyone, _NO_COUNTS)
+    handle.wait() if limit is None else handle.wait(limit)
     found = everyone.tolist()
-    for rank, (_, other, elements, of_row) in enumerate(found):
-        if other != digest:
-            ours, theirs = (f"{all_of} elements in rows of {one}" for all_of, one in ((own.numel(), width), (elements, of_row)))
-            text = (
-                f"{call}: a sparse tensor of shape {tuple(own.shape)} and {own.dtype} here ({ours}), and another shape or type on rank {rank} ({theirs}); "
-                "give all ranks tensors of one shape and type"
-            )
-            raise Mismatch(text, rank=rank, ours=ours, theirs=theirs)
-    return [row[0] for row in found]
+    of_rows = [row[2] for row in found if row[-1]]
+    dimensions = of_rows[0] if of_rows else own.sparse_dim()
+    about[2] = dimensions if own._nnz() == 0 else about[2]
+    for rank, (*other, rows) in enumerate(found):
+        other[2] = about[2] if rows == 0 else other[2]
+        if other != about:
+            ours, theirs = _view(about), _view(other)
+            shape = f" of shape {tuple(own.shape)}" if other[0] != digest else ""
+            text = f"{call} of sparse tensors: {ours}{shape} here, {theirs} on rank {rank}{' in another shape' if shape else ''}; all have to be alike"
+            raise Mismatch(text, rank=rank, reason="diverged", operation="all-reduce", ours=ours, theirs=theirs)
+    return [row[-1] for row in found], dimensions
+
+
+def _view(about: list[int]) -> str:
+    _, elements, dimensions, dtype, is_mean = about
+    return f"{'mean' if is_mean else 'sum'} of {elements} elements of {_ADDED[dtype]}, {dimensions} sparse dimension{'s' if dimensions > 1 else ''}"

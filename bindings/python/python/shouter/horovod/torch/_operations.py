@@ -11,7 +11,7 @@ from ..._core import Work
 from ..._group import Group, Tensor
 from ...errors import ArgumentError
 from ...torch._sparse import Reduction, check as check_sparse
-from ...torch._tensors import bytes_of, check, name_of, readable, stream_of
+from ...torch._tensors import bytes_of, check, copy_back, name_of, readable, stream_of
 from .._job import ProcessSet, global_process_set
 from .._names import Names, Operation
 from ._compression import Compression
@@ -154,6 +154,8 @@ def reduce_sparse(
     """The same of a sparse tensor, of which nothing is compressed."""
     check_sparse(tensor, op, "allreduce")
     before, after = scale
+    if scale != (1, 1) and not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        raise ArgumentError(f"allreduce: a factor for a sparse tensor of {tensor.dtype}; multiply it by a whole number before or after")
     sent = tensor.detach() * before if before != 1 else tensor
     started: list[Reduction] = []
 
@@ -164,7 +166,9 @@ def reduce_sparse(
     def finish() -> torch.Tensor:
         result = started[0].result()
         result = result * after if after != 1 else result
-        return result if output is None else output.copy_(result)
+        if output is not None:
+            copy_back([output], [result])
+        return result if output is None else output
 
     if name is None:
         return Handle(start(), finish)

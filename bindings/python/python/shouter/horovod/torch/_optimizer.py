@@ -14,7 +14,7 @@ import torch
 
 from ..._group import Group, Tensor
 from ...errors import ArgumentError
-from ...torch._sparse import Reduction, check as check_sparse
+from ...torch._sparse import Reduction, check as check_sparse, without_rows
 from ...torch._tensors import name_of
 from .._job import ProcessSet, global_process_set
 from ._compression import Compression
@@ -46,6 +46,8 @@ class _Gradients:
         self._numbers = dict(zip(self.named, numbers))
         self._order = list(reversed(self.named))
         self._is_first_step = True
+        # The sparse dimensions of gradients that have been sparse.
+        self._sparse: dict[torch.nn.Parameter, int] = {}
         # Gradients of several devices come on a thread each.
         self._lock = threading.Lock()
         self.begin_again()
@@ -94,14 +96,16 @@ class _Gradients:
     def _take(self, parameter: torch.nn.Parameter) -> None:
         """Starts a gradient, and those that wait for it, if all before it have been started."""
         if parameter.grad is None:
-            # Another rank may have one.
-            parameter.grad = torch.zeros_like(parameter)
+            # Another rank may have one, of the kind that there was before.
+            dimensions = self._sparse.get(parameter)
+            parameter.grad = torch.zeros_like(parameter) if dimensions is None else without_rows(parameter, dimensions)
         if parameter.grad.layout is not torch.strided and self._sparse_as_dense:
             parameter.grad = parameter.grad.to_dense()
         if parameter.grad.layout is torch.strided:
             self._come[parameter] = prepared(parameter.grad, parameter.grad, self._scale, self._compression)
         else:
             check_sparse(parameter.grad, self._op, self.named[parameter])
+            self._sparse[parameter] = parameter.grad.sparse_dim()
             self._come[parameter] = parameter.grad, None
         while len(self.handles) < len(self._order) and (next_one := self._order[len(self.handles)]) in self._come:
             sent, finish = self._come[next_one]
@@ -211,7 +215,8 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Makes an optimizer reduce its gradients over all ranks, each as soon as it has come, and returns it. All ranks call it with the same
-    parameters in the same order; gradients come in any order, and some on some ranks only: a rank without one adds zeroes.
+    parameters in the same order; gradients come in any order, and some on some ranks only: a rank without one adds zeroes. A parameter with sparse
+    gradients has one on every rank at least in its first step.
 
     `num_groups` and `groups` change nothing: the key `fuse_below` says which tensors are sent together.
     """
