@@ -320,7 +320,7 @@ impl StartedOperation {
 /// has ended or the group was dropped, which waits for that. ([`Lent`](super::Lent) owns memory, and waits when it is dropped.)
 ///
 /// A thread that waits drives the engine, unless a dedicated shard does (the key `mode`). Between calls of the group a
-/// helper thread looks every 0.5 ms, and every 30 us while a callback or a future awaits an end.
+/// helper thread looks every 0.5 ms; while a callback or a future awaits an end every 30 us, and without pause where the process computes nothing.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -17,6 +17,17 @@ pub(super) fn monotonic_nanos() -> u64 {
     (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
 }
 
+/// Nanoseconds of CPU time of this process's threads but the calling one.
+pub(super) fn cpu_nanos_of_other_threads() -> u64 {
+    let nanos = |clock| {
+        let used = clock_gettime(clock);
+        (used.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(used.tv_nsec as u64)
+    };
+    // In this order, so that the difference is never below zero.
+    let own = nanos(ClockId::ThreadCPUTime);
+    nanos(ClockId::ProcessCPUTime).saturating_sub(own)
+}
+
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn in_child() {

@@ -360,10 +360,10 @@ def main():
         return rank_main(options)
     if unknown := [part for part in options.parts if part not in PARTS]:
         parser.error(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
-    if not options.json:
-        print(f"torch {torch.__version__}, {os.cpu_count()} CPUs, load before {os.getloadavg()[0]:.1f}", flush=True)
     if options.device == "cuda" and set(options.parts) & {"call", "numpy"}:
         parser.error("call and numpy are about tensors in host memory")
+    if not options.json:
+        print(f"torch {torch.__version__}, {os.cpu_count()} CPUs, load before {os.getloadavg()[0]:.1f}", flush=True)
     for part in options.parts or ["allreduce"]:
         run_part(part, options)
     if not options.json:

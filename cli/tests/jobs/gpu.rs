@@ -475,7 +475,8 @@ fn a_device_that_is_lost_ends_the_group_by_name() {
 fn hang(jobs: &[(u32, u32, u32, &str)], count: usize, codes: &[i32], words: &[&str]) {
     let start = |&(ranks, hosts, on, call): &(u32, u32, u32, &str)| {
         let job = job!(ranks, hosts, "steps").with("ON", on).with("COUNT", count);
-        let job = job.with("CULPRIT", ranks - 1).env("SHOUTER_DEADLINE", "1s");
+        // Long enough for the first operation, which sets up all that GPUs need.
+        let job = job.with("CULPRIT", ranks - 1).env("SHOUTER_DEADLINE", "3s");
         job.with("BROKEN", format!("hang={call}")).start()
     };
     // Kernels are compiled before, so that no deadline passes meanwhile.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::{DriveError, DriverOptions, Inner};
 use crate::log;
-use crate::runtime::{Activity, Clock, Poller, panic_message};
+use crate::runtime::{Activity, Backoff, BackoffStep, Clock, Instant, Poller, panic_message, sys};
 
 /// Idle looks at the network before the helper slows down: 16 of half a millisecond.
 const LOOKS_BEFORE_SLOW: u32 = 16;
@@ -21,7 +21,8 @@ const LOOKS_BEFORE_SLOW: u32 = 16;
 /// (docs/decisions.md).
 const DRIVEN_PERIOD: Duration = Duration::from_millis(2);
 /// The interval of the polls while an end is awaited by no thread that drives. Ranks hand over many chunks of a large tensor, and each
-/// interval holds one up; more polls take too much of a core from a trainer that computes meanwhile (docs/benchmarks.md#pytorch).
+/// interval holds one up; more polls take too much of a core from a trainer that computes meanwhile (docs/benchmarks.md#pytorch). Where no
+/// other thread of the process computes, the helper polls as a caller would.
 const AWAITED_PERIOD: Duration = Duration::from_micros(30);
 /// Polls before the driver lock is released and taken again.
 const POLLS_PER_LOCK: u32 = 256;
@@ -69,6 +70,7 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
     let _ = rustix::thread::set_current_timer_slack(core::num::NonZero::new(1_000));
     let mut quiet_looks = 0;
     let mut drives = 0;
+    let (mut others, mut idle) = (OtherThreads::default(), Backoff::new(inner.idle));
     while !inner.stopping.load(Ordering::Acquire) && !inner.is_dedicated() {
         let seen = inner.drives.load(Ordering::Relaxed);
         let mut activity = Activity::from_busy(seen != drives);
@@ -95,8 +97,21 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
         };
         if inner.awaited_ends.is_any() {
             // A caller that drives serves those ends, too; when it stops is seen at the next poll.
-            if driven || !activity.is_busy() {
-                std::thread::park_timeout(AWAITED_PERIOD);
+            let step = if driven || others.compute(Clock.now()) {
+                idle.reset();
+                if activity.is_busy() && !driven {
+                    BackoffStep::Go
+                } else {
+                    BackoffStep::Park(AWAITED_PERIOD)
+                }
+            } else {
+                idle.step(activity)
+            };
+            match step {
+                BackoffStep::Go => {}
+                BackoffStep::Spin => std::hint::spin_loop(),
+                BackoffStep::Yield => std::thread::yield_now(),
+                BackoffStep::Park(longest) => std::thread::park_timeout(longest.min(AWAITED_PERIOD)),
             }
             continue;
         }
@@ -107,10 +122,36 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
     }
 }
 
+/// Whether the other threads of the process compute, as its CPU time says.
+#[derive(Default)]
+struct OtherThreads {
+    /// When it was last looked at.
+    at: Instant,
+    /// Nanoseconds of CPU time of the other threads until then.
+    used: u64,
+    compute: bool,
+}
+
+impl OtherThreads {
+    /// How long they are watched for an answer.
+    const PERIOD: u64 = 100_000;
+
+    /// Whether they used more than a quarter of a core lately.
+    fn compute(&mut self, now: Instant) -> bool {
+        let passed = now.as_nanos().saturating_sub(self.at.as_nanos());
+        if passed >= Self::PERIOD {
+            let used = sys::cpu_nanos_of_other_threads();
+            self.compute = used.saturating_sub(self.used) > passed / 4;
+            (self.at, self.used) = (now, used);
+        }
+        self.compute
+    }
+}
+
 /// Result of an attempt to take the driver lock and poll.
 enum PollAttempt {
     /// Polled at least once; with the engine's next deadline.
-    Done(Activity, Option<crate::runtime::Instant>),
+    Done(Activity, Option<Instant>),
     /// A caller drives.
     Taken,
     /// The engine panicked: there is nothing left to do.
