@@ -22,7 +22,7 @@ const LOOKS_BEFORE_SLOW: u32 = 16;
 const DRIVEN_PERIOD: Duration = Duration::from_millis(2);
 /// The interval of the polls while an end is awaited by no thread that drives. Ranks hand over many chunks of a large tensor, and each
 /// interval holds one up; more polls take too much of a core from a trainer that computes meanwhile (docs/benchmarks.md#pytorch). Where no
-/// other thread of the process computes, the helper polls as a caller would.
+/// other thread of the process computes, the helper polls as a caller would, but sleeps no longer than this.
 const AWAITED_PERIOD: Duration = Duration::from_micros(30);
 /// Polls before the driver lock is released and taken again.
 const POLLS_PER_LOCK: u32 = 256;

@@ -54,9 +54,7 @@ class Backend(Operations, TorchBackend):
 
 
 def _create(options: Any, _: Any) -> Backend:
-    ranks = options.global_ranks_in_group
-    core = _groups.join(options.store, options.group_rank, options.group_size, options.timeout, ranks)
-    return Backend(core, options.timeout)
+    return Backend(_groups.join(options), options.timeout)
 
 
 # PyTorch wraps the result of a Python backend in a handle that passes on only `wait` and `get_future`.

@@ -6,6 +6,7 @@ import atexit
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,16 +20,17 @@ _alive: weakref.WeakSet[_core.Group] = weakref.WeakSet()
 _world: weakref.ref[_core.Group] | None = None
 
 
-def join(store: dist.Store, rank: int, size: int, timeout: timedelta, ranks: Sequence[int]) -> _core.Group:
-    """The library's group for a new one of PyTorch's: of all ranks, or of those whose numbers in the job are `ranks`."""
+def join(options: Any) -> _core.Group:
+    """The library's group for a new one of PyTorch's, which `options` describe: of all ranks, or of those whose numbers in the job they have."""
     global _world
+    timeout, ranks = options.timeout, options.global_ranks_in_group
     try:
         world = None if _world is None else _world()
         if ranks and world is not None and not world.is_closed and world.size == dist.get_world_size():
             # It needs no new connection; only the members call this.
             core = world.group(list(ranks), _deadline(timeout))
         else:
-            core = _join_through(store, rank, size, timeout)
+            core = _join_through(options.store, options.group_rank, options.group_size, timeout)
             if not ranks:
                 _world = weakref.ref(core)
     except ShouterError as error:

@@ -126,9 +126,7 @@ class ProcessGroup(Operations, TorchProcessGroup):
 
 
 def _create(options: Any, _: Any = None) -> ProcessGroup:
-    ranks = options.global_ranks_in_group
-    core = _groups.join(options.store, options.group_rank, options.group_size, options.timeout, ranks)
-    return ProcessGroup(core, options.timeout)
+    return ProcessGroup(_groups.join(options), options.timeout)
 
 
 def register() -> None:
