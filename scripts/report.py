@@ -193,7 +193,9 @@ def main():
     for good, what in checks:
         print(f"  {'holds' if good else 'FAILS'}: {what}")
 
-    timelines = [folder / f"{name}-{rank}.timeline" for rank in range(options.ranks)]
+    timelines = sorted((folder / f"{name}-timelines").glob("*.json"))
+    if len(timelines) != options.ranks:
+        sys.exit(f"{len(timelines)} timelines of {options.ranks} ranks in {folder / f'{name}-timelines'}")
     merge = [pathlib.Path(__file__).parent.parent / "target" / FOLDER / "shouter", "timeline", "merge", folder / "timeline.json", *timelines]
     traced = subprocess.run(merge, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
     tables = [("By epoch", epochs), ("By rank", network)]

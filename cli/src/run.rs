@@ -56,7 +56,7 @@ const LONGEST_SOCKET_PATH: usize = 107;
         shouter run -n 2 --json -- ./trainer | jq .          one JSON object a line\n\n\
         Every rank is given SHOUTER_RANK, SHOUTER_SIZE, SHOUTER_LOCAL_RANK, SHOUTER_LOCAL_SIZE, SHOUTER_NODE, SHOUTER_ADDR,\n\
         SHOUTER_PORT, SHOUTER_JOB and SHOUTER_KEY_FILE, and, where they apply, SHOUTER_CORES or SHOUTER_IDLE, SHOUTER_PORTS, SHOUTER_LOSS,\n\
-        SHOUTER_CORRUPT and SHOUTER_FAULT_SEED.\n\n\
+        SHOUTER_CORRUPT and SHOUTER_FAULT_SEED; and PyTorch's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.\n\n\
         Exit status: 0 when every rank exits with 0; else that of the rank that failed first, 128 + n when signal n\n\
         killed it; 2 a wrong command line; 126 COMMAND cannot be executed; 127 COMMAND does not exist."
 )]
@@ -242,7 +242,7 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     let key_file = dir
         .write_private("key", &hex::encode(&random[..32]))
         .map_err(|error| LaunchError::system("cannot write the key file", &error))?;
-    let port = free_port().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error))?;
+    let ports = free_ports().map_err(|error| LaunchError::system("no free TCP port on 127.0.0.1", &error))?;
 
     // Ranks of other emulated hosts share a rank's cores as well, which the rank does not know.
     let crowded = std::thread::available_parallelism().is_ok_and(|cores| ranks as usize > cores.get());
@@ -251,7 +251,7 @@ fn launch(args: &Args, style: Style, front: u32) -> Result<Status, LaunchError> 
     for placement in plan::placements(&locals) {
         let mut command = Command::new(&args.command[0]);
         command.args(&args.command[1..]);
-        if let Err(error) = describe(&mut command, args, (&placement, ranks, hosts), dir.path(), port) {
+        if let Err(error) = describe(&mut command, args, (&placement, ranks, hosts), dir.path(), ports) {
             job.kill();
             return Err(error);
         }
@@ -275,10 +275,17 @@ fn describe(
     args: &Args,
     (placement, ranks, hosts): (&Placement, u32, u32),
     dir: &Path,
-    port: u16,
+    [port, port_of_pytorch]: [u16; 2],
 ) -> Result<(), LaunchError> {
     // Settings of another launcher, or of an outer run of this one, do not apply here.
-    for name in ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"] {
+    for name in [
+        "SHOUTER_KEY",
+        "SHOUTER_CORES",
+        "SHOUTER_PORTS",
+        "SHOUTER_LOSS",
+        "SHOUTER_CORRUPT",
+        "TORCHELASTIC_USE_AGENT_STORE",
+    ] {
         command.env_remove(name);
     }
     command
@@ -288,7 +295,14 @@ fn describe(
         .env("SHOUTER_LOCAL_SIZE", placement.local_size.to_string())
         .env("SHOUTER_NODE", placement.host.to_string())
         .env("SHOUTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
-        .env("SHOUTER_PORT", port.to_string());
+        .env("SHOUTER_PORT", port.to_string())
+        // As torchrun sets them: for scripts that read them, and for PyTorch with any backend.
+        .env("RANK", placement.rank.to_string())
+        .env("WORLD_SIZE", ranks.to_string())
+        .env("LOCAL_RANK", placement.local_rank.to_string())
+        .env("LOCAL_WORLD_SIZE", placement.local_size.to_string())
+        .env("MASTER_ADDR", Ipv4Addr::LOCALHOST.to_string())
+        .env("MASTER_PORT", port_of_pytorch.to_string());
     for (name, rate) in [("SHOUTER_LOSS", &args.loss), ("SHOUTER_CORRUPT", &args.corrupt)] {
         if let Some(rate) = rate {
             command.env(name, rate);
@@ -360,13 +374,19 @@ fn cannot_start(program: &std::ffi::OsStr, error: &io::Error) -> LaunchError {
     }
 }
 
-/// A TCP port of 127.0.0.1 without a listener, below the range of ports for the kernel's clients, so that no client
-/// takes it before rank 0 does.
-fn free_port() -> io::Result<u16> {
+/// Two TCP ports of 127.0.0.1 without a listener, below the range of ports for the kernel's clients, so that no client
+/// takes them before rank 0 does.
+fn free_ports() -> io::Result<[u16; 2]> {
+    let first = free_port(0)?;
+    Ok([first, free_port(first)?])
+}
+
+/// Such a port, but not `taken`.
+fn free_port(taken: u16) -> io::Result<u16> {
     let mut rng = rand::rngs::OsRng.unwrap_err();
     for _ in 0..64 {
         let port = rng.random_range(20_000..32_000);
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if port != taken && TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return Ok(port);
         }
     }

@@ -10,9 +10,9 @@ use crate::status::Status;
 /// Arguments of `shouter timeline`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  \
-    SHOUTER_TIMELINE=t.json shouter run -n 4 --hosts 2 -- ./trainer --timeline rank-%r.json\n  \
-    shouter timeline merge all.json rank-*.json\n\n\
-    A rank writes its file by shouter_timeline (Group::write_timeline), where SHOUTER_TIMELINE was set from the start. \
+    SHOUTER_TIMELINE=trace shouter run -n 4 --hosts 2 -- ./trainer\n  \
+    shouter timeline merge all.json trace/*.json\n\n\
+    A rank writes its file into the folder that SHOUTER_TIMELINE names when it leaves the job. \
     https://ui.perfetto.dev opens it. The last events that a rank leaves in the folder `dump_folder` are such a file, too.\n\n\
     Exit status: 0 done, 1 a file cannot be read or written, 2 a wrong command line.")]
 pub(crate) struct TimelineArgs {

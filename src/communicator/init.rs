@@ -33,10 +33,10 @@ use crate::group::rendezvous::ControlLink;
 use crate::group::store::{OfLauncher, Store};
 use crate::group::watch::{Control, MemberEvent};
 use crate::log;
-use crate::observe::Timeline;
 use crate::observe::flight::{DumpTarget, ENGINE, Flight, GROUPS};
 use crate::observe::metrics::{Exporter, MetricsOf};
 use crate::observe::signal::OnSignal;
+use crate::observe::{Timeline, TimelineFile};
 use crate::runtime::{Clock, CoreAllowance, DriverOptions, IdlePolicy, Poller, fork_generation};
 
 /// Operations that a timeline keeps, and events of the engine: the last ones.
@@ -187,10 +187,21 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         forks: fork_generation(),
     });
     let metrics = exporter(&config, &grid, &drive, &outcomes);
+    let timeline = timeline
+        .zip(config.timeline.as_deref())
+        .map(|(timeline, folder)| TimelineFile::new(timeline, folder, &config.job));
     Ok(Group {
         rank,
         grid,
-        job: Arc::new(Job { grid, control, drive: drive.clone(), metrics, _on_signal: on_signal }),
+        job: Arc::new(Job {
+            grid,
+            control,
+            drive: drive.clone(),
+            metrics,
+            _on_signal: on_signal,
+            timeline,
+            rendezvous_host: config.rendezvous.host.clone(),
+        }),
         subset: None,
         drive,
         _stop_notifier: StopNotifier(outcomes.clone()),

@@ -55,9 +55,9 @@ use crate::channel::shm::{NodeSegment, shortened};
 use crate::engine::executor_time;
 use crate::error::{Call, Error, Operation, TensorId};
 use crate::group::watch::Control;
-use crate::observe::Row;
 use crate::observe::metrics::Exporter;
 use crate::observe::signal::OnSignal;
+use crate::observe::{Row, TimelineFile};
 use crate::runtime::{Clock, Instant};
 use annotations::Annotations;
 pub use collectives::CollectiveCall;
@@ -143,12 +143,20 @@ struct Job {
     metrics: Option<Exporter>,
     /// Writes dumps when a signal comes, where the configuration names one.
     _on_signal: Option<OnSignal>,
+    /// The timeline that is written at the end, where the configuration asks for one.
+    timeline: Option<TimelineFile>,
+    /// Rank 0's addresses, with commas between them.
+    rendezvous_host: String,
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
         drop(self.metrics.take());
         self.drive.leave(self.control.as_ref());
+        // A forked child has its parent's.
+        if let Some(timeline) = self.timeline.take().filter(|_| self.drive.check_process().is_ok()) {
+            timeline.write();
+        }
     }
 }
 
@@ -189,6 +197,12 @@ impl Group {
     /// Hosts in the group.
     pub fn nodes(&self) -> u32 {
         self.subset.as_ref().map_or(self.grid.nodes(), |subset| subset.places.nodes)
+    }
+
+    /// The names or addresses of the job's rank 0, the likeliest first, by which the ranks have met it: for connections of a program's own.
+    /// Some of several may not reach it from this host. Without any in a job of one rank.
+    pub fn rank0_addresses(&self) -> impl Iterator<Item = &str> {
+        self.job.rendezvous_host.split(',').map(str::trim).filter(|address| !address.is_empty())
     }
 
     /// The channels of the group's data on this host, and the reasons.
@@ -440,13 +454,14 @@ impl Group {
         self.outcomes.tally.snapshot(&self.drive)
     }
 
-    /// Writes this rank's recorded events as a trace that Perfetto opens.
+    /// Writes this rank's recorded events, so far, as a trace that Perfetto opens. When the process leaves the job, they are written to a file
+    /// in the folder that the key `timeline` names.
     ///
     /// # Errors
     /// [`Error::Argument`] if the file cannot be written, or nothing was recorded (set `timeline`).
     pub fn write_timeline(&self, path: &Path) -> Result<(), Error> {
         let timeline = self.outcomes.timeline.as_ref().ok_or_else(|| {
-            Error::Argument("no timeline was recorded; set SHOUTER_TIMELINE to a path".into())
+            Error::Argument("no timeline was recorded; set SHOUTER_TIMELINE to a folder".into())
         })?;
         timeline
             .write(path)

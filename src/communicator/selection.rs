@@ -363,7 +363,10 @@ pub(super) fn agree(
         tracing::info!(peers, transport = kind.name(), why, "a channel was chosen");
         format!("{} to {peers}: {why}", kind.name())
     });
-    let reasons = reasons.collect();
+    let mut reasons: Vec<String> = reasons.collect();
+    if peers.iter().any(|peer| matches!(peer.transport, TransportKind::Rud | TransportKind::Tcp)) {
+        reasons.push(format!("MTU: {mtu} bytes, the smallest of all hosts' ports"));
+    }
     Ok(Some(Selection { local, peers, mtu, reasons }))
 }
 

@@ -240,9 +240,10 @@ pub const KEYS: &[KeySpec] = &[
     key("fault_seed", "a whole number from 0", "1", "the seed of the faults"),
     key(
         "timeline",
-        "the path of the file that is meant",
+        "the path of a folder, which is made where it is missing; an empty text: none",
         "none",
-        "record a timeline that Perfetto opens; the trainer writes it (shouter_timeline, Group::write_timeline)",
+        "record a timeline that Perfetto opens, and write it to a file in this folder when the process leaves the job (shouter_finalize, the drop of \
+         its last group); shouter_timeline and Group::write_timeline write one at any time",
     ),
     key(
         "dump_folder",

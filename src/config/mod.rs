@@ -285,7 +285,7 @@ pub struct Config {
     pub costs_cache: Option<PathBuf>,
     /// Faults to inject.
     pub faults: Faults,
-    /// Where to write a timeline.
+    /// The folder for the rank's timeline; `None`: none is recorded.
     pub timeline: Option<PathBuf>,
     /// The folder for the rank's last events; `None`: the system's folder for temporary files.
     pub dump_folder: Option<PathBuf>,
@@ -449,7 +449,9 @@ impl Builder {
             measure_costs: value::word(layers, "measure_costs", &[("on", true), ("off", false)])?
                 .unwrap_or(true),
             costs_cache: costs::cache_of(layers, environment)?,
-            timeline: value::path(layers, "timeline")?,
+            timeline: value::text(layers, "timeline", |_| true)?
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
             dump_folder: value::path(layers, "dump_folder")?,
             dump_signal: value::signal(layers, "dump_signal")?,
             metrics: value::metrics(layers, "metrics")?,

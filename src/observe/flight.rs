@@ -9,23 +9,18 @@
 //! copies, by the thread that meets the error or calls for the dump. So a dump can be written while an engine hangs.
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use shouter_reducer::executor::AbortReason;
 use shouter_reducer::recorder::{EVENTS, Record, RecordKind, Records, RegisteredTensor};
 
-use super::perfetto::Category;
-use super::perfetto::{self, Args, Dump, Trace, TraceLine};
+use super::files;
+use super::perfetto::{Args, Category, Dump, Trace, TraceLine};
 use super::timeline::TimelineError;
 use crate::error::NamedTensor;
 use crate::runtime::Clock;
 use shouter_netstack::time::Instant;
-
-/// Dumps that one process may write for one job and rank.
-const MOST: u32 = 1000;
 
 /// Operations whose labels are kept: a recorder has two events of each at least.
 const LABELS: usize = EVENTS / 2;
@@ -130,31 +125,8 @@ impl Flight {
 
     /// Writes the recorded events to a new file.
     pub(crate) fn dump(&self, cause: &str) -> Result<PathBuf, TimelineError> {
-        let trace = self.trace(cause);
         let DumpTarget { folder, job, rank, .. } = &self.target;
-        let name = format!("shouter-{job}-rank{rank}-{}", std::process::id());
-        let mut number = 1;
-        loop {
-            let path = match number {
-                1 => folder.join(format!("{name}.json")),
-                _ => folder.join(format!("{name}-{number}.json")),
-            };
-            // The folder may be world-writable: nothing that is there is overwritten, and no link followed.
-            match OpenOptions::new().write(true).create_new(true).open(&path) {
-                Ok(file) => {
-                    let written = perfetto::write(file, &trace);
-                    return match written {
-                        Ok(()) => Ok(path),
-                        Err(error) => {
-                            let _ = fs::remove_file(&path);
-                            Err(TimelineError::Io { path, error })
-                        }
-                    };
-                }
-                Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MOST => number += 1,
-                Err(error) => return Err(TimelineError::Io { path, error }),
-            }
-        }
+        files::write_new(folder, ("shouter", job, *rank), &self.trace(cause))
     }
 
     fn trace(&self, cause: &str) -> Trace {

@@ -11,6 +11,7 @@
 //! late or at fault. Nothing formats or makes a system call until a file is to be written.
 
 mod explain;
+mod files;
 pub(crate) mod flight;
 mod merge;
 pub(crate) mod metrics;
@@ -23,5 +24,5 @@ pub use explain::{Explanation, OpenOperation, RankState, explain};
 pub use merge::{Merged, merge};
 pub use metrics::MetricsTarget;
 pub use perfetto::Category;
-pub(crate) use timeline::UNNAMED;
 pub use timeline::{Row, Timeline, TimelineError, TraceEvent};
+pub(crate) use timeline::{TimelineFile, UNNAMED};

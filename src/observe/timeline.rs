@@ -35,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use super::files;
 use super::perfetto::{self, Args, Category, Trace, TraceLine};
 use crate::runtime::lock;
 use shouter_netstack::time::Instant;
@@ -262,6 +263,35 @@ impl Timeline {
             );
         }
         trace
+    }
+}
+
+/// The file to which a rank's timeline goes when its process leaves the job.
+#[derive(Debug)]
+pub(crate) struct TimelineFile {
+    timeline: Arc<Timeline>,
+    folder: PathBuf,
+    job: String,
+}
+
+impl TimelineFile {
+    /// Makes the folder where it is missing. One that cannot be made is a line in the log.
+    pub(crate) fn new(timeline: Arc<Timeline>, folder: &Path, job: &str) -> Self {
+        // The program may go to another folder meanwhile.
+        let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+        if let Err(why) = std::fs::create_dir_all(&folder) {
+            tracing::warn!(?folder, %why, "the folder of the key timeline cannot be made; no timeline will be written to it");
+        }
+        Self { timeline, folder, job: job.to_owned() }
+    }
+
+    /// Writes the timeline to a new file. One that cannot be written is a line in the log.
+    pub(crate) fn write(&self) {
+        let Self { timeline, folder, job } = self;
+        match files::write_new(folder, ("timeline", job, timeline.rank), &timeline.trace()) {
+            Ok(path) => tracing::info!(?path, "the timeline was written"),
+            Err(why) => tracing::warn!(%why, "the timeline of this rank could not be written"),
+        }
     }
 }
 

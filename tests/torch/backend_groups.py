@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from backend_common import BY_DEVICE, ENDS_GROUPS, NEW, VERSION, join, of, refused, same, start, stop
 
 import shouter
+import shouter.torch
 
 
 def rank() -> int:
@@ -192,6 +196,42 @@ def time_outs_of_their_own():
     join(*numbers)
 
 
+def the_librarys_group():
+    """Its counters and its memory, through PyTorch's group; a timeline is there when the process has left."""
+    library = shouter.torch.group()
+    assert (library.rank, library.size) == (rank(), size()) and "share memory" in library.transport()
+    before = library.stats()["in_place"]
+    shared = shouter.torch.empty(1000, 300)
+    assert shared.shape == (1000, 300) and shared.dtype == torch.float32 and not shared.any()
+    shared += rank() + 1
+    dist.all_reduce(shared)
+    assert (shared == sum(range(1, size() + 1))).all()
+    assert library.stats()["in_place"] == before + 1, "it was copied"
+    halves = shouter.torch.empty(7, dtype=torch.float16)
+    assert halves.dtype == torch.float16 and shouter.torch.empty(3, 0).shape == (3, 0) and shouter.torch.empty().shape == ()
+    part = dist.new_group([0, 2])
+    if rank() in (0, 2):
+        assert shouter.torch.group(part).size == 2
+        same(shouter.torch.empty(4, group=part), torch.zeros(4))
+    gloo = dist.new_group(backend="gloo")
+    for call in (shouter.torch.group, lambda group: shouter.torch.empty(1, group=group)):
+        refused(lambda: call(gloo), "another backend")
+    refused(lambda: library.write_timeline("/tmp/none"), "SHOUTER_TIMELINE")
+    numbers = rank(), size()
+    stop()
+    refused(lambda: library.stats(), "closed by this process", error=shouter.Closed)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["SHOUTER_TIMELINE"] = folder + "/new"
+        join(*numbers)
+        del os.environ["SHOUTER_TIMELINE"]
+        dist.all_reduce(torch.ones(3))
+        stop()
+        (file,) = Path(folder, "new").iterdir()
+        assert file.name.startswith("timeline-") and f"-rank{numbers[0]}-" in file.name, file
+        assert "all-reduce" in file.read_text()
+    join(*numbers)
+
+
 def joining_twice():
     refused(lambda: dist.init_process_group("shouter", rank=0, world_size=1), "twice", error=Exception)
 
@@ -205,6 +245,7 @@ CHECKS = [
     two_dimensional_mesh,
     gloo_beside_it,
     time_outs_of_their_own,
+    the_librarys_group,
     joining_twice,
     another_job,
     a_backend_for_each_device,

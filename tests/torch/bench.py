@@ -4,7 +4,7 @@
     python tests/torch/bench.py [PART...] [--rounds 5] [--seconds 0.3] [--bytes 4,65536,1048576,67108864] [--device cpu|cuda]
         [--json]
 
-    allreduce  dist.all_reduce, with Gloo and with Shouter, --ranks on one host
+    allreduce  dist.all_reduce, with Gloo and with Shouter, --ranks on one host; `shared` are tensors of shouter.torch.empty
     link       the same on two emulated hosts: Shouter over the embedded link (--transport), Gloo over loopback
     ddp        a backward pass of DistributedDataParallel with the parameters of a ResNet-18 (11.7 M in 62 tensors) and synthetic gradients,
                and the part of it that is synchronisation: what no_sync() saves. 2 ranks on one host, then 4 on two emulated hosts. `shared`
@@ -94,11 +94,14 @@ def timed(call, meet, most, seconds, least=11):
     return [once() * 1e6 for _ in range(max(least, min(2000, int(seconds / max(trial, 1e-7)))))]
 
 
-def all_reduces(options):
+def all_reduces(options, kind):
     """Medians by size."""
+    empty = torch.empty
+    if kind == "shared":
+        from shouter.torch import empty
     found = []
     for size in options.bytes:
-        tensor = torch.ones(max(1, size // 4), device=options.device)
+        tensor = empty(max(1, size // 4)).to(options.device)
 
         def meet():
             tensor.fill_(1.0)
@@ -245,7 +248,7 @@ def rank_main(options):
             torch.cuda.set_device(rank % torch.cuda.device_count())
         backend = "gloo" if column.startswith("gloo") else "shouter"
         dist.init_process_group(backend, init_method=f"file://{options.store}", rank=rank, world_size=size)
-        found = {"ddp": steps, "sparse": embedding}[what](options, column) if what in ("ddp", "sparse") else all_reduces(options)
+        found = {"ddp": steps, "sparse": embedding}.get(what, all_reduces)(options, column)
     if rank == 0:
         with open(options.store + ".found", "w") as file:
             json.dump(found, file)
@@ -320,7 +323,8 @@ def run_part(part, options):
     sizes, ranks = [f"{size} B" for size in options.bytes], options.ranks
     if part in ("allreduce", "link"):
         hosts = 2 if part == "link" else 1
-        columns = {name: of("allreduce", name, ranks, hosts) for name in ("shouter", "gloo")}
+        names = ("shouter", "shared", "gloo") if hosts == 1 and options.device == "cpu" else ("shouter", "gloo")
+        columns = {name: of("allreduce", name, ranks, hosts) for name in names}
         show(part, ranks, hosts, sizes, rounds(columns, options), ("shouter", "gloo"), options)
     elif part == "ddp":
         # Gradients on GPUs have no memory that the host shares.

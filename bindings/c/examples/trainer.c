@@ -40,7 +40,7 @@ static const char *const TENSOR_NAME[TENSORS] = {"layer0.weight", "layer0.bias",
                                                  "layer1.bias",   "layer2.weight", "layer2.bias"};
 
 struct options {
-    const char *data, *json, *dump, *timeline;
+    const char *data, *json, *dump;
     int epochs, batch, single, simulate, gpu;
     uint64_t seed;
     float rate, momentum;
@@ -390,7 +390,6 @@ static void usage(FILE *to) {
           "                      ranks of a host take its GPUs in turn. Exits with 77 where there is no driver, GPU or NVRTC\n"
           "  --json FILE         one JSON object a line: steps, epochs and a summary ('-': standard output)\n"
           "  --dump-params FILE  the parameters as little-endian float32\n"
-          "  --timeline FILE     what this rank did, for ui.perfetto.dev; needs SHOUTER_TIMELINE to be set\n"
           "In file names %r is replaced by the rank.\n\n"
           "examples:\n"
           "  trainer --single --data digits.csv\n"
@@ -424,8 +423,6 @@ static struct options parse(int argc, char **argv) {
             o.json = value;
         else if (!strcmp(name, "--dump-params"))
             o.dump = value;
-        else if (!strcmp(name, "--timeline"))
-            o.timeline = value;
         else if (!strcmp(name, "--epochs"))
             o.epochs = atoi(value);
         else if (!strcmp(name, "--batch"))
@@ -570,10 +567,6 @@ int main(int argc, char **argv) {
             printf("rank %d has waited longest for gradients: %.3f s\n", who, longest_us * 1e-6);
         check(shouter_barrier(x.shouter), "shouter_barrier");
         check(shouter_stats(x.shouter, &stats), "shouter_stats");
-        if (o.timeline) {
-            close_written(open_for(o.timeline, rank, path, sizeof path), path);
-            check(shouter_timeline(x.shouter, path), "shouter_timeline");
-        }
         check(shouter_finalize(x.shouter), "shouter_finalize");
     }
     if (gpu)

@@ -797,8 +797,8 @@ const char *shouter_transport(const struct shouter_t *shouter);
 /* Copies what this process has done so far to `*out`. */
 shouter_status_t shouter_stats(const struct shouter_t *shouter, struct shouter_stats_t *out);
 
-/* Writes what this rank did as a trace to the file `path`; <https://ui.perfetto.dev> opens it. Needs SHOUTER_TIMELINE to be set,
- * from shouter_init on: nothing is recorded otherwise. */
+/* Writes what this rank has done so far as a trace to the file `path`; <https://ui.perfetto.dev> opens it. Needs the key timeline from
+ * shouter_init on: nothing is recorded otherwise. shouter_finalize writes one to the folder that the key names. */
 shouter_status_t shouter_timeline(const struct shouter_t *shouter,
                                   const char *path);
 

@@ -305,8 +305,8 @@ pub unsafe extern "C" fn shouter_stats(shouter: *const Shouter, out: *mut Stats)
     })
 }
 
-/// Writes what this rank did as a trace to the file `path`; <https://ui.perfetto.dev> opens it. Needs SHOUTER_TIMELINE to be set,
-/// from shouter_init on: nothing is recorded otherwise.
+/// Writes what this rank has done so far as a trace to the file `path`; <https://ui.perfetto.dev> opens it. Needs the key timeline from
+/// shouter_init on: nothing is recorded otherwise. shouter_finalize writes one to the folder that the key names.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_timeline(shouter: *const Shouter, path: *const c_char) -> Status {
     guard(|| {

@@ -333,6 +333,11 @@ impl Group {
         found.ok_or_else(|| argument(py, format!("rank {rank} is no rank of this group of {}", self.size)))
     }
 
+    /// The names or addresses by which the ranks have met rank 0.
+    fn rank0_addresses(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        Ok(self.live(py)?.rank0_addresses().map(str::to_owned).collect())
+    }
+
     /// The channels that carry the data, and the reasons for the choice.
     fn transport(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.live(py)?.transport().to_string())

@@ -31,6 +31,8 @@ pub(super) struct OfRank {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct OfHost {
     pub(super) name: String,
+    /// The version of Shouter there.
+    pub(super) version: String,
     /// The chosen channels, and the reasons for the choice.
     pub(super) channels: String,
     pub(super) reasons: Vec<String>,
@@ -44,6 +46,7 @@ impl OfRank {
         let transport = group.transport();
         let of_host = (group.local_rank() == 0).then(|| OfHost {
             name: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             channels: transport.channels.clone(),
             reasons: transport.reasons.clone(),
             memory,

@@ -1,7 +1,7 @@
 //! The report for people.
 
 use super::judge::{Culprit, Figure, Pair, Slow};
-use super::report::{CLOCK_WARNING_US, Host, Report};
+use super::report::{CLOCK_WARNING_US, Host, OfHost, Report};
 use crate::info::{Item, ranges};
 
 /// The largest number of ranks whose pairs are shown one by one; larger jobs show a summary for each host.
@@ -42,7 +42,8 @@ fn hosts(report: &Report) -> String {
     for Host { host, ranks, of_host } in &report.hosts {
         let numbers: Vec<usize> = ranks.iter().map(|rank| *rank as usize).collect();
         let word = if ranks.len() == 1 { "rank" } else { "ranks" };
-        text += &format!("  host {host}  {}  {word} {}\n", of_host.name, ranges(&numbers));
+        let OfHost { name, version, .. } = of_host;
+        text += &format!("  host {host}  {name}  {word} {}  shouter {version}\n", ranges(&numbers));
         for line in of_host.memory.iter().map(Item::line) {
             match memory.iter_mut().find(|(said, _)| *said == line) {
                 Some((_, hosts)) => hosts.push(*host as usize),

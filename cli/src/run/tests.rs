@@ -19,7 +19,8 @@ fn percentages_need_their_sign() {
 }
 
 #[test]
-fn a_free_port_can_be_bound() {
-    let port = free_port().unwrap();
-    assert!(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok());
+fn free_ports_are_two_and_can_be_bound() {
+    let ports = free_ports().unwrap();
+    let listeners = ports.map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)));
+    assert!(listeners.iter().all(Result::is_ok), "{ports:?}");
 }

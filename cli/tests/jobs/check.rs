@@ -125,7 +125,11 @@ fn a_job_that_is_well_gets_its_transport_and_a_figure_for_every_pair() {
     // The reasons of the first rank of the host.
     assert!(text.contains("  shm: the 2 ranks of this host share memory\n"), "{text}");
     assert!(text.lines().any(|line| line.starts_with(&format!("  {} to rank 2: ", &channel[4..]))), "{text}");
-    assert!(text.contains("  ranks 0-1\n") && text.contains("  ranks 2-3\n"), "{text}");
+    assert!(!cfg!(feature = "dpdk") || text.contains("  MTU: 9000 bytes, "), "{text}");
+    let version = env!("CARGO_PKG_VERSION");
+    for ranks in ["0-1", "2-3"] {
+        assert!(text.contains(&format!("  ranks {ranks}  shouter {version}\n")), "{text}");
+    }
     assert!(text.contains("  host 0-1  locked memory: "), "{text}");
     for rank in ["0", "1", "2", "3"] {
         assert!(has_row(&text, rank, 4), "{text}");

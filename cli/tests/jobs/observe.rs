@@ -344,7 +344,7 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     let state = job!(4, 2, "timeline")
         .args(&["--loss", "1%", "--corrupt", "0.5%"])
         .with("FOLDER", folder.display())
-        .env("SHOUTER_TIMELINE", folder.join("unused").display())
+        .env("SHOUTER_TIMELINE", folder.join("left").display())
         .run();
     state.assert_success();
     let merge = |out: &str, ranks: &[&str]| {
@@ -403,10 +403,33 @@ fn the_timeline_shows_what_the_network_did_to_each_tensor() {
     }
     let times: Vec<f64> = events.iter().map(|event| event["ts"].as_f64().unwrap()).collect();
     assert!(times.is_sorted(), "merged, and not in order");
+    // What the ranks wrote when they left has the barrier at the end, too.
+    let left = left_timelines(&folder.join("left"));
+    assert_eq!(left.keys().copied().collect::<Vec<_>>(), [0, 1, 2, 3]);
+    for (rank, path) in left {
+        let (left, before) = (self::trace(&path), self::trace(&folder.join(format!("{rank}.json"))));
+        let calls = |of: &Value, name: &str| named(of, name).len();
+        assert_eq!(calls(&left, "all-reduce"), calls(&before, "all-reduce"), "rank {rank}");
+        assert!(calls(&left, "barrier") > calls(&before, "barrier"), "rank {rank}");
+    }
     let twice = merge("twice.json", &["0", "0"]);
     assert_eq!(twice.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&twice.stderr).contains("both of rank 0"), "{twice:?}");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The files that ranks wrote into a folder when they left the job, by rank.
+fn left_timelines(folder: &Path) -> BTreeMap<u32, PathBuf> {
+    let mut found = BTreeMap::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(name.starts_with("timeline-run-") && name.ends_with(".json"), "{name}");
+        let rank = name.split("-rank").nth(1).and_then(|rest| rest.split('-').next()).unwrap();
+        let other = found.insert(rank.parse().unwrap(), path.clone());
+        assert!(other.is_none(), "two files of rank {rank}");
+    }
+    found
 }
 
 /// An operation that has failed is on the timeline, with the error.
@@ -416,7 +439,7 @@ fn the_timeline_has_operations_that_have_failed() {
         let folder = Folder::new(&format!("failed-{hosts}"));
         let state = job!(2, hosts, "failed")
             .with("FOLDER", folder.0.display())
-            .env("SHOUTER_TIMELINE", folder.0.join("unused").display())
+            .env("SHOUTER_TIMELINE", folder.0.join("left").display())
             .run();
         state.assert_success();
         // What was pushed may have failed before rank 0 waits for it.
@@ -425,12 +448,15 @@ fn the_timeline_has_operations_that_have_failed() {
             (1, "calls", "all-reduce", "loss"),
             (1, "wait", "loss", "loss"),
         ] {
-            let trace = trace(&folder.0.join(format!("{rank}.json")));
-            let spans = spans(&trace);
-            let of: Vec<_> = spans.iter().filter(|span| span.track == track).collect();
-            let [one] = of[..] else { panic!("{} spans of {track}, {hosts} hosts", of.len()) };
-            assert_eq!((one.name, one.tensor, one.step), (name, tensor, 3));
-            assert!(one.error.contains("run the same operations in the same order"), "{}", one.error);
+            let left = left_timelines(&folder.0.join("left"));
+            for path in [&folder.0.join(format!("{rank}.json")), &left[&rank]] {
+                let trace = trace(path);
+                let spans = spans(&trace);
+                let of: Vec<_> = spans.iter().filter(|span| span.track == track).collect();
+                let [one] = of[..] else { panic!("{} spans of {track}, {hosts} hosts", of.len()) };
+                assert_eq!((one.name, one.tensor, one.step), (name, tensor, 3));
+                assert!(one.error.contains("run the same operations in the same order"), "{}", one.error);
+            }
         }
     }
 }
@@ -482,7 +508,7 @@ fn merged_tracks(folder: &Folder, hosts: u32, args: &[&str]) -> Value {
     let state = job!(2, hosts, "tracks")
         .args(args)
         .with("FOLDER", folder.0.display())
-        .env("SHOUTER_TIMELINE", path("unused").display())
+        .env("SHOUTER_TIMELINE", path("left").display())
         .run();
     state.assert_success();
     let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
@@ -569,7 +595,7 @@ fn operations_of_groups_of_some_ranks_have_their_labels() {
     let state = job!(4, 2, "labels of groups")
         .env("SHOUTER_DUMP_FOLDER", folder.0.display())
         .with("FOLDER", folder.0.display())
-        .env("SHOUTER_TIMELINE", folder.0.join("unused").display())
+        .env("SHOUTER_TIMELINE", folder.0.join("left").display())
         .run();
     state.assert_success();
     for (rank, told) in (0u32..).zip(&state.ranks) {

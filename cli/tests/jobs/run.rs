@@ -110,6 +110,20 @@ fn every_rank_learns_its_place() {
 }
 
 #[test]
+fn every_rank_has_the_variables_of_pytorch() {
+    let home = Home::new("pytorch");
+    let show = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR; [ $MASTER_PORT -ne $SHOUTER_PORT ] && [ -z \"$TORCHELASTIC_USE_AGENT_STORE\" ]";
+    let mut command = home.launcher(&["-n", "3", "--hosts", "2", "--", "sh", "-c", show]);
+    // Of a torchrun around it.
+    let output = command.envs([("RANK", "7"), ("TORCHELASTIC_USE_AGENT_STORE", "True")]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(
+        lines(&output.stdout),
+        ["[0] 0/3 0/2 127.0.0.1", "[1] 1/3 1/2 127.0.0.1", "[2] 2/3 0/1 127.0.0.1"]
+    );
+}
+
+#[test]
 fn the_key_is_in_a_private_file_and_not_in_the_environment() {
     let home = Home::new("key");
     let show = "stat -c %a $SHOUTER_KEY_FILE $(dirname $SHOUTER_KEY_FILE); wc -c <$SHOUTER_KEY_FILE; echo key:$SHOUTER_KEY";

@@ -17,6 +17,7 @@ fn report(size: u32, times: impl Fn(u32, u32) -> f64) -> Report {
         ranks: (2 * host..size.min(2 * host + 2)).collect(),
         of_host: OfHost {
             name: format!("node{host}"),
+            version: "1.2.3".into(),
             channels: if host == 1 { "shm+kernel".into() } else { "shm+rud".into() },
             reasons: vec![format!("the reason of host {host}")],
             memory: vec![],
@@ -59,7 +60,7 @@ fn small_jobs_have_every_pair() {
             "  the reason of host 0",
             "Transport of host 1: shm+kernel",
             "  the reason of host 1",
-            "  host 1  node1  ranks 2-3",
+            "  host 1  node1  ranks 2-3  shouter 1.2.3",
             "rank 0 1 2 3",
             "1 1.00 - 50.0 10.0",
             "2 1.00 1.00 - 10.0",
@@ -100,5 +101,5 @@ fn what_is_well_is_said() {
     );
     let alone = text(&report(1, |_, _| 1.0));
     assert!(alone.ends_with("the job has one rank, and there is nothing to measure\n"), "{alone}");
-    assert_has(&alone, &["  host 0  node0  rank 0"]);
+    assert_has(&alone, &["  host 0  node0  rank 0  shouter 1.2.3"]);
 }

@@ -21,6 +21,8 @@ _dist = _torch.distributed
 if not _dist.is_available():
     raise ImportError("this PyTorch was built without torch.distributed; install one that has it, as by `pip install torch`")
 
+from . import _rendezvous
+from ._groups import empty, group
 from ._groups import leave_all as _leave_all
 from ._tensors import VERSION as _VERSION
 from ._work import Closed, Deadline, Mismatch, PeerFailed, Timeout
@@ -33,6 +35,7 @@ if hasattr(getattr(_torch._C._distributed_c10d, "Backend", None), "all_gather_si
 else:
     from ._process_group import register as _register
 
-__all__ = ["Closed", "Deadline", "Mismatch", "PeerFailed", "Timeout"]
+__all__ = ["Closed", "Deadline", "Mismatch", "PeerFailed", "Timeout", "empty", "group"]
 
 _register()
+_rendezvous.register()

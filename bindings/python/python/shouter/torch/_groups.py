@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 from .. import _core, _ends
 from ._work import raised
-from ..errors import ShouterError
+from .._group import Group
+from ..errors import ArgumentError, ShouterError
 
 # All live groups: when the interpreter ends, their operations end while the tensors still exist.
 _alive: weakref.WeakSet[_core.Group] = weakref.WeakSet()
@@ -73,6 +74,39 @@ def core_of(group: dist.ProcessGroup | None) -> _core.Group | None:
             return None
     core = getattr(group, "core", None)
     return core if isinstance(core, _core.Group) else None
+
+
+def _core_of(group: dist.ProcessGroup | None) -> _core.Group:
+    core = core_of(group)
+    if core is None:
+        raise ArgumentError("this process group has another backend than shouter for tensors of the CPU; give one that has it")
+    return core
+
+
+def group(process_group: dist.ProcessGroup | None = None) -> Group:
+    """The library's group behind one of PyTorch's, the default one if none is given: for `stats`, `transport`, `dump`, `write_timeline`,
+    `set_step`, `set_label`, and what PyTorch has no call for. PyTorch's group stays its owner, and ends it.
+
+    `ArgumentError` where the group's tensors of the CPU have another backend.
+    """
+    return Group(_core_of(process_group))
+
+
+def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """A tensor of zeroes in memory that the ranks of the host share, of PyTorch's default type if none is given. Collectives of the group
+    of all ranks reduce and move such tensors where they lie.
+
+    `ArgumentError` where the group has another backend, or there is not so much memory.
+    """
+    core = _core_of(group)
+    like = torch.empty(0, dtype=dtype)
+    shape = torch.Size(size)
+    if shape.numel() == 0:
+        return like.reshape(shape)
+    try:
+        return torch.frombuffer(core.alloc(shape.numel() * like.element_size()), dtype=like.dtype).reshape(shape)
+    except ShouterError as error:
+        raise raised(error) from None
 
 
 @atexit.register

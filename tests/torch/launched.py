@@ -1,0 +1,162 @@
+"""`init_process_group("shouter")` without arguments, under launchers that set none of PyTorch's variables and under `shouter run`.
+
+    python tests/torch/launched.py [PROGRAM]
+
+PROGRAM is `shouter`, else the one in PATH. A launcher that is not installed counts as skipped. Ends with `N passed, N failed, N skipped`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve()
+SLURM = HERE.parents[2] / "scripts/lib/with-slurm"
+# Two hosts' address on their default route is the same, as that of virtual machines behind NAT is.
+NETWORK = """
+netns add {a}
+netns add {b}
+-n {a} link add eth0 type veth peer name eth0 netns {b}
+-n {a} address add 10.78.0.1/24 dev eth0
+-n {b} address add 10.78.0.2/24 dev eth0
+-n {a} link set eth0 up
+-n {b} link set eth0 up
+-n {a} link set lo up
+-n {b} link set lo up
+"""
+NAT = """
+-n {a} link add nat type veth peer name gateway
+-n {a} address add 10.0.2.15/24 dev nat
+-n {a} link set nat up
+-n {a} link set gateway up
+-n {a} route add default via 10.0.2.2
+"""
+ENTER = ["ip", "netns", "exec"]
+
+
+def rank() -> None:
+    """A rank of the job: PyTorch's default group twice, by this backend and by Gloo."""
+    import torch
+    import torch.distributed as dist
+
+    import shouter.torch
+
+    for backend in ("shouter", "gloo"):
+        dist.init_process_group(backend)
+        ones = torch.ones(1000)
+        dist.all_reduce(ones)
+        part = dist.new_group([0, 1])
+        dist.broadcast(ones, 1, group=part)
+        assert ones[999].item() == dist.get_world_size() == 2, ones
+        print(f"{backend}: rank {dist.get_rank()} of {dist.get_world_size()}\n", end="", flush=True)
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def start(*words: str, **variables: str) -> str:
+    """What a job prints that has to end well."""
+    foreign = ("SHOUTER_", "SLURM_", "PMI", "OMPI_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
+    # The rank that waits long for a core on a busy machine is not dead.
+    environment |= {"SHOUTER_HEARTBEAT_TIMEOUT": "30s", "GLOO_SOCKET_IFNAME": "lo"} | variables
+    ended = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150, check=False)
+    assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr)
+    return ended.stdout
+
+
+def joined(*words: str, **variables: str) -> None:
+    says = start(*words, sys.executable, str(HERE), "--rank", **variables)
+    for line in (f"{backend}: rank {number} of 2" for backend in ("shouter", "gloo") for number in (0, 1)):
+        assert says.count(line) == 1, (line, says)
+
+
+class Skip(Exception):
+    """Why a check cannot run here."""
+
+
+def needs(*programs: str) -> None:
+    for program in programs:
+        if shutil.which(program) is None:
+            raise Skip(f"there is no {program}")
+
+
+def shouter_run(program: str) -> None:
+    needs(program)
+    joined(program, "run", "-n", "2", "--")
+    joined(program, "run", "-n", "2", "--hosts", "2", "--transport", "kernel", "--")
+
+
+def open_mpi(_: str) -> None:
+    needs("mpirun.openmpi")
+    joined("mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", "2")
+
+
+def mpich(_: str) -> None:
+    needs("mpiexec.hydra")
+    joined("mpiexec.hydra", "-n", "2")
+
+
+def slurm(_: str) -> None:
+    needs("slurmctld", "slurmd", "munged", "srun")
+    if os.geteuid() != 0:
+        raise Skip("a Slurm of one's own needs root")
+    joined(str(SLURM), "srun", "--mpi=pmi2", "-n", "2", "-O")
+    joined(str(SLURM), "srun", "--mpi=none", "-n", "2", "-O", SHOUTER_KEY="0123456789abcdef0123456789abcdef")
+
+
+def two_network_namespaces(_: str) -> None:
+    needs("mpiexec.hydra", "ip")
+    hosts = [f"shl-{os.getpid()}-{end}" for end in "ab"]
+    both = [NETWORK.format(a=hosts[0], b=hosts[1]), *(NAT.format(a=host) for host in hosts)]
+    try:
+        for words in filter(None, "".join(both).splitlines()):
+            made = subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=False)
+            if made.returncode != 0:
+                raise Skip(f"no network namespaces can be made here: {made.stderr.strip()}")
+        command = [sys.executable, str(HERE), "--rank"]
+        ranks = [["-n", "1", *ENTER, host, *command] for host in hosts]
+        says = start("mpiexec.hydra", *ranks[0], ":", *ranks[1], GLOO_SOCKET_IFNAME="eth0")
+        assert says.count("gloo: rank") == 2, says
+    finally:
+        for host in hosts:
+            subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
+
+
+def no_launcher(_: str) -> None:
+    try:
+        start(sys.executable, str(HERE), "--rank")
+    except AssertionError as why:
+        for word in ("`size`, `rank`", "torchrun", "MASTER_ADDR", "ConfigError"):
+            assert word in str(why), (word, why)
+    else:
+        raise AssertionError("a rank without a launcher has joined something")
+
+
+def main() -> None:
+    program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
+    checks: list[Callable[[str], None]] = [shouter_run, open_mpi, mpich, slurm, two_network_namespaces, no_launcher]
+    passed = failed = skipped = 0
+    for check in checks:
+        name = check.__name__.replace("_", " ")
+        try:
+            check(program)
+        except Skip as why:
+            print(f"skipped: {name}: {why}", flush=True)
+            skipped += 1
+        except Exception as why:  # noqa: BLE001
+            print(f"FAILED: {name}: {why}", flush=True)
+            failed += 1
+        else:
+            print(f"passed: {name}", flush=True)
+            passed += 1
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    rank() if sys.argv[1:] == ["--rank"] else main()
