@@ -252,18 +252,21 @@ def test_ctrl_c_ends_waits(job: Job) -> None:
                 lambda: g.group([0, 1]),
             ]
             for wait in waits:
-                sent = []
-                def interrupt():
-                    time.sleep(0.2)
-                    sent.append(time.monotonic())
-                    os.kill(os.getpid(), signal.SIGINT)
-                threading.Thread(target=interrupt).start()
-                try:
-                    wait()
-                    assert False
-                except KeyboardInterrupt:
-                    # A tenth of a second, and a margin for a busy machine.
-                    assert time.monotonic() - sent[0] < 5
+                took = []
+                # The machine may be busy: the best of a few counts.
+                while not took or min(took) > 0.1 and len(took) < 20:
+                    sent = []
+                    def interrupt():
+                        time.sleep(0.1)
+                        sent.append(time.monotonic())
+                        os.kill(os.getpid(), signal.SIGINT)
+                    threading.Thread(target=interrupt).start()
+                    try:
+                        wait()
+                        assert False
+                    except KeyboardInterrupt:
+                        took.append(time.monotonic() - sent[0])
+                assert min(took) < 0.1, took
             g.send(np.ones(1), 1)
         else:
             g.recv(np.ones(1), 0)

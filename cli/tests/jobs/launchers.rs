@@ -213,6 +213,12 @@ fn ranks_of_slurm_meet_through_pmi_2_in_two_network_namespaces() {
 }
 
 #[test]
+fn ranks_of_slurm_meet_through_pmix() {
+    let Some(output) = srun("twice", "pmix", rank(&[])) else { return };
+    check(&output, 4, 2);
+}
+
+#[test]
 fn ranks_of_slurm_without_pmi_need_a_key_and_say_so() {
     let own = rank(&[]).join(" ");
     // First without a key, where every rank fails; then with it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import traceback
 import weakref
 from types import TracebackType
 
@@ -30,6 +29,9 @@ def is_job(core: _core.Group) -> bool:
 
 def words(kind: type[BaseException], error: BaseException | None) -> str:
     """An exception as the last line of its traceback has it."""
+    # Its import would take a tenth of that of the package.
+    import traceback
+
     return traceback.format_exception_only(kind, error)[-1].strip()
 
 
