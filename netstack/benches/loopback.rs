@@ -61,12 +61,12 @@ impl Pair {
         let mut pair = Self { stacks, sessions: [sessions[0], sessions[1]], now: Instant::ZERO, room };
         // ARP and the first heartbeats.
         for _ in 0..1_000 {
-            pair.turn();
+            pair.poll();
         }
         pair
     }
 
-    fn turn(&mut self) -> usize {
+    fn poll(&mut self) -> usize {
         let mut count = Count::default();
         for stack in &mut self.stacks {
             self.now += Duration::from_nanos(500);
@@ -86,7 +86,7 @@ impl Pair {
         }
         let mut left = BURST;
         while left > 0 || !self.stacks[0].rud().is_idle(self.sessions[0]) {
-            left -= self.turn().min(left);
+            left -= self.poll().min(left);
         }
     }
 }

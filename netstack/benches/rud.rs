@@ -240,7 +240,7 @@ fn ping_pong(c: &mut Criterion) {
     });
 }
 
-/// A message of 64 bytes on one session after the other, each in its turn: what a turn costs with many of them.
+/// A message of 64 bytes on each session in turn: what a round trip costs with many of them.
 fn sessions(c: &mut Criterion) {
     let mut group = c.benchmark_group("rud/sessions");
     for count in [16, 256, 1024] {

@@ -109,7 +109,7 @@ impl Bench {
                 break;
             }
         }
-        self.endpoint.frames_gone();
+        self.endpoint.on_frames_released();
         while self.endpoint.next_event().is_some() {}
     }
 

@@ -122,7 +122,7 @@ impl Pair {
         assert_eq!(arrived.0, 1, "the message has not arrived");
     }
 
-    /// A turn of both sides that finds nothing.
+    /// A poll of both sides that finds nothing.
     fn idle(&mut self) {
         self.now += Duration::from_nanos(20);
         for stack in &mut self.stacks {

@@ -38,10 +38,10 @@ const MTU: u16 = 1500;
 const LINE: u64 = 10_000_000_000;
 /// Bytes a second that the connection is offered.
 const LOAD: u64 = 100_000_000;
-/// Frames that wait for a turn; further ones are lost, as in a NIC.
+/// Frames that wait for a poll; further ones are lost, as in a NIC.
 const RING: usize = 512;
-/// Poll loop's turn: with 64 frames each a host takes 3.2 million a second.
-const TURN: Duration = Duration::from_micros(20);
+/// Time between two polls: with 64 frames each a host takes 3.2 million a second.
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
@@ -329,7 +329,7 @@ impl Node for Host {
             self.stack.next_deadline(),
             attack.map(|attack| attack.next),
             waits.then_some(now),
-            writes.then_some(now + TURN),
+            writes.then_some(now + POLL_INTERVAL),
         ]
         .into_iter()
         .flatten()
@@ -361,7 +361,7 @@ impl World {
     }
 
     fn on(seed: u64, neighbours: Neighbours) -> Self {
-        let sim = Sim::new(seed).with_poll_interval(TURN);
+        let sim = Sim::new(seed).with_poll_interval(POLL_INTERVAL);
         let hosts = (0..3).map(|number| Host::new(&sim, seed, number, neighbours)).collect();
         let client = SocketAddrV4::new(ip(CLIENT), 50_000);
         let mut world = Self { seed, sim, hosts, client, before: 0 };
@@ -620,7 +620,7 @@ fn too_big(rng: &mut SmallRng, scene: &Scene<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn segments_stay_as_large_as_those_that_get_through_whoever_says_otherwise() {
+fn segments_stay_as_large_as_those_that_get_through_despite_forged_icmp_errors() {
     let (seed, span) = seed_and_span(8, Duration::from_millis(100));
     let mut world = World::new(seed);
     let id = world.hosts[CLIENT].apps[0].id;
@@ -864,7 +864,7 @@ impl Lone {
         let mut link = Link::new(LinkConfig { queue_frames: usize::MAX, ..instant }, 0);
         let path = Path { mtu: MTU, max_payload: 1460, max_extents: 4, max_segments: u32::MAX };
         self.endpoint.transmit(now, &mut Outlet { now, link: &mut link, path });
-        self.endpoint.frames_gone();
+        self.endpoint.on_frames_released();
         core::iter::from_fn(|| link.receive(now)).collect()
     }
 
@@ -890,7 +890,7 @@ fn peers_that_keep_their_window_shut_hold_no_more_than_the_limit() {
     let mut lone = Lone::new(|config| config.max_send_memory = LIMIT);
     let mut peers: Vec<_> = (0..PEERS).map(|number| lone.open(number, number % 2)).collect();
     let before = held();
-    // In turns, so that no one has it all.
+    // One after the other, so that no one has it all.
     let mut written = 0;
     loop {
         let round = written;

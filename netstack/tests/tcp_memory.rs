@@ -27,7 +27,7 @@ fn exchange(now: Instant, from: &mut Endpoint, to: &mut Endpoint) -> usize {
     };
     let mut link = Link::new(instant, 0);
     from.transmit(now, &mut Outlet { now, link: &mut link, path: path() });
-    from.frames_gone();
+    from.on_frames_released();
     while let Some(segment) = link.receive(now) {
         segment.deliver(now, to);
     }

@@ -460,12 +460,12 @@ fn a_lost_link_is_seen() {
 
     run("ip", &["link", "set", &link, "down"]);
     let mut events = Vec::new();
-    for _ in 0..sides::TURNS {
+    for _ in 0..sides::ROUNDS {
         events.extend(std::iter::from_fn(|| a.context.poll_event()));
         if events.contains(&AsyncEvent::PortError(1)) {
             break;
         }
-        sides::turn();
+        sides::pause();
     }
     println!("events: {events:?}");
     assert!(events.contains(&AsyncEvent::PortError(1)), "{events:?}");

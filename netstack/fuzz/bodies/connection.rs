@@ -158,7 +158,7 @@ pub(crate) fn run(bytes: &[u8]) {
     // The program is as long as the input, and no step is shorter than a byte.
     while !program.0.is_empty() {
         world.step(&mut program);
-        world.turn();
+        world.poll();
     }
     world.end();
 }
@@ -432,7 +432,7 @@ impl World {
     }
 
     /// Lets the endpoint send, takes its events, and checks the invariants.
-    fn turn(&mut self) {
+    fn poll(&mut self) {
         for round in 0.. {
             assert!(round < ROUNDS, "it wants to transmit without end");
             if !self.endpoint.wants_transmit() {
@@ -455,7 +455,7 @@ impl World {
                 _ => {}
             }
         }
-        self.endpoint.frames_gone();
+        self.endpoint.on_frames_released();
         while let Some((id, from)) = self.endpoint.accept(self.listener) {
             match self.network.flows.iter_mut().find(|f| f.remote == from && f.id.is_none()) {
                 Some(flow) => flow.id = Some(id),
@@ -505,7 +505,7 @@ impl World {
                 Some(at) if at <= limit => {
                     self.now = self.now.max(at);
                     self.endpoint.on_timeout(self.now);
-                    self.turn();
+                    self.poll();
                 }
                 _ => break,
             }
@@ -523,7 +523,7 @@ impl World {
             }
         }
         self.endpoint.close_listener(self.now, self.listener);
-        self.turn();
+        self.poll();
         for _ in 0..100 {
             self.wait(Duration::from_secs(60));
         }

@@ -213,7 +213,7 @@ impl<D: Device> Stack<D> {
             && self.ports.iter().all(|port| port.is_idle(now))
         {
             if self.tcp.awaits_frames() && self.ports.iter().all(Port::is_clear) {
-                self.tcp.frames_gone();
+                self.tcp.on_frames_released();
             }
             return 0;
         }
@@ -256,7 +256,7 @@ impl<D: Device> Stack<D> {
             clear = self.note_frames_out() == FramesOut::None;
         }
         if clear && self.tcp.awaits_frames() {
-            self.tcp.frames_gone();
+            self.tcp.on_frames_released();
         }
         frames_out
     }

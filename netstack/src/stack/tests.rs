@@ -97,15 +97,15 @@ impl Pair {
         at_micros(self.now)
     }
 
-    fn turn(&mut self) {
+    fn step(&mut self) {
         self.a.poll(at_micros(self.now), &mut self.sink_a);
         self.b.poll(at_micros(self.now), &mut self.sink_b);
         self.now += 1;
     }
 
-    fn turns(&mut self, count: usize) {
+    fn steps(&mut self, count: usize) {
         for _ in 0..count {
-            self.turn();
+            self.step();
         }
     }
 }
@@ -199,7 +199,7 @@ fn rud_messages_cross_and_their_memory_is_released() {
         let header = [message as u8; 16];
         pair.a.rud_mut().send(to_b, &header, extent, MessageToken(message)).unwrap();
     }
-    pair.turns(3000);
+    pair.steps(3000);
     let mut got = core::mem::take(&mut pair.sink_b.got);
     got.sort();
     assert_eq!(got.len(), 100);
@@ -248,7 +248,7 @@ impl Device for Batches {
 
 /// The CRC of a payload is computed just before the device copies it, and not long before.
 #[test]
-fn rud_hands_a_long_queue_to_the_device_bit_by_bit_within_one_turn() {
+fn rud_hands_a_long_queue_to_the_device_bit_by_bit_within_one_poll() {
     let device = Batches { capabilities: Capabilities::plain("test", 1500, 32), lengths: vec![] };
     let mut settings = StackConfig::new(RUD_PORT, 1);
     settings.rud.initial_window = 960;
@@ -361,10 +361,10 @@ fn a_full_device_is_back_pressure() {
     let mut sink = Collect::default();
     let mut numbers = Vec::new();
     let mut held = 0;
-    for turn in 0..12 {
-        stack.poll(at_micros(turn), &mut sink);
+    for step in 0..12 {
+        stack.poll(at_micros(step), &mut sink);
         held += u64::from(stack.holds_extents() && stack.is_backlogged());
-        wire.receive(at_micros(turn), 1, &mut |frame| {
+        wire.receive(at_micros(step), 1, &mut |frame| {
             // Data frames carry one byte of body before the 100 of payload; heartbeats and ARP are shorter.
             if frame.len() > 142 {
                 numbers.push(frame.head()[frame.len() - 101]);
@@ -390,7 +390,7 @@ fn ping_is_answered_whatever_its_size() {
     let mut pair = Pair::new(config(A), config(B));
     for (sequence, len) in [0, 56, 122, 123, 1000, 1472].into_iter().enumerate() {
         pair.a.ping(pair.now(), B, 7, sequence as u16, &BYTES[..len]).unwrap();
-        pair.turns(4);
+        pair.steps(4);
         let reply = pair.a.next_echo_reply().unwrap();
         assert_eq!(
             (reply.from, reply.identifier, reply.sequence, reply.len),
@@ -411,7 +411,7 @@ fn ping_to_nobody_is_unreachable_in_the_end() {
     let nobody = Ipv4Addr::new(10, 0, 0, 77);
     pair.a.ping(pair.now(), nobody, 1, 1, b"x").unwrap();
     for _ in 0..10 {
-        pair.turns(1);
+        pair.steps(1);
         pair.now += 500_000;
     }
     assert_eq!(pair.a.counters().tx_unreachable, 1);
@@ -449,7 +449,7 @@ fn udp_sockets_exchange_bytes_and_extents() {
             for (header, payload) in sends {
                 pair.a.udp_send_to(pair.now(), here, to, header, payload).unwrap();
             }
-            pair.turns(5);
+            pair.steps(5);
             let mut buffer = [0; 2000];
             for (header, payload) in sends {
                 let got = pair.b.udp_mut().recv(there, &mut buffer).unwrap();
@@ -479,7 +479,7 @@ fn copied_datagrams_use_their_slots_again() {
     let here = pair.a.udp_mut().bind(SocketAddrV4::new(A, 0), options).unwrap();
     let there = pair.b.udp_mut().bind(SocketAddrV4::new(B, 5000), options).unwrap();
     pair.a.ping(pair.now(), B, 0, 0, b"").unwrap();
-    pair.turns(3);
+    pair.steps(3);
     let mut sent = 0;
     for _ in 0..50 {
         while pair.a.udp_send_to(
@@ -492,9 +492,9 @@ fn copied_datagrams_use_their_slots_again() {
         {
             sent += 1;
         }
-        pair.turn();
+        pair.step();
     }
-    pair.turns(3);
+    pair.steps(3);
     assert!(sent > 1000, "{sent}");
     let mut buffer = [0; 1500];
     for number in 0..sent {
@@ -509,7 +509,7 @@ fn tagged_ports_talk_to_tagged_ports_only() {
     let reaches = |a, b| {
         let mut pair = Pair::new(tagged(A, a), tagged(B, b));
         pair.a.ping(pair.now(), B, 1, 1, &BYTES[..1472]).unwrap();
-        pair.turns(5);
+        pair.steps(5);
         let dropped = pair.b.counters().rx_other_vlan + pair.b.counters().rx_unknown_ethertype;
         (pair.a.next_echo_reply().is_some(), dropped > 0)
     };

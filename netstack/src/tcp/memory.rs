@@ -3,7 +3,7 @@
 //! A connection that has nothing to send holds nothing. Written bytes go behind each other into the current block,
 //! whichever connection they are of, so that many small writes of many connections share one block, and the long
 //! writes of one connection are contiguous. A block is used again when all of it has been acknowledged and no frame
-//! refers to it any more ([`Memory::frames_gone`]).
+//! refers to it any more ([`Memory::on_frames_released`]).
 
 use crate::region::Extent;
 use crate::scratch::{Bytes, SCRATCH_REGION};
@@ -191,7 +191,7 @@ impl Memory {
 
     /// No frame that was emitted so far is in a batch or a device: released blocks may be filled again.
     #[inline]
-    pub(crate) fn frames_gone(&mut self) {
+    pub(crate) fn on_frames_released(&mut self) {
         if let Some(block) = self.current.and_then(|index| self.blocks.get_mut(index as usize))
             && block.runs == 0
         {

@@ -207,8 +207,8 @@ impl<T> Wheel<T> {
             // The first slot in use from the present position on, around the wheel.
             let ahead = head.in_use.rotate_right(position).trailing_zeros();
             let slot = (position + ahead) % SLOTS as u32;
-            let turn = self.elapsed >> shift >> SLOT_BITS << SLOT_BITS;
-            let mut start = (turn + u64::from(slot)) << shift;
+            let revolution = self.elapsed >> shift >> SLOT_BITS << SLOT_BITS;
+            let mut start = (revolution + u64::from(slot)) << shift;
             if slot < position {
                 // Only the top level wraps around: a timer past the end of its revolution.
                 start = start.saturating_add(1 << (shift + SLOT_BITS));

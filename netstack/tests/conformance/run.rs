@@ -39,7 +39,7 @@ pub(crate) struct Run {
     pub(crate) flow: u16,
     /// Whether we open the connection.
     active: bool,
-    /// Segments of the peer are not followed by a turn of ours until `go`.
+    /// Segments of the peer are not followed by a poll of ours until `go`.
     pub(crate) together: bool,
     pub(crate) trace: VecDeque<String>,
 }
@@ -190,7 +190,7 @@ impl Run {
         }
     }
 
-    /// Gives the endpoint a turn.
+    /// Polls the endpoint.
     pub(crate) fn pump(&mut self) -> Outcome {
         if self.together { Ok(()) } else { self.world().pump() }
     }

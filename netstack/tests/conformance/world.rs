@@ -11,7 +11,7 @@ use shouter_netstack::wire::tcp::{Flags, Header};
 
 use super::peer::Sent;
 
-/// A turn that takes more rounds than this hangs.
+/// A poll that takes more rounds than this hangs.
 const ROUNDS: usize = 10_000;
 
 /// The path to the peer, as the script sets it.
@@ -164,7 +164,7 @@ impl World {
             while let Some(event) = self.endpoint.next_event() {
                 self.events.push_back(event);
             }
-            self.endpoint.frames_gone();
+            self.endpoint.on_frames_released();
             if let Some(why) = self.network.error.take() {
                 return Err(why);
             }

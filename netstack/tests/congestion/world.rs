@@ -24,7 +24,7 @@ use rand::{Rng, SeedableRng};
 /// A frame's bytes on the line beside the UDP payload: Ethernet, IPv4 and UDP headers, preamble, check sequence, gap.
 pub(crate) const OVERHEAD: usize = 14 + 20 + 8 + 8 + 4 + 12;
 /// The least time between two polls of a host; on average it is twice as long, by chance.
-const TURN: Duration = Duration::from_nanos(250);
+const POLL_INTERVAL: Duration = Duration::from_nanos(250);
 /// When senders may begin.
 pub(crate) const OPENED: Instant = Instant::from_nanos(100_000);
 static BYTES: [u8; 9000] = [0x5a; 9000];
@@ -161,7 +161,7 @@ pub(crate) struct World {
     /// Datagrams that have reached each host and were not looked at.
     inboxes: Vec<Vec<Carried>>,
     pub(crate) rng: SmallRng,
-    /// Bytes in the port's queue, every turn in which anything happened.
+    /// Bytes in the port's queue, every step in which anything happened.
     pub(crate) queue: Vec<(Instant, usize)>,
     /// Line bytes that have arrived at the receiver.
     pub(crate) carried: u64,
@@ -304,8 +304,8 @@ impl World {
         }
     }
 
-    /// One turn: every host that runs and has something to do is polled, then time jumps to the next event.
-    fn turn(&mut self) {
+    /// One step: every host that runs and has something to do is polled, then time jumps to the next event.
+    fn step(&mut self) {
         self.carry();
         let mut next = None;
         let mut note = |at: Instant| next = Some(next.map_or(at, |next: Instant| next.min(at)));
@@ -321,7 +321,7 @@ impl World {
                 let busy =
                     host.endpoint.wants_transmit() || !self.inboxes[index].is_empty() || host.to_send > 0;
                 if busy {
-                    note(self.now + TURN);
+                    note(self.now + POLL_INTERVAL);
                 }
                 host.endpoint.next_deadline().map(&mut note);
                 continue;
@@ -334,13 +334,13 @@ impl World {
             }
             let host = &mut self.hosts[index];
             if host.endpoint.wants_transmit() {
-                note(self.now + TURN);
+                note(self.now + POLL_INTERVAL);
             }
             if host.to_send > 0 && host.starts > self.now {
                 note(host.starts);
             }
             host.endpoint.next_deadline().map(&mut note);
-            if pauses > 0.0 && self.rng.random::<f64>() < pauses * TURN.as_secs_f64() {
+            if pauses > 0.0 && self.rng.random::<f64>() < pauses * POLL_INTERVAL.as_secs_f64() {
                 host.paused_until = self.now + pause;
             }
         }
@@ -348,11 +348,11 @@ impl World {
         links.filter_map(Link::next_arrival).for_each(&mut note);
         let queued = self.port.queued_bytes(self.now);
         self.queue.push((self.now, queued));
-        let earliest = self.now + TURN;
+        let earliest = self.now + POLL_INTERVAL;
         let next = next.map_or(earliest, |next| next.max(earliest));
         if next > earliest {
             // Hosts look all the time, and have found nothing.
-            let before = Instant::from_nanos(next.as_nanos() - TURN.as_nanos() as u64);
+            let before = Instant::from_nanos(next.as_nanos() - POLL_INTERVAL.as_nanos() as u64);
             let running = self.hosts.iter_mut().filter(|host| host.paused_until <= before);
             running.for_each(|host| host.endpoint.on_poll(before, false));
         }
@@ -363,7 +363,7 @@ impl World {
     pub(crate) fn run(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
         let limit = self.now + limit;
         while self.now < limit {
-            self.turn();
+            self.step();
             if done(self) {
                 return true;
             }

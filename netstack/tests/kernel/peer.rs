@@ -20,8 +20,8 @@ const KERNEL: [IpAddr; 2] =
 const OURS: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)), IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2))];
 
-/// Turns of the stack that something may take. Between two of them the kernel has its turn.
-const TURNS: u32 = 20_000;
+/// Polls of the stack that something may take. Between two of them the kernel runs.
+const POLLS: u32 = 20_000;
 
 struct Host {
     stack: Stack<DpdkDevice>,
@@ -29,19 +29,19 @@ struct Host {
 }
 
 impl Host {
-    /// Turns the stack until `look` finds something.
+    /// Polls the stack until `look` finds something.
     fn until<R>(&mut self, what: &str, mut look: impl FnMut(&mut Stack<DpdkDevice>) -> Option<R>) -> R {
-        for turn in 0..TURNS {
+        for number in 0..POLLS {
             self.now += Duration::from_micros(200);
             self.stack.poll(self.now, &mut NoSink);
             if let Some(found) = look(&mut self.stack) {
                 return found;
             }
-            if turn > 100 {
+            if number > 100 {
                 std::thread::sleep(Duration::from_micros(200));
             }
         }
-        panic!("{what}: nothing after {TURNS} turns; {:?}", self.stack.counters());
+        panic!("{what}: nothing after {POLLS} polls; {:?}", self.stack.counters());
     }
 
     fn bind(&mut self, address: IpAddr, port: u16) -> UdpHandle {

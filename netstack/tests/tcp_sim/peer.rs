@@ -246,7 +246,7 @@ impl Both {
         }
     }
 
-    fn turn(&mut self) {
+    fn step(&mut self) {
         let now = self.now;
         while let Some(segment) = self.links[1].receive(now) {
             segment.deliver(now, &mut self.ours);
@@ -257,7 +257,7 @@ impl Both {
         self.act_ours();
         let path = ethernet(64 * 1024);
         self.ours.transmit(now, &mut Outlet { now, link: &mut self.links[0], path });
-        self.ours.frames_gone();
+        self.ours.on_frames_released();
 
         while let Some(packet) = self.links[0].receive(now) {
             self.queue.inbox.push_back(to_ip(&packet));
@@ -273,7 +273,7 @@ impl Both {
     /// Runs until both sides have sent and seen everything, the ends included.
     fn run(&mut self, limit: Instant) -> bool {
         loop {
-            self.turn();
+            self.step();
             let all = |progress: &Progress, goal| progress.read == goal && progress.ended && progress.shut;
             if all(&self.us, self.goal) && all(&self.them, self.goal) {
                 return true;

@@ -153,7 +153,7 @@ impl World {
     }
 
     /// Everything that can happen now happens.
-    fn turn(&mut self) {
+    fn step(&mut self) {
         let now = self.now;
         for host in 0..2 {
             while let Some(segment) = self.links[1 - host].receive(now) {
@@ -167,14 +167,14 @@ impl World {
             let Host { endpoint, .. } = &mut self.hosts[host];
             let path = ethernet(self.super_segment);
             endpoint.transmit(now, &mut Outlet { now, link: &mut self.links[host], path });
-            endpoint.frames_gone();
+            endpoint.on_frames_released();
         }
     }
 
     /// Runs until `done`, or until `limit`; returns whether it was done.
     pub(crate) fn run_until(&mut self, limit: Instant, mut done: impl FnMut(&Self) -> bool) -> bool {
         loop {
-            self.turn();
+            self.step();
             if done(self) {
                 return true;
             }

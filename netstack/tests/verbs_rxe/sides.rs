@@ -15,13 +15,13 @@ pub(crate) const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Add
 pub(crate) const BUFFER: usize = 1 << 18;
 /// Requests of a send queue.
 pub(crate) const QUEUE: u32 = 64;
-/// Turns of a loop that waits: ten seconds and more.
-pub(crate) const TURNS: usize = 100_000;
+/// Rounds of a loop that waits: ten seconds and more.
+pub(crate) const ROUNDS: usize = 100_000;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A pause between two looks at a device, whose emulation is a kernel thread that needs this core.
-pub(crate) fn turn() {
+pub(crate) fn pause() {
     std::thread::sleep(Duration::from_micros(100));
 }
 
@@ -119,12 +119,12 @@ impl Side {
     pub(crate) fn done(&self, count: usize) -> Vec<Completion> {
         let mut done = vec![Completion::default(); count];
         let mut have = 0;
-        for _ in 0..TURNS {
+        for _ in 0..ROUNDS {
             have += self.queue.poll(&mut done[have..]).unwrap();
             if have == count {
                 return done;
             }
-            turn();
+            pause();
         }
         panic!("{have} of {count} completions: {:?}", &done[..have]);
     }

@@ -60,7 +60,7 @@ impl<D: Device> Server<D> {
         Self { stack, listener, echo, connections: Vec::new() }
     }
 
-    fn turn(&mut self, now: Instant) {
+    fn poll(&mut self, now: Instant) {
         self.stack.poll(now, &mut NoSink);
         let tcp = self.stack.tcp_mut();
         while tcp.next_event().is_some() {}
@@ -101,7 +101,7 @@ struct Client<D> {
 }
 
 impl<D: Device> Client<D> {
-    fn turn(&mut self, now: Instant) {
+    fn poll(&mut self, now: Instant) {
         self.stack.poll(now, &mut NoSink);
         while let Some(event) = self.stack.tcp_mut().next_event() {
             self.events.push(event);
@@ -125,8 +125,8 @@ fn run<D: Device>(
     let mut idle = 0;
     while *now < limit {
         let before = (client.stack.counters(), server.stack.counters());
-        client.turn(*now);
-        server.turn(*now);
+        client.poll(*now);
+        server.poll(*now);
         if done(*now, client, server) {
             return true;
         }
@@ -260,11 +260,11 @@ impl Node for Host {
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         match self {
             Self::Client(client) => {
-                client.turn(now);
+                client.poll(now);
                 client.stack.next_deadline()
             }
             Self::Server(server) => {
-                server.turn(now);
+                server.poll(now);
                 server.stack.next_deadline()
             }
         }

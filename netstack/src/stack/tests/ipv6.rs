@@ -104,7 +104,7 @@ fn ping_over_every_pair_of_addresses() {
             let most = if target.is_ipv4() { 1472 } else { 1452 };
             for (sequence, len) in [0, 56, 122, 123, 1000, most].into_iter().enumerate() {
                 pair.a.ping(pair.now(), target, 7, sequence as u16, &BYTES[..len]).unwrap();
-                pair.turns(4);
+                pair.steps(4);
                 let reply = pair.a.next_echo_reply().unwrap();
                 assert_eq!((reply.from, reply.sequence, reply.len), (target, sequence as u16, len));
             }
@@ -274,7 +274,7 @@ fn udp_sockets_of_both_versions_on_one_port() {
             pair.a.udp_send_to(pair.now(), here, to, header, payload).unwrap();
         }
         pair.a.udp_send_to(pair.now(), here_v4, (super::B, 5000), b"", Payload::Bytes(b"four")).unwrap();
-        pair.turns(5);
+        pair.steps(5);
         let mut buffer = [0; 2000];
         for (header, payload) in sends {
             let got = pair.b.udp_mut().recv(there, &mut buffer).unwrap();
@@ -312,12 +312,12 @@ fn rud_messages_cross_over_ipv6() {
         let extent = region().extent(message as usize, [1, 700, largest as u32][message as usize % 3]);
         pair.a.rud_mut().send(to_b, &[message as u8; 16], extent, MessageToken(message)).unwrap();
     }
-    pair.turns(3000);
+    pair.steps(3000);
     assert_eq!((pair.sink_b.got.len(), pair.sink_a.released.len()), (50, 50));
     // A report about the path does not change the sessions' payload size.
     assert!(pair.a.path_mtu_reduce(pair.now(), B6, 1280));
     pair.a.rud_mut().send(to_b, &[0; 16], region().extent(0, largest as u32), MessageToken(99)).unwrap();
-    pair.turns(3000);
+    pair.steps(3000);
     assert_eq!(pair.sink_b.got.len(), 51);
 }
 

@@ -85,14 +85,14 @@ impl Hosts {
         session(&mut self.a, A, B, (1, 2))
     }
 
-    fn turn(&mut self) {
+    fn step(&mut self) {
         self.a.poll(self.now, &mut self.at_a);
         self.b.poll(self.now, &mut self.at_b);
         self.now += Duration::from_micros(1);
     }
 
-    fn turns(&mut self, count: usize) {
-        (0..count).for_each(|_| self.turn());
+    fn steps(&mut self, count: usize) {
+        (0..count).for_each(|_| self.step());
     }
 
     /// Polls the first host at its deadlines, `count` times, while nothing arrives.
@@ -109,7 +109,7 @@ impl Hosts {
         let local = SocketAddr::from((B, 80));
         let listener = self.b.tcp_mut().listen(local, 8, None).unwrap();
         let id = self.a.tcp_connect(self.now, None, local, None).unwrap();
-        self.turns(100);
+        self.steps(100);
         assert!(self.b.tcp_mut().accept(listener).is_some());
         while self.a.tcp_mut().next_event().is_some() {}
         id
@@ -128,7 +128,7 @@ fn rud_releases_when_the_device_has_let_go() {
     let to_b = hosts.rud();
     hosts.mode.set(Mode::Keep);
     hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), MessageToken(7)).unwrap();
-    hosts.turns(200);
+    hosts.steps(200);
     assert_eq!((hosts.a.rud().counters(to_b).acked, hosts.at_b.got.len()), (1, 1));
     assert!(hosts.at_a.released.is_empty(), "the device keeps the frame");
     hosts.mode.set(Mode::Pass);
@@ -140,7 +140,7 @@ fn rud_releases_when_the_device_has_let_go() {
 fn rud_releases_when_a_resend_has_left_and_what_was_sent_once_at_once() {
     let mut hosts = Hosts::new();
     let to_b = hosts.rud();
-    hosts.turns(100);
+    hosts.steps(100);
     for message in [1, 2] {
         hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), MessageToken(message)).unwrap();
     }
@@ -152,7 +152,7 @@ fn rud_releases_when_a_resend_has_left_and_what_was_sent_once_at_once() {
         hosts.a.poll(hosts.now, &mut hosts.at_a);
     }
     assert!(hosts.a.holds_extents());
-    hosts.turns(100);
+    hosts.steps(100);
     assert_eq!((hosts.a.rud().counters(to_b).acked, hosts.at_b.got.len()), (2, 2));
     assert_eq!(hosts.at_a.released, [MessageToken(1)], "the other one waits in the batch");
     hosts.mode.set(Mode::Pass);
@@ -169,17 +169,17 @@ fn after_a_fence_no_frame_refers_to_the_memory() {
         hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), MessageToken(token)).unwrap();
     };
     send(&mut hosts, 1);
-    hosts.turns(200);
+    hosts.steps(200);
     assert!(hosts.at_a.released.is_empty());
     hosts.mode.set(Mode::Shut);
     send(&mut hosts, 2);
-    hosts.turns(10);
+    hosts.steps(10);
     assert!(hosts.a.holds_extents());
     hosts.a.rud_mut().fence(to_b);
     hosts.a.drop_waiting();
     assert!(!hosts.a.holds_extents());
     hosts.mode.set(Mode::Pass);
-    hosts.turns(50_000);
+    hosts.steps(50_000);
     assert!(hosts.at_b.got.iter().any(|(header, payload)| header == b"header" && payload.is_empty()));
     assert_eq!(hosts.at_a.released, [MessageToken(1), MessageToken(2)], "tokens come back as ever");
 }
@@ -192,7 +192,7 @@ fn tcp_releases_when_the_device_has_let_go() {
     let extent = region().extent(0, 4000).unwrap();
     hosts.a.tcp_mut().write_extent(hosts.now, id, extent, tcp::ReleaseToken(7)).unwrap();
     for _ in 0..2000 {
-        hosts.turn();
+        hosts.step();
         assert_eq!(hosts.came_back(), None, "the device keeps the frames");
     }
     assert_eq!(hosts.a.tcp().info(id).unwrap().unacknowledged, 0);
@@ -208,10 +208,10 @@ fn an_aborted_connections_memory_comes_back_when_its_frames_have_left() {
     hosts.mode.set(Mode::Shut);
     let extent = region().extent(0, 4000).unwrap();
     hosts.a.tcp_mut().write_extent(hosts.now, id, extent, tcp::ReleaseToken(8)).unwrap();
-    hosts.turn();
+    hosts.step();
     assert!(hosts.a.holds_extents());
     hosts.a.tcp_mut().abort(hosts.now, id);
-    hosts.turns(10);
+    hosts.steps(10);
     assert_eq!(hosts.came_back(), None, "its frames wait for the device");
     hosts.mode.set(Mode::Pass);
     hosts.when_due(2);

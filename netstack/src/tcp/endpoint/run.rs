@@ -91,7 +91,7 @@ impl Endpoint {
         true
     }
 
-    /// Whether [`frames_gone`](Self::frames_gone) would change anything.
+    /// Whether [`on_frames_released`](Self::on_frames_released) would change anything.
     #[inline]
     pub(crate) fn awaits_frames(&self) -> bool {
         self.shared.awaits_frames()
@@ -99,7 +99,7 @@ impl Endpoint {
 
     /// No frame of ours waits any more, in a batch or in a device: memory of acknowledged bytes can be used again.
     #[inline]
-    pub fn frames_gone(&mut self) {
-        self.shared.frames_gone();
+    pub fn on_frames_released(&mut self) {
+        self.shared.on_frames_released();
     }
 }

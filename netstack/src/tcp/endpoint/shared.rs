@@ -81,7 +81,7 @@ impl Shared {
         self.memory.awaits_frames()
     }
 
-    /// Whether [`Shared::frames_gone`] would change anything.
+    /// Whether [`Shared::on_frames_released`] would change anything.
     #[inline]
     pub(super) fn awaits_frames(&self) -> bool {
         self.memory.awaits_frames() || !self.starved.is_empty()
@@ -89,8 +89,8 @@ impl Shared {
 
     /// No frame waits any more, in a batch or in a device.
     #[inline]
-    pub(super) fn frames_gone(&mut self) {
-        self.memory.frames_gone();
+    pub(super) fn on_frames_released(&mut self) {
+        self.memory.on_frames_released();
         if !self.starved.is_empty() && !self.memory.is_full() {
             let starved = core::mem::take(&mut self.starved);
             self.events.queue().extend(starved.into_iter().map(TcpEvent::Writable));

@@ -69,7 +69,7 @@ fn the_limit_holds_and_released_blocks_come_back_only_when_frames_are_gone() {
         memory.release(run);
     }
     assert_eq!(write(&mut memory, &mut runs, b"more"), 0, "a frame may still refer to the blocks");
-    memory.frames_gone();
+    memory.on_frames_released();
     assert_eq!(write(&mut memory, &mut runs, b"more"), 4);
     assert_eq!(memory.held(), 2 * BLOCK);
 }
@@ -81,7 +81,7 @@ fn an_exchange_of_small_messages_stays_in_one_block() {
         let mut runs = Vec::new();
         write(&mut memory, &mut runs, &[9; 64]);
         runs.into_iter().for_each(|run| memory.release(run));
-        memory.frames_gone();
+        memory.on_frames_released();
     }
     assert_eq!(memory.held(), BLOCK);
 }
@@ -93,7 +93,7 @@ fn what_a_burst_took_is_given_back() {
     write(&mut memory, &mut runs, &vec![1; 200 * BLOCK]);
     assert_eq!(memory.held(), 200 * BLOCK);
     runs.drain(..).for_each(|run| memory.release(run));
-    memory.frames_gone();
+    memory.on_frames_released();
     assert!(memory.held() <= (SPARE + 1) * BLOCK, "{}", memory.held());
     assert_eq!(write(&mut memory, &mut runs, &vec![2; 200 * BLOCK]), 200 * BLOCK);
     assert_eq!(read(&memory, &runs), vec![2; 200 * BLOCK]);

@@ -25,7 +25,7 @@ use crate::time::Instant;
 use crate::wire::tcp::{SackBlocks, SeqNumber, SeqRange};
 
 /// Changes of the ECN mark that wait for their acknowledgement at most.
-const MAX_TURNS: usize = 32;
+const MAX_MARK_CHANGES: usize = 32;
 
 /// The effect of a segment's bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ enum Echo {
 struct Exact {
     marked: bool,
     /// Acknowledgements to send first: up to where, and with which mark.
-    turns: Vec<(SeqNumber, bool)>,
+    mark_changes: Vec<(SeqNumber, bool)>,
 }
 
 /// The content of an acknowledgement.
@@ -257,8 +257,8 @@ impl Receiver {
                 if exact.marked != marked {
                     // Only if there is something that has not been acknowledged.
                     if self.next != self.last_ack {
-                        if exact.turns.len() < MAX_TURNS {
-                            exact.turns.push((self.next, exact.marked));
+                        if exact.mark_changes.len() < MAX_MARK_CHANGES {
+                            exact.mark_changes.push((self.next, exact.marked));
                         }
                         self.policy.now();
                     }
@@ -479,7 +479,7 @@ impl Receiver {
     /// An acknowledgement that has to go before the others, because the ECN mark changed behind it.
     pub(crate) fn earlier(&mut self, pool: &Pool) -> Option<Acknowledgement> {
         let Echo::Exact(exact) = &self.echo else { return None };
-        let &(ack, ece) = exact.turns.first()?;
+        let &(ack, ece) = exact.mark_changes.first()?;
         let whole = self.acknowledgement(pool);
         // The right edge is the same for all; a window that was meant for the last would draw it back.
         Some(Acknowledgement { ack, ece, window: self.window.field_from(ack), ..whole })
@@ -488,9 +488,9 @@ impl Receiver {
     /// The earlier acknowledgement left.
     pub(crate) fn on_earlier_sent(&mut self) {
         if let Echo::Exact(exact) = &mut self.echo
-            && !exact.turns.is_empty()
+            && !exact.mark_changes.is_empty()
         {
-            self.last_ack = exact.turns.remove(0).0;
+            self.last_ack = exact.mark_changes.remove(0).0;
         }
     }
 

@@ -26,7 +26,7 @@ fn slots() -> (Slots, Timers) {
 }
 
 #[test]
-fn a_slot_gets_one_turn_at_a_time_whoever_lies_in_it() {
+fn a_slot_waits_at_most_once_even_when_it_is_reused() {
     let (mut slots, mut timers) = slots();
     let id = slots.insert(connection(), Owner::User);
     slots.settle(NOW, id.index, &mut timers);

@@ -12,7 +12,7 @@ use crate::wire::tcp::{Flags, Header, SeqNumber};
 
 const PATH: Path = Path { mtu: 1500, max_payload: 1448, max_extents: 4, max_segments: u32::MAX };
 
-fn turn(
+fn poll(
     now: Instant,
     endpoint: &mut Endpoint,
     incoming: &mut Link<Segment>,
@@ -26,7 +26,7 @@ fn turn(
         endpoint.on_timeout(now);
     }
     endpoint.transmit(now, outgoing);
-    endpoint.frames_gone();
+    endpoint.on_frames_released();
     events.extend(core::iter::from_fn(|| endpoint.next_event()));
 }
 
@@ -72,17 +72,17 @@ impl Pair {
     }
 
     /// One poll at the present time.
-    pub(super) fn turn(&mut self) {
+    pub(super) fn poll(&mut self) {
         let Self { a, b, there, back, path, now, events_a, events_b } = self;
-        turn(*now, a, back, &mut Outlet { now: *now, link: there, path: *path }, events_a);
-        turn(*now, b, there, &mut Outlet { now: *now, link: back, path: PATH }, events_b);
+        poll(*now, a, back, &mut Outlet { now: *now, link: there, path: *path }, events_a);
+        poll(*now, b, there, &mut Outlet { now: *now, link: back, path: PATH }, events_b);
     }
 
     /// Moves time until `done`, or for `limit`; false if it never was, or nothing is left to happen.
     pub(super) fn run(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end = self.now + limit;
         loop {
-            self.turn();
+            self.poll();
             if done(self) {
                 return true;
             }
@@ -107,7 +107,7 @@ impl Pair {
         let end = self.now + time;
         self.run(time, |_| false);
         self.now = end;
-        self.turn();
+        self.poll();
     }
 
     /// A listener at `b` and a connection to it from `a`.

@@ -64,7 +64,7 @@ fn a_limit_of_what_is_unsent_lets_writers_go_on_when_it_was_sent() {
     assert_eq!(pair.a.write(pair.now, a, &bytes), Ok(10_000));
     assert_eq!(pair.a.write(pair.now, a, &bytes), Err(Error::WouldBlock));
     pair.events_a.clear();
-    pair.turn();
+    pair.poll();
     // Nothing is acknowledged yet, but two segments left; a third of the limit is not free.
     let info = pair.a.info(a).unwrap();
     assert!(info.unsent < 10_000 && info.unacknowledged == 10_000, "{info:?}");

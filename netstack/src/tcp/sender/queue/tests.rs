@@ -56,7 +56,7 @@ proptest! {
                     let expected: Vec<_> =
                         pushed.iter().filter(|(_, end)| *end <= position).map(|(token, _)| *token).collect();
                     prop_assert_eq!(&released, &expected);
-                    memory.frames_gone();
+                    memory.on_frames_released();
                 }
                 Step::Other(len) => {
                     other.write(&mut memory, &vec![0xee; usize::from(len)], usize::MAX);
