@@ -119,7 +119,7 @@ impl Machine {
             let fd = self.files.open(FileKind::Tcp(Box::new(child)), false)?;
             return Ok(CallProgress::Done((fd, remote)));
         }
-        patience.turn(self.net.now, may_wait, socket.patience(&self.net, true))
+        patience.wait(self.net.now, may_wait, socket.patience(&self.net, true))
     }
 
     /// Connects; `None`, for AF_UNSPEC, ends the connection.
@@ -152,7 +152,7 @@ impl Machine {
         *begun = true;
         let limit = socket.patience(&self.net, false);
         patience
-            .turn(self.net.now, may_wait, limit)
+            .wait(self.net.now, may_wait, limit)
             .map_err(|_| Errno(if was_connecting && !may_wait { libc::EALREADY } else { libc::EINPROGRESS }))
     }
 
@@ -231,7 +231,7 @@ impl Machine {
             FileKind::PipeIn(_) => return Err(Errno(libc::EBADF)),
             FileKind::Epoll(_) => return Err(Errno(libc::EINVAL)),
         };
-        match patience.turn(self.net.now, may_wait, limit_time) {
+        match patience.wait(self.net.now, may_wait, limit_time) {
             Err(_) if so_far.count > 0 => Ok(CallProgress::Done(core::mem::take(so_far))),
             other => other,
         }
@@ -280,7 +280,7 @@ impl Machine {
             Err(_) if *written > 0 => return Ok(CallProgress::Done(*written)),
             Err(error) => return Err(error),
         }
-        match patience.turn(self.net.now, may_wait, limit) {
+        match patience.wait(self.net.now, may_wait, limit) {
             Err(_) if *written > 0 => Ok(CallProgress::Done(*written)),
             other => other,
         }
@@ -296,8 +296,8 @@ impl Machine {
         {
             let limit = socket.linger.map(|time| self.net.now + time);
             // After its time it closes all the same.
-            if let Ok(turn) = patience.turn(self.net.now, true, limit) {
-                return Ok(turn);
+            if let Ok(progress) = patience.wait(self.net.now, true, limit) {
+                return Ok(progress);
             }
         }
         let File { kind, .. } = self.files.take(fd)?;
@@ -414,7 +414,7 @@ impl Machine {
             return Ok(CallProgress::Done(bits));
         }
         let limit = timeout.map(|timeout| self.net.now + timeout);
-        Ok(patience.turn(self.net.now, true, limit).unwrap_or(CallProgress::Done(bits)))
+        Ok(patience.wait(self.net.now, true, limit).unwrap_or(CallProgress::Done(bits)))
     }
 
     pub(crate) fn epoll_create(&mut self) -> Result<i32> {
@@ -456,7 +456,7 @@ impl Machine {
             return Ok(CallProgress::Done(ready));
         }
         let end = timeout.map(|timeout| self.net.now + timeout);
-        Ok(patience.turn(self.net.now, true, end).unwrap_or(CallProgress::Done(ready)))
+        Ok(patience.wait(self.net.now, true, end).unwrap_or(CallProgress::Done(ready)))
     }
 
     /// Makes a pipe: its read end and its write end.
@@ -530,7 +530,7 @@ impl Machine {
         };
         match moved {
             Some(count) => Ok(CallProgress::Done(count)),
-            None => patience.turn(self.net.now, from_may_wait, None),
+            None => patience.wait(self.net.now, from_may_wait, None),
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Waits, unless the call must not wait or has reached its limit.
-    pub(crate) fn turn<T>(
+    pub(crate) fn wait<T>(
         &mut self,
         now: Instant,
         may_wait: bool,

@@ -130,7 +130,7 @@ impl TcpSocket {
                 let limit = number(value)?.cast_unsigned();
                 options.unsent_limit = (limit > 0).then(|| usize::try_from(limit).unwrap_or(usize::MAX));
             }
-            libc::TCP_INQ => self.tells_unread = within(value, 0..=1)? == 1,
+            libc::TCP_INQ => self.reports_unread = within(value, 0..=1)? == 1,
             // Linux's bounds; 0 removes the limit.
             libc::TCP_MAXSEG => match natural(value)? {
                 0 => options.max_segment = None,
@@ -205,7 +205,7 @@ impl TcpSocket {
             libc::TCP_NOTSENT_LOWAT => {
                 int(options.unsent_limit.map_or(0, |limit| i64::try_from(limit).unwrap_or(i64::MAX)))
             }
-            libc::TCP_INQ => int(self.tells_unread),
+            libc::TCP_INQ => int(self.reports_unread),
             libc::TCP_MAXSEG => {
                 //= RFC 9293 section 3.7.1, MUST-15: 536 unless the peer says otherwise.
                 let before = options.max_segment.unwrap_or(536);

@@ -66,7 +66,7 @@ pub(crate) struct TcpSocket {
     /// The next value of SO_ERROR.
     pub(crate) error: Option<Errno>,
     /// TCP_INQ.
-    pub(crate) tells_unread: bool,
+    pub(crate) reports_unread: bool,
     read_shut: bool,
     write_shut: bool,
     seen: Glimpse,
@@ -101,7 +101,7 @@ impl TcpSocket {
             timeouts: (None, None),
             connecting: false,
             error: None,
-            tells_unread: false,
+            reports_unread: false,
             read_shut: false,
             write_shut: false,
             seen: Glimpse::default(),
@@ -121,7 +121,7 @@ impl TcpSocket {
         child.v6_only = self.v6_only;
         child.buffers = self.buffers;
         child.timeouts = self.timeouts;
-        child.tells_unread = self.tells_unread;
+        child.reports_unread = self.reports_unread;
         child.bound = net.stack.tcp().info(id).map(|info| info.local);
         child.look(net);
         child
@@ -333,7 +333,7 @@ impl TcpSocket {
 
     /// The value of TCP_INQ: the unread bytes, or one if there are none and the end has been reached.
     pub(crate) fn unread(&self, net: &Net) -> Option<i32> {
-        if !self.tells_unread {
+        if !self.reports_unread {
             return None;
         }
         let unread = i32::try_from(self.readable(net)).unwrap_or(i32::MAX);
