@@ -100,4 +100,4 @@ pub use shouter_reducer::dtype::{DType, NoReduction, ReduceOp};
 pub use shouter_reducer::float8::{F8E4M3, F8E5M2};
 pub use shouter_reducer::header::Collective;
 pub use shouter_reducer::layout::Layout;
-pub use shouter_reducer::windows::Action;
+pub use shouter_reducer::windows::WindowAction;

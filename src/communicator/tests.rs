@@ -307,9 +307,9 @@ fn assert_left(error: &Error, leaver: usize) {
 
 #[test]
 fn windows_of_a_group_that_was_dropped_are_closed_though_another_group_goes_on() {
-    use shouter_reducer::windows::Action;
+    use shouter_reducer::windows::WindowAction;
     let put = |rank: &Group, window: u32, given: u64| {
-        let (action, data, into) = (Action::Put, (&raw const given).cast(), std::ptr::null_mut());
+        let (action, data, into) = (WindowAction::Put, (&raw const given).cast(), std::ptr::null_mut());
         let call =
             AccessCall { window, action, target: 0, offset: 0, count: 1, dtype: DType::U64, data, into };
         // SAFETY: the data is there during the call.

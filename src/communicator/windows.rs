@@ -7,7 +7,9 @@ use std::fmt::Display;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, Action, WindowId, WindowRefused};
+use shouter_reducer::windows::{
+    AccessError, AccessRefused, AccessRequest, WindowAction, WindowId, WindowRefused,
+};
 
 use super::Group;
 use super::drive::AccessFailure;
@@ -39,7 +41,7 @@ pub struct AccessCall {
     /// The window's number, as [`Group::open_window`] gave it.
     pub window: u32,
     /// The kind of the access.
-    pub action: Action,
+    pub action: WindowAction,
     /// The rank of the accessed memory; it may be this one.
     pub target: u32,
     /// The first element there, counted from the start of the target's memory.
@@ -115,7 +117,7 @@ impl<T: Element> Window<'_, T> {
     /// ended. Where the access was copied, all but the first and the last are errors of the next
     /// [`flush`](Self::flush).
     pub fn put(&self, data: &[T], target: u32, offset: u64) -> Result<(), Error> {
-        self.run(Action::Put, (from_slice(data), Buffer::empty()), target, offset)
+        self.run(WindowAction::Put, (from_slice(data), Buffer::empty()), target, offset)
     }
 
     /// Reads the elements from `offset` on of rank `target`'s part.
@@ -123,7 +125,7 @@ impl<T: Element> Window<'_, T> {
     /// # Errors
     /// As [`put`](Self::put).
     pub fn get(&self, into: &mut [T], target: u32, offset: u64) -> Result<(), Error> {
-        self.run(Action::Get, (Buffer::empty(), with_bytes(into, |into| into)), target, offset)
+        self.run(WindowAction::Get, (Buffer::empty(), with_bytes(into, |into| into)), target, offset)
     }
 
     /// Changes the elements from `offset` on of rank `target`'s part with those of `data`.
@@ -138,8 +140,8 @@ impl<T: Element> Window<'_, T> {
         update: impl Into<Update>,
     ) -> Result<(), Error> {
         let action = match update.into() {
-            Update::Reduce(op) => Action::Accumulate(op),
-            Update::Replace => Action::Put,
+            Update::Reduce(op) => WindowAction::Accumulate(op),
+            Update::Replace => WindowAction::Put,
             Update::Keep => return self.get(&mut data.to_vec(), target, offset),
         };
         self.run(action, (from_slice(data), Buffer::empty()), target, offset)
@@ -159,8 +161,8 @@ impl<T: Element> Window<'_, T> {
         update: impl Into<Update>,
     ) -> Result<(), Error> {
         let action = match update.into() {
-            Update::Reduce(op) => Action::FetchAndOp(op),
-            Update::Replace => Action::Swap,
+            Update::Reduce(op) => WindowAction::FetchAndOp(op),
+            Update::Replace => WindowAction::Swap,
             Update::Keep => return self.get(before, target, offset),
         };
         self.run(action, (from_slice(data), with_bytes(before, |before| before)), target, offset)
@@ -174,7 +176,7 @@ impl<T: Element> Window<'_, T> {
     pub fn compare_and_swap(&self, expected: T, new: T, target: u32, offset: u64) -> Result<T, Error> {
         let (data, mut before) = ([expected, new], [expected]);
         let into = with_bytes(&mut before, |before| before);
-        self.run(Action::CompareAndSwap, (from_slice(&data), into), target, offset)?;
+        self.run(WindowAction::CompareAndSwap, (from_slice(&data), into), target, offset)?;
         Ok(before[0])
     }
 
@@ -206,7 +208,7 @@ impl<T: Element> Window<'_, T> {
 
     fn run(
         &self,
-        action: Action,
+        action: WindowAction,
         (data, into): (Buffer, Buffer),
         target: u32,
         offset: u64,
@@ -376,9 +378,9 @@ impl Group {
     unsafe fn access_at(&self, call: &AccessCall, waited: bool) -> Result<AccessRequest, Error> {
         let &AccessCall { window, action, target, offset, count, dtype, data, into } = call;
         let (given, taken) = match action {
-            Action::Get => (0, count),
-            Action::Put | Action::Accumulate(_) => (count, 0),
-            Action::CompareAndSwap => (count.saturating_mul(2), count),
+            WindowAction::Get => (0, count),
+            WindowAction::Put | WindowAction::Accumulate(_) => (count, 0),
+            WindowAction::CompareAndSwap => (count.saturating_mul(2), count),
             _ => (count, count),
         };
         let at = |address: *mut u8, count: usize| match count {
@@ -393,7 +395,7 @@ impl Group {
     fn access_of(
         &self,
         window: u32,
-        action: Action,
+        action: WindowAction,
         (target, offset): (u32, u64),
         dtype: DType,
         (data, into): (Buffer, Buffer),
@@ -444,11 +446,11 @@ impl Group {
         let (subject, text) = (error.subject(), error.to_string());
         let target = subject.target.0;
         let call = self.access_call(match subject.action {
-            Action::Put => Operation::Put,
-            Action::Get => Operation::Get,
-            Action::Accumulate(_) => Operation::Accumulate,
-            Action::FetchAndOp(_) | Action::Swap => Operation::FetchAndOp,
-            Action::CompareAndSwap => Operation::CompareAndSwap,
+            WindowAction::Put => Operation::Put,
+            WindowAction::Get => Operation::Get,
+            WindowAction::Accumulate(_) => Operation::Accumulate,
+            WindowAction::FetchAndOp(_) | WindowAction::Swap => Operation::FetchAndOp,
+            WindowAction::CompareAndSwap => Operation::CompareAndSwap,
         });
         match error {
             AccessError::Denied { .. } => Error::mismatch(call, Some(target), Views::default(), text),

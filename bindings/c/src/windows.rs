@@ -12,7 +12,7 @@
 
 use std::ffi::c_void;
 
-use shouter::{AccessCall, Action, Error};
+use shouter::{AccessCall, Error, WindowAction};
 
 use crate::error::{Status, guard, null};
 use crate::handle::{Shouter, group};
@@ -74,7 +74,8 @@ pub unsafe extern "C" fn shouter_window_put(
 ) -> Status {
     // SAFETY: the caller's promise.
     guard(|| unsafe {
-        let call = call((window, target, offset), Action::Put, (data, std::ptr::null_mut()), (count, dtype))?;
+        let call =
+            call((window, target, offset), WindowAction::Put, (data, std::ptr::null_mut()), (count, dtype))?;
         group(shouter)?.start_window_access(&call)
     })
 }
@@ -92,7 +93,8 @@ pub unsafe extern "C" fn shouter_window_get(
 ) -> Status {
     // SAFETY: the caller's promise.
     guard(|| unsafe {
-        let call = call((window, target, offset), Action::Get, (std::ptr::null(), into), (count, dtype))?;
+        let call =
+            call((window, target, offset), WindowAction::Get, (std::ptr::null(), into), (count, dtype))?;
         group(shouter)?.start_window_access(&call)
     })
 }
@@ -113,12 +115,12 @@ pub unsafe extern "C" fn shouter_window_accumulate(
     // SAFETY: the caller's promise.
     guard(|| unsafe {
         let action = match op {
-            SHOUTER_REPLACE => Action::Put,
+            SHOUTER_REPLACE => WindowAction::Put,
             SHOUTER_KEEP => {
                 let why = "an accumulate with SHOUTER_KEEP changes nothing; use shouter_window_get to read";
                 return Err(Error::Argument(why.into()));
             }
-            op => Action::Accumulate(types::op(op)?),
+            op => WindowAction::Accumulate(types::op(op)?),
         };
         let call = call((window, target, offset), action, (data, std::ptr::null_mut()), (count, dtype))?;
         group(shouter)?.start_window_access(&call)
@@ -142,9 +144,9 @@ pub unsafe extern "C" fn shouter_window_fetch_and_op(
     // SAFETY: the caller's promise.
     guard(|| unsafe {
         let action = match op {
-            SHOUTER_REPLACE => Action::Swap,
-            SHOUTER_KEEP => Action::Get,
-            op => Action::FetchAndOp(types::op(op)?),
+            SHOUTER_REPLACE => WindowAction::Swap,
+            SHOUTER_KEEP => WindowAction::Get,
+            op => WindowAction::FetchAndOp(types::op(op)?),
         };
         let call = call((window, target, offset), action, (data, before), (count, dtype))?;
         group(shouter)?.window_access(&call)
@@ -179,7 +181,7 @@ pub unsafe extern "C" fn shouter_window_compare_and_swap(
             let buffers = (data.0.as_ptr().cast(), into.0.as_mut_ptr().cast());
             group.window_access(&call(
                 (window, target, offset),
-                Action::CompareAndSwap,
+                WindowAction::CompareAndSwap,
                 buffers,
                 (1, dtype),
             )?)?;
@@ -224,7 +226,7 @@ pub unsafe extern "C" fn shouter_window_free(shouter: *const Shouter, window: u3
 /// An access, with the dtype checked.
 fn call(
     (window, target, offset): (u32, u32, u64),
-    action: Action,
+    action: WindowAction,
     (data, into): (*const c_void, *mut c_void),
     (count, dtype): (usize, Dtype),
 ) -> Result<AccessCall, Error> {

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use crate::ranks::{job, join, names_only, parameter, play, run_all, tell};
-use shouter::{AccessCall, Action, DType, Error, Group, ReduceOp, Update};
+use shouter::{AccessCall, DType, Error, Group, ReduceOp, Update, WindowAction};
 
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
@@ -171,14 +171,14 @@ fn started(group: &Group) -> Result<(), Error> {
         };
         let nowhere = std::ptr::null_mut();
         for (to, into) in (0..size).zip(&mut into) {
-            group.start_window_access(&call(Action::Put, to, data.as_ptr(), nowhere))?;
+            group.start_window_access(&call(WindowAction::Put, to, data.as_ptr(), nowhere))?;
             group.start_window_access(&call(
-                Action::Accumulate(ReduceOp::Sum),
+                WindowAction::Accumulate(ReduceOp::Sum),
                 to,
                 data.as_ptr(),
                 nowhere,
             ))?;
-            group.start_window_access(&call(Action::Get, to, nowhere, into.as_mut_ptr()))?;
+            group.start_window_access(&call(WindowAction::Get, to, nowhere, into.as_mut_ptr()))?;
         }
         group.flush_window(window, Some(0))?;
         assert!(into[0].iter().zip(&data).all(|(got, given)| *got == 2 * given));
@@ -189,7 +189,7 @@ fn started(group: &Group) -> Result<(), Error> {
             group.close_window(window),
             group.flush_window(window, None),
             group.fence_window(window),
-            group.window_access(&call(Action::Put, 0, data.as_ptr(), nowhere)),
+            group.window_access(&call(WindowAction::Put, 0, data.as_ptr(), nowhere)),
         ] {
             let error = closed.unwrap_err().to_string();
             assert!(error.contains(&format!("window {window} does not exist, or has been freed")), "{error}");
@@ -242,7 +242,7 @@ fn wrong(group: &Group) -> Result<(), Error> {
     }
     let call = AccessCall {
         window: 0,
-        action: Action::Get,
+        action: WindowAction::Get,
         target: 0,
         offset: 0,
         count: 1,

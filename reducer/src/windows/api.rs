@@ -64,9 +64,9 @@ impl fmt::Display for WindowId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccessId(pub u64);
 
-/// The action of an access on the target's elements.
+/// What an access does to the target's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum WindowAction {
     /// Writes them.
     Put,
     /// Reads them.
@@ -81,7 +81,7 @@ pub enum Action {
     CompareAndSwap,
 }
 
-impl Action {
+impl WindowAction {
     /// Whether something comes back.
     pub(super) fn answers(self) -> bool {
         !matches!(self, Self::Put | Self::Accumulate(_))
@@ -97,7 +97,7 @@ impl Action {
     }
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for WindowAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Put => f.write_str("put"),
@@ -116,7 +116,7 @@ pub struct AccessRequest {
     /// The window.
     pub window: WindowId,
     /// The action.
-    pub action: Action,
+    pub action: WindowAction,
     /// The rank whose memory it is.
     pub target: Rank,
     /// The first element there.
@@ -138,7 +138,7 @@ pub struct AccessRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessSubject {
     /// The action.
-    pub action: Action,
+    pub action: WindowAction,
     /// The rank that makes it.
     pub own: Rank,
     /// The rank whose memory it is.
@@ -282,7 +282,7 @@ pub enum AccessRefused {
     )]
     Memory {
         /// The action.
-        action: Action,
+        action: WindowAction,
         /// The elements' type.
         dtype: DType,
         /// Bytes that go there.

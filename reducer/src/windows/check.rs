@@ -1,6 +1,6 @@
 //! Whether an access may start.
 
-use super::api::{AccessRefused, AccessRequest, AccessSubject, Action, WindowsConfig};
+use super::api::{AccessRefused, AccessRequest, AccessSubject, WindowAction, WindowsConfig};
 use super::exposed::Exposed;
 use super::wire::Piece;
 use crate::dtype::{DType, ReduceOp};
@@ -31,8 +31,8 @@ pub(super) fn check(
     let ranks = config.ranks;
     let (given, taken) = (data.len(), into.len());
     let bytes = match action {
-        Action::CompareAndSwap => dtype.size(),
-        Action::Get => taken,
+        WindowAction::CompareAndSwap => dtype.size(),
+        WindowAction::Get => taken,
         _ => given,
     };
     let fits = given == action.bytes_given(bytes) && taken == if action.answers() { bytes } else { 0 };
@@ -57,12 +57,12 @@ pub(super) fn check(
         return Err(AccessRefused::Range { subject, len });
     }
     match action {
-        Action::Accumulate(ReduceOp::Avg) | Action::FetchAndOp(ReduceOp::Avg) => {
+        WindowAction::Accumulate(ReduceOp::Avg) | WindowAction::FetchAndOp(ReduceOp::Avg) => {
             let why = "a window does not know how many ranks will take part; use sum, and divide";
             return Err(AccessRefused::Operation { subject, why });
         }
-        Action::Accumulate(op) | Action::FetchAndOp(op) => op.check(dtype)?,
-        Action::CompareAndSwap if !is_comparable(dtype) => {
+        WindowAction::Accumulate(op) | WindowAction::FetchAndOp(op) => op.check(dtype)?,
+        WindowAction::CompareAndSwap if !is_comparable(dtype) => {
             let why = "only integers and truth values are compared and swapped; use a window of unsigned integers of that size";
             return Err(AccessRefused::Operation { subject, why });
         }

@@ -1,6 +1,6 @@
 //! The memory of this rank that its windows expose, and the requests that act on it.
 
-use super::api::{Action, Denial, WindowId, WindowRefused};
+use super::api::{Denial, WindowAction, WindowId, WindowRefused};
 use super::wire::Piece;
 use crate::dtype::{DType, ReduceOp};
 use crate::kernel::Kernels;
@@ -94,11 +94,11 @@ impl Exposed {
             return Err(Denial::Operation);
         }
         match action {
-            Action::Accumulate(op) | Action::FetchAndOp(op) => {
+            WindowAction::Accumulate(op) | WindowAction::FetchAndOp(op) => {
                 let is_known = op != ReduceOp::Avg && op.check(dtype).is_ok();
                 is_known.then_some(()).ok_or(Denial::Operation)?;
             }
-            Action::CompareAndSwap if len != size => return Err(Denial::Operation),
+            WindowAction::CompareAndSwap if len != size => return Err(Denial::Operation),
             _ => {}
         }
         let place = (memory, at);
@@ -106,12 +106,12 @@ impl Exposed {
             memory::copy(before, place, len).ok_or(Denial::Range)?;
         }
         let done = match action {
-            Action::Get => Some(()),
-            Action::Put | Action::Swap => memory::write(place, given),
-            Action::Accumulate(op) | Action::FetchAndOp(op) => {
+            WindowAction::Get => Some(()),
+            WindowAction::Put | WindowAction::Swap => memory::write(place, given),
+            WindowAction::Accumulate(op) | WindowAction::FetchAndOp(op) => {
                 memory::accumulate(self.kernels, dtype, op, place, given)
             }
-            Action::CompareAndSwap => {
+            WindowAction::CompareAndSwap => {
                 let mut current = [0; ELEMENT];
                 let (expected, new) = given.split_at(size);
                 let current = current.get_mut(..size).ok_or(Denial::Operation)?;

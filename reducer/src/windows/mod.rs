@@ -39,7 +39,7 @@ mod target;
 mod wire;
 
 pub use self::api::{
-    AccessEnded, AccessError, AccessId, AccessRefused, AccessRequest, AccessSubject, Action, Denial,
+    AccessEnded, AccessError, AccessId, AccessRefused, AccessRequest, AccessSubject, Denial, WindowAction,
     WindowCounters, WindowId, WindowRefused, WindowsConfig,
 };
 

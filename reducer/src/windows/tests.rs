@@ -18,10 +18,14 @@ fn a_put_is_read_back_from_another_rank_and_from_this_one() {
         let mut group = quiet(2, 100_000);
         let given: Vec<u64> = (0..90_000).collect();
         let (data, into) = (words(&given), words(&vec![0; 90_000]));
-        let put = group
-            .start(0, AccessRequest { offset: 7, ..access(Action::Put, target, &data, &Buffer::none()) });
-        let get = group
-            .start(0, AccessRequest { offset: 7, ..access(Action::Get, target, &Buffer::none(), &into) });
+        let put = group.start(
+            0,
+            AccessRequest { offset: 7, ..access(WindowAction::Put, target, &data, &Buffer::none()) },
+        );
+        let get = group.start(
+            0,
+            AccessRequest { offset: 7, ..access(WindowAction::Get, target, &Buffer::none(), &into) },
+        );
         group.settle();
         assert_eq!(group.result(0, put), Some(&Ok(())));
         assert_eq!(group.result(0, get), Some(&Ok(())));
@@ -35,7 +39,7 @@ fn a_put_is_read_back_from_another_rank_and_from_this_one() {
 fn a_small_put_ends_at_once_and_a_flush_says_when_it_has_taken_effect() {
     let mut group = quiet(2, 10);
     let data = word(5);
-    let put = group.start(0, access(Action::Put, 1, &data, &Buffer::none()));
+    let put = group.start(0, access(WindowAction::Put, 1, &data, &Buffer::none()));
     group.poll(0);
     assert_eq!(group.result(0, put), Some(&Ok(())));
     assert!(
@@ -59,15 +63,15 @@ fn each_action_does_what_it_says() {
         memory::write((group.windows[target as usize].region, 8), &now.to_le_bytes()).unwrap();
         let sum = |now: u64, given: u64| now + given;
         type Effect = fn(u64, u64) -> u64;
-        let cases: [(Action, u64, Effect); 8] = [
-            (Action::FetchAndOp(ReduceOp::Sum), 5, sum),
-            (Action::FetchAndOp(ReduceOp::Min), 7, u64::min),
-            (Action::FetchAndOp(ReduceOp::Max), 21, u64::max),
-            (Action::FetchAndOp(ReduceOp::Prod), 2, |now, given| now * given),
-            (Action::FetchAndOp(ReduceOp::Band), 14, |now, given| now & given),
-            (Action::FetchAndOp(ReduceOp::Bor), 3, |now, given| now | given),
-            (Action::FetchAndOp(ReduceOp::Bxor), 6, |now, given| now ^ given),
-            (Action::Swap, 99, |_, given| given),
+        let cases: [(WindowAction, u64, Effect); 8] = [
+            (WindowAction::FetchAndOp(ReduceOp::Sum), 5, sum),
+            (WindowAction::FetchAndOp(ReduceOp::Min), 7, u64::min),
+            (WindowAction::FetchAndOp(ReduceOp::Max), 21, u64::max),
+            (WindowAction::FetchAndOp(ReduceOp::Prod), 2, |now, given| now * given),
+            (WindowAction::FetchAndOp(ReduceOp::Band), 14, |now, given| now & given),
+            (WindowAction::FetchAndOp(ReduceOp::Bor), 3, |now, given| now | given),
+            (WindowAction::FetchAndOp(ReduceOp::Bxor), 6, |now, given| now ^ given),
+            (WindowAction::Swap, 99, |_, given| given),
         ];
         for (action, given, expected) in cases {
             let (data, into) = (word(given), word(0));
@@ -82,7 +86,7 @@ fn each_action_does_what_it_says() {
             let (data, into) = (words(&[expected, new]), word(0));
             let id = group.start(
                 0,
-                AccessRequest { offset: 1, ..access(Action::CompareAndSwap, target, &data, &into) },
+                AccessRequest { offset: 1, ..access(WindowAction::CompareAndSwap, target, &data, &into) },
             );
             group.settle();
             assert_eq!((group.result(0, id), into.words()), (Some(&Ok(())), vec![now]));
@@ -97,7 +101,7 @@ fn each_action_does_what_it_says() {
 fn wrong_arguments_start_nothing() {
     let mut group = quiet(2, 10);
     let (one, two, none) = (word(1), words(&[1, 2]), Buffer::none());
-    let put = access(Action::Put, 1, &one, &none);
+    let put = access(WindowAction::Put, 1, &one, &none);
     let mut refused = |request: AccessRequest| group.ranks[0].start(request).unwrap_err();
     assert!(matches!(
         refused(AccessRequest { target: Rank(2), ..put }),
@@ -114,16 +118,16 @@ fn wrong_arguments_start_nothing() {
         );
     }
     assert!(matches!(refused(AccessRequest { dtype: DType::I64, ..put }), AccessRefused::Type { .. }));
-    let lor = access(Action::Accumulate(ReduceOp::Lor), 1, &one, &none);
+    let lor = access(WindowAction::Accumulate(ReduceOp::Lor), 1, &one, &none);
     assert!(matches!(refused(lor), AccessRefused::Reduction(_)));
-    let avg = access(Action::FetchAndOp(ReduceOp::Avg), 1, &one, &one);
+    let avg = access(WindowAction::FetchAndOp(ReduceOp::Avg), 1, &one, &one);
     assert!(matches!(refused(avg), AccessRefused::Operation { .. }));
     for (action, data, into) in [
-        (Action::Put, &one, &one),
-        (Action::Get, &one, &one),
-        (Action::Swap, &one, &two),
-        (Action::CompareAndSwap, &one, &one),
-        (Action::CompareAndSwap, &two, &two),
+        (WindowAction::Put, &one, &one),
+        (WindowAction::Get, &one, &one),
+        (WindowAction::Swap, &one, &two),
+        (WindowAction::CompareAndSwap, &one, &one),
+        (WindowAction::CompareAndSwap, &two, &two),
     ] {
         let error = refused(access(action, 1, data, into));
         assert!(matches!(error, AccessRefused::Memory { .. }), "{action}: {error}");
@@ -136,8 +140,11 @@ fn wrong_arguments_start_nothing() {
     // A float has several zeroes.
     let id = group.ranks[0].open(one.region, DType::F64).unwrap();
     group.ranks[0].set_lengths(id, [1, 1].into());
-    let swap =
-        AccessRequest { window: id, dtype: DType::F64, ..access(Action::CompareAndSwap, 0, &two, &one) };
+    let swap = AccessRequest {
+        window: id,
+        dtype: DType::F64,
+        ..access(WindowAction::CompareAndSwap, 0, &two, &one)
+    };
     assert!(matches!(group.ranks[0].start(swap), Err(AccessRefused::Operation { .. })));
     let mut group = Group::new(1, 2, 10, Faults::default(), |config| config.max_accesses = 1);
     group.start(0, put);
@@ -157,12 +164,12 @@ fn the_target_denies_what_does_not_fit_its_own_window() {
         (|group| group.reopen(1, 16, DType::I64), Denial::Type),
     ];
     for (change, why) in changes {
-        for (action, into) in [(Action::Put, &none), (Action::Swap, &data)] {
+        for (action, into) in [(WindowAction::Put, &none), (WindowAction::Swap, &data)] {
             let mut group = quiet(3, 16);
             change(&mut group);
             let small = group.start(0, access(action, 1, &data, into));
             let large = words(&[3; 8]);
-            let waits = AccessRequest { waited: false, ..access(Action::Put, 1, &large, &none) };
+            let waits = AccessRequest { waited: false, ..access(WindowAction::Put, 1, &large, &none) };
             group.start(0, waits);
             group.settle();
             let error = match group.result(0, small) {
@@ -175,7 +182,7 @@ fn the_target_denies_what_does_not_fit_its_own_window() {
             assert!(group.ranks[0].is_flushed(WindowId(0), None));
             let _ = group.ranks[0].take_late(WindowId(0), None);
             // Others go on.
-            let other = group.start(0, access(Action::Put, 2, &data, &none));
+            let other = group.start(0, access(WindowAction::Put, 2, &data, &none));
             group.settle();
             assert_eq!(group.result(0, other), Some(&Ok(())));
             assert_eq!(group.windows[2].words()[..2], [1, 2]);
@@ -199,9 +206,9 @@ fn no_put_is_taken_for_done_before_its_denial_has_come() {
         );
         group.reopen(1, 1, DType::U64);
         let (one, two, none) = (word(1), words(&[2, 3]), Buffer::none());
-        let good = group.start(0, access(Action::Put, 1, &one, &none));
-        let bad = group.start(0, access(Action::Put, 1, &two, &none));
-        let last = group.start(0, access(Action::Put, 1, &one, &none));
+        let good = group.start(0, access(WindowAction::Put, 1, &one, &none));
+        let bad = group.start(0, access(WindowAction::Put, 1, &two, &none));
+        let last = group.start(0, access(WindowAction::Put, 1, &one, &none));
         group.settle();
         assert_eq!((group.result(0, good), group.result(0, last)), (Some(&Ok(())), Some(&Ok(()))));
         assert!(
@@ -224,7 +231,7 @@ fn say(
     let (seq, round) = number;
     let (window, dtype) = (WindowId(0), DType::U64);
     let count = (len / 8).max(1) as u64;
-    let piece = wire::Piece::new(window, Action::Put, dtype, 0, count).unwrap();
+    let piece = wire::Piece::new(window, WindowAction::Put, dtype, 0, count).unwrap();
     let header = piece.header(&WindowsConfig::new(Rank(from), 3), kind, seq);
     let given = if kind == MessageKind::Access && round == 0 { vec![1; len] } else { vec![] };
     let header = Header { round, granule: 64 * 1024, len: given.len() as u32, ..header };
@@ -236,7 +243,7 @@ fn a_denial_of_a_later_request_does_not_stand_for_one_that_is_delayed() {
     let mut group = Group::new(1, 2, 16, Faults::default(), |config| config.copied_bytes = 0);
     group.net.cut = true;
     let (data, none) = (word(1), Buffer::none());
-    let puts: Vec<_> = (0..20).map(|_| group.start(0, access(Action::Put, 1, &data, &none))).collect();
+    let puts: Vec<_> = (0..20).map(|_| group.start(0, access(WindowAction::Put, 1, &data, &none))).collect();
     group.poll(0);
     group.release(0);
     let hear = |group: &mut Group, kind, seq, round| {
@@ -294,7 +301,7 @@ fn an_origin_that_takes_no_answers_leaves_room_for_others() {
     }
     assert_eq!(group.ranks[1].counters().served, 8);
     let (none, into) = (Buffer::none(), words(&[9; 1024]));
-    let get = group.start(2, access(Action::Get, 1, &none, &into));
+    let get = group.start(2, access(WindowAction::Get, 1, &none, &into));
     for _ in 0..1000 {
         for rank in [1, 2] {
             group.poll(rank);
@@ -318,7 +325,7 @@ fn answers_to_a_rank_that_is_gone_keep_no_room() {
         let faults = Faults { full: 50, in_order: true, ..Faults::default() };
         let mut group = Group::new(seed, 2, 1000, faults, |_| {});
         let (none, into) = (Buffer::none(), words(&[0; 1000]));
-        group.start(0, access(Action::Get, 1, &none, &into));
+        group.start(0, access(WindowAction::Get, 1, &none, &into));
         for _ in 0..20 {
             group.poll(0);
         }
@@ -338,11 +345,11 @@ fn a_deadline_names_the_target_and_what_comes_later_changes_nothing() {
     let (large, into, none) = (words(&vec![1; 100]), word(77), Buffer::none());
     let deadline = Duration::from_secs(3);
     group.net.cut = true;
-    let put =
-        group.start(0, AccessRequest { deadline, waited: false, ..access(Action::Put, 1, &large, &none) });
-    let get = group.start(0, AccessRequest { deadline, ..access(Action::Get, 1, &none, &into) });
+    let put = group
+        .start(0, AccessRequest { deadline, waited: false, ..access(WindowAction::Put, 1, &large, &none) });
+    let get = group.start(0, AccessRequest { deadline, ..access(WindowAction::Get, 1, &none, &into) });
     let (new, old) = (word(1), word(78));
-    let swap = group.start(0, AccessRequest { deadline, ..access(Action::Swap, 1, &new, &old) });
+    let swap = group.start(0, AccessRequest { deadline, ..access(WindowAction::Swap, 1, &new, &old) });
     group.poll(0);
     assert!(group.ranks[0].next_deadline().unwrap() <= deadline);
     group.now = deadline;
@@ -377,8 +384,8 @@ fn the_end_of_the_group_ends_all_by_name() {
     let (large, into, none) = (words(&vec![1; 100]), word(0), Buffer::none());
     group.net.cut = true;
     let ids = [
-        group.start(0, access(Action::Swap, 1, &large, &words(&vec![0; 100]))),
-        group.start(0, access(Action::Get, 2, &none, &into)),
+        group.start(0, access(WindowAction::Swap, 1, &large, &words(&vec![0; 100]))),
+        group.start(0, access(WindowAction::Get, 2, &none, &into)),
     ];
     group.poll(0);
     assert_eq!(group.ranks[0].awaited(|rank| rank == Rank(2)), Some(Rank(2)));
@@ -392,7 +399,7 @@ fn the_end_of_the_group_ends_all_by_name() {
     }
     assert_eq!(group.ranks[0].running(), 0);
     assert!(matches!(
-        group.ranks[0].start(access(Action::Get, 1, &none, &into)),
+        group.ranks[0].start(access(WindowAction::Get, 1, &none, &into)),
         Err(AccessRefused::Aborted(_))
     ));
     assert!(matches!(group.ranks[0].open(into.region, DType::U64), Err(WindowRefused::Aborted(_))));
@@ -406,8 +413,9 @@ fn what_is_in_flight_and_held_is_bounded() {
     });
     let (data, none) = (words(&vec![1; 10_000]), Buffer::none());
     let into: Vec<_> = (0..4).map(|_| words(&vec![0; 10_000])).collect();
-    group.start(0, access(Action::Put, 1, &data, &none));
-    let gets: Vec<_> = into.iter().map(|into| group.start(0, access(Action::Get, 1, &none, into))).collect();
+    group.start(0, access(WindowAction::Put, 1, &data, &none));
+    let gets: Vec<_> =
+        into.iter().map(|into| group.start(0, access(WindowAction::Get, 1, &none, into))).collect();
     group.poll(0);
     assert!(
         group.net.posted_bytes() <= 8 << 10 && group.net.posted_bytes() > 2 << 10,

@@ -1,6 +1,6 @@
 //! The part of a request that the header of all messages carries.
 
-use super::api::{Action, WindowId, WindowsConfig};
+use super::api::{WindowAction, WindowId, WindowsConfig};
 use crate::dtype::{DType, ReduceOp};
 use crate::header::{Collective, Header, Identity, MatchKey, MessageKind, Shape};
 
@@ -8,7 +8,7 @@ use crate::header::{Collective, Header, Identity, MatchKey, MessageKind, Shape};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     window: WindowId,
-    action: Action,
+    action: WindowAction,
     dtype: DType,
     offset: u64,
     count: u64,
@@ -17,13 +17,19 @@ pub(super) struct Piece {
 
 impl Piece {
     /// The piece of a message that is about no element.
-    pub(super) const EMPTY: Self =
-        Self { window: WindowId(0), action: Action::Put, dtype: DType::U8, offset: 0, count: 0, bytes: 0 };
+    pub(super) const EMPTY: Self = Self {
+        window: WindowId(0),
+        action: WindowAction::Put,
+        dtype: DType::U8,
+        offset: 0,
+        count: 0,
+        bytes: 0,
+    };
 
     /// `count` elements from `offset` on; `None` if no memory could hold them.
     pub(super) fn new(
         window: WindowId,
-        action: Action,
+        action: WindowAction,
         dtype: DType,
         offset: u64,
         count: u64,
@@ -37,7 +43,7 @@ impl Piece {
         self.window
     }
 
-    pub(super) fn action(&self) -> Action {
+    pub(super) fn action(&self) -> WindowAction {
         self.action
     }
 
@@ -73,12 +79,12 @@ impl Piece {
     pub(super) fn header(&self, config: &WindowsConfig, kind: MessageKind, seq: u64) -> Header {
         let Self { window, action, dtype, offset, count, .. } = *self;
         let (number, op) = match action {
-            Action::Put => (0, ReduceOp::Sum),
-            Action::Get => (1, ReduceOp::Sum),
-            Action::Accumulate(op) => (2, op),
-            Action::FetchAndOp(op) => (3, op),
-            Action::Swap => (4, ReduceOp::Sum),
-            Action::CompareAndSwap => (5, ReduceOp::Sum),
+            WindowAction::Put => (0, ReduceOp::Sum),
+            WindowAction::Get => (1, ReduceOp::Sum),
+            WindowAction::Accumulate(op) => (2, op),
+            WindowAction::FetchAndOp(op) => (3, op),
+            WindowAction::Swap => (4, ReduceOp::Sum),
+            WindowAction::CompareAndSwap => (5, ReduceOp::Sum),
         };
         Header {
             kind,
@@ -103,12 +109,12 @@ impl Piece {
         let Identity::Registered { generation, tensor, instance } = header.identity else { return None };
         let Shape { dtype, op, count, .. } = header.shape;
         let action = match header.round {
-            0 => Action::Put,
-            1 => Action::Get,
-            2 => Action::Accumulate(op),
-            3 => Action::FetchAndOp(op),
-            4 => Action::Swap,
-            5 => Action::CompareAndSwap,
+            0 => WindowAction::Put,
+            1 => WindowAction::Get,
+            2 => WindowAction::Accumulate(op),
+            3 => WindowAction::FetchAndOp(op),
+            4 => WindowAction::Swap,
+            5 => WindowAction::CompareAndSwap,
             _ => return None,
         };
         let offset = u64::from(generation) | u64::from(tensor) << 32;

@@ -144,7 +144,7 @@ fn a_lost_accelerator_is_this_ranks_own_though_the_peer_has_left() {
 #[test]
 fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
     use shouter_reducer::p2p::SendRequest;
-    use shouter_reducer::windows::{AccessRequest, Action};
+    use shouter_reducer::windows::{AccessRequest, WindowAction};
     // Ranks, of which so many are on each host; which one is waited for, and whether that ends the group.
     for (ranks, per_node, target, ends) in [
         (3, 1, 2, false),
@@ -180,7 +180,7 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
             } else {
                 let window = engine.open_window(None, data, dtype).unwrap().unwrap();
                 engine.set_window_lengths(None, window, vec![64; ranks as usize].into());
-                let (target, action, into) = (Rank(target), Action::Put, TensorRegion::empty());
+                let (target, action, into) = (Rank(target), WindowAction::Put, TensorRegion::empty());
                 let request = AccessRequest {
                     window,
                     action,

@@ -9,12 +9,12 @@ use rand::{Rng, SeedableRng};
 /// The header of something that makes sense, and some of its bytes changed.
 fn header(rng: &mut SmallRng) -> Option<(Header, Vec<u8>)> {
     let actions = [
-        Action::Put,
-        Action::Get,
-        Action::Accumulate(ReduceOp::Sum),
-        Action::FetchAndOp(ReduceOp::Max),
-        Action::Swap,
-        Action::CompareAndSwap,
+        WindowAction::Put,
+        WindowAction::Get,
+        WindowAction::Accumulate(ReduceOp::Sum),
+        WindowAction::FetchAndOp(ReduceOp::Max),
+        WindowAction::Swap,
+        WindowAction::CompareAndSwap,
     ];
     let kinds = [
         MessageKind::Access,
@@ -56,7 +56,7 @@ fn run_seed(seed: u64) {
     let id = group.ranks[0].open(whole.sub(32, 64).unwrap(), DType::U64).unwrap();
     group.ranks[0].set_lengths(id, [8, 16, 16].into());
     let (data, into) = (words(&[1; 4]), words(&[0; 4]));
-    for action in [Action::Swap, Action::FetchAndOp(ReduceOp::Sum)] {
+    for action in [WindowAction::Swap, WindowAction::FetchAndOp(ReduceOp::Sum)] {
         group.start(0, access(action, 1, &data, &into));
     }
     group.poll(0);

@@ -37,7 +37,7 @@ pub(super) fn word(word: u64) -> Buffer {
 }
 
 /// An access to the first elements of window 0, waited for without a deadline.
-pub(super) fn access(action: Action, target: u32, data: &Buffer, into: &Buffer) -> AccessRequest {
+pub(super) fn access(action: WindowAction, target: u32, data: &Buffer, into: &Buffer) -> AccessRequest {
     AccessRequest {
         window: WindowId(0),
         action,

@@ -47,13 +47,13 @@ fn go_on(group: &mut Group) {
 }
 
 /// Applies an access to the model of its elements; returns the elements that it reads.
-fn play(action: Action, model: &mut [u64], given: &[u64]) -> Vec<u64> {
+fn play(action: WindowAction, model: &mut [u64], given: &[u64]) -> Vec<u64> {
     let before = model.to_vec();
     for (at, element) in model.iter_mut().enumerate() {
         match action {
-            Action::Get => {}
-            Action::Put | Action::Swap => *element = given[at],
-            Action::Accumulate(op) | Action::FetchAndOp(op) => {
+            WindowAction::Get => {}
+            WindowAction::Put | WindowAction::Swap => *element = given[at],
+            WindowAction::Accumulate(op) | WindowAction::FetchAndOp(op) => {
                 *element = match op {
                     ReduceOp::Sum => element.wrapping_add(given[at]),
                     ReduceOp::Prod => element.wrapping_mul(given[at]),
@@ -62,8 +62,8 @@ fn play(action: Action, model: &mut [u64], given: &[u64]) -> Vec<u64> {
                     other => panic!("{other} is not played"),
                 }
             }
-            Action::CompareAndSwap if *element == given[0] => *element = given[1],
-            Action::CompareAndSwap => {}
+            WindowAction::CompareAndSwap if *element == given[0] => *element = given[1],
+            WindowAction::CompareAndSwap => {}
         }
     }
     before
@@ -80,15 +80,15 @@ fn run_seed(seed: u64) -> WindowCounters {
         let (rank, target) = (rng.random_range(0..ranks), rng.random_range(0..ranks));
         let op = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::Bxor][rng.random_range(0..4)];
         let actions = [
-            Action::Put,
-            Action::Get,
-            Action::Accumulate(op),
-            Action::FetchAndOp(op),
-            Action::Swap,
-            Action::CompareAndSwap,
+            WindowAction::Put,
+            WindowAction::Get,
+            WindowAction::Accumulate(op),
+            WindowAction::FetchAndOp(op),
+            WindowAction::Swap,
+            WindowAction::CompareAndSwap,
         ];
         let action = actions[rng.random_range(0..actions.len())];
-        let single = action == Action::CompareAndSwap;
+        let single = action == WindowAction::CompareAndSwap;
         let count = if single { 1 } else { [0, 1, 1, 2, 17, OWN][rng.random_range(0..6)] };
         let offset = rng.random_range(0..=OWN - count);
         let model = &mut models[rank as usize][target as usize][offset as usize..(offset + count) as usize];
@@ -160,11 +160,11 @@ fn run_shared_seed(seed: u64) {
     for number in 1..=rng.random_range(10..60u64) {
         let rank = rng.random_range(0..ranks);
         let into = word(u64::MAX);
-        let count = access(Action::FetchAndOp(ReduceOp::Sum), target, &one, &into);
+        let count = access(WindowAction::FetchAndOp(ReduceOp::Sum), target, &one, &into);
         group.start(rank, count);
         counts[rank as usize].push(into);
         let (data, into) = (word(number), word(u64::MAX));
-        group.start(rank, AccessRequest { offset: 1, ..access(Action::Swap, target, &data, &into) });
+        group.start(rank, AccessRequest { offset: 1, ..access(WindowAction::Swap, target, &data, &into) });
         swaps.push((number, data, into));
         go_on(&mut group);
     }
@@ -184,8 +184,10 @@ fn run_shared_seed(seed: u64) {
                 }
                 None if *done < 5 => {
                     let (data, into) = (words(&[*expected, *expected + 1]), word(0));
-                    let request =
-                        AccessRequest { offset: 2, ..access(Action::CompareAndSwap, target, &data, &into) };
+                    let request = AccessRequest {
+                        offset: 2,
+                        ..access(WindowAction::CompareAndSwap, target, &data, &into)
+                    };
                     *under_way = Some((group.start(*rank, request), data, into));
                 }
                 None => {}
@@ -235,7 +237,8 @@ fn run_denied_seed(seed: u64) {
             assert!(group.ranks[0].close(WindowId(0)));
         }
         let rank = rng.random_range(1..ranks);
-        let action = [Action::Put, Action::Accumulate(ReduceOp::Sum), Action::Swap][rng.random_range(0..3)];
+        let action = [WindowAction::Put, WindowAction::Accumulate(ReduceOp::Sum), WindowAction::Swap]
+            [rng.random_range(0..3)];
         // Each has an element of its own.
         let offset = number * 37 % ELEMENTS;
         let (data, into) = (word(number + 1), if action.answers() { word(9) } else { Buffer::none() });
