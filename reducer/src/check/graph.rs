@@ -289,9 +289,9 @@ impl Graph {
                 let row = &reach.bits[start * reach.words..(start + 1) * reach.words];
                 after.iter_mut().zip(row).for_each(|(to, from)| *to |= from);
             }
-            let hears = |end: usize| after[end / 64] >> (end % 64) & 1 == 1;
+            let is_after = |end: usize| after[end / 64] >> (end % 64) & 1 == 1;
             for rank in (0..schedules.len()).filter(|&rank| rank != other) {
-                if !steps(rank).rev().any(|i| hears(self.end(rank, i))) {
+                if !steps(rank).rev().any(|i| is_after(self.end(rank, i))) {
                     return Err(Flaw::Barrier { rank: Rank(rank as u32), other: Rank(other as u32) });
                 }
             }

@@ -45,7 +45,7 @@ fn the_wire_numbers_are_frozen() {
 }
 
 #[test]
-fn strangers_are_refused_by_name() {
+fn unknown_numbers_and_names_are_refused() {
     assert_eq!(DType::try_from(17), Err(DTypeError::Number(17)));
     assert_eq!(ReduceOp::try_from(255), Err(ReduceOpError::Number(255)));
     assert!(DType::parse("F32").unwrap_err().to_string().contains("\"F32\""));

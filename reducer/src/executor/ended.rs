@@ -33,7 +33,7 @@ impl Ended {
     }
 
     /// Another rank says that this one has given up.
-    pub(super) fn hear_of(&mut self, rank: Rank) {
+    pub(super) fn on_gave_up(&mut self, rank: Rank) {
         self.gave_up.get_or_insert(rank);
     }
 

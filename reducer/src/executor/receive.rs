@@ -86,7 +86,7 @@ impl Executor {
             });
             match AbortReason::from_code(header.len) {
                 AbortReason::Diverged(_) => self.diverge(header.key.seq, culprit),
-                AbortReason::GaveUp(_) if self.config.group == 0 => self.ended.hear_of(culprit),
+                AbortReason::GaveUp(_) if self.config.group == 0 => self.ended.on_gave_up(culprit),
                 why => self.abort(culprit, why),
             }
             return Disposition::Consumed;

@@ -30,8 +30,8 @@ pub(super) struct OngoingAccess {
     into: TensorRegion,
     /// The room of a copy of the data.
     copy: Option<Pooled>,
-    /// The caller has been told of the end, although the transport may still refer to the copy.
-    is_told: bool,
+    /// The end was reported to the caller, although the transport may still refer to the copy.
+    is_reported: bool,
     deadline: Duration,
     /// Bytes of the window that were asked for.
     posted: usize,
@@ -141,7 +141,7 @@ impl Accesses {
             data,
             into,
             copy: None,
-            is_told: false,
+            is_reported: false,
             deadline,
             posted: 0,
             is_posted: false,
@@ -226,7 +226,7 @@ impl Accesses {
             if access.copy.is_some()
                 && let Some(id) = access.id.take()
             {
-                access.is_told = true;
+                access.is_reported = true;
                 self.ended.push_back(AccessEnded { id, result: Err(error.clone()) });
             }
             access.failure = Some(error);
@@ -255,7 +255,7 @@ impl Accesses {
         }
         match (access.id, access.failure.map_or(Ok(()), Err)) {
             (Some(id), result) => self.ended.push_back(AccessEnded { id, result }),
-            (None, Err(error)) if !access.is_told => {
+            (None, Err(error)) if !access.is_reported => {
                 self.late.entry(of).or_insert(error);
             }
             (None, _) => {}

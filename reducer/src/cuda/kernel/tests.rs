@@ -18,7 +18,7 @@ mod grid;
 
 use self::grid::Grid;
 
-/// Multiprocessors of the grids here: few, so that threads take several turns.
+/// Multiprocessors of the grids here: few, so that threads take several rounds.
 const PROCESSORS: u32 = 1;
 
 /// Whether a fold can be divided.

@@ -53,7 +53,7 @@ pub struct AbortCause {
     pub culprit: Rank,
     /// The reason.
     pub reason: AbortReason,
-    /// How it showed on this rank, in the words of what noticed it. Other ranks are told the reason alone.
+    /// How it showed on this rank, as the text of what noticed it. Other ranks receive the reason alone.
     pub seen: Option<Box<str>>,
 }
 
@@ -94,7 +94,7 @@ pub enum AbortReason {
     )]
     Stopped,
     /// It has ended the group itself; why, once that is known.
-    #[error("it has given up{}; look at its log", WordsText(_0))]
+    #[error("it has given up{}; look at its log", GaveUpText(_0))]
     GaveUp(Option<Box<str>>),
     /// Its heartbeats arrive, and messages to it do not.
     #[error(
@@ -113,7 +113,7 @@ impl AbortCause {
     }
 }
 
-/// The words of this rank, behind the reason.
+/// This rank's account, behind the reason.
 struct SeenText<'a>(&'a Option<Box<str>>);
 
 impl fmt::Display for SeenText<'_> {
@@ -137,13 +137,13 @@ impl fmt::Display for DivergenceText<'_> {
     }
 }
 
-/// The words of a rank that has given up.
-struct WordsText<'a>(&'a Option<Box<str>>);
+/// The text of a rank that has given up.
+struct GaveUpText<'a>(&'a Option<Box<str>>);
 
-impl fmt::Display for WordsText<'_> {
+impl fmt::Display for GaveUpText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(words) => write!(f, ": {words}"),
+            Some(text) => write!(f, ": {text}"),
             None => Ok(()),
         }
     }

@@ -40,7 +40,7 @@ impl Folder {
     }
 }
 
-/// The only entry of a folder, beside the file that says whose turn it is.
+/// The only entry of a folder, beside the lock file.
 fn only_entry(folder: &Path) -> PathBuf {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let entries: Vec<_> = entries.filter(|path| path.extension().is_none()).collect();
@@ -180,7 +180,7 @@ fn images_are_kept_and_damaged_ones_are_not_taken() {
 fn of_several_that_want_the_same_image_one_compiles() {
     let Some(nvrtc) = nvrtc() else { return };
     let version = nvrtc.version().unwrap();
-    let folder = Folder::new("turns");
+    let folder = Folder::new("lock");
     let text = "extern \"C\" __global__ void nothing(int *p) { *p = 2; }";
     let compile = || {
         let target = "--gpu-architecture=compute_80".to_owned();

@@ -40,11 +40,11 @@ impl Device {
     /// Waits for all that was put on the stream.
     fn wait(&self) {
         // A minute, once it is clear that it takes long.
-        for turn in 0..70_000u32 {
+        for look in 0..70_000u32 {
             if self.stream.is_done().unwrap() {
                 return;
             }
-            if turn < 10_000 {
+            if look < 10_000 {
                 std::thread::yield_now()
             } else {
                 std::thread::sleep(Duration::from_millis(1))
