@@ -229,23 +229,25 @@ impl Drive {
         self.driver.drive_until(condition, None).map_err(drive_error)?
     }
 
-    /// Waits for a message that a receive could take, or the end of the group.
+    /// Waits for a message that a receive could take; the end of the group is an error.
     pub(super) fn probe(
         &self,
         from: Option<Rank>,
         tag: Option<u32>,
         until: Instant,
-    ) -> Result<Result<Status, AbortCause>, Error> {
+    ) -> Result<Status, Error> {
         let (group, mut is_first) = (self.group, true);
         let condition = move |engine: &mut RankEngine| {
             // One that does not wait looks at what has come, too.
             if std::mem::take(&mut is_first) {
                 engine.poll(Clock.now());
             }
-            let aborted = engine.aborted_in(group).cloned().map(Err);
+            let closed =
+                |cause: &AbortCause| Err(Error::closed_by(cause, format!("a probe was not made: {cause}")));
+            let aborted = engine.aborted_in(group).map(closed);
             aborted.or_else(|| engine.probe(group, from, tag).map(Ok))
         };
-        self.driver.drive_until(condition, Some(until)).map_err(drive_error)
+        self.driver.drive_until(condition, Some(until)).map_err(drive_error)?
     }
 
     /// Refuses a forked child, before it waits for a lock that a thread of its parent's may have held.

@@ -204,10 +204,7 @@ impl Group {
             return Err(Error::Argument(format!("rank {rank} does not exist in a group of {}", self.size())));
         }
         match self.drive.probe(from, tag, Clock.now() + timeout) {
-            Ok(Ok(status)) => Ok(Some(status.into())),
-            Ok(Err(cause)) => Err(self
-                .outcomes
-                .recorded(Error::closed_by(&cause, format!("a probe was not made: {cause}")))),
+            Ok(status) => Ok(Some(status.into())),
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(self.outcomes.recorded(error)),
         }
