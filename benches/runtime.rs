@@ -26,9 +26,9 @@ fn clock(c: &mut Criterion) {
     c.bench_function("clock/now", |b| b.iter(|| Clock.now()));
 }
 
-fn turn(c: &mut Criterion) {
+fn poll(c: &mut Criterion) {
     let mut reactor = Reactor::new(());
-    c.bench_function("turn/idle", |b| b.iter(|| reactor.poll(black_box(NOW))));
+    c.bench_function("poll/idle", |b| b.iter(|| reactor.poll(black_box(NOW))));
 }
 
 fn tasks(c: &mut Criterion) {
@@ -205,5 +205,5 @@ fn observe(c: &mut Criterion) {
     c.bench_function("observe/recorder", |b| b.iter(|| recorder.record(black_box(record))));
 }
 
-criterion_group!(benches, clock, turn, tasks, timers, driver, waiting, oversubscribed, observe);
+criterion_group!(benches, clock, poll, tasks, timers, driver, waiting, oversubscribed, observe);
 criterion_main!(benches);

@@ -123,7 +123,7 @@ impl<D: Device + 'static> RudChannel<D> {
     }
 
     /// Whether anything valid has come from a peer.
-    pub fn hears(&self, rank: Rank) -> bool {
+    pub fn has_heard_from(&self, rank: Rank) -> bool {
         let counters = self.peers.of(rank).map(|peer| self.stack.rud().counters(peer.session));
         counters.is_some_and(|counters| counters.acks_received + counters.received > 0)
     }

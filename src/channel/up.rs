@@ -103,7 +103,7 @@ pub enum Loss {
     Silent {
         /// The address at which it listens.
         remote: SocketAddr,
-        /// The time since it was last heard.
+        /// The time since anything was received from it.
         after: Duration,
     },
 }

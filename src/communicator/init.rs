@@ -140,7 +140,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         join::all_connected(control, unreached, &plan, config.rendezvous_deadline)?;
     }
     let control = control.map(|link| listen(link, &drive)).transpose()?;
-    let place = control.as_ref().map(|control| costs::Place {
+    let context = control.as_ref().map(|control| costs::MeasurementContext {
         rank,
         grid: &grid,
         drive: &drive,
@@ -150,7 +150,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         idle,
         patience: config.rendezvous_deadline,
     });
-    let costs = offered.settle(place.as_ref(), &mut plan)?;
+    let costs = offered.settle(context.as_ref(), &mut plan)?;
     let now = Clock.now();
     timeline.iter().for_each(|timeline| timeline.joined(now));
     flight.joined(now);
@@ -328,24 +328,24 @@ fn dump_place(config: &Config, grid: &Grid) -> DumpTarget {
 /// Listens to the other ranks' control connections from now on.
 fn listen(link: ControlLink, drive: &Drive) -> Result<Control, Error> {
     let engine = drive.weak();
-    let tell = move |news: MemberEvent| {
+    let report = move |event: MemberEvent| {
         // A group that is being dropped ignores member events.
         let Some(driver) = engine.upgrade() else { return };
-        let told = news.clone();
+        let taken = event.clone();
         let reported = driver.with(move |engine| {
-            match told {
+            match taken {
                 MemberEvent::Lost(rank) => engine.lost(Clock.now(), Rank(rank)),
                 MemberEvent::Left(departure) => engine.left(departure),
-                MemberEvent::GaveUp(words) => engine.gave_up(Rank(words.rank), &words.text),
+                MemberEvent::GaveUp(text) => engine.gave_up(Rank(text.rank), &text.text),
                 MemberEvent::PeersNotified => {}
             }
             engine.poll(Clock.now());
         });
         if let Err(error) = reported {
-            tracing::debug!(%error, ?news, "the engine does not take news of other ranks any more");
+            tracing::debug!(%error, ?event, "the engine does not take events of other ranks any more");
         }
     };
-    let control = Control::listen(link, tell)
+    let control = Control::listen(link, report)
         .map_err(|why| Error::Device(format!("no thread for the control connections: {why}")))?;
     let notice = control.notice();
     drive.with(|engine| engine.report_to(notice))?;

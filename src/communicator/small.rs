@@ -32,7 +32,7 @@ use crate::error::Error;
 use crate::runtime::lock;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
-/// Turns of waiting between two checks of everything else: the engine, the end of the group, the deadline.
+/// Rounds of waiting between two checks of everything else: the engine, the end of the group, the deadline.
 const LOOK_EVERY: u32 = 256;
 
 /// After this wait the rank checks which operation the other one runs instead.
@@ -296,7 +296,7 @@ impl Cells {
         let cell = self.segment.cell(local, call.number);
         let len = call.part.input_of(local);
         let mut idle = Backoff::new(self.idle);
-        let mut turns = 0u32;
+        let mut rounds = 0u32;
         loop {
             // SAFETY: passed on to the caller.
             if let Some((tag, bytes)) = unsafe { cell.read(len) } {
@@ -305,9 +305,9 @@ impl Cells {
                 }
                 return Ok(bytes);
             }
-            turns = turns.wrapping_add(1);
+            rounds = rounds.wrapping_add(1);
             let parked = idle.wait(Activity::Idle, None);
-            if (parked || turns.is_multiple_of(LOOK_EVERY))
+            if (parked || rounds.is_multiple_of(LOOK_EVERY))
                 && let Err(error) = self.look_around(call, local)
                 // An input published in the meantime counts, though its rank may have left since.
                 && !cell.is_published()

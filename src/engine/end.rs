@@ -27,7 +27,7 @@ impl Engine {
         {
             notify(&notice, cause);
         }
-        self.notice = Some(notice);
+        self.ending.report_to(notice);
     }
 
     /// The process of a rank has ended, as its kernel or another rank says.
@@ -88,7 +88,7 @@ impl Engine {
     }
 
     /// Waits until no copy or fold of the accelerator touches any memory, and reports this to the other ranks. If that cannot be known, the
-    /// lanes and slots are kept for ever, and errors say that tensors must be, too.
+    /// lanes and slots are never freed, and errors say that tensors must not be either.
     fn drain_copies(&mut self, begin: Instant) {
         let at_rest = || self.node.iter().for_each(|node| node.set_at_rest());
         let Some(AcceleratorParts { accelerator, .. }) = &mut self.staging else { return at_rest() };
@@ -152,20 +152,20 @@ impl Engine {
 
     /// This rank gives up: the group ends, and the errors of all ranks have this text. Nothing is done where it has ended before.
     #[cold]
-    pub fn give_up(&mut self, now: Instant, words: &str) {
+    pub fn give_up(&mut self, now: Instant, text: &str) {
         self.poll(now);
         if self.executor.aborted().is_none() {
-            self.end(self.rank, AbortReason::GaveUp(Some(words.into())));
-            // Tells the others.
+            self.end(self.rank, AbortReason::GaveUp(Some(text.into())));
+            // Notifies the others.
             self.poll(now);
         }
     }
 
     /// Another rank has given up, as the control connections say.
     #[cold]
-    pub fn gave_up(&mut self, rank: Rank, words: &str) {
+    pub fn gave_up(&mut self, rank: Rank, text: &str) {
         if !self.liveness.departures_expected() && self.departures.exists(rank) {
-            self.end(rank, AbortReason::GaveUp(Some(words.into())));
+            self.end(rank, AbortReason::GaveUp(Some(text.into())));
         }
     }
 
@@ -183,9 +183,9 @@ impl Engine {
         if let Some(node) = &self.node {
             liveness::publish(node, cause);
         }
-        if let Some(notice) = &self.notice {
-            if let AbortReason::GaveUp(Some(words)) = &cause.reason {
-                notice.gave_up(cause.culprit.0, words);
+        if let Some(notice) = self.ending.notice() {
+            if let AbortReason::GaveUp(Some(text)) = &cause.reason {
+                notice.gave_up(cause.culprit.0, text);
             }
             notify(notice, cause);
         }
@@ -200,7 +200,7 @@ impl Engine {
         self.executor.fenced();
         self.pairwise.fenced();
         self.groups.end_with_all(cause);
-        if !self.up.is_empty() || self.notice.is_some() {
+        if !self.up.is_empty() || self.ending.notice().is_some() {
             self.ending.hold_until(now + waited + FLOOD);
         }
     }

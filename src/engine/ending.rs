@@ -11,6 +11,7 @@ use shouter_reducer::transport::NodeMemory;
 
 use super::divergence::Ballot;
 use crate::channel::shm::NodeSegment;
+use crate::group::watch::Notice;
 
 /// How long operations wait for the acknowledgement of the abort message before they return; the process may exit then.
 pub(super) const FLOOD: Duration = Duration::from_millis(200);
@@ -24,10 +25,22 @@ pub(super) struct EndState {
     is_flooded: bool,
     /// Outcomes are held back: until then, if no memory is referred to by that time.
     held_until: Option<Instant>,
+    /// Reports the end over the group's control connection; of the group of all, once it has one.
+    notice: Option<Notice>,
 }
 
 impl EndState {
-    /// Whether the group has ended in error, and the others are told.
+    /// From now on the end is also reported by `notice`.
+    pub(super) fn report_to(&mut self, notice: Notice) {
+        self.notice = Some(notice);
+    }
+
+    /// What reports the end over the control connection, if there is one.
+    pub(super) fn notice(&self) -> Option<&Notice> {
+        self.notice.as_ref()
+    }
+
+    /// Whether the group has ended in error, and the others are notified.
     #[inline]
     pub(super) fn is_flooded(&self) -> bool {
         self.is_flooded
@@ -39,7 +52,7 @@ impl EndState {
         self.held_until.is_some()
     }
 
-    /// The cause to be told to all other ranks, once.
+    /// The cause to be sent to all other ranks, once.
     #[inline]
     pub(super) fn take_cause(&mut self, executor: &Executor) -> Option<Arc<AbortCause>> {
         if self.is_flooded {
@@ -60,11 +73,11 @@ impl EndState {
         (self.is_flooded, self.held_until) = (true, None);
     }
 
-    /// Whether outcomes are held back no longer: no memory is referred to, and the others are told, or the time for that is over.
-    pub(super) fn settle(&mut self, now: Instant, is_memory_free: bool, are_told: bool) -> bool {
+    /// Whether outcomes are held back no longer: no memory is referred to, and the others are notified, or the time for that is over.
+    pub(super) fn settle(&mut self, now: Instant, is_memory_free: bool, are_notified: bool) -> bool {
         let Some(until) = self.held_until else { return false };
         let is_late = now >= until;
-        if is_memory_free && (is_late || are_told) {
+        if is_memory_free && (is_late || are_notified) {
             self.held_until = None;
         } else if is_late {
             self.held_until = Some(now + FLOOD);
@@ -79,14 +92,14 @@ impl EndState {
     }
 
     /// While ranks disagree about an operation: votes, and ends the group when the votes of all are in, or late. A rank that is no
-    /// leader takes its leader's verdict. `tell` hands a vote to all other leaders.
+    /// leader takes its leader's verdict. `send` hands a vote to all other leaders.
     #[cold]
     pub(super) fn deliberate(
         &mut self,
         now: Instant,
         executor: &mut Executor,
         node: Option<&NodeSegment>,
-        mut tell: impl FnMut(&Header),
+        mut send: impl FnMut(&Header),
     ) {
         let Some(seq) = executor.diverged() else { return };
         let ballot = self.ballot.get_or_insert_with(|| Ballot::begin(now));
@@ -105,7 +118,7 @@ impl EndState {
             None => executor.own(node, seq).is_some(),
         };
         if ballot.is_vote_due(now, seq, is_known) {
-            executor.vote(node).iter().for_each(&mut tell);
+            executor.vote(node).iter().for_each(&mut send);
         }
         let is_leader = executor.config().grid.is_leader(executor.config().rank);
         let is_complete = is_leader && ballot.has_voted_on(seq) && executor.has_all_votes();

@@ -25,7 +25,7 @@ const LINGER: Duration = Duration::from_millis(200);
 /// A rank that leaves in good order.
 struct Leaving {
     begun: Instant,
-    /// Ranks that are to be told.
+    /// Ranks that are to be notified.
     to_notify: Vec<Rank>,
     /// The first time that the peers had acknowledged everything.
     drained: Option<Instant>,
@@ -73,14 +73,14 @@ impl Departures {
         absent.map(|departure| Rank(departure.rank)).min()
     }
 
-    /// Tells ranks that this one leaves, after so many operations, as far as there is room. Rank 0, which passes that on, may have left before.
-    fn tell(&mut self, own: Rank, started: u64, up: &mut UpChannels) {
+    /// Notifies ranks that this one leaves, after so many operations, as far as there is room. Rank 0, which passes that on, may have left before.
+    fn notify(&mut self, own: Rank, started: u64, up: &mut UpChannels) {
         let Self { leaving: Some(leaving), left, .. } = self else { return };
         let header = Lineage::ALL.message(own, Greeting::Left(started));
         leaving.to_notify.retain(|to| {
             let has_left = left.iter().any(|departure| departure.rank == to.0);
-            let told = |up: &mut UpChannels| up.send(*to, &header, PayloadRange::empty(), SendToken::CONTROL);
-            !has_left && told(up) == Err(SendError::Full)
+            let send = |up: &mut UpChannels| up.send(*to, &header, PayloadRange::empty(), SendToken::CONTROL);
+            !has_left && send(up) == Err(SendError::Full)
         });
     }
 
@@ -97,7 +97,7 @@ impl Departures {
 
 impl Engine {
     /// A rank has left in good order. Operations that it has started go on without it, for it has done its part; an operation behind them
-    /// ends the group. The departure is told over the control connections, and by the rank itself.
+    /// ends the group. The departure is reported over the control connections, and by the rank itself.
     pub fn left(&mut self, departure: Departure) {
         let rank = Rank(departure.rank);
         if self.departures.has_left(rank) || rank == self.rank || !self.departures.exists(rank) {
@@ -108,7 +108,7 @@ impl Engine {
         self.departures.left.push(departure);
     }
 
-    /// Takes the departures that ranks have told themselves.
+    /// Takes the departures that ranks have reported themselves.
     #[cold]
     pub(super) fn take_departures(&mut self) {
         for departure in self.groups.take_departures() {
@@ -116,7 +116,7 @@ impl Engine {
         }
     }
 
-    /// The ranks that are told that this one leaves, as they would take the end of its process for its death, or may wait for a message: its
+    /// The ranks that are notified that this one leaves, as they would take the end of its process for its death, or may wait for a message: its
     /// host, the other leaders if it is one, and those that it had messages with.
     fn ranks_to_notify(&self) -> Vec<Rank> {
         let (grid, own) = (self.executor.config().grid, self.rank);
@@ -137,15 +137,15 @@ impl Engine {
         if is_first {
             let to_notify = self.ranks_to_notify();
             self.departures.leaving = Some(Leaving { begun: now, to_notify, drained: None });
-            // Before the host's ranks are told that nothing more will come.
-            self.tell_departure();
+            // Before the host's ranks are notified that nothing more will come.
+            self.notify_of_departure();
             self.liveness.expect_departures();
             if let Some(node) = &self.node {
                 node.leave();
             }
             self.up.depart();
         }
-        self.tell_departure();
+        self.notify_of_departure();
         if self.up.is_empty() && self.groups.is_empty() {
             return true;
         }
@@ -162,8 +162,8 @@ impl Engine {
         !has_work && self.times.quiet_for(now) > QUIET || now.saturating_since(drained) >= LINGER
     }
 
-    fn tell_departure(&mut self) {
-        self.departures.tell(self.rank, self.operations.started(), &mut self.up);
+    fn notify_of_departure(&mut self) {
+        self.departures.notify(self.rank, self.operations.started(), &mut self.up);
     }
 
     /// Whether the peers have acknowledged all that was sent, but for those that have left or are lost.
@@ -171,9 +171,9 @@ impl Engine {
         self.up.is_drained_to(&|rank| !self.departures.has_left(rank))
     }
 
-    /// Whether the other ranks know that the group has ended, as far as this rank can tell.
+    /// Whether the other ranks know that the group has ended, as far as this rank knows.
     pub(super) fn abort_is_acknowledged(&self) -> bool {
-        self.is_acknowledged() && self.notice.as_ref().is_none_or(Notice::peers_notified)
+        self.is_acknowledged() && self.ending.notice().is_none_or(Notice::peers_notified)
     }
 
     /// Ends the group when nothing is left under way but operations in which a rank that has left takes no part.
@@ -218,7 +218,7 @@ impl Engine {
             self.operations.leave();
             return Some(self.operations.started());
         }
-        // Tells the others.
+        // Notifies the others.
         self.poll(now);
         None
     }

@@ -105,8 +105,8 @@ pub(super) fn publish(node: &NodeSegment, cause: &AbortCause) {
 }
 
 fn set(node: &NodeSegment, culprit: Rank, why: &AbortReason) {
-    if let AbortReason::GaveUp(Some(words)) = why {
-        node.set_words(culprit.0, words);
+    if let AbortReason::GaveUp(Some(text)) = why {
+        node.set_abort_text(culprit.0, text);
     }
     node.set_abort(culprit.0, why.code() as u8);
 }
@@ -114,7 +114,7 @@ fn set(node: &NodeSegment, culprit: Rank, why: &AbortReason) {
 /// How a rank of the node has ended the group, with the rank's text where it has given up.
 pub(crate) fn ended(node: &NodeSegment, Abort { culprit, reason }: Abort) -> (Rank, AbortReason) {
     let why = match AbortReason::from_code(reason.into()) {
-        AbortReason::GaveUp(None) => AbortReason::GaveUp(node.words(culprit)),
+        AbortReason::GaveUp(None) => AbortReason::GaveUp(node.abort_text(culprit)),
         why => why,
     };
     (Rank(culprit), why)

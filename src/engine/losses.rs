@@ -88,9 +88,9 @@ impl Engine {
 
     /// A leader says that a rank has given up. Its reason arrives separately, over the control connections: later, or not at all.
     #[cold]
-    pub(super) fn await_words(&mut self, now: Instant, rank: Rank) {
+    pub(super) fn await_abort_text(&mut self, now: Instant, rank: Rank) {
         let due = self.losses.await_reason(now);
-        if now >= due || self.notice.is_none() {
+        if now >= due || self.ending.notice().is_none() {
             self.end(rank, AbortReason::GaveUp(None));
         }
     }

@@ -61,7 +61,6 @@ use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::{Registry, UpChannels};
 use crate::channel::verbs::Digest;
-use crate::group::watch::Notice;
 use crate::observe::Timeline;
 use crate::observe::flight::Labels;
 #[cfg(feature = "cuda")]
@@ -155,8 +154,6 @@ pub struct Engine {
     liveness: Liveness,
     operations: Operations,
     ending: EndState,
-    /// Reports the end of the group over the group's control connection.
-    notice: Option<Notice>,
     losses: Losses,
     departures: Departures,
     times: PollTimes,
@@ -190,7 +187,6 @@ impl Engine {
             liveness: Liveness::new(first, local, locals, dead_after, now),
             operations: Operations::with_capacity(64),
             ending: EndState::default(),
-            notice: None,
             losses: Losses::default(),
             departures: Departures::new(ranks.saturating_sub(1)),
             times: PollTimes::new(dead_after, now),

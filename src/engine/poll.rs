@@ -86,7 +86,7 @@ impl Poller for Engine {
             self.end(culprit, why);
         }
         if let Some(rank) = self.executor.given_up() {
-            self.await_words(now, rank);
+            self.await_abort_text(now, rank);
         }
         if self.operations.is_compare_due(now) {
             self.executor.compare(self.node.as_deref());
@@ -108,8 +108,8 @@ impl Poller for Engine {
         }
         if self.ending.is_settling() {
             // The channels were fenced.
-            let (is_memory_free, are_told) = (true, self.abort_is_acknowledged());
-            busy |= self.ending.settle(now, is_memory_free, are_told);
+            let (is_memory_free, are_notified) = (true, self.abort_is_acknowledged());
+            busy |= self.ending.settle(now, is_memory_free, are_notified);
         }
         busy |= self.report();
         let asks = self.executor.waits_for_accelerator() || self.tasks.ask();

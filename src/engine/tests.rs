@@ -182,7 +182,7 @@ fn who_is_dropped_in_mid_operation_ends_it_for_the_others_first() {
     let dropped = drop_beside(second, &first.accelerator);
     let begin = Clock.now();
     while first.engine.aborted().is_none() {
-        assert!(Clock.now() - begin < LIMIT, "nobody told this rank");
+        assert!(Clock.now() - begin < LIMIT, "this rank was not notified");
         // Folds that it could start before it knew are under way now; it knows of the end before it waits.
         if first.engine.node.as_ref().unwrap().abort().is_some() {
             first.accelerator.let_go();
@@ -230,7 +230,7 @@ fn an_error_says_whose_memory_must_stay() {
     });
     let begin = Clock.now();
     while first.engine.aborted().is_none() {
-        assert!(Clock.now() - begin < LIMIT, "nobody told this rank");
+        assert!(Clock.now() - begin < LIMIT, "this rank was not notified");
         first.engine.poll(Clock.now());
     }
     first.engine.poll(Clock.now());
@@ -253,7 +253,7 @@ fn idle() -> [Engine; 2] {
 fn a_known_cause_is_published_rather_than_the_rank_that_left_because_of_it() {
     let [mut engine, other] = idle();
     engine.executor.abort(Rank(1), AbortReason::Diverged(None));
-    // Before this rank has told the others of the cause, it finds somebody missing.
+    // Before this rank has notified the others of the cause, it finds somebody missing.
     engine.lost(Clock.now(), Rank(0));
     let published = other.node.as_ref().and_then(|node| node.abort()).unwrap();
     assert_eq!(

@@ -8,8 +8,8 @@
 //!                                         <--    verdict, proof
 //! ```
 //!
-//! A proof is the HMAC of both openings (and the job tag) under the key, with a purpose that tells the two directions
-//! apart, so neither end can be made to answer its own challenge. The nonces are fresh, so nothing can be replayed. All
+//! A proof is the HMAC of both openings (and the job tag) under the key, with a purpose that distinguishes the two
+//! directions, so neither end can be made to answer its own challenge. The nonces are fresh, so nothing can be replayed. All
 //! lengths are fixed: until its proof holds, a peer occupies 80 bytes of ours, and nothing that it sends is parsed
 //! further than its magic. Every later version keeps this exchange, so that two versions can report their difference.
 //!

@@ -97,7 +97,7 @@ impl Hello {
 /// The system's: no two hosts may seem to be one because neither could say which it is.
 fn machine_tag() -> io::Result<[u8; TAG_LEN]> {
     let mut digest = Sha256::new_with_prefix(b"shouter machine v1\0");
-    // Where the boot id is hidden, hosts are told apart by their names.
+    // Where the boot id is hidden, hosts are distinguished by their names.
     match fs::read("/proc/sys/kernel/random/boot_id") {
         Ok(boot_id) => digest.update(boot_id),
         Err(_) => digest.update(uname().nodename().to_bytes()),

@@ -16,7 +16,7 @@ use super::conn::{Traffic, Trusted};
 use super::error::ExchangeError;
 use super::matrix;
 use super::member_conn::{ConnState, MemberConn};
-use super::message::{Departure, MAX_MESSAGE, Message, Words};
+use super::message::{AbortText, Departure, MAX_MESSAGE, Message};
 use super::sys;
 use super::waker::Waker;
 use crate::wire::{self, Unencodable};
@@ -49,7 +49,7 @@ pub struct ControlLink {
     /// This rank has announced that it leaves in good order.
     has_left: bool,
     /// Why ranks have given up; passed on, and not taken yet.
-    words: Vec<Words>,
+    abort_texts: Vec<AbortText>,
 }
 
 enum Role {
@@ -76,7 +76,15 @@ impl std::fmt::Debug for ControlLink {
 
 impl ControlLink {
     fn new(role: Role) -> Self {
-        Self { role, round: 0, failed: None, waker: None, announced: None, has_left: false, words: vec![] }
+        Self {
+            role,
+            round: 0,
+            failed: None,
+            waker: None,
+            announced: None,
+            has_left: false,
+            abort_texts: vec![],
+        }
     }
 
     pub(super) fn alone() -> Self {
@@ -184,13 +192,13 @@ impl ControlLink {
     /// The link is of no use any more; rank 0 sends the others the reason.
     fn fail(&mut self, error: &ExchangeError) {
         self.failed = Some(error.clone());
-        self.pass_words();
+        self.forward_abort_texts();
         // The end of a process comes first: it is the cause of the failed exchange.
         if let (Some(_), Some(rank)) = (&self.waker, self.lost()) {
-            self.tell_lost(rank);
+            self.announce_lost(rank);
         }
         if let Role::Leader(members) = &mut self.role {
-            tell_all(members, &Message::Failed(error.clone()));
+            send_to_all(members, &Message::Failed(error.clone()));
         }
     }
 
@@ -290,7 +298,7 @@ impl ControlLink {
     }
 
     /// Announces once the rank whose process has ended: all of them on rank 0, rank 0 elsewhere.
-    pub(super) fn tell_lost(&mut self, rank: u32) {
+    pub(super) fn announce_lost(&mut self, rank: u32) {
         if self.announced.is_none() {
             self.announced = Some(rank);
             self.send(&Message::Lost(rank));
@@ -298,27 +306,27 @@ impl ControlLink {
     }
 
     /// Announces why a rank has given up; the close follows. Only rank 0 reports for others.
-    pub(super) fn tell_words(&mut self, words: &Words) {
+    pub(super) fn send_abort_text(&mut self, text: &AbortText) {
         if let Role::Member { rank, .. } = &self.role
-            && *rank != words.rank
+            && *rank != text.rank
         {
             return;
         }
-        self.send(&Message::GaveUp(words.clone()));
+        self.send(&Message::GaveUp(text.clone()));
     }
 
     /// Why ranks have given up, since the last call; rank 0 passes it on.
-    pub(super) fn take_words(&mut self) -> Vec<Words> {
-        self.pass_words();
-        std::mem::take(&mut self.words)
+    pub(super) fn take_abort_texts(&mut self) -> Vec<AbortText> {
+        self.forward_abort_texts();
+        std::mem::take(&mut self.abort_texts)
     }
 
-    fn pass_words(&mut self) {
-        let words: Vec<_> = self.conns_mut().flat_map(MemberConn::take_words).collect();
+    fn forward_abort_texts(&mut self) {
+        let texts: Vec<_> = self.conns_mut().flat_map(MemberConn::take_abort_texts).collect();
         if let Role::Leader(members) = &mut self.role {
-            words.iter().for_each(|words| tell_all(members, &Message::GaveUp(words.clone())));
+            texts.iter().for_each(|text| send_to_all(members, &Message::GaveUp(text.clone())));
         }
-        self.words.extend(words);
+        self.abort_texts.extend(texts);
     }
 
     /// Announces a graceful close to the others, after so many operations; nothing where the group has ended.
@@ -331,7 +339,7 @@ impl ControlLink {
     pub(super) fn take_left(&mut self) -> Vec<Departure> {
         let left: Vec<_> = self.conns_mut().flat_map(MemberConn::take_left).collect();
         if let Role::Leader(members) = &mut self.role {
-            left.iter().for_each(|departure| tell_all(members, &Message::Left(*departure)));
+            left.iter().for_each(|departure| send_to_all(members, &Message::Left(*departure)));
         }
         left
     }
@@ -340,7 +348,7 @@ impl ControlLink {
     fn send(&mut self, message: &Message) {
         match &mut self.role {
             Role::Alone => {}
-            Role::Leader(members) => tell_all(members, message),
+            Role::Leader(members) => send_to_all(members, message),
             Role::Member { server, .. } => {
                 if let Some(message) = encoded(message) {
                     server.queue(&message);
@@ -376,7 +384,7 @@ fn encoded(message: &Message) -> Option<Vec<u8>> {
 }
 
 /// Sends a message to every member, as far as its connection takes it.
-fn tell_all(members: &mut [Option<MemberConn>], message: &Message) {
+fn send_to_all(members: &mut [Option<MemberConn>], message: &Message) {
     let Some(message) = encoded(message) else { return };
     let mut open: Vec<&mut MemberConn> = members.iter_mut().flatten().collect();
     for conn in &mut open {

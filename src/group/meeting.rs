@@ -28,7 +28,7 @@ use crate::config::{Config, MAX_RANKS, StorePlacement};
 use crate::key::{Key, TAG_LEN, random};
 use crate::wire;
 
-/// A number that tells one start from another.
+/// A number that distinguishes one start from another.
 type Nonce = [u8; 8];
 
 /// The most addresses of rank 0 that are tried.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::conn::{ReadStatus, Traffic, Trusted};
 use super::error::ExchangeError;
-use super::message::{Departure, Message, Words};
+use super::message::{AbortText, Departure, Message};
 
 /// Received messages of exchanges that may be queued; no rank has reason to send more ahead.
 const AHEAD: usize = 8;
@@ -36,7 +36,7 @@ pub(super) struct MemberConn {
     /// Ranks that have left, this one or others, not taken yet.
     left: Vec<Departure>,
     /// Why ranks have given up, this one or others; not taken yet.
-    words: Vec<Words>,
+    abort_texts: Vec<AbortText>,
     /// The other side has closed and reads nothing any more.
     write_closed: bool,
     /// A write failed because the connection was reset. The system reports that once; a read then ends as if the other
@@ -61,7 +61,7 @@ impl MemberConn {
             messages: VecDeque::new(),
             lost: None,
             left: vec![],
-            words: vec![],
+            abort_texts: vec![],
             write_closed: false,
             reset: None,
             roster: None,
@@ -96,8 +96,8 @@ impl MemberConn {
     }
 
     /// Why ranks have given up, since the last call.
-    pub(super) fn take_words(&mut self) -> Vec<Words> {
-        std::mem::take(&mut self.words)
+    pub(super) fn take_abort_texts(&mut self) -> Vec<AbortText> {
+        std::mem::take(&mut self.abort_texts)
     }
 
     /// The next message of an exchange.
@@ -163,10 +163,10 @@ impl MemberConn {
                 }
                 Ok(Some(Message::Left(departure))) => self.left.push(departure),
                 Ok(Some(Message::Lost(rank))) => self.lost = Some(rank),
-                Ok(Some(Message::GaveUp(words))) => {
+                Ok(Some(Message::GaveUp(text))) => {
                     // Rank 0 passes on the reasons of others, all others send their own.
-                    let rank = if self.rank == 0 { words.rank } else { self.rank };
-                    self.words.push(Words { rank, ..words });
+                    let rank = if self.rank == 0 { text.rank } else { self.rank };
+                    self.abort_texts.push(AbortText { rank, ..text });
                 }
                 Ok(Some(Message::Resend)) if self.roster.is_some() => {
                     if let Some(roster) = self.roster.take() {

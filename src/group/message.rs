@@ -70,7 +70,7 @@ pub(super) enum Message {
         line: Line,
     },
     /// A rank has given up, with its reason; rank 0 passes it on.
-    GaveUp(Words),
+    GaveUp(AbortText),
 }
 
 /// A rank has left in good order.
@@ -84,7 +84,7 @@ pub struct Departure {
 
 /// Why a rank has given up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Words {
+pub struct AbortText {
     /// The rank.
     pub rank: u32,
     /// Its own text.

@@ -59,7 +59,7 @@ impl RendezvousConfig {
     }
 }
 
-/// A rank whose time is up stays for as long as it hears from rank 0 this often: rank 0's time will be up too, and its
+/// A rank whose time is up stays for as long as it receives from rank 0 this often: rank 0's time will be up too, and its
 /// verdict is the same for all.
 pub(super) const SILENCE: Duration = Duration::from_secs(2);
 

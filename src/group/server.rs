@@ -166,7 +166,7 @@ impl Server<'_> {
                 return Err(Failure::Refused(Refusal::Left { rank, address, seconds }));
             }
             if now >= next_progress && self.over.is_none() {
-                self.tell_progress()?;
+                self.send_progress()?;
                 next_progress = now + PROGRESS;
             }
             let first_pending = self.pending.iter().map(|pending| pending.until).min();
@@ -412,7 +412,7 @@ impl Server<'_> {
         }
     }
 
-    fn tell_progress(&mut self) -> Result<(), Unencodable> {
+    fn send_progress(&mut self) -> Result<(), Unencodable> {
         let message = wire::encode(&Message::Waiting(self.missing()))?;
         for (trusted, _) in self.members.iter_mut().flatten() {
             // A member that does not read gets no further list.

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::error::{Ending, GroupEnd};
-use super::message::Words;
+use super::message::AbortText;
 
 /// What the thread that serves the connections shares with the callers.
 pub(super) struct Shared {
     pub(super) ended: OnceLock<GroupEnd>,
     /// Why a rank has given up.
-    pub(super) words: OnceLock<Words>,
+    pub(super) abort_text: OnceLock<AbortText>,
     /// The others have been sent the end, or that this rank leaves.
     pub(super) notified: AtomicBool,
     /// This rank leaves, after so many operations.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use super::error::{Ending, ExchangeError, GroupEnd};
 use super::link::ControlLink;
-pub use super::message::{Departure, Words};
+pub use super::message::{AbortText, Departure};
 use super::sys::Unshared;
 use super::waker::{Shared, Waker};
 use crate::error::Reason;
@@ -33,7 +33,7 @@ pub enum MemberEvent {
     /// A rank has left in good order.
     Left(Departure),
     /// A rank has given up, with its reason.
-    GaveUp(Words),
+    GaveUp(AbortText),
     /// The other ranks have been sent the end given to [`Notice::ended`].
     PeersNotified,
 }
@@ -54,8 +54,8 @@ impl Notice {
     /// A rank gives up, for this reason: call it ahead of [`ended`](Self::ended). The others learn it from that rank
     /// and from rank 0, which sends nothing more behind the end, and may have it by shared memory before that rank's
     /// message has come.
-    pub fn gave_up(&self, rank: u32, words: &str) {
-        let _ = self.0.words.set(Words { rank, text: words.into() });
+    pub fn gave_up(&self, rank: u32, text: &str) {
+        let _ = self.0.abort_text.set(AbortText { rank, text: text.into() });
     }
 
     /// Whether the others have been sent the end, so that they do not take the end of this process for its cause.
@@ -82,23 +82,23 @@ pub struct Control {
 }
 
 impl Control {
-    /// Begins to listen; `tell` is called on the thread.
+    /// Begins to listen; `report` is called on the thread.
     ///
     /// # Errors
     /// If the system has no thread or no descriptors.
-    pub fn listen(mut link: ControlLink, tell: impl Fn(MemberEvent) + Send + 'static) -> io::Result<Self> {
+    pub fn listen(mut link: ControlLink, report: impl Fn(MemberEvent) + Send + 'static) -> io::Result<Self> {
         let (wake_tx, wake_rx) = UnixStream::pair()?;
         wake_tx.set_nonblocking(true)?;
         wake_rx.set_nonblocking(true)?;
         let no = || AtomicBool::new(false);
-        let (ended, words, leaving) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        let shared = Arc::new(Shared { ended, words, notified: no(), leaving, stop: no(), wake_tx });
+        let (ended, abort_text, leaving) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        let shared = Arc::new(Shared { ended, abort_text, notified: no(), leaving, stop: no(), wake_tx });
         link.attach(Waker { shared: shared.clone(), wake_rx: Arc::new(wake_rx) });
         let (requests, asked) = channel();
         let thread = std::thread::Builder::new().name("shouter-control".into());
         let unshared = Unshared::new(link.sockets());
-        let listener = Listener { _unshared: unshared, link, shared: shared.clone(), heard: false };
-        let thread = thread.spawn(move || listener.run(&asked, &tell))?;
+        let listener = Listener { _unshared: unshared, link, shared: shared.clone(), lost_reported: false };
+        let thread = thread.spawn(move || listener.run(&asked, &report))?;
         Ok(Self { shared, requests, thread: Some(thread), forks: fork_generation() })
     }
 
@@ -136,7 +136,7 @@ impl Control {
         Notice(self.shared.clone())
     }
 
-    /// Tells the others that this rank leaves in good order, after it has started so many operations, all of which have ended
+    /// Announces to the others that this rank leaves in good order, after it has started so many operations, all of which have ended
     /// here; the end of its process is no failure then.
     pub fn leave(&self, started: u64) {
         let _ = self.shared.leaving.set(started);
@@ -174,14 +174,14 @@ struct Listener {
     link: ControlLink,
     shared: Arc<Shared>,
     /// The end of a rank has been reported here.
-    heard: bool,
+    lost_reported: bool,
 }
 
 impl Listener {
-    fn run(mut self, asked: &Receiver<Request>, tell: &impl Fn(MemberEvent)) {
+    fn run(mut self, asked: &Receiver<Request>, report: &impl Fn(MemberEvent)) {
         let mut warned = Vec::new();
         loop {
-            self.pass_on(tell);
+            self.pass_on(report);
             for (rank, why) in
                 self.link.broken().filter(|(rank, _)| !warned.contains(rank)).collect::<Vec<_>>()
             {
@@ -194,12 +194,12 @@ impl Listener {
             }
             if self.shared.stop.load(Ordering::Acquire) {
                 // The notice that this rank leaves may have been given just before.
-                return self.pass_on(tell);
+                return self.pass_on(report);
             }
             while let Ok(Request { tag, bytes, deadline, reply }) = asked.try_recv() {
                 let result = self.link.all_gather(&tag, &bytes, deadline);
                 if result.is_err() {
-                    self.pass_on(tell);
+                    self.pass_on(report);
                 }
                 // The requesting thread may have been cancelled by a panic.
                 let _ = reply.send(result);
@@ -212,33 +212,33 @@ impl Listener {
     }
 
     /// Reports the messages of the others to this process, and sends them its announcements.
-    fn pass_on(&mut self, tell: &impl Fn(MemberEvent)) {
+    fn pass_on(&mut self, report: &impl Fn(MemberEvent)) {
         let leaving = self.shared.leaving.get().copied();
-        for words in self.link.take_words() {
-            tell(MemberEvent::GaveUp(words));
+        for text in self.link.take_abort_texts() {
+            report(MemberEvent::GaveUp(text));
         }
         for departure in self.link.take_left() {
-            tell(MemberEvent::Left(departure));
+            report(MemberEvent::Left(departure));
         }
-        if !self.heard
+        if !self.lost_reported
             && leaving.is_none()
             && let Some(rank) = self.link.lost()
         {
-            self.heard = true;
-            self.link.tell_lost(rank);
-            tell(MemberEvent::Lost(rank));
+            self.lost_reported = true;
+            self.link.announce_lost(rank);
+            report(MemberEvent::Lost(rank));
         }
         let ended = self.shared.ended.get();
         if (leaving.is_some() || ended.is_some()) && !self.shared.notified.load(Ordering::Relaxed) {
             if let Some(end) = ended.filter(|end| end.reason == Reason::Lost) {
-                self.link.tell_lost(end.rank);
+                self.link.announce_lost(end.rank);
             }
-            if let Some(words) = self.shared.words.get() {
-                self.link.tell_words(words);
+            if let Some(text) = self.shared.abort_text.get() {
+                self.link.send_abort_text(text);
             }
             self.link.leave(leaving.filter(|_| ended.is_none()));
             self.shared.notified.store(true, Ordering::Release);
-            tell(MemberEvent::PeersNotified);
+            report(MemberEvent::PeersNotified);
         }
     }
 }

@@ -456,7 +456,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
             let parked = idle.wait_with(
                 activity,
                 || earlier(poller.next_deadline(), deadline),
-                |longest| self.sleeper.park(parker, longest, || self.has_news()),
+                |longest| self.sleeper.park(parker, longest, || self.has_pending_work()),
             );
             if activity.is_busy() || parked {
                 fresh = true;
@@ -474,7 +474,7 @@ impl<P: Poller + Send + 'static> Inner<P> {
     }
 
     /// Whether a thread that is about to park has something to do.
-    fn has_news(&self) -> bool {
+    fn has_pending_work(&self) -> bool {
         self.waiters.have_fresh() || self.nudged.swap(false, Ordering::Relaxed)
     }
 

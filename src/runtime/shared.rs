@@ -71,8 +71,8 @@ impl Shared {
     }
 
     /// Parks the shard's thread on its `parker` for at most `longest`, unless there is news.
-    pub(super) fn park(&self, parker: &Parker, longest: Duration, has_news: impl FnOnce() -> bool) {
-        self.sleeper.park(parker, longest, || self.has_attention() || has_news());
+    pub(super) fn park(&self, parker: &Parker, longest: Duration, has_pending_work: impl FnOnce() -> bool) {
+        self.sleeper.park(parker, longest, || self.has_attention() || has_pending_work());
     }
 
     /// Whether news was announced and not yet attended to.

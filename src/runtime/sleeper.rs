@@ -35,10 +35,10 @@ impl Sleeper {
     }
 
     /// Parks the calling thread, whose `parker` it is, for at most `longest`, unless there is news.
-    pub(super) fn park(&self, parker: &Parker, longest: Duration, has_news: impl FnOnce() -> bool) {
+    pub(super) fn park(&self, parker: &Parker, longest: Duration, has_pending_work: impl FnOnce() -> bool) {
         self.asleep.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if has_news() {
+        if has_pending_work() {
             // Perhaps a ring is full: let its reader run.
             std::thread::yield_now();
         } else {

@@ -441,7 +441,7 @@ fn shards_are_turned_until_the_work_of_all_has_ended() {
 }
 
 #[test]
-fn every_shard_hears_that_it_is_to_end_whoever_asks() {
+fn every_shard_receives_a_request_to_end_from_inside_and_outside() {
     let builder = ShardsBuilder::new().idle(PARK_AT_ONCE);
     let work = |asks: bool| async move {
         if asks {

@@ -16,7 +16,7 @@ use crate::channel::shm::NodeSegment;
 /// Rings that are watched at a time: a load each in every poll.
 const SLOTS: usize = 4;
 
-/// Turns without a message after which a ring is not watched any more: a millisecond or so of a rank that waits.
+/// Polls without a message after which a ring is not watched any more: a millisecond or so of a rank that waits.
 /// In tests it happens all the time.
 const QUIET: u32 = if cfg!(test) { 20 } else { 10_000 };
 
@@ -34,7 +34,7 @@ pub(super) fn ring(segment: &NodeSegment, local: u32, bit: u64) {
 struct Slot {
     /// The number of its bit.
     at: u32,
-    /// Turns since it brought something.
+    /// Polls since it brought something.
     quiet: u32,
 }
 

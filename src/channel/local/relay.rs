@@ -268,7 +268,7 @@ impl Relay {
         }
         let bytes = payload.len() as u32;
         let held = self.came.entry((from, to)).or_default().held;
-        // Behind those that wait, or it could overtake them for ever.
+        // Behind those that wait, or it could overtake them without end.
         let taken = held == 0 && self.deliver(segment, to, payload, inbox, losses);
         let came = self.came.entry((from, to)).or_default();
         if !taken {

@@ -333,7 +333,7 @@ impl Reader {
         Ok(looked)
     }
 
-    /// Tells the writer that a payload in its arena was taken from an entry that is kept.
+    /// Reports to the writer that a payload in its arena was taken from an entry that is kept.
     fn mark(&self, segment: &NodeSegment, kept: &Kept, state: Offered) {
         if kept.is_in_arena && state == Offered::Taken {
             let word = COMPLETE | IN_ARENA | READ | kept.len as u64;

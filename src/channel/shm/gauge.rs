@@ -1,8 +1,8 @@
 //! What the host's first two ranks measure while they join: how long a flag takes from one core to the other, and how fast a rank copies and
-//! folds what the other one has just written. That is one chunk of a staged all-reduce, by turns.
+//! folds what the other one has just written. That is one chunk of a staged all-reduce, in rounds.
 //!
-//! The first rank says a turn, the second does its part and says the same. Turns only grow. They lie in the first lane, which no operation uses
-//! before all ranks have joined.
+//! The first rank publishes a round, the second does its part and publishes the same. Rounds only grow. They lie in the first lane, which no
+//! operation uses before all ranks have joined.
 #![allow(unsafe_code)]
 
 use std::ops::Range;
@@ -12,33 +12,33 @@ use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::transport::NodeMemory;
 
-use super::layout::TURNS_AT;
+use super::layout::ROUNDS_AT;
 use super::segment::NodeSegment;
 
 /// The lane that is used.
 const LANE: u32 = 0;
 
-/// The part of the second rank in a turn.
+/// The part of the second rank in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// To say so.
+    /// To publish the round.
     Answer = 0,
     /// To fill its staging area.
     Fill = 1,
     /// To fold its half of what both have staged.
     Fold = 2,
-    /// Nothing more: it was the last turn.
+    /// Nothing more: it was the last round.
     End = 3,
 }
 
-/// A turn: its number, from 1, and what the second rank does.
+/// A round: its number, from 1, and what the second rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turn {
+pub(crate) struct Round {
     pub(crate) number: u64,
     pub(crate) task: Task,
 }
 
-impl Turn {
+impl Round {
     fn word(self) -> u64 {
         self.number << 2 | self.task as u64
     }
@@ -50,16 +50,16 @@ impl Turn {
 }
 
 impl NodeSegment {
-    /// The first or second rank says a turn; all that it has written before is seen by who sees that.
+    /// The first or second rank publishes a round; all that it has written before is seen by who sees that.
     #[inline]
-    pub(crate) fn say_turn(&self, turn: Turn) {
-        self.word(TURNS_AT.get(self.local() as usize).copied()).store(turn.word(), Ordering::Release);
+    pub(crate) fn publish_round(&self, round: Round) {
+        self.word(ROUNDS_AT.get(self.local() as usize).copied()).store(round.word(), Ordering::Release);
     }
 
-    /// The last turn that the first or second rank has said; number 0 before any.
+    /// The last round that the first or second rank has published; number 0 before any.
     #[inline]
-    pub(crate) fn turn_of(&self, local: u32) -> Turn {
-        Turn::of(self.word(TURNS_AT.get(local as usize).copied()).load(Ordering::Acquire))
+    pub(crate) fn round_of(&self, local: u32) -> Round {
+        Round::of(self.word(ROUNDS_AT.get(local as usize).copied()).load(Ordering::Acquire))
     }
 
     /// Copies bytes to this rank's staging area; false if they do not fit.
@@ -79,7 +79,7 @@ impl NodeSegment {
             return false;
         };
         let sources = [first.cast_const(), second.cast_const()];
-        // SAFETY: areas of the segment, which do not overlap. Both ranks have staged before the turn in which they are folded, stage again
+        // SAFETY: areas of the segment, which do not overlap. Both ranks have staged before the round in which they are folded, stage again
         // only in a later one, and fold different halves.
         unsafe { kernels.fold_raw(DType::F32, ReduceOp::Sum, to, &sources, part.len()) };
         true
@@ -88,7 +88,7 @@ impl NodeSegment {
     /// Copies the result out; false if it is shorter.
     pub(crate) fn take_folded(&self, into: &mut [u8]) -> bool {
         let at = self.layout.area(self.ranks(), LANE).filter(|_| into.len() <= self.lane_bytes());
-        // SAFETY: the second rank has said that it has folded its half, and does so again only in a later turn.
+        // SAFETY: the second rank has said that it has folded its half, and does so again only in a later round.
         let bytes = at.and_then(|at| unsafe { self.mapping.published(at, into.len()) });
         bytes.map(|bytes| into.copy_from_slice(bytes)).is_some()
     }

@@ -73,13 +73,13 @@ pub(super) const RELAY_AT: usize = 40;
 /// The operation that ranks disagree about, and the result of their votes.
 pub(super) const DISPUTE_AT: usize = 2 * APART;
 pub(super) const VERDICT_AT: usize = 3 * APART;
-/// The turns of the first two ranks in the measurement at the join.
-pub(super) const TURNS_AT: [usize; 2] = [4 * APART, 5 * APART];
+/// The rounds of the first two ranks in the measurement at the join.
+pub(super) const ROUNDS_AT: [usize; 2] = [4 * APART, 5 * APART];
 /// Why a rank has given up: which one and a state, the length, the text.
-pub(super) const WORDS_AT: usize = 8 * APART;
+pub(super) const ABORT_TEXT_AT: usize = 8 * APART;
 /// Bytes of that text at most.
-pub(super) const WORDS: usize = 1024;
-const _: () = assert!(WORDS_AT + 16 + WORDS <= PAGE && WORDS.is_multiple_of(8));
+pub(super) const ABORT_TEXT_BYTES: usize = 1024;
+const _: () = assert!(ABORT_TEXT_AT + 16 + ABORT_TEXT_BYTES <= PAGE && ABORT_TEXT_BYTES.is_multiple_of(8));
 
 impl SegmentLayout {
     /// The layout of a shape; `None` if it exceeds the address space.

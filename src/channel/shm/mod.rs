@@ -1,7 +1,7 @@
 //! The channel between the ranks of one node: one memfd that all of them map.
 //!
 //! ```text
-//!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message; turns of the measurement at the join
+//!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message; rounds of the measurement at the join
 //!  per rank  a liveness line: heartbeat, process id
 //!            a doorbell: which of the rank's rings may hold something new
 //!            announcements: what the rank has started, by which waiting ranks detect divergence, and where its tensor lies
@@ -25,7 +25,7 @@ mod sys;
 mod view;
 
 pub(crate) use arena::SharedMemory;
-pub(crate) use gauge::{Task, Turn};
+pub(crate) use gauge::{Round, Task};
 pub(crate) use layout::ANNOUNCEMENTS;
 pub(crate) use layout::{CELL_PAYLOAD, RING, SegmentShape};
 pub(crate) use rings::Ring;

@@ -121,14 +121,14 @@ fn the_first_abort_stands() {
 #[test]
 fn why_a_rank_has_given_up_is_seen_by_all_and_belongs_to_it() {
     let ranks = node();
-    assert_eq!(ranks[0].words(5), None);
+    assert_eq!(ranks[0].abort_text(5), None);
     let long = format!("\u{201c}{}", "\u{e9}".repeat(2000));
-    ranks[1].set_words(5, &long);
-    ranks[2].set_words(6, "another");
+    ranks[1].set_abort_text(5, &long);
+    ranks[2].set_abort_text(6, "another");
     let kept = shortened(&long);
     assert!(kept.len() > 1000 && kept.len() <= 1024 && long.starts_with(kept));
     for rank in &ranks {
-        assert_eq!((rank.words(5).as_deref(), rank.words(6)), (Some(kept), None));
+        assert_eq!((rank.abort_text(5).as_deref(), rank.abort_text(6)), (Some(kept), None));
     }
 }
 

@@ -41,7 +41,7 @@ impl<S: Streams> StreamChannel<S> {
             }
             match self.live.streams_mut().read_chunk(now, id) {
                 Ok(Some(chunk)) => {
-                    standing.heard(now);
+                    standing.on_heard(now);
                     let fed = connection.feed(&chunk, crc, |frame| match frame {
                         Frame::Message(head, payload) => match Header::parse(head) {
                             Ok(header) if header.src == rank => backlog.offer(header, payload, inbox),

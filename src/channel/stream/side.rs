@@ -40,7 +40,7 @@ impl<S: Streams> StreamChannel<S> {
             let silence = peer.standing.silence(now);
             // Until it is up, the time to connect counts; a connection that is left unread may hold anything.
             if !is_up || paused || peer.backlog.is_unread(CONTROL) {
-                peer.standing.heard(now);
+                peer.standing.on_heard(now);
             } else if silence > self.settings.dead_after {
                 silent.push((index, Loss::Silent { remote: peer.remote, after: silence }));
             }

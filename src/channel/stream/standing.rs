@@ -8,7 +8,7 @@ use shouter_netstack::time::Instant;
 /// The signs of a peer's life.
 #[derive(Debug)]
 pub(super) struct Standing {
-    heard: Instant,
+    last_heard: Instant,
     /// It has announced a graceful close.
     leaving: bool,
     /// The first sign that it is lost, and until when another explanation may come.
@@ -17,18 +17,18 @@ pub(super) struct Standing {
 
 impl Standing {
     pub(super) fn new(now: Instant) -> Self {
-        Self { heard: now, leaving: false, doubt: None }
+        Self { last_heard: now, leaving: false, doubt: None }
     }
 
     /// Something has come, or cannot be expected.
     #[inline]
-    pub(super) fn heard(&mut self, now: Instant) {
-        self.heard = now;
+    pub(super) fn on_heard(&mut self, now: Instant) {
+        self.last_heard = now;
     }
 
     /// For how long nothing has come.
     pub(super) fn silence(&self, now: Instant) -> Duration {
-        now.saturating_since(self.heard)
+        now.saturating_since(self.last_heard)
     }
 
     /// It has announced a graceful close: its connections that end from now on are no failure.

@@ -22,7 +22,7 @@ pub enum StreamEvent<Id> {
     Acceptable,
     /// There is something to read: data, or the end of the data.
     Readable(Id),
-    /// The extent of this token was taken, as far as the provider can tell, and nothing of it refers to the extent any
+    /// The extent of this token was taken, as far as the provider knows, and nothing of it refers to the extent any
     /// more.
     Released(Id, ReleaseToken),
     /// The connection has ended before the extent of this token was taken, and nothing refers to the extent any more.

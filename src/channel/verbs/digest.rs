@@ -216,7 +216,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
             let refused = if !check.passes(crc) {
                 self.counts.damaged += 1;
                 Some(RefusalReason::Damaged)
-            } else if !self.heard(at, number, &check, inbox) || self.sender_of(at) != Some(header.src) {
+            } else if !self.on_trailer(at, number, &check, inbox) || self.sender_of(at) != Some(header.src) {
                 self.broken(now, at, Fault::Protocol);
                 continue;
             } else {
@@ -229,11 +229,11 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
     }
 
     /// Handles the trailer of a sound fragment; false if it is invalid.
-    fn heard(&mut self, at: usize, number: u64, check: &Check, inbox: &mut dyn Inbox) -> bool {
+    fn on_trailer(&mut self, at: usize, number: u64, check: &Check, inbox: &mut dyn Inbox) -> bool {
         let (released, Some(connection)) = (&mut self.released, self.connections.get_mut(at)) else {
             return false;
         };
-        let heard = connection.sender.acknowledged(check.ack, 32, |token| released.push(token));
+        let acknowledged = connection.sender.acknowledged(check.ack, 32, |token| released.push(token));
         // The peer is answered when the fragment is settled.
         if check.ask {
             connection.receiver.ask();
@@ -241,7 +241,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         for token in self.released.drain(..) {
             inbox.released(token);
         }
-        heard.is_ok() && check.number == number as u32
+        acknowledged.is_ok() && check.number == number as u32
     }
 
     fn sender_of(&self, connection: usize) -> Option<Rank> {

@@ -123,7 +123,7 @@ impl<F: Fabric> Leader<F> {
         known
     }
 
-    fn turn(&mut self, now: Instant) -> Option<PeerLoss> {
+    fn step(&mut self, now: Instant) -> Option<PeerLoss> {
         self.channel.receive(now, &mut self.executor);
         let lost = self.channel.take_lost();
         self.executor.poll(executor_time(now), &mut self.channel, None::<&NodeSegment>, None);
@@ -133,17 +133,17 @@ impl<F: Fabric> Leader<F> {
 }
 
 impl<F: Fabric> Pair<F> {
-    fn turn(&mut self) -> Vec<PeerLoss> {
+    fn step(&mut self) -> Vec<PeerLoss> {
         self.now += Duration::from_micros(5);
         let now = self.now;
-        self.leaders.iter_mut().filter_map(|leader| leader.turn(now)).collect()
+        self.leaders.iter_mut().filter_map(|leader| leader.step(now)).collect()
     }
 
-    /// Turns until both have completed so many operations.
+    /// Steps until both have completed so many operations.
     fn complete(&mut self, operations: usize) -> [Vec<Result<(), OpError>>; 2] {
         let mut results = [vec![], vec![]];
         for _ in 0..2_000_000 {
-            let lost = self.turn();
+            let lost = self.step();
             assert_eq!(lost.len(), 0, "{lost:?}");
             for (leader, results) in self.leaders.iter_mut().zip(&mut results) {
                 while let Some(completed) = leader.executor.take_completed() {
@@ -184,7 +184,7 @@ fn reduce<F: Fabric>(pair: &mut Pair<F>, seed: u64, registered: bool) {
         start(&mut pair.leaders[0], 0, op);
     }
     for op in 0..counts.len() {
-        (0..40).for_each(|_| drop(pair.turn()));
+        (0..40).for_each(|_| drop(pair.step()));
         start(&mut pair.leaders[1], 1, op);
     }
     let results = pair.complete(counts.len());
@@ -203,7 +203,7 @@ fn reduce<F: Fabric>(pair: &mut Pair<F>, seed: u64, registered: bool) {
 fn sums_are_right_and_everything_is_acknowledged_in_the_end() {
     for registered in [false, true] {
         let mut pair = run(1, 0.0, 0.0, registered);
-        (0..200).for_each(|_| drop(pair.turn()));
+        (0..200).for_each(|_| drop(pair.step()));
         for leader in &pair.leaders {
             assert!(leader.channel.is_drained());
             assert_eq!(leader.channel.crc_dropped(), 0);
@@ -247,11 +247,11 @@ fn a_peer_that_no_queue_pair_reaches_is_lost_with_the_reason() {
     for rank in 0..2 {
         pair.leaders[rank].start(rank as u32, vec![1; 50_000]);
     }
-    (0..50).for_each(|_| drop(pair.turn()));
+    (0..50).for_each(|_| drop(pair.step()));
     pair.hub.borrow_mut().dark = true;
     let begin = pair.now;
     let lost = loop {
-        let lost = pair.turn();
+        let lost = pair.step();
         if !lost.is_empty() {
             break lost;
         }
@@ -268,7 +268,7 @@ fn memory_beyond_the_budget_is_copied_and_what_goes_is_forgotten() {
     assert!(pair.leaders[0].start_registered(0, vec![1; 70_000]));
     assert!(!pair.leaders[1].start_registered(1, vec![2; 70_000]), "the budget is the other's");
     assert_eq!(pair.complete(1), [vec![Ok(())], vec![Ok(())]]);
-    (0..200).for_each(|_| drop(pair.turn()));
+    (0..200).for_each(|_| drop(pair.step()));
     assert!(pair.leaders[0].channel.counts.zero_copy > 0);
     assert_eq!(pair.leaders[1].channel.counts.zero_copy, 0);
     let leader = &mut pair.leaders[0];
@@ -293,7 +293,7 @@ fn a_peer_that_refuses_for_long_is_not_sent_to_all_the_time() {
         pair.leaders[0].start(0, vec![1; 200]);
     }
     while pair.now < Instant::ZERO + Duration::from_secs(1) {
-        assert!(pair.turn().is_empty());
+        assert!(pair.step().is_empty());
     }
     let refused = pair.leaders[1].executor.counters().not_ready;
     // 100 us doubled 13 times are 0.8 s.
@@ -350,7 +350,7 @@ fn another_step_over_the_same_tensors_registers_and_allocates_nothing() {
         let (before, zero_copy) = (allocations::count(), pair.leaders[0].channel.counts.zero_copy);
         let mut open = 2 * TENSORS;
         for _ in 0..1_000_000 {
-            assert!(pair.turn().is_empty());
+            assert!(pair.step().is_empty());
             for leader in &mut pair.leaders {
                 while let Some(completed) = leader.executor.take_completed() {
                     assert_eq!(completed.result, Ok(()));
@@ -378,7 +378,7 @@ fn nothing_is_sent_from_its_place_after_a_fence() {
     }
     let until = pair.now + Duration::from_secs(1);
     while pair.leaders[0].channel.counts.zero_copy == 0 || pair.leaders[0].channel.is_drained() {
-        pair.turn();
+        pair.step();
         assert!(pair.now < until, "nothing was zero_copy");
     }
     let leader = &mut pair.leaders[0];
@@ -390,7 +390,7 @@ fn nothing_is_sent_from_its_place_after_a_fence() {
     assert!(out.next().is_none());
     // Later content of the memory arrives nowhere: a sum made of it would show.
     leader.data[0].fill(1 << 20);
-    (0..400).for_each(|_| drop(pair.turn()));
+    (0..400).for_each(|_| drop(pair.step()));
     assert!(pair.leaders[1].data[0].iter().all(|sum| *sum < 1 << 20));
     // Nor does the other's arrive there.
     assert!(pair.leaders[0].data[0].iter().all(|value| *value == 1 << 20));
@@ -402,7 +402,7 @@ fn other_settings_are_refused() {
     settings[1].crc = false;
     let mut pair = pair(4, settings);
     let lost = loop {
-        let lost = pair.turn();
+        let lost = pair.step();
         if !lost.is_empty() {
             break lost;
         }
@@ -417,7 +417,7 @@ fn after_a_fence_only_control_messages_go_out() {
     for rank in 0..2 {
         pair.leaders[rank].start(rank as u32, vec![1; 50_000]);
     }
-    (0..50).for_each(|_| drop(pair.turn()));
+    (0..50).for_each(|_| drop(pair.step()));
     pair.leaders[0].channel.fence();
     assert!(pair.leaders[0].channel.is_drained());
     let sent = |kind| {
@@ -429,7 +429,7 @@ fn after_a_fence_only_control_messages_go_out() {
     assert_eq!(sent(MessageKind::Credit)(&mut pair.leaders[0].channel), Err(SendError::PeerFailed));
     assert_eq!(sent(MessageKind::Abort)(&mut pair.leaders[0].channel), Ok(()));
     // The control connections are looked at once in a while.
-    (0..400).for_each(|_| drop(pair.turn()));
+    (0..400).for_each(|_| drop(pair.step()));
     assert!(pair.leaders[1].executor.aborted().is_some());
 }
 

@@ -204,7 +204,7 @@ impl Offer {
 }
 
 /// What a rank has for its part.
-pub(super) struct Place<'a> {
+pub(super) struct MeasurementContext<'a> {
     pub(super) rank: Rank,
     pub(super) grid: &'a Grid,
     pub(super) drive: &'a Drive,
@@ -227,23 +227,29 @@ impl Offered {
     ///
     /// # Errors
     /// [`Error::Join`] with the rank that has ended, or has another plan.
-    pub(super) fn settle(self, place: Option<&Place<'_>>, plan: &mut Plan) -> Result<CostFigures, Error> {
-        let (Some(partner), Some(place)) = (self.measures, place) else { return Ok(self.figures) };
+    pub(super) fn settle(
+        self,
+        context: Option<&MeasurementContext<'_>>,
+        plan: &mut Plan,
+    ) -> Result<CostFigures, Error> {
+        let (Some(partner), Some(context)) = (self.measures, context) else { return Ok(self.figures) };
         let costs = self.figures.costs;
-        tracing::debug!(rank = place.rank.0, "the figures of the cost model are measured");
-        let own =
-            place.take_part(partner, costs).map(|figures| wire::encode(&Sent::from(&figures))).transpose()?;
-        let all = place.control.all_gather(
+        tracing::debug!(rank = context.rank.0, "the figures of the cost model are measured");
+        let own = context
+            .take_part(partner, costs)
+            .map(|figures| wire::encode(&Sent::from(&figures)))
+            .transpose()?;
+        let all = context.control.all_gather(
             "figures of the cost model",
             &own.unwrap_or_default(),
-            place.patience,
+            context.patience,
         )?;
         let sent: Sent = wire::decode(all.first().map(Vec::as_slice).unwrap_or_default())
             .map_err(|why| Error::join_without(0, format!("rank 0's figures of the cost model: {why}")))?;
         let figures = CostFigures::try_from(sent)?;
         plan.costs = figures.costs;
         let digest = plan.digest();
-        let all = place.control.all_gather("plan", &digest, place.patience)?;
+        let all = context.control.all_gather("plan", &digest, context.patience)?;
         if let Some((other, _)) = (0..).zip(&all).find(|(_, theirs)| theirs[..] != digest) {
             let why =
                 "has another plan with the figures that rank 0 has measured; run the same build on all ranks";
@@ -265,7 +271,7 @@ fn keep(path: &Path, of: MeasuredFor, costs: Costs) {
     }
 }
 
-impl Place<'_> {
+impl MeasurementContext<'_> {
     /// Does this rank's part of the measurement; on rank 0 there are figures then.
     fn take_part(&self, partner: Partner, built_in: Costs) -> Option<CostFigures> {
         let Partner(leader) = partner;

@@ -9,7 +9,7 @@ use shouter_reducer::kernel::Kernels;
 use shouter_reducer::transport::NodeMemory;
 
 use super::samples::{MEMORY_RATES, Samples, plausible, rate, steady};
-use crate::channel::shm::{NodeSegment, Task, Turn};
+use crate::channel::shm::{NodeSegment, Round, Task};
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
 
 /// For flags, and for bytes.
@@ -22,8 +22,8 @@ const FLAGS_NEEDED: usize = 8;
 const CHUNKS: usize = 16;
 const CHUNKS_NEEDED: usize = 4;
 
-/// Turns in a sample of flags: a clock takes as long to read as a tenth of one.
-const TURNS: u64 = 8;
+/// Rounds in a sample of flags: a clock takes as long to read as a tenth of one.
+const ROUNDS: u64 = 8;
 
 /// Nanoseconds that a flag may take from one core to another. It takes longer only where a rank has lost its core.
 const FLAG: RangeInclusive<u64> = 5..=5_000;
@@ -59,7 +59,7 @@ pub(super) fn measure(
     let mut caller = Caller { node, idle, number: 0, until };
     let (flags, bytes) = (caller.flags(), caller.bytes(kernels));
     caller.number += 1;
-    node.say_turn(Turn { number: caller.number, task: Task::End });
+    node.publish_round(Round { number: caller.number, task: Task::End });
     let [copies, folds] = bytes;
     steady([("a flag's time", &flags), ("the time of copying", &copies), ("the time of folding", &folds)])?;
     let len = chunk(node) as u64;
@@ -84,12 +84,12 @@ struct Caller<'a> {
 }
 
 impl Caller<'_> {
-    /// Says a turn and waits until the other rank has done its part; `None` where it has not in time.
-    fn turn(&mut self, task: Task) -> Option<()> {
+    /// Publishes a round and waits until the other rank has done its part; `None` where it has not in time.
+    fn round(&mut self, task: Task) -> Option<()> {
         self.number += 1;
-        self.node.say_turn(Turn { number: self.number, task });
+        self.node.publish_round(Round { number: self.number, task });
         let (mut idle, mut looks) = (Backoff::new(self.idle), 0u32);
-        while self.node.turn_of(1).number != self.number {
+        while self.node.round_of(1).number != self.number {
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS) && (Clock.now() >= self.until || self.node.is_gone(1)) {
                 return None;
@@ -104,12 +104,12 @@ impl Caller<'_> {
         let mut samples = Samples::default();
         let until = self.until.min(Clock.now() + FLAGS_TIME);
         // The other rank may still be on its way.
-        let mut met = self.turn(Task::Answer);
+        let mut met = self.round(Task::Answer);
         while met.is_some() && samples.len() < FLAGS && (Clock.now() < until || samples.len() < FLAGS_NEEDED)
         {
             let begin = Clock.now();
-            met = (0..TURNS).try_for_each(|_| self.turn(Task::Answer));
-            samples.push_part(begin, 2 * TURNS);
+            met = (0..ROUNDS).try_for_each(|_| self.round(Task::Answer));
+            samples.push_part(begin, 2 * ROUNDS);
         }
         samples
     }
@@ -121,14 +121,14 @@ impl Caller<'_> {
         let len = chunk(self.node);
         let (own, mut out) = (vec![1u8; len], vec![1u8; len]);
         while copies.len() < CHUNKS && Clock.now() < until {
-            let Some(()) = self.turn(Task::Fill) else { break };
+            let Some(()) = self.round(Task::Fill) else { break };
             let times = [Clock.now(), {
                 self.node.fill_stage(&own);
                 Clock.now()
             }];
             self.node.fold_staged(&kernels, 0..len / 2);
             let folded = Clock.now();
-            let Some(()) = self.turn(Task::Fold) else { break };
+            let Some(()) = self.round(Task::Fold) else { break };
             let begin = Clock.now();
             self.node.take_folded(&mut out);
             copies.push(times[1].saturating_since(times[0]) + Clock.now().saturating_since(begin));
@@ -138,7 +138,7 @@ impl Caller<'_> {
     }
 }
 
-/// The second rank's side, until rank 0 has said the last turn, `is_over`, or the deadline has come.
+/// The second rank's side, until rank 0 has published the last round, `is_over`, or the deadline has come.
 pub(super) fn serve(
     node: &NodeSegment,
     kernels: Kernels,
@@ -151,10 +151,10 @@ pub(super) fn serve(
     let mut done = 0;
     loop {
         let (mut waiting, mut looks) = (Backoff::new(idle), 0u32);
-        let turn = loop {
-            let turn = node.turn_of(0);
-            if turn.number > done {
-                break turn;
+        let round = loop {
+            let round = node.round_of(0);
+            if round.number > done {
+                break round;
             }
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(LOOKS) && (Clock.now() >= deadline || is_over()) {
@@ -162,14 +162,14 @@ pub(super) fn serve(
             }
             waiting.wait(Activity::Idle, Some(deadline));
         };
-        match turn.task {
+        match round.task {
             Task::Answer => {}
             Task::Fill => drop(node.fill_stage(&own)),
             Task::Fold => drop(node.fold_staged(&kernels, len / 2..len)),
             Task::End => return,
         }
-        done = turn.number;
-        node.say_turn(turn);
+        done = round.number;
+        node.publish_round(round);
     }
 }
 

@@ -25,7 +25,7 @@ use crate::communicator::collectives::{is_given_in_output, placement, raw};
 use crate::communicator::drive::RankEngine;
 use crate::communicator::element::Buffer;
 use crate::communicator::p2p::Message;
-use crate::communicator::staging::device::{Act, Copies, Device, Outcome, Progress, Tell};
+use crate::communicator::staging::device::{Act, Copies, Device, OnEnd, Outcome, Progress};
 use crate::communicator::staging::{Sides, Staged, Staging};
 use crate::communicator::{Group, Status};
 use crate::engine::COPIES_END;
@@ -168,7 +168,7 @@ struct CopyTask {
     /// Bytes of an element.
     element: usize,
     ready: Option<Act>,
-    over: Option<Tell>,
+    over: Option<OnEnd>,
     call: Call,
     what: String,
     rank: u32,
@@ -184,8 +184,8 @@ impl Copies for CopyTask {
         self.ready = Some(act);
     }
 
-    fn when_over(&mut self, tell: Tell) {
-        self.over = Some(tell);
+    fn when_over(&mut self, on_end: OnEnd) {
+        self.over = Some(on_end);
     }
 
     fn begin(self: Box<Self>) {
@@ -341,8 +341,8 @@ impl CopyTask {
     fn end(&mut self, outcome: Outcome) -> Step {
         self.at = At::Over;
         drop(self.progress.leave(false));
-        if let Some(tell) = self.over.take() {
-            tell(outcome);
+        if let Some(on_end) = self.over.take() {
+            on_end(outcome);
         }
         Step::Over
     }
@@ -389,8 +389,8 @@ impl Drop for CopyTask {
             Some(Ok(status)) if fence.is_some() && !in_use => Ok(status),
             _ => Err(Failure::Gone),
         };
-        if let Some(tell) = self.over.take() {
-            tell(outcome.map_err(|failure| self.failure(failure, in_use)));
+        if let Some(on_end) = self.over.take() {
+            on_end(outcome.map_err(|failure| self.failure(failure, in_use)));
         }
     }
 }

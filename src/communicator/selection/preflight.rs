@@ -53,8 +53,8 @@ pub(super) trait OverPorts: Channel {
     /// Sends every peer a heartbeat with the next poll, where none is sent before a connection is made.
     fn announce(&mut self);
 
-    /// Whether a peer has been heard.
-    fn hears(&self, rank: Rank) -> bool;
+    /// Whether a peer has been heard from.
+    fn has_heard_from(&self, rank: Rank) -> bool;
 }
 
 impl OverPorts for RudChannel<PortDevice> {
@@ -66,8 +66,8 @@ impl OverPorts for RudChannel<PortDevice> {
         self.announce();
     }
 
-    fn hears(&self, rank: Rank) -> bool {
-        self.hears(rank)
+    fn has_heard_from(&self, rank: Rank) -> bool {
+        self.has_heard_from(rank)
     }
 }
 
@@ -79,7 +79,7 @@ impl OverPorts for TcpChannel<PortDevice> {
     /// Connections are made without a request.
     fn announce(&mut self) {}
 
-    fn hears(&self, rank: Rank) -> bool {
+    fn has_heard_from(&self, rank: Rank) -> bool {
         self.is_connected(rank)
     }
 }
@@ -139,14 +139,14 @@ pub(super) fn check(
         let now = Clock.now();
         let mut any = up.receive(now, &mut Nothing);
         any |= take_echoes(up.stack_mut(), now, &mut probes);
-        let mut news = false;
+        let mut is_first_contact = false;
         for probe in probes.iter_mut().filter(|probe| !probe.heard) {
-            if up.hears(probe.peer.rank) {
-                (probe.heard, probe.next, news) = (true, now, true);
+            if up.has_heard_from(probe.peer.rank) {
+                (probe.heard, probe.next, is_first_contact) = (true, now, true);
             }
         }
         // Late ranks have not received the earlier messages.
-        if next <= now || news {
+        if next <= now || is_first_contact {
             next = now + PAUSE;
             up.announce();
         }

@@ -49,11 +49,11 @@ impl Prepared {
         let context = Context::open(name).map_err(|why| failed(&why))?;
         let sizes = sizes(config, grid)?;
         let seed = SmallRng::from_seed(randomness()?).random();
-        let lanes = config.channel_num as usize;
-        let slots = 2 * peers.len() * lanes * sizes.window as usize * sizes.slot_bytes as usize;
+        let queue_pairs = config.channel_num as usize;
+        let slots = 2 * peers.len() * queue_pairs * sizes.window as usize * sizes.slot_bytes as usize;
         let more = ((config.rdma_memory_mb as usize) << 20).saturating_sub(slots);
         let rng = SmallRng::seed_from_u64(seed);
-        let rdma = Rdma::new(context, port, (peers.len(), lanes), sizes, more, rng);
+        let rdma = Rdma::new(context, port, (peers.len(), queue_pairs), sizes, more, rng);
         Ok(Self { rdma: rdma.map_err(|why| failed(&why))? })
     }
 
@@ -72,14 +72,14 @@ impl Prepared {
 /// Slots as large as the fragments that go well, and as many as the budget allows: the same on all ranks of a job.
 fn sizes(config: &Config, grid: &Grid) -> Result<Sizes, Error> {
     let slot_bytes = verbs::SLOT_BYTES;
-    let lanes = config.channel_num as usize * (grid.nodes() as usize - 1);
+    let queue_pairs = config.channel_num as usize * (grid.nodes() as usize - 1);
     let budget = (config.rdma_memory_mb as usize) << 20;
-    let window = (budget / (2 * lanes * slot_bytes as usize)).min(*WINDOW.end());
+    let window = (budget / (2 * queue_pairs * slot_bytes as usize)).min(*WINDOW.end());
     if window < *WINDOW.start() {
         return Err(Error::Config(format!(
-            "rdma_memory_mb = {} is too little for {lanes} queue pairs; raise it to {}, or lower channel_num",
+            "rdma_memory_mb = {} is too little for {queue_pairs} queue pairs; raise it to {}, or lower channel_num",
             config.rdma_memory_mb,
-            (2 * lanes * slot_bytes as usize * WINDOW.start()).div_ceil(1 << 20)
+            (2 * queue_pairs * slot_bytes as usize * WINDOW.start()).div_ceil(1 << 20)
         )));
     }
     Ok(Sizes { window: window as u32, slot_bytes })

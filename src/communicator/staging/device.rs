@@ -17,7 +17,7 @@ pub(in crate::communicator) type Outcome = Result<Option<Status>, Failure>;
 pub(in crate::communicator) type Act = Box<dyn FnOnce(&mut RankEngine) + Send>;
 
 /// The callback of the end.
-pub(in crate::communicator) type Tell = Box<dyn FnOnce(Outcome) + Send>;
+pub(in crate::communicator) type OnEnd = Box<dyn FnOnce(Outcome) + Send>;
 
 /// A GPU's side of a staging area.
 pub(in crate::communicator) struct Device {
@@ -35,7 +35,7 @@ pub(in crate::communicator) trait Copies: Send {
 
     /// Has this called once, when the operation has ended and no copy runs any more, or with an error that says that
     /// one may.
-    fn when_over(&mut self, tell: Tell);
+    fn when_over(&mut self, on_end: OnEnd);
 
     /// Hands them over to the engine.
     fn begin(self: Box<Self>);

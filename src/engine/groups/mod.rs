@@ -11,7 +11,7 @@
 //! ([`Lineage`]); messages say which group they belong to by the number that the *receiver* has given it ([`Route`](route::Route)), which
 //! leads straight to its executor. A number is used again only after a million others of its place, when nothing of its last group is under way.
 //!
-//! A member that makes a group early tells members that have not made it. These messages are kept, so many of each rank and no more;
+//! A member that makes a group early notifies members that have not made it. These messages are kept, so many of each rank and no more;
 //! beyond that a message is refused, and comes again. Nothing else can come early, as it needs the receiver's number.
 
 mod lineage;
@@ -134,7 +134,7 @@ impl Groups {
         !self.departures.is_empty()
     }
 
-    /// Takes the departures that ranks have told.
+    /// Takes the departures that ranks have reported.
     pub(super) fn take_departures(&mut self) -> Vec<Departure> {
         std::mem::take(&mut self.departures)
     }
@@ -313,7 +313,7 @@ impl Groups {
         }
     }
 
-    /// Whether a group has ended in error, and its members are told; so has one that is gone.
+    /// Whether a group has ended in error, and its members are notified; so has one that is gone.
     #[cfg(feature = "cuda")]
     pub(super) fn is_flooded(&self, id: GroupId) -> bool {
         self.look(id).is_none_or(Subgroup::is_flooded)
@@ -450,7 +450,7 @@ impl Engine {
         }
     }
 
-    /// This rank leaves a group; the members are told.
+    /// This rank leaves a group; the members are notified.
     pub(crate) fn leave_group(&mut self, id: GroupId, now: Instant) {
         let is_busy = self.has_tasks(Some(id));
         if let Some(group) = self.groups.group(id.0) {

@@ -25,7 +25,7 @@ use crate::engine::requests::ARRIVES;
 struct Peer {
     /// The number that it has given the group.
     id: Option<u32>,
-    /// It was told the number that this rank has given the group.
+    /// It was sent the number that this rank has given the group.
     greeted: bool,
     /// It has left after so many operations.
     left: Option<u64>,
@@ -49,7 +49,7 @@ pub(super) struct Peers {
     /// The hosts of the job's ranks.
     job: Grid,
     states: Box<[Peer]>,
-    /// Members that are to be told this rank's number.
+    /// Members that are to be sent this rank's number.
     ungreeted: Vec<Rank>,
     waiting: VecDeque<Waiting>,
     /// A member has left, or a rank by which members are reached.
@@ -201,9 +201,9 @@ impl Peers {
         !self.waiting.is_empty() || !self.ungreeted.is_empty()
     }
 
-    /// Whether all have been told what was to be told to all.
+    /// Whether all control messages to the members were posted.
     #[inline]
-    pub(super) fn are_told(&self) -> bool {
+    pub(super) fn has_sent_all(&self) -> bool {
         self.waiting.is_empty()
     }
 
@@ -222,7 +222,7 @@ impl Peers {
     }
 
     /// A control message to all members but those that have left.
-    pub(super) fn tell_all(&mut self, header: &Header) {
+    pub(super) fn send_to_all(&mut self, header: &Header) {
         let own = self.own();
         let numbers = (0..).map(Rank).zip(&self.states);
         let there = numbers.filter(|(number, peer)| *number != own && peer.left.is_none());
@@ -258,10 +258,10 @@ impl Peers {
 
     /// This rank leaves in good order, after so many operations.
     pub(super) fn leave(&mut self, started: u64) {
-        self.tell_all(&self.lineage.message(self.own_in_job(), Greeting::Left(started)));
+        self.send_to_all(&self.lineage.message(self.own_in_job(), Greeting::Left(started)));
     }
 
-    /// This rank leaves a group that has ended: members that have not made it are told of its end so.
+    /// This rank leaves a group that has ended: members that have not made it are notified of its end so.
     pub(super) fn leave_ended(&mut self) {
         let left = self.lineage.message(self.own_in_job(), Greeting::Left(0));
         let Self { waiting, states, .. } = self;
@@ -279,7 +279,7 @@ pub(super) struct Route<'a> {
 }
 
 impl Route<'_> {
-    /// Tells a member the number that this rank has given the group.
+    /// Sends a member the number that this rank has given the group.
     #[cold]
     fn greet(&mut self, to: Rank) -> Result<(), SendError> {
         let (own, rank) = self.peers.ends(to).ok_or(SendError::PeerFailed)?;

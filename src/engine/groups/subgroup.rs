@@ -45,7 +45,7 @@ pub(super) struct Subgroup {
     pairwise: Pairwise,
     operations: Operations,
     ending: EndState,
-    /// This rank has left. The group goes when nothing refers to it and its members know, or are not told any more: from this time on.
+    /// This rank has left. The group goes when nothing refers to it and its members know, or are not notified any more: from this time on.
     closing: Option<Instant>,
 }
 
@@ -106,7 +106,7 @@ impl Subgroup {
         self.ending.is_settling()
     }
 
-    /// Whether it has ended in error, and its members are told.
+    /// Whether it has ended in error, and its members are notified.
     #[cfg(feature = "cuda")]
     pub(super) fn is_flooded(&self) -> bool {
         self.ending.is_flooded()
@@ -228,14 +228,14 @@ impl Subgroup {
         }
         if self.executor.diverged().is_some() && self.executor.aborted().is_none() {
             let Self { ending, executor, peers, .. } = self;
-            ending.deliberate(now, executor, NO_NODE, |vote| peers.tell_all(vote));
+            ending.deliberate(now, executor, NO_NODE, |vote| peers.send_to_all(vote));
         }
         busy |= self.flood_abort(now);
         busy |= self.peers.send_waiting(up);
         if self.ending.is_settling() {
-            // The ends of messages and accesses are told after that.
+            // The ends of messages and accesses are reported after that.
             let is_memory_free = self.executor.is_quiesced() && !self.pairwise.has_unended();
-            busy |= self.ending.settle(now, is_memory_free, self.peers.are_told());
+            busy |= self.ending.settle(now, is_memory_free, self.peers.has_sent_all());
         }
         busy | self.report()
     }
@@ -269,22 +269,22 @@ impl Subgroup {
         }
     }
 
-    /// Tells all members that the group has ended, once; whether it does.
+    /// Notifies all members that the group has ended, once; whether it does.
     #[inline]
     fn flood_abort(&mut self, now: Instant) -> bool {
         let cause = self.ending.take_cause(&self.executor);
-        cause.iter().for_each(|cause| self.tell_abort(now, cause));
+        cause.iter().for_each(|cause| self.send_abort(now, cause));
         cause.is_some()
     }
 
     #[cold]
-    fn tell_abort(&mut self, now: Instant, cause: &Arc<AbortCause>) {
+    fn send_abort(&mut self, now: Instant, cause: &Arc<AbortCause>) {
         self.operations.close();
         self.pairwise.abort(cause);
         let members = self.peers.members();
         let culprit = members.named(cause.culprit).0;
         tracing::error!(%culprit, why = %cause.reason, ranks = members.size(), "a group of some ranks has ended");
-        self.peers.tell_all(&abort_header(self.peers.own(), cause, &self.executor));
+        self.peers.send_to_all(&abort_header(self.peers.own(), cause, &self.executor));
         self.operations.gather(&mut self.executor);
         self.ending.hold_until(now + FLOOD);
     }
@@ -302,7 +302,7 @@ impl Subgroup {
             self.pairwise.abort(&cause);
             self.pairwise.fenced();
         }
-        // Each member is told by the group of all.
+        // Each member is notified by the group of all.
         self.ending.end_at_once();
         self.peers.forget_waiting();
         self.operations.close();
@@ -350,7 +350,7 @@ impl Subgroup {
             self.closing = Some(now + FLOOD);
         }
         self.is_quiesced()
-            && self.peers.are_told()
+            && self.peers.has_sent_all()
             && self.pairwise.is_quiesced()
             && (is_late || !self.pairwise.has_work())
             && !self.pairwise.messages.machine.has_unacknowledged(|number| self.peers.is_within_reach(number))

@@ -146,7 +146,7 @@ fn who_only_waits_hears_of_the_end() {
     second.engine.node.as_ref().unwrap().set_abort(1, AbortReason::Aborted.code() as u8);
     let until = now + LIMIT;
     let ended = loop {
-        assert!(now < until, "nobody told this rank");
+        assert!(now < until, "this rank was not notified");
         first.engine.poll_again(now);
         if let Some(ended) = first.engine.take_transfer(None, received) {
             break ended;

@@ -60,7 +60,7 @@ fn stay(mut event: impl FnMut(Duration, &AtomicBool, &mut Engine)) -> Duration {
     engine.times = PollTimes::new(DEAD_AFTER, begin);
     let mut waited = Duration::ZERO;
     while !engine.depart(begin + waited) {
-        assert!(waited < 2 * DEAD_AFTER, "it stays for ever");
+        assert!(waited < 2 * DEAD_AFTER, "it never leaves");
         waited += STEP;
         event(waited, &acknowledged, &mut engine);
         engine.poll(begin + waited);

@@ -202,7 +202,7 @@ fn who_has_left_is_not_broken_by_a_message_to_it() {
         let mut one = links.pop().unwrap();
         let zero = &mut links[0];
         // Not read, so the connection is reset when it closes.
-        zero.tell_lost(1);
+        zero.announce_lost(1);
         if says {
             one.leave(Some(3));
         }

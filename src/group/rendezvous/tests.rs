@@ -272,7 +272,7 @@ fn a_rank_that_comes_twice_is_told_and_the_first_one_stays() {
 }
 
 /// Rank 0 and rank 1 agree, and rank 2 comes with another hello: all three get the same refusal.
-fn all_are_told(change: impl FnOnce(&mut Hello)) -> Refusal {
+fn all_receive(change: impl FnOnce(&mut Hello)) -> Refusal {
     let job = Job::new(3);
     let (zero, one) = (job.join(0), job.join(1));
     let mut hello = job.hello(2);
@@ -286,7 +286,7 @@ fn all_are_told(change: impl FnOnce(&mut Hello)) -> Refusal {
 #[test]
 fn a_rank_that_disagrees_ends_the_job_for_all_with_its_name() {
     // A place shows to be wrong when all are there; the others show at once, so there two ranks are enough.
-    let told = all_are_told(|hello| *hello = hello.clone().on_machine(7));
+    let told = all_receive(|hello| *hello = hello.clone().on_machine(7));
     assert!(matches!(told, Refusal::Place { rank: 2, .. }), "{told}");
 
     for (change, expected) in [

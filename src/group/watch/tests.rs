@@ -10,26 +10,26 @@ use socket2::SockRef;
 use super::*;
 use crate::group::tests::{Job, SOON};
 
-/// Long enough for news that must not come.
+/// Long enough for events that must not come.
 const A_WHILE: Duration = Duration::from_millis(400);
 
 /// A rank, and the events of its connections.
 struct Rank {
     control: Control,
-    news: Receiver<MemberEvent>,
+    events: Receiver<MemberEvent>,
 }
 
 impl Rank {
     fn next(&self) -> Option<MemberEvent> {
-        match self.news.recv_timeout(SOON) {
-            Ok(news) => Some(news),
+        match self.events.recv_timeout(SOON) {
+            Ok(event) => Some(event),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => panic!("nobody listens"),
         }
     }
 
-    fn hears_nothing(&self) -> bool {
-        self.news.recv_timeout(A_WHILE) == Err(RecvTimeoutError::Timeout)
+    fn receives_nothing(&self) -> bool {
+        self.events.recv_timeout(A_WHILE) == Err(RecvTimeoutError::Timeout)
     }
 }
 
@@ -44,9 +44,9 @@ fn ranks(size: u32, port_of: impl Fn(u32, u16) -> u16) -> Vec<Rank> {
     let join = |rank| job.join_as(job.hello(rank), |config| config.port = port_of(rank, config.port));
     let joining: Vec<_> = (0..size).map(join).collect();
     let listen = |link| {
-        let (told, news) = channel();
-        let control = Control::listen(link, move |news| told.send(news).unwrap_or(())).unwrap();
-        Rank { control, news }
+        let (sender, events) = channel();
+        let control = Control::listen(link, move |event| sender.send(event).unwrap_or(())).unwrap();
+        Rank { control, events }
     };
     joining.into_iter().map(|rank| listen(rank.join().unwrap().unwrap().1)).collect()
 }
@@ -64,7 +64,7 @@ fn every_rank_hears_whose_process_has_ended() {
             assert_eq!(rank.next(), Some(MemberEvent::Lost(lost)));
         }
         // Once.
-        assert!(ranks.iter().all(Rank::hears_nothing));
+        assert!(ranks.iter().all(Rank::receives_nothing));
     }
 }
 
@@ -77,7 +77,7 @@ fn who_leaves_in_good_order_is_not_lost() {
     // Rank 1 learns it from rank 0.
     let left = Some(MemberEvent::Left(Departure { rank: 2, started: 7 }));
     assert!(ranks.iter().all(|rank| rank.next() == left));
-    assert!(ranks.iter().all(Rank::hears_nothing));
+    assert!(ranks.iter().all(Rank::receives_nothing));
     let error = ranks[0].control.all_gather("table", b"", SOON).unwrap_err().to_string();
     assert!(error.contains("rank 2 left") && error.contains("it has left the group"), "{error}");
 }
@@ -91,7 +91,7 @@ fn what_one_rank_knows_all_ranks_hear_and_its_own_end_is_not_taken_for_a_death()
     assert!(ranks[1].control.notice().peers_notified());
     drop(ranks.remove(1));
     assert!(ranks.iter().all(|rank| rank.next() == Some(MemberEvent::Lost(3))));
-    assert!(ranks.iter().all(Rank::hears_nothing));
+    assert!(ranks.iter().all(Rank::receives_nothing));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn other_causes_go_with_the_data_and_are_not_taken_for_a_death_either() {
         ranks[ended].control.notice().ended(end(2, Reason::Diverged));
         assert_eq!(ranks[ended].next(), Some(MemberEvent::PeersNotified));
         drop(ranks.remove(ended));
-        assert!(ranks.iter().all(Rank::hears_nothing));
+        assert!(ranks.iter().all(Rank::receives_nothing));
     }
 }
 
@@ -114,24 +114,24 @@ fn why_a_rank_has_given_up_every_other_one_hears() {
         notice.ended(end(gave_up, Reason::Aborted));
         assert_eq!(ranks[gave_up as usize].next(), Some(MemberEvent::PeersNotified));
         drop(ranks.remove(gave_up as usize));
-        let words = Words { rank: gave_up, text: "no data".into() };
-        assert!(ranks.iter().all(|rank| rank.next() == Some(MemberEvent::GaveUp(words.clone()))));
-        assert!(ranks.iter().all(Rank::hears_nothing));
+        let text = AbortText { rank: gave_up, text: "no data".into() };
+        assert!(ranks.iter().all(|rank| rank.next() == Some(MemberEvent::GaveUp(text.clone()))));
+        assert!(ranks.iter().all(Rank::receives_nothing));
     }
 }
 
 #[test]
-fn rank_0_ends_by_the_words_of_a_rank_of_its_host_before_they_come_by_the_connection() {
+fn rank_0_ends_by_the_text_of_a_rank_of_its_host_before_it_comes_by_the_connection() {
     let ranks = ranks(3, straight);
-    let tell = |rank: &Rank| {
+    let end_here = |rank: &Rank| {
         rank.control.notice().gave_up(1, "no data");
         rank.control.notice().ended(end(1, Reason::Aborted));
     };
-    tell(&ranks[0]);
-    let words = MemberEvent::GaveUp(Words { rank: 1, text: "no data".into() });
-    assert_eq!(ranks[2].next(), Some(words));
-    tell(&ranks[1]);
-    assert!(ranks[2].hears_nothing());
+    end_here(&ranks[0]);
+    let text = MemberEvent::GaveUp(AbortText { rank: 1, text: "no data".into() });
+    assert_eq!(ranks[2].next(), Some(text));
+    end_here(&ranks[1]);
+    assert!(ranks[2].receives_nothing());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a_rank_other_than_0_does_not_speak_for_others() {
     ranks[2].control.notice().gave_up(1, "no data");
     ranks[2].control.notice().ended(end(1, Reason::Aborted));
     assert_eq!(ranks[2].next(), Some(MemberEvent::PeersNotified));
-    assert!(ranks[..2].iter().all(Rank::hears_nothing));
+    assert!(ranks[..2].iter().all(Rank::receives_nothing));
 }
 
 /// A middlebox before rank 0: its port, and a sender whose message makes it call `before` and close the connection to
@@ -186,13 +186,13 @@ fn cut_off(size: u32, before: impl Fn(&TcpStream) + Copy + Send + 'static) -> Ve
 fn a_connection_that_is_reset_proves_nothing() {
     // As a firewall does: a reset instead of an end.
     let ranks = cut_off(3, |far| SockRef::from(far).set_linger(Some(Duration::ZERO)).unwrap());
-    assert!(ranks[0].hears_nothing() && ranks[2].hears_nothing());
+    assert!(ranks[0].receives_nothing() && ranks[2].receives_nothing());
     let error = ranks[0].control.all_gather("table", b"", SOON).unwrap_err().to_string();
     assert!(error.contains("rank 1 left") && error.contains("reset"), "{error}");
 }
 
 #[test]
-fn an_end_in_order_is_believed_whoever_stands_between() {
+fn an_end_in_order_is_believed_through_a_middlebox() {
     assert_eq!(cut_off(2, |_| {})[0].next(), Some(MemberEvent::Lost(1)));
 }
 
@@ -278,7 +278,7 @@ fn a_forked_child_does_not_hide_the_end_of_its_parent() {
         }
     }
     drop(ranks.pop());
-    let heard = ranks[0].news.recv_timeout(SOON / 2);
+    let heard = ranks[0].events.recv_timeout(SOON / 2);
     // SAFETY: the child is this process's own, and has not been waited for.
     unsafe {
         libc::kill(child, libc::SIGKILL);

@@ -304,7 +304,7 @@ fn a_dedicated_shard_serves_all_callers_and_releases_the_lock_when_it_ends() {
 }
 
 #[test]
-fn a_dedicated_shard_drives_an_engine_that_needs_turns() {
+fn a_dedicated_shard_drives_an_engine_that_needs_polls() {
     let driver = Driver::new(Engine::default(), options()).unwrap();
     let _shard = dedicated(&driver, IdlePolicy::SHARED);
     for id in 0..1_000 {

@@ -206,7 +206,7 @@ fn a_reader_that_writes_nonsense_is_found() {
     }
 }
 
-/// Whatever lies in a ring: no access leaves it, and no look takes for ever.
+/// Whatever lies in a ring: no access leaves it, and every look ends.
 #[test]
 fn random_memory_is_survived() {
     let [ours, theirs] = host();

@@ -6,19 +6,19 @@ use std::sync::atomic::Ordering;
 use shouter_reducer::executor::Divergence;
 
 use super::NodeSegment;
-use crate::channel::shm::layout::{ABORT_AT, DISPUTE_AT, VERDICT_AT, WORDS, WORDS_AT};
+use crate::channel::shm::layout::{ABORT_AT, ABORT_TEXT_AT, ABORT_TEXT_BYTES, DISPUTE_AT, VERDICT_AT};
 use crate::channel::shm::view::{pack_divergence, unpack_divergence};
 
 /// The states of a text, which the number of the rank follows: it is being written; it is there.
 const WRITING: u64 = 1;
 const WRITTEN: u64 = 2;
 const STATE_BITS: u32 = 8;
-/// Turns for which another rank's writing is waited for: that takes less than a microsecond, if it is not stopped meanwhile.
-const TURNS: u32 = 1000;
+/// Yields for which another rank's writing is waited for: that takes less than a microsecond, if it is not stopped meanwhile.
+const YIELDS: u32 = 1000;
 
 /// The part of a text for which there is room.
 pub(crate) fn shortened(text: &str) -> &str {
-    crate::wire::shortened(text, WORDS)
+    crate::wire::shortened(text, ABORT_TEXT_BYTES)
 }
 
 /// The rank to blame for the end of the group, and the reason's code.
@@ -40,17 +40,17 @@ impl NodeSegment {
 
     /// Records why a rank has given up, ahead of [`set_abort`](Self::set_abort): as much as there is room for. The
     /// first writer wins; when this returns, that writer's text is there, unless it was stopped.
-    pub(crate) fn set_words(&self, rank: u32, text: &str) {
+    pub(crate) fn set_abort_text(&self, rank: u32, text: &str) {
         let text = shortened(text);
-        let state = self.word(Some(WORDS_AT));
+        let state = self.word(Some(ABORT_TEXT_AT));
         let of_rank = u64::from(rank) << STATE_BITS;
         if state.compare_exchange(0, of_rank | WRITING, Ordering::AcqRel, Ordering::Acquire).is_err() {
             let is_written = || state.load(Ordering::Acquire) & WRITTEN != 0;
-            (0..TURNS).take_while(|_| !is_written()).for_each(|_| std::thread::yield_now());
+            (0..YIELDS).take_while(|_| !is_written()).for_each(|_| std::thread::yield_now());
             return;
         }
-        self.word(Some(WORDS_AT + 8)).store(text.len() as u64, Ordering::Relaxed);
-        for (at, bytes) in (WORDS_AT + 16..).step_by(8).zip(text.as_bytes().chunks(8)) {
+        self.word(Some(ABORT_TEXT_AT + 8)).store(text.len() as u64, Ordering::Relaxed);
+        for (at, bytes) in (ABORT_TEXT_AT + 16..).step_by(8).zip(text.as_bytes().chunks(8)) {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(bytes);
             self.word(Some(at)).store(u64::from_le_bytes(word), Ordering::Relaxed);
@@ -59,12 +59,13 @@ impl NodeSegment {
     }
 
     /// The reason why `rank` has given up, if it is recorded here.
-    pub(crate) fn words(&self, rank: u32) -> Option<Box<str>> {
-        if self.word(Some(WORDS_AT)).load(Ordering::Acquire) != u64::from(rank) << STATE_BITS | WRITTEN {
+    pub(crate) fn abort_text(&self, rank: u32) -> Option<Box<str>> {
+        if self.word(Some(ABORT_TEXT_AT)).load(Ordering::Acquire) != u64::from(rank) << STATE_BITS | WRITTEN {
             return None;
         }
-        let len = self.word(Some(WORDS_AT + 8)).load(Ordering::Relaxed).min(WORDS as u64) as usize;
-        let words = (WORDS_AT + 16..).step_by(8).take(len.div_ceil(8));
+        let len =
+            self.word(Some(ABORT_TEXT_AT + 8)).load(Ordering::Relaxed).min(ABORT_TEXT_BYTES as u64) as usize;
+        let words = (ABORT_TEXT_AT + 16..).step_by(8).take(len.div_ceil(8));
         let mut bytes: Vec<u8> =
             words.flat_map(|at| self.word(Some(at)).load(Ordering::Relaxed).to_le_bytes()).collect();
         bytes.truncate(len);

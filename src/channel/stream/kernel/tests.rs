@@ -17,7 +17,7 @@ fn accepted() -> (KernelStreams, SocketId, Plain) {
     (streams, id, other)
 }
 
-/// Turns until `condition` holds of an event, or of its absence.
+/// Polls until `condition` holds of an event, or of its absence.
 fn until(
     streams: &mut KernelStreams,
     mut condition: impl FnMut(StreamEvent<SocketId>, &mut KernelStreams) -> bool,
@@ -147,7 +147,7 @@ fn who_has_no_room_for_long_is_not_gone() {
 }
 
 #[test]
-fn a_long_read_goes_on_in_the_next_turn() {
+fn a_long_read_goes_on_in_the_next_poll() {
     let (mut streams, id, mut other) = accepted();
     let writer = std::thread::spawn(move || {
         other.write_all(&vec![3; 8 << 20]).unwrap();
@@ -155,17 +155,17 @@ fn a_long_read_goes_on_in_the_next_turn() {
     });
     let (mut total, mut most) = (0, 0);
     until(&mut streams, |event, streams| {
-        let mut turn = 0;
+        let mut bytes = 0;
         if event == StreamEvent::Readable(id) {
             while let Ok(Some(chunk)) = streams.read_chunk(Clock.now(), id) {
-                turn += chunk.len();
+                bytes += chunk.len();
             }
         }
-        most = most.max(turn);
-        total += turn;
+        most = most.max(bytes);
+        total += bytes;
         total == 8 << 20
     });
-    assert!(most <= BUDGET + BUFFER, "{most} bytes in one turn");
+    assert!(most <= BUDGET + BUFFER, "{most} bytes in one poll");
     drop(writer.join().unwrap());
     // The end is reported even where nothing more is to be read.
     until(&mut streams, |event, streams| {

@@ -50,7 +50,7 @@ impl End {
         Self { channel, executor: executor(rank, grid) }
     }
 
-    fn turn(&mut self, now: Instant) {
+    fn poll(&mut self, now: Instant) {
         self.channel.receive(now, &mut self.executor);
         self.channel.transmit(now, &mut self.executor);
     }
@@ -72,13 +72,13 @@ fn ends(connections: u16, crc: [bool; 2]) -> [End; 2] {
     })
 }
 
-/// Turns all ends until `condition` is reached.
+/// Polls all ends until `condition` is reached.
 fn until(ends: &mut [End], what: &str, mut condition: impl FnMut(&mut [End]) -> bool) {
     let end = Clock.now() + PATIENCE;
     while !condition(ends) {
         let now = Clock.now();
         assert!(now < end, "not within {PATIENCE:?}: {what}");
-        ends.iter_mut().for_each(|end| end.turn(now));
+        ends.iter_mut().for_each(|end| end.poll(now));
         std::thread::yield_now();
     }
 }
@@ -111,7 +111,7 @@ impl Puppet {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_nonblocking(true).unwrap();
             let mut challenge = [0; handshake::CHALLENGE];
-            hear(&mut end, &mut stream, &mut challenge);
+            read_all(&mut end, &mut stream, &mut challenge);
             let challenge = handshake::check_challenge(&challenge).unwrap();
             let claim = handshake::Claim {
                 from: Rank(1),
@@ -122,7 +122,7 @@ impl Puppet {
             };
             stream.write_all(&secrets.hello(&challenge, &claim)).unwrap();
             let mut welcome = [0; handshake::WELCOME];
-            hear(&mut end, &mut stream, &mut welcome);
+            read_all(&mut end, &mut stream, &mut welcome);
             assert_eq!(secrets.check_answer(&challenge, &claim, &welcome), Some(handshake::Answer::Welcome));
             stream
         };
@@ -147,8 +147,8 @@ impl Puppet {
     }
 }
 
-/// Reads all of `buffer` while the other end turns.
-fn hear(end: &mut [End], stream: &mut TcpStream, buffer: &mut [u8]) {
+/// Reads all of `buffer` while the other end is polled.
+fn read_all(end: &mut [End], stream: &mut TcpStream, buffer: &mut [u8]) {
     let mut read = 0;
     until(end, "an answer", |_| {
         match stream.read(&mut buffer[read..]) {
@@ -267,7 +267,7 @@ fn those_who_say_nothing_go_in_time_and_never_crowd_members_out() {
     connected(&mut ends);
     assert!(ends[0].channel.admission.len() <= admission::MAX_UNAUTHENTICATED, "the oldest had to go");
     let late = Clock.now() + Duration::from_secs(4);
-    ends[0].turn(late);
+    ends[0].poll(late);
     until(&mut ends[1..], "a moment", |_| true);
     let channel = &ends[0].channel;
     assert_eq!((channel.refused(), channel.admission.len(), channel.live.len()), (200, 0, 3));
@@ -320,8 +320,8 @@ fn who_says_farewell_is_not_lost_until_it_is_missed() {
     end[0].channel.depart();
     assert!(end[0].channel.is_drained(), "nobody is there to whom this side's farewell could go");
     let now = Clock.now();
-    end[0].turn(now + DEAD_AFTER * 2);
-    assert!(end[0].loss().is_some(), "whoever needs it still has to hear of it some time");
+    end[0].poll(now + DEAD_AFTER * 2);
+    assert!(end[0].loss().is_some(), "a rank that still needs it has to be notified of it some time");
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn a_host_that_accepts_and_never_answers_is_given_up() {
     let mut end = [End::new(1, &peers, bind(), settings(1, 1, true))];
     until(&mut end, "dialling", |end| end[0].channel.live.len() == 2);
     let now = Clock.now();
-    end[0].turn(now + session::SETUP * 2);
+    end[0].poll(now + session::SETUP * 2);
     let loss = end[0].loss().unwrap();
     assert!(matches!(loss, Loss::Unconnected { .. }), "{loss}");
     assert!(end[0].channel.live.len() == 0);
@@ -344,10 +344,10 @@ fn a_peer_that_is_stopped_is_found_though_its_kernel_answers() {
     let (alive, stopped) = both.split_at_mut(1);
     let begin = Clock.now();
     let mut now = begin;
-    // Only one of them has turns from here on.
+    // Only one of them is polled from here on.
     let loss = loop {
         now += DEAD_AFTER / 50;
-        alive[0].turn(now);
+        alive[0].poll(now);
         if let Some(loss) = alive[0].loss() {
             break loss;
         }
@@ -356,7 +356,7 @@ fn a_peer_that_is_stopped_is_found_though_its_kernel_answers() {
     assert!(matches!(loss, Loss::Silent { .. }), "{loss}");
     assert!(now - begin >= DEAD_AFTER, "too early");
     // A rank that was stopped itself gives the others their time again.
-    stopped[0].turn(begin + DEAD_AFTER * 3);
+    stopped[0].poll(begin + DEAD_AFTER * 3);
     assert!(!matches!(stopped[0].loss(), Some(Loss::Silent { .. })));
 }
 
@@ -368,7 +368,7 @@ fn heartbeats_keep_an_idle_pair_together() {
     let mut now = begin;
     while now - begin < DEAD_AFTER * 3 {
         now += DEAD_AFTER / 200;
-        both.iter_mut().for_each(|end| end.turn(now));
+        both.iter_mut().for_each(|end| end.poll(now));
         assert!(both.iter_mut().all(|end| end.loss().is_none()));
         // The kernel needs a moment of real time to carry them.
         std::thread::yield_now();
@@ -438,7 +438,7 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     let mut hosts = socket_hosts(4, true, BYTES);
     let ops = [0, 1].map(|rank| start(Clock.now(), rank as u32, &mut hosts[rank], BYTES));
     let end = Clock.now() + PATIENCE;
-    let turn = |hosts: &mut [Host; 2]| {
+    let poll = |hosts: &mut [Host; 2]| {
         let now = Clock.now();
         assert!(now < end, "not within {PATIENCE:?}");
         hosts.iter_mut().for_each(|host| {
@@ -447,7 +447,7 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     };
     let sent = |host: &Host| host.engine.up().device_counters().tx_bytes;
     while sent(&hosts[0]) < BYTES as u64 / 8 {
-        turn(&mut hosts);
+        poll(&mut hosts);
     }
     // The operation's deadline passes on one side, which ends the group: the other learns of it by the connection for
     // control.
@@ -460,7 +460,7 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
         "only the connection for control is left"
     );
     let result = loop {
-        turn(&mut hosts);
+        poll(&mut hosts);
         if let Some(completed) = hosts[1].engine.take_finished(ops[1]) {
             break completed.result;
         }
@@ -469,7 +469,7 @@ fn a_fence_in_the_middle_of_a_transfer_leaves_nothing_behind_and_the_word_gets_t
     assert!(matches!(why, shouter_reducer::executor::OpError::Aborted { .. }), "{why}");
     // Its own outcome is held back until the other side has acknowledged the end.
     let own = loop {
-        turn(&mut hosts);
+        poll(&mut hosts);
         if let Some(completed) = hosts[0].engine.take_finished(ops[0]) {
             break completed.result;
         }

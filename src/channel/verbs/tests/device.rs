@@ -232,7 +232,7 @@ fn fragment(rank: usize, number: usize) -> Header {
 }
 
 impl<F: Fabric> Side<F> {
-    fn turn(&mut self, rank: usize, now: Instant) -> Option<PeerLoss> {
+    fn step(&mut self, rank: usize, now: Instant) -> Option<PeerLoss> {
         self.channel.receive(now, &mut self.mailbox);
         let lost = self.channel.take_lost();
         let peer = Rank(1 - rank as u32);
@@ -272,26 +272,26 @@ impl<F: Fabric> Side<F> {
 }
 
 impl<F: Fabric> Both<F> {
-    fn turn(&mut self) -> Vec<PeerLoss> {
+    fn step(&mut self) -> Vec<PeerLoss> {
         self.now += Duration::from_micros(5);
         let (now, mut lost) = (self.now, vec![]);
         for (rank, side) in self.sides.iter_mut().enumerate() {
-            lost.extend(side.turn(rank, now));
+            lost.extend(side.step(rank, now));
         }
         lost
     }
 
-    /// Turns until all has come and is released, and looks at it.
+    /// Steps until all has come and is released, and looks at it.
     fn complete(&mut self, seed: u64) {
         self.complete_with(seed, |_, _| {});
     }
 
-    /// The same; something is done to the channels before each turn.
+    /// The same; something is done to the channels before each step.
     fn complete_with(&mut self, seed: u64, mut meddle: impl FnMut(Instant, [&mut VerbsChannel<F, Wire>; 2])) {
         for _ in 0..2_000_000 {
             let now = self.now;
             meddle(now, self.sides.each_mut().map(|side| &mut side.channel));
-            assert_eq!(self.turn().len(), 0, "seed {seed}");
+            assert_eq!(self.step().len(), 0, "seed {seed}");
             if self.sides.iter().all(|side| side.is_done()) {
                 for (rank, side) in self.sides.iter().enumerate() {
                     let target = side.mailbox.target;
@@ -367,14 +367,14 @@ fn what_comes_from_a_host_s_memory_is_copied_to_the_device() {
 fn a_device_that_fails_or_hangs_ends_the_group_and_its_own_rank_is_to_blame() {
     for hangs in [false, true] {
         let mut both = both(4, true, MemoryKind::Device);
-        (0..60).for_each(|_| drop(both.turn()));
+        (0..60).for_each(|_| drop(both.step()));
         let mut asked = both.sides[0].asked.lock().unwrap();
         (asked.broken, asked.hangs) = (!hangs, hangs);
         drop(asked);
         let begin = both.now;
         let lost = loop {
             both.now += Duration::from_millis(if hangs { 10 } else { 0 });
-            if let Some(lost) = both.turn().pop() {
+            if let Some(lost) = both.step().pop() {
                 break lost;
             }
             assert!(both.now - begin < Duration::from_secs(70), "nobody noticed");
@@ -388,14 +388,14 @@ fn a_device_that_fails_or_hangs_ends_the_group_and_its_own_rank_is_to_blame() {
 fn after_a_fence_nothing_is_asked_of_the_device() {
     let mut both = both(5, true, MemoryKind::Device);
     while both.sides[0].asked.lock().unwrap().open.is_empty() || both.sides[0].mailbox.came.is_empty() {
-        both.turn();
+        both.step();
     }
     let side = &mut both.sides[0];
     side.channel.fence();
     assert!(side.channel.is_drained());
     assert!(side.asked.lock().unwrap().open.is_empty());
     let (starts, came) = (side.asked.lock().unwrap().starts, side.mailbox.came.len());
-    (0..200).for_each(|_| drop(both.turn()));
+    (0..200).for_each(|_| drop(both.step()));
     let side = &both.sides[0];
     assert_eq!((side.asked.lock().unwrap().starts, side.mailbox.came.len()), (starts, came));
 }
@@ -403,14 +403,14 @@ fn after_a_fence_nothing_is_asked_of_the_device() {
 /// Over real queue pairs: damage that the device finds, and queue pairs that fail in the middle.
 pub(super) fn damaged_and_cut<F: Fabric>(mut both: Both<F>, begin: Instant) {
     both.now = begin;
-    let (mut turns, mut cut) = (0, 0);
+    let (mut steps, mut cut) = (0, 0);
     both.complete_with(0, |now, mut channels| {
-        turns += 1;
+        steps += 1;
         let channel = &mut channels[cut % 2];
         let busy = |connection: &connections::Connection| {
             connection.link.is_up() && connection.sender.in_flight() > 0
         };
-        if turns % 40 == 0
+        if steps % 40 == 0
             && cut < 8
             && let Some(connection) = channel.connections.iter().position(busy)
         {

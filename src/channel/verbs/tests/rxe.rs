@@ -96,19 +96,19 @@ fn queue_pairs_that_fail_under_way_are_set_up_again() {
         );
     }
     let (mut cut, mut finished, mut last) = (0, 0, 0);
-    for turn in 0..2_000_000 {
-        assert_eq!(pair.turn().len(), 0);
+    for step in 0..2_000_000 {
+        assert_eq!(pair.step().len(), 0);
         let leader = &mut pair.leaders[1 - cut % 2].channel;
         let busy = |connection: &connections::Connection| {
             connection.link.is_up() && connection.sender.in_flight() > 0
         };
-        if turn - last >= 10
+        if step - last >= 10
             && cut < 12
             && let Some(connection) = leader.connections.iter().position(busy)
         {
             // As if the device had given it up.
             leader.broken(pair.now, connection, Fault::RetryExceeded);
-            (cut, last) = (cut + 1, turn);
+            (cut, last) = (cut + 1, step);
         }
         let done = pair.leaders.each_mut().map(|leader| leader.executor.take_completed());
         for done in done.into_iter().flatten() {
