@@ -136,15 +136,15 @@ fn drills(long: bool) -> Vec<Drill> {
     let mut drills = vec![];
     for (number, (act, _)) in ACTS.into_iter().enumerate() {
         for (place, transport) in TRANSPORTS.into_iter().enumerate() {
-            for (turn, stage) in STAGES.into_iter().enumerate() {
+            for (stage_number, stage) in STAGES.into_iter().enumerate() {
                 // Survivors name each other, and each host has all its ranks.
-                let (ranks, hosts) = match (transport, (number + turn + place) % 2) {
+                let (ranks, hosts) = match (transport, (number + stage_number + place) % 2) {
                     ("shm", _) => (3, 1),
                     (_, 0) => (2, 2),
                     _ => (4, 2),
                 };
-                let victim = (number + 2 * turn + place) as u32 % ranks;
-                if long || (number + 2 * place + number / 6) % STAGES.len() == turn {
+                let victim = (number + 2 * stage_number + place) as u32 % ranks;
+                if long || (number + 2 * place + number / 6) % STAGES.len() == stage_number {
                     drills.push(Drill { act, stage, transport, ranks, hosts, victim });
                 }
             }

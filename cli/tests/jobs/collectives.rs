@@ -221,7 +221,7 @@ fn every_type_and_reduction_is_exact_on_every_topology() {
 }
 
 #[test]
-fn tensors_in_shared_memory_are_exact_whoever_else_has_them() {
+fn tensors_in_shared_memory_are_exact_with_any_number_of_sharing_ranks() {
     for (ranks, hosts, shared) in [(3, 1, 3), (3, 1, 2), (2, 1, 2), (4, 2, 4), (1, 1, 1)] {
         job!(ranks, hosts, "matrix").with("SHARED", shared).run().assert_success();
     }

@@ -136,10 +136,10 @@ fn diverge(
 }
 
 #[test]
-fn nobody_gets_a_wrong_sum_whoever_runs_something_else() {
+fn nobody_gets_a_wrong_sum_when_any_rank_runs_something_else() {
     let all = std::env::var("SHOUTER_DIVERGENCES").is_ok_and(|wanted| wanted == "all");
     let transports = ["rud", "tcp", "kernel"];
-    let mut turn = 0usize;
+    let mut case = 0usize;
     for kind in KINDS {
         for grid in GRIDS {
             let over = if grid.1 == 1 { &transports[..1] } else { &transports[..] };
@@ -153,10 +153,10 @@ fn nobody_gets_a_wrong_sum_whoever_runs_something_else() {
                     }
                 }
             } else {
-                let culprit = turn as u32 % grid.0;
-                diverge(kind, grid, culprit, over[turn / 2 % over.len()], COUNTS[turn % 3], turn % 5 < 2);
+                let culprit = case as u32 % grid.0;
+                diverge(kind, grid, culprit, over[case / 2 % over.len()], COUNTS[case % 3], case % 5 < 2);
             }
-            turn += 1;
+            case += 1;
         }
     }
 }

@@ -59,8 +59,8 @@ fn collectives(group: &Group) -> Result<(), Error> {
     let (rank, size, all) = (group.rank(), group.size(), group.size() as usize);
     let host = hosts()[group.node() as usize];
     assert_eq!((group.local_size(), group.nodes()), (host, hosts().len() as u32));
-    for (turn, count) in COUNTS.into_iter().enumerate() {
-        let root = (turn as u32 + 1) % size;
+    for (number, count) in COUNTS.into_iter().enumerate() {
+        let root = (number as u32 + 1) % size;
         group.barrier()?;
         let mut data: Vec<f32> = (0..count).map(|index| part(rank, index)).collect();
         group.all_reduce(&mut data, ReduceOp::Sum)?;

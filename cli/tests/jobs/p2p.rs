@@ -133,8 +133,8 @@ fn crossing(group: &Group) -> Result<(), Error> {
         let mut into = vec![vec![0u32; count]; size as usize];
         let mut exchanges: Vec<Exchange<'_>> = (0..size).map(|to| Exchange::send(&own, to, to)).collect();
         exchanges.extend((0..).zip(&mut into).map(|(from, into)| Exchange::receive(into, from, rank)));
-        let turn = (rank as usize * 3 + round) % exchanges.len();
-        exchanges.rotate_left(turn);
+        let shift = (rank as usize * 3 + round) % exchanges.len();
+        exchanges.rotate_left(shift);
         for ended in group.batch(&mut exchanges) {
             ended?;
         }

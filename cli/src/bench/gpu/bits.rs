@@ -115,13 +115,15 @@ fn reductions(bench: &mut Bench<'_>, op: ReduceOp) -> CheckResult {
             if [1, 2, MOST_SOURCES].contains(&k) {
                 counts.push(bench.longest);
             }
-            for (turn, (count, shifts)) in
+            for (index, (count, shifts)) in
                 counts.iter().flat_map(|count| SHIFTS.map(|shifts| (*count, shifts))).enumerate()
             {
-                let (written, in_place) = DESTINATIONS[(turn + k) % DESTINATIONS.len()];
+                let (written, in_place) = DESTINATIONS[(index + k) % DESTINATIONS.len()];
                 let divide_by = match op {
                     ReduceOp::Avg => Some(k as u32),
-                    Sum | Min | Max | Prod if real => (turn % 4 == 3).then(|| bench.rng.random_range(0..100)),
+                    Sum | Min | Max | Prod if real => {
+                        (index % 4 == 3).then(|| bench.rng.random_range(0..100))
+                    }
                     _ => None,
                 };
                 cases += 1;

@@ -123,13 +123,13 @@ impl Device {
             .map(|event| event.map_err(failed));
         let (start, end) = (start?, end?);
         let mut seconds = vec![];
-        let mut turns = 0..;
-        let mut turn = || enqueue(turns.next().unwrap_or(0));
+        let mut numbers = 0..;
+        let mut call = || enqueue(numbers.next().unwrap_or(0));
         for sample in 0..=samples {
-            turn()?;
+            call()?;
             start.record(&self.stream).map_err(failed)?;
             for _ in 0..calls {
-                turn()?;
+                call()?;
             }
             end.record(&self.stream).map_err(failed)?;
             self.wait()?;

@@ -67,7 +67,7 @@ impl<'a> Pool<'a> {
 
     /// Seconds of a copy from one tensor to another.
     fn copy_seconds(&self) -> Result<f64, CommandError> {
-        self.device.time(self.rounds, |turn| self.copy(self.at(turn), self.at(turn + 1), self.bytes as usize))
+        self.device.time(self.rounds, |call| self.copy(self.at(call), self.at(call + 1), self.bytes as usize))
     }
 
     /// Bytes a second to the device, and from it.
@@ -75,17 +75,17 @@ impl<'a> Pool<'a> {
         let bytes = self.bytes.min(PINNED) as usize;
         let host = Pinned::new(&self.device.context, bytes).map_err(failed)?;
         let host = host.device_address();
-        let to = self.device.time(self.rounds, |turn| self.copy(self.at(turn), host, bytes))?;
-        let from = self.device.time(self.rounds, |turn| self.copy(host, self.at(turn), bytes))?;
+        let to = self.device.time(self.rounds, |call| self.copy(self.at(call), host, bytes))?;
+        let from = self.device.time(self.rounds, |call| self.copy(host, self.at(call), bytes))?;
         Ok([bytes as f64 / to, bytes as f64 / from])
     }
 
     /// Seconds of a sum of `k` tensors into another.
     fn sum_seconds(&self, kernels: &CudaKernels, dtype: DType, k: usize) -> Result<f64, CommandError> {
         let count = self.bytes / dtype.size() as u64;
-        self.device.time(self.rounds, |turn| {
-            let sources: Vec<u64> = (1..=k).map(|number| self.at(turn + number)).collect();
-            let (op, destinations, sources) = (ReduceOp::Sum, &[self.at(turn)], &sources);
+        self.device.time(self.rounds, |call| {
+            let sources: Vec<u64> = (1..=k).map(|number| self.at(call + number)).collect();
+            let (op, destinations, sources) = (ReduceOp::Sum, &[self.at(call)], &sources);
             let fold = Fold { dtype, op, destinations, sources, count, divide_by: None };
             // SAFETY: tensors of the pool, the destination apart from the sources.
             unsafe { kernels.fold(&self.device.stream, &fold) }.map_err(not_launched)
@@ -96,10 +96,10 @@ impl<'a> Pool<'a> {
     fn checksum_seconds(&self, kernels: &CudaKernels) -> Result<f64, CommandError> {
         let results = self.bytes / FRAGMENT * 4;
         let results = DeviceBuffer::new(&self.device.context, results as usize).map_err(failed)?;
-        self.device.time(self.rounds, |turn| {
+        self.device.time(self.rounds, |call| {
             // SAFETY: a tensor of the pool, and a result for each of its fragments.
             unsafe {
-                kernels.crc32c(&self.device.stream, self.at(turn), self.bytes, FRAGMENT, results.address())
+                kernels.crc32c(&self.device.stream, self.at(call), self.bytes, FRAGMENT, results.address())
             }
             .map_err(not_launched)
         })

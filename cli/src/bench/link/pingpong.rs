@@ -144,7 +144,7 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
     const PATIENCE: Duration = Duration::from_secs(10);
     let mut now = Clock.now();
     let end = now + PATIENCE;
-    let mut turns = 0u32;
+    let mut polls = 0u32;
     let mut missing = bytes as u64;
     loop {
         let arrived = match protocol {
@@ -171,8 +171,8 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
         if arrived {
             return Ok(());
         }
-        turns = turns.wrapping_add(1);
-        if turns.is_multiple_of(8) {
+        polls = polls.wrapping_add(1);
+        if polls.is_multiple_of(8) {
             now = Clock.now();
             if now > end {
                 return Err(CommandError::Failed(format!(
