@@ -333,6 +333,18 @@ impl Group {
         found.ok_or_else(|| argument(py, format!("rank {rank} is no rank of this group of {}", self.size)))
     }
 
+    /// Programs of XLA that name no group use this one from now on.
+    fn be_world(&self, py: Python<'_>) -> PyResult<()> {
+        let live = self.live(py)?;
+        live.0.as_ref().into_iter().for_each(crate::xla::set_world);
+        Ok(())
+    }
+
+    /// The number by which programs of XLA name this group.
+    fn number(&self, py: Python<'_>) -> PyResult<Option<i64>> {
+        Ok(self.live(py)?.0.as_ref().map(crate::xla::number_of))
+    }
+
     /// The names or addresses by which the ranks have met rank 0.
     fn rank0_addresses(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         Ok(self.live(py)?.rank0_addresses().map(str::to_owned).collect())

@@ -17,6 +17,7 @@ mod store;
 mod sys;
 mod wait;
 mod work;
+mod xla;
 
 use pyo3::prelude::*;
 
@@ -31,10 +32,13 @@ mod core_module {
     use super::memory::Memory;
     #[pymodule_export]
     use super::work::Work;
+    #[pymodule_export]
+    use super::xla::check;
     use pyo3::prelude::*;
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
-        module.add("__version__", env!("CARGO_PKG_VERSION"))
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("xla_run", super::xla::address())
     }
 }

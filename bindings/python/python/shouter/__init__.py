@@ -146,7 +146,9 @@ def init(
         lists = ([str(address) for address in iplist], [ports] if isinstance(ports, int) else list(ports))
     elif ports is not None:
         raise ArgumentError("ports are given without iplist; give one address for each rank")
-    _world = Group(_ends.joined(_core.join(texts, lists, store)))
+    core = _ends.joined(_core.join(texts, lists, store))
+    core.be_world()
+    _world = Group(core)
     return _world
 
 

@@ -1,0 +1,336 @@
+"""Checks shouter.jax: jobs of ranks that run the checks below, and the example. Ends with `N passed, N failed, N skipped`.
+
+    python tests/jax/checks.py [PROGRAM]
+
+Runs with the interpreter whose JAX is to be tested, and with the package `shouter` on PYTHONPATH. PROGRAM is `shouter`, else the one in PATH.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+ROOT = HERE.parents[2]
+
+
+# The checks, each by all ranks of a job. Every rank knows every other's arrays.
+
+
+def of(rank: int, shape: tuple[int, ...] = (3, 4), dtype: Any = "float32") -> Any:
+    """Small numbers, so that sums and products are exact in every type."""
+    return jnp.asarray(np.random.default_rng(rank).integers(1, 4, shape).astype(jnp.dtype(dtype)))
+
+
+def everyone(*args: Any) -> list[Any]:
+    """As arrays of NumPy: JAX would compile every calculation with them."""
+    return [np.asarray(of(rank, *args)) for rank in range(shouter.size())]
+
+
+def same(found: Any, expected: Any, what: object = "") -> None:
+    assert found.shape == expected.shape and found.dtype == expected.dtype, (what, found, expected)
+    found, expected = (np.asarray(each).astype("complex64") for each in (found, expected))
+    assert np.array_equal(found, expected), (what, found, expected)
+
+
+def refused(call: Any, *words: str, error: Any = None) -> str:
+    try:
+        jax.block_until_ready(call())
+    except error or shouter.ArgumentError as why:
+        assert all(word in str(why) for word in words), (str(why), words)
+        return str(why)
+    raise AssertionError(("not refused", words))
+
+
+def both(call: Any, arrays: Any, expected: Any, what: object) -> None:
+    """A call of an array or a tree of arrays, by itself and compiled."""
+    for how in (call, jax.jit(call)):
+        jax.tree.map(functools.partial(same, what=(what, how)), how(arrays), expected)
+
+
+def every_call_with_every_type() -> None:
+    types = "bool uint8 int8 uint16 int16 uint32 int32 float16 bfloat16 float32 complex64".split()
+    rank, size = shouter.rank(), shouter.size()
+    mine = {dtype: of(rank, (size * 2, 3), dtype) for dtype in types}
+    all_of_them = {dtype: np.stack(everyone((size * 2, 3), dtype)) for dtype in types}
+    both(sj.all_gather, mine, all_of_them, "all_gather")
+    both(functools.partial(sj.broadcast, root=1), mine, {dtype: each[1] for dtype, each in all_of_them.items()}, "broadcast")
+    both(functools.partial(sj.all_reduce, op="lor"), mine.pop("bool"), all_of_them.pop("bool").any(0), "all_reduce of bool")
+    total = {dtype: each.astype("complex64" if dtype == "complex64" else "float64").sum(0).astype(dtype) for dtype, each in all_of_them.items()}
+    both(sj.all_reduce, mine, total, "all_reduce")
+    both(sj.reduce_scatter, mine, {dtype: each.reshape(size, 2, 3)[rank] for dtype, each in total.items()}, "reduce_scatter")
+    numbers, columns = mine["float32"], all_of_them["float32"]
+    for op, expected in (("max", columns.max(0)), ("min", columns.min(0)), ("prod", columns.prod(0))):
+        same(sj.all_reduce(numbers, op), expected, op)
+    assert np.allclose(sj.all_reduce(numbers, "avg"), columns.mean(0), atol=1e-6)
+
+
+def sixty_four_bits() -> None:
+    with jax.enable_x64(True):
+        for dtype in ("float64", "int64", "uint64", "complex128"):
+            found = jax.jit(sj.all_reduce)(of(shouter.rank(), (5,), dtype))
+            assert found.dtype == dtype and np.array_equal(found, sum(everyone((5,), dtype))), found
+
+
+def shapes_and_trees() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    shapes = [(), (0,), (1,), (0, 3), (2, 0), (7,), (2, 3, 5, 7), (300_001,)]
+    mine, all_of_them = [of(rank, shape) for shape in shapes], [np.stack(everyone(shape)) for shape in shapes]
+    both(sj.all_reduce, mine, [each.sum(0) for each in all_of_them], "all_reduce")
+    both(sj.all_gather, mine, all_of_them, "all_gather")
+    tree = {"a": of(rank), "b": [of(rank, (5,), "int32"), (of(rank, ()),)]}
+    sums = {"a": sum(everyone()), "b": [sum(everyone((5,), "int32")), (sum(everyone(())),)]}
+    both(sj.all_reduce, tree, sums, "tree")
+    assert sj.all_reduce({}) == {} and sj.all_reduce(2.0) == 2.0 * size
+    # An input that is used behind its reduction keeps its value.
+    before = of(rank)
+    total, kept = jax.jit(lambda x: (sj.all_reduce(x), x + 0))(before)
+    same(kept, before)
+    same(total, sum(everyone()))
+
+
+def derivatives() -> None:
+    """Of the sum of all ranks' losses, each of which weighs what it gets by its rank + 1."""
+    rank, size = shouter.rank(), shouter.size()
+    x, weight, weights = of(rank, (size * 2,)), rank + 1.0, sum(range(1, size + 1))
+    ones = np.ones(x.shape, np.float32)
+    for wrap in (lambda call: call, lambda call: jax.jit(jax.checkpoint(call))):
+        gradient = lambda call: jax.grad(wrap(lambda x: (call(x) * weight).sum()))(x)  # noqa: E731
+        same(gradient(sj.all_reduce), ones * weights)
+        assert np.allclose(gradient(lambda x: sj.all_reduce(x, "avg")), ones * weights / size)
+        # Element i of the result is rank i's part.
+        same(gradient(sj.all_gather), ones * weights)
+        own = np.repeat(np.arange(1, size + 1, dtype=np.float32), 2)
+        same(gradient(sj.reduce_scatter), own)
+        assert np.allclose(gradient(lambda x: sj.reduce_scatter(x, "avg")), own / size)
+        same(gradient(lambda x: sj.broadcast(x, 1)), ones * (weights if rank == 1 else 0))
+    value, slope = jax.jvp(lambda x: sj.all_reduce(x) ** 2, (x,), (jnp.asarray(ones),))
+    total = sum(everyone((size * 2,)))
+    same(value, total**2)
+    same(slope, 2 * total * size)
+    # Not linear in the reduction, and twice: the second derivative of its square.
+    second = jax.jit(jax.grad(lambda x: jax.grad(lambda x: (sj.all_reduce(x) ** 2).sum())(x).sum()))(x)
+    same(second, ones * 2 * size * size)
+    refused(lambda: jax.grad(lambda x: sj.all_reduce(x, "max").sum())(x), "max", "no derivative", error=NotImplementedError)
+
+
+def batches() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    shape = (2, size, 3)
+    x, total = of(rank, shape), sum(everyone(shape))
+    for axis in (0, -1):
+        one = functools.partial(jax.vmap, in_axes=axis, out_axes=0)
+        same(one(sj.all_reduce)(x), np.moveaxis(total, axis, 0))
+        gathered = np.stack([np.moveaxis(each, axis, 0) for each in everyone(shape)], 1)
+        same(jax.jit(one(sj.all_gather))(x), gathered)
+    same(jax.vmap(sj.reduce_scatter)(x), total[:, rank : rank + 1])
+    same(jax.vmap(sj.reduce_scatter, in_axes=2, out_axes=2)(jnp.moveaxis(x, 0, 1)), np.moveaxis(total, 0, 1)[rank : rank + 1])
+
+
+def control_flow() -> None:
+    size = shouter.size()
+    ones = jnp.ones(3)
+    last, seen = jax.jit(lambda x: jax.lax.scan(lambda carry, _: (sj.all_reduce(carry),) * 2, x, length=4))(ones)
+    same(last, ones * size**4)
+    same(seen[:, 0], jnp.array([float(size**power) for power in (1, 2, 3, 4)]))
+    grown = jax.jit(lambda x: jax.lax.while_loop(lambda x: x[0] < 50, sj.all_reduce, x))(ones)
+    assert grown[0] >= 50
+    chosen = jax.jit(lambda yes, x: jax.lax.cond(yes, sj.all_reduce, lambda x: -x, x))
+    same(chosen(True, ones), ones * size)
+    same(chosen(False, ones), -ones)
+
+
+def order() -> None:
+    """Reductions of one program that do not depend on each other, of many shapes, in every program the same; and programs in a row."""
+    rank = shouter.rank()
+    arrays = [of(rank, (1 + at * 97 % 1000,)) for at in range(60)]
+    sums = [sum(everyone(array.shape)) for array in arrays]
+    many = jax.jit(lambda arrays: [sj.all_reduce(array) for array in arrays])
+    for _ in range(10):
+        # Nothing waits in between.
+        first, second = many(arrays), many(arrays[::-1])
+        for found, expected in zip(first + second, sums + sums[::-1]):
+            same(found, expected)
+
+
+def groups() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    half = shouter.split(rank % 2)
+    members = range(rank % 2, size, 2)
+    both(functools.partial(sj.all_reduce, group=half), of(rank), sum(np.asarray(of(member)) for member in members), "half")
+    reduce = jax.jit(lambda x: sj.all_reduce(x, group=half))
+    same(reduce(of(rank)), sum(np.asarray(of(member)) for member in members))
+    half.close()
+    refused(lambda: reduce(of(rank)), "is closed", error=jax.errors.JaxRuntimeError)
+    same(jax.jit(sj.all_reduce)(of(rank)), sum(everyone()))
+
+
+def what_is_refused() -> None:
+    size = shouter.size()
+    refused(lambda: sj.all_reduce(jnp.ones(3), "median"), "median")
+    refused(lambda: sj.broadcast(jnp.ones(3), size), f"root {size}")
+    refused(lambda: sj.reduce_scatter(jnp.ones(size + 1)), "multiple")
+    refused(lambda: sj.reduce_scatter(jnp.ones(())), "multiple")
+    refused(lambda: sj.all_reduce(jnp.ones(3, "int4")), "int4")
+    refused(lambda: sj.all_reduce(jnp.ones(3, "complex64"), "max"), "max", error=jax.errors.JaxRuntimeError)
+    same(sj.all_reduce(jnp.ones(3)), jnp.ones(3) * size)
+
+
+def shapes_that_differ() -> None:
+    """The program gets both views; then the group has ended, and the same compiled program runs in the next one."""
+    rank, size = shouter.rank(), shouter.size()
+    reduce = jax.jit(sj.all_reduce)
+    same(reduce(jnp.ones(3)), jnp.ones(3) * size)
+    refused(lambda: reduce(jnp.ones(4 if rank == 1 else 3)), "3", "4", error=jax.errors.JaxRuntimeError)
+    refused(lambda: reduce(jnp.ones(3)), error=jax.errors.JaxRuntimeError)
+    shouter.abort()
+    refused(lambda: reduce(jnp.ones(3)), "shouter.init", error=jax.errors.JaxRuntimeError)
+    shouter.init()
+    same(reduce(jnp.ones(3)), jnp.ones(3) * size)
+
+
+def a_rank_that_is_killed() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    step = jax.jit(lambda x: jax.lax.fori_loop(0, 1000, lambda _, x: sj.all_reduce(x) / size, x))
+    jax.block_until_ready(step(jnp.ones(1000)))
+    if rank == 1:
+        running = step(jnp.ones(1000))  # noqa: F841
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    for _ in range(1000):
+        try:
+            jax.block_until_ready(step(jnp.ones(1000)))
+        except jax.errors.JaxRuntimeError as why:
+            assert "rank 1" in str(why), why
+            break
+    else:
+        raise AssertionError("nothing was raised")
+    # The key heartbeat_timeout, and a second.
+    assert time.monotonic() - begun < 11
+    shouter.abort()
+
+
+VALUES = [
+    every_call_with_every_type,
+    sixty_four_bits,
+    shapes_and_trees,
+    derivatives,
+    batches,
+    control_flow,
+    order,
+    groups,
+    what_is_refused,
+    shapes_that_differ,
+]
+# Each job: its options, its checks, and the ranks that end badly.
+JOBS: dict[str, tuple[list[str], list[Any], int]] = {
+    "one host": (["-n", "3"], VALUES, 0),
+    "two hosts": (["--hosts", "2,1", "--transport", "kernel"], [every_call_with_every_type, shapes_and_trees, order], 0),
+    "a death": (["-n", "3"], [a_rank_that_is_killed], 1),
+}
+
+
+def run_rank(job: str) -> None:
+    import faulthandler
+
+    faulthandler.dump_traceback_later(150, exit=True)
+    shouter.init()
+    for check in JOBS[job][1]:
+        check()
+        print(f"done: {check.__name__}\n", end="", flush=True)
+    shouter.close()
+
+
+# The driver.
+
+
+def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOUTER_")}
+    environment |= {"JAX_PLATFORMS": "cpu", "SHOUTER_HEARTBEAT_TIMEOUT": "10s"} | variables
+    return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200, check=False)
+
+
+def example(program: str) -> None:
+    """Two ranks learn what one does, to 1e-6, and end with the same bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = [sys.executable, str(ROOT / "examples/jax/digits.py"), "2"]
+        alone = start(*script, folder + "/alone.npz", SHOUTER_SIZE="1", SHOUTER_RANK="0")
+        assert alone.returncode == 0, alone.stderr
+        two = start(program, "run", "-n", "2", "--", *script, folder + "/%r.npz")
+        assert two.returncode == 0, two.stderr
+        weights = [np.load(f"{folder}/{name}.npz") for name in ("alone", "0", "1")]
+        for name in weights[0]:
+            one, first, second = (each[name] for each in weights)
+            assert np.array_equal(first, second) and np.abs(one - first).max() < 1e-6, name
+
+
+def no_compiler(_: str) -> None:
+    script = "import shouter, jax.numpy as jnp; from shouter import jax as sj; shouter.init(); sj.all_reduce(jnp.ones(3))"
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"SHOUTER_SIZE": "1", "SHOUTER_RANK": "0", "XDG_CACHE_HOME": folder}
+        ended = start(sys.executable, "-c", script, CXX="no-such-compiler", **place)
+        assert ended.returncode == 1 and "no-such-compiler" in ended.stderr and "apt install g++" in ended.stderr, ended.stderr
+        ended = start(sys.executable, "-c", script, CXX="false", **place)
+        assert ended.returncode == 1 and "was not compiled for jaxlib" in ended.stderr, ended.stderr
+        assert not list(Path(folder, "shouter").glob("jax*")), "what was not compiled is kept"
+
+
+def without_jax(_: str) -> None:
+    ended = start(sys.executable, "-c", "import sys; sys.modules['jax'] = None; import shouter.jax")
+    assert ended.returncode == 1 and "pip install jax" in ended.stderr, ended.stderr
+
+
+def snippets(program: str) -> None:
+    """Those of docs/jax.md, each by two ranks."""
+    text = (ROOT / "docs/jax.md").read_text()
+    found = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+    assert found
+    for snippet in found:
+        ended = start(program, "run", "-n", "2", "--", sys.executable, "-c", snippet)
+        assert ended.returncode == 0, (snippet, ended.stdout, ended.stderr)
+
+
+def main() -> None:
+    program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
+    passed = failed = 0
+    for name, (options, checks, deaths) in JOBS.items():
+        ended = start(program, "run", *options, "--", sys.executable, str(HERE), "--rank", name)
+        for check in checks:
+            well = ended.stdout.count(f"done: {check.__name__}\n") == 3 - deaths
+            print(f"{'passed' if well else 'FAILED'}: {check.__name__.replace('_', ' ')} ({name})", flush=True)
+            passed, failed = passed + well, failed + (not well)
+        if deaths == 0 and ended.returncode != 0:
+            print(ended.stdout, ended.stderr, sep="\n")
+    for call in (example, no_compiler, without_jax, snippets):
+        name = call.__name__.replace("_", " ")
+        try:
+            call(program)
+            passed += 1
+            print(f"passed: {name}", flush=True)
+        except Exception as why:  # noqa: BLE001
+            failed += 1
+            print(f"FAILED: {name}: {why}", flush=True)
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        import jax
+        import jax.numpy as jnp
+
+        import shouter
+        from shouter import jax as sj
+
+        run_rank(sys.argv[2])
+    else:
+        main()
