@@ -85,7 +85,7 @@ def job(column, options):
         found = os.path.join(folder, "found")
         rank = [sys.executable, os.path.abspath(__file__), "--rank", column, "--found", found]
         rank += ["--bytes", ",".join(map(str, options.bytes)), "--seconds", str(options.seconds)]
-        start = [sys.executable, "-m", "shouter", "run", "-n", str(options.ranks), "--", *rank]
+        start = [sys.executable, "-m", "shouter", "run", "-n", str(options.ranks), "--cores", "none", "--", *rank]
         ended = subprocess.run(start, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True)
         if ended.returncode:
             raise SystemExit(f"bench: the ranks of {column} failed:\n{ended.stdout}{ended.stderr}")
