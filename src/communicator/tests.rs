@@ -136,6 +136,17 @@ fn a_forked_child_is_refused_by_every_call() {
     let data = tensor.as_mut_ptr().cast();
     // SAFETY: the tensor is touched again only after the wait.
     let mut pending = Some(unsafe { group[0].push(ids[0], data) }.unwrap());
+    let mut both = [1f32; 2];
+    let uneven = UnevenCall {
+        collective: Collective::AllGatherV,
+        input: both.as_ptr().cast(),
+        output: both.as_mut_ptr().cast(),
+        given: &[1],
+        taken: &[1, 1],
+        dtype: DType::F32,
+        op: ReduceOp::Sum,
+        root: 0,
+    };
     let status = in_forked_child(|| {
         let rank = group.remove(0);
         let refused = [
@@ -153,6 +164,21 @@ fn a_forked_child_is_refused_by_every_call() {
             // SAFETY: as above.
             unsafe { rank.pin(data, 16) },
             rank.unpin(data),
+            rank.split(Some(0), 0).map(drop),
+            rank.group(&[0]).map(drop),
+            rank.duplicate().map(drop),
+            rank.send(&[1f32], 1, 0),
+            rank.receive(&mut [1f32], 1, 0).map(drop),
+            rank.probe(1, 0, Duration::ZERO).map(drop),
+            // SAFETY: as above.
+            unsafe { rank.start_message(Exchange::send(&[1f32], 1, 0)) }.map(drop),
+            rank.all_gather_v(&[1f32], &mut [1f32; 2], &[1, 1]),
+            // SAFETY: as above.
+            unsafe { rank.start_uneven(&uneven) }.map(drop),
+            rank.window(vec![1f32]).map(drop),
+            rank.lend(Lending::from(Collective::AllReduce), vec![1f32; 4]).map(drop).map_err(|why| why.error),
+            rank.dump().map(drop),
+            rank.abort("a child"),
             rank.finalize(),
         ];
         let is_refused = |result: &Result<(), Error>| matches!(result, Err(Error::Closed { .. }));
