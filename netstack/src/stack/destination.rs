@@ -492,7 +492,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
 
     /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
     /// sum would miss.
-    #[inline]
+    #[inline(always)]
     fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
         //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.
         //= RFC 6936 section 4: over IPv6 too, between hosts that agree on it, with a check of their own over addresses.
