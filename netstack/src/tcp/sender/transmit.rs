@@ -39,6 +39,11 @@ impl Sender {
             debug_assert!(self.plan(Some(now), &ANY).is_err());
             return false;
         }
+        self.may_transmit(now)
+    }
+
+    /// The same, as there is something to send.
+    fn may_transmit(&self, now: Instant) -> bool {
         if self.has_way(now) {
             debug_assert!(self.plan(Some(now), &ANY).is_ok());
             return true;
@@ -54,7 +59,7 @@ impl Sender {
     /// Whether there is surely nothing to send: all that was written has left, nothing is lost, and no probe is due.
     /// This holds most of the time, and is found with less effort than a plan takes.
     #[inline]
-    fn has_nothing(&self) -> bool {
+    pub(super) fn has_nothing(&self) -> bool {
         let due = self.timers.persist.is_due() || self.timers.tail.is_due();
         self.unsent() == 0 && !self.space.owes_fin() && !due && self.board.lost() == 0
     }
