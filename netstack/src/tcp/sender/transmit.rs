@@ -161,6 +161,7 @@ impl Sender {
         Some(out)
     }
 
+    #[inline]
     fn note_app_limited(&mut self) {
         let in_flight = self.in_flight();
         if u64::from(in_flight) < self.congestion_window() && self.board.lost() == 0 {
@@ -169,6 +170,7 @@ impl Sender {
     }
 
     /// The extents of a segment to send, appended in order.
+    #[inline]
     pub(crate) fn extents(&self, out: &Outgoing, into: &mut Vec<Extent>) {
         self.queue.extents(self.position(out.seq), out.len, into);
     }
@@ -344,6 +346,7 @@ impl Sender {
     }
 
     //= RFC 5681 section 4.1: after an idle retransmission time-out there is no clock of acknowledgements.
+    #[inline]
     fn restart_after_idle(&mut self, now: Instant) {
         if !self.board.is_empty() || self.unsent() == 0 {
             return;
