@@ -169,19 +169,23 @@ impl Device for Loopback {
     }
 
     fn receive(&mut self, _now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
-        for count in 0..budget {
-            // The ring is not locked while the sink runs, so the sink may use the other end.
-            let waiting = lock(&self.incoming).waiting.pop_front();
-            let Some((buffer, offload)) = waiting else {
-                return count;
-            };
+        if budget == 0 {
+            return 0;
+        }
+        let mut waiting = lock(&self.incoming).waiting.pop_front();
+        let mut count = 0;
+        while let Some((buffer, offload)) = waiting {
+            count += 1;
             self.counters.rx_frames += 1;
             self.counters.rx_bytes += buffer.len() as u64;
             let checksum = if offload.is_none() { RxChecksum::Unknown } else { RxChecksum::Verified };
+            // The ring is not locked while the sink runs, so the sink may use the other end.
             sink(RxFrame::new(&buffer).described(checksum, offload.segment_size));
-            lock(&self.incoming).spare.push(buffer);
+            let mut ring = lock(&self.incoming);
+            ring.spare.push(buffer);
+            waiting = if count < budget { ring.waiting.pop_front() } else { None };
         }
-        budget
+        count
     }
 
     fn counters(&self) -> DeviceCounters {

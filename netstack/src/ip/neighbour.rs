@@ -331,11 +331,18 @@ impl Cache {
     }
 
     /// The neighbour at that address, if [`Cache::confirm`] would change anything.
-    #[inline]
+    #[inline(always)]
     pub fn awaits_proof(&self, now: Instant, address: impl FnOnce() -> Option<IpAddr>) -> Option<IpAddr> {
+        // Nearly every packet gets no further than this.
         if self.unsure == 0 || now < self.proof_from {
             return None;
         }
+        self.if_provable(now, address)
+    }
+
+    /// The address, if progress above would prove that the neighbour is there.
+    #[cold]
+    fn if_provable(&self, now: Instant, address: impl FnOnce() -> Option<IpAddr>) -> Option<IpAddr> {
         address().filter(|address| self.provable(now, *address).is_some())
     }
 

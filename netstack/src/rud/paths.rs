@@ -53,7 +53,8 @@ impl Paths {
 
     /// Puts the fixed header in front of the body that lies in `head`, and sends both and the payload on `path`. False if `emit`
     /// did not take them.
-    #[inline]
+    // Inlined, as its callers make the header: its fields need not be stored first.
+    #[inline(always)]
     pub(super) fn send(
         &self,
         path: u16,

@@ -367,10 +367,24 @@ impl Sender {
         acked: &mut Acked,
         on: &mut impl OnSettled,
     ) {
-        let mut unsettled = self.sequence.unsettled(start, received | refused);
-        if unsettled == 0 {
-            return;
+        // Nearly every datagram repeats what is known.
+        let unsettled = self.sequence.unsettled(start, received | refused);
+        if unsettled != 0 {
+            self.settle_word(context, start, unsettled, received, acked, on);
         }
+    }
+
+    /// The `unsettled` PSNs of the word that starts at `start` are settled: those that have been `received`, and the others as
+    /// refused.
+    fn settle_word(
+        &mut self,
+        context: &AckContext,
+        start: Psn,
+        mut unsettled: u64,
+        received: u64,
+        acked: &mut Acked,
+        on: &mut impl OnSettled,
+    ) {
         while unsettled != 0 {
             let bit = unsettled & unsettled.wrapping_neg();
             let psn = start.plus(unsettled.trailing_zeros());

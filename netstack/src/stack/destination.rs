@@ -200,7 +200,7 @@ impl Destinations {
     }
 
     /// The template for packets of `asker` from `local` (unspecified: whichever port has the best route) to `remote`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find<D: Device>(
         &mut self,
         now: Instant,
@@ -210,14 +210,28 @@ impl Destinations {
         asker: Requester,
     ) -> Result<&Template, Miss> {
         if !self.seek(ports, local, remote) {
-            let template = resolve(now, ports, &self.path_mtus, local, remote, asker)?;
-            self.slots[self.last & (SLOTS - 1)] = Some(template);
+            self.add(now, ports, local, remote, asker)?;
         }
         let slot = &self.slots[self.last & (SLOTS - 1)];
         slot.as_ref().ok_or(Miss::Error(SendError::NoRoute { remote }))
     }
 
-    /// The same, if there is one; nothing is resolved.
+    /// Makes the template, and puts it into the slot that was looked up last.
+    #[cold]
+    fn add<D: Device>(
+        &mut self,
+        now: Instant,
+        ports: &mut [Port<D>],
+        local: IpAddr,
+        remote: IpAddr,
+        asker: Requester,
+    ) -> Result<(), Miss> {
+        let template = resolve(now, ports, &self.path_mtus, local, remote, asker)?;
+        self.slots[self.last & (SLOTS - 1)] = Some(template);
+        Ok(())
+    }
+
+    /// The same as [`find`](Self::find), if there is one; nothing is resolved.
     #[inline]
     pub(super) fn find_known<D>(
         &mut self,
@@ -232,22 +246,26 @@ impl Destinations {
     /// Finds the slot for the template; true if that is in it.
     #[inline]
     fn seek<D>(&mut self, ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> bool {
-        let fits = |slot: &Option<Template>| {
-            slot.as_ref().is_some_and(|t| {
-                t.remote == remote
-                    && t.local == local
-                    && ports
-                        .get(t.port)
-                        .is_some_and(|port| port.iface.neighbours.generation() == t.generation)
-            })
-        };
         // Consecutive packets often take the same route.
-        if !fits(&self.slots[self.last & (SLOTS - 1)]) {
-            let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
-            self.last = hash as usize >> 23 & (SLOTS - 1);
-            return fits(&self.slots[self.last]);
-        }
-        true
+        self.last_fits(ports, local, remote) || self.seek_by_hash(ports, local, remote)
+    }
+
+    /// The same, if the slot is not the one that was looked up last.
+    #[inline(never)]
+    fn seek_by_hash<D>(&mut self, ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> bool {
+        let hash = (bits(remote) ^ bits(local).rotate_left(16)).wrapping_mul(0x9e37_79b1);
+        self.last = hash as usize >> 23 & (SLOTS - 1);
+        self.last_fits(ports, local, remote)
+    }
+
+    /// Whether the slot that was looked up last has the template.
+    #[inline]
+    fn last_fits<D>(&self, ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> bool {
+        self.slots[self.last & (SLOTS - 1)].as_ref().is_some_and(|t| {
+            t.remote == remote
+                && t.local == local
+                && ports.get(t.port).is_some_and(|port| port.iface.neighbours.generation() == t.generation)
+        })
     }
 
     /// Clears the templates: a port was added, so routes may have changed.
@@ -347,7 +365,6 @@ pub(super) fn route<D>(ports: &[Port<D>], local: IpAddr, remote: IpAddr) -> Resu
     }
 }
 
-#[cold]
 fn resolve<D: Device>(
     now: Instant,
     ports: &mut [Port<D>],
@@ -475,7 +492,7 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
 
     /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
     /// sum would miss.
-    #[inline]
+    #[inline(always)]
     fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
         //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.
         //= RFC 6936 section 4: over IPv6 too, between hosts that agree on it, with a check of their own over addresses.

@@ -139,10 +139,9 @@ const fn add_carry(a: u64, b: u64) -> u64 {
 
 #[inline]
 const fn fold(sum: u64) -> u16 {
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff_ffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    sum as u16
+    // Two halves give one carry at most, and adding that gives no other.
+    let (sum, carry) = (sum as u32).overflowing_add((sum >> 32) as u32);
+    let sum = sum + carry as u32;
+    let (sum, carry) = (sum as u16).overflowing_add((sum >> 16) as u16);
+    sum + carry as u16
 }

@@ -54,8 +54,8 @@ impl Session {
         self.sender.requeue(now);
         let mut left = quantum;
         let mut outcome = TransmitOutcome::Done;
-        while self.window_open()
-            && let Some(pick) = self.sender.pick()
+        while let Some(pick) = self.sender.pick()
+            && self.window_open()
         {
             if !self.pace.is_open(now) && !self.recovery.probe_due() {
                 self.pace.on_wait(now);

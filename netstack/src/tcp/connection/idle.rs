@@ -87,6 +87,22 @@ impl Connection {
     /// The connection's next deadline.
     #[inline]
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        // Most connections are established, and do not watch for the peer's silence; other timers do not run then.
+        let watched = self.options.user_timeout.is_some()
+            || self.idle.peer_timeout > 0
+            || self.options.keep_alive.is_some();
+        if watched || !matches!(self.state, ConnectionState::Established) {
+            return self.next_of_all();
+        }
+        let Some(first) = self.sender.deadline_at_rest() else { return self.next_of_all() };
+        let first = first.min(self.receiver.ack_deadline().unwrap_or(NEVER));
+        let deadline = (first != NEVER).then_some(first);
+        debug_assert_eq!(deadline, self.next_of_all());
+        deadline
+    }
+
+    /// The next deadline, whatever the state and the options.
+    fn next_of_all(&self) -> Option<Instant> {
         let until = match &self.state {
             ConnectionState::SynSent(handshake) | ConnectionState::SynReceived(handshake) => {
                 return handshake.deadline();

@@ -42,6 +42,7 @@ impl Pool {
 
     /// An empty block for at least `want` bytes if a class has them, else of the largest class; near the limit, the
     /// largest that is below it. `None` if there is none, unless `force`.
+    #[inline]
     pub(super) fn take(&mut self, want: usize, force: bool) -> Option<Vec<u8>> {
         let left = self.limit.saturating_sub(self.used);
         let [smallest, ..] = CLASSES;
@@ -53,6 +54,11 @@ impl Pool {
             self.used = self.used.saturating_add(block.capacity());
             return Some(block);
         }
+        self.take_any(want, left, force)
+    }
+
+    /// The same of any class, where `left` bytes are left to the limit.
+    fn take_any(&mut self, want: usize, left: usize, force: bool) -> Option<Vec<u8>> {
         let wanted = CLASSES.iter().position(|&size| size >= want).unwrap_or(CLASSES.len() - 1);
         let fitting = CLASSES.iter().take(wanted + 1).rposition(|&size| size <= left);
         let class = fitting.or(force.then_some(wanted))?;
@@ -161,6 +167,7 @@ impl Block {
     }
 
     /// Gives its memory back.
+    #[inline]
     pub(super) fn free(self, pool: &mut Pool) {
         if self.is_backed() {
             pool.give(self.bytes);

@@ -109,6 +109,7 @@ impl Run {
     }
 
     /// Makes `block` the tail.
+    #[inline]
     fn push(&mut self, block: Block, pool: &mut Pool) {
         let before = core::mem::replace(&mut self.tail, block);
         if before.is_drained() {

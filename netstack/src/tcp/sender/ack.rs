@@ -408,14 +408,17 @@ impl Sender {
     }
 
     /// Whether there is enough room again for a writer that was turned away.
+    #[inline]
     pub(crate) fn unblock(&mut self, now: Instant) -> bool {
-        let idle = self.queue.len() == 0;
-        if idle && self.board.is_empty() {
+        if self.queue.len() == 0 && self.board.is_empty() {
             self.ends_all_waits(now);
         }
-        if !self.writer.is_blocked() {
-            return false;
-        }
+        self.writer.is_blocked() && self.unblock_writer(now)
+    }
+
+    /// The same, as there is such a writer.
+    fn unblock_writer(&mut self, now: Instant) -> bool {
+        let idle = self.queue.len() == 0;
         let most = self.options.send_buffer.min(self.options.unsent_limit.unwrap_or(usize::MAX));
         let unblocked = self.room() >= most.div_ceil(4) || idle;
         if unblocked {

@@ -185,6 +185,7 @@ impl Queue {
     }
 
     /// Appends the extents of `len` bytes from `position`.
+    #[inline]
     pub(super) fn extents(&self, position: u64, len: u32, into: &mut Vec<Extent>) {
         if let Some(piece) = self.pieces.front()
             && piece.start <= position
@@ -193,6 +194,11 @@ impl Queue {
             into.extend(piece.extent.slice((position - piece.start) as usize, len as usize));
             return;
         }
+        self.extents_of_several(position, len, into);
+    }
+
+    /// The same if they are not all of the first piece.
+    fn extents_of_several(&self, position: u64, len: u32, into: &mut Vec<Extent>) {
         let (mut at, end) = (position, position + u64::from(len));
         for piece in self.from(position) {
             if at >= end {

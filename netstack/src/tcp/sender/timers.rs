@@ -59,8 +59,14 @@ impl SenderTimers {
 }
 
 impl Sender {
-    /// The earliest time at which [`Sender::on_timer`] or [`Sender::next`] has something to do.
+    /// The same as [`Sender::next_deadline`] with `NEVER` for `None`, if surely nothing waits to be sent: found with less
+    /// effort.
     #[inline]
+    pub(crate) fn deadline_at_rest(&self) -> Option<Instant> {
+        self.has_nothing().then(|| self.timers.first())
+    }
+
+    /// The earliest time at which [`Sender::on_timer`] or [`Sender::next`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let paced = if self.waits_for_pace() { self.control.next_burst_at() } else { NEVER };
         let first = self.timers.first().min(paced);

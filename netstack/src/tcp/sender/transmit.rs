@@ -39,6 +39,11 @@ impl Sender {
             debug_assert!(self.plan(Some(now), &ANY).is_err());
             return false;
         }
+        self.may_transmit(now)
+    }
+
+    /// The same, as there is something to send.
+    fn may_transmit(&self, now: Instant) -> bool {
         if self.has_way(now) {
             debug_assert!(self.plan(Some(now), &ANY).is_ok());
             return true;
@@ -54,7 +59,7 @@ impl Sender {
     /// Whether there is surely nothing to send: all that was written has left, nothing is lost, and no probe is due.
     /// This holds most of the time, and is found with less effort than a plan takes.
     #[inline]
-    fn has_nothing(&self) -> bool {
+    pub(super) fn has_nothing(&self) -> bool {
         let due = self.timers.persist.is_due() || self.timers.tail.is_due();
         self.unsent() == 0 && !self.space.owes_fin() && !due && self.board.lost() == 0
     }
@@ -156,6 +161,7 @@ impl Sender {
         Some(out)
     }
 
+    #[inline]
     fn note_app_limited(&mut self) {
         let in_flight = self.in_flight();
         if u64::from(in_flight) < self.congestion_window() && self.board.lost() == 0 {
@@ -164,6 +170,7 @@ impl Sender {
     }
 
     /// The extents of a segment to send, appended in order.
+    #[inline]
     pub(crate) fn extents(&self, out: &Outgoing, into: &mut Vec<Extent>) {
         self.queue.extents(self.position(out.seq), out.len, into);
     }
@@ -339,6 +346,7 @@ impl Sender {
     }
 
     //= RFC 5681 section 4.1: after an idle retransmission time-out there is no clock of acknowledgements.
+    #[inline]
     fn restart_after_idle(&mut self, now: Instant) {
         if !self.board.is_empty() || self.unsent() == 0 {
             return;
