@@ -278,14 +278,19 @@ fn describe(
     [port, port_of_pytorch]: [u16; 2],
 ) -> Result<(), LaunchError> {
     // Settings of another launcher, or of an outer run of this one, do not apply here.
-    for name in [
-        "SHOUTER_KEY",
-        "SHOUTER_CORES",
-        "SHOUTER_PORTS",
-        "SHOUTER_LOSS",
-        "SHOUTER_CORRUPT",
+    let ours = ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"];
+    let of_torchrun = [
         "TORCHELASTIC_USE_AGENT_STORE",
-    ] {
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT",
+        "TORCHELASTIC_MAX_RESTARTS",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_RANK",
+        "ROLE_WORLD_SIZE",
+    ];
+    for name in ours.into_iter().chain(of_torchrun) {
         command.env_remove(name);
     }
     command

@@ -1,6 +1,6 @@
 """Learns handwritten digits, each rank with its share of every batch: shouter run -n 2 -- python digits.py [EPOCHS] [FILE]
 
-With one rank (SHOUTER_SIZE=1 SHOUTER_RANK=0) it learns the same; FILE gets the weights.
+With one rank (SHOUTER_SIZE=1 SHOUTER_RANK=0) it learns the same, and with any number that divides a batch of 64; FILE gets the weights.
 """
 import gzip, os, sys, time
 import jax, numpy as np

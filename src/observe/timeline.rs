@@ -171,7 +171,9 @@ pub enum TimelineError {
         why: String,
     },
     /// Two files are of the same rank.
-    #[error("{first} and {second} are both of rank {rank}; give one file a rank")]
+    #[error(
+        "{first} and {second} are both of rank {rank}; give one file a rank: those of one run, as from a folder of its own"
+    )]
     SameRank {
         /// The rank.
         rank: u64,

@@ -122,6 +122,19 @@ def derivatives() -> None:
     same(second, ones * 2 * size * size)
     refused(lambda: jax.grad(lambda x: sj.all_reduce(x, "max").sum())(x), "max", "no derivative", error=NotImplementedError)
 
+    def with_a_count(x: Any) -> Any:
+        """Of a tree of floats, integers, truth values and what does not depend on the variable."""
+        loss, right, other = sj.all_reduce(((x**2).sum(), (x > 1).sum(), jnp.ones(2)))
+        return loss, (right, other)
+
+    (loss, (right, _)), slope = jax.jit(jax.value_and_grad(with_a_count, has_aux=True))(x)
+    columns = np.stack(everyone((size * 2,)))
+    assert loss == (columns**2).sum() and right == (columns > 1).sum() and np.array_equal(slope, 2 * size * x)
+    part = shouter.split(rank % 2)
+    inside = jax.grad(lambda x: jax.lax.scan(lambda c, _: (sj.all_reduce(c, group=part), None), x, length=3)[0].sum())
+    same(jax.jit(inside)(x), ones * part.size**3)
+    part.close()
+
 
 def batches() -> None:
     rank, size = shouter.rank(), shouter.size()
@@ -181,21 +194,59 @@ def what_is_refused() -> None:
     refused(lambda: sj.reduce_scatter(jnp.ones(size + 1)), "multiple")
     refused(lambda: sj.reduce_scatter(jnp.ones(())), "multiple")
     refused(lambda: sj.all_reduce(jnp.ones(3, "int4")), "int4")
-    refused(lambda: sj.all_reduce(jnp.ones(3, "complex64"), "max"), "max", error=jax.errors.JaxRuntimeError)
+    for dtype, op in (("complex64", "max"), ("bool", "sum"), ("float32", "band")):
+        refused(lambda: sj.all_reduce(jnp.ones(3, dtype), op), op, dtype, "makes no sense")
     same(sj.all_reduce(jnp.ones(3)), jnp.ones(3) * size)
 
 
 def shapes_that_differ() -> None:
     """The program gets both views; then the group has ended, and the same compiled program runs in the next one."""
     rank, size = shouter.rank(), shouter.size()
-    reduce = jax.jit(sj.all_reduce)
-    same(reduce(jnp.ones(3)), jnp.ones(3) * size)
-    refused(lambda: reduce(jnp.ones(4 if rank == 1 else 3)), "3", "4", error=jax.errors.JaxRuntimeError)
-    refused(lambda: reduce(jnp.ones(3)), error=jax.errors.JaxRuntimeError)
-    shouter.abort()
-    refused(lambda: reduce(jnp.ones(3)), "shouter.init", error=jax.errors.JaxRuntimeError)
+    # XLA runs a large program beside Python's thread, and a small one in it.
+    for large in (False, True):
+        reduce = jax.jit(lambda x: sj.all_reduce(x @ jnp.eye(len(x)) @ jnp.eye(len(x)) if large else x))  # noqa: B023
+        ones, more = (jnp.ones((30, 30)), jnp.ones((40, 40))) if large else (jnp.ones(3), jnp.ones(4))
+        same(reduce(ones), ones * size)
+        refused(lambda: reduce(more if rank == 1 else ones), error=jax.errors.JaxRuntimeError)  # noqa: B023
+        refused(lambda: reduce(ones), error=jax.errors.JaxRuntimeError)  # noqa: B023
+        shouter.abort()
+        refused(lambda: reduce(ones), "shouter.init", error=jax.errors.JaxRuntimeError)  # noqa: B023
+        shouter.init()
+        same(reduce(ones), ones * size)
+
+
+def a_program_that_is_left() -> None:
+    """The other ranks never come: the group's end on this rank ends the program, whose error says so."""
+    rank = shouter.rank()
+    reduce = jax.jit(lambda x: sj.all_reduce(x @ jnp.eye(30)))
+    jax.block_until_ready(reduce(jnp.ones((30, 30))))
+    if rank == 0:
+        running = reduce(jnp.ones((30, 30)))
+        time.sleep(0.2)
+        begun = time.monotonic()
+        shouter.abort()
+        refused(lambda: running, error=jax.errors.JaxRuntimeError)
+        assert time.monotonic() - begun < 5
+    else:
+        refused(lambda: shouter.barrier(), "rank 0", error=shouter.ShouterError)
+        shouter.abort()
     shouter.init()
-    same(reduce(jnp.ones(3)), jnp.ones(3) * size)
+
+
+def a_job_of_another_size() -> None:
+    """A compiled program knows for which rank of how many it is."""
+    reduce = jax.jit(sj.all_reduce)
+    ones = jnp.ones(3)
+    same(reduce(ones), ones * shouter.size())
+    rank = shouter.rank()
+    shouter.close()
+    if rank == 0:
+        shouter.init(rank=0, size=1, local_rank=0, local_size=1)
+        refused(lambda: reduce(ones), "compiled for rank 0 of 3", "rank 0 of 1", error=jax.errors.JaxRuntimeError)
+        jax.clear_caches()
+        same(reduce(ones), ones)
+        shouter.close()
+    shouter.init()
 
 
 def a_rank_that_is_killed() -> None:
@@ -230,6 +281,8 @@ VALUES = [
     groups,
     what_is_refused,
     shapes_that_differ,
+    a_program_that_is_left,
+    a_job_of_another_size,
 ]
 # Each job: its options, its checks, and the ranks that end badly.
 JOBS: dict[str, tuple[list[str], list[Any], int]] = {
@@ -303,7 +356,10 @@ def main() -> None:
     program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
     passed = failed = 0
     for name, (options, checks, deaths) in JOBS.items():
-        ended = start(program, "run", *options, "--", sys.executable, str(HERE), "--rank", name)
+        try:
+            ended = start(program, "run", *options, "--", sys.executable, str(HERE), "--rank", name)
+        except subprocess.TimeoutExpired as why:
+            ended = subprocess.CompletedProcess(why.args, 1, (why.stdout or b"").decode(), (why.stderr or b"").decode())
         for check in checks:
             well = ended.stdout.count(f"done: {check.__name__}\n") == 3 - deaths
             print(f"{'passed' if well else 'FAILED'}: {check.__name__.replace('_', ' ')} ({name})", flush=True)

@@ -207,7 +207,7 @@ def the_librarys_group():
     dist.all_reduce(shared)
     assert (shared == sum(range(1, size() + 1))).all()
     assert library.stats()["in_place"] == before + 1, "it was copied"
-    halves = shouter.torch.empty(7, dtype=torch.float16)
+    halves = shouter.torch.empty((7,), dtype=torch.float16)
     assert halves.dtype == torch.float16 and shouter.torch.empty(3, 0).shape == (3, 0) and shouter.torch.empty().shape == ()
     part = dist.new_group([0, 2])
     if rank() in (0, 2):
@@ -217,8 +217,12 @@ def the_librarys_group():
     for call in (shouter.torch.group, lambda group: shouter.torch.empty(1, group=group)):
         refused(lambda: call(gloo), "another backend")
     refused(lambda: library.write_timeline("/tmp/none"), "SHOUTER_TIMELINE")
+    refused(lambda: shouter.torch.empty(-2, -3), "-2")
+    if rank() not in (0, 2):
+        refused(lambda: shouter.torch.group(part), "no member")
     numbers = rank(), size()
     stop()
+    refused(lambda: shouter.torch.group(), "init_process_group")
     refused(lambda: library.stats(), "closed by this process", error=shouter.Closed)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SHOUTER_TIMELINE"] = folder + "/new"

@@ -105,7 +105,8 @@ def slurm(_: str) -> None:
     needs("slurmctld", "slurmd", "munged", "srun")
     if os.geteuid() != 0:
         raise Skip("a Slurm of one's own needs root")
-    joined(str(SLURM), "srun", "--mpi=pmi2", "-n", "2", "-O")
+    for pmi in ("pmi2", "pmix"):
+        joined(str(SLURM), "srun", f"--mpi={pmi}", "-n", "2", "-O")
     joined(str(SLURM), "srun", "--mpi=none", "-n", "2", "-O", SHOUTER_KEY="0123456789abcdef0123456789abcdef")
 
 
@@ -131,7 +132,7 @@ def no_launcher(_: str) -> None:
     try:
         start(sys.executable, str(HERE), "--rank")
     except AssertionError as why:
-        for word in ("`size`, `rank`", "torchrun", "MASTER_ADDR", "ConfigError"):
+        for word in ("`size`, `rank`", "python -m shouter run", "MASTER_ADDR", "ConfigError"):
             assert word in str(why), (word, why)
     else:
         raise AssertionError("a rank without a launcher has joined something")

@@ -4,7 +4,7 @@ mod operations;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -25,6 +25,8 @@ pub(crate) struct Group {
     /// None after it was closed.
     group: Mutex<Option<Arc<shouter::Group>>>,
     registered: Mutex<HashMap<u32, TensorSpec>>,
+    /// Its number in programs of XLA, once one names it.
+    number: OnceLock<i64>,
     #[pyo3(get)]
     rank: u32,
     #[pyo3(get)]
@@ -85,6 +87,7 @@ impl Group {
             node: group.node(),
             nodes: group.nodes(),
             registered: Mutex::default(),
+            number: OnceLock::new(),
             group: Mutex::new(Some(Arc::new(group))),
         }
     }
@@ -334,15 +337,18 @@ impl Group {
     }
 
     /// Programs of XLA that name no group use this one from now on.
-    fn be_world(&self, py: Python<'_>) -> PyResult<()> {
+    fn use_in_programs(&self, py: Python<'_>) -> PyResult<()> {
         let live = self.live(py)?;
         live.0.as_ref().into_iter().for_each(crate::xla::set_world);
         Ok(())
     }
 
     /// The number by which programs of XLA name this group.
-    fn number(&self, py: Python<'_>) -> PyResult<Option<i64>> {
-        Ok(self.live(py)?.0.as_ref().map(crate::xla::number_of))
+    fn number(&self, py: Python<'_>) -> PyResult<i64> {
+        let live = self.live(py)?;
+        let number = live.0.as_ref().map(|group| *self.number.get_or_init(|| crate::xla::add(group)));
+        // It is there until the drop.
+        number.ok_or_else(|| crate::error::closed(py))
     }
 
     /// The names or addresses by which the ranks have met rank 0.

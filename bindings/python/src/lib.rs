@@ -33,7 +33,7 @@ mod core_module {
     #[pymodule_export]
     use super::work::Work;
     #[pymodule_export]
-    use super::xla::check;
+    use super::xla::check_type;
     use pyo3::prelude::*;
 
     #[pymodule_init]

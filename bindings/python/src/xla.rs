@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use pyo3::prelude::*;
@@ -26,25 +27,30 @@ pub(crate) fn set_world(group: &Arc<shouter::Group>) {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner).insert(WORLD, Arc::downgrade(group));
 }
 
-/// The number of a group, the same for each call.
-pub(crate) fn number_of(group: &Arc<shouter::Group>) -> i64 {
+/// A number for a group, by which programs find it.
+pub(crate) fn add(group: &Arc<shouter::Group>) -> i64 {
+    /// Numbers are not used again: a program of a group that has ended must not reach another one.
+    static LAST: AtomicI64 = AtomicI64::new(WORLD);
+    let number = LAST.fetch_add(1, Ordering::Relaxed) + 1;
     let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
-    let own = Arc::downgrade(group);
-    let known = groups.iter().find(|(number, known)| **number != WORLD && known.ptr_eq(&own));
-    if let Some((number, _)) = known {
-        return *number;
-    }
-    // Numbers are not used again: a program of a group that has ended must not reach another one.
-    let next = groups.keys().next_back().map_or(WORLD + 1, |last| last + 1);
-    groups.insert(next, own);
-    next
+    groups.retain(|_, group| group.strong_count() > 0);
+    groups.insert(number, Arc::downgrade(group));
+    number
 }
 
-/// Refuses a reduction or an element type that the library does not have.
+/// Refuses an element type that the library does not have, and, where there is one, a reduction that makes no sense for it.
 #[pyfunction]
-pub(crate) fn check(py: Python<'_>, op: &str, dtype: &str) -> PyResult<()> {
-    let known = call::op(op).and_then(|_| call::dtype(dtype));
-    known.map(drop).map_err(|why| raised(py, &why))
+#[pyo3(signature = (dtype, op=None))]
+pub(crate) fn check_type(py: Python<'_>, dtype: &str, op: Option<&str>) -> PyResult<()> {
+    let check = || {
+        let known = call::dtype(dtype)?;
+        let Some(op) = op.map(call::op).transpose()? else { return Ok(()) };
+        match op.is_of(known) {
+            true => Ok(()),
+            false => Err(Error::Argument(format!("{op} of {dtype} makes no sense"))),
+        }
+    };
+    check().map_err(|why| raised(py, &why))
 }
 
 /// One buffer's part of a collective, as handler.cc has it.
@@ -63,13 +69,15 @@ pub(crate) fn address() -> usize {
     run as *const () as usize
 }
 
-/// Runs a collective of a group on `count` buffers, which are all started before the first is waited for. Returns whether it ended well;
-/// else `error` has the reason, a string of at most `room` bytes.
+/// Runs a collective of a group on `count` buffers, which are all started before the first is waited for. The program was compiled for rank
+/// `rank` of `size`. Returns whether it ended well; else `error` has the reason, a string of at most `room` bytes.
 ///
 /// # Safety
 /// `kind` and `op` are strings; the parts' inputs can be read and their outputs written until it returns; `error` has `room` bytes.
 unsafe extern "C" fn run(
     group: i64,
+    rank: u32,
+    size: u32,
     kind: *const c_char,
     op: *const c_char,
     root: u32,
@@ -84,7 +92,8 @@ unsafe extern "C" fn run(
             let parts = if count == 0 { &[][..] } else { std::slice::from_raw_parts(parts, count) };
             (text(kind)?, text(op)?, parts)
         };
-        collective(group, kind, op, root, parts)
+        let call = Collective { kind: call::kind(kind)?, op: call::op(op)?, root };
+        call.run(|| find(group, (rank, size)), parts)
     }));
     let why = match ran {
         Ok(Ok(())) => return true,
@@ -111,57 +120,85 @@ unsafe fn text<'a>(at: *const c_char) -> Result<&'a str, Error> {
     text.to_str().map_err(|why| Error::Argument(why.to_string()))
 }
 
-fn collective(number: i64, kind: &str, op: &str, root: u32, parts: &[Part]) -> Result<(), Error> {
+/// The group of a program that was compiled for this rank of so many.
+fn find(number: i64, compiled_for: (u32, u32)) -> Result<Arc<shouter::Group>, Error> {
     let group = GROUPS.lock().unwrap_or_else(PoisonError::into_inner).get(&number).and_then(Weak::upgrade);
     let group = group.ok_or_else(|| {
         Error::Argument(match number {
-            WORLD => "there is no group; call shouter.init first".into(),
+            WORLD => "there is no group, or it has been closed; call shouter.init".into(),
             _ => "the group of this compiled program is closed; trace it anew with another group".into(),
         })
     })?;
-    let (kind, op) = (call::kind(kind)?, call::op(op)?);
-    let mut works = Vec::with_capacity(parts.len());
-    let mut ended = Ok(());
-    for part in parts {
-        match start(&group, (kind, op, root), part) {
-            Ok(work) => works.push(work),
-            Err(why) => {
-                ended = Err(why);
-                break;
-            }
-        }
+    let (rank, size) = (group.rank(), group.size());
+    if compiled_for != (rank, size) {
+        let (old_rank, old_size) = compiled_for;
+        return Err(Error::Argument(format!(
+            "this program was compiled for rank {old_rank} of {old_size}, and this is rank {rank} of {size} now; trace it anew, as by jax.clear_caches()"
+        )));
     }
-    for work in works {
-        // The buffers are XLA's again when this returns, so each is waited for.
-        let result = work.wait(None);
-        ended = ended.and(result);
-    }
-    ended
+    Ok(group)
 }
 
-fn start(
-    group: &shouter::Group,
-    (kind, op, root): (shouter::Collective, shouter::ReduceOp, u32),
-    part: &Part,
-) -> Result<shouter::Work, Error> {
-    // SAFETY: handler.cc gives constants.
-    let dtype = call::dtype(unsafe { text(part.dtype) }?)?;
-    let (mut input, output): (Span, Span) =
-        ((part.input as usize, part.input_bytes), (part.output as usize, part.output_bytes));
-    if kind == shouter::Collective::Broadcast {
-        // It has one tensor.
-        if group.rank() == root && input.0 != output.0 {
-            // SAFETY: both are `bytes` long, and XLA's buffers are the same or apart.
-            unsafe { std::ptr::copy_nonoverlapping(part.input, part.output, input.1.min(output.1)) };
+/// A collective of all its buffers.
+struct Collective {
+    kind: shouter::Collective,
+    op: shouter::ReduceOp,
+    root: u32,
+}
+
+impl Collective {
+    fn run(
+        &self,
+        group: impl Fn() -> Result<Arc<shouter::Group>, Error>,
+        parts: &[Part],
+    ) -> Result<(), Error> {
+        let mut works = Vec::with_capacity(parts.len());
+        let mut ended = Ok(());
+        for part in parts {
+            match self.start(&group, part) {
+                Ok(work) => works.push(work),
+                Err(why) => {
+                    ended = Err(why);
+                    break;
+                }
+            }
         }
-        input = (0, 0);
+        // The group is not held meanwhile: another thread that leaves it ends these operations. Each is waited for, since the buffers are XLA's
+        // again when this returns. (That a device still uses them would be an operation with tensors on GPUs, which XLA's programs for CPUs have
+        // none of.)
+        for work in works {
+            let result = work.wait(None);
+            ended = ended.and(result);
+        }
+        ended
     }
-    let call =
-        Call { kind, input, output, dtype, op, root, factor: None, counts: Counts::default(), stream: None };
-    loop {
-        match sys::start(group, &call) {
-            Err(Error::WouldBlock { .. }) => {}
-            started => return started,
+
+    fn start(
+        &self,
+        group: impl Fn() -> Result<Arc<shouter::Group>, Error>,
+        part: &Part,
+    ) -> Result<shouter::Work, Error> {
+        let Self { kind, op, root } = *self;
+        // SAFETY: handler.cc gives constants.
+        let dtype = call::dtype(unsafe { text(part.dtype) }?)?;
+        let mut input: Span = (part.input as usize, part.input_bytes);
+        let output: Span = (part.output as usize, part.output_bytes);
+        if kind == shouter::Collective::Broadcast {
+            // It has one tensor.
+            if group()?.rank() == root && input.0 != output.0 {
+                // SAFETY: both are `bytes` long, and XLA's buffers are the same or apart.
+                unsafe { std::ptr::copy_nonoverlapping(part.input, part.output, input.1.min(output.1)) };
+            }
+            input = (0, 0);
+        }
+        let counts = Counts::default();
+        let call = Call { kind, input, output, dtype, op, root, factor: None, counts, stream: None };
+        loop {
+            // Found anew each time: another thread may end the group meanwhile.
+            match sys::start(&*group()?, &call) {
+                Err(Error::WouldBlock { .. }) => {}
+                started => return started,
+            }
         }
     }
 }

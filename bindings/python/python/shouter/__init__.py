@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import datetime
 import os
+import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,8 @@ def init(
     elif ports is not None:
         raise ArgumentError("ports are given without iplist; give one address for each rank")
     core = _ends.joined(_core.join(texts, lists, store))
-    core.be_world()
+    core.use_in_programs()
+    _reset_programs()
     _world = Group(core)
     return _world
 
@@ -428,6 +430,14 @@ def abort(text: str | None = None) -> None:
     for made in list(_all):
         made.abort()
     _world = None
+    _reset_programs()
+
+
+def _reset_programs() -> None:
+    """JAX's programs go on behind a failure, where JAX is in use."""
+    programs = sys.modules.get("shouter.jax")
+    if programs is not None:
+        programs.reset()
 
 
 def close() -> None:

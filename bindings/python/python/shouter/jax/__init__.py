@@ -25,7 +25,7 @@ from .. import _core, _group, world
 from ..errors import ArgumentError
 from . import _handler, _primitives
 
-__all__ = ["all_gather", "all_reduce", "broadcast", "reduce_scatter"]
+__all__ = ["all_gather", "all_reduce", "broadcast", "reduce_scatter", "reset"]
 
 T = TypeVar("T")
 
@@ -64,6 +64,13 @@ def reduce_scatter(x: T, op: str = "sum", *, group: _group.Group | None = None) 
     return _run(_primitives.scatter, "reduce-scatter", _jax.tree.map(blocks, x), op, 0, group)
 
 
+def reset() -> None:
+    """After a failure: programs that this thread runs from now on do not wait for those before. `shouter.init` and `shouter.abort` do the
+    same; it is needed where only a group of some ranks has failed, and in other threads than that of `init`.
+    """
+    _primitives.reset()
+
+
 def _run(primitive: Any, kind: str, x: Any, op: str, root: int, group: _group.Group | None) -> Any:
     of = group or world()
     if not 0 <= root < of.size:
@@ -72,10 +79,11 @@ def _run(primitive: Any, kind: str, x: Any, op: str, root: int, group: _group.Gr
     if not arrays:
         return x
     arrays = [_jax.numpy.asarray(array) for array in arrays]
+    reduces = kind in ("all-reduce", "reduce-scatter")
     for array in arrays:
-        _core.check(op, str(array.dtype))
+        _core.check_type(str(array.dtype), op if reduces else None)
     _handler.register()
     # Programs of the group of all outlive it: after another `shouter.init` they go on in its group.
     number = 0 if group is None else of._core.number()
-    made = primitive.bind(*arrays, kind=kind, op=op, root=root, group=number, size=of.size, own=of.rank)
-    return _jax.tree.unflatten(tree, made)
+    results = primitive.bind(*arrays, kind=kind, op=op, root=root, group=number, rank=of.rank, size=of.size)
+    return _jax.tree.unflatten(tree, results)

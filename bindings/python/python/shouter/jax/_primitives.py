@@ -47,32 +47,39 @@ class Order(effects.Effect):
 
 
 ORDER = Order()
-for each in _SETS:
-    each.add_type(Order)
+for _set in _SETS:
+    _set.add_type(Order)
+
+
+def reset() -> None:
+    """Programs that this thread runs from now on do not wait for those before, whose failure would be theirs."""
+    tokens = dispatch.runtime_tokens
+    tokens.current_tokens.pop(ORDER, None)
+    tokens.output_runtime_tokens.clear()
 
 
 def _primitive(name: str, shape: Any) -> Primitive:
     """A primitive of several arrays, each of which has a result of `shape(its shape, size)`."""
-    made = Primitive(f"shouter_{name}")
-    made.multiple_results = True
-    made.def_impl(functools.partial(dispatch.apply_primitive, made))
+    primitive = Primitive(f"shouter_{name}")
+    primitive.multiple_results = True
+    primitive.def_impl(functools.partial(dispatch.apply_primitive, primitive))
 
     def abstract(*arrays: Any, size: int, **_: Any) -> tuple[list[Any], set[Order]]:
         return [core.ShapedArray(shape(array.shape, size), array.dtype) for array in arrays], {ORDER}
 
-    made.def_effectful_abstract_eval(abstract)
-    mlir.register_lowering(made, _lowered, platform="cpu")
-    return made
+    primitive.def_effectful_abstract_eval(abstract)
+    mlir.register_lowering(primitive, _lowered, platform="cpu")
+    return primitive
 
 
-def _lowered(ctx: Any, *arrays: Any, kind: str, op: str, root: int, group: int, **_: Any) -> Any:
+def _lowered(ctx: Any, *arrays: Any, kind: str, op: str, **numbers: int) -> Any:
     token = core.abstract_token
     # Where input and output are as long, XLA may give both one buffer.
     alike = kind in ("all-reduce", "broadcast")
     aliases = {at: at for at in range(1, len(arrays) + 1)} if alike else {}
     lowered = jax.ffi.ffi_lowering(_handler.TARGET, has_side_effect=True, operand_output_aliases=aliases)
     whole = ctx.replace(avals_in=[token, *ctx.avals_in], avals_out=[token, *ctx.avals_out])
-    attributes = {"kind": kind, "op": op, "root": np.int64(root), "group": np.int64(group)}
+    attributes = {"kind": kind, "op": op} | {name: np.int64(number) for name, number in numbers.items()}
     after, *results = lowered(whole, ctx.tokens_in.get(ORDER), *arrays, **attributes)
     ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({ORDER: after})))
     return results
@@ -86,36 +93,53 @@ gather = _primitive("gather", lambda shape, size: (size, *shape))
 scatter = _primitive("scatter", lambda shape, size: shape[1:])
 
 
-def _linear(made: Primitive, primals: Any, tangents: Any, **call: Any) -> Any:
-    if call["op"] not in ("sum", "avg"):
+def _jvp(primitive: Primitive, primals: Any, tangents: Any, **call: Any) -> Any:
+    results = primitive.bind(*primals, **call)
+    slopes = [ad.Zero(jax.typeof(result).to_tangent_aval()) for result in results]
+    # Integers have none, nor has what does not depend on the variable.
+    moving = [at for at, tangent in enumerate(tangents) if type(tangent) is not ad.Zero]
+    if moving and call["op"] not in ("sum", "avg"):
         raise NotImplementedError(f"{call['kind']} by {call['op']} has no derivative here; sum and avg have one")
-    return made.bind(*primals, **call), made.bind(*map(ad.instantiate_zeros, tangents), **call)
+    if moving:
+        for at, slope in zip(moving, primitive.bind(*(tangents[at] for at in moving), **call)):
+            slopes[at] = slope
+    return results, slopes
 
 
-for made in (same, gather, scatter):
-    ad.primitive_jvps[made] = functools.partial(_linear, made)
+def _transposed(cotangents: Any, transpose: Any) -> list[Any]:
+    """The transpose of those cotangents that are not zero."""
+    moving = [at for at, cotangent in enumerate(cotangents) if type(cotangent) is not ad.Zero]
+    results: list[Any] = [None] * len(cotangents)
+    for at, result in zip(moving, transpose([cotangents[at] for at in moving]) if moving else []):
+        results[at] = result
+    return results
 
 
 def _transposed_same(cotangents: Any, *_: Any, **call: Any) -> Any:
-    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
-    if call["kind"] == "all-reduce":
-        return same.bind(*given, **call)
-    # What all ranks have got is the root's: their cotangents are added there.
-    sums = same.bind(*given, **(call | {"kind": "all-reduce"}))
-    return sums if call["own"] == call["root"] else [jnp.zeros_like(each) for each in sums]
+    def transpose(given: list[Any]) -> Any:
+        if call["kind"] == "all-reduce":
+            return same.bind(*given, **call)
+        # What all ranks have got is the root's: their cotangents are added there.
+        sums = same.bind(*given, **(call | {"kind": "all-reduce"}))
+        return sums if call["rank"] == call["root"] else [jnp.zeros_like(each) for each in sums]
+
+    return _transposed(cotangents, transpose)
 
 
 def _transposed_gather(cotangents: Any, *_: Any, **call: Any) -> Any:
-    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
-    return scatter.bind(*given, **(call | {"kind": "reduce-scatter"}))
+    return _transposed(cotangents, lambda given: scatter.bind(*given, **(call | {"kind": "reduce-scatter"})))
 
 
 def _transposed_scatter(cotangents: Any, *_: Any, **call: Any) -> Any:
-    given = [ad.instantiate_zeros(cotangent) for cotangent in cotangents]
-    whole = gather.bind(*given, **(call | {"kind": "all-gather", "op": "sum"}))
-    return whole if call["op"] == "sum" else [each / call["size"] for each in whole]
+    def transpose(given: list[Any]) -> Any:
+        blocks = gather.bind(*given, **(call | {"kind": "all-gather", "op": "sum"}))
+        return blocks if call["op"] == "sum" else [each / call["size"] for each in blocks]
+
+    return _transposed(cotangents, transpose)
 
 
+for _each in (same, gather, scatter):
+    ad.primitive_jvps[_each] = functools.partial(_jvp, _each)
 ad.primitive_transposes[same] = _transposed_same
 ad.primitive_transposes[gather] = _transposed_gather
 ad.primitive_transposes[scatter] = _transposed_scatter

@@ -23,7 +23,7 @@ struct Part {
   const char* dtype;
 };
 
-using Run = bool (*)(int64_t group, const char* kind, const char* op, uint32_t root, const Part* parts, size_t count,
+using Run = bool (*)(int64_t group, uint32_t rank, uint32_t size, const char* kind, const char* op, uint32_t root, const Part* parts, size_t count,
                      char* error, size_t room);
 
 Run run = nullptr;
@@ -53,8 +53,8 @@ const char* NameOf(ffi::DataType type) {
 }
 
 // Argument and result 0 are the token that orders the calls.
-ffi::Error Collective(std::string_view kind, std::string_view op, int64_t root, int64_t group, ffi::RemainingArgs args,
-                      ffi::RemainingRets rets) {
+ffi::Error Collective(std::string_view kind, std::string_view op, int64_t root, int64_t group, int64_t rank, int64_t size,
+                      ffi::RemainingArgs args, ffi::RemainingRets rets) {
   std::vector<Part> parts;
   for (size_t at = 1; at < args.size(); ++at) {
     auto input = args.get<ffi::AnyBuffer>(at);
@@ -65,8 +65,8 @@ ffi::Error Collective(std::string_view kind, std::string_view op, int64_t root, 
     parts.push_back({input->untyped_data(), input->size_bytes(), (*output)->untyped_data(), (*output)->size_bytes(), dtype});
   }
   char error[4096];
-  if (!run(group, std::string(kind).c_str(), std::string(op).c_str(), static_cast<uint32_t>(root), parts.data(), parts.size(),
-           error, sizeof error)) {
+  if (!run(group, static_cast<uint32_t>(rank), static_cast<uint32_t>(size), std::string(kind).c_str(), std::string(op).c_str(),
+           static_cast<uint32_t>(root), parts.data(), parts.size(), error, sizeof error)) {
     return ffi::Error::Internal(error);
   }
   return ffi::Error::Success();
@@ -82,5 +82,7 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(shouter_collective, Collective,
                                   .Attr<std::string_view>("op")
                                   .Attr<int64_t>("root")
                                   .Attr<int64_t>("group")
+                                  .Attr<int64_t>("rank")
+                                  .Attr<int64_t>("size")
                                   .RemainingArgs()
                                   .RemainingRets());

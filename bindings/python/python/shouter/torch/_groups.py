@@ -40,6 +40,11 @@ def join(options: Any) -> _core.Group:
     return core
 
 
+def seconds_of(timeout: timedelta) -> str:
+    """A time that PyTorch gives, as a value of the configuration: at most a year."""
+    return f"{round(min(max(1.0, timeout.total_seconds()), 365 * 86400.0))}s"
+
+
 def _deadline(timeout: timedelta) -> float:
     """A time that PyTorch gives, in seconds; none is short."""
     return max(0.001, timeout.total_seconds())
@@ -59,7 +64,7 @@ def _join_through(store: dist.Store, rank: int, size: int, timeout: timedelta) -
     # A store outlives its groups: each group has its own keys, and ignores those of an earlier one.
     turn = store.add(f"shouter/turn/{rank}", 1)
     place = dist.PrefixStore(f"shouter/{turn}", store)
-    seconds = f"{max(1, round(timeout.total_seconds()))}s"
+    seconds = seconds_of(timeout)
     settings = [("rank", str(rank)), ("size", str(size)), ("deadline", seconds), ("rendezvous_deadline", seconds)]
     return _ends.joined(_core.join(settings, None, place))
 
@@ -77,6 +82,10 @@ def core_of(group: dist.ProcessGroup | None) -> _core.Group | None:
 
 
 def _core_of(group: dist.ProcessGroup | None) -> _core.Group:
+    if group is None and not dist.is_initialized():
+        raise ArgumentError("there is no process group; call init_process_group first")
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise ArgumentError("this rank is no member of that process group")
     core = core_of(group)
     if core is None:
         raise ArgumentError("this process group has another backend than shouter for tensors of the CPU; give one that has it")
@@ -85,22 +94,24 @@ def _core_of(group: dist.ProcessGroup | None) -> _core.Group:
 
 def group(process_group: dist.ProcessGroup | None = None) -> Group:
     """The library's group behind one of PyTorch's, the default one if none is given: for `stats`, `transport`, `dump`, `write_timeline`,
-    `set_step`, `set_label`, and what PyTorch has no call for. PyTorch's group stays its owner, and ends it.
+    `set_step`, `set_label`, and what PyTorch has no call for. Both are one group: what ends one ends the other.
 
     `ArgumentError` where the group's tensors of the CPU have another backend.
     """
     return Group(_core_of(process_group))
 
 
-def empty(*size: int, dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """A tensor of zeroes in memory that the ranks of the host share, of PyTorch's default type if none is given. Collectives of the group
-    of all ranks reduce and move such tensors where they lie.
+def empty(*size: int | Sequence[int], dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """A tensor of zeroes in memory that the ranks of the host share, of PyTorch's default type if none is given; `size` as for `torch.empty`.
+    Collectives of the group of all ranks reduce and move such tensors where they lie.
 
     `ArgumentError` where the group has another backend, or there is not so much memory.
     """
     core = _core_of(group)
     like = torch.empty(0, dtype=dtype)
-    shape = torch.Size(size)
+    shape = torch.Size(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+    if any(length < 0 for length in shape):
+        raise ArgumentError(f"a tensor of shape {tuple(shape)}; lengths are 0 or more")
     if shape.numel() == 0:
         return like.reshape(shape)
     try:

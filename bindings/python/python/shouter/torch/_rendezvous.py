@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlparse
 
@@ -19,12 +19,13 @@ import torch.distributed as dist
 
 from .. import _core
 from ..errors import ConfigError, ShouterError
+from ._groups import seconds_of
 from ._work import raised
 
 # The port of rank 0's store, as rank 0 broadcasts it.
 _PORT = struct.Struct("=I")
-# The longest wait for an answer of one of rank 0's addresses, in seconds.
-_ANSWER = 2.0
+# The longest wait for an answer of one of rank 0's addresses, and for one of any of them, in seconds. Its store listens already.
+_ANSWER, _ANSWERS = 2.0, 30.0
 _HALF_AN_HOUR = timedelta(minutes=30)
 
 
@@ -44,14 +45,15 @@ def register() -> None:
 
 def meet(timeout: timedelta = _HALF_AN_HOUR, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
     """The store, this rank and the number of ranks, under any launcher that `shouter.init` knows."""
-    seconds = f"{max(1, round(timeout.total_seconds()))}s"
-    settings = [("deadline", seconds), ("rendezvous_deadline", seconds), ("measure_costs", "off"), ("timeline", "")]
+    seconds = seconds_of(timeout)
+    # This job carries one number: it needs no NIC, no cores, no figures and no records.
+    settings = [("transport", "kernel"), ("mode", "caller"), ("measure_costs", "off"), ("timeline", "")]
     try:
-        core = _core.join(settings)
+        core = _core.join([*settings, ("deadline", seconds), ("rendezvous_deadline", seconds)])
     except ConfigError as why:
         raise ConfigError(
-            "the rank and the store are not known: start the ranks by torchrun, `python -m shouter run`, mpirun or srun, or set PyTorch's "
-            f"variables RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT ({why})"
+            f"{why}. For PyTorch, start the ranks by torchrun, `python -m shouter run`, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR and "
+            "MASTER_PORT"
         ) from None
     except ShouterError as why:
         raise raised(why) from None
@@ -86,7 +88,7 @@ def _reached(addresses: list[str], port: int, timeout: timedelta) -> str:
     """The first of rank 0's addresses that answers from here."""
     if len(addresses) == 1:
         return addresses[0]
-    until = monotonic() + timeout.total_seconds()
+    until = monotonic() + min(_ANSWERS, timeout.total_seconds())
     while True:
         for address in addresses:
             try:
@@ -96,3 +98,4 @@ def _reached(addresses: list[str], port: int, timeout: timedelta) -> str:
                 last = why
         if monotonic() > until:
             raise ConnectionError(f"rank 0's store is reached at none of {', '.join(addresses)}, port {port}: {last}; set SHOUTER_ADDR on rank 0")
+        sleep(0.1)
