@@ -451,7 +451,7 @@ fn solo(name: &str) -> (*mut Shouter, PathBuf) {
     let folder = std::env::temp_dir().join(format!("shouter-c-{name}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("shouter.toml");
-    let timeline = folder.join("timeline.json");
+    let timeline = folder.join("timelines");
     let text = format!("rank = 0\nsize = 1\ntimeline = {timeline:?}\ndump_folder = {folder:?}\n");
     std::fs::write(&file, text).unwrap();
     let path = CString::new(file.to_str().unwrap()).unwrap();
@@ -577,6 +577,10 @@ fn a_group_of_one_trains() {
         assert!(last().contains(&format!("needs {needed} bytes")), "{}", last());
         assert_eq!(shouter_finalize(shouter), SHOUTER_OK);
     }
+    let left: Vec<_> =
+        std::fs::read_dir(folder.join("timelines")).unwrap().map(|file| file.unwrap().path()).collect();
+    let [left] = left.as_slice() else { panic!("{left:?}") };
+    assert!(std::fs::read_to_string(left).unwrap().contains("all-reduce"), "{left:?}");
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -1089,8 +1093,8 @@ fn a_program_that_logs() {
         assert_eq!(set(c"off".as_ptr(), Some(take), &taken), SHOUTER_OK);
         join("off");
         let lines = taken.lock().unwrap();
-        assert_eq!(lines.len(), 1, "{lines:?}");
-        let (level, rank, text) = &lines[0];
+        let [(level, rank, text), (_, _, end)] = lines.as_slice() else { panic!("{lines:?}") };
+        assert!(end.starts_with("shouter::observe::timeline: the timeline was written"), "{end}");
         assert_eq!((*level, *rank), (SHOUTER_LOG_INFO, 0));
         assert!(
             text.starts_with("shouter::communicator::init: the group has come together size=1"),
@@ -1121,7 +1125,11 @@ fn the_log_goes_to_standard_error_or_to_a_callback() {
     let says = " INFO rank 0 shouter::communicator::init: the group has come together size=1 hosts=1 transport=\"local\"";
     for what in ["stderr", "callback"] {
         let lines = stderr(what, Some("info"));
-        let [line] = lines.as_slice() else { panic!("{lines:?}") };
+        let [line, end] = lines.as_slice() else { panic!("{lines:?}") };
+        assert!(
+            end.contains(" INFO rank 0 shouter::observe::timeline: the timeline was written path="),
+            "{end:?}"
+        );
         let (time, rest) = line.split_once(' ').unwrap();
         assert!(
             time.len() == 27 && time.starts_with("20") && time.ends_with('Z') && rest == says,
