@@ -15,6 +15,7 @@ from backend_common import BY_DEVICE, ENDS_GROUPS, NEW, VERSION, join, of, refus
 
 import shouter
 import shouter.torch
+from shouter.torch._groups import leave_all
 
 
 def rank() -> int:
@@ -229,6 +230,12 @@ def the_librarys_group():
         join(*numbers)
         del os.environ["SHOUTER_TIMELINE"]
         dist.all_reduce(torch.ones(3))
+        child = os.fork()
+        if child == 0:
+            # It has its parent's group, and writes no timeline of it.
+            leave_all()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0 and not list(Path(folder, "new").iterdir())
         stop()
         (file,) = Path(folder, "new").iterdir()
         assert file.name.startswith("timeline-") and f"-rank{numbers[0]}-" in file.name, file
