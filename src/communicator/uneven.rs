@@ -10,7 +10,7 @@ mod started;
 
 use std::sync::Arc;
 
-use shouter_reducer::counts::{Counts, CountsError};
+use shouter_reducer::counts::Counts;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Shape};
@@ -309,9 +309,9 @@ impl Group {
         let frame = self.frame(blocks, buffers)?;
         let counts = match blocks.known() {
             Some(counts) => counts,
-            None => self.learn(begin, blocks, frame.root)?,
+            None => self.learn(begin, blocks, frame.root),
         };
-        Ok(frame.problem(&self.tables, counts.map_err(|why| blocks.argument(why.to_string()))?))
+        Ok(frame.problem(&self.tables, counts?))
     }
 
     /// This rank's part but for the counts of all, as far as it can see.
@@ -379,12 +379,7 @@ impl Group {
     }
 
     /// The counts of all, in rounds in which ranks tell each other.
-    fn learn(
-        &self,
-        begin: Instant,
-        blocks: &RankBlocks<'_>,
-        root: Rank,
-    ) -> Result<Result<Counts, CountsError>, Error> {
+    fn learn(&self, begin: Instant, blocks: &RankBlocks<'_>, root: Rank) -> Result<Counts, Error> {
         let (mut learning, mut round) = Learning::new(blocks, self.rank, self.size(), root);
         loop {
             let problem = learning.problem(&self.tables, &round);
@@ -392,7 +387,7 @@ impl Group {
             let told = self.run_uncounted(begin, &problem, mine, all);
             told.map_err(|error| error.within(blocks.collective))?;
             match learning.heard(round) {
-                Learned::Counts(counts) => return Ok(counts),
+                Learned::Counts(counts) => return counts.map_err(|why| blocks.argument(why.to_string())),
                 Learned::Round(next) => round = next,
                 Learned::Differ(pairs) => {
                     let step = self.annotations.step();
@@ -436,12 +431,13 @@ impl<'a> RankBlocks<'a> {
     }
 
     /// The counts of all, where each rank has them.
-    fn known(&self) -> Option<Result<Counts, CountsError>> {
-        match self.collective {
-            Collective::AllGatherV => Some(Counts::of_blocks(words(self.taken).collect())),
-            Collective::ReduceScatterV => Some(Counts::of_blocks(words(self.given).collect())),
-            _ => None,
-        }
+    fn known(&self) -> Option<Result<Counts, Error>> {
+        let counts = match self.collective {
+            Collective::AllGatherV => self.taken,
+            Collective::ReduceScatterV => self.given,
+            _ => return None,
+        };
+        Some(Counts::of_blocks(words(counts).collect()).map_err(|why| self.argument(why.to_string())))
     }
 
     /// The sum of counts, of which there is as much memory.

@@ -72,6 +72,15 @@ impl Digest for Crcs {
     }
 }
 
+/// Why memory is not registered with the NIC.
+#[derive(Debug, thiserror::Error)]
+enum NotRegistered {
+    #[error(transparent)]
+    Group(#[from] Error),
+    #[error(transparent)]
+    Device(#[from] RegisterError),
+}
+
 /// An allocation of the trainer's.
 #[derive(Clone, Copy)]
 struct KnownAllocation {
@@ -160,7 +169,7 @@ impl Group {
             warned: AtomicBool::new(false),
         };
         let (address, bytes) = (slots.address(), slots.len() as u64);
-        let reach = self.register_with_nic(&direct, address, bytes).map_err(|why| text(&why))??;
+        let reach = self.register_with_nic(&direct, address, bytes).map_err(|why| text(&why))?;
         let region = device_region(address, bytes).ok_or("the slots have no address")?;
         let digest = Box::new(crcs.clone());
         self.drive.with(move |engine| engine.attach_device(digest, region)).map_err(|why| text(&why))?;
@@ -173,7 +182,7 @@ impl Group {
         direct: &Direct,
         address: u64,
         bytes: u64,
-    ) -> Result<Result<Reach, String>, Error> {
+    ) -> Result<Reach, NotRegistered> {
         let export = direct.dmabuf.then(|| Dmabuf::export(&direct.context, address, bytes, page_bytes()));
         let export = match export {
             Some(Ok(Dmabuf { fd, offset, .. })) => Some(Export { fd, offset }),
@@ -183,13 +192,13 @@ impl Group {
             }
             None => None,
         };
-        let Some(region) = device_region(address, bytes) else { return Ok(Err("no address".into())) };
+        let region = device_region(address, bytes).ok_or(RegisterError::Refused)?;
         // SAFETY: slots go after the channel. Memory that the trainer frees is not named again: each hand-over asks which allocation it is,
         // and freed memory is unregistered then.
-        let known = self.drive.with(move |engine| unsafe {
+        let registered = self.drive.with(move |engine| unsafe {
             engine.device_registry().ok_or(RegisterError::Refused)?.register_device(region, export)
         })?;
-        Ok(known.map_err(|why: RegisterError| why.to_string()))
+        Ok(registered?)
     }
 
     /// Registers the allocation that a tensor lies in with the NIC, if possible.
@@ -228,7 +237,7 @@ impl Group {
             self.warn_once(direct, "as many allocations are registered as are kept");
             return Ok(());
         }
-        let registered = match self.register_with_nic(direct, base, size)? {
+        let registered = match self.register_with_nic(direct, base, size) {
             Ok(reach) => {
                 tracing::debug!(
                     bytes = size,
@@ -237,10 +246,11 @@ impl Group {
                 );
                 true
             }
-            Err(why) => {
-                self.warn_once(direct, &why);
+            Err(NotRegistered::Device(why)) => {
+                self.warn_once(direct, &why.to_string());
                 false
             }
+            Err(NotRegistered::Group(error)) => return Err(error),
         };
         known.insert(base, KnownAllocation { allocation, bytes: size, registered });
         Ok(())

@@ -185,8 +185,7 @@ impl Group {
         let buffers = unsafe { (raw(input.cast_mut(), from, dtype)?, raw(output, into, dtype)?) };
         let frame = self.frame(&blocks, buffers)?;
         if let Some(counts) = blocks.known() {
-            let counts = counts.map_err(|why| blocks.argument(why.to_string()))?;
-            let problem = frame.problem(&self.tables, counts);
+            let problem = frame.problem(&self.tables, counts?);
             let at = (buffers.0.as_ptr(), buffers.1.as_ptr().cast_mut());
             // SAFETY: the caller's promise, of as many elements as the counts say.
             return unsafe { self.start_problem_staged(begin, problem, at, staging) };
