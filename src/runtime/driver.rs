@@ -33,7 +33,7 @@ use super::sleeper::Sleeper;
 use super::{Activity, Backoff, Clock, IdlePolicy, Instant, PollClock, Poller, panic_message, sys};
 pub use dedicated::Dedicated;
 use helper::Helper;
-use waiters::{Ticket, Waiters};
+use waiters::{Condition, Waiters};
 
 /// How a [`Driver`] waits and answers.
 #[derive(Clone, Debug)]
@@ -215,14 +215,32 @@ impl<P: Poller + Send + 'static> Driver<P> {
     {
         let inner = self.inner();
         inner.check_process()?;
-        match inner.try_lock() {
+        let result = match inner.try_lock() {
             Some(mut locked) => {
-                let result = inner.drive(&mut locked, &mut condition, deadline);
+                let mut result = None;
+                let mut holds = |poller: &mut P| {
+                    result = condition(poller);
+                    result.is_some()
+                };
+                let driven = inner.drive(&mut locked, &mut holds, deadline);
                 inner.unlock(locked);
+                driven?;
                 result
             }
-            None => inner.drive_or_wait(condition, deadline),
-        }
+            None => {
+                let place = Arc::new(Mutex::new(None));
+                let result = place.clone();
+                let holds = move |poller: &mut P| {
+                    let found = condition(poller);
+                    let holds = found.is_some();
+                    *lock(&place) = found;
+                    holds
+                };
+                inner.drive_or_wait(Box::new(holds), deadline)?;
+                lock(&result).take()
+            }
+        };
+        Ok(result.expect("a condition that holds has its result"))
     }
 
     /// Runs `f` on the engine: at once if no thread drives it, else after the driver's current poll.
@@ -393,7 +411,10 @@ impl<P: Poller + Send + 'static> Inner<P> {
             self.nudged.store(false, Ordering::Relaxed);
             let polled = self.drive(
                 &mut locked,
-                &mut once(|poller: &mut P| self.poll_and_serve(poller, Clock.now())),
+                &mut |poller| {
+                    self.poll_and_serve(poller, Clock.now());
+                    true
+                },
                 None,
             );
             self.release(locked);
@@ -417,18 +438,18 @@ impl<P: Poller + Send + 'static> Inner<P> {
     }
 
     /// Polls until the condition holds.
-    fn drive<R>(
+    fn drive(
         &self,
         locked: &mut Locked<P>,
-        condition: &mut impl FnMut(&mut P) -> Option<R>,
+        condition: &mut dyn FnMut(&mut P) -> bool,
         deadline: Option<Instant>,
-    ) -> Result<R, DriveError> {
+    ) -> Result<(), DriveError> {
         if let Some(message) = &locked.dead {
             return Err(DriveError::Panicked { message: message.clone() });
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| {
-            if let Some(result) = condition(&mut locked.poller) {
-                return Ok(result);
+            if condition(&mut locked.poller) {
+                return Ok(());
             }
             self.poll_until(locked, condition, deadline)
         }));
@@ -439,12 +460,12 @@ impl<P: Poller + Send + 'static> Inner<P> {
         })
     }
 
-    fn poll_until<R>(
+    fn poll_until(
         &self,
         locked: &mut Locked<P>,
-        condition: &mut impl FnMut(&mut P) -> Option<R>,
+        condition: &mut dyn FnMut(&mut P) -> bool,
         deadline: Option<Instant>,
-    ) -> Result<R, DriveError> {
+    ) -> Result<(), DriveError> {
         let Locked { poller, parker, .. } = locked;
         let mut clock = PollClock::new(Clock);
         let begin = clock.now();
@@ -455,16 +476,14 @@ impl<P: Poller + Send + 'static> Inner<P> {
             let activity = self.serve(poller, activity);
             let parked = idle.wait_with(
                 activity,
-                || earlier(poller.next_deadline(), deadline),
+                || [poller.next_deadline(), deadline].into_iter().flatten().min(),
                 |longest| self.sleeper.park(parker, longest, || self.has_pending_work()),
             );
             if activity.is_busy() || parked {
                 fresh = true;
             }
-            if std::mem::take(&mut fresh)
-                && let Some(result) = condition(poller)
-            {
-                return Ok(result);
+            if std::mem::take(&mut fresh) && condition(poller) {
+                return Ok(());
             }
             let (now, read) = if parked { (clock.refresh(), true) } else { clock.after(activity) };
             if read && deadline.is_some_and(|at| now >= at) {
@@ -498,11 +517,11 @@ impl<P: Poller + Send + 'static> Inner<P> {
 
     /// The driver lock is taken: enqueues the condition, and waits for it to hold or for the driver lock.
     #[cold]
-    fn drive_or_wait<R, F>(&self, mut condition: F, deadline: Option<Instant>) -> Result<R, DriveError>
-    where
-        F: FnMut(&mut P) -> Option<R> + Send + 'static,
-        R: Send + 'static,
-    {
+    fn drive_or_wait(
+        &self,
+        mut condition: Condition<P>,
+        deadline: Option<Instant>,
+    ) -> Result<(), DriveError> {
         if self.driving_thread.load(Ordering::Relaxed) == thread_number() {
             return Err(DriveError::Reentered);
         }
@@ -515,25 +534,25 @@ impl<P: Poller + Send + 'static> Inner<P> {
             std::hint::spin_loop();
         }
         if let Some(mut locked) = self.try_lock() {
-            let result = self.drive(&mut locked, &mut condition, deadline);
+            let result = self.drive(&mut locked, &mut *condition, deadline);
             self.unlock(locked);
             return result;
         }
 
         let begin = Clock.now();
-        let ticket: Ticket<R> = self.waiters.add(condition);
+        let ticket = self.waiters.add(condition);
         // A parked driving thread checks the new condition at once.
         self.wake();
         let mut idle = Backoff::new(self.idle);
         loop {
-            if let Some(result) = ticket.take() {
-                return Ok(result);
+            if ticket.holds() {
+                return Ok(());
             }
             // Registered before looking at the driver lock; pairs with `release`.
             self.drives.fetch_add(0, Ordering::AcqRel);
             if let Some(mut locked) = self.try_lock() {
                 self.waiters.refresh();
-                let result = self.drive(&mut locked, &mut |_: &mut P| ticket.take(), deadline);
+                let result = self.drive(&mut locked, &mut |_| ticket.holds(), deadline);
                 // Removed before the release, which wakes the longest waiting thread.
                 self.waiters.remove(&ticket);
                 self.unlock(locked);
@@ -545,23 +564,10 @@ impl<P: Poller + Send + 'static> Inner<P> {
                 // A wake may have been meant for us: pass it on.
                 self.waiters.wake_first();
                 let waited = now.saturating_since(begin);
-                return ticket.take().ok_or(DriveError::Timeout { waited });
+                return if ticket.holds() { Ok(()) } else { Err(DriveError::Timeout { waited }) };
             }
             ticket.wait(&mut idle, deadline);
         }
-    }
-}
-
-/// A condition that holds after its first check.
-fn once<P, R>(mut act: impl FnMut(&mut P) -> R) -> impl FnMut(&mut P) -> Option<R> {
-    move |poller| Some(act(poller))
-}
-
-/// The earlier of two deadlines.
-fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }
 

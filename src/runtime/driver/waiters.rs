@@ -9,7 +9,7 @@ use super::lock;
 use crate::runtime::{Activity, Backoff, BackoffStep, Instant};
 
 /// The condition of a waiting thread; returns true once it holds and its result is stored for the thread.
-type Condition<P> = Box<dyn FnMut(&mut P) -> bool + Send>;
+pub(super) type Condition<P> = Box<dyn FnMut(&mut P) -> bool + Send>;
 
 struct Entry<P> {
     wakeup: Arc<Wakeup>,
@@ -41,15 +41,14 @@ impl Wakeup {
 }
 
 /// A waiting thread's side of its entry.
-pub(super) struct Ticket<R> {
+pub(super) struct Ticket {
     wakeup: Arc<Wakeup>,
-    result: Arc<Mutex<Option<R>>>,
 }
 
-impl<R> Ticket<R> {
-    /// The result, if the condition holds.
-    pub(super) fn take(&self) -> Option<R> {
-        if self.wakeup.state.load(Ordering::Acquire) == REACHED { lock(&self.result).take() } else { None }
+impl Ticket {
+    /// Whether the condition holds.
+    pub(super) fn holds(&self) -> bool {
+        self.wakeup.state.load(Ordering::Acquire) == REACHED
     }
 
     /// Waits to be woken, or for `deadline`.
@@ -140,32 +139,18 @@ impl<P> Waiters<P> {
     }
 
     /// Adds the calling thread with its condition.
-    pub(super) fn add<R, F>(&self, mut condition: F) -> Ticket<R>
-    where
-        F: FnMut(&mut P) -> Option<R> + Send + 'static,
-        R: Send + 'static,
-    {
+    pub(super) fn add(&self, condition: Condition<P>) -> Ticket {
         let wakeup = Arc::new(Wakeup { state: AtomicU8::new(WAITING), thread: std::thread::current() });
-        let result = Arc::new(Mutex::new(None));
-        let place = result.clone();
-        let condition = Box::new(move |poller: &mut P| {
-            let reached = condition(poller);
-            let done = reached.is_some();
-            if done {
-                *lock(&place) = reached;
-            }
-            done
-        });
         let mut entries = lock(&self.entries);
         entries.push(Entry { wakeup: wakeup.clone(), condition });
         self.count.store(entries.len(), Ordering::Relaxed);
         self.fresh.store(true, Ordering::Relaxed);
         drop(entries);
-        Ticket { wakeup, result }
+        Ticket { wakeup }
     }
 
     /// Takes a thread off the list, if it is still on it.
-    pub(super) fn remove<R>(&self, ticket: &Ticket<R>) {
+    pub(super) fn remove(&self, ticket: &Ticket) {
         let removed = {
             let mut entries = lock(&self.entries);
             let at = entries.iter().position(|entry| Arc::ptr_eq(&entry.wakeup, &ticket.wakeup));
