@@ -103,9 +103,7 @@ impl Group {
         output: &mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let count = self.length("output", output.len(), input.len(), 1)?;
-        let buffers = (from_slice(input), with_bytes(output, |data| data));
-        self.typed::<T>(Collective::AllReduce, buffers, count, op, 0)
+        self.slices(Collective::AllReduce, input, output, op, 0)
     }
 
     /// Gives all ranks the `input` of each, one behind the other in `output`, which is [`size`](Self::size) times as long.
@@ -125,9 +123,7 @@ impl Group {
     /// # Errors
     /// [`Error::Argument`] for an output of another length; else as [`all_reduce`](Self::all_reduce).
     pub fn all_gather<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
-        let count = self.length("output", output.len(), input.len(), self.size())?;
-        let buffers = (from_slice(input), with_bytes(output, |data| data));
-        self.typed::<T>(Collective::AllGather, buffers, count, ReduceOp::Sum, 0)
+        self.slices(Collective::AllGather, input, output, ReduceOp::Sum, 0)
     }
 
     /// Gives rank `root` the `input` of each rank, one behind the other in its `output`, which is [`size`](Self::size) times as long. The
@@ -136,12 +132,7 @@ impl Group {
     /// # Errors
     /// [`Error::Argument`] for a root that is no rank, or an output of another length there; else as [`all_reduce`](Self::all_reduce).
     pub fn gather<T: Element>(&self, input: &[T], output: &mut [T], root: u32) -> Result<(), Error> {
-        let mut into = Buffer::empty();
-        if root == self.rank() {
-            self.length("output", output.len(), input.len(), self.size())?;
-            into = with_bytes(output, |data| data);
-        }
-        self.typed::<T>(Collective::Gather, (from_slice(input), into), input.len(), ReduceOp::Sum, root)
+        self.slices(Collective::Gather, input, output, ReduceOp::Sum, root)
     }
 
     /// Gives each rank its block of the `input` of rank `root`, which is [`size`](Self::size) times as long as `output`. The others' `input`
@@ -150,14 +141,7 @@ impl Group {
     /// # Errors
     /// [`Error::Argument`] for a root that is no rank, or an input of another length there; else as [`all_reduce`](Self::all_reduce).
     pub fn scatter<T: Element>(&self, input: &[T], output: &mut [T], root: u32) -> Result<(), Error> {
-        let mut from = Buffer::empty();
-        if root == self.rank() {
-            self.length("input", input.len(), output.len(), self.size())?;
-            from = from_slice(input);
-        }
-        let count = output.len();
-        let into = with_bytes(output, |data| data);
-        self.typed::<T>(Collective::Scatter, (from, into), count, ReduceOp::Sum, root)
+        self.slices(Collective::Scatter, input, output, ReduceOp::Sum, root)
     }
 
     /// Reduces `input` over all ranks and gives each rank its block of it in `output`; `input` is [`size`](Self::size) times as long.
@@ -170,9 +154,7 @@ impl Group {
         output: &mut [T],
         op: ReduceOp,
     ) -> Result<(), Error> {
-        let count = self.length("input", input.len(), output.len(), self.size())?;
-        let buffers = (from_slice(input), with_bytes(output, |data| data));
-        self.typed::<T>(Collective::ReduceScatter, buffers, count, op, 0)
+        self.slices(Collective::ReduceScatter, input, output, op, 0)
     }
 
     /// Gives each rank its block of `input`, and puts what this rank gets from each into `output`, both with a block of equal length for
@@ -182,11 +164,7 @@ impl Group {
     /// [`Error::Argument`] for slices of different lengths, or that are no whole number of blocks; else as
     /// [`all_reduce`](Self::all_reduce).
     pub fn all_to_all<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
-        self.length("output", output.len(), input.len(), 1)?;
-        let count = input.len() / self.size() as usize;
-        self.length("input", input.len(), count, self.size())?;
-        let buffers = (from_slice(input), with_bytes(output, |data| data));
-        self.typed::<T>(Collective::AllToAll, buffers, count, ReduceOp::Sum, 0)
+        self.slices(Collective::AllToAll, input, output, ReduceOp::Sum, 0)
     }
 
     /// Reduces `input` over the ranks up to this one, in rank order, into `output`, which is as long: each rank has another result.
@@ -209,7 +187,7 @@ impl Group {
     /// # Errors
     /// [`Error::Argument`] for slices of different lengths, and for [`ReduceOp::Avg`]; else as [`all_reduce`](Self::all_reduce).
     pub fn scan<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.scan_of(Collective::Scan, input, output, op)
+        self.slices(Collective::Scan, input, output, op, 0)
     }
 
     /// As [`scan`](Self::scan), over the ranks before this one. Rank 0 has none: its `output` stays as it is.
@@ -230,21 +208,44 @@ impl Group {
     /// # Errors
     /// As [`scan`](Self::scan).
     pub fn exscan<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<(), Error> {
-        self.scan_of(Collective::ExScan, input, output, op)
+        self.slices(Collective::ExScan, input, output, op, 0)
     }
 
-    fn scan_of<T: Element>(
+    /// Runs a collective on slices as long as it needs them; one that this rank has no part in may have any length.
+    fn slices<T: Element>(
         &self,
         collective: Collective,
         input: &[T],
         output: &mut [T],
         op: ReduceOp,
+        root: u32,
     ) -> Result<(), Error> {
-        let count = self.length("output", output.len(), input.len(), 1)?;
-        let output = with_bytes(output, |data| data);
-        let into =
-            if collective == Collective::ExScan && self.rank() == 0 { Buffer::empty() } else { output };
-        self.typed::<T>(collective, (from_slice(input), into), count, op, 0)
+        let count = self.count_of(collective, root, (input.len(), output.len()))?;
+        self.typed::<T>(collective, (from_slice(input), with_bytes(output, |data| data)), count, op, root)
+    }
+
+    /// Elements of the tensor, or of one rank's block, where this rank has so many in input and output.
+    pub(super) fn count_of(
+        &self,
+        collective: Collective,
+        root: u32,
+        (input, output): (usize, usize),
+    ) -> Result<usize, Error> {
+        let (ranks, is_root) = (self.size(), root == self.rank());
+        match collective {
+            Collective::AllReduce | Collective::Scan | Collective::ExScan => {
+                self.length("output", output, input, 1)
+            }
+            Collective::Gather if !is_root => Ok(input),
+            Collective::AllGather | Collective::Gather => self.length("output", output, input, ranks),
+            Collective::Scatter if !is_root => Ok(output),
+            Collective::ReduceScatter | Collective::Scatter => self.length("input", input, output, ranks),
+            Collective::AllToAll => {
+                self.length("output", output, input, 1)?;
+                self.length("input", input, input / ranks as usize, ranks)
+            }
+            _ => Ok(output),
+        }
     }
 
     /// Runs any collective on memory that is given by address, but those with a count for each rank ([`run_uneven`](Self::run_uneven)).
@@ -293,6 +294,9 @@ impl Group {
     ) -> Result<(), Error> {
         let shape = self.shape(collective, count, T::DTYPE, op)?;
         let problem = self.tables.problem(&shape, self.root(collective, root)?);
+        // A rank may have no part in one of them, whatever the caller has given.
+        let input = if problem.input_bytes() == 0 { Buffer::empty() } else { input };
+        let output = if problem.output_bytes() == 0 { Buffer::empty() } else { output };
         let placement = placement(&problem, input, output)?;
         self.run_part(&Problem { placement, ..problem }, input, output)
     }
@@ -394,7 +398,7 @@ impl Group {
     }
 
     /// Elements of a block, where `found` elements are to be so many blocks.
-    pub(super) fn length(&self, what: &str, found: usize, block: usize, blocks: u32) -> Result<usize, Error> {
+    fn length(&self, what: &str, found: usize, block: usize, blocks: u32) -> Result<usize, Error> {
         if block.checked_mul(blocks as usize) == Some(found) {
             return Ok(block);
         }

@@ -139,7 +139,8 @@ impl Drive {
         let (mut outcomes, mut left) = (Vec::with_capacity(posts.len()), 0);
         let condition = move |engine: &mut RankEngine| {
             let started = started.get_or_insert_with(|| {
-                let started = post_all(engine, group, &posts);
+                let now = Clock.now();
+                let started: Vec<_> = posts.iter().map(|post| start_post(engine, group, now, post)).collect();
                 engine.poll(Clock.now());
                 let refused = |started: &Result<_, PostError>| started.as_ref().err().cloned();
                 outcomes.extend(
@@ -352,16 +353,6 @@ impl Drive {
             let _ = self.driver.drive_until(|_| None::<()>, Some(Clock.now() + PAUSE));
         }
     }
-}
-
-/// Starts sends and receives, in this order.
-fn post_all(
-    engine: &mut RankEngine,
-    group: Option<GroupId>,
-    posts: &[Post],
-) -> Vec<Result<TransferId, PostError>> {
-    let now = Clock.now();
-    posts.iter().map(|post| start_post(engine, group, now, post)).collect()
 }
 
 /// Starts a send or receive.

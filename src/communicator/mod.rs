@@ -283,13 +283,7 @@ impl Group {
         let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
         let nothing = element::Buffer::empty();
         let step = self.annotations.step();
-        let result = match &self.cells {
-            Some(cells) => {
-                let part = small::Part::in_place(self.tables.problem(&shape, Rank(0)), nothing);
-                cells.run(self, begin, &part, step)
-            }
-            None => self.run(begin, &self.tables.problem(&shape, Rank(0)), self.in_place(nothing), None),
-        };
+        let result = self.run_uncounted(begin, &self.tables.problem(&shape, Rank(0)), nothing, nothing);
         if self.outcomes.timeline.is_some() {
             let (what, name) = (shape.collective.name(), &self.annotations.label());
             let call = Span { begin, what, name, bytes: 0, step };
@@ -393,11 +387,6 @@ impl Group {
     #[inline]
     fn cells_for(&self, bytes: usize) -> Option<&Cells> {
         self.cells.as_ref().filter(|_| bytes <= CELL_BYTES)
-    }
-
-    /// The memory of an operation that has input and output in one tensor.
-    fn in_place(&self, data: element::Buffer) -> Memory {
-        Memory { output: self.region(data), input: TensorRegion::empty() }
     }
 
     /// Runs one operation outside the table to its end.

@@ -1,12 +1,12 @@
 //! Sums with a factor applied first.
 #![allow(unsafe_code)]
 
-use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::header::Collective;
 
+use super::Group;
 use super::element::{Buffer, Element, from_slice, with_bytes};
 use super::staging::Staging;
-use super::{Group, UnevenCall};
+use super::uneven::RankBlocks;
 use crate::error::Error;
 
 /// Sums in which this rank's contribution is multiplied by a factor first, from [`Group::premul`].
@@ -57,9 +57,7 @@ impl Premul<'_> {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce) and [`Group::all_reduce_into`].
     pub fn all_reduce_into<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
-        let count = self.group.length("output", output.len(), input.len(), 1)?;
-        let buffers = (from_slice(input), with_bytes(output, |data| data));
-        self.run::<T>(Collective::AllReduce, buffers, count, 0)
+        self.slices(Collective::AllReduce, input, output)
     }
 
     /// As [`Group::reduce`], of the sum.
@@ -78,9 +76,7 @@ impl Premul<'_> {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce) and [`Group::reduce_scatter`].
     pub fn reduce_scatter<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
-        let count = self.group.length("input", input.len(), output.len(), self.group.size())?;
-        let buffers = (from_slice(input), with_bytes(output, |data| data));
-        self.run::<T>(Collective::ReduceScatter, buffers, count, 0)
+        self.slices(Collective::ReduceScatter, input, output)
     }
 
     /// As [`Group::reduce_scatter_v`], of the sum.
@@ -93,27 +89,10 @@ impl Premul<'_> {
         output: &mut [T],
         counts: &[usize],
     ) -> Result<(), Error> {
-        let total = counts.iter().try_fold(0usize, |sum, &count| sum.checked_add(count));
-        if total != Some(input.len()) {
-            let found = input.len();
-            return Err(Error::Argument(format!(
-                "{}: input has {found} elements, and the counts add up to {}",
-                Collective::ReduceScatterV,
-                total.map_or("more than fits in memory".to_owned(), |total| total.to_string())
-            )));
-        }
-        let call = UnevenCall {
-            collective: Collective::ReduceScatterV,
-            input: input.as_ptr().cast(),
-            output: output.as_mut_ptr().cast(),
-            given: counts,
-            taken: &[output.len()],
-            dtype: T::DTYPE,
-            op: ReduceOp::Sum,
-            root: 0,
-        };
-        // SAFETY: slices as long as the counts say, borrowed for the call.
-        unsafe { self.group.run_uneven_premul(&call, self.factor) }
+        let taken = [output.len()];
+        let blocks = RankBlocks::new(Collective::ReduceScatterV, counts, &taken, T::DTYPE);
+        let buffers = (from_slice(input), with_bytes(output, |data| data));
+        self.group.uneven_staged(&blocks, buffers, &Staging::factor(self.factor))
     }
 
     /// As [`Group::scan`], of the sum.
@@ -121,7 +100,7 @@ impl Premul<'_> {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce) and [`Group::scan`].
     pub fn scan<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
-        self.scan_of(Collective::Scan, input, output)
+        self.slices(Collective::Scan, input, output)
     }
 
     /// As [`Group::exscan`], of the sum.
@@ -129,18 +108,12 @@ impl Premul<'_> {
     /// # Errors
     /// As [`all_reduce`](Self::all_reduce) and [`Group::exscan`].
     pub fn exscan<T: Element>(&self, input: &[T], output: &mut [T]) -> Result<(), Error> {
-        self.scan_of(Collective::ExScan, input, output)
+        self.slices(Collective::ExScan, input, output)
     }
 
-    fn scan_of<T: Element>(
-        &self,
-        collective: Collective,
-        input: &[T],
-        output: &mut [T],
-    ) -> Result<(), Error> {
-        let count = self.group.length("output", output.len(), input.len(), 1)?;
-        let buffers = (from_slice(input), with_bytes(output, |data| data));
-        self.run::<T>(collective, buffers, count, 0)
+    fn slices<T: Element>(&self, collective: Collective, input: &[T], output: &mut [T]) -> Result<(), Error> {
+        let count = self.group.count_of(collective, 0, (input.len(), output.len()))?;
+        self.run::<T>(collective, (from_slice(input), with_bytes(output, |data| data)), count, 0)
     }
 
     /// Runs a collective on buffers that are as long as it needs, or longer where this rank has no output.

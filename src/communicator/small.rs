@@ -67,11 +67,6 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// With input and output in one tensor.
-    pub(super) fn in_place(problem: Problem, data: Buffer) -> Self {
-        Self { problem, input: data, output: data }
-    }
-
     /// This rank's view of the operation.
     fn view(&self) -> View {
         View { identity: self.problem.identity(), shape: self.problem.shape }

@@ -475,7 +475,11 @@ impl Group {
             let (tensor, step) = (keeper.map(|entry| &**entry), self.annotations.step());
             let call = (self.outcomes.call_of(&shape, tensor, step), Outcomes::subject(&shape, tensor));
             // SAFETY: passed on to the caller.
-            return unsafe { self.stage_on_gpu(problem, sides, (staging, stream), call) };
+            let (input, output, staged) = unsafe { self.stage_sides(sides, (staging, stream), call) }?;
+            if is_given_in_output(&problem) {
+                return Ok((problem, Buffer::empty(), input, staged));
+            }
+            return Ok((placed(problem, input, output)?, input, output, staged));
         }
         let (dtype, size) = (shape.dtype, shape.dtype.size());
         let is_broadcast = shape.collective == Collective::Broadcast;

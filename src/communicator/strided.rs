@@ -124,9 +124,7 @@ impl Group {
         data: impl Into<StridedMut<'a, T>>,
         root: u32,
     ) -> Result<(), Error> {
-        let data = data.into();
-        let count = data.count;
-        self.strided(Collective::Broadcast, None::<Strided<'_, T>>, data, count, root)
+        self.strided(Collective::Broadcast, None::<Strided<'_, T>>, data.into(), root)
     }
 
     /// As [`all_gather`](Self::all_gather), of elements in blocks: those of rank *r* are the *r*-th part of the output's.
@@ -158,9 +156,7 @@ impl Group {
         input: impl Into<Strided<'a, T>>,
         output: impl Into<StridedMut<'a, T>>,
     ) -> Result<(), Error> {
-        let (input, output) = (input.into(), output.into());
-        let count = self.length("output", output.count, input.count, self.size())?;
-        self.strided(Collective::AllGather, Some(input), output, count, 0)
+        self.strided(Collective::AllGather, Some(input.into()), output.into(), 0)
     }
 
     /// As [`gather`](Self::gather), of elements in blocks.
@@ -173,12 +169,7 @@ impl Group {
         output: impl Into<StridedMut<'a, T>>,
         root: u32,
     ) -> Result<(), Error> {
-        let (input, output) = (input.into(), output.into());
-        let count = input.count;
-        if root == self.rank() {
-            self.length("output", output.count, count, self.size())?;
-        }
-        self.strided(Collective::Gather, Some(input), output, count, root)
+        self.strided(Collective::Gather, Some(input.into()), output.into(), root)
     }
 
     /// As [`scatter`](Self::scatter), of elements in blocks.
@@ -191,12 +182,7 @@ impl Group {
         output: impl Into<StridedMut<'a, T>>,
         root: u32,
     ) -> Result<(), Error> {
-        let (input, output) = (input.into(), output.into());
-        let count = output.count;
-        if root == self.rank() {
-            self.length("input", input.count, count, self.size())?;
-        }
-        self.strided(Collective::Scatter, Some(input), output, count, root)
+        self.strided(Collective::Scatter, Some(input.into()), output.into(), root)
     }
 
     /// As [`all_to_all`](Self::all_to_all), of elements in blocks.
@@ -208,11 +194,7 @@ impl Group {
         input: impl Into<Strided<'a, T>>,
         output: impl Into<StridedMut<'a, T>>,
     ) -> Result<(), Error> {
-        let (input, output) = (input.into(), output.into());
-        self.length("output", output.count, input.count, 1)?;
-        let count = input.count / self.size() as usize;
-        self.length("input", input.count, count, self.size())?;
-        self.strided(Collective::AllToAll, Some(input), output, count, 0)
+        self.strided(Collective::AllToAll, Some(input.into()), output.into(), 0)
     }
 
     /// Runs a collective on memory that has as many elements as it needs, or where this rank has none of them any number.
@@ -221,9 +203,10 @@ impl Group {
         collective: Collective,
         input: Option<Strided<'_, T>>,
         output: StridedMut<'_, T>,
-        count: usize,
         root: u32,
     ) -> Result<(), Error> {
+        let given = input.map_or(0, |input| input.count);
+        let count = self.count_of(collective, root, (given, output.count))?;
         let staging = Staging {
             input: input.and_then(|input| input.layout),
             output: output.layout,

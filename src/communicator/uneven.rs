@@ -276,8 +276,9 @@ impl Group {
         self.uneven_staged(&blocks, buffers, &Staging::default())
     }
 
+    /// Runs a collective on buffers, which are compared with the counts.
     #[allow(unsafe_code)]
-    fn uneven_staged(
+    pub(super) fn uneven_staged(
         &self,
         blocks: &RankBlocks<'_>,
         (input, output): (Buffer, Buffer),
@@ -416,7 +417,7 @@ impl UncountedPart {
 
 /// One rank's blocks.
 #[derive(Clone, Copy)]
-struct RankBlocks<'a> {
+pub(super) struct RankBlocks<'a> {
     collective: Collective,
     given: &'a [usize],
     taken: &'a [usize],
@@ -426,7 +427,7 @@ struct RankBlocks<'a> {
 }
 
 impl<'a> RankBlocks<'a> {
-    fn new(collective: Collective, given: &'a [usize], taken: &'a [usize], dtype: DType) -> Self {
+    pub(super) fn new(collective: Collective, given: &'a [usize], taken: &'a [usize], dtype: DType) -> Self {
         Self { collective, given, taken, dtype, op: ReduceOp::Sum, root: 0 }
     }
 

@@ -12,6 +12,7 @@ use shouter_reducer::windows::{
 };
 
 use super::Group;
+use super::collectives::raw;
 use super::drive::AccessFailure;
 use super::element::{Buffer, Element, from_slice, with_bytes};
 use crate::engine::executor_time;
@@ -383,12 +384,8 @@ impl Group {
             WindowAction::CompareAndSwap => (count.saturating_mul(2), count),
             _ => (count, count),
         };
-        let at = |address: *mut u8, count: usize| match count {
-            0 => Ok(Buffer::empty()),
-            // SAFETY: the caller's promise; given elements are only read.
-            _ => unsafe { Buffer::from_raw(address, count, dtype) },
-        };
-        let buffers = (at(data.cast_mut(), given)?, at(into, taken)?);
+        // SAFETY: the caller's promise; given elements are only read.
+        let buffers = unsafe { (raw(data.cast_mut(), given, dtype)?, raw(into, taken, dtype)?) };
         Ok(self.access_of(window, action, (target, offset), dtype, buffers, waited))
     }
 

@@ -177,12 +177,7 @@ impl Group {
     }
 
     /// Registers device memory with the NIC: by its dma-buf if the driver gives one, else by its address.
-    fn register_with_nic(
-        &self,
-        direct: &Direct,
-        address: u64,
-        bytes: u64,
-    ) -> Result<Reach, NotRegistered> {
+    fn register_with_nic(&self, direct: &Direct, address: u64, bytes: u64) -> Result<Reach, NotRegistered> {
         let export = direct.dmabuf.then(|| Dmabuf::export(&direct.context, address, bytes, page_bytes()));
         let export = match export {
             Some(Ok(Dmabuf { fd, offset, .. })) => Some(Export { fd, offset }),

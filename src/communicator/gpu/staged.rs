@@ -18,10 +18,9 @@ use shouter_reducer::dtype::DType;
 use shouter_reducer::executor::AbortReason;
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{MemoryKind, Span, TensorRegion};
-use shouter_reducer::schedule::Problem;
 
 use super::gpu_error;
-use crate::communicator::collectives::{is_given_in_output, placement, raw};
+use crate::communicator::collectives::raw;
 use crate::communicator::drive::RankEngine;
 use crate::communicator::element::Buffer;
 use crate::communicator::p2p::Message;
@@ -432,30 +431,10 @@ impl Group {
         Ok(Some(areas.insert(Arc::new(made)).clone()))
     }
 
-    /// A staging area for this rank's part of a collective in the memory of a GPU, and the part as it is there.
-    ///
-    /// # Safety
-    /// As for [`run_staged`](Self::run_staged), until the operation has ended.
-    pub(in crate::communicator) unsafe fn stage_on_gpu(
-        &self,
-        problem: Problem,
-        sides: Sides,
-        (staging, stream): (&Staging, u64),
-        (call, what): (Call, String),
-    ) -> Result<(Problem, Buffer, Buffer, Option<Staged>), Error> {
-        // SAFETY: passed on to the caller.
-        let (input, output, staged) = unsafe { self.stage_sides(sides, (staging, stream), (call, what)) }?;
-        if is_given_in_output(&problem) {
-            return Ok((problem, Buffer::empty(), input, staged));
-        }
-        let placement = placement(&problem, input, output)?;
-        Ok((Problem { placement, ..problem }, input, output, staged))
-    }
-
     /// Input and output in a staging area, where they have bytes.
     ///
     /// # Safety
-    /// As for [`stage_on_gpu`](Self::stage_on_gpu).
+    /// As for [`run_staged`](Self::run_staged), until the operation has ended.
     pub(in crate::communicator) unsafe fn stage_sides(
         &self,
         sides: Sides,
