@@ -12,7 +12,7 @@
 //! | [`grid`] | ranks, nodes, leaf groups, roots |
 //! | [`schedule`] | collectives as data: one rank's steps and their order |
 //! | [`counts`] | elements of each block, where blocks differ |
-//! |  `check` | proves that the schedules of all ranks fit together |
+//! |  `check` | for tests: proves that the schedules of all ranks fit together |
 //! | [`executor`] | runs schedules, fragment by fragment |
 //! | [`p2p`] | messages from one rank to another, matched by sender and tag |
 //! | [`windows`] | memory of each rank that the others access |
@@ -26,7 +26,8 @@
 //! | `cuda` | the same on NVIDIA GPUs, and their memory |
 #![deny(unsafe_code)]
 
-pub mod check;
+#[cfg(test)]
+mod check;
 pub mod cost;
 pub mod counts;
 #[cfg(feature = "cuda")]

@@ -368,12 +368,6 @@ impl Schedule {
     pub fn sources(&self) -> impl Iterator<Item = Rank> + '_ {
         self.receives.nodes().map(|node| self.problem.grid.leader_of(node))
     }
-
-    /// Bytes that this rank sends to other nodes.
-    pub fn sent_bytes(&self) -> u64 {
-        let len = |step: &Step| if let Action::Send { len, .. } = step.action { len as u64 } else { 0 };
-        self.steps.iter().map(len).sum()
-    }
 }
 
 /// Elements of a chunk of the tensor, or of each block: the same on all ranks.
