@@ -20,11 +20,15 @@
 //! | [`header`] | the header of every message |
 //! | [`transport`] | the interfaces to the network, the node's shared memory and accelerators |
 //! | [`memory`] | regions: memory that collectives read and write |
+//! |  `coded` | enums whose variants have numbers in messages |
 //! | [`dtype`], [`kernel`] | element types, and reductions over them |
 //! | [`float8`] | the 8-bit floats |
 //! | [`layout`] | elements in blocks at equal distances, packed and unpacked |
 //! | `cuda` | the same on NVIDIA GPUs, and their memory |
 #![deny(unsafe_code)]
+
+#[macro_use]
+mod coded;
 
 #[cfg(test)]
 mod check;
