@@ -228,15 +228,9 @@ impl Executor {
         let bytes = request.schedule.problem().bytes();
         let key = MatchKey { group: self.config.group, epoch: self.config.epoch, seq };
         let template = Header {
-            kind: MessageKind::Data,
-            src: self.config.rank,
-            key,
             identity: request.identity,
             shape: request.shape,
-            round: 0,
-            offset: 0,
-            granule: 0,
-            len: 0,
+            ..Header::new(MessageKind::Data, self.config.rank, key)
         };
         self.deadlines.add(request.deadline);
         let tensor = match request.identity {

@@ -16,10 +16,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 
-use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{Disposition, Refusal};
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Collective, HEADER_BYTES, Header, Identity, MatchKey, MessageKind, Shape};
+use shouter_reducer::header::{HEADER_BYTES, Header, MatchKey, MessageKind};
 use shouter_reducer::memory::Span;
 use shouter_reducer::transport::{SendError, SendToken};
 
@@ -387,15 +386,5 @@ fn destination(message: &RingMessage<'_>, grid: Grid, source: Rank) -> Option<(R
 
 /// A message between two leaders about one for `to`.
 fn message(kind: MessageKind, src: Rank, to: Rank, len: u32) -> Header {
-    Header {
-        kind,
-        src,
-        key: MatchKey::default(),
-        identity: Identity::AdHoc { root: Rank(0) },
-        shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
-        round: to.0,
-        offset: 0,
-        granule: 0,
-        len,
-    }
+    Header { round: to.0, len, ..Header::new(kind, src, MatchKey::default()) }
 }
