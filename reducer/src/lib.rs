@@ -15,6 +15,7 @@
 //! |  `check` | for tests: proves that the schedules of all ranks fit together |
 //! | [`executor`] | runs schedules, fragment by fragment |
 //! | [`p2p`] | messages from one rank to another, matched by sender and tag |
+//! | [`machine`] | what those two have in common |
 //! | [`windows`] | memory of each rank that the others access |
 //! | [`recorder`] | the last events of a shard, kept for when its group fails |
 //! | [`header`] | the header of every message |
@@ -44,6 +45,7 @@ pub mod grid;
 pub mod header;
 pub mod kernel;
 pub mod layout;
+pub mod machine;
 pub mod memory;
 pub mod p2p;
 pub mod plan;

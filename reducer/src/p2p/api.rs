@@ -260,15 +260,6 @@ pub enum PostError {
     Aborted(Arc<AbortCause>),
 }
 
-/// A send or receive that has ended: its memory is the caller's again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
-    /// Which.
-    pub id: TransferId,
-    /// The message, or why there is none.
-    pub result: Result<Status, TransferError>,
-}
-
 /// The counters of a messenger.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MessageCounters {
