@@ -191,7 +191,7 @@ impl Windows {
 
     /// The counters since the start.
     pub fn counters(&self) -> WindowCounters {
-        let target::RequestCounters { served, held, denied } = self.target.counters();
+        let WindowCounters { served, held, denied, .. } = self.target.counters();
         WindowCounters { served, held, denied, ..self.counters }
     }
 }

@@ -23,7 +23,7 @@ use shouter_reducer::memory::Span;
 use shouter_reducer::transport::{SendError, SendToken};
 
 use super::ring::{Garbled, MAX_PAYLOAD, Offered, PushError, Reader, RingMessage, Writer};
-use super::{bell, bit, is_early, lost, relay_bit};
+use super::{bell, bit, lost, relay_bit};
 use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::PeerLoss;
@@ -344,7 +344,8 @@ impl Relay {
     ) -> bool {
         let Some((head, payload)) = message.split_first_chunk::<HEADER_BYTES>() else { return true };
         if to == self.rank {
-            return Header::parse(head).map_or(true, |header| !is_early(inbox.fragment(&header, payload)));
+            return Header::parse(head)
+                .map_or(true, |header| !inbox.fragment(&header, payload).is_retryable());
         }
         let local = self.grid.local_of(to);
         let Some(writer) = self.downs.get_mut(local as usize) else { return true };
