@@ -34,7 +34,7 @@ mod shape;
 pub use self::kind::MessageKind;
 pub use self::shape::{Collective, Shape};
 
-use crate::dtype::{DTypeError, NoReduction, ReduceOpError};
+use crate::dtype::{DType, DTypeError, NoReduction, ReduceOp, ReduceOpError};
 use crate::grid::Rank;
 use core::fmt;
 use thiserror::Error;
@@ -203,6 +203,14 @@ pub enum HeaderError {
 }
 
 impl Header {
+    /// The header of a message that is of no collective, without a payload; a caller replaces what it needs otherwise.
+    #[inline]
+    pub fn new(kind: MessageKind, src: Rank, key: MatchKey) -> Self {
+        let identity = Identity::AdHoc { root: Rank(0) };
+        let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
+        Self { kind, src, key, identity, shape, round: 0, offset: 0, granule: 0, len: 0 }
+    }
+
     /// The operation as the sender sees it.
     #[inline]
     pub fn view(&self) -> View {

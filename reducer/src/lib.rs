@@ -12,21 +12,27 @@
 //! | [`grid`] | ranks, nodes, leaf groups, roots |
 //! | [`schedule`] | collectives as data: one rank's steps and their order |
 //! | [`counts`] | elements of each block, where blocks differ |
-//! |  `check` | proves that the schedules of all ranks fit together |
+//! |  `check` | for tests: proves that the schedules of all ranks fit together |
 //! | [`executor`] | runs schedules, fragment by fragment |
 //! | [`p2p`] | messages from one rank to another, matched by sender and tag |
+//! | [`machine`] | what those two have in common |
 //! | [`windows`] | memory of each rank that the others access |
 //! | [`recorder`] | the last events of a shard, kept for when its group fails |
 //! | [`header`] | the header of every message |
 //! | [`transport`] | the interfaces to the network, the node's shared memory and accelerators |
 //! | [`memory`] | regions: memory that collectives read and write |
+//! |  `coded` | enums whose variants have numbers in messages |
 //! | [`dtype`], [`kernel`] | element types, and reductions over them |
 //! | [`float8`] | the 8-bit floats |
 //! | [`layout`] | elements in blocks at equal distances, packed and unpacked |
 //! | `cuda` | the same on NVIDIA GPUs, and their memory |
 #![deny(unsafe_code)]
 
-pub mod check;
+#[macro_use]
+mod coded;
+
+#[cfg(test)]
+mod check;
 pub mod cost;
 pub mod counts;
 #[cfg(feature = "cuda")]
@@ -39,6 +45,7 @@ pub mod grid;
 pub mod header;
 pub mod kernel;
 pub mod layout;
+pub mod machine;
 pub mod memory;
 pub mod p2p;
 pub mod plan;

@@ -88,7 +88,7 @@ impl Plan {
             ("fuse_bytes", fuse_bytes),
         ];
         let overrides = Collective::ALL.map(|collective| {
-            let code = self.overrides.of(collective).map_or(0, Algorithm::code);
+            let code = self.overrides.of(collective).map_or(0, |algorithm| algorithm as u8);
             (format!("schedule of {collective}"), code.into())
         });
         fields.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(overrides).collect()

@@ -24,68 +24,45 @@ const NONE: u32 = u32::MAX;
 
 type Slot = [AtomicU64; 5];
 
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident $name:literal,)*) => {
-        /// The kind of an event.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub enum RecordKind {
-            $($(#[$doc])* $kind,)*
-        }
-
-        impl RecordKind {
-            const ALL: &[Self] = &[$(Self::$kind),*];
-
-            /// As a trace names it.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $name,)*
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// An operation was started: `seq`, `tensor` (if registered), the trainer's step as `value`, `bytes`.
-    #[default]
-    Started "started",
-    /// An operation has its result: `seq`.
-    Done "operation",
-    /// An operation has failed: `seq`; `rank` is the culprit, where one is known.
-    Failed "failed",
-    /// The first fragment of a message was handed to the transport: `seq`, `rank`, the message's `bytes`.
-    Sent "first fragment sent",
-    /// The first fragment of a message has come: `seq`, `rank`, the message's `bytes`.
-    Received "first fragment received",
-    /// A message was ready to send, but `rank` has not granted it yet: `seq`, `bytes`.
-    CreditWait "wait for credit",
-    /// Ranks run different operations as `seq`; `rank` is one of them.
-    Diverged "divergence",
-    /// This host's leader has voted on operation `seq`.
-    Voted "vote sent",
-    /// The leader `rank` has voted on operation `seq`.
-    VoteReceived "vote received",
-    /// `rank` has sent an abort message; `value` is the cause's [code](crate::executor::AbortReason::code).
-    AbortReceived "abort received",
-    /// The group has ended here: `rank` is the culprit, `value` the cause's code.
-    Ended "group ended",
-    /// The other ranks were notified that the group has ended: `rank` is the culprit, `value` the cause's code.
-    AbortSent "abort sent",
-    /// The channel has declared `rank` lost.
-    PeerLost "peer lost",
-    /// `value` datagrams or segments were sent again; `rank` is the last one's receiver, where that is known.
-    Resent "resend",
-    /// `value` datagrams or segments were declared lost; `rank` as above.
-    Lost "lost",
-    /// `value` datagrams have come with a wrong checksum.
-    Damaged "damaged",
-    /// `value` connections or queue pairs were made again.
-    Reconnected "reconnect",
-}
-
-impl RecordKind {
-    fn from_code(code: u64) -> Self {
-        usize::try_from(code).ok().and_then(|code| Self::ALL.get(code)).copied().unwrap_or_default()
+coded_enum! {
+    /// The kind of an event.
+    #[derive(Default)]
+    pub enum RecordKind {
+        /// An operation was started: `seq`, `tensor` (if registered), the trainer's step as `value`, `bytes`.
+        #[default]
+        Started = 0, "started";
+        /// An operation has its result: `seq`.
+        Done = 1, "operation";
+        /// An operation has failed: `seq`; `rank` is the culprit, where one is known.
+        Failed = 2, "failed";
+        /// The first fragment of a message was handed to the transport: `seq`, `rank`, the message's `bytes`.
+        Sent = 3, "first fragment sent";
+        /// The first fragment of a message has come: `seq`, `rank`, the message's `bytes`.
+        Received = 4, "first fragment received";
+        /// A message was ready to send, but `rank` has not granted it yet: `seq`, `bytes`.
+        CreditWait = 5, "wait for credit";
+        /// Ranks run different operations as `seq`; `rank` is one of them.
+        Diverged = 6, "divergence";
+        /// This host's leader has voted on operation `seq`.
+        Voted = 7, "vote sent";
+        /// The leader `rank` has voted on operation `seq`.
+        VoteReceived = 8, "vote received";
+        /// `rank` has sent an abort message; `value` is the cause's [code](crate::executor::AbortReason::code).
+        AbortReceived = 9, "abort received";
+        /// The group has ended here: `rank` is the culprit, `value` the cause's code.
+        Ended = 10, "group ended";
+        /// The other ranks were notified that the group has ended: `rank` is the culprit, `value` the cause's code.
+        AbortSent = 11, "abort sent";
+        /// The channel has declared `rank` lost.
+        PeerLost = 12, "peer lost";
+        /// `value` datagrams or segments were sent again; `rank` is the last one's receiver, where that is known.
+        Resent = 13, "resend";
+        /// `value` datagrams or segments were declared lost; `rank` as above.
+        Lost = 14, "lost";
+        /// `value` datagrams have come with a wrong checksum.
+        Damaged = 15, "damaged";
+        /// `value` connections or queue pairs were made again.
+        Reconnected = 16, "reconnect";
     }
 }
 
@@ -142,7 +119,8 @@ impl Record {
 
     fn from_words([at, seq, value, bytes, last]: [u64; 5]) -> Self {
         let (group, seq) = ((seq >> SEQ_BITS) as u16, seq & ((1 << SEQ_BITS) - 1));
-        let (what, generation) = (RecordKind::from_code(last & 0xffff), (last >> 16) as u16);
+        let what = u8::try_from(last & 0xffff).ok().and_then(RecordKind::from_code).unwrap_or_default();
+        let generation = (last >> 16) as u16;
         let whom = Some((last >> 32) as u32).filter(|whom| *whom != NONE);
         let named = whom.map(|tensor| RegisteredTensor { generation, tensor });
         let (tensor, rank) = if what == RecordKind::Started { (named, None) } else { (None, whom) };

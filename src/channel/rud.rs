@@ -9,7 +9,6 @@ use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::Stack;
 use shouter_netstack::time::Instant;
-use shouter_reducer::executor::Disposition;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::{LEAST_FRAGMENT, PayloadRange, SendError, SendToken, Transport};
@@ -261,12 +260,12 @@ impl rud::Sink for Sink<'_> {
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> rud::Disposition {
         let sender = self.index(session).and_then(|index| self.peers.rank(index));
         match Header::parse(header) {
-            Ok(header) if Some(header.src) == sender => match self.inbox.fragment(&header, payload) {
-                Disposition::Refused(why) if why.is_retryable() => {
-                    rud::Disposition::Refused(rud::RefusalReason::NotReady)
+            Ok(header) if Some(header.src) == sender => {
+                match self.inbox.fragment(&header, payload).is_retryable() {
+                    true => rud::Disposition::Refused(rud::RefusalReason::NotReady),
+                    false => rud::Disposition::Consumed,
                 }
-                Disposition::Consumed | Disposition::Refused(_) => rud::Disposition::Consumed,
-            },
+            }
             // Authenticated, but not of this protocol: a fault of the peer. It is counted and forgotten.
             stray => {
                 super::stray(self.strays, sender, stray.err());

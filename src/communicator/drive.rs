@@ -7,7 +7,7 @@ use std::time::Duration;
 use shouter_reducer::executor::{AbortCause, OpError, Request, StartError};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId};
-use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, WindowId};
+use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, WindowId, Windows};
 
 use crate::engine::Engine;
 use crate::engine::groups::GroupId;
@@ -246,7 +246,7 @@ impl Drive {
             let closed =
                 |cause: &AbortCause| Err(Error::closed_by(cause, format!("a probe was not made: {cause}")));
             let aborted = engine.aborted_in(group).map(closed);
-            aborted.or_else(|| engine.probe(group, from, tag).map(Ok))
+            aborted.or_else(|| engine.messages_in(group)?.probe(from, tag).map(Ok))
         };
         self.driver.drive_until(condition, Some(until)).map_err(drive_error)?
     }
@@ -306,7 +306,7 @@ impl Drive {
                 let withdrawn = self.with(|engine| {
                     let started = engine.withdraw(Clock.now());
                     // Their memory is the trainer's again, and the engine goes on for other groups.
-                    engine.close_windows();
+                    engine.windows_in(None).into_iter().for_each(Windows::close_all);
                     started
                 });
                 withdrawn.and_then(|started| match started {

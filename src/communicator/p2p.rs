@@ -316,8 +316,11 @@ impl Group {
     /// The errors of sends that had ended well and have failed since, when the group is left.
     pub(super) fn check_late(&self) -> Result<(), Error> {
         let group = self.drive.group();
-        let look = move |engine: &mut RankEngine| (engine.take_late(group), engine.probe(group, None, None));
-        let (late, left) = self.drive.with(look)?;
+        let look = move |engine: &mut RankEngine| {
+            let messages = engine.messages_in(group)?;
+            Some((messages.take_late(), messages.probe(None, None)))
+        };
+        let (late, left) = self.drive.with(look)?.unwrap_or_default();
         if let Some(Matched { peer, tag, dtype, count }) = left {
             tracing::warn!(
                 rank = self.rank.0,

@@ -327,14 +327,18 @@ impl Group {
     /// Takes this rank's memory out of a window.
     fn drop_window(&self, window: u32) -> Result<(), Error> {
         let group = self.drive.group();
-        self.drive.with(move |engine| engine.close_window(group, WindowId(window)))
+        self.drive.with(move |engine| {
+            if let Some(windows) = engine.windows_in(group) {
+                windows.close(WindowId(window));
+            }
+        })
     }
 
     fn make_window(&self, part: Buffer, dtype: DType) -> Result<u32, Error> {
         self.drive.check_process()?;
         let (memory, len) = (self.region(part), (part.len() / dtype.size()) as u64);
         let group = self.drive.group();
-        let opened = self.drive.with(move |engine| engine.open_window(group, memory, dtype))?;
+        let opened = self.drive.with(move |engine| Some(engine.windows_in(group)?.open(memory, dtype)))?;
         let opened = opened.ok_or_else(|| Error::Internal("the group of a window is gone".into()))?;
         let WindowId(id) = opened.map_err(|error| match error {
             WindowRefused::Aborted(cause) => {
@@ -371,7 +375,11 @@ impl Group {
         }
         let lengths: Box<[u64]> = parts().map(|part| part[2]).collect();
         let group = self.drive.group();
-        self.drive.with(move |engine| engine.set_window_lengths(group, WindowId(id), lengths))
+        self.drive.with(move |engine| {
+            if let Some(windows) = engine.windows_in(group) {
+                windows.set_lengths(WindowId(id), lengths);
+            }
+        })
     }
 
     /// # Safety

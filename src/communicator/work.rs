@@ -460,7 +460,8 @@ impl Work {
         self.0.outcomes.check_process()?;
         let Some(driver) = self.0.outcomes.driver() else { return Ok(false) };
         let cancel = move |engine: &mut RankEngine| {
-            ids.into_iter().filter(|id| engine.cancel_receive(group, *id)).count()
+            let Some(messages) = engine.messages_in(group) else { return 0 };
+            ids.into_iter().filter(|id| messages.cancel(*id)).count()
         };
         let cancelled = driver.with(cancel);
         // The next poll reports it.

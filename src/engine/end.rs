@@ -6,7 +6,7 @@ use std::time::Duration;
 use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, AbortReason, Executor};
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Header, Identity, MatchKey, MessageKind, Shape};
+use shouter_reducer::header::{Header, MatchKey, MessageKind};
 use shouter_reducer::recorder::{Record, RecordKind};
 
 use super::ending::FLOOD;
@@ -242,18 +242,7 @@ pub(super) fn notify(notice: &Notice, cause: &AbortCause) {
 
 /// The abort message: its `round` is the culprit, its `len` the reason's code; if ranks diverge, it names the operation.
 pub(super) fn abort_header(src: Rank, cause: &AbortCause, executor: &Executor) -> Header {
-    use shouter_reducer::dtype::{DType, ReduceOp};
-    use shouter_reducer::header::Collective;
-    let seq = executor.diverged().unwrap_or(0);
-    Header {
-        kind: MessageKind::Abort,
-        src,
-        key: MatchKey { seq, ..MatchKey::default() },
-        identity: Identity::AdHoc { root: Rank(0) },
-        shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
-        round: cause.culprit.0,
-        offset: 0,
-        granule: 0,
-        len: cause.reason.code(),
-    }
+    let key = MatchKey { seq: executor.diverged().unwrap_or(0), ..MatchKey::default() };
+    let (round, len) = (cause.culprit.0, cause.reason.code());
+    Header { round, len, ..Header::new(MessageKind::Abort, src, key) }
 }

@@ -1,8 +1,9 @@
 //! The messages that this rank sends to others of a group and receives from them, outside any collective.
 
 use shouter_netstack::time::Instant;
-use shouter_reducer::grid::Rank;
-use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId};
+use shouter_reducer::p2p::{
+    Messenger, PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId,
+};
 
 use super::Engine;
 use super::groups::GroupId;
@@ -11,21 +12,18 @@ use crate::runtime::Poller;
 
 /// Of any group of this process: without a [`GroupId`] those of the group of all. Of a group that is gone there are none.
 impl Engine {
+    /// The sends and receives.
+    pub(crate) fn messages_in(&mut self, group: Option<GroupId>) -> Option<&mut Messenger> {
+        Some(&mut self.pairwise_in(group)?.messages.machine)
+    }
+
     /// Starts to send a message.
     pub(crate) fn start_send(
         &mut self,
         group: Option<GroupId>,
         request: SendRequest,
     ) -> Result<TransferId, PostError> {
-        let pairwise = self.pairwise_in(group).ok_or(PostError::Busy { max: 0 })?;
-        pairwise.messages.machine.start_send(request)
-    }
-
-    /// The elements of a send are there that was held.
-    pub(crate) fn release_send(&mut self, group: Option<GroupId>, to: Rank, id: TransferId) {
-        if let Some(pairwise) = self.pairwise_in(group) {
-            pairwise.messages.machine.release(to, id);
-        }
+        self.messages_in(group).ok_or(PostError::Busy { max: 0 })?.start_send(request)
     }
 
     /// Starts a receive.
@@ -36,12 +34,12 @@ impl Engine {
         request: ReceiveRequest,
     ) -> Result<TransferId, PostError> {
         let gone = PostError::Busy { max: 0 };
-        let pairwise = self.pairwise_in(group).ok_or(gone.clone())?;
+        let messages = self.messages_in(group).ok_or(gone.clone())?;
         // The sender may have given that message up before it did what this rank has seen of it since, such as a barrier in shared memory.
-        if pairwise.messages.machine.is_announced(request.from, request.tag) {
+        if messages.is_announced(request.from, request.tag) {
             self.poll(now);
         }
-        self.pairwise_in(group).ok_or(gone)?.messages.machine.start_receive(request)
+        self.messages_in(group).ok_or(gone)?.start_receive(request)
     }
 
     /// Takes the outcome of a send or receive, once it has ended.
@@ -68,25 +66,5 @@ impl Engine {
         if let Some(pairwise) = self.pairwise_in(group) {
             pairwise.messages.call_back(id, callback);
         }
-    }
-
-    /// Cancels a receive that no message was matched with; whether it was.
-    pub(crate) fn cancel_receive(&mut self, group: Option<GroupId>, id: TransferId) -> bool {
-        self.pairwise_in(group).is_some_and(|pairwise| pairwise.messages.machine.cancel(id))
-    }
-
-    /// The first message that has come and that no receive has taken.
-    pub(crate) fn probe(
-        &mut self,
-        group: Option<GroupId>,
-        from: Option<Rank>,
-        tag: Option<u32>,
-    ) -> Option<Status> {
-        self.pairwise_in(group)?.messages.machine.probe(from, tag)
-    }
-
-    /// The error of a send that had ended well, and has failed since.
-    pub(crate) fn take_late(&mut self, group: Option<GroupId>) -> Option<TransferError> {
-        self.pairwise_in(group)?.messages.machine.take_late()
     }
 }

@@ -8,6 +8,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, Disposition};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
+use shouter_reducer::machine::Machine;
 use shouter_reducer::p2p::{Messenger, MessengerConfig};
 use shouter_reducer::transport::{SendToken, Transport};
 use shouter_reducer::windows::{Windows, WindowsConfig};

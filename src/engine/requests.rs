@@ -9,95 +9,11 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::{AbortCause, Disposition};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Header;
-use shouter_reducer::p2p::{Messenger, Status, TransferError, TransferId};
+use shouter_reducer::machine::{Ended, Machine};
 use shouter_reducer::transport::{SendToken, Transport};
-use shouter_reducer::windows::{AccessError, AccessId, Windows};
 
 /// Messages of a rank that has left in good order arrive within this time.
 pub(super) const ARRIVES: Duration = Duration::from_secs(1);
-
-/// A state machine that posts messages, and whose requests end.
-pub(super) trait Machine {
-    /// Names a request.
-    type Id: Copy + Ord;
-    /// How a request has ended.
-    type Outcome;
-
-    fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition;
-    fn on_released(&mut self, token: SendToken);
-    /// Returns whether there was anything to do.
-    fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool;
-    fn take_ended(&mut self) -> Option<(Self::Id, Self::Outcome)>;
-    /// Requests that have not ended.
-    fn running(&self) -> usize;
-    /// Whether there is something to post.
-    fn has_work(&self) -> bool;
-    fn next_deadline(&self) -> Option<Duration>;
-    /// One of these ranks that a request waits for.
-    fn awaited(&self, ranks: impl Fn(Rank) -> bool) -> Option<Rank>;
-    fn abort(&mut self, cause: &Arc<AbortCause>);
-    fn fenced(&mut self);
-}
-
-/// A type of the reducer whose own methods are those of a [`Machine`].
-macro_rules! machine {
-    ($machine:ty, $id:ty, $outcome:ty) => {
-        impl Machine for $machine {
-            type Id = $id;
-            type Outcome = $outcome;
-
-            #[inline]
-            fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-                self.on_message(header, payload)
-            }
-
-            #[inline]
-            fn on_released(&mut self, token: SendToken) {
-                self.on_released(token);
-            }
-
-            #[inline]
-            fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> bool {
-                self.poll(now, transport).worked
-            }
-
-            #[inline]
-            fn take_ended(&mut self) -> Option<(Self::Id, Self::Outcome)> {
-                self.take_ended().map(|ended| (ended.id, ended.result))
-            }
-
-            #[inline]
-            fn running(&self) -> usize {
-                self.running()
-            }
-
-            #[inline]
-            fn has_work(&self) -> bool {
-                self.has_work()
-            }
-
-            #[inline]
-            fn next_deadline(&self) -> Option<Duration> {
-                self.next_deadline()
-            }
-
-            fn awaited(&self, ranks: impl Fn(Rank) -> bool) -> Option<Rank> {
-                self.awaited(ranks)
-            }
-
-            fn abort(&mut self, cause: &Arc<AbortCause>) {
-                self.abort(cause);
-            }
-
-            fn fenced(&mut self) {
-                self.fenced();
-            }
-        }
-    };
-}
-
-machine!(Messenger, TransferId, Result<Status, TransferError>);
-machine!(Windows, AccessId, Result<(), AccessError>);
 
 /// The callback for the end of a request. It gets `None` where the request was dropped: nothing refers to its memory then.
 pub(super) struct Callback<O>(Option<Box<dyn FnOnce(Option<O>) + Send>>);
@@ -158,7 +74,7 @@ impl<M: Machine> Requests<M> {
         let is_due = self.machine.next_deadline().is_some_and(|deadline| deadline <= now);
         let mut busy = false;
         if is_due || self.machine.has_work() {
-            busy = self.machine.poll(now, transport);
+            busy = self.machine.poll(now, transport).worked;
         }
         busy | self.gather()
     }
@@ -174,8 +90,8 @@ impl<M: Machine> Requests<M> {
     #[inline]
     fn gather(&mut self) -> bool {
         let mut any = false;
-        while let Some((id, outcome)) = self.machine.take_ended() {
-            self.keep(id, outcome);
+        while let Some(Ended { id, result }) = self.machine.take_ended() {
+            self.keep(id, result);
             any = true;
         }
         any
@@ -207,11 +123,11 @@ impl<M: Machine> Requests<M> {
     #[inline]
     pub(super) fn take(&mut self, id: M::Id) -> Option<M::Outcome> {
         // It is the only one in nearly all cases, and needs no place then.
-        while let Some((ended, outcome)) = self.machine.take_ended() {
-            if ended == id {
-                return Some(outcome);
+        while let Some(ended) = self.machine.take_ended() {
+            if ended.id == id {
+                return Some(ended.result);
             }
-            self.keep(ended, outcome);
+            self.keep(ended.id, ended.result);
         }
         self.outcomes.remove(&id)
     }

@@ -1,49 +1,16 @@
 //! The windows of groups, and the outcomes of accesses to them: other ranks' requests are served with every poll, on any thread.
 
-use shouter_reducer::dtype::DType;
 use shouter_reducer::grid::Rank;
-use shouter_reducer::memory::TensorRegion;
-use shouter_reducer::windows::{
-    AccessError, AccessId, AccessRefused, AccessRequest, WindowId, WindowRefused,
-};
+use shouter_reducer::windows::{AccessError, AccessId, AccessRefused, AccessRequest, WindowId, Windows};
 
 use super::Engine;
 use super::groups::GroupId;
 
 /// Of any group of this process: without a [`GroupId`] those of the group of all. Of a group that is gone there are none.
 impl Engine {
-    /// Opens this rank's part of the group's next window; `None` for a group that is gone.
-    pub(crate) fn open_window(
-        &mut self,
-        group: Option<GroupId>,
-        memory: TensorRegion,
-        dtype: DType,
-    ) -> Option<Result<WindowId, WindowRefused>> {
-        self.pairwise_in(group).map(|pairwise| pairwise.windows.machine.open(memory, dtype))
-    }
-
-    /// Elements of each rank's part.
-    pub(crate) fn set_window_lengths(
-        &mut self,
-        group: Option<GroupId>,
-        window: WindowId,
-        lengths: Box<[u64]>,
-    ) {
-        if let Some(pairwise) = self.pairwise_in(group) {
-            pairwise.windows.machine.set_lengths(window, lengths);
-        }
-    }
-
-    /// Nothing touches this rank's part of a window from now on.
-    pub(crate) fn close_window(&mut self, group: Option<GroupId>, window: WindowId) {
-        if let Some(pairwise) = self.pairwise_in(group) {
-            pairwise.windows.machine.close(window);
-        }
-    }
-
-    /// Nothing touches this rank's part of any window of the group of all from now on.
-    pub(crate) fn close_windows(&mut self) {
-        self.pairwise.windows.machine.close_all();
+    /// The windows.
+    pub(crate) fn windows_in(&mut self, group: Option<GroupId>) -> Option<&mut Windows> {
+        Some(&mut self.pairwise_in(group)?.windows.machine)
     }
 
     /// Starts an access.
@@ -53,7 +20,7 @@ impl Engine {
         request: AccessRequest,
     ) -> Result<AccessId, AccessRefused> {
         let gone = AccessRefused::Window { window: request.window };
-        self.pairwise_in(group).ok_or(gone)?.windows.machine.start(request)
+        self.windows_in(group).ok_or(gone)?.start(request)
     }
 
     /// Takes the outcome of an access that is waited for, once it has ended.
@@ -76,8 +43,8 @@ impl Engine {
         window: WindowId,
     ) -> Result<(), AccessRefused> {
         let has_ended = self.aborted_in(group).is_some();
-        let pairwise = self.pairwise_in(group);
-        let is_there = pairwise.is_some_and(|it| has_ended || it.windows.machine.has_window(window));
+        let windows = self.windows_in(group);
+        let is_there = windows.is_some_and(|windows| has_ended || windows.has_window(window));
         if is_there { Ok(()) } else { Err(AccessRefused::Window { window }) }
     }
 
@@ -92,7 +59,7 @@ impl Engine {
         if self.is_settling_in(group) {
             return None;
         }
-        let windows = &mut self.pairwise_in(group)?.windows.machine;
+        let windows = self.windows_in(group)?;
         let is_flushed = windows.is_flushed(window, target);
         is_flushed.then(|| windows.take_late(window, target).map_or(Ok(()), Err))
     }

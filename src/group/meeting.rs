@@ -177,13 +177,7 @@ impl Steps<'_> {
 
 /// The keys below one start.
 fn below(start: &[u8], what: impl std::fmt::Display) -> String {
-    use std::fmt::Write as _;
-    let mut key = String::from("shouter/");
-    for byte in start.iter().take(size_of::<Nonce>()) {
-        // Writing to a String cannot fail.
-        let _ = write!(key, "{byte:02x}");
-    }
-    key + &format!("/{what}")
+    format!("shouter/{}/{what}", hex::encode(start.get(..size_of::<Nonce>()).unwrap_or(start)))
 }
 
 /// How long to wait for a meeting before looking whether rank 0 has begun again.

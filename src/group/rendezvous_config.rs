@@ -1,6 +1,5 @@
 //! Where and how the ranks meet.
 
-use std::fmt;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use crate::config::Config;
 use crate::key::Key;
 
 /// Where and how the ranks meet; the same on every rank, but for the listener.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct RendezvousConfig {
     /// Rank 0's host: an address or a name, or several with commas between them, which are tried in turn.
     pub host: String,
@@ -24,18 +23,6 @@ pub struct RendezvousConfig {
     pub job: String,
     /// How long to wait for all ranks.
     pub deadline: Duration,
-}
-
-impl fmt::Debug for RendezvousConfig {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { host, port, listener: _, key: _, job, deadline } = self;
-        f.debug_struct("RendezvousConfig")
-            .field("host", host)
-            .field("port", port)
-            .field("job", job)
-            .field("deadline", deadline)
-            .finish_non_exhaustive()
-    }
 }
 
 impl RendezvousConfig {

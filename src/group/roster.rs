@@ -28,7 +28,7 @@ pub struct Member {
 }
 
 /// The group's members, and the secret that only they share.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
     /// The members in the order of their ranks.
     pub members: Vec<Member>,
@@ -38,17 +38,6 @@ pub struct Roster {
     pub job: String,
     /// A secret of this start of the job: HMAC of the key over randomness that rank 0 chose. It never crosses the wire.
     pub session_secret: Key,
-}
-
-impl std::fmt::Debug for Roster {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { members, epoch, job, session_secret: _ } = self;
-        f.debug_struct("Roster")
-            .field("job", job)
-            .field("epoch", epoch)
-            .field("members", members)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Roster {

@@ -31,18 +31,18 @@ use thiserror::Error;
 /// A step of a rank, for reports.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{rank} step {step} ({action:?})")]
-pub struct StepLocation {
+pub(crate) struct StepLocation {
     /// The rank.
-    pub rank: Rank,
+    pub(crate) rank: Rank,
     /// Index of the step in the rank's schedule.
-    pub step: u32,
+    pub(crate) step: u32,
     /// The step's action.
-    pub action: Action,
+    pub(crate) action: Action,
 }
 
 /// A flaw in the schedules of a collective. A schedule with a flaw must not run; it is a mistake in the algorithm.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum Flaw {
+pub(crate) enum Flaw {
     /// There is not one schedule per rank, or they are for different problems.
     #[error("the schedules do not belong together ({0}); build one per rank, with the same plan")]
     Set(&'static str),
@@ -153,20 +153,20 @@ pub enum Flaw {
 
 /// The size of the schedules that were proved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Proof {
+pub(crate) struct Proof {
     /// Steps of all ranks.
-    pub steps: usize,
+    pub(crate) steps: usize,
     /// Messages between nodes.
-    pub messages: usize,
+    pub(crate) messages: usize,
     /// The most bytes that one rank sends to other nodes.
-    pub largest_share: u64,
+    pub(crate) largest_share: u64,
 }
 
 /// Proves the schedules of all ranks, in rank order, with at most `slot_budget` bytes of slots each.
 ///
 /// # Errors
 /// The first flaw: the rank, the step and what is wrong with it.
-pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> {
+pub(crate) fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> {
     let first = schedules.first().ok_or(Flaw::Set("there are none"))?;
     let grid = first.problem().grid;
     if schedules.len() != grid.ranks() as usize {
@@ -213,7 +213,7 @@ pub fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof, Flaw> 
     Ok(Proof {
         steps: schedules.iter().map(|schedule| schedule.steps().len()).sum(),
         messages: graph.messages.len(),
-        largest_share: schedules.iter().map(Schedule::sent_bytes).max().unwrap_or(0),
+        largest_share: schedules.iter().map(sent_bytes).max().unwrap_or(0),
     })
 }
 
@@ -234,6 +234,12 @@ fn steps(schedules: &[Schedule]) -> impl Iterator<Item = (usize, usize, &crate::
     schedules.iter().enumerate().flat_map(|(rank, schedule)| {
         schedule.steps().iter().enumerate().map(move |(i, step)| (rank, i, step))
     })
+}
+
+/// Bytes that a rank sends to other nodes.
+fn sent_bytes(schedule: &Schedule) -> u64 {
+    let len = |step: &Step| if let Action::Send { len, .. } = step.action { len as u64 } else { 0 };
+    schedule.steps().iter().map(len).sum()
 }
 
 fn successors(schedule: &Schedule, step: usize) -> &[u32] {

@@ -95,8 +95,18 @@ impl Costs {
 
     /// All of it by name.
     pub fn fields(&self) -> [(&'static str, u32); 9] {
-        let HostCosts { call_ns, step_ns, flag_ns, copy_mb_s, fold_mb_s } = self.host;
-        let NetworkCosts { latency_ns, message_ns, core_mb_s, wire_mb_s } = self.network;
+        let mut costs = *self;
+        costs.fields_mut().map(|(name, value)| (name, *value))
+    }
+
+    /// A field by its name.
+    pub fn field_mut(&mut self, name: &str) -> Option<&mut u32> {
+        self.fields_mut().into_iter().find(|(other, _)| *other == name).map(|(_, value)| value)
+    }
+
+    fn fields_mut(&mut self) -> [(&'static str, &mut u32); 9] {
+        let HostCosts { call_ns, step_ns, flag_ns, copy_mb_s, fold_mb_s } = &mut self.host;
+        let NetworkCosts { latency_ns, message_ns, core_mb_s, wire_mb_s } = &mut self.network;
         [
             ("call_ns", call_ns),
             ("step_ns", step_ns),
@@ -108,22 +118,6 @@ impl Costs {
             ("core_mb_s", core_mb_s),
             ("wire_mb_s", wire_mb_s),
         ]
-    }
-
-    /// A field by its name.
-    pub fn field_mut(&mut self, name: &str) -> Option<&mut u32> {
-        Some(match name {
-            "call_ns" => &mut self.host.call_ns,
-            "step_ns" => &mut self.host.step_ns,
-            "flag_ns" => &mut self.host.flag_ns,
-            "copy_mb_s" => &mut self.host.copy_mb_s,
-            "fold_mb_s" => &mut self.host.fold_mb_s,
-            "latency_ns" => &mut self.network.latency_ns,
-            "message_ns" => &mut self.network.message_ns,
-            "core_mb_s" => &mut self.network.core_mb_s,
-            "wire_mb_s" => &mut self.network.wire_mb_s,
-            _ => return None,
-        })
     }
 }
 

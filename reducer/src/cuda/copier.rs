@@ -70,8 +70,8 @@ impl CopyStream {
 #[derive(Debug)]
 pub struct Copier {
     context: Context,
-    inward: CopyStream,
-    outward: CopyStream,
+    /// By direction.
+    streams: [CopyStream; 2],
     /// The events of [`StreamEvent`]s, by number, and those that are free.
     stream_events: Vec<Option<CudaEvent>>,
     free: Vec<CudaEvent>,
@@ -85,8 +85,7 @@ impl Copier {
     pub fn new(context: &Context) -> Result<Self, CudaError> {
         Ok(Self {
             context: context.clone(),
-            inward: CopyStream::new(context)?,
-            outward: CopyStream::new(context)?,
+            streams: [CopyStream::new(context)?, CopyStream::new(context)?],
             stream_events: vec![],
             free: vec![],
         })
@@ -118,22 +117,12 @@ impl Copier {
 
     /// Our stream of one direction, for kernels and waits that belong between copies.
     pub fn stream(&self, direction: CopyDirection) -> &Stream {
-        &self.queue(direction).stream
-    }
-
-    fn queue(&self, direction: CopyDirection) -> &CopyStream {
-        match direction {
-            CopyDirection::In => &self.inward,
-            CopyDirection::Out => &self.outward,
-        }
+        &self.streams[direction as usize].stream
     }
 
     /// The context and one direction's stream, for calls that change it.
     fn parts(&mut self, direction: CopyDirection) -> (&Context, &mut CopyStream) {
-        match direction {
-            CopyDirection::In => (&self.context, &mut self.inward),
-            CopyDirection::Out => (&self.context, &mut self.outward),
-        }
+        (&self.context, &mut self.streams[direction as usize])
     }
 
     /// Starts a copy between two ranges of one length, of which at least one is on the device. A host range is of kind
@@ -228,7 +217,7 @@ impl Copier {
     /// As [`is_done`](Self::is_done).
     pub fn pending(&mut self) -> Result<u64, CudaError> {
         let mut pending = 0;
-        for queue in [&mut self.inward, &mut self.outward] {
+        for queue in &mut self.streams {
             if !queue.is_done(&self.context.enter()?, queue.issued)? {
                 pending += queue.issued - queue.done;
             } else if !queue.stream.is_done()? {

@@ -162,6 +162,14 @@ pub enum Refusal {
     Aborted,
 }
 
+impl Disposition {
+    /// Whether the message has to be offered again.
+    #[inline]
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Self::Refused(why) if why.is_retryable())
+    }
+}
+
 impl Refusal {
     /// Why the receiver of a membership refuses a message at its key alone.
     #[inline(always)]

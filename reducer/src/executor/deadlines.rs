@@ -126,27 +126,22 @@ pub(super) fn missing<N: NodeMemory>(op: &Op, grid: Grid, rank: Rank, node: Opti
                 ranks.insert(grid.rank_at(grid.node_of(rank), local));
             }
         };
+        let is_waiting = state.pending == 0 && !state.done;
+        let others = || (0..locals).filter(|&local| local != grid.local_of(rank));
         match step.action {
-            Action::Wait { local, flag } if state.pending == 0 && !state.done => lacks(local, flag, false),
-            Action::WaitAll { flag } if state.pending == 0 && !state.done => {
-                (0..locals).filter(|&l| l != grid.local_of(rank)).for_each(|l| lacks(l, flag, false));
-            }
-            Action::WaitFree if state.pending == 0 && !state.done => {
-                // This rank's own flag is left out: where it still uses the lane, it waits there for others.
-                (0..locals)
-                    .filter(|&l| l != grid.local_of(rank))
-                    .for_each(|l| lacks(l, LaneFlag::Consumed, true));
-            }
-            Action::Receive { from, .. } | Action::ReceiveReduce { from, .. }
-                if state.pending == 0 && !state.done =>
-            {
-                ranks.insert(from);
-            }
             Action::Send { to, .. } => {
                 let waits = !state.credited && state.pending == 1;
                 if waits || state.aux > 0 {
                     ranks.insert(to);
                 }
+            }
+            _ if !is_waiting => {}
+            Action::Wait { local, flag } => lacks(local, flag, false),
+            Action::WaitAll { flag } => others().for_each(|local| lacks(local, flag, false)),
+            // This rank's own flag is left out: where it still uses the lane, it waits there for others.
+            Action::WaitFree => others().for_each(|local| lacks(local, LaneFlag::Consumed, true)),
+            Action::Receive { from, .. } | Action::ReceiveReduce { from, .. } => {
+                ranks.insert(from);
             }
             _ => {}
         }

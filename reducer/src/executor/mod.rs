@@ -24,7 +24,7 @@
 //! **One-sided transports.** A credit message carries the destination of each message that is only placed
 //! ([`Landing`](crate::transport::Landing)). The peer's NIC may write it there, and [`on_placed`](Executor::on_placed) says that it
 //! has; until then the contents of the range are not used. A range may be overwritten so while a send from it is not released:
-//! only after the peer has used what was sent, which [`check`](crate::check) proves.
+//! only after the peer has used what was sent, which `check` proves.
 
 mod agreement;
 mod api;
@@ -228,15 +228,9 @@ impl Executor {
         let bytes = request.schedule.problem().bytes();
         let key = MatchKey { group: self.config.group, epoch: self.config.epoch, seq };
         let template = Header {
-            kind: MessageKind::Data,
-            src: self.config.rank,
-            key,
             identity: request.identity,
             shape: request.shape,
-            round: 0,
-            offset: 0,
-            granule: 0,
-            len: 0,
+            ..Header::new(MessageKind::Data, self.config.rank, key)
         };
         self.deadlines.add(request.deadline);
         let tensor = match request.identity {

@@ -16,7 +16,7 @@ use super::park::Early;
 use super::trace::{Marks, Phase};
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::Rank;
-use crate::header::{Collective, Header, Identity, MatchKey, MessageKind, Shape, View};
+use crate::header::{Header, MatchKey, MessageKind, View};
 use crate::memory::Pooled;
 use crate::recorder::{Record, RecordKind};
 use crate::schedule::{Action, Buffer, EdgeKind, Schedule, Step, StepId};
@@ -67,21 +67,10 @@ pub(super) struct Op {
 
 impl Op {
     pub(super) fn vacant() -> Self {
-        let shape = Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 };
-        let template = Header {
-            kind: MessageKind::Data,
-            src: Rank(0),
-            key: MatchKey { group: 0, epoch: 0, seq: u64::MAX },
-            identity: Identity::AdHoc { root: Rank(0) },
-            shape,
-            round: 0,
-            offset: 0,
-            granule: 0,
-            len: 0,
-        };
+        let key = MatchKey { group: 0, epoch: 0, seq: u64::MAX };
         Self {
             state: OpState::Vacant,
-            template,
+            template: Header::new(MessageKind::Data, Rank(0), key),
             schedule: None,
             undecided: false,
             priority: 0,

@@ -14,65 +14,46 @@ const _: () = assert!(
         && Collective::ALL.len() < 1 << (CODE_BITS - COLLECTIVE_AT)
 );
 
-/// Which collective an operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[repr(u8)]
-pub enum Collective {
-    /// Every rank ends with the reduction over all.
-    AllReduce = 1,
-    /// Every rank ends with the root's elements.
-    Broadcast = 2,
-    /// No rank continues before every rank has entered.
-    Barrier = 3,
-    /// The root ends with the reduction over all.
-    Reduce = 4,
-    /// Every rank ends with every rank's block, in rank order.
-    AllGather = 5,
-    /// Every rank gives a block for each rank and ends with the reduction of those for it.
-    ReduceScatter = 6,
-    /// The root ends with every rank's block, in rank order.
-    Gather = 7,
-    /// Every rank ends with its block of the root's.
-    Scatter = 8,
-    /// Every rank gives a block to each rank and ends with one from each, in rank order.
-    AllToAll = 9,
-    /// As [`AllGather`](Self::AllGather), with a count for each rank.
-    AllGatherV = 10,
-    /// As [`Gather`](Self::Gather), with a count for each rank.
-    GatherV = 11,
-    /// As [`Scatter`](Self::Scatter), with a count for each rank.
-    ScatterV = 12,
-    /// As [`ReduceScatter`](Self::ReduceScatter), with a count for each rank.
-    ReduceScatterV = 13,
-    /// As [`AllToAll`](Self::AllToAll), with a count for each pair of ranks.
-    AllToAllV = 14,
-    /// Every rank ends with the reduction over the ranks up to itself.
-    Scan = 15,
-    /// Every rank but the first ends with the reduction over the ranks before it.
-    ExScan = 16,
+coded_enum! {
+    /// Which collective an operation is.
+    #[derive(serde::Serialize, serde::Deserialize)]
+    pub enum Collective {
+        /// Every rank ends with the reduction over all.
+        AllReduce = 1, "all-reduce";
+        /// Every rank ends with the root's elements.
+        Broadcast = 2, "broadcast";
+        /// No rank continues before every rank has entered.
+        Barrier = 3, "barrier";
+        /// The root ends with the reduction over all.
+        Reduce = 4, "reduce";
+        /// Every rank ends with every rank's block, in rank order.
+        AllGather = 5, "all-gather";
+        /// Every rank gives a block for each rank and ends with the reduction of those for it.
+        ReduceScatter = 6, "reduce-scatter";
+        /// The root ends with every rank's block, in rank order.
+        Gather = 7, "gather";
+        /// Every rank ends with its block of the root's.
+        Scatter = 8, "scatter";
+        /// Every rank gives a block to each rank and ends with one from each, in rank order.
+        AllToAll = 9, "all-to-all";
+        /// As [`AllGather`](Self::AllGather), with a count for each rank.
+        AllGatherV = 10, "all-gather-v";
+        /// As [`Gather`](Self::Gather), with a count for each rank.
+        GatherV = 11, "gather-v";
+        /// As [`Scatter`](Self::Scatter), with a count for each rank.
+        ScatterV = 12, "scatter-v";
+        /// As [`ReduceScatter`](Self::ReduceScatter), with a count for each rank.
+        ReduceScatterV = 13, "reduce-scatter-v";
+        /// As [`AllToAll`](Self::AllToAll), with a count for each pair of ranks.
+        AllToAllV = 14, "all-to-all-v";
+        /// Every rank ends with the reduction over the ranks up to itself.
+        Scan = 15, "scan";
+        /// Every rank but the first ends with the reduction over the ranks before it.
+        ExScan = 16, "exscan";
+    }
 }
 
 impl Collective {
-    /// Every collective; its number on the wire is its discriminant.
-    pub const ALL: [Self; 16] = [
-        Self::AllReduce,
-        Self::Broadcast,
-        Self::Barrier,
-        Self::Reduce,
-        Self::AllGather,
-        Self::ReduceScatter,
-        Self::Gather,
-        Self::Scatter,
-        Self::AllToAll,
-        Self::AllGatherV,
-        Self::GatherV,
-        Self::ScatterV,
-        Self::ReduceScatterV,
-        Self::AllToAllV,
-        Self::Scan,
-        Self::ExScan,
-    ];
-
     /// The collective with equal blocks, where blocks may differ; else this one.
     pub fn base(self) -> Self {
         match self {
@@ -112,33 +93,6 @@ impl Collective {
     /// Whether one rank has another part than the others.
     pub fn has_root(self) -> bool {
         matches!(self.base(), Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
-    }
-
-    /// The name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AllReduce => "all-reduce",
-            Self::Broadcast => "broadcast",
-            Self::Barrier => "barrier",
-            Self::Reduce => "reduce",
-            Self::AllGather => "all-gather",
-            Self::ReduceScatter => "reduce-scatter",
-            Self::Gather => "gather",
-            Self::Scatter => "scatter",
-            Self::AllToAll => "all-to-all",
-            Self::AllGatherV => "all-gather-v",
-            Self::GatherV => "gather-v",
-            Self::ScatterV => "scatter-v",
-            Self::ReduceScatterV => "reduce-scatter-v",
-            Self::AllToAllV => "all-to-all-v",
-            Self::Scan => "scan",
-            Self::ExScan => "exscan",
-        }
-    }
-
-    /// The collective of this number.
-    pub(crate) fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|collective| *collective as u8 == code)
     }
 }
 

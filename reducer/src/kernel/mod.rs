@@ -133,7 +133,7 @@ impl Kernels {
         bytes: usize,
     ) {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.fold_into(dtype, op, dst, std::ptr::null_mut(), sources, bytes) }
+        unsafe { self.fold_raw2(dtype, op, dst, std::ptr::null_mut(), sources, bytes) }
     }
 
     /// As [`fold_raw`](Self::fold_raw), writing the result to two places in one pass: a rank's own tensor and
@@ -142,24 +142,8 @@ impl Kernels {
     /// # Safety
     ///
     /// As [`fold_raw`](Self::fold_raw), for each of `dst` and `dst2`, which may be the same but do not overlap
-    /// otherwise.
+    /// otherwise. There may be no `dst2`: it is null then.
     pub unsafe fn fold_raw2(
-        &self,
-        dtype: DType,
-        op: ReduceOp,
-        dst: *mut u8,
-        dst2: *mut u8,
-        sources: &[*const u8],
-        bytes: usize,
-    ) {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.fold_into(dtype, op, dst, dst2, sources, bytes) }
-    }
-
-    /// # Safety
-    ///
-    /// As [`fold_raw2`](Self::fold_raw2), unless `dst2` is null.
-    unsafe fn fold_into(
         &self,
         dtype: DType,
         op: ReduceOp,

@@ -147,7 +147,7 @@ impl fmt::Display for TransferSubject {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TransferError {
     /// The message and the receive that it was matched with do not fit. Both ranks learn of it; the message is gone.
-    #[error("{}", MismatchText(.subject, .peer, .dtype, .count))]
+    #[error("{}", mismatch_text(.subject, *.peer, *.dtype, *.count))]
     Mismatch {
         /// This rank's send or receive.
         subject: TransferSubject,
@@ -161,7 +161,7 @@ pub enum TransferError {
     /// The deadline passed.
     #[error(
         "{subject} missed its deadline, waiting for {}; check that {} with this tag, or allow more time",
-        AwaitedRank(.subject), Counterpart(.subject)
+        .subject.awaited().0, .subject.awaited().1
     )]
     Deadline {
         /// The send or receive.
@@ -205,45 +205,25 @@ impl TransferError {
 }
 
 /// The text of a mismatch, with both sizes.
-struct MismatchText<'a>(&'a TransferSubject, &'a Rank, &'a DType, &'a u64);
-
-impl fmt::Display for MismatchText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(subject, peer, dtype, count) = self;
-        match subject.direction {
-            Direction::Send => write!(
-                f,
-                "{subject}: the receive on {peer} is of up to {count} x {dtype}; give it the message's type, and room for all of it"
-            ),
-            Direction::Receive => write!(
-                f,
-                "{subject}: the message from {peer} is {count} x {dtype}; give the receive the message's type, and room for all of it"
-            ),
-        }
+fn mismatch_text(subject: &TransferSubject, peer: Rank, dtype: DType, count: u64) -> String {
+    match subject.direction {
+        Direction::Send => format!(
+            "{subject}: the receive on {peer} is of up to {count} x {dtype}; give it the message's type, and room for all of it"
+        ),
+        Direction::Receive => format!(
+            "{subject}: the message from {peer} is {count} x {dtype}; give the receive the message's type, and room for all of it"
+        ),
     }
 }
 
-/// The rank that a transfer waits for.
-struct AwaitedRank<'a>(&'a TransferSubject);
-
-impl fmt::Display for AwaitedRank<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.peer {
-            Some(peer) => peer.fmt(f),
-            None => f.write_str("any rank"),
+impl TransferSubject {
+    /// The rank that the transfer waits for, and the text that says what that one should do.
+    fn awaited(&self) -> (String, &'static str) {
+        let peer = self.peer.map_or_else(|| "any rank".into(), |peer| peer.to_string());
+        match self.direction {
+            Direction::Send => (peer, "it receives from this rank"),
+            Direction::Receive => (peer, "it sends to this rank"),
         }
-    }
-}
-
-/// The text that says what the other rank should do.
-struct Counterpart<'a>(&'a TransferSubject);
-
-impl fmt::Display for Counterpart<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self.0.direction {
-            Direction::Send => "it receives from this rank",
-            Direction::Receive => "it sends to this rank",
-        })
     }
 }
 
@@ -278,15 +258,6 @@ pub enum PostError {
     /// The group is over.
     #[error("the group has ended: {0}")]
     Aborted(Arc<AbortCause>),
-}
-
-/// A send or receive that has ended: its memory is the caller's again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
-    /// Which.
-    pub id: TransferId,
-    /// The message, or why there is none.
-    pub result: Result<Status, TransferError>,
 }
 
 /// The counters of a messenger.

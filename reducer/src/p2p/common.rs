@@ -1,12 +1,13 @@
 //! The state that sends and receives share: the configuration, their numbers and ends, and the queue of control messages.
 
 use super::api::{
-    Direction, Ended, MessageCounters, MessengerConfig, Status, TransferError, TransferId, TransferSubject,
+    Direction, MessageCounters, MessengerConfig, Status, TransferError, TransferId, TransferSubject,
 };
 use super::peer::Receive;
 use crate::executor::{Disposition, Refusal};
 use crate::grid::Rank;
 use crate::header::Header;
+use crate::machine::Ended;
 use crate::memory::Span;
 use crate::transport::{SendError, SendToken, Transport};
 use core::time::Duration;
@@ -20,7 +21,7 @@ pub(super) struct Common {
     /// The time of the last poll.
     pub(super) now: Duration,
     control: VecDeque<(Rank, Header)>,
-    ended: VecDeque<Ended>,
+    ended: VecDeque<Ended<TransferId, Result<Status, TransferError>>>,
     running: usize,
     next: u64,
     /// No deadline is earlier.
@@ -55,7 +56,7 @@ impl Common {
         self.ended.push_back(Ended { id, result });
     }
 
-    pub(super) fn take_ended(&mut self) -> Option<Ended> {
+    pub(super) fn take_ended(&mut self) -> Option<Ended<TransferId, Result<Status, TransferError>>> {
         self.ended.pop_front()
     }
 

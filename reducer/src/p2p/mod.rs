@@ -37,19 +37,20 @@ mod sends;
 mod wire;
 
 pub use self::api::{
-    Direction, Ended, MessageCounters, MessengerConfig, PostError, ReceiveRequest, SendRequest, Status,
+    Direction, MessageCounters, MessengerConfig, PostError, ReceiveRequest, SendRequest, Status,
     TransferError, TransferId, TransferSubject,
 };
 
 use self::common::Common;
 use self::peer::{Body, Receive};
 use self::peers::Peers;
-use self::sends::Sends;
+use self::sends::{Handle, SendState, Sends};
 use crate::executor::{AbortCause, Disposition, Progress, Refusal};
 use crate::grid::Rank;
 use crate::header::{Header, MessageKind};
+use crate::machine::{Ended, Machine};
 use crate::memory::{MemoryKind, Pool, TensorRegion};
-use crate::transport::Transport;
+use crate::transport::{SendToken, Transport};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -93,69 +94,6 @@ impl Messenger {
         }
     }
 
-    /// Takes a message of any kind of [`MessageKind::is_p2p`]. The payload is only borrowed.
-    pub fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        let config = &self.common.config;
-        if let Some(why) = Refusal::of_key(&header.key, config.group, config.epoch) {
-            return Disposition::Refused(why);
-        }
-        if header.src.0 >= config.ranks || header.src == config.rank {
-            return self.common.malformed();
-        }
-        if self.cause.is_some() {
-            return Disposition::Refused(Refusal::Aborted);
-        }
-        let Some(envelope) = wire::Envelope::of(header) else { return self.common.malformed() };
-        match header.kind {
-            MessageKind::Message => self.on_fragment(header, envelope, payload),
-            MessageKind::Ready => self.on_ready(header.src, envelope),
-            MessageKind::Withdrawn => self.on_withdrawn(header.src, envelope),
-            MessageKind::Clear => self.on_clear(header.src, envelope.seq),
-            MessageKind::Taken => self.on_taken(header.src, envelope.seq, header.len),
-            MessageKind::Refused => self.on_refused(header, &envelope),
-            _ => self.common.malformed(),
-        }
-    }
-
-    /// Posts the messages that find room, and ends sends and receives that are late.
-    pub fn poll<T: Transport>(&mut self, now: Duration, transport: &mut T) -> Progress {
-        self.common.now = now;
-        let mut worked = false;
-        if self.common.has_passed(now) {
-            worked |= self.check_deadlines(now);
-        }
-        if self.peers.report_at <= now {
-            self.report_all();
-        }
-        worked |= self.common.flush(transport);
-        worked |= self.post_all(transport);
-        worked |= self.common.flush(transport);
-        Progress { worked }
-    }
-
-    /// Takes a send or receive that has ended.
-    #[inline]
-    pub fn take_ended(&mut self) -> Option<Ended> {
-        self.common.take_ended()
-    }
-
-    /// Sends and receives that have not ended.
-    pub fn running(&self) -> usize {
-        self.common.running()
-    }
-
-    /// Whether a poll may post something.
-    #[inline]
-    pub fn has_work(&self) -> bool {
-        self.common.has_control() || self.peers.are_active()
-    }
-
-    /// When [`poll`](Self::poll) must be called at the latest. It may be earlier than needed.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        let next = self.common.earliest().min(self.peers.report_at);
-        (next < Duration::MAX).then_some(next)
-    }
-
     /// The first message from this rank (or any) with this tag (or any) that has come, and that no receive has taken. It may have come in
     /// part.
     pub fn probe(&self, from: Option<Rank>, tag: Option<u32>) -> Option<Status> {
@@ -190,39 +128,6 @@ impl Messenger {
         self.peers.iter_mut().find_map(|(_, peer)| peer.out.late.take()).map(|late| *late)
     }
 
-    /// The group ends: so does everything that has not ended, as soon as no transport refers to its memory.
-    pub fn abort(&mut self, cause: &Arc<AbortCause>) {
-        if self.cause.is_some() {
-            return;
-        }
-        self.cause = Some(Arc::clone(cause));
-        let mut receives: Vec<Receive> = self.any.drain(..).collect();
-        for (_, peer) in self.peers.iter_mut() {
-            receives.extend(peer.inbound.take_receives());
-        }
-        for receive in receives {
-            let subject = self.common.receiving(&receive);
-            self.common.end(receive.id, Err(TransferError::Aborted { subject, cause: Arc::clone(cause) }));
-        }
-        self.peers.clear();
-        self.common.clear();
-        let sends: Vec<_> = self.sends.iter().map(|(handle, _)| handle).collect();
-        for handle in sends {
-            self.fail_send(handle, |subject| TransferError::Aborted { subject, cause: Arc::clone(cause) });
-        }
-    }
-
-    /// The transport refers to no memory any more, after the group has ended.
-    pub fn fenced(&mut self) {
-        let sends: Vec<_> = self.sends.iter().map(|(handle, _)| handle).collect();
-        for handle in sends {
-            if let Some(send) = self.sends.get(handle) {
-                send.unreleased = 0;
-            }
-            self.end_send(handle);
-        }
-    }
-
     /// The ranks that there were messages with, or receives from.
     pub fn known(&self) -> impl Iterator<Item = Rank> {
         self.peers.iter().map(|(rank, _)| rank)
@@ -237,18 +142,6 @@ impl Messenger {
     pub fn has_unacknowledged(&self, ranks: impl Fn(Rank) -> bool) -> bool {
         let own = self.common.config.rank;
         self.sends.iter().any(|(_, send)| send.failure.is_none() && send.to != own && ranks(send.to))
-    }
-
-    /// A rank of those that have `gone` which a send or a receive waits for: of any rank only where all others have gone.
-    #[cold]
-    pub fn awaited(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
-        let own = self.common.config.rank;
-        let sends = self.sends.iter().filter(|(_, send)| send.id.is_some()).map(|(_, send)| send.to);
-        let peers = self.peers.iter().filter(|(_, peer)| peer.inbound.is_wanted()).map(|(rank, _)| rank);
-        let others = || (0..self.common.config.ranks).map(Rank).filter(|rank| *rank != own);
-        let all_gone = !self.any.is_empty() && others().all(&gone);
-        let any = if all_gone { others().next() } else { None };
-        sends.chain(peers).filter(|rank| gone(*rank)).chain(any).min()
     }
 
     /// The counters since the start.
@@ -282,6 +175,119 @@ impl Messenger {
             return Err(PostError::Busy { max: config.max_operations });
         }
         Ok(())
+    }
+}
+
+impl Machine for Messenger {
+    type Id = TransferId;
+    type Outcome = Result<Status, TransferError>;
+
+    fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        let config = &self.common.config;
+        if let Some(why) = Refusal::of_key(&header.key, config.group, config.epoch) {
+            return Disposition::Refused(why);
+        }
+        if header.src.0 >= config.ranks || header.src == config.rank {
+            return self.common.malformed();
+        }
+        if self.cause.is_some() {
+            return Disposition::Refused(Refusal::Aborted);
+        }
+        let Some(envelope) = wire::Envelope::of(header) else { return self.common.malformed() };
+        match header.kind {
+            MessageKind::Message => self.on_fragment(header, envelope, payload),
+            MessageKind::Ready => self.on_ready(header.src, envelope),
+            MessageKind::Withdrawn => self.on_withdrawn(header.src, envelope),
+            MessageKind::Clear => self.on_clear(header.src, envelope.seq),
+            MessageKind::Taken => self.on_taken(header.src, envelope.seq, header.len),
+            MessageKind::Refused => self.on_refused(header, &envelope),
+            _ => self.common.malformed(),
+        }
+    }
+
+    fn on_released(&mut self, token: SendToken) {
+        let Some(handle) = Handle::of(token) else { return };
+        let Some(send) = self.sends.get(handle) else { return };
+        send.unreleased = send.unreleased.saturating_sub(1);
+        if send.unreleased == 0 && send.state == SendState::Posted {
+            self.end_send(handle);
+        }
+    }
+
+    fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> Progress {
+        self.common.now = now;
+        let mut worked = false;
+        if self.common.has_passed(now) {
+            worked |= self.check_deadlines(now);
+        }
+        if self.peers.report_at <= now {
+            self.report_all();
+        }
+        worked |= self.common.flush(transport);
+        worked |= self.post_all(transport);
+        worked |= self.common.flush(transport);
+        Progress { worked }
+    }
+
+    #[inline]
+    fn take_ended(&mut self) -> Option<Ended<Self::Id, Self::Outcome>> {
+        self.common.take_ended()
+    }
+
+    fn running(&self) -> usize {
+        self.common.running()
+    }
+
+    #[inline]
+    fn has_work(&self) -> bool {
+        self.common.has_control() || self.peers.are_active()
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        let next = self.common.earliest().min(self.peers.report_at);
+        (next < Duration::MAX).then_some(next)
+    }
+
+    #[cold]
+    fn awaited(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
+        let own = self.common.config.rank;
+        let sends = self.sends.iter().filter(|(_, send)| send.id.is_some()).map(|(_, send)| send.to);
+        let peers = self.peers.iter().filter(|(_, peer)| peer.inbound.is_wanted()).map(|(rank, _)| rank);
+        let others = || (0..self.common.config.ranks).map(Rank).filter(|rank| *rank != own);
+        let all_gone = !self.any.is_empty() && others().all(&gone);
+        let any = if all_gone { others().next() } else { None };
+        sends.chain(peers).filter(|rank| gone(*rank)).chain(any).min()
+    }
+
+    fn abort(&mut self, cause: &Arc<AbortCause>) {
+        if self.cause.is_some() {
+            return;
+        }
+        self.cause = Some(Arc::clone(cause));
+        let mut receives: Vec<Receive> = self.any.drain(..).collect();
+        for (_, peer) in self.peers.iter_mut() {
+            receives.extend(peer.inbound.take_receives());
+        }
+        for receive in receives {
+            let subject = self.common.receiving(&receive);
+            self.common.end(receive.id, Err(TransferError::Aborted { subject, cause: Arc::clone(cause) }));
+        }
+        self.peers.clear();
+        self.common.clear();
+        let sends: Vec<_> = self.sends.iter().map(|(handle, _)| handle).collect();
+        for handle in sends {
+            self.fail_send(handle, |subject| TransferError::Aborted { subject, cause: Arc::clone(cause) });
+        }
+    }
+
+    fn fenced(&mut self) {
+        let sends: Vec<_> = self.sends.iter().map(|(handle, _)| handle).collect();
+        for handle in sends {
+            if let Some(send) = self.sends.get(handle) {
+                send.unreleased = 0;
+            }
+            self.end_send(handle);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use crate::executor::Disposition;
 use crate::grid::Rank;
 use crate::header::{GRANULE_UNIT, Header, MAX_GRANULE, MessageKind};
 use crate::memory::{self, Pool};
-use crate::transport::{SendToken, Transport};
+use crate::transport::Transport;
 
 impl Messenger {
     /// Starts to send a message. Its number among those to this rank is that of the call. The memory belongs to the messenger until the
@@ -184,16 +184,6 @@ impl Messenger {
                     transport.request_ack(to);
                 }
             }
-        }
-    }
-
-    /// Nothing refers any more to a fragment that was posted with this token.
-    pub fn on_released(&mut self, token: SendToken) {
-        let Some(handle) = Handle::of(token) else { return };
-        let Some(send) = self.sends.get(handle) else { return };
-        send.unreleased = send.unreleased.saturating_sub(1);
-        if send.unreleased == 0 && send.state == SendState::Posted {
-            self.end_send(handle);
         }
     }
 

@@ -1,9 +1,9 @@
 //! The part of a message between two ranks that the header of all messages carries.
 
 use super::api::MessengerConfig;
-use crate::dtype::{DType, ReduceOp};
+use crate::dtype::DType;
 use crate::grid::Rank;
-use crate::header::{Collective, Header, Identity, MatchKey, MessageKind, Shape};
+use crate::header::{Header, Identity, MatchKey, MessageKind, Shape};
 
 /// The reason of [`MessageKind::Refused`]: message and receive do not fit.
 pub(super) const DOES_NOT_FIT: u32 = 0;
@@ -25,18 +25,10 @@ impl Envelope {
     /// The header of a message about it, without a payload.
     pub(super) fn header(&self, config: &MessengerConfig, kind: MessageKind) -> Header {
         let Self { seq, tag, dtype, count } = *self;
-        Header {
-            kind,
-            src: config.rank,
-            key: MatchKey { group: config.group, epoch: config.epoch, seq },
-            identity: Identity::AdHoc { root: Rank(tag) },
-            // No collective uses this kind of message.
-            shape: Shape { collective: Collective::Barrier, dtype, op: ReduceOp::Sum, count },
-            round: 0,
-            offset: 0,
-            granule: 0,
-            len: 0,
-        }
+        let key = MatchKey { group: config.group, epoch: config.epoch, seq };
+        let none = Header::new(kind, config.rank, key);
+        let identity = Identity::AdHoc { root: Rank(tag) };
+        Header { identity, shape: Shape { dtype, count, ..none.shape }, ..none }
     }
 
     /// The envelope in a header; `None` if it is of no message.

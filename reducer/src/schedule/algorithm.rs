@@ -4,87 +4,40 @@ use super::{MESSAGE_COST, Problem, scan};
 use crate::grid::Grid;
 use crate::header::Collective;
 
-/// How the leaders exchange what a collective needs.
-///
-/// The order in which contributions are folded is part of an algorithm. Direct, Hierarchical, Bruck, and the Binomial reduce have one
-/// order; RecursiveDoubling and HalvingDoubling have another; Ring, Chain and DoubleTree each have their own. The ones that fold partial
-/// sums round f16 and bf16 once for each of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// One round: every node sends each other one what that one needs, and each folds in rank order. For few nodes, or small tensors.
-    Direct,
-    /// Blocks or partial sums go around a ring of all nodes. All-reduce, all-gather, reduce-scatter.
-    Ring,
-    /// Reduce-scatter within the node, within the leaf group, across leaf groups, and back. All-reduce and reduce of large tensors;
-    /// and scans of those, which pass along all nodes.
-    Hierarchical,
-    /// Pairs of nodes exchange and fold all they have, at twice the distance in each round. All-reduce of small tensors.
-    RecursiveDoubling,
-    /// The same with half of what is left in each round, then back. All-reduce of large tensors.
-    HalvingDoubling,
-    /// A tree of depth log2(nodes), in which the root sends to or receives from log2(nodes) others. Collectives with a root.
-    Binomial,
-    /// Nodes in a line, through which chunks follow one another. Broadcast and reduce of large tensors.
-    Chain,
-    /// Two binary trees, each for half of a chunk; a node has children in one of them only. Broadcast and all-reduce of large tensors.
-    DoubleTree,
-    /// Blocks are forwarded in log2(nodes) rounds, which reach twice as far each. Small all-gathers, all-to-alls and all-reduces.
-    Bruck,
-    /// One partner at a time, another one in each round. All-to-all.
-    Pairwise,
-    /// In each of log2(nodes) rounds a node sends to one twice as far away, after it has received in the rounds before. Barrier.
-    Dissemination,
+coded_enum! {
+    /// How the leaders exchange what a collective needs.
+    ///
+    /// The order in which contributions are folded is part of an algorithm. Direct, Hierarchical, Bruck, and the Binomial reduce have one
+    /// order; RecursiveDoubling and HalvingDoubling have another; Ring, Chain and DoubleTree each have their own. The ones that fold partial
+    /// sums round f16 and bf16 once for each of them.
+    pub enum Algorithm {
+        /// One round: every node sends each other one what that one needs, and each folds in rank order. For few nodes, or small tensors.
+        Direct = 1, "direct";
+        /// Blocks or partial sums go around a ring of all nodes. All-reduce, all-gather, reduce-scatter.
+        Ring = 2, "ring";
+        /// Reduce-scatter within the node, within the leaf group, across leaf groups, and back. All-reduce and reduce of large tensors;
+        /// and scans of those, which pass along all nodes.
+        Hierarchical = 3, "hierarchical";
+        /// Pairs of nodes exchange and fold all they have, at twice the distance in each round. All-reduce of small tensors.
+        RecursiveDoubling = 4, "recursive_doubling";
+        /// The same with half of what is left in each round, then back. All-reduce of large tensors.
+        HalvingDoubling = 5, "halving_doubling";
+        /// A tree of depth log2(nodes), in which the root sends to or receives from log2(nodes) others. Collectives with a root.
+        Binomial = 6, "binomial";
+        /// Nodes in a line, through which chunks follow one another. Broadcast and reduce of large tensors.
+        Chain = 7, "chain";
+        /// Two binary trees, each for half of a chunk; a node has children in one of them only. Broadcast and all-reduce of large tensors.
+        DoubleTree = 8, "double_tree";
+        /// Blocks are forwarded in log2(nodes) rounds, which reach twice as far each. Small all-gathers, all-to-alls and all-reduces.
+        Bruck = 9, "bruck";
+        /// One partner at a time, another one in each round. All-to-all.
+        Pairwise = 10, "pairwise";
+        /// In each of log2(nodes) rounds a node sends to one twice as far away, after it has received in the rounds before. Barrier.
+        Dissemination = 11, "dissemination";
+    }
 }
 
 impl Algorithm {
-    /// Every algorithm.
-    pub const ALL: [Self; 11] = [
-        Self::Direct,
-        Self::Ring,
-        Self::Hierarchical,
-        Self::RecursiveDoubling,
-        Self::HalvingDoubling,
-        Self::Binomial,
-        Self::Chain,
-        Self::DoubleTree,
-        Self::Bruck,
-        Self::Pairwise,
-        Self::Dissemination,
-    ];
-
-    pub(crate) fn code(self) -> u8 {
-        match self {
-            Self::Direct => 1,
-            Self::Ring => 2,
-            Self::Hierarchical => 3,
-            Self::RecursiveDoubling => 4,
-            Self::HalvingDoubling => 5,
-            Self::Binomial => 6,
-            Self::Chain => 7,
-            Self::DoubleTree => 8,
-            Self::Bruck => 9,
-            Self::Pairwise => 10,
-            Self::Dissemination => 11,
-        }
-    }
-
-    /// The name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::Ring => "ring",
-            Self::Hierarchical => "hierarchical",
-            Self::RecursiveDoubling => "recursive_doubling",
-            Self::HalvingDoubling => "halving_doubling",
-            Self::Binomial => "binomial",
-            Self::Chain => "chain",
-            Self::DoubleTree => "double_tree",
-            Self::Bruck => "bruck",
-            Self::Pairwise => "pairwise",
-            Self::Dissemination => "dissemination",
-        }
-    }
-
     /// Whether the algorithm serves a collective; where blocks may differ, only Direct does. [`build`](super::build) takes the collective's
     /// [general](Self::general) one in place of one that does not.
     pub fn applies_to(self, collective: Collective) -> bool {

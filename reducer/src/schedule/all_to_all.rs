@@ -7,20 +7,12 @@
 //!                                       Stage --send, receive--> Node --copy--> Data
 //! ```
 
-use super::blocks::{every_chunk, keep, others, receive, send, wait, wait_all};
+use super::blocks::{keep, others, receive, send, wait, wait_all};
 use super::builder::{Builder, Chunk};
 use super::sub::signal;
 use super::{Algorithm, Buffer, BufferOffset, Placement, StepId, bruck, pairwise};
 use crate::grid::{Grid, Rank};
 use crate::transport::LaneFlag;
-
-/// The whole operation, chunk by chunk.
-pub(super) fn all_to_all(b: &mut Builder, algorithm: Algorithm) {
-    every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, algorithm, chunk, free),
-        None => directly(b, algorithm, chunk),
-    });
-}
 
 /// The pieces of a chunk, for one rank: one for each pair of ranks.
 struct Pairs {
@@ -161,7 +153,8 @@ fn partners(b: &Builder, algorithm: Algorithm) -> Vec<u32> {
     }
 }
 
-fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+/// A chunk that does not go through the memory of a node.
+pub(super) fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
     let (pairs, round, me) = (Pairs::new(b, chunk), chunk.index, b.problem.rank);
     let own = pairs.staged(0, me, 1).1;
     if algorithm == Algorithm::Bruck {
@@ -208,7 +201,8 @@ fn begin_next(algorithm: Algorithm, before: &mut Vec<StepId>, came: &[StepId]) {
     }
 }
 
-fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
+/// A chunk through the memory of the node, where it may be written after `free`. Returns the last steps there.
+pub(super) fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, local) = (b.problem.grid, b.problem.rank, b.problem.local());
     let (pairs, node, locals) = (Pairs::new(b, chunk), b.problem.node(), b.problem.locals());
     // The own block goes from tensor to tensor, where the CPU can.

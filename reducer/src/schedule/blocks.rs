@@ -270,23 +270,24 @@ pub(super) fn keep(
     }
 }
 
-/// Runs `each` on every chunk: with the step after which the chunk's lane may be written, where the operation goes through the
-/// memory of the node. It returns the last steps, after which the lane is consumed.
-pub(super) fn every_chunk(
+/// The whole operation, chunk by chunk `with` an algorithm: `through_node` with the step after which the chunk's lane may be written, where
+/// the operation goes through the memory of the node. It returns the last steps, after which the lane is consumed.
+pub(super) fn every_chunk<A: Copy>(
     b: &mut Builder,
-    mut each: impl FnMut(&mut Builder, Chunk, Option<StepId>) -> Vec<StepId>,
+    with: A,
+    through_node: impl Fn(&mut Builder, A, Chunk, StepId) -> Vec<StepId>,
+    directly: impl Fn(&mut Builder, A, Chunk) -> Vec<StepId>,
 ) {
-    let shares = b.shares();
-    if shares {
-        b.use_lanes();
+    if !b.shares() {
+        b.chunks().for_each(|chunk| drop(directly(b, with, chunk)));
+        return;
     }
+    b.use_lanes();
     let mut consumed = Vec::new();
     for chunk in b.chunks() {
-        let free = shares.then(|| super::sub::wait_free(b, chunk, &consumed));
-        let last = each(b, chunk, free);
-        if shares {
-            consumed.push(super::sub::signal(b, chunk, LaneFlag::Consumed, &last));
-        }
+        let free = super::sub::wait_free(b, chunk, &consumed);
+        let last = through_node(b, with, chunk, free);
+        consumed.push(super::sub::signal(b, chunk, LaneFlag::Consumed, &last));
     }
 }
 

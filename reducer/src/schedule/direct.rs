@@ -7,13 +7,12 @@
 //! written over it.
 
 use super::binomial::Placed;
-use super::blocks::receive;
+use super::blocks::{others, receive, send};
 use super::builder::{Area, Builder, Chunk, ChunkResult};
-use super::{Action, Buffer, BufferOffset, StepId};
+use super::{Buffer, BufferOffset, StepId};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
-    let (grid, me) = (b.problem.grid, b.problem.node());
     let (len, at) = (b.bytes(chunk.slice), b.at(area, chunk.slice));
     let elems = b.full_chunk().end;
     let round = chunk.index;
@@ -21,10 +20,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     let (own, free) = b.slot(chunk, 0, elems);
     let after: Vec<_> = ready.iter().copied().chain(free).collect();
     let copied = b.copy(chunk, at, own, len, &after);
-    let others = (0..grid.nodes()).filter(|&node| node != me);
-    let sends: Vec<_> = others
-        .map(|node| b.step(chunk, Action::Send { to: grid.leader_of(node), round, from: own, len }, &copied))
-        .collect();
+    let sends: Vec<_> = others(b).map(|node| send(b, chunk, (node, round), own, len, &copied)).collect();
     b.slot_used(chunk, 0, &sends);
 
     // The contribution is overwritten only when its copy is there to be sent.

@@ -5,7 +5,7 @@
 //!   several             Input --copy--> Node --send, receive--> Node --copy--> Data
 //! ```
 
-use super::blocks::{self, Pieces, every_chunk, others, receive, send, wait_all};
+use super::blocks::{self, Pieces, others, receive, send, wait_all};
 use super::bruck::Gathered;
 use super::builder::{Builder, Chunk, ChunkResult};
 use super::sub::signal;
@@ -13,14 +13,6 @@ use super::{Algorithm, Buffer, BufferOffset, StepId, binomial, bruck, ring};
 use crate::grid::Rank;
 use crate::header::Collective;
 use crate::transport::LaneFlag;
-
-/// The whole operation, chunk by chunk.
-pub(super) fn gather(b: &mut Builder, algorithm: Algorithm) {
-    every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, algorithm, chunk, free),
-        None => directly(b, algorithm, chunk),
-    });
-}
 
 /// Whether a node has a rank that ends with the blocks.
 fn takes(b: &Builder, node: u32) -> bool {
@@ -87,7 +79,8 @@ fn across(
     outcome
 }
 
-fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+/// A chunk that does not go through the memory of a node.
+pub(super) fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
     let pieces = Pieces::new(b, chunk);
     let own = pieces.alone(Buffer::Input);
     let place = |node| pieces.of(Buffer::Data, Rank(node));
@@ -99,7 +92,8 @@ fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> 
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
+/// A chunk through the memory of the node, where it may be written after `free`. Returns the last steps there.
+pub(super) fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, node) = (b.problem.grid, b.problem.rank, b.problem.node());
     let (pieces, here) = (Pieces::new(b, chunk), takes_here(b));
     let (own, place) = (pieces.alone(Buffer::Input), pieces.in_lane(Buffer::Node, me));

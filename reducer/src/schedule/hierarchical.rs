@@ -14,6 +14,7 @@
 //! reduced as they arrive (on a device they wait in a slot, and are folded in the same order); where more meet, they wait in
 //! slots and are folded in rank order.
 
+use super::blocks::{receive, send};
 use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
 use super::{Action, StepId};
 use crate::grid::Grid;
@@ -34,11 +35,8 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         let root = grid.slice_root(group, q);
         let (at, len) = (b.at(area, slice), b.bytes(slice));
         if root != me {
-            let (to, from) = (grid.leader_of(root), grid.leader_of(root));
-            let up = rounds.leaf(0, q, root);
-            let sent = b.step(chunk, Action::Send { to, round: up, from: at, len }, ready);
-            let down = rounds.leaf(1, q, root);
-            outcome.result.push(b.step(chunk, Action::Receive { from, round: down, into: at, len }, &[sent]));
+            let sent = send(b, chunk, (root, rounds.leaf(0, q, root)), at, len, ready);
+            outcome.result.push(receive(b, chunk, (root, rounds.leaf(1, q, root)), at, len, &[sent]));
             continue;
         }
         let up = rounds.leaf(0, q, me);
@@ -47,9 +45,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         let folded = gather.build(b, chunk, ready, &mut slot);
         let done = mesh(b, chunk, area, &rounds, (q, slice), folded, &mut slot, &mut outcome.sends);
         for &member in members.iter().filter(|&&node| node != me) {
-            let send =
-                Action::Send { to: grid.leader_of(member), round: rounds.leaf(1, q, me), from: at, len };
-            outcome.sends.push(b.step(chunk, send, &done));
+            outcome.sends.push(send(b, chunk, (member, rounds.leaf(1, q, me)), at, len, &done));
         }
         outcome.result.extend(done);
     }
@@ -78,10 +74,8 @@ fn mesh(
         let theirs = slice.part(g, groups);
         let mut sent = None;
         if !theirs.is_empty() {
-            let to = grid.leader_of(roots[g as usize]);
-            let send =
-                Action::Send { to, round: rounds.mesh(0, q), from: b.at(area, theirs), len: b.bytes(theirs) };
-            sent = Some(b.step(chunk, send, &folded));
+            let (from, len) = (b.at(area, theirs), b.bytes(theirs));
+            sent = Some(send(b, chunk, (roots[g as usize], rounds.mesh(0, q)), from, len, &folded));
         }
         scattered.push((g, theirs, sent));
     }
@@ -91,15 +85,13 @@ fn mesh(
     let mut done = b.finish_sum(chunk, at, len, summed);
     let finished = done.clone();
     for (g, theirs, sent) in scattered {
-        let peer = grid.leader_of(roots[g as usize]);
+        let peer = (roots[g as usize], rounds.mesh(1, q));
         if len > 0 {
-            let send = Action::Send { to: peer, round: rounds.mesh(1, q), from: at, len };
-            sends.push(b.step(chunk, send, &finished));
+            sends.push(send(b, chunk, peer, at, len, &finished));
         }
         if let Some(sent) = sent {
             let (into, len) = (b.at(area, theirs), b.bytes(theirs));
-            let receive = Action::Receive { from: peer, round: rounds.mesh(1, q), into, len };
-            done.push(b.step(chunk, receive, &[sent]));
+            done.push(receive(b, chunk, peer, into, len, &[sent]));
         }
     }
     done
@@ -146,11 +138,7 @@ impl Gather<'_> {
             }
             let (into, free) = b.slot(chunk, *slot, room);
             *slot += 1;
-            after.push(b.step(
-                chunk,
-                Action::Receive { from: grid.leader_of(node), round, into, len },
-                &free,
-            ));
+            after.push(receive(b, chunk, (node, round), into, len, &free));
             sources.push(into);
         }
         let folded = b.fold(chunk, at, &sources, len, &after);

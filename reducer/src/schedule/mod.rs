@@ -368,12 +368,6 @@ impl Schedule {
     pub fn sources(&self) -> impl Iterator<Item = Rank> + '_ {
         self.receives.nodes().map(|node| self.problem.grid.leader_of(node))
     }
-
-    /// Bytes that this rank sends to other nodes.
-    pub fn sent_bytes(&self) -> u64 {
-        let len = |step: &Step| if let Action::Send { len, .. } = step.action { len as u64 } else { 0 };
-        self.steps.iter().map(len).sum()
-    }
 }
 
 /// Elements of a chunk of the tensor, or of each block: the same on all ranks.
@@ -444,10 +438,21 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
             Collective::AllReduce | Collective::Barrier => sub::all_reduce(&mut builder, algorithm),
             Collective::Broadcast => broadcast::broadcast(&mut builder, algorithm),
             Collective::Reduce => reduce::reduce(&mut builder, algorithm),
-            Collective::AllGather | Collective::Gather => gather::gather(&mut builder, algorithm),
-            Collective::Scatter => scatter::scatter(&mut builder, algorithm),
-            Collective::ReduceScatter => reduce_scatter::reduce_scatter(&mut builder, algorithm),
-            Collective::AllToAll => all_to_all::all_to_all(&mut builder, algorithm),
+            Collective::AllGather | Collective::Gather => {
+                blocks::every_chunk(&mut builder, algorithm, gather::through_node, gather::directly)
+            }
+            Collective::Scatter => {
+                blocks::every_chunk(&mut builder, algorithm, scatter::through_node, scatter::directly)
+            }
+            Collective::ReduceScatter => blocks::every_chunk(
+                &mut builder,
+                algorithm,
+                reduce_scatter::through_node,
+                reduce_scatter::directly,
+            ),
+            Collective::AllToAll => {
+                blocks::every_chunk(&mut builder, algorithm, all_to_all::through_node, all_to_all::directly)
+            }
             _ => scan::scan(&mut builder, algorithm),
         }
     }

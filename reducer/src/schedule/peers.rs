@@ -9,8 +9,8 @@
 
 use super::blocks::Pieces;
 use super::builder::{Builder, Chunk, Slice};
-use super::sub::{all_come, all_done};
-use super::{Action, Buffer, BufferOffset, Params, Placement, Problem, Schedule, ScheduleError, StepId};
+use super::sub::in_pieces;
+use super::{Buffer, BufferOffset, Params, Placement, Problem, Schedule, ScheduleError, StepId};
 use crate::grid::Rank;
 use crate::header::Collective;
 
@@ -34,19 +34,9 @@ pub(super) fn apply(problem: &Problem) -> bool {
 
 /// The steps of one rank.
 pub(super) fn read(problem: Problem, params: Params) -> Result<Schedule, ScheduleError> {
-    let count = problem.shape.count;
+    let whole = Slice { start: 0, end: problem.shape.count };
     let mut b = Builder::new(problem, params)?;
-    b.use_one_lane();
-    let whole = Chunk { index: 0, slice: Slice { start: 0, end: count } };
-    let free = b.step(whole, Action::WaitFree, &[]);
-    let there = all_come(&mut b, whole, free);
-    let mut last = vec![there];
-    let too_many = |_| ScheduleError::TooLarge { what: "the pieces", count };
-    let parts = u32::try_from(b.bytes(whole.slice).div_ceil(PIECE).max(1)).map_err(too_many)?;
-    for part in (0..parts).map(|part| Chunk { slice: whole.slice.part(part, parts), ..whole }) {
-        last.extend(piece(&mut b, part, there));
-    }
-    all_done(&mut b, whole, &last);
+    in_pieces(&mut b, whole, PIECE, piece)?;
     b.finish()
 }
 

@@ -10,13 +10,9 @@ use crate::transport::LaneFlag;
 
 /// The whole operation, chunk by chunk.
 pub(super) fn reduce(b: &mut Builder, algorithm: Algorithm) {
-    every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, algorithm, chunk, free),
-        None => {
-            let [from, into] = [Buffer::Input, Buffer::Data].map(|buffer| Area { buffer, base: 0 });
-            across(b, algorithm, chunk, from, into, &[])
-        }
-    });
+    let [from, into] = [Buffer::Input, Buffer::Data].map(|buffer| Area { buffer, base: 0 });
+    let directly = |b: &mut Builder, algorithm, chunk| across(b, algorithm, chunk, from, into, &[]);
+    every_chunk(b, algorithm, through_node, directly);
 }
 
 fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {

@@ -10,21 +10,13 @@
 //! Contributions are folded in the order of [`direct`](super::direct), so an element has the bits that it has after an all-reduce; but by a
 //! [`ring`] in the order in which it passes the nodes.
 
-use super::blocks::{self, Pieces, every_chunk, others, send, wait_all};
+use super::blocks::{self, Pieces, others, send, wait_all};
 use super::builder::{Builder, Chunk, ChunkResult};
 use super::direct::fold_from_nodes;
 use super::sub::signal;
 use super::{Algorithm, Buffer, BufferOffset, StepId, ring};
 use crate::grid::Rank;
 use crate::transport::LaneFlag;
-
-/// The whole operation, chunk by chunk.
-pub(super) fn reduce_scatter(b: &mut Builder, algorithm: Algorithm) {
-    every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, algorithm, chunk, free),
-        None => directly(b, algorithm, chunk),
-    });
-}
 
 /// One chunk over the nodes: each has its share of every node's blocks after `ready`, and ends with the sum of its own in `into`. Returns the
 /// steps after which that is there, and sends.
@@ -52,14 +44,16 @@ fn across(
     ChunkResult { result, sends }
 }
 
-fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+/// A chunk that does not go through the memory of a node.
+pub(super) fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
     let pieces = Pieces::new(b, chunk);
     let of = |node| pieces.of(Buffer::Input, Rank(node));
     across(b, algorithm, &pieces, (of, pieces.alone(Buffer::Data)), &[]);
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
+/// A chunk through the memory of the node, where it may be written after `free`. Returns the last steps there.
+pub(super) fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, local, locals) = (b.problem.grid, b.problem.rank, b.problem.local(), b.problem.locals());
     let (pieces, device) = (Pieces::new(b, chunk), b.problem.access.is_device());
     // The local rank that folds a block. Nodes with more ranks than this one have blocks of higher numbers.

@@ -11,8 +11,8 @@ use super::{Action, BufferOffset, StepId, blocks};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
-    let (grid, me, nodes) = (b.problem.grid, b.problem.node(), b.problem.grid.nodes());
-    let (next, prev) = (grid.leader_of((me + 1) % nodes), grid.leader_of((me + nodes - 1) % nodes));
+    let (me, nodes) = (b.problem.node(), b.problem.grid.nodes());
+    let (next, prev) = ((me + 1) % nodes, (me + nodes - 1) % nodes);
     let piece = |back: u32| -> Slice { chunk.slice.part((me + nodes - back % nodes) % nodes, nodes) };
     let hops = nodes - 1;
     let round = |phase: u32, hop: u32| (phase * b.chunk_count() + chunk.index) * hops + hop;
@@ -43,7 +43,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
         have = sent[hop as usize].clone();
         if !slice.is_empty() {
             let (into, len) = (b.at(area, slice), b.bytes(slice));
-            have = vec![b.step(chunk, Action::Receive { from: prev, round: gather + hop, into, len }, &have)];
+            have = vec![blocks::receive(b, chunk, (prev, gather + hop), into, len, &have)];
             outcome.result.extend(&have);
         }
     }
@@ -55,17 +55,18 @@ fn reduce(
     b: &mut Builder,
     chunk: Chunk,
     (into, len): (BufferOffset, usize),
-    (from, round): (crate::grid::Rank, u32),
+    (node, round): (u32, u32),
     hop: u32,
     ready: &[StepId],
 ) -> Vec<StepId> {
     if !b.problem.works_on_device() {
+        let from = b.problem.grid.leader_of(node);
         return vec![b.step(chunk, Action::ReceiveReduce { from, round, into, len }, ready)];
     }
     let (number, room) = (hop as usize % 2, b.full_chunk().largest_part(b.problem.grid.nodes()));
     let (slot, free) = b.slot(chunk, number, room);
     let mut after = ready.to_vec();
-    after.push(b.step(chunk, Action::Receive { from, round, into: slot, len }, &free));
+    after.push(blocks::receive(b, chunk, (node, round), slot, len, &free));
     let folded = b.fold(chunk, into, &[into, slot], len, &after);
     b.slot_used(chunk, number, &folded);
     folded
@@ -76,14 +77,14 @@ fn send(
     chunk: Chunk,
     area: Area,
     slice: Slice,
-    (to, round): (crate::grid::Rank, u32),
+    to: (u32, u32),
     after: &[StepId],
 ) -> Option<StepId> {
     if slice.is_empty() {
         return None;
     }
     let (from, len) = (b.at(area, slice), b.bytes(slice));
-    Some(b.step(chunk, Action::Send { to, round, from, len }, after))
+    Some(blocks::send(b, chunk, to, from, len, after))
 }
 
 /// One chunk of an all-gather: every node gives `len` bytes at `own` after `ready`, and gets each other one's at its place, which may be

@@ -41,11 +41,9 @@ pub(super) fn builder(
 /// The whole operation, chunk by chunk.
 pub(super) fn scan(b: &mut Builder, algorithm: Algorithm) {
     let raw = is_raw(algorithm, &b.problem);
-    every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, raw, chunk, free),
-        None if raw => raw_directly(b, chunk),
-        None => chain_directly(b, chunk),
-    });
+    let directly =
+        |b: &mut Builder, raw, chunk| if raw { raw_directly(b, chunk) } else { chain_directly(b, chunk) };
+    every_chunk(b, raw, through_node, directly);
 }
 
 fn is_inclusive(b: &Builder) -> bool {

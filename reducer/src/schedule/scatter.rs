@@ -5,20 +5,12 @@
 //!   several             Input (root) --copy--> Node --send, receive--> Node --copy--> Data
 //! ```
 
-use super::blocks::{self, Pieces, every_chunk, others, receive, send};
+use super::blocks::{self, Pieces, others, receive, send};
 use super::builder::{Builder, Chunk};
 use super::sub::signal;
 use super::{Algorithm, Buffer, BufferOffset, StepId, binomial};
 use crate::grid::Rank;
 use crate::transport::LaneFlag;
-
-/// The whole operation, chunk by chunk.
-pub(super) fn scatter(b: &mut Builder, algorithm: Algorithm) {
-    every_chunk(b, |b, chunk, free| match free {
-        Some(free) => through_node(b, algorithm, chunk, free),
-        None => directly(b, algorithm, chunk),
-    });
-}
 
 /// One chunk over the nodes: the root's has each one's blocks at `of` after `ready`, each other one gets its own in `into`, which may be
 /// written after that. Returns the steps after which they are there, and those that read at the root's.
@@ -50,7 +42,8 @@ fn across(
     (ready.to_vec(), sends)
 }
 
-fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
+/// A chunk that does not go through the memory of a node.
+pub(super) fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> {
     let (pieces, root) = (Pieces::new(b, chunk), b.problem.root);
     let place = pieces.alone(Buffer::Data);
     let of = |node| pieces.of(Buffer::Input, Rank(node));
@@ -61,7 +54,8 @@ fn directly(b: &mut Builder, algorithm: Algorithm, chunk: Chunk) -> Vec<StepId> 
     Vec::new()
 }
 
-fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
+/// A chunk through the memory of the node, where it may be written after `free`. Returns the last steps there.
+pub(super) fn through_node(b: &mut Builder, algorithm: Algorithm, chunk: Chunk, free: StepId) -> Vec<StepId> {
     let (grid, me, root) = (b.problem.grid, b.problem.rank, b.problem.root);
     let (pieces, node) = (Pieces::new(b, chunk), b.problem.node());
     let (home, leader) = (grid.node_of(root), b.problem.local() == 0);

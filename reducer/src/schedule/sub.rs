@@ -13,8 +13,8 @@
 
 use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
 use super::{
-    Action, Algorithm, Buffer, BufferOffset, StepId, bruck, direct, dissemination, double_tree,
-    halving_doubling, hierarchical, recursive_doubling, ring,
+    Action, Algorithm, Buffer, BufferOffset, ScheduleError, StepId, bruck, direct, dissemination,
+    double_tree, halving_doubling, hierarchical, recursive_doubling, ring,
 };
 use crate::dtype::ReduceOp;
 use crate::header::Collective;
@@ -248,9 +248,26 @@ pub(super) fn all_come(b: &mut Builder, chunk: Chunk, free: StepId) -> StepId {
     b.step(chunk, Action::WaitAll { flag: LaneFlag::Staged }, &[staged])
 }
 
-/// This rank says that it is done with the others' tensors, and waits until all are.
-pub(super) fn all_done(b: &mut Builder, chunk: Chunk, last: &[StepId]) {
-    let reduced = signal(b, chunk, LaneFlag::Reduced, last);
-    let all = b.step(chunk, Action::WaitAll { flag: LaneFlag::Reduced }, &[reduced]);
-    signal(b, chunk, LaneFlag::Consumed, &[all]);
+/// A slice in pieces of so many bytes, with one lane for its flags alone: `each` has its piece and the step after which all ranks have come;
+/// in the end this one waits until all are done with the others' tensors.
+pub(super) fn in_pieces(
+    b: &mut Builder,
+    slice: Slice,
+    bytes: usize,
+    mut each: impl FnMut(&mut Builder, Chunk, StepId) -> Vec<StepId>,
+) -> Result<(), ScheduleError> {
+    b.use_one_lane();
+    let (whole, count) = (Chunk { index: 0, slice }, b.problem.shape.count);
+    let free = b.step(whole, Action::WaitFree, &[]);
+    let there = all_come(b, whole, free);
+    let mut last = vec![there];
+    let too_many = |_| ScheduleError::TooLarge { what: "the pieces", count };
+    let pieces = u32::try_from(b.bytes(slice).div_ceil(bytes).max(1)).map_err(too_many)?;
+    for index in 0..pieces {
+        last.extend(each(b, Chunk { slice: slice.part(index, pieces), ..whole }, there));
+    }
+    let reduced = signal(b, whole, LaneFlag::Reduced, &last);
+    let all = b.step(whole, Action::WaitAll { flag: LaneFlag::Reduced }, &[reduced]);
+    signal(b, whole, LaneFlag::Consumed, &[all]);
+    Ok(())
 }

@@ -13,8 +13,8 @@
 //! With several nodes, slices meet chunk by chunk in the node's result. So each byte crosses the bus to an accelerator once
 //! for the whole node, and not once for each of its ranks.
 
-use super::builder::{Builder, Chunk, Slice};
-use super::sub::{all_come, all_done, node_area, signal, up, wait_free};
+use super::builder::{Builder, Slice};
+use super::sub::{all_come, in_pieces, node_area, signal, up, wait_free};
 use super::{
     Access, Action, Algorithm, Buffer, BufferOffset, Params, Problem, Schedule, ScheduleError, StepId,
 };
@@ -46,29 +46,14 @@ pub(super) fn all_reduce(
 }
 
 fn one_node(b: &mut Builder) -> Result<(), ScheduleError> {
-    b.use_one_lane();
-    let (me, locals, count) = (b.problem.local(), b.problem.locals(), b.problem.shape.count);
-    let whole = Chunk { index: 0, slice: Slice { start: 0, end: count } };
-    let free = b.step(whole, Action::WaitFree, &[]);
-    let all = all_come(b, whole, free);
-    let mut written = vec![all];
-    let slice = whole.slice.part(me, locals);
+    let (me, locals) = (b.problem.local(), b.problem.locals());
+    let own = Slice { start: 0, end: b.problem.shape.count }.part(me, locals);
     let piece = if b.problem.access.is_device() { DEVICE_PIECE } else { PIECE };
-    let pieces = u32::try_from(b.bytes(slice).div_ceil(piece).max(1))
-        .map_err(|_| ScheduleError::TooLarge { what: "the pieces", count })?;
-    for index in 0..pieces {
-        let slice = slice.part(index, pieces);
-        let (tensors, finish) = (tensors(b, slice), b.averages());
-        written.extend(b.fold_all(
-            whole,
-            (&own_first(&tensors, me), finish),
-            &tensors,
-            b.bytes(slice),
-            &[all],
-        ));
-    }
-    all_done(b, whole, &written);
-    Ok(())
+    in_pieces(b, own, piece, |b, chunk, all| {
+        let (tensors, finish) = (tensors(b, chunk.slice), b.averages());
+        let len = b.bytes(chunk.slice);
+        b.fold_all(chunk, (&own_first(&tensors, me), finish), &tensors, len, &[all])
+    })
 }
 
 fn nodes(b: &mut Builder, algorithm: Algorithm) {
@@ -102,17 +87,8 @@ fn nodes(b: &mut Builder, algorithm: Algorithm) {
 /// A slice of the tensors of all local ranks, in their order.
 fn tensors(b: &Builder, slice: Slice) -> Vec<BufferOffset> {
     let (me, locals, own) = (b.problem.local(), b.problem.locals(), b.data(slice));
-    (0..locals)
-        .map(
-            |local| {
-                if local == me {
-                    own
-                } else {
-                    BufferOffset { buffer: Buffer::Peer(local), offset: own.offset }
-                }
-            },
-        )
-        .collect()
+    let of = |local| if local == me { Buffer::Data } else { Buffer::Peer(local) };
+    (0..locals).map(|local| BufferOffset { buffer: of(local), ..own }).collect()
 }
 
 /// As destinations: ranks begin with different ones, so that they do not all write to the same one at once.

@@ -4,13 +4,14 @@
 //! told once: by [`take_ended`](Accesses::take_ended) if the caller waits for it, else by [`take_late`](Accesses::take_late) if it has failed.
 
 use super::api::{
-    AccessEnded, AccessError, AccessId, AccessRefused, AccessRequest, AccessSubject, WindowId, WindowsConfig,
+    AccessError, AccessId, AccessRefused, AccessRequest, AccessSubject, WindowId, WindowsConfig,
 };
 use super::check::subject_of;
 use super::slots::{Handle, PLACES, Slots};
 use super::wire::Piece;
 use crate::executor::AbortCause;
 use crate::grid::Rank;
+use crate::machine::Ended;
 use crate::memory::{self, Pool, Pooled, Span, TensorRegion};
 use crate::transport::SendToken;
 use core::ops::RangeInclusive;
@@ -99,7 +100,7 @@ pub(super) struct Accesses {
     /// The number of them for each window and target.
     under_way: BTreeMap<(WindowId, Rank), usize>,
     copies: Option<Pool>,
-    ended: VecDeque<AccessEnded>,
+    ended: VecDeque<Ended<AccessId, Result<(), AccessError>>>,
     /// Failures that no caller waits for: the first one of each window and target.
     late: BTreeMap<(WindowId, Rank), AccessError>,
     next: u64,
@@ -152,7 +153,7 @@ impl Accesses {
         let is_copied = waited && data.len() <= config.copied_bytes && self.copy(config, &mut access);
         if is_copied && !piece.action().answers() {
             access.id = None;
-            self.ended.push_back(AccessEnded { id, result: Ok(()) });
+            self.ended.push_back(Ended { id, result: Ok(()) });
         }
         self.earliest = self.earliest.min(deadline);
         *self.under_way.entry((piece.window(), target)).or_default() += 1;
@@ -227,7 +228,7 @@ impl Accesses {
                 && let Some(id) = access.id.take()
             {
                 access.is_reported = true;
-                self.ended.push_back(AccessEnded { id, result: Err(error.clone()) });
+                self.ended.push_back(Ended { id, result: Err(error.clone()) });
             }
             access.failure = Some(error);
         }
@@ -254,7 +255,7 @@ impl Accesses {
             copies.put(copy);
         }
         match (access.id, access.failure.map_or(Ok(()), Err)) {
-            (Some(id), result) => self.ended.push_back(AccessEnded { id, result }),
+            (Some(id), result) => self.ended.push_back(Ended { id, result }),
             (None, Err(error)) if !access.is_reported => {
                 self.late.entry(of).or_insert(error);
             }
@@ -306,7 +307,7 @@ impl Accesses {
     }
 
     #[inline]
-    pub(super) fn take_ended(&mut self) -> Option<AccessEnded> {
+    pub(super) fn take_ended(&mut self) -> Option<Ended<AccessId, Result<(), AccessError>>> {
         self.ended.pop_front()
     }
 

@@ -315,15 +315,6 @@ pub enum WindowRefused {
     Aborted(Arc<AbortCause>),
 }
 
-/// A waited access that has ended: its memory is the caller's again.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AccessEnded {
-    /// Which.
-    pub id: AccessId,
-    /// How.
-    pub result: Result<(), AccessError>,
-}
-
 /// The counters of windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WindowCounters {

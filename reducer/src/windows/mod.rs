@@ -39,8 +39,8 @@ mod target;
 mod wire;
 
 pub use self::api::{
-    AccessEnded, AccessError, AccessId, AccessRefused, AccessRequest, AccessSubject, Denial, WindowAction,
-    WindowCounters, WindowId, WindowRefused, WindowsConfig,
+    AccessError, AccessId, AccessRefused, AccessRequest, AccessSubject, Denial, WindowAction, WindowCounters,
+    WindowId, WindowRefused, WindowsConfig,
 };
 
 use self::exposed::Exposed;
@@ -50,6 +50,7 @@ use crate::dtype::DType;
 use crate::executor::{AbortCause, Disposition, Progress, Refusal};
 use crate::grid::Rank;
 use crate::header::{Header, MessageKind};
+use crate::machine::{Ended, Machine};
 use crate::memory::TensorRegion;
 use crate::transport::{SendToken, Transport};
 use core::time::Duration;
@@ -148,27 +149,6 @@ impl Windows {
         self.origin.start(&request, piece)
     }
 
-    /// Takes a message of any kind of [`MessageKind::is_window`]. The payload is only borrowed.
-    pub fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
-        if let Some(why) = Refusal::of_key(&header.key, self.config.group, self.config.epoch) {
-            return Disposition::Refused(why);
-        }
-        if header.src.0 >= self.config.ranks || header.src == self.config.rank {
-            return self.disposition(Outcome::Malformed);
-        }
-        if self.cause.is_some() {
-            return Disposition::Refused(Refusal::Aborted);
-        }
-        let outcome = match header.kind {
-            MessageKind::Access => self.target.on_request(&self.exposed, header, payload),
-            MessageKind::Answer => self.origin.on_answer(header, payload),
-            MessageKind::Denied => self.origin.on_denied(header),
-            MessageKind::Applied => self.origin.on_applied(header),
-            _ => Outcome::Malformed,
-        };
-        self.disposition(outcome)
-    }
-
     /// Counts the outcome of a message; the answer to its transport.
     #[inline]
     fn disposition(&mut self, outcome: Outcome) -> Disposition {
@@ -189,34 +169,6 @@ impl Windows {
         }
     }
 
-    /// Posts the messages that find room, and ends accesses that are late.
-    pub fn poll<T: Transport>(&mut self, now: Duration, transport: &mut T) -> Progress {
-        let Self { exposed, origin, target, .. } = self;
-        let mut worked = origin.check_deadlines(now);
-        worked |= target.resume(exposed);
-        worked |= target.post_answers(transport);
-        worked |= origin.post(transport, |piece, data, into| target.serve_own(exposed, piece, data, into));
-        worked |= target.post_reports(transport);
-        Progress { worked }
-    }
-
-    /// Nothing refers any more to a fragment that was posted with this token.
-    pub fn on_released(&mut self, token: SendToken) {
-        if !token.is_window() {
-            return;
-        }
-        match slots::is_answer(token) {
-            true => self.target.on_released(token),
-            false => self.origin.accesses_mut().released(token),
-        }
-    }
-
-    /// Takes a waited access that has ended.
-    #[inline]
-    pub fn take_ended(&mut self) -> Option<AccessEnded> {
-        self.origin.accesses_mut().take_ended()
-    }
-
     /// Whether all accesses of this rank to a target, or to all, have ended.
     pub fn is_flushed(&self, window: WindowId, target: Option<Rank>) -> bool {
         self.origin.accesses().is_flushed(window, target)
@@ -225,39 +177,6 @@ impl Windows {
     /// How an access to this target (or any) of the window failed that nobody waited for; each first one of a target is told, once.
     pub fn take_late(&mut self, window: WindowId, target: Option<Rank>) -> Option<AccessError> {
         self.origin.accesses_mut().take_late(window, target)
-    }
-
-    /// Accesses of this rank that have not ended.
-    pub fn running(&self) -> usize {
-        self.origin.accesses().len()
-    }
-
-    /// Whether a poll may post something.
-    #[inline]
-    pub fn has_work(&self) -> bool {
-        self.origin.has_work() || self.target.has_work()
-    }
-
-    /// When [`poll`](Self::poll) must be called at the latest. It may be earlier than needed.
-    pub fn next_deadline(&self) -> Option<Duration> {
-        self.origin.accesses().next_deadline()
-    }
-
-    /// The group ends: so does every access, as soon as no transport refers to its memory, and no window is served any more.
-    pub fn abort(&mut self, cause: &Arc<AbortCause>) {
-        if self.cause.is_some() {
-            return;
-        }
-        self.cause = Some(Arc::clone(cause));
-        self.exposed.close_all();
-        self.target.abort();
-        self.origin.abort(cause);
-    }
-
-    /// The transport refers to no memory any more, after the group has ended.
-    pub fn fenced(&mut self) {
-        self.origin.accesses_mut().fenced();
-        self.target.fenced();
     }
 
     /// The ranks that there were accesses to, or from.
@@ -270,16 +189,93 @@ impl Windows {
         self.origin.accesses().is_quiesced() && self.target.is_quiesced()
     }
 
-    /// A rank of those that have `gone` which an access waits for.
+    /// The counters since the start.
+    pub fn counters(&self) -> WindowCounters {
+        let WindowCounters { served, held, denied, .. } = self.target.counters();
+        WindowCounters { served, held, denied, ..self.counters }
+    }
+}
+
+impl Machine for Windows {
+    type Id = AccessId;
+    type Outcome = Result<(), AccessError>;
+
+    fn on_message(&mut self, header: &Header, payload: &[u8]) -> Disposition {
+        if let Some(why) = Refusal::of_key(&header.key, self.config.group, self.config.epoch) {
+            return Disposition::Refused(why);
+        }
+        if header.src.0 >= self.config.ranks || header.src == self.config.rank {
+            return self.disposition(Outcome::Malformed);
+        }
+        if self.cause.is_some() {
+            return Disposition::Refused(Refusal::Aborted);
+        }
+        let outcome = match header.kind {
+            MessageKind::Access => self.target.on_request(&self.exposed, header, payload),
+            MessageKind::Answer => self.origin.on_answer(header, payload),
+            MessageKind::Denied => self.origin.on_denied(header),
+            MessageKind::Applied => self.origin.on_applied(header),
+            _ => Outcome::Malformed,
+        };
+        self.disposition(outcome)
+    }
+
+    fn on_released(&mut self, token: SendToken) {
+        if !token.is_window() {
+            return;
+        }
+        match slots::is_answer(token) {
+            true => self.target.on_released(token),
+            false => self.origin.accesses_mut().released(token),
+        }
+    }
+
+    fn poll(&mut self, now: Duration, transport: &mut impl Transport) -> Progress {
+        let Self { exposed, origin, target, .. } = self;
+        let mut worked = origin.check_deadlines(now);
+        worked |= target.resume(exposed);
+        worked |= target.post_answers(transport);
+        worked |= origin.post(transport, |piece, data, into| target.serve_own(exposed, piece, data, into));
+        worked |= target.post_reports(transport);
+        Progress { worked }
+    }
+
+    #[inline]
+    fn take_ended(&mut self) -> Option<Ended<Self::Id, Self::Outcome>> {
+        self.origin.accesses_mut().take_ended()
+    }
+
+    fn running(&self) -> usize {
+        self.origin.accesses().len()
+    }
+
+    #[inline]
+    fn has_work(&self) -> bool {
+        self.origin.has_work() || self.target.has_work()
+    }
+
+    fn next_deadline(&self) -> Option<Duration> {
+        self.origin.accesses().next_deadline()
+    }
+
     #[cold]
-    pub fn awaited(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
+    fn awaited(&self, gone: impl Fn(Rank) -> bool) -> Option<Rank> {
         self.origin.accesses().targets().filter(|rank| gone(*rank)).min()
     }
 
-    /// The counters since the start.
-    pub fn counters(&self) -> WindowCounters {
-        let target::RequestCounters { served, held, denied } = self.target.counters();
-        WindowCounters { served, held, denied, ..self.counters }
+    fn abort(&mut self, cause: &Arc<AbortCause>) {
+        if self.cause.is_some() {
+            return;
+        }
+        self.cause = Some(Arc::clone(cause));
+        self.exposed.close_all();
+        self.target.abort();
+        self.origin.abort(cause);
+    }
+
+    fn fenced(&mut self) {
+        self.origin.accesses_mut().fenced();
+        self.target.fenced();
     }
 }
 

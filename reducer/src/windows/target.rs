@@ -1,7 +1,7 @@
 //! The side that is accessed: it serves requests in the order of their numbers, and reports to their origins.
 
 use super::answers::{Answers, GivenBack};
-use super::api::{Denial, WindowsConfig};
+use super::api::{Denial, WindowCounters, WindowsConfig};
 use super::exposed::Exposed;
 use super::wire::Piece;
 use super::{OVERHEAD, Outcome, REQUESTS};
@@ -34,19 +34,11 @@ struct Inbound {
     is_stalled: bool,
 }
 
-/// Counts of requests.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RequestCounters {
-    pub(super) served: u64,
-    pub(super) held: u64,
-    pub(super) denied: u64,
-}
-
 /// The requests of all origins.
 #[derive(Debug)]
 pub(super) struct Target {
     config: WindowsConfig,
-    counters: RequestCounters,
+    counters: WindowCounters,
     inbound: BTreeMap<Rank, Inbound>,
     answers: Answers,
     /// Denials to be posted.
@@ -65,7 +57,7 @@ impl Target {
     pub(super) fn new(config: WindowsConfig) -> Self {
         Self {
             config,
-            counters: RequestCounters::default(),
+            counters: WindowCounters::default(),
             inbound: BTreeMap::new(),
             answers: Answers::default(),
             denials: VecDeque::new(),
@@ -76,8 +68,8 @@ impl Target {
         }
     }
 
-    /// The counters since the start.
-    pub(super) fn counters(&self) -> RequestCounters {
+    /// The counters of requests since the start.
+    pub(super) fn counters(&self) -> WindowCounters {
         self.counters
     }
 

@@ -2,7 +2,7 @@
 
 use super::api::{WindowAction, WindowId, WindowsConfig};
 use crate::dtype::{DType, ReduceOp};
-use crate::header::{Collective, Header, Identity, MatchKey, MessageKind, Shape};
+use crate::header::{Header, Identity, MatchKey, MessageKind, Shape};
 
 /// A part of an access that is asked for with one message. Memory can hold its elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,21 +86,17 @@ impl Piece {
             WindowAction::Swap => (4, ReduceOp::Sum),
             WindowAction::CompareAndSwap => (5, ReduceOp::Sum),
         };
+        let key = MatchKey { group: config.group, epoch: config.epoch, seq };
+        let none = Header::new(kind, config.rank, key);
         Header {
-            kind,
-            src: config.rank,
-            key: MatchKey { group: config.group, epoch: config.epoch, seq },
             identity: Identity::Registered {
                 generation: offset as u32,
                 tensor: (offset >> 32) as u32,
                 instance: window.0,
             },
-            // The kind tells what the message is. No collective has such a kind.
-            shape: Shape { collective: Collective::Barrier, dtype, op, count },
+            shape: Shape { dtype, op, count, ..none.shape },
             round: number,
-            offset: 0,
-            granule: 0,
-            len: 0,
+            ..none
         }
     }
 

@@ -375,18 +375,13 @@ fn lost(rank: Rank) -> PeerLoss {
 fn offer(message: &RingMessage<'_>, inbox: &mut dyn Inbox, may_be: impl Fn(Rank) -> bool) -> Offered {
     match Header::parse(message.header) {
         Ok(header) if message.to == 0 && may_be(header.src) => {
-            match is_early(inbox.fragment(&header, message.payload)) {
+            match inbox.fragment(&header, message.payload).is_retryable() {
                 true => Offered::Later,
                 false => Offered::Taken,
             }
         }
         _ => Offered::Garbled,
     }
-}
-
-/// Whether a message has to be offered again.
-fn is_early(disposition: Disposition) -> bool {
-    matches!(disposition, Disposition::Refused(why) if why.is_retryable())
 }
 
 /// See [`Local::through`].

@@ -16,15 +16,14 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 
-use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{Disposition, Refusal};
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Collective, HEADER_BYTES, Header, Identity, MatchKey, MessageKind, Shape};
+use shouter_reducer::header::{HEADER_BYTES, Header, MatchKey, MessageKind};
 use shouter_reducer::memory::Span;
 use shouter_reducer::transport::{SendError, SendToken};
 
 use super::ring::{Garbled, MAX_PAYLOAD, Offered, PushError, Reader, RingMessage, Writer};
-use super::{bell, bit, is_early, lost, relay_bit};
+use super::{bell, bit, lost, relay_bit};
 use crate::channel::Inbox;
 use crate::channel::shm::NodeSegment;
 use crate::channel::up::PeerLoss;
@@ -345,7 +344,8 @@ impl Relay {
     ) -> bool {
         let Some((head, payload)) = message.split_first_chunk::<HEADER_BYTES>() else { return true };
         if to == self.rank {
-            return Header::parse(head).map_or(true, |header| !is_early(inbox.fragment(&header, payload)));
+            return Header::parse(head)
+                .map_or(true, |header| !inbox.fragment(&header, payload).is_retryable());
         }
         let local = self.grid.local_of(to);
         let Some(writer) = self.downs.get_mut(local as usize) else { return true };
@@ -387,15 +387,5 @@ fn destination(message: &RingMessage<'_>, grid: Grid, source: Rank) -> Option<(R
 
 /// A message between two leaders about one for `to`.
 fn message(kind: MessageKind, src: Rank, to: Rank, len: u32) -> Header {
-    Header {
-        kind,
-        src,
-        key: MatchKey::default(),
-        identity: Identity::AdHoc { root: Rank(0) },
-        shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
-        round: to.0,
-        offset: 0,
-        granule: 0,
-        len,
-    }
+    Header { round: to.0, len, ..Header::new(kind, src, MatchKey::default()) }
 }

@@ -109,55 +109,43 @@ impl Mapping {
 
     /// The address of whole pages inside the mapping.
     fn pages(&self, offset: usize, len: usize) -> io::Result<*mut u8> {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.map.len());
-        if !inside || !offset.is_multiple_of(PAGE) || !len.is_multiple_of(PAGE) {
-            return Err(outside());
-        }
-        Ok(self.map.as_mut_ptr().wrapping_add(offset))
+        let whole = offset.is_multiple_of(PAGE) && len.is_multiple_of(PAGE);
+        self.at(offset, len).filter(|_| whole).ok_or_else(outside)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
+    /// The address of `len` bytes at `offset`; `None` unless they lie inside.
+    #[inline]
+    fn at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+        (offset.checked_add(len)? <= self.map.len()).then(|| self.map.as_mut_ptr().wrapping_add(offset))
+    }
+
     /// The word at `offset`; `None` unless it is aligned and lies inside.
     #[inline]
     pub(super) fn word(&self, offset: usize) -> Option<&AtomicU64> {
-        if !offset.is_multiple_of(8) || offset.checked_add(8)? > self.map.len() {
-            return None;
-        }
+        let word = self.at(offset, 8).filter(|_| offset.is_multiple_of(8))?;
         // SAFETY: inside the mapping, aligned, initialised (zeroed), and only ever accessed as an atomic.
-        Some(unsafe { &*self.map.as_mut_ptr().add(offset).cast::<AtomicU64>() })
+        Some(unsafe { &*word.cast::<AtomicU64>() })
     }
 
     /// `len` bytes at `offset` as the reducer's memory.
     #[inline]
     pub(super) fn region(&self, offset: usize, len: usize) -> Option<TensorRegion> {
-        if offset.checked_add(len)? > self.map.len() {
-            return None;
-        }
+        let base = NonNull::new(self.at(offset, len)?)?;
         // SAFETY: inside the mapping, which lives as long as the engine that uses the region (it owns both); the other
         // processes keep to the order of the schedules, which the flags carry.
-        unsafe {
-            Some(TensorRegion::from_raw_parts(
-                MemoryKind::Shared,
-                NonNull::new(self.map.as_mut_ptr().add(offset))?,
-                len,
-                0,
-            ))
-        }
+        Some(unsafe { TensorRegion::from_raw_parts(MemoryKind::Shared, base, len, 0) })
     }
 
     /// Copies `bytes` to `offset`; false if they do not fit. The caller owns that range until it publishes it.
     #[inline]
     pub(super) fn store(&self, offset: usize, bytes: &[u8]) -> bool {
-        if offset.checked_add(bytes.len()).is_none_or(|end| end > self.map.len()) {
-            return false;
-        }
+        let Some(into) = self.at(offset, bytes.len()) else { return false };
         // SAFETY: inside the mapping; no other process reads the range before its sequence word is published.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.map.as_mut_ptr().add(offset), bytes.len())
-        };
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), into, bytes.len()) };
         true
     }
 
@@ -168,11 +156,9 @@ impl Mapping {
     /// before it says that it has read them.
     #[inline]
     pub(super) unsafe fn published(&self, offset: usize, len: usize) -> Option<&[u8]> {
-        if offset.checked_add(len)? > self.map.len() {
-            return None;
-        }
+        let first = self.at(offset, len)?;
         // SAFETY: inside the mapping; unwritten for now, as the caller promises.
-        Some(unsafe { std::slice::from_raw_parts(self.map.as_mut_ptr().add(offset), len) })
+        Some(unsafe { std::slice::from_raw_parts(first, len) })
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 
-use shouter_reducer::executor::Disposition;
 use shouter_reducer::header::Header;
 
 use super::CONTROL;
@@ -59,7 +58,7 @@ impl Backlog {
     /// Hands a message on, or keeps it.
     #[inline]
     pub(super) fn offer(&mut self, header: Header, payload: &[u8], inbox: &mut dyn Inbox) {
-        if is_early(inbox.fragment(&header, payload)) {
+        if inbox.fragment(&header, payload).is_retryable() {
             let early = Early { header, payload: payload.into() };
             self.bytes += early.bytes();
             self.early.push_back(early);
@@ -70,7 +69,7 @@ impl Backlog {
     pub(super) fn offer_again(&mut self, inbox: &mut dyn Inbox) {
         let bytes = &mut self.bytes;
         self.early.retain(|early| {
-            let keep = is_early(inbox.fragment(&early.header, &early.payload));
+            let keep = inbox.fragment(&early.header, &early.payload).is_retryable();
             if !keep {
                 *bytes -= early.bytes();
             }
@@ -110,9 +109,4 @@ impl Backlog {
     pub(super) fn take_side(&mut self) -> Option<Vec<u8>> {
         self.sides.pop_front()
     }
-}
-
-/// Whether a message has to be offered again.
-fn is_early(disposition: Disposition) -> bool {
-    matches!(disposition, Disposition::Refused(why) if why.is_retryable())
 }

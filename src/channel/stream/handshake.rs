@@ -48,13 +48,8 @@ pub(super) struct Secrets {
     nonces: u64,
 }
 
-/// The role that a proof is made for; a proof of one role is invalid for another.
-#[derive(Clone, Copy)]
-enum ProofRole {
-    Opener,
-    Acceptor,
-    Refuser,
-}
+/// What the opener's proof is made for; a proof of one purpose is invalid for another.
+const OPENER: &str = "shouter channel opener";
 
 /// The acceptor's answer to a hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,22 +60,12 @@ pub(super) enum Answer {
     CrcDiffers,
 }
 
-impl ProofRole {
+impl Answer {
+    /// What the acceptor's proof of it is made for.
     fn purpose(self) -> &'static str {
         match self {
-            Self::Opener => "shouter channel opener",
-            Self::Acceptor => "shouter channel acceptor",
-            Self::Refuser => "shouter channel refuser",
-        }
-    }
-}
-
-impl Answer {
-    /// The role that proves it.
-    fn role(self) -> ProofRole {
-        match self {
-            Self::Welcome => ProofRole::Acceptor,
-            Self::CrcDiffers => ProofRole::Refuser,
+            Self::Welcome => "shouter channel acceptor",
+            Self::CrcDiffers => "shouter channel refuser",
         }
     }
 }
@@ -105,20 +90,20 @@ impl Secrets {
     }
 
     /// The proof of one side.
-    fn prove(&self, role: ProofRole, challenge: &Nonce, claim: &Claim) -> [u8; 32] {
-        self.secret.tag(role.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce])
+    fn prove(&self, purpose: &str, challenge: &Nonce, claim: &Claim) -> [u8; 32] {
+        self.secret.tag(purpose, &[claim.numbers().as_flattened(), challenge, &claim.nonce])
     }
 
     /// Whether `proof` is that of one side.
-    fn holds(&self, role: ProofRole, challenge: &Nonce, claim: &Claim, proof: &[u8]) -> bool {
-        self.secret.verify(role.purpose(), &[claim.numbers().as_flattened(), challenge, &claim.nonce], proof)
+    fn holds(&self, purpose: &str, challenge: &Nonce, claim: &Claim, proof: &[u8]) -> bool {
+        self.secret.verify(purpose, &[claim.numbers().as_flattened(), challenge, &claim.nonce], proof)
     }
 
     /// The opener's answer to a challenge.
     pub(super) fn hello(&self, challenge: &Nonce, claim: &Claim) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         let numbers = claim.numbers();
-        let proof = self.prove(ProofRole::Opener, challenge, claim);
+        let proof = self.prove(OPENER, challenge, claim);
         let fields = MAGIC.iter().chain(numbers.as_flattened()).chain(&claim.nonce).chain(&proof);
         bytes.iter_mut().zip(fields).for_each(|(byte, field)| *byte = *field);
         bytes
@@ -143,18 +128,18 @@ impl Secrets {
             },
             nonce: *claim.first_chunk()?,
         };
-        (*magic == MAGIC && self.holds(ProofRole::Opener, challenge, &claim, proof)).then_some(claim)
+        (*magic == MAGIC && self.holds(OPENER, challenge, &claim, proof)).then_some(claim)
     }
 
     /// The acceptor's answer to a valid hello.
     pub(super) fn answer(&self, answer: Answer, challenge: &Nonce, claim: &Claim) -> [u8; WELCOME] {
-        self.prove(answer.role(), challenge, claim)
+        self.prove(answer.purpose(), challenge, claim)
     }
 
     /// The acceptor's answer, if it belongs to the group.
     pub(super) fn check_answer(&self, challenge: &Nonce, claim: &Claim, bytes: &[u8]) -> Option<Answer> {
         let answers = [Answer::Welcome, Answer::CrcDiffers];
-        answers.into_iter().find(|answer| self.holds(answer.role(), challenge, claim, bytes))
+        answers.into_iter().find(|answer| self.holds(answer.purpose(), challenge, claim, bytes))
     }
 }
 

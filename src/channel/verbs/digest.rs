@@ -385,8 +385,5 @@ pub(super) fn deliver(
 
 /// Whether a fragment is to be sent again.
 pub(super) fn not_ready(disposition: Disposition) -> Option<RefusalReason> {
-    match disposition {
-        Disposition::Refused(why) if why.is_retryable() => Some(RefusalReason::NotReady),
-        Disposition::Refused(_) | Disposition::Consumed => None,
-    }
+    disposition.is_retryable().then_some(RefusalReason::NotReady)
 }

@@ -70,17 +70,6 @@ pub(super) struct Returned {
     pub(super) zero_copy: Option<ZeroCopyPayload>,
 }
 
-/// A fragment to be posted again from its slot.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Outstanding {
-    /// Its slot.
-    pub(super) slot: u32,
-    /// Bytes of payload and trailer.
-    pub(super) len: u32,
-    /// The payload, if it is not in the slot.
-    pub(super) zero_copy: Option<ZeroCopyPayload>,
-}
-
 /// The peer acknowledged or refused a fragment that was not sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it acknowledges what it was not sent")]
@@ -220,14 +209,15 @@ impl Sender {
         self.acknowledged(taken.count as u32, 32, &mut release)
     }
 
-    /// The fragments to be posted again on a new queue pair, in order. The caller copies zero-copy payloads to their slots; they
+    /// The fragments to be posted again on a new queue pair, in order: slot, bytes of payload and trailer, and the payload, if it is not in the
+    /// slot. The caller copies zero-copy payloads to their slots; they
     /// are no longer zero-copy here.
-    pub(super) fn outstanding(&mut self) -> impl Iterator<Item = Outstanding> + '_ {
+    pub(super) fn outstanding(&mut self) -> impl Iterator<Item = (u32, u32, Option<ZeroCopyPayload>)> + '_ {
         (self.acked..self.next).map(|number| {
             let slot = (number % self.window) as usize;
             let flight = self.flights.get_mut(slot);
             let (len, zero_copy) = flight.map_or((0, None), |flight| (flight.len, flight.zero_copy.take()));
-            Outstanding { slot: slot as u32, len, zero_copy }
+            (slot as u32, len, zero_copy)
         })
     }
 
@@ -337,11 +327,7 @@ impl Receiver {
         let number = count as u32;
         self.taken.count += 1;
         self.taken.refused = self.taken.refused << 1 | u64::from(refused.is_some());
-        match refused {
-            None => {}
-            Some(RefusalReason::Damaged) => self.refusals.push_back((count, Notification::Damaged(number))),
-            Some(RefusalReason::NotReady) => self.refusals.push_back((count, Notification::NotReady(number))),
-        }
+        self.refusals.extend(refused.map(|why| (count, Notification::Refused(why, number))));
     }
 
     /// The peer waits for the count.

@@ -18,6 +18,7 @@ use shouter_netstack::crc::{crc32c, crc32c_behind};
 use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::memory::{MemoryKind, Span};
 
+use super::fragments::RefusalReason;
 use crate::channel::sys::bytes_of;
 
 /// Bytes behind a payload.
@@ -243,10 +244,8 @@ impl CreditWindow {
 pub(super) enum Notification {
     /// So many fragments were taken.
     Ack(u32),
-    /// This fragment was damaged: send it again. It counts as taken.
-    Damaged(u32),
-    /// There was no room for this fragment: send it again later. It counts as taken.
-    NotReady(u32),
+    /// This fragment was damaged, or there was no room for it: send it again. It counts as taken.
+    Refused(RefusalReason, u32),
 }
 
 /// Bits of a number in a [`Notification`].
@@ -256,8 +255,8 @@ impl Notification {
     pub(super) fn encode(self) -> u32 {
         match self {
             Self::Ack(number) => number & NUMBER,
-            Self::Damaged(number) => 1 << 30 | number & NUMBER,
-            Self::NotReady(number) => 2 << 30 | number & NUMBER,
+            Self::Refused(RefusalReason::Damaged, number) => 1 << 30 | number & NUMBER,
+            Self::Refused(RefusalReason::NotReady, number) => 2 << 30 | number & NUMBER,
         }
     }
 
@@ -266,8 +265,8 @@ impl Notification {
         let number = value & NUMBER;
         match value >> 30 {
             0 => Some(Self::Ack(number)),
-            1 => Some(Self::Damaged(number)),
-            2 => Some(Self::NotReady(number)),
+            1 => Some(Self::Refused(RefusalReason::Damaged, number)),
+            2 => Some(Self::Refused(RefusalReason::NotReady, number)),
             _ => None,
         }
     }

@@ -192,6 +192,15 @@ impl Rdma {
             self.needs_recv_refill.push(connection);
         }
     }
+
+    /// Queues a request of a connection.
+    #[inline]
+    fn queue(&mut self, connection: usize, request: Queued) {
+        self.queued.push((connection, request));
+        if let Some(pair) = self.pairs.get_mut(connection) {
+            pair.sends += 1;
+        }
+    }
 }
 
 /// Receives posted for a connection: for the peer's fragments, and for as many acknowledgements and refusals each.
@@ -305,27 +314,18 @@ impl Fabric for Rdma {
 
     #[inline]
     fn write(&mut self, connection: usize, slot: u32, len: u32) {
-        self.queued.push((connection, Queued::Write { slot, len }));
-        if let Some(pair) = self.pairs.get_mut(connection) {
-            pair.sends += 1;
-        }
+        self.queue(connection, Queued::Write { slot, len });
     }
 
     #[inline]
     fn gather(&mut self, connection: usize, slot: u32, payload: Source, len: u32) {
-        self.queued.push((connection, Queued::Gather { slot, payload, len }));
-        if let Some(pair) = self.pairs.get_mut(connection) {
-            pair.sends += 1;
-        }
+        self.queue(connection, Queued::Gather { slot, payload, len });
     }
 
     #[inline]
     fn place(&mut self, connection: usize, slot: u32, payload: Source, into: Remote, len: u32) {
-        self.queued.push((connection, Queued::Place { payload, into }));
-        self.queued.push((connection, Queued::Trailer { slot, behind: payload.len, len }));
-        if let Some(pair) = self.pairs.get_mut(connection) {
-            pair.sends += 2;
-        }
+        self.queue(connection, Queued::Place { payload, into });
+        self.queue(connection, Queued::Trailer { slot, behind: payload.len, len });
     }
 
     fn remote(&self, range: Source) -> Option<Remote> {
@@ -358,10 +358,7 @@ impl Fabric for Rdma {
 
     #[inline]
     fn send_immediate(&mut self, connection: usize, value: u32) {
-        self.queued.push((connection, Queued::Immediate(value)));
-        if let Some(pair) = self.pairs.get_mut(connection) {
-            pair.sends += 1;
-        }
+        self.queue(connection, Queued::Immediate(value));
     }
 
     fn flush(&mut self) -> bool {

@@ -107,12 +107,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
                 .sender
                 .acknowledged(count, NUMBER_BITS, |token| released.push(token))
                 .map(|()| None),
-            Some(Notification::Damaged(number)) => {
-                connection.sender.refused(number, RefusalReason::Damaged).map(Some)
-            }
-            Some(Notification::NotReady(number)) => {
-                connection.sender.refused(number, RefusalReason::NotReady).map(Some)
-            }
+            Some(Notification::Refused(why, number)) => connection.sender.refused(number, why).map(Some),
             None => Err(fragments::InvalidAck),
         };
         match heard {

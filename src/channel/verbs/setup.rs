@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use shouter_netstack::time::Instant;
 
 use super::fabric::{Fabric, Fault, QueuePairAddress, Sizes};
-use super::fragments::{MAX_WINDOW, Outstanding, RefusalReason, Taken};
+use super::fragments::{MAX_WINDOW, RefusalReason, Taken};
 use super::link::{LinkState, PAUSE};
 use super::{Control, VerbsChannel};
 use crate::channel::up::Loss;
@@ -134,7 +134,7 @@ impl<F: Fabric, C: Control> VerbsChannel<F, C> {
         }
         // A queue pair fails rarely: this may allocate.
         let again: Vec<_> = connection.sender.outstanding().collect();
-        for Outstanding { slot, len, zero_copy } in again {
+        for (slot, len, zero_copy) in again {
             self.take_in(at, slot, zero_copy);
             self.fabric.write(at, slot, len);
             self.counts.resent += 1;

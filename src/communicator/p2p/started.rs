@@ -264,7 +264,11 @@ impl Group {
                             let ended = this.clone();
                             copies.when_over(Box::new(move |outcome| ended.landed_message(at, outcome)));
                             if let Post::Send(SendRequest { to, .. }) = *post {
-                                copies.when_ready(Box::new(move |engine| engine.release_send(group, to, id)));
+                                copies.when_ready(Box::new(move |engine| {
+                                    if let Some(messages) = engine.messages_in(group) {
+                                        messages.release(to, id);
+                                    }
+                                }));
                             }
                             copies.begin();
                         }

@@ -6,9 +6,8 @@
 //! 128 bits of SHA-256, of which two of a billion groups are alike with a probability below 10^-20.
 
 use sha2::{Digest, Sha256};
-use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::{Collective, GRANULE_UNIT, Header, Identity, MatchKey, MessageKind, Shape};
+use shouter_reducer::header::{GRANULE_UNIT, Header, Identity, MatchKey, MessageKind};
 
 /// Which group it is, the same on all members and no other group's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,21 +49,10 @@ impl Lineage {
             Greeting::Made(id) => (id, 0, 0),
             Greeting::Left(started) => ((started >> 32) as u32, started as u32, GRANULE_UNIT as u32),
         };
-        Header {
-            kind: MessageKind::Member,
-            src,
-            key: MatchKey { group: MatchKey::MAKING, epoch: 0, seq: self.digest as u64 },
-            identity: Identity::Registered {
-                generation: high as u32,
-                tensor: (high >> 32) as u32,
-                instance: self.number,
-            },
-            shape: Shape { collective: Collective::Barrier, dtype: DType::U8, op: ReduceOp::Sum, count: 0 },
-            round,
-            offset: 0,
-            granule,
-            len,
-        }
+        let key = MatchKey { group: MatchKey::MAKING, epoch: 0, seq: self.digest as u64 };
+        let (generation, tensor) = (high as u32, (high >> 32) as u32);
+        let identity = Identity::Registered { generation, tensor, instance: self.number };
+        Header { identity, round, granule, len, ..Header::new(MessageKind::Member, src, key) }
     }
 
     /// The group and the greeting of such a message; `None` if it is none.

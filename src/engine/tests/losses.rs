@@ -178,8 +178,8 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
                     )
                     .unwrap();
             } else {
-                let window = engine.open_window(None, data, dtype).unwrap().unwrap();
-                engine.set_window_lengths(None, window, vec![64; ranks as usize].into());
+                let window = engine.windows_in(None).unwrap().open(data, dtype).unwrap();
+                engine.windows_in(None).unwrap().set_lengths(window, vec![64; ranks as usize].into());
                 let (target, action, into) = (Rank(target), WindowAction::Put, TensorRegion::empty());
                 let request = AccessRequest {
                     window,

@@ -12,7 +12,6 @@
 //!
 //! Values are words of limited length: bytes travel as hexadecimal digits, in parts.
 
-use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -51,11 +50,7 @@ impl Client {
     }
 
     pub(super) fn put(&mut self, key: &str, value: &[u8]) -> Result<(), StoreError> {
-        let digits = value.iter().fold(String::new(), |mut digits, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(digits, "{byte:02x}");
-            digits
-        });
+        let digits = hex::encode(value);
         let parts = digits.len().div_ceil(self.room).max(1);
         for part in 0..parts {
             let (from, to) = (part * self.room, digits.len().min((part + 1) * self.room));
@@ -80,12 +75,8 @@ impl Client {
                 .and_then(|value| value.split_once('.'))
                 .ok_or("the value has no form")?;
             parts = count.parse()?;
-            if parts > MAX_PARTS || !digits.len().is_multiple_of(2) || !digits.is_ascii() {
-                return Err("the value has no form".into());
-            }
-            for at in (0..digits.len()).step_by(2) {
-                bytes.push(u8::from_str_radix(&digits[at..at + 2], 16)?);
-            }
+            let decoded = hex::decode(digits).ok().filter(|_| parts <= MAX_PARTS);
+            bytes.extend(decoded.ok_or("the value has no form")?);
             part += 1;
         }
         Ok(bytes)

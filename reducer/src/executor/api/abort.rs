@@ -47,7 +47,7 @@ impl fmt::Display for Divergence {
 
 /// Why a group ended.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{culprit}: {reason}{}", SeenText(.seen))]
+#[error("{culprit}: {reason}{}", seen_text(.seen))]
 pub struct AbortCause {
     /// The rank that every survivor names.
     pub culprit: Rank,
@@ -75,7 +75,7 @@ pub enum AbortReason {
     )]
     Late,
     /// It runs other operations than other ranks; how, once that is known.
-    #[error("{}; run the same operations in the same order on every rank", DivergenceText(_0))]
+    #[error("{}; run the same operations in the same order on every rank", divergence_text(_0))]
     Diverged(Option<Box<Divergence>>),
     /// Its accelerator failed under an operation.
     #[error("its accelerator failed; look at its log, and at the device (`nvidia-smi`)")]
@@ -94,7 +94,7 @@ pub enum AbortReason {
     )]
     Stopped,
     /// It has ended the group itself; why, once that is known.
-    #[error("it has given up{}; look at its log", GaveUpText(_0))]
+    #[error("it has given up{}; look at its log", gave_up_text(_0))]
     GaveUp(Option<Box<str>>),
     /// Its heartbeats arrive, and messages to it do not.
     #[error(
@@ -114,39 +114,18 @@ impl AbortCause {
 }
 
 /// This rank's account, behind the reason.
-struct SeenText<'a>(&'a Option<Box<str>>);
-
-impl fmt::Display for SeenText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(seen) => write!(f, " (as this rank saw it: {seen})"),
-            None => Ok(()),
-        }
-    }
+fn seen_text(seen: &Option<Box<str>>) -> String {
+    seen.as_ref().map_or_else(String::new, |seen| format!(" (as this rank saw it: {seen})"))
 }
 
 /// The difference of a divergence's culprit, as far as it is known.
-struct DivergenceText<'a>(&'a Option<Box<Divergence>>);
-
-impl fmt::Display for DivergenceText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(divergence) => divergence.fmt(f),
-            None => f.write_str("it runs another operation"),
-        }
-    }
+fn divergence_text(found: &Option<Box<Divergence>>) -> String {
+    found.as_ref().map_or_else(|| "it runs another operation".into(), ToString::to_string)
 }
 
 /// The text of a rank that has given up.
-struct GaveUpText<'a>(&'a Option<Box<str>>);
-
-impl fmt::Display for GaveUpText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(text) => write!(f, ": {text}"),
-            None => Ok(()),
-        }
-    }
+fn gave_up_text(text: &Option<Box<str>>) -> String {
+    text.as_ref().map_or_else(String::new, |text| format!(": {text}"))
 }
 
 impl AbortReason {

@@ -126,7 +126,7 @@ pub enum OpError {
     #[error(
         "{subject} missed its deadline, waiting for {}; check that they are alive and run the same operations, or \
          allow more time",
-        Ranks(missing)
+        awaited(missing)
     )]
     Deadline {
         /// The operation.
@@ -172,19 +172,10 @@ impl OpError {
     }
 }
 
-struct Ranks<'a>(&'a [Rank]);
-
-impl fmt::Display for Ranks<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("its own sends to be acknowledged");
-        }
-        for (i, rank) in self.0.iter().enumerate() {
-            if i > 0 {
-                f.write_str(", ")?;
-            }
-            write!(f, "{rank}")?;
-        }
-        Ok(())
+/// The ranks that an operation waits for.
+fn awaited(missing: &[Rank]) -> String {
+    match missing {
+        [] => "its own sends to be acknowledged".into(),
+        missing => missing.iter().map(Rank::to_string).collect::<Vec<_>>().join(", "),
     }
 }

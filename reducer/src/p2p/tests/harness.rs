@@ -15,7 +15,7 @@ impl Endpoint for Messenger {
         self.on_message(header, payload)
     }
     fn on_released(&mut self, token: SendToken) {
-        self.on_released(token);
+        Machine::on_released(self, token);
     }
 }
 

@@ -13,7 +13,7 @@ impl Endpoint for Windows {
         self.on_message(header, payload)
     }
     fn on_released(&mut self, token: SendToken) {
-        self.on_released(token);
+        Machine::on_released(self, token);
     }
 }
 
@@ -113,7 +113,7 @@ impl Group {
         self.now += Duration::from_micros(self.rng.random_range(0..50));
         let progress = self.ranks[rank].poll(self.now, &mut Port(&mut self.net, Rank(rank as u32)));
         let mut any = progress.worked;
-        while let Some(AccessEnded { id, result }) = self.ranks[rank].take_ended() {
+        while let Some(Ended { id, result }) = self.ranks[rank].take_ended() {
             assert!(self.ended[rank].insert(id, result).is_none(), "{id:?} of rank {rank} ended twice");
             any = true;
         }

@@ -61,7 +61,7 @@ fn after_a_failure_the_taken_are_released_the_refused_come_back_and_the_rest_is_
     let again = |sender: &mut Sender| -> Vec<_> {
         sender
             .outstanding()
-            .map(|f| (f.slot, f.len, f.zero_copy.map(|zero_copy| zero_copy.token.0)))
+            .map(|(slot, len, zero_copy)| (slot, len, zero_copy.map(|zero_copy| zero_copy.token.0)))
             .collect()
     };
     assert_eq!(again(&mut sender), [(4, 4, Some(4)), (5, 5, Some(5))]);
@@ -79,7 +79,7 @@ fn no_count_overtakes_a_refusal() {
     receiver.came(FragmentState::Settled(Some(RefusalReason::Damaged)));
     receiver.came(FragmentState::Settled(None));
     assert_eq!(receiver.report(), 0, "the refusal goes first");
-    assert_eq!(receiver.refusal(), Some(Notification::Damaged(1)));
+    assert_eq!(receiver.refusal(), Some(Notification::Refused(RefusalReason::Damaged, 1)));
     receiver.refusal_said();
     assert!(receiver.due(false), "a quarter of the window and more waits");
     assert_eq!(receiver.report(), 3);
@@ -101,7 +101,11 @@ fn who_asks_is_told_at_once() {
 
 #[test]
 fn words_are_read_as_they_were_written() {
-    for word in [Notification::Ack(5), Notification::Damaged(1 << 29), Notification::NotReady(0)] {
+    for word in [
+        Notification::Ack(5),
+        Notification::Refused(RefusalReason::Damaged, 1 << 29),
+        Notification::Refused(RefusalReason::NotReady, 0),
+    ] {
         assert_eq!(Notification::decode(word.encode()), Some(word));
     }
     assert_eq!(Notification::decode(u32::MAX), None);
@@ -122,7 +126,7 @@ fn what_is_not_settled_holds_back_the_count_and_nothing_else() {
     assert_eq!(receiver.taken().count, 1, "the second is open yet");
     receiver.settle(1, FragmentState::Settled(Some(RefusalReason::Damaged)));
     assert_eq!(receiver.taken(), Taken { count: 4, refused: 0b100 });
-    assert_eq!(receiver.refusal(), Some(Notification::Damaged(1)));
+    assert_eq!(receiver.refusal(), Some(Notification::Refused(RefusalReason::Damaged, 1)));
 }
 
 #[test]
