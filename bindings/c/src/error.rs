@@ -256,7 +256,6 @@ pub extern "C" fn shouter_last_error() -> *const c_char {
 /// header gets the fields that it knows. After the call `info->size` is how many bytes of it are filled. SHOUTER_ERROR_ARGUMENT if
 /// `info` is NULL or its size below that of the first two fields. This call leaves the thread's last error as it is.
 #[allow(unsafe_code, reason = "a pointer from C, which is checked for NULL")]
-#[allow(clippy::missing_safety_doc, reason = "the documentation is written for C")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_last_error_info(info: *mut ErrorInfo) -> Status {
     if info.is_null() {

@@ -2,14 +2,7 @@
 //!
 //! C's promises about a `shouter_t *`: it is NULL or came from `shouter_init` and has not been finalised. Several
 //! threads may use it at once, except for `shouter_finalize`, which must be the last call.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};

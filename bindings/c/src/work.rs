@@ -2,14 +2,7 @@
 //!
 //! C's promises about a `shouter_work_t *`: it came from `shouter_start` and has not been freed. Several threads may
 //! use it at once, except for `shouter_work_free`.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 pub mod started;
 
