@@ -183,6 +183,11 @@ pub(crate) fn null(what: &str) -> Error {
     Error::Argument(format!("{what} is NULL"))
 }
 
+/// Checks that a pointer from C is not NULL.
+pub(crate) fn not_null<T>(pointer: *const T, what: &str) -> Result<(), Error> {
+    if pointer.is_null() { Err(null(what)) } else { Ok(()) }
+}
+
 /// Keeps an error for the calling thread. A thread that is being torn down keeps none.
 pub(crate) fn remember(error: Error) {
     let bytes: Vec<u8> = error.to_string().bytes().filter(|&b| b != 0).collect();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shouter::{Error, Group};
 
-use crate::error::{Status, guard, null};
+use crate::error::{Status, guard, not_null, null};
 use crate::handle::{Shouter, group, hand_out};
 
 /// The color of a rank that is in none of the groups that shouter_group_split makes.
@@ -96,9 +96,7 @@ unsafe fn split(
     out: *mut *mut Shouter,
     made: impl FnOnce(&Group, Option<u32>) -> Result<Option<Group>, Error>,
 ) -> Result<(), Error> {
-    if out.is_null() {
-        return Err(null("out"));
-    }
+    not_null(out, "out")?;
     // SAFETY: NULL or live, as the module `handle` demands of its callers.
     let group = unsafe { group(shouter) }?;
     let color = match color {
@@ -145,9 +143,7 @@ unsafe fn make(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_group_duplicate(shouter: *const Shouter, out: *mut *mut Shouter) -> Status {
     guard(|| {
-        if out.is_null() {
-            return Err(null("out"));
-        }
+        not_null(out, "out")?;
         // SAFETY: NULL or live, as the module `handle` demands of its callers.
         let made = unsafe { group(shouter) }?.duplicate()?;
         // SAFETY: not NULL; the caller promises room for a pointer.
@@ -160,9 +156,7 @@ pub unsafe extern "C" fn shouter_group_duplicate(shouter: *const Shouter, out: *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_job_rank(shouter: *const Shouter, rank: u32, out: *mut u32) -> Status {
     guard(|| {
-        if out.is_null() {
-            return Err(null("out"));
-        }
+        not_null(out, "out")?;
         // SAFETY: NULL or live, as the module `handle` demands of its callers.
         let group = unsafe { group(shouter) }?;
         let found = group.job_rank(rank).ok_or_else(|| {

@@ -7,7 +7,7 @@ use std::ffi::c_void;
 
 use shouter::{AccessCall, Error, WindowAction};
 
-use crate::error::{Status, guard, null};
+use crate::error::{Status, guard, not_null, null};
 use crate::handle::{Shouter, group};
 use crate::p2p::SHOUTER_ANY_RANK;
 use crate::types::{self, Dtype, Op};
@@ -43,9 +43,7 @@ pub unsafe extern "C" fn shouter_window_create(
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let group = unsafe { group(shouter) }?;
-        if window.is_null() {
-            return Err(null("window"));
-        }
+        not_null(window, "window")?;
         // SAFETY: the caller's promise about the memory.
         let id = unsafe { group.open_window(memory.cast(), count, types::dtype(dtype)?) }?;
         // SAFETY: not NULL; the caller promises room for a number.
