@@ -90,6 +90,14 @@ impl Item {
         Self { item: item.into(), state, detail: detail.into(), remedy: Some(remedy.into()) }
     }
 
+    fn missing(item: impl Into<String>, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::not_ok(ItemState::Missing, item, detail, remedy)
+    }
+
+    fn not_built_in(item: &str, detail: &str, remedy: &str) -> Self {
+        Self::not_ok(ItemState::NotBuiltIn, item, detail, remedy)
+    }
+
     /// The whole item on one line.
     pub(crate) fn line(&self) -> String {
         let Self { item, detail, remedy, .. } = self;
