@@ -197,6 +197,10 @@ impl Report {
         Ok(())
     }
 
+    pub(crate) fn extend(&mut self, lines: Vec<ReportLine>) -> io::Result<()> {
+        lines.into_iter().try_for_each(|line| self.push(line))
+    }
+
     /// Prints the table for people, unless the lines went out as JSON.
     pub(crate) fn finish(self) -> io::Result<()> {
         if self.json {
