@@ -21,6 +21,7 @@ use shouter_reducer::header::Shape;
 use shouter_reducer::plan::{self, Plan};
 use shouter_reducer::schedule::Problem;
 
+use crate::bench::report::print_json;
 use crate::bench::sizes::Sizes;
 use crate::bench::workload;
 use crate::failure::CommandError;
@@ -139,10 +140,7 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
             off.extend(compare::beyond(&rows, args.within));
         }
         if args.json {
-            for row in &rows {
-                serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;
-                out.write_all(b"\n")?;
-            }
+            rows.iter().try_for_each(print_json)?;
         } else {
             let origin = figures.source.text();
             let elements =

@@ -59,14 +59,12 @@ pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Re
     }
     if wire.rank == 0 {
         let line = ReportLine {
-            bench: "connections".into(),
-            who: "shouter".into(),
             protocol: Some("tcp".into()),
             connections_per_second: Some(median(&mut rates).round()),
             passes: Some(args.passes),
-            ..ReportLine::default()
+            ..ReportLine::of("connections", "shouter")
         };
-        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+        line.print()?;
     }
     Ok(())
 }
@@ -180,14 +178,12 @@ pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), CommandError> {
             .map(|bits| f64::from_bits(*bits))
             .fold(0.0, f64::max);
         let line = ReportLine {
-            bench: "idle".into(),
-            who: "shouter".into(),
             protocol: Some("tcp".into()),
             connections: server.get(1).copied(),
             bytes_per_connection: Some(round4(worst)),
-            ..ReportLine::default()
+            ..ReportLine::of("idle", "shouter")
         };
-        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+        line.print()?;
     }
     Ok(())
 }

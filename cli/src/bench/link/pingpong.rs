@@ -53,17 +53,15 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Resul
     }
     for (protocol, (p50, p99, iterations)) in args.protocol.iter().zip(&mut figures) {
         let line = ReportLine {
-            bench: "pingpong".into(),
-            who: "shouter".into(),
             protocol: Some(protocol.name().into()),
             bytes: Some(bytes as u64),
             iterations: Some(*iterations),
             p50_us: Some(round4(median(p50))),
             p99_us: Some(round4(median(p99))),
             passes: Some(args.passes),
-            ..ReportLine::default()
+            ..ReportLine::of("pingpong", "shouter")
         };
-        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+        line.print()?;
     }
     Ok(())
 }

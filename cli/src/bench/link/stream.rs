@@ -60,8 +60,6 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), CommandE
         let middle =
             |figure: &dyn Fn(&Pass) -> f64| median(&mut passes.iter().map(figure).collect::<Vec<_>>());
         let line = ReportLine {
-            bench: "stream".into(),
-            who: "shouter".into(),
             protocol: Some(protocol.name().into()),
             duplex: args.duplex.then_some(true),
             bytes: Some(payload_bytes(wire, *protocol) as u64),
@@ -69,9 +67,9 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), CommandE
             frames_per_second: Some(middle(&|p| p.frames as f64 / args.seconds).round()),
             resent: Some(passes.iter().map(|p| p.resent).sum()),
             passes: Some(passes.len() as u32),
-            ..ReportLine::default()
+            ..ReportLine::of("stream", "shouter")
         };
-        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+        line.print()?;
     }
     Ok(())
 }
