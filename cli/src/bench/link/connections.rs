@@ -8,7 +8,7 @@ use shouter_netstack::tcp::{ConnectionId, ListenerId, Options, TcpEvent};
 
 use super::super::report::{ReportLine, median, round4};
 use super::WorkerArgs;
-use super::wire::{Ignore, Wire};
+use super::wire::{Count, Wire};
 use crate::failure::CommandError;
 
 /// The server's ports. With the client's ephemeral ports they make a million pairs, so that no pair is needed again
@@ -82,7 +82,7 @@ fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, Command
             begun += 1;
             under_way += 1;
         }
-        wire.stack.poll(now, &mut Ignore);
+        wire.stack.poll(now, &mut Count::default());
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             match event {
                 // This side sends the FIN first, so TIME-WAIT is here, as with most clients.
@@ -113,7 +113,7 @@ fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
     let mut last = Clock.now();
     loop {
         let now = Clock.now();
-        wire.stack.poll(now, &mut Ignore);
+        wire.stack.poll(now, &mut Count::default());
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             last = now;
             match event {

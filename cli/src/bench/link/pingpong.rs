@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use shouter::runtime::Clock;
-use shouter_netstack::rud::{self, SessionId};
+use shouter_netstack::rud;
 use shouter_netstack::udp::Payload;
 
 use super::super::report::{ReportLine, median, percentiles_us, round4};
-use super::wire::Wire;
+use super::wire::{Count, Wire};
 use super::{Protocol, WorkerArgs};
 use crate::failure::CommandError;
 
@@ -16,22 +16,6 @@ const MOST: usize = 200_000;
 
 /// The largest message: the payload of the largest MTU.
 static MESSAGE: [u8; 9000] = [7; 9000];
-
-/// Records the arrival of a message.
-#[derive(Default)]
-struct Arrived(bool);
-
-impl rud::Sink for Arrived {
-    #[inline]
-    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
-        self.0 = true;
-        rud::Disposition::Consumed
-    }
-    fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
-    fn failed(&mut self, _: SessionId, why: rud::Failure) {
-        eprintln!("the link failed: {why}");
-    }
-}
 
 /// Runs all passes of one size and prints a line per protocol on rank 0.
 pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Result<(), CommandError> {
@@ -152,16 +136,16 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
                 arrived
             }
             Protocol::Udp => {
-                wire.stack.poll(now, &mut Arrived::default());
+                wire.stack.poll(now, &mut Count::default());
                 wire.stack.udp_mut().recv(wire.socket, inbox).is_some()
             }
             Protocol::Rud => {
-                let mut sink = Arrived::default();
+                let mut sink = Count::default();
                 wire.stack.poll(now, &mut sink);
-                sink.0
+                sink.frames > 0
             }
             Protocol::Tcp => {
-                wire.stack.poll(now, &mut Arrived::default());
+                wire.stack.poll(now, &mut Count::default());
                 missing = missing.saturating_sub(wire.read(now, inbox)?);
                 missing == 0
             }

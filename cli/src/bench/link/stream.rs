@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use shouter::runtime::{Clock, Instant};
-use shouter_netstack::rud::{self, SessionId};
+use shouter_netstack::rud;
 use shouter_netstack::tcp;
 use shouter_netstack::udp::Payload;
 
 use super::super::report::{ReportLine, median, round4};
-use super::wire::Wire;
+use super::wire::{Count, Wire};
 use super::{Protocol, WorkerArgs};
 use crate::failure::CommandError;
 
@@ -18,26 +18,6 @@ struct Pass {
     bytes: u64,
     frames: u64,
     resent: u64,
-}
-
-/// Counts the messages that RUD delivers.
-#[derive(Default)]
-struct Count {
-    bytes: u64,
-    frames: u64,
-}
-
-impl rud::Sink for Count {
-    #[inline]
-    fn deliver(&mut self, _: SessionId, _: &[u8], payload: &[u8]) -> rud::Disposition {
-        self.bytes += payload.len() as u64;
-        self.frames += 1;
-        rud::Disposition::Consumed
-    }
-    fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
-    fn failed(&mut self, _: SessionId, why: rud::Failure) {
-        eprintln!("the link failed: {why}");
-    }
 }
 
 /// Runs all passes and prints a line per protocol on rank 0.
