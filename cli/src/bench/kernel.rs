@@ -15,6 +15,7 @@ use shouter::Collective;
 
 use super::report::{ReportLine, median, percentiles_us, round4};
 use super::sizes::Sizes;
+use super::word;
 use namespaces::Namespaces;
 use wire::{Ring, float};
 
@@ -89,19 +90,14 @@ fn launch(
 ) -> io::Result<Vec<ReportLine>> {
     let exe = std::env::current_exe()?;
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    let kind = match job.kind {
-        PeerWorkload::Allreduce => "allreduce",
-        PeerWorkload::Stream => "stream",
-        PeerWorkload::Pingpong => "pingpong",
-        PeerWorkload::Connections => "connections",
-    };
+    let kind = word(&job.kind);
     let mut children = vec![];
     for rank in (0..job.ranks as usize).rev() {
         let mut command = match namespaces {
             Some(namespaces) => namespaces.command(rank, &exe),
             None => Command::new(&exe),
         };
-        command.args(["bench", "kernel-peer", kind, "--rank", &rank.to_string(), "--who", who]);
+        command.args(["bench", "kernel-peer", &kind, "--rank", &rank.to_string(), "--who", who]);
         command.args(["--addresses", &addresses.join(","), "--seconds", &job.seconds.to_string()]);
         let sizes: Vec<String> = job.sizes.iter().map(ToString::to_string).collect();
         command.args(["--bytes", &sizes.join(",")]);

@@ -22,11 +22,11 @@ use super::kernel::{self, PeerWorkload};
 use super::peers::Peer;
 use super::report::{Report, ReportLine};
 use super::sizes::Sizes;
-use super::{patience, ranks_output};
+use super::{patience, ranks_output, word};
 use crate::failure::CommandError;
 
 /// The protocol of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Protocol {
     Raw,
     Udp,
@@ -50,36 +50,9 @@ impl FromStr for Measured {
         match text {
             "verbs" => Ok(Self::Channel("verbs")),
             "kernel" => Ok(Self::Channel("kernel")),
-            text => text.parse().map(Self::Wire).map_err(|_| {
+            text => Protocol::from_str(text, false).map(Self::Wire).map_err(|_| {
                 format!("unknown protocol '{text}'; there are raw, udp, rud, tcp, verbs and kernel")
             }),
-        }
-    }
-}
-
-impl Protocol {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Udp => "udp",
-            Self::Rud => "rud",
-            Self::Tcp => "tcp",
-        }
-    }
-}
-
-impl FromStr for Protocol {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "raw" => Ok(Self::Raw),
-            "udp" => Ok(Self::Udp),
-            "rud" => Ok(Self::Rud),
-            "tcp" => Ok(Self::Tcp),
-            other => {
-                Err(format!("unknown protocol '{other}'; there are raw, udp, rud, tcp, verbs and kernel"))
-            }
         }
     }
 }
@@ -288,7 +261,7 @@ fn run(args: &LinkArgs, extra: &[&str]) -> Result<Vec<ReportLine>, CommandError>
     let mut channel = None;
     for measured in &args.protocol {
         match *measured {
-            Measured::Wire(protocol) => protocols.push(protocol.name()),
+            Measured::Wire(protocol) => protocols.push(word(&protocol)),
             Measured::Channel(name) => channel = Some(name),
         }
     }

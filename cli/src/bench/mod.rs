@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use shouter::{Collective, Config};
 
 use crate::failure::CommandError;
@@ -270,6 +270,11 @@ fn pin(config: &Config) {
     {
         eprintln!("rank {} could not be pinned to core {core}", config.rank);
     }
+}
+
+/// A value as the command line has it.
+fn word(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
 }
 
 /// A positive number of seconds.

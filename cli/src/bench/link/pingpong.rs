@@ -8,7 +8,7 @@ use shouter_netstack::udp::Payload;
 
 use super::super::report::{ReportLine, median, percentiles_us, round4};
 use super::wire::{Count, Wire};
-use super::{Protocol, WorkerArgs};
+use super::{Protocol, WorkerArgs, word};
 use crate::failure::CommandError;
 
 /// The largest number of round trips in a pass.
@@ -37,7 +37,7 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Resul
     }
     for (protocol, (p50, p99, iterations)) in args.protocol.iter().zip(&mut figures) {
         let line = ReportLine {
-            protocol: Some(protocol.name().into()),
+            protocol: Some(word(protocol)),
             bytes: Some(bytes as u64),
             iterations: Some(*iterations),
             p50_us: Some(round4(median(p50))),
@@ -159,7 +159,7 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
             if now > end {
                 return Err(CommandError::Failed(format!(
                     "a {} message did not arrive within {PATIENCE:?}",
-                    protocol.name()
+                    word(&protocol)
                 )));
             }
         }

@@ -9,7 +9,7 @@ use shouter_netstack::udp::Payload;
 
 use super::super::report::{ReportLine, median, round4};
 use super::wire::{Count, Wire};
-use super::{Protocol, WorkerArgs};
+use super::{Protocol, WorkerArgs, word};
 use crate::failure::CommandError;
 
 /// The figures of one pass of one protocol.
@@ -40,7 +40,7 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), CommandE
         let middle =
             |figure: &dyn Fn(&Pass) -> f64| median(&mut passes.iter().map(figure).collect::<Vec<_>>());
         let line = ReportLine {
-            protocol: Some(protocol.name().into()),
+            protocol: Some(word(protocol)),
             duplex: args.duplex.then_some(true),
             bytes: Some(payload_bytes(wire, *protocol) as u64),
             goodput_gbits: Some(round4(middle(&|p| p.bytes as f64 * 8.0 / args.seconds / 1e9))),
