@@ -121,10 +121,7 @@ pub(crate) fn main(args: &Args) -> Status {
     let text = if args.json { lines(&sections) } else { table(&sections) };
     match text.and_then(|text| io::stdout().lock().write_all(text.as_bytes())) {
         // A reader that closes the pipe early, such as `head`, is no failure.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("shouter info: {error}");
-            Status::FAILED
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Status::of("info", Err(error.into())),
         _ if usable => Status::OK,
         _ => Status::FAILED,
     }

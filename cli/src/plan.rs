@@ -117,13 +117,7 @@ impl std::str::FromStr for Collectives {
 /// Runs it and returns the exit status.
 pub(crate) fn main(args: &PlanArgs) -> Status {
     let outcome = if args.measure { measure::main(args) } else { predict(args) };
-    match outcome {
-        Ok(()) => Status::OK,
-        Err(error) => {
-            eprintln!("shouter plan: {error}");
-            if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
-        }
-    }
+    Status::of("plan", outcome.map(|()| Status::OK))
 }
 
 fn predict(args: &PlanArgs) -> Result<(), CommandError> {

@@ -200,13 +200,7 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::LinkWorker(args) => link::worker(args),
         Bench::KernelPeer(args) => kernel::peer(args).map_err(CommandError::from),
     };
-    match outcome {
-        Ok(()) => Status::OK,
-        Err(error) => {
-            eprintln!("shouter bench: {error}");
-            if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
-        }
-    }
+    Status::of("bench", outcome.map(|()| Status::OK))
 }
 
 /// Runs the launcher with `--json` and gathers the ranks' lines of JSON; their other output goes to standard error.
