@@ -41,15 +41,8 @@ impl Helper {
         options: &DriverOptions,
     ) -> Result<Self, DriveError> {
         let (active, slow) = (options.active_period, options.idle_period);
-        let rank = log::spoken_for();
-        let thread = std::thread::Builder::new()
-            .name(options.name.clone())
-            .spawn(move || {
-                log::take_over(rank);
-                run(&inner, active, slow);
-            })
-            .map_err(|error| DriveError::NoHelper(error.to_string()))?;
-        Ok(Self { thread })
+        let thread = log::spawn(&options.name, move || run(&inner, active, slow));
+        Ok(Self { thread: thread.map_err(|error| DriveError::NoHelper(error.to_string()))? })
     }
 
     /// The thread, for those who end its sleep.
