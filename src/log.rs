@@ -9,9 +9,10 @@
 
 use std::cell::Cell;
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
+use std::thread::{self, JoinHandle};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
@@ -83,6 +84,18 @@ pub(crate) fn speak_for(rank: u32) {
 /// Lets this thread log for `rank` from now on: that of the thread which made it.
 pub(crate) fn take_over(rank: Option<u32>) {
     RANK.set(rank.unwrap_or(NOBODY));
+}
+
+/// Starts a thread that logs for the rank that this one logs for.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: impl Into<String>,
+    body: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let rank = spoken_for();
+    thread::Builder::new().name(name.into()).spawn(move || {
+        take_over(rank);
+        body()
+    })
 }
 
 /// The rank that this thread logs for.

@@ -67,20 +67,13 @@ pub(crate) struct CheckArgs {
 
 /// Runs one rank of the check and returns the exit status.
 pub(crate) fn main(args: &CheckArgs) -> Status {
-    let config = match Config::from_env() {
-        Ok(config) => config,
+    match Config::from_env() {
+        Ok(config) => Status::of(&format!("check: rank {}", config.rank), check(args, config)),
         Err(why) => {
-            eprintln!(
-                "shouter check: {why}; start it under a launcher, such as: shouter run -n 2 -- shouter check, or torchrun -m shouter check"
-            );
-            return Status::FAILED;
+            let how = "start it under a launcher, such as: shouter run -n 2 -- shouter check, or torchrun -m shouter check";
+            Status::of("check", Err(CommandError::Failed(format!("{why}; {how}"))))
         }
-    };
-    let rank = config.rank;
-    check(args, config).unwrap_or_else(|error| {
-        eprintln!("shouter check: rank {rank}: {error}");
-        if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
-    })
+    }
 }
 
 fn check(args: &CheckArgs, config: Config) -> Result<Status, CommandError> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use shouter::observe::{Explanation, OpenOperation, explain};
 
+use crate::failure::CommandError;
 use crate::status::Status;
 
 /// Arguments of `shouter explain`.
@@ -31,16 +32,11 @@ pub(crate) fn main(args: &ExplainArgs) -> Status {
         true => serde_json::to_string(&found).map_err(|error| error.to_string()),
         false => Ok(text(&found)),
     });
-    match shown {
-        Ok(shown) => {
-            println!("{}", shown.trim_end());
-            Status::OK
-        }
-        Err(error) => {
-            eprintln!("shouter explain: {error}");
-            Status::FAILED
-        }
-    }
+    let outcome = shown.map(|shown| {
+        println!("{}", shown.trim_end());
+        Status::OK
+    });
+    Status::of("explain", outcome.map_err(CommandError::Failed))
 }
 
 fn text(found: &Explanation) -> String {

@@ -90,6 +90,14 @@ impl Item {
         Self { item: item.into(), state, detail: detail.into(), remedy: Some(remedy.into()) }
     }
 
+    fn missing(item: impl Into<String>, detail: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::not_ok(ItemState::Missing, item, detail, remedy)
+    }
+
+    fn not_built_in(item: &str, detail: &str, remedy: &str) -> Self {
+        Self::not_ok(ItemState::NotBuiltIn, item, detail, remedy)
+    }
+
     /// The whole item on one line.
     pub(crate) fn line(&self) -> String {
         let Self { item, detail, remedy, .. } = self;
@@ -113,10 +121,7 @@ pub(crate) fn main(args: &Args) -> Status {
     let text = if args.json { lines(&sections) } else { table(&sections) };
     match text.and_then(|text| io::stdout().lock().write_all(text.as_bytes())) {
         // A reader that closes the pipe early, such as `head`, is no failure.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            eprintln!("shouter info: {error}");
-            Status::FAILED
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Status::of("info", Err(error.into())),
         _ if usable => Status::OK,
         _ => Status::FAILED,
     }

@@ -21,6 +21,7 @@ use shouter_reducer::header::Shape;
 use shouter_reducer::plan::{self, Plan};
 use shouter_reducer::schedule::Problem;
 
+use crate::bench::report::print_json;
 use crate::bench::sizes::Sizes;
 use crate::bench::workload;
 use crate::failure::CommandError;
@@ -116,13 +117,7 @@ impl std::str::FromStr for Collectives {
 /// Runs it and returns the exit status.
 pub(crate) fn main(args: &PlanArgs) -> Status {
     let outcome = if args.measure { measure::main(args) } else { predict(args) };
-    match outcome {
-        Ok(()) => Status::OK,
-        Err(error) => {
-            eprintln!("shouter plan: {error}");
-            if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
-        }
-    }
+    Status::of("plan", outcome.map(|()| Status::OK))
 }
 
 fn predict(args: &PlanArgs) -> Result<(), CommandError> {
@@ -139,10 +134,7 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
             off.extend(compare::beyond(&rows, args.within));
         }
         if args.json {
-            for row in &rows {
-                serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;
-                out.write_all(b"\n")?;
-            }
+            rows.iter().try_for_each(print_json)?;
         } else {
             let origin = figures.source.text();
             let elements =

@@ -24,7 +24,7 @@ use job::{Job, end_children, exit_status};
 use output::{LauncherEvent, Style};
 use plan::{Link, MAX_HOSTS, MAX_RANKS, Placement};
 use sys::{Half, Signals};
-use workdir::WorkDir;
+pub(crate) use workdir::WorkDir;
 
 mod job;
 mod output;

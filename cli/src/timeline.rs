@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use shouter::observe::{Merged, merge};
 
+use crate::failure::CommandError;
 use crate::status::Status;
 
 /// Arguments of `shouter timeline`.
@@ -39,18 +40,13 @@ struct MergeArgs {
 /// Runs it and returns the exit status.
 pub(crate) fn main(args: &TimelineArgs) -> Status {
     let What::Merge(MergeArgs { out, files }) = &args.what;
-    match merge(files, out) {
-        Ok(Merged { ranks, events, overwritten }) => {
-            let lost = match overwritten {
-                0 => String::new(),
-                lost => format!("; {lost} earlier ones had made room for later ones"),
-            };
-            println!("{}: {events} events of {ranks} ranks{lost}", out.display());
-            Status::OK
-        }
-        Err(error) => {
-            eprintln!("shouter timeline: {error}");
-            Status::FAILED
-        }
-    }
+    let outcome = merge(files, out).map(|Merged { ranks, events, overwritten }| {
+        let lost = match overwritten {
+            0 => String::new(),
+            lost => format!("; {lost} earlier ones had made room for later ones"),
+        };
+        println!("{}: {events} events of {ranks} ranks{lost}", out.display());
+        Status::OK
+    });
+    Status::of("timeline", outcome.map_err(|error| CommandError::Failed(error.to_string())))
 }

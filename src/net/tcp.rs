@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use futures_io::{AsyncRead, AsyncWrite};
 use shouter_netstack::tcp::{Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenerId, Options};
@@ -127,16 +127,34 @@ impl TcpStream {
             id
         };
         let stream = Self { net: net.clone(), id };
-        poll_fn(|cx| {
-            let mut shared = stream.net.shared();
-            match shared.stack.tcp().connected(stream.id) {
-                Ok(true) => Poll::Ready(Ok(())),
-                Ok(false) => wait_writer(shared, stream.id, cx),
-                Err(why) => Poll::Ready(Err(io_error(why))),
-            }
-        })
-        .await?;
+        let connected = |shared: &mut Guard<'_>| match shared.stack.tcp().connected(stream.id) {
+            Ok(false) => Err(Error::WouldBlock),
+            known => known,
+        };
+        poll_fn(|cx| stream.poll(cx, |waiters| &mut waiters.writer, connected)).await?;
         Ok(stream)
+    }
+
+    /// Polls a call; `side` is the place of the task that waits for it.
+    #[inline]
+    fn poll<T>(
+        &self,
+        cx: &Context<'_>,
+        side: impl FnOnce(&mut Waiters) -> &mut Option<Waker>,
+        call: impl FnOnce(&mut Guard<'_>) -> Result<T, Error>,
+    ) -> Poll<io::Result<T>> {
+        let mut shared = self.net.shared();
+        match call(&mut shared) {
+            Err(Error::WouldBlock) => {
+                let waiters = shared.connections.entry(self.id).or_default();
+                let replaced = side(waiters).replace(cx.waker().clone());
+                drop(shared);
+                // Dropped outside of the borrow: its drop may drop another socket.
+                drop(replaced);
+                Poll::Pending
+            }
+            result => Poll::Ready(result.map_err(io_error)),
+        }
     }
 
     /// The connection's state: addresses, round-trip time, window, retransmissions.
@@ -176,14 +194,8 @@ impl TcpStream {
     /// # Errors
     /// The connection's failure.
     pub async fn read_chunk(&mut self) -> io::Result<Option<Chunk>> {
-        poll_fn(|cx| {
-            let mut shared = self.net.shared();
-            match shared.stack.tcp().read_chunk(now(), self.id) {
-                Err(Error::WouldBlock) => wait_reader(shared, self.id, cx),
-                result => Poll::Ready(result.map_err(io_error)),
-            }
-        })
-        .await
+        let read = |shared: &mut Guard<'_>| shared.stack.tcp().read_chunk(now(), self.id);
+        poll_fn(|cx| self.poll(cx, |waiters| &mut waiters.reader, read)).await
     }
 
     /// Sends all of `bytes` from where they are, without a copy, behind what was written before. Ends when they are
@@ -232,15 +244,8 @@ impl TcpStream {
     pub async fn write_shared(&mut self, bytes: Arc<[u8]>) -> io::Result<()> {
         let region = SharedRegion::new(bytes)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "4 GiB and more: send it in parts"))?;
-        poll_fn(|cx| {
-            let mut shared = self.net.shared();
-            match shared.write_zero_copy(now(), self.id, &region) {
-                Ok(_) => Poll::Ready(Ok(())),
-                Err(Error::WouldBlock) => wait_writer(shared, self.id, cx),
-                Err(why) => Poll::Ready(Err(io_error(why))),
-            }
-        })
-        .await
+        let write = |shared: &mut Guard<'_>| shared.write_zero_copy(now(), self.id, &region).map(drop);
+        poll_fn(|cx| self.poll(cx, |waiters| &mut waiters.writer, write)).await
     }
 
     /// Ends the connection at once with a reset.
@@ -251,21 +256,13 @@ impl TcpStream {
 
 impl AsyncRead for TcpStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut [u8]) -> Poll<io::Result<usize>> {
-        let mut shared = self.net.shared();
-        match shared.stack.tcp().read(now(), self.id, buffer) {
-            Err(Error::WouldBlock) => wait_reader(shared, self.id, cx),
-            result => Poll::Ready(result.map_err(io_error)),
-        }
+        self.poll(cx, |waiters| &mut waiters.reader, |shared| shared.stack.tcp().read(now(), self.id, buffer))
     }
 }
 
 impl AsyncWrite for TcpStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut shared = self.net.shared();
-        match shared.stack.tcp().write(now(), self.id, bytes) {
-            Err(Error::WouldBlock) => wait_writer(shared, self.id, cx),
-            result => Poll::Ready(result.map_err(io_error)),
-        }
+        self.poll(cx, |waiters| &mut waiters.writer, |shared| shared.stack.tcp().write(now(), self.id, bytes))
     }
 
     /// Written bytes leave with the shard's next poll; there is nothing to wait for.
@@ -291,23 +288,6 @@ impl Drop for TcpStream {
         // Dropped outside of the borrow: a waker's drop may drop another socket.
         drop(waiters);
     }
-}
-
-/// Waits for the reader. The waker that this one replaces is dropped outside of the borrow: its drop may drop
-/// another socket.
-fn wait_reader<T>(mut shared: Guard<'_>, id: ConnectionId, cx: &Context<'_>) -> Poll<T> {
-    let replaced = shared.connections.entry(id).or_default().reader.replace(cx.waker().clone());
-    drop(shared);
-    drop(replaced);
-    Poll::Pending
-}
-
-/// The same for the writer's.
-fn wait_writer<T>(mut shared: Guard<'_>, id: ConnectionId, cx: &Context<'_>) -> Poll<T> {
-    let replaced = shared.connections.entry(id).or_default().writer.replace(cx.waker().clone());
-    drop(shared);
-    drop(replaced);
-    Poll::Pending
 }
 
 /// The kind that programs look at, with our text.

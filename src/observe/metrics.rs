@@ -194,15 +194,13 @@ impl Exporter {
     }
 
     fn show(target: &MetricsTarget, of: MetricsOf, count: Count) -> io::Result<Self> {
-        let rank = log::spoken_for();
         let text = move || text(&of, &count());
-        let thread = std::thread::Builder::new().name("shouter-metrics".into());
+        const NAME: &str = "shouter-metrics";
         let (stop, thread) = match target.clone() {
             MetricsTarget::File(path) => {
                 write(&path, &text()?)?;
                 let (stop, stopped) = mpsc::channel();
                 let body = move || {
-                    log::take_over(rank);
                     loop {
                         let ended = stopped.recv_timeout(EVERY) != Err(RecvTimeoutError::Timeout);
                         if let Err(why) = text().and_then(|text| write(&path, &text)) {
@@ -213,16 +211,12 @@ impl Exporter {
                         }
                     }
                 };
-                (Stop::File(stop), thread.spawn(body)?)
+                (Stop::File(stop), log::spawn(NAME, body)?)
             }
             MetricsTarget::Http(address) => {
                 let http = Arc::new(Http::open(address)?);
                 let served = http.clone();
-                let body = move || {
-                    log::take_over(rank);
-                    served.answer_all(&text);
-                };
-                (Stop::Http(http), thread.spawn(body)?)
+                (Stop::Http(http), log::spawn(NAME, move || served.answer_all(&text))?)
             }
         };
         Ok(Self { forks: fork_generation(), stop, thread: Some(thread) })

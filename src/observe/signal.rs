@@ -25,9 +25,8 @@ impl OnSignal {
     /// Listens for the signal with this number and name.
     pub(crate) fn listen((signal, name): (c_int, &'static str), flight: Arc<Flight>) -> io::Result<Self> {
         let mut signals = Signals::new([signal])?;
-        let (handle, rank) = (signals.handle(), log::spoken_for());
+        let handle = signals.handle();
         let body = move || {
-            log::take_over(rank);
             for _ in signals.forever() {
                 match flight.dump(&format!("the signal {name} came")) {
                     Ok(path) => tracing::warn!(?path, "the last events of this rank were written"),
@@ -35,8 +34,7 @@ impl OnSignal {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("shouter-dump".into()).spawn(body)?;
-        Ok(Self { forks: fork_generation(), handle, thread: Some(thread) })
+        Ok(Self { forks: fork_generation(), handle, thread: Some(log::spawn("shouter-dump", body)?) })
     }
 }
 

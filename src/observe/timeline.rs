@@ -30,6 +30,7 @@
 //! hosts are lined up by the moment at which the ranks had joined.
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -113,9 +114,7 @@ pub struct TraceEvent {
 #[derive(Clone, Debug)]
 struct Track {
     capacity: usize,
-    events: Vec<TraceEvent>,
-    /// Where the next event goes once the ring is full.
-    next: usize,
+    events: VecDeque<TraceEvent>,
     overwritten: u64,
     /// The last event is of a wait for the operation that began then, which had not ended when the wait had.
     open: Option<Instant>,
@@ -124,29 +123,25 @@ struct Track {
 impl Track {
     /// A track for `capacity` events, allocated now.
     fn new(capacity: usize) -> Self {
-        Self { capacity, events: Vec::with_capacity(capacity), next: 0, overwritten: 0, open: None }
+        Self { capacity, events: VecDeque::with_capacity(capacity), overwritten: 0, open: None }
     }
 
     /// The last wait, if its operation had not ended: when that began, when the wait ended, and the event.
     fn last(&mut self) -> Option<(Instant, Instant, &mut TraceEvent)> {
         let began = self.open?;
-        let at = self.next.checked_sub(1).or(self.events.len().checked_sub(1))?;
-        let last = self.events.get_mut(at)?;
+        let last = self.events.back_mut()?;
         Some((began, last.start + Duration::from_nanos(last.duration_ns.unwrap_or(0)), last))
     }
 
     /// Keeps an event; the oldest goes if the ring is full.
     fn record(&mut self, event: TraceEvent) {
-        if self.events.len() < self.capacity {
-            self.events.push(event);
-        } else if let Some(oldest) = self.events.get_mut(self.next) {
-            *oldest = event;
-            self.next += 1;
-            if self.next == self.capacity {
-                self.next = 0;
+        if self.events.len() == self.capacity {
+            if self.events.pop_front().is_none() {
+                return;
             }
             self.overwritten += 1;
         }
+        self.events.push_back(event);
     }
 }
 

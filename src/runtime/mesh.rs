@@ -35,10 +35,7 @@ pub(super) struct Endpoint {
 impl Endpoint {
     /// A shard without peers.
     pub(super) fn alone() -> Self {
-        let parker = Parker::new();
-        let all: Arc<[_]> = Arc::new([Shared::new(ShardId(0), &parker)]);
-        let links = Links { all: all.clone(), outbound: vec![None], dirty: false };
-        Self { presence: Presence { id: ShardId(0), all }, parker, links, inbound: Vec::new() }
+        mesh(1, 1).swap_remove(0)
     }
 
     /// The shard that this makes.

@@ -224,12 +224,10 @@ impl ShardsBuilder {
         };
         // Nothing is sent: each shard drops its end when it has made its poller, or has failed to.
         let (making, made) = mpsc::channel::<()>();
-        let rank = log::spoken_for();
         for ((endpoint, queue), core) in endpoints.into_iter().zip(queues).zip(cores) {
             let (id, make, making) = (endpoint.id(), make.clone(), making.clone());
             let mut own = ShardEnding::new(ending.clone());
             let body = move || {
-                log::take_over(rank);
                 let mut making = Some(making);
                 let begin = |own: &mut ShardEnding| {
                     pin(core)?;
@@ -249,8 +247,7 @@ impl ShardsBuilder {
                     }
                 }
             };
-            let thread = std::thread::Builder::new().name(format!("{}-{}", self.name, id.0)).spawn(body);
-            match thread {
+            match log::spawn(format!("{}-{}", self.name, id.0), body) {
                 Ok(thread) => shards.threads.push(thread),
                 Err(why) => ending.fail(ShardError::NoThread(why.to_string())),
             }

@@ -13,16 +13,17 @@ use signal_hook::flag;
 /// process of one host, which lines up the ranks' timelines.
 #[inline]
 pub(super) fn monotonic_nanos() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64)
+    nanos(ClockId::Monotonic)
+}
+
+#[inline]
+fn nanos(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
 }
 
 /// Nanoseconds of CPU time of this process's threads but the calling one.
 pub(super) fn cpu_nanos_of_other_threads() -> u64 {
-    let nanos = |clock| {
-        let used = clock_gettime(clock);
-        (used.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(used.tv_nsec as u64)
-    };
     // In this order, so that the difference is never below zero.
     let own = nanos(ClockId::ThreadCPUTime);
     nanos(ClockId::ProcessCPUTime).saturating_sub(own)

@@ -1,14 +1,7 @@
 //! The blocking calls of a trainer, and the tensor table; operations that it starts are in [`work`](crate::work).
 //!
 //! Each function documents C's promises about buffers; [`handle`](crate::handle) those about a `shouter_t *`.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 use std::ffi::{c_char, c_void};
 

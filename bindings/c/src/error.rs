@@ -183,6 +183,11 @@ pub(crate) fn null(what: &str) -> Error {
     Error::Argument(format!("{what} is NULL"))
 }
 
+/// Checks that a pointer from C is not NULL.
+pub(crate) fn not_null<T>(pointer: *const T, what: &str) -> Result<(), Error> {
+    if pointer.is_null() { Err(null(what)) } else { Ok(()) }
+}
+
 /// Keeps an error for the calling thread. A thread that is being torn down keeps none.
 pub(crate) fn remember(error: Error) {
     let bytes: Vec<u8> = error.to_string().bytes().filter(|&b| b != 0).collect();
@@ -256,7 +261,6 @@ pub extern "C" fn shouter_last_error() -> *const c_char {
 /// header gets the fields that it knows. After the call `info->size` is how many bytes of it are filled. SHOUTER_ERROR_ARGUMENT if
 /// `info` is NULL or its size below that of the first two fields. This call leaves the thread's last error as it is.
 #[allow(unsafe_code, reason = "a pointer from C, which is checked for NULL")]
-#[allow(clippy::missing_safety_doc, reason = "the documentation is written for C")]
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_last_error_info(info: *mut ErrorInfo) -> Status {
     if info.is_null() {

@@ -1,18 +1,11 @@
 //! Groups of some ranks: made from a group by its members, used like any group, ended by `shouter_finalize`.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 use std::time::Duration;
 
 use shouter::{Error, Group};
 
-use crate::error::{Status, guard, null};
+use crate::error::{Status, guard, not_null, null};
 use crate::handle::{Shouter, group, hand_out};
 
 /// The color of a rank that is in none of the groups that shouter_group_split makes.
@@ -103,9 +96,7 @@ unsafe fn split(
     out: *mut *mut Shouter,
     made: impl FnOnce(&Group, Option<u32>) -> Result<Option<Group>, Error>,
 ) -> Result<(), Error> {
-    if out.is_null() {
-        return Err(null("out"));
-    }
+    not_null(out, "out")?;
     // SAFETY: NULL or live, as the module `handle` demands of its callers.
     let group = unsafe { group(shouter) }?;
     let color = match color {
@@ -152,9 +143,7 @@ unsafe fn make(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_group_duplicate(shouter: *const Shouter, out: *mut *mut Shouter) -> Status {
     guard(|| {
-        if out.is_null() {
-            return Err(null("out"));
-        }
+        not_null(out, "out")?;
         // SAFETY: NULL or live, as the module `handle` demands of its callers.
         let made = unsafe { group(shouter) }?.duplicate()?;
         // SAFETY: not NULL; the caller promises room for a pointer.
@@ -167,9 +156,7 @@ pub unsafe extern "C" fn shouter_group_duplicate(shouter: *const Shouter, out: *
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_job_rank(shouter: *const Shouter, rank: u32, out: *mut u32) -> Status {
     guard(|| {
-        if out.is_null() {
-            return Err(null("out"));
-        }
+        not_null(out, "out")?;
         // SAFETY: NULL or live, as the module `handle` demands of its callers.
         let group = unsafe { group(shouter) }?;
         let found = group.job_rank(rank).ok_or_else(|| {

@@ -2,14 +2,7 @@
 //!
 //! C's promises about a `shouter_t *`: it is NULL or came from `shouter_init` and has not been finalised. Several
 //! threads may use it at once, except for `shouter_finalize`, which must be the last call.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -21,7 +14,7 @@ use shouter::config::{Builder, Environment};
 use shouter::log;
 use shouter::{Config, Error, Group, Tensor};
 
-use crate::error::{Status, guard, guard_value, null};
+use crate::error::{Status, guard, guard_value, not_null, null};
 use crate::sigpipe::SigpipeBlocked;
 use crate::types::Stats;
 
@@ -57,9 +50,7 @@ pub(crate) unsafe fn live<'a>(shouter: *const Shouter) -> Result<&'a Shouter, Er
 /// # Safety
 /// `text` is NULL or a string that ends in a zero byte and does not change during `'a`.
 pub(crate) unsafe fn text<'a>(text: *const c_char, what: &str) -> Result<&'a str, Error> {
-    if text.is_null() {
-        return Err(null(what));
-    }
+    not_null(text, what)?;
     // SAFETY: not NULL, and the caller promises the terminating zero.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|e| Error::Argument(format!("{what} is not UTF-8 ({e})")))
@@ -79,6 +70,18 @@ pub(crate) unsafe fn hand_out(group: Group, out: *mut *mut Shouter) {
     }
 }
 
+/// Joins a group, and stores it at the address from C.
+///
+/// # Safety
+/// As for [`hand_out`].
+unsafe fn join(config: Config, out: *mut *mut Shouter) -> Result<(), Error> {
+    let _quiet = SigpipeBlocked::new();
+    let group = shouter::init(config)?;
+    // SAFETY: the caller's promise.
+    unsafe { hand_out(group, out) };
+    Ok(())
+}
+
 /// The configuration of this process, with `path` in place of the file that SHOUTER_CONFIG names.
 fn from_file(path: &str) -> Result<Config, Error> {
     Ok(Builder::from_environment(Environment::of_process().with("SHOUTER_CONFIG", path))?.build()?)
@@ -93,20 +96,15 @@ fn from_file(path: &str) -> Result<Config, Error> {
 pub unsafe extern "C" fn shouter_init(config_file: *const c_char, out: *mut *mut Shouter) -> Status {
     guard(|| {
         log::start();
-        if out.is_null() {
-            return Err(null("out"));
-        }
+        not_null(out, "out")?;
         let config = if config_file.is_null() {
             Config::from_env()?
         } else {
             // SAFETY: not NULL; the caller promises a string.
             from_file(unsafe { text(config_file, "config_file") }?)?
         };
-        let _quiet = SigpipeBlocked::new();
-        let group = shouter::init(config)?;
         // SAFETY: not NULL; the caller promises room for a pointer.
-        unsafe { hand_out(group, out) };
-        Ok(())
+        unsafe { join(config, out) }
     })
 }
 
@@ -145,11 +143,8 @@ pub unsafe extern "C" fn shouter_init_list(
             })?);
         }
         let config = Config::from_lists(&names, ports, channel_num)?;
-        let _quiet = SigpipeBlocked::new();
-        let group = shouter::init(config)?;
         // SAFETY: not NULL; the caller promises room for a pointer.
-        unsafe { hand_out(group, out) };
-        Ok(())
+        unsafe { join(config, out) }
     })
 }
 
@@ -187,9 +182,7 @@ pub unsafe extern "C" fn shouter_alloc(
     out: *mut *mut c_void,
 ) -> Status {
     guard(|| {
-        if out.is_null() {
-            return Err(null("out"));
-        }
+        not_null(out, "out")?;
         // SAFETY: NULL or live, as the module demands of its callers.
         let shouter = unsafe { live(shouter) }?;
         let mut tensor = shouter.group.alloc::<u8>(bytes.max(1))?;
@@ -294,9 +287,7 @@ pub unsafe extern "C" fn shouter_transport(shouter: *const Shouter) -> *const c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_stats(shouter: *const Shouter, out: *mut Stats) -> Status {
     guard(|| {
-        if out.is_null() {
-            return Err(null("out"));
-        }
+        not_null(out, "out")?;
         // SAFETY: NULL or live, as the module demands of its callers.
         let stats = unsafe { group(shouter) }?.stats();
         // SAFETY: not NULL; the caller promises room for a shouter_stats_t.

@@ -1,9 +1,5 @@
 //! The library's log, for programs not written in Rust: on standard error, or through a callback.
 #![allow(unsafe_code, reason = "a callback and a string from C; what they promise is said at the function")]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the function's"
-)]
 
 use std::ffi::{CString, c_char, c_void};
 

@@ -1,14 +1,7 @@
 //! The collectives with a count for each rank, each in one blocking call.
 //!
 //! [`shouter_allgatherv`] documents the common rules, for readers of the C header.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 use std::ffi::c_void;
 use std::slice::from_raw_parts;

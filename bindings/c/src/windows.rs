@@ -1,20 +1,13 @@
 //! Windows: memory of each rank that the others read and write without the owner's participation.
 //!
 //! [`shouter_window_create`] documents the common rules, for readers of the C header.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 use std::ffi::c_void;
 
 use shouter::{AccessCall, Error, WindowAction};
 
-use crate::error::{Status, guard, null};
+use crate::error::{Status, guard, not_null, null};
 use crate::handle::{Shouter, group};
 use crate::p2p::SHOUTER_ANY_RANK;
 use crate::types::{self, Dtype, Op};
@@ -50,9 +43,7 @@ pub unsafe extern "C" fn shouter_window_create(
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let group = unsafe { group(shouter) }?;
-        if window.is_null() {
-            return Err(null("window"));
-        }
+        not_null(window, "window")?;
         // SAFETY: the caller's promise about the memory.
         let id = unsafe { group.open_window(memory.cast(), count, types::dtype(dtype)?) }?;
         // SAFETY: not NULL; the caller promises room for a number.

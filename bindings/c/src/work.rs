@@ -2,14 +2,7 @@
 //!
 //! C's promises about a `shouter_work_t *`: it came from `shouter_start` and has not been freed. Several threads may
 //! use it at once, except for `shouter_work_free`.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 pub mod started;
 
@@ -20,7 +13,7 @@ use std::time::Duration;
 use shouter::config::LONGEST_WAIT;
 use shouter::{CollectiveCall, Error, Staging, TensorId};
 
-use crate::error::{SHOUTER_OK, Status, guard, null, remember};
+use crate::error::{SHOUTER_OK, Status, guard, not_null, null, remember};
 use crate::handle::{Shouter, group};
 use crate::types::{self, Dtype, Layout, Op};
 use started::Counted;
@@ -184,9 +177,7 @@ pub unsafe extern "C" fn shouter_run(shouter: *const Shouter, operation: *const 
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let group = unsafe { group(shouter) }?;
-        if operation.is_null() {
-            return Err(null("operation"));
-        }
+        not_null(operation, "operation")?;
         // SAFETY: not NULL; the rest is the caller's promise.
         let operation = unsafe { read(operation) }?;
         if operation.kind == SHOUTER_OPERATION_OF_TENSOR {
@@ -330,9 +321,7 @@ pub unsafe extern "C" fn shouter_test(work: *const Work, ended: *mut c_int) -> S
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let work = unsafe { live(work) }?;
-        if ended.is_null() {
-            return Err(null("ended"));
-        }
+        not_null(ended, "ended")?;
         let outcome = work.test();
         // SAFETY: not NULL; the caller promises room for a number.
         unsafe { ended.write(outcome.is_some().into()) };
@@ -419,9 +408,7 @@ pub unsafe extern "C" fn shouter_completion_fd(shouter: *const Shouter, fd: *mut
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let group = unsafe { group(shouter) }?;
-        if fd.is_null() {
-            return Err(null("fd"));
-        }
+        not_null(fd, "fd")?;
         let descriptor = group.completion_fd()?.as_raw_fd();
         // SAFETY: not NULL; the caller promises room for a number.
         unsafe { fd.write(descriptor) };

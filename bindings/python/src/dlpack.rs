@@ -31,18 +31,21 @@ struct Tensor {
     byte_offset: u64,
 }
 
+/// Gives a tensor back; the argument is the structure that has this field.
+type Delete = Option<unsafe extern "C" fn(*mut c_void)>;
+
 #[repr(C)]
 struct Managed {
     tensor: Tensor,
     context: *mut c_void,
-    delete: Option<unsafe extern "C" fn(*mut Managed)>,
+    delete: Delete,
 }
 
 #[repr(C)]
 struct Versioned {
     version: (u32, u32),
     context: *mut c_void,
-    delete: Option<unsafe extern "C" fn(*mut Versioned)>,
+    delete: Delete,
     flags: u64,
     tensor: Tensor,
 }
@@ -53,12 +56,8 @@ pub(crate) struct ManagedTensor {
     pub(crate) bytes: usize,
     pub(crate) dtype: Option<DType>,
     pub(crate) is_readonly: bool,
-    owner: Owner,
-}
-
-enum Owner {
-    Managed(NonNull<Managed>),
-    Versioned(NonNull<Versioned>),
+    owner: NonNull<c_void>,
+    delete: Delete,
 }
 
 // SAFETY: the deleter takes the interpreter's lock where it needs it, as DLPack demands; nothing else looks at the owner.
@@ -89,25 +88,23 @@ impl ManagedTensor {
 
     /// The tensor of a capsule; `None` if its elements are not contiguous.
     fn taken(capsule: &Bound<'_, PyCapsule>) -> PyResult<Option<Self>> {
-        let (owner, is_readonly) =
-            match take::<Versioned>(capsule, c"dltensor_versioned", c"used_dltensor_versioned")? {
-                // SAFETY: a live tensor, as the capsule's name says.
-                Some(owner) => (Owner::Versioned(owner), unsafe { owner.as_ref() }.flags & READ_ONLY != 0),
-                None => match take::<Managed>(capsule, c"dltensor", c"used_dltensor")? {
-                    Some(owner) => (Owner::Managed(owner), false),
-                    None => {
-                        return Err(argument(capsule.py(), "__dlpack__ gave a capsule that was used before"));
-                    }
-                },
-            };
-        let mut whole = Self { at: 0, bytes: 0, dtype: None, is_readonly, owner };
-        // SAFETY: a live tensor that this owns now.
-        let tensor = unsafe {
-            match &whole.owner {
-                Owner::Managed(owner) => &owner.as_ref().tensor,
-                Owner::Versioned(owner) => &owner.as_ref().tensor,
+        let versioned = take::<Versioned>(capsule, c"dltensor_versioned", c"used_dltensor_versioned")?;
+        let (tensor, owner, delete, is_readonly) = match versioned {
+            Some(owner) => {
+                // SAFETY: a live tensor, as the capsule's name says; this owns it now.
+                let lent = unsafe { owner.as_ref() };
+                (&lent.tensor, owner.cast(), lent.delete, lent.flags & READ_ONLY != 0)
+            }
+            None => {
+                let owner = take::<Managed>(capsule, c"dltensor", c"used_dltensor")?;
+                let used = || argument(capsule.py(), "__dlpack__ gave a capsule that was used before");
+                let owner = owner.ok_or_else(used)?;
+                // SAFETY: as above.
+                let lent = unsafe { owner.as_ref() };
+                (&lent.tensor, owner.cast(), lent.delete, false)
             }
         };
+        let mut whole = Self { at: 0, bytes: 0, dtype: None, is_readonly, owner, delete };
         let dimensions = usize::try_from(tensor.dimensions)
             .map_err(|_| argument(capsule.py(), "__dlpack__ gave a tensor with fewer than 0 dimensions"))?;
         // SAFETY: so many numbers are there, or a null pointer (strides of a compact tensor; shapes of no dimension).
@@ -154,20 +151,9 @@ unsafe fn numbers<'a>(at: *const i64, count: usize) -> &'a [i64] {
 impl Drop for ManagedTensor {
     fn drop(&mut self) {
         Python::try_attach(|_| {
-            // SAFETY: each owner is given back once, with the interpreter's lock held.
-            unsafe {
-                match &self.owner {
-                    Owner::Managed(owner) => {
-                        if let Some(delete) = owner.as_ref().delete {
-                            delete(owner.as_ptr());
-                        }
-                    }
-                    Owner::Versioned(owner) => {
-                        if let Some(delete) = owner.as_ref().delete {
-                            delete(owner.as_ptr());
-                        }
-                    }
-                }
+            if let Some(delete) = self.delete {
+                // SAFETY: each owner is given back once, with the interpreter's lock held.
+                unsafe { delete(self.owner.as_ptr()) };
             }
         });
     }

@@ -241,9 +241,7 @@ fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> 
                 },
             )?,
         };
-        for line in lines {
-            report.push(line)?;
-        }
+        report.extend(lines)?;
     }
     Ok(report.finish()?)
 }

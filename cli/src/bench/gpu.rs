@@ -30,6 +30,7 @@ mod table;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use shouter::ReduceOp;
 
 use super::sizes;
 use crate::failure::CommandError;
@@ -49,33 +50,6 @@ enum Part {
     /// All-reduces of four ranks of one host on the GPU
     Ipc,
 }
-
-/// The rows in order: part, name, aim.
-const ROWS: [(Part, &str, &str); 23] = [
-    (Part::Bits, "sum", "the host's bits"),
-    (Part::Bits, "min", "the host's bits"),
-    (Part::Bits, "max", "the host's bits"),
-    (Part::Bits, "prod", "the host's bits"),
-    (Part::Bits, "avg", "the host's bits"),
-    (Part::Bits, "band", "the host's bits"),
-    (Part::Bits, "bor", "the host's bits"),
-    (Part::Bits, "bxor", "the host's bits"),
-    (Part::Bits, "land", "the host's bits"),
-    (Part::Bits, "lor", "the host's bits"),
-    (Part::Bits, "lxor", "the host's bits"),
-    (Part::Bits, "float64 reference", "within rounding"),
-    (Part::Bits, "pack and unpack", "the same bytes"),
-    (Part::Bits, "crc32c", "the host's bits"),
-    (Part::Sanitizer, "compute-sanitizer", "no error"),
-    (Part::Speed, "copy on the device", ""),
-    (Part::Speed, "copy to the device", ""),
-    (Part::Speed, "copy from the device", ""),
-    (Part::Speed, "sum f32", ">= 0.90"),
-    (Part::Speed, "sum f16", ">= 0.90"),
-    (Part::Speed, "sum bf16", ">= 0.90"),
-    (Part::Speed, "sum f32 of 8", ">= 0.85"),
-    (Part::Speed, "crc32c speed", ">= 0.40"),
-];
 
 /// The two rows of the staged all-reduce; their sizes are options.
 const STAGED: [(&str, &str); 2] = [("all-reduce, large", ">= 0.85"), ("all-reduce, small", "<= 1.00")];
@@ -146,13 +120,30 @@ impl GpuArgs {
 
     /// The names of a part's rows, with their aims.
     fn rows(&self, part: Part) -> Vec<(&'static str, &'static str)> {
-        if !self.wants(part) {
-            return vec![];
-        }
+        const BITS: &str = "the host's bits";
         match part {
+            part if !self.wants(part) => vec![],
+            Part::Bits => {
+                let others = [
+                    ("float64 reference", "within rounding"),
+                    ("pack and unpack", "the same bytes"),
+                    ("crc32c", BITS),
+                ];
+                ReduceOp::ALL.iter().map(|op| (op.name(), BITS)).chain(others).collect()
+            }
+            Part::Sanitizer => vec![("compute-sanitizer", "no error")],
+            Part::Speed => vec![
+                ("copy on the device", ""),
+                ("copy to the device", ""),
+                ("copy from the device", ""),
+                ("sum f32", ">= 0.90"),
+                ("sum f16", ">= 0.90"),
+                ("sum bf16", ">= 0.90"),
+                ("sum f32 of 8", ">= 0.85"),
+                ("crc32c speed", ">= 0.40"),
+            ],
             Part::Staged => STAGED.to_vec(),
             Part::Ipc => IPC.to_vec(),
-            _ => ROWS.iter().filter(|row| row.0 == part).map(|row| (row.1, row.2)).collect(),
         }
     }
 }

@@ -15,6 +15,7 @@ use shouter::Collective;
 
 use super::report::{ReportLine, median, percentiles_us, round4};
 use super::sizes::Sizes;
+use super::word;
 use namespaces::Namespaces;
 use wire::{Ring, float};
 
@@ -89,19 +90,14 @@ fn launch(
 ) -> io::Result<Vec<ReportLine>> {
     let exe = std::env::current_exe()?;
     let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-    let kind = match job.kind {
-        PeerWorkload::Allreduce => "allreduce",
-        PeerWorkload::Stream => "stream",
-        PeerWorkload::Pingpong => "pingpong",
-        PeerWorkload::Connections => "connections",
-    };
+    let kind = word(&job.kind);
     let mut children = vec![];
     for rank in (0..job.ranks as usize).rev() {
         let mut command = match namespaces {
             Some(namespaces) => namespaces.command(rank, &exe),
             None => Command::new(&exe),
         };
-        command.args(["bench", "kernel-peer", kind, "--rank", &rank.to_string(), "--who", who]);
+        command.args(["bench", "kernel-peer", &kind, "--rank", &rank.to_string(), "--who", who]);
         command.args(["--addresses", &addresses.join(","), "--seconds", &job.seconds.to_string()]);
         let sizes: Vec<String> = job.sizes.iter().map(ToString::to_string).collect();
         command.args(["--bytes", &sizes.join(",")]);
@@ -143,7 +139,7 @@ pub(crate) fn peer(args: &PeerArgs) -> io::Result<()> {
             PeerWorkload::Connections => connections::measure(args, &mut ring)?,
         };
         if args.rank == 0 {
-            println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
+            line.print()?;
         }
     }
     Ok(())
@@ -225,14 +221,12 @@ fn pingpong(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLi
     }
     let (p50, p99) = percentiles_us(&mut nanos);
     Ok(ReportLine {
-        bench: "pingpong".into(),
-        who: args.who.clone(),
         transport: Some("tcp".into()),
         bytes: Some(bytes),
         iterations: Some(nanos.len() as u64),
         p50_us: Some(p50),
         p99_us: Some(p99),
-        ..ReportLine::default()
+        ..ReportLine::of("pingpong", &args.who)
     })
 }
 
@@ -262,13 +256,11 @@ fn stream(args: &PeerArgs, ring: &mut Ring, bytes: u64) -> io::Result<ReportLine
         rates.push((iterations * STREAM_CHUNK) as f64 * 8.0 / started.elapsed().as_secs_f64() / 1e9);
     }
     Ok(ReportLine {
-        bench: "stream".into(),
-        who: args.who.clone(),
         transport: Some("tcp".into()),
         duplex: args.duplex.then_some(true),
         bytes: Some(bytes),
         goodput_gbits: Some(round4(median(&mut rates))),
         passes: Some(PASSES as u32),
-        ..ReportLine::default()
+        ..ReportLine::of("stream", &args.who)
     })
 }

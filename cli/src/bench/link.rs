@@ -18,14 +18,15 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 
+use super::kernel::{self, PeerWorkload};
 use super::peers::Peer;
 use super::report::{Report, ReportLine};
 use super::sizes::Sizes;
-use super::{kernel, patience, ranks_output};
+use super::{patience, ranks_output, word};
 use crate::failure::CommandError;
 
 /// The protocol of a measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Protocol {
     Raw,
     Udp,
@@ -49,36 +50,9 @@ impl FromStr for Measured {
         match text {
             "verbs" => Ok(Self::Channel("verbs")),
             "kernel" => Ok(Self::Channel("kernel")),
-            text => text.parse().map(Self::Wire).map_err(|_| {
+            text => Protocol::from_str(text, false).map(Self::Wire).map_err(|_| {
                 format!("unknown protocol '{text}'; there are raw, udp, rud, tcp, verbs and kernel")
             }),
-        }
-    }
-}
-
-impl Protocol {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Udp => "udp",
-            Self::Rud => "rud",
-            Self::Tcp => "tcp",
-        }
-    }
-}
-
-impl FromStr for Protocol {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "raw" => Ok(Self::Raw),
-            "udp" => Ok(Self::Udp),
-            "rud" => Ok(Self::Rud),
-            "tcp" => Ok(Self::Tcp),
-            other => {
-                Err(format!("unknown protocol '{other}'; there are raw, udp, rud, tcp, verbs and kernel"))
-            }
         }
     }
 }
@@ -216,26 +190,12 @@ pub(crate) struct WorkerArgs {
 
 /// Runs `shouter bench stream`.
 pub(crate) fn stream(args: &StreamArgs) -> Result<(), CommandError> {
-    let mut report = Report::new(args.link.json);
-    let extra = if args.duplex { vec!["--duplex".to_owned()] } else { vec![] };
-    for line in run(&args.link, &extra)? {
-        report.push(line)?;
-    }
-    let kernel = kernel::Job {
-        kind: kernel::PeerWorkload::Stream,
-        ranks: 2,
-        sizes: &[1 << 20],
-        seconds: args.link.time.seconds,
-        duplex: args.duplex,
-        mtu: args.link.mtu.into(),
-    };
-    against(&args.link, &kernel, &mut report)?;
-    Ok(report.finish()?)
+    let extra = if args.duplex { &["--duplex"][..] } else { &[] };
+    measure(&args.link, extra, Some((PeerWorkload::Stream, &[1 << 20], args.duplex)))
 }
 
 /// Runs `shouter bench connections`.
 pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), CommandError> {
-    let mut report = Report::new(args.json);
     let link = LinkArgs {
         protocol: vec![Measured::Wire(Protocol::Tcp)],
         rdma_device: vec![],
@@ -247,25 +207,13 @@ pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), CommandError> {
         against: args.against.clone(),
         json: args.json,
     };
-    let extra = match args.idle {
-        Some(idle) => ["--idle".to_owned(), idle.to_string()],
-        None => ["--concurrent".to_owned(), args.concurrent.to_string()],
-    };
-    for line in run(&link, &extra)? {
-        report.push(line)?;
+    match args.idle {
+        Some(idle) => measure(&link, &["--idle", &idle.to_string()], None),
+        None => {
+            let extra = ["--concurrent", &args.concurrent.to_string()];
+            measure(&link, &extra, Some((PeerWorkload::Connections, &[1], false)))
+        }
     }
-    if args.idle.is_none() {
-        let kernel = kernel::Job {
-            kind: kernel::PeerWorkload::Connections,
-            ranks: 2,
-            sizes: &[1],
-            seconds: args.time.seconds,
-            duplex: false,
-            mtu: link.mtu.into(),
-        };
-        against(&link, &kernel, &mut report)?;
-    }
-    Ok(report.finish()?)
 }
 
 /// Runs `shouter bench pingpong`.
@@ -277,50 +225,43 @@ pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), CommandError> {
             args.link.mtu
         )));
     }
-    let mut report = Report::new(args.link.json);
     let sizes: Vec<String> = args.bytes.0.iter().map(ToString::to_string).collect();
-    for line in run(&args.link, &["--bytes".to_owned(), sizes.join(",")])? {
-        report.push(line)?;
+    let extra = ["--bytes", &sizes.join(",")];
+    measure(&args.link, &extra, Some((PeerWorkload::Pingpong, &args.bytes.0, false)))
+}
+
+/// Runs our two processes with these options of the worker, then the peers with this workload, sizes and duplex, if they have it.
+fn measure(
+    link: &LinkArgs,
+    extra: &[&str],
+    workload: Option<(PeerWorkload, &[u64], bool)>,
+) -> Result<(), CommandError> {
+    let mut report = Report::new(link.json);
+    report.extend(run(link, extra)?)?;
+    if let Some((kind, sizes, duplex)) = workload {
+        let (seconds, mtu) = (link.time.seconds, link.mtu.into());
+        let job = kernel::Job { kind, ranks: 2, sizes, seconds, duplex, mtu };
+        for peer in &link.against {
+            match peer {
+                #[cfg(feature = "verbs")]
+                Peer::Perftest if link.protocol.contains(&Measured::Channel("verbs")) => {
+                    report.extend(perftest::lines(&job, &link.rdma_device, link.time.passes)?)?;
+                }
+                Peer::Kernel => report.extend(kernel::run(&job)?)?,
+                other => eprintln!("{other:?} has no {kind:?} to measure; it is left out"),
+            }
+        }
     }
-    let kernel = kernel::Job {
-        kind: kernel::PeerWorkload::Pingpong,
-        ranks: 2,
-        sizes: &args.bytes.0,
-        seconds: args.link.time.seconds,
-        duplex: false,
-        mtu: args.link.mtu.into(),
-    };
-    against(&args.link, &kernel, &mut report)?;
     Ok(report.finish()?)
 }
 
-fn against(link: &LinkArgs, job: &kernel::Job<'_>, report: &mut Report) -> Result<(), CommandError> {
-    for peer in &link.against {
-        match peer {
-            #[cfg(feature = "verbs")]
-            Peer::Perftest if link.protocol.contains(&Measured::Channel("verbs")) => {
-                for line in perftest::lines(job, &link.rdma_device, link.time.passes)? {
-                    report.push(line)?;
-                }
-            }
-            Peer::Kernel => {
-                for line in kernel::run(job)? {
-                    report.push(line)?;
-                }
-            }
-            other => eprintln!("{other:?} has no {:?} to measure; it is left out", job.kind),
-        }
-    }
-    Ok(())
-}
-
 /// Starts the two processes and gathers the lines of rank 0.
-fn run(args: &LinkArgs, extra: &[String]) -> Result<Vec<ReportLine>, CommandError> {
+fn run(args: &LinkArgs, extra: &[&str]) -> Result<Vec<ReportLine>, CommandError> {
     let mut protocols = vec![];
     let mut channel = None;
     for measured in &args.protocol {
         match *measured {
-            Measured::Wire(protocol) => protocols.push(protocol.name()),
+            Measured::Wire(protocol) => protocols.push(word(&protocol)),
             Measured::Channel(name) => channel = Some(name),
         }
     }

@@ -4,7 +4,7 @@ use std::io::{self, Read};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use shouter::{Collective, Config};
 
 use crate::failure::CommandError;
@@ -57,10 +57,7 @@ enum Bench {
     Allreduce(collective::CollectiveArgs),
     /// Reduce of sums to one rank
     #[command(
-        long_about = measured(
-            "Measures reduce of sums to one rank; roots take turns. Bytes are those of the tensor.",
-            "the input is fresh and every result is checked"
-        ),
+        long_about = measured("Measures reduce of sums to one rank; roots take turns. Bytes are those of the tensor."),
         after_help = "Examples:\n  \
             shouter bench reduce --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
             shouter bench reduce --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --json"
@@ -68,10 +65,7 @@ enum Bench {
     Reduce(collective::CollectiveArgs),
     /// Broadcast from one rank
     #[command(
-        long_about = measured(
-            "Measures broadcast; roots take turns. Bytes are those of the tensor.",
-            "the input is fresh and every result is checked"
-        ),
+        long_about = measured("Measures broadcast; roots take turns. Bytes are those of the tensor."),
         after_help = "Examples:\n  \
             shouter bench broadcast --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
             shouter bench broadcast --hosts 1 --ranks 2 --transport shm --bytes 4,64Ki,1Mi --json"
@@ -79,10 +73,7 @@ enum Bench {
     Broadcast(collective::CollectiveArgs),
     /// All-gather: every rank gets the blocks of all
     #[command(
-        long_about = measured(
-            "Measures all-gather. Bytes are those of one rank's block.",
-            "the input is fresh and every result is checked"
-        ),
+        long_about = measured("Measures all-gather. Bytes are those of one rank's block."),
         after_help = "Examples:\n  \
             shouter bench allgather --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
             shouter bench allgather --hosts 1 --ranks 2 --memory private --bytes 64Ki"
@@ -90,10 +81,7 @@ enum Bench {
     Allgather(collective::CollectiveArgs),
     /// Gather: one rank gets the blocks of all
     #[command(
-        long_about = measured(
-            "Measures gather to one rank; roots take turns. Bytes are those of one rank's block.",
-            "the input is fresh and every result is checked"
-        ),
+        long_about = measured("Measures gather to one rank; roots take turns. Bytes are those of one rank's block."),
         after_help = "Examples:\n  \
             shouter bench gather --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
             shouter bench gather --hosts 1 --ranks 2 --memory private --bytes 64Ki"
@@ -101,10 +89,7 @@ enum Bench {
     Gather(collective::CollectiveArgs),
     /// Scatter: every rank gets its block of one rank's
     #[command(
-        long_about = measured(
-            "Measures scatter from one rank; roots take turns. Bytes are those of one rank's block.",
-            "the input is fresh and every result is checked"
-        ),
+        long_about = measured("Measures scatter from one rank; roots take turns. Bytes are those of one rank's block."),
         after_help = "Examples:\n  \
             shouter bench scatter --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
             shouter bench scatter --hosts 1 --ranks 2 --memory private --bytes 64Ki"
@@ -113,10 +98,7 @@ enum Bench {
     /// Reduce-scatter of sums: every rank gets its block of the sum
     #[command(
         name = "reduce_scatter",
-        long_about = measured(
-            "Measures reduce-scatter of sums. Bytes are those of a rank's whole input, which has a block for each rank.",
-            "the input is fresh and every result is checked"
-        ),
+        long_about = measured("Measures reduce-scatter of sums. Bytes are those of a rank's whole input, which has a block for each rank."),
         after_help = "Examples:\n  \
             shouter bench reduce_scatter --hosts 2 --ranks 2 --bytes 8..64Mi --against openmpi,mpich\n  \
             shouter bench reduce_scatter --hosts 1 --ranks 4 --bytes 16,64Ki,1Mi --json"
@@ -124,10 +106,7 @@ enum Bench {
     ReduceScatter(collective::CollectiveArgs),
     /// All-to-all: every rank gets a block from each
     #[command(
-        long_about = measured(
-            "Measures all-to-all. Bytes are those of the block from one rank to one rank.",
-            "the input is fresh and every result is checked"
-        ),
+        long_about = measured("Measures all-to-all. Bytes are those of the block from one rank to one rank."),
         after_help = "Examples:\n  \
             shouter bench alltoall --hosts 2 --ranks 2 --bytes 4..64Mi --against openmpi,gloo\n  \
             shouter bench alltoall --hosts 1 --ranks 4 --dtype u8 --bytes 1..1Mi"
@@ -135,7 +114,7 @@ enum Bench {
     Alltoall(collective::CollectiveArgs),
     /// Barrier: no rank continues before all have come
     #[command(
-        long_about = measured(
+        long_about = measured_with(
             "Measures the barrier: the time from the end of one to the end of the next. It has no bytes.",
             "no rank may leave before all have entered"
         ),
@@ -184,8 +163,13 @@ enum Bench {
     KernelPeer(kernel::PeerArgs),
 }
 
+/// The help of a collective whose results are checked.
+fn measured(what: &str) -> String {
+    measured_with(what, "the input is fresh and every result is checked")
+}
+
 /// The help of a collective: its definition, measurement and check.
-fn measured(what: &str, check: &str) -> String {
+fn measured_with(what: &str, check: &str) -> String {
     format!(
         "{what} An iteration is timed on every rank from the end of a barrier to the return of the call, the slowest rank \
          counts, and {check}; the peers are measured the same way."
@@ -216,13 +200,7 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::LinkWorker(args) => link::worker(args),
         Bench::KernelPeer(args) => kernel::peer(args).map_err(CommandError::from),
     };
-    match outcome {
-        Ok(()) => Status::OK,
-        Err(error) => {
-            eprintln!("shouter bench: {error}");
-            if matches!(error, CommandError::Usage(_)) { Status::USAGE } else { Status::FAILED }
-        }
-    }
+    Status::of("bench", outcome.map(|()| Status::OK))
 }
 
 /// Runs the launcher with `--json` and gathers the ranks' lines of JSON; their other output goes to standard error.
@@ -286,6 +264,11 @@ fn pin(config: &Config) {
     {
         eprintln!("rank {} could not be pinned to core {core}", config.rank);
     }
+}
+
+/// A value as the command line has it.
+fn word(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().into())
 }
 
 /// A positive number of seconds.

@@ -6,16 +6,13 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 
-use rand::TryRngCore;
-use rand::rngs::OsRng;
-
 use super::report::ReportLine;
 use super::{output_within, patience};
+use crate::run::WorkDir;
 
 const MPI_PROGRAM: &str = include_str!("../../../benches/peers/mpi_collectives.c");
 const GLOO_PROGRAM: &str = include_str!("../../../benches/peers/gloo_collectives.py");
@@ -60,34 +57,12 @@ pub(crate) struct Job<'a> {
     pub(crate) seconds: f64,
 }
 
-/// A folder for the peers' programs, removed on drop.
-struct Workshop(PathBuf);
-
-impl Workshop {
-    fn open() -> io::Result<Self> {
-        // A name that nobody can guess, in a directory for this user alone.
-        let mut random = [0u8; 8];
-        OsRng.try_fill_bytes(&mut random).map_err(io::Error::other)?;
-        let path = std::env::temp_dir().join(format!("shouter-peers-{:016x}", u64::from_le_bytes(random)));
-        fs::DirBuilder::new().mode(0o700).create(&path)?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Workshop {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::debug!(%error, path = %self.0.display(), "the peers' programs were not removed");
-        }
-    }
-}
-
 /// Runs the collective with `peer`; prints on standard error if the peer lacks it, as the kernel and perftest do.
 pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
-    let workshop = Workshop::open()?;
+    let folder = WorkDir::create(&std::env::temp_dir())?;
     match peer {
         Peer::OpenMpi => {
-            let Some(program) = compile(&workshop.0, "mpicc.openmpi", "openmpi-bin and libopenmpi-dev")
+            let Some(program) = compile(folder.path(), "mpicc.openmpi", "openmpi-bin and libopenmpi-dev")
             else {
                 return Ok(vec![]);
             };
@@ -104,7 +79,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
             Ok(lines)
         }
         Peer::Mpich => {
-            let Some(program) = compile(&workshop.0, "mpicc.mpich", "mpich and libmpich-dev") else {
+            let Some(program) = compile(folder.path(), "mpicc.mpich", "mpich and libmpich-dev") else {
                 return Ok(vec![]);
             };
             measure(&mut Command::new("mpirun.mpich"), Some(&program), "mpich", job)
@@ -121,7 +96,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
                 absent("gloo", "Debian's package python3-torch");
                 return Ok(vec![]);
             }
-            let program = workshop.0.join("gloo_collectives.py");
+            let program = folder.path().join("gloo_collectives.py");
             fs::write(&program, GLOO_PROGRAM)?;
             let mut command = Command::new(python);
             command.arg(&program);

@@ -76,6 +76,16 @@ pub(crate) struct ReportLine {
 }
 
 impl ReportLine {
+    /// A line without figures yet.
+    pub(crate) fn of(bench: &str, who: &str) -> Self {
+        Self { bench: bench.into(), who: who.into(), ..Self::default() }
+    }
+
+    /// Prints the line as JSON.
+    pub(crate) fn print(&self) -> io::Result<()> {
+        print_json(self)
+    }
+
     /// The figures of a collective over `ranks`, from the latencies of its iterations in nanoseconds. `bytes` counts as
     /// in [`workload`]; a barrier has none.
     pub(crate) fn collective(
@@ -87,15 +97,13 @@ impl ReportLine {
     ) -> Self {
         let (p50, p99) = percentiles_us(nanos);
         let mut line = Self {
-            bench: workload::name(collective).into(),
-            who: who.into(),
             ranks: Some(ranks),
             hosts: Some(hosts),
             bytes,
             iterations: Some(nanos.len() as u64),
             p50_us: Some(p50),
             p99_us: Some(p99),
-            ..Self::default()
+            ..Self::of(workload::name(collective), who)
         };
         if let Some(bytes) = bytes
             && p50 > 0.0
@@ -113,8 +121,6 @@ impl ReportLine {
     pub(crate) fn half_round_trips(who: &str, hosts: u32, bytes: u64, nanos: &mut [u64]) -> Self {
         let (p50, p99) = percentiles_us(nanos);
         Self {
-            bench: "sendrecv".into(),
-            who: who.into(),
             ranks: Some(2),
             hosts: Some(hosts),
             bytes: Some(bytes),
@@ -122,7 +128,7 @@ impl ReportLine {
             p50_us: Some(p50),
             p99_us: Some(p99),
             algbw_gbytes: (p50 > 0.0).then(|| round4(bytes as f64 / (p50 * 1e3))),
-            ..Self::default()
+            ..Self::of("sendrecv", who)
         }
     }
 
@@ -167,6 +173,14 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
+/// Prints a value as one line of JSON, at once.
+pub(crate) fn print_json(value: &impl Serialize) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value)?;
+    out.write_all(b"\n")?;
+    out.flush()
+}
+
 /// Rounds to four decimals, so that the JSON stays readable.
 pub(crate) fn round4(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
@@ -186,15 +200,16 @@ impl Report {
     /// Adds a line; with `--json` prints it at once.
     pub(crate) fn push(&mut self, line: ReportLine) -> io::Result<()> {
         if self.json {
-            let mut out = io::stdout().lock();
-            serde_json::to_writer(&mut out, &line)?;
-            out.write_all(b"\n")?;
-            out.flush()?;
+            line.print()?;
         } else {
             eprint!(".");
         }
         self.lines.push(line);
         Ok(())
+    }
+
+    pub(crate) fn extend(&mut self, lines: Vec<ReportLine>) -> io::Result<()> {
+        lines.into_iter().try_for_each(|line| self.push(line))
     }
 
     /// Prints the table for people, unless the lines went out as JSON.

@@ -2,7 +2,7 @@
 
 use shouter_reducer::kernel::{Kernels, Level};
 
-use super::{Item, ItemState};
+use super::Item;
 
 /// Every feature, built in or not.
 pub(super) fn items() -> Vec<Item> {
@@ -11,8 +11,7 @@ pub(super) fn items() -> Vec<Item> {
     items.push(if cfg!(feature = "verbs") {
         Item::ok("verbs", "RDMA (RoCEv2; InfiniBand never run) through the host's libibverbs")
     } else {
-        Item::not_ok(
-            ItemState::NotBuiltIn,
+        Item::not_built_in(
             "verbs",
             "this build has no RDMA (RoCEv2, InfiniBand)",
             "install libibverbs-dev and librdmacm-dev and build with the feature `verbs`, which is on by default",
@@ -21,8 +20,7 @@ pub(super) fn items() -> Vec<Item> {
     items.push(if cfg!(feature = "cuda") {
         Item::ok("cuda", "tensors in GPU memory, through the host's NVIDIA driver; see GPUs")
     } else {
-        Item::not_ok(
-            ItemState::NotBuiltIn,
+        Item::not_built_in(
             "cuda",
             "this build takes no tensors in GPU memory",
             "build with the feature `cuda`, which is on by default",
@@ -50,8 +48,7 @@ fn dpdk() -> Vec<Item> {
         Item::ok("dpdk", format!("{}, linked statically", description.version)),
         Item::ok("dpdk drivers", description.drivers.join(" ")),
         if links.is_empty() {
-            Item::not_ok(
-                ItemState::NotBuiltIn,
+            Item::not_built_in(
                 "embedded links",
                 "neither vhost with virtio nor memif is linked",
                 "add the drivers to bindings/dpdk-sys/libraries.txt and build again",
@@ -67,8 +64,7 @@ fn dpdk() -> Vec<Item> {
 
 #[cfg(not(feature = "dpdk"))]
 fn dpdk() -> Vec<Item> {
-    vec![Item::not_ok(
-        ItemState::NotBuiltIn,
+    vec![Item::not_built_in(
         "dpdk",
         "this build has no DPDK: its ranks can meet on one host only",
         "install libdpdk-dev and build with the feature `dpdk`, which is on by default",
@@ -80,8 +76,7 @@ fn kernels(level: Level) -> Item {
     match level {
         Level::Avx512 => Item::ok("reduction kernels", "AVX-512 (F, BW, DQ, VL)"),
         Level::Avx2 => Item::ok("reduction kernels", "AVX2 with F16C"),
-        Level::Portable if cfg!(target_arch = "x86_64") => Item::not_ok(
-            ItemState::Missing,
+        Level::Portable if cfg!(target_arch = "x86_64") => Item::missing(
             "reduction kernels",
             "portable; this CPU offers neither AVX-512 nor AVX2 with F16C",
             "nothing has to be done; in a virtual machine, pass the host's CPU through",

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use super::{Item, ItemState};
+use super::Item;
 
 /// The driver, its devices, their access to each other, and the features that use them.
 #[cfg(feature = "cuda")]
@@ -15,8 +15,7 @@ pub(super) fn items(root: &Path) -> Vec<Item> {
 /// The item that this build has no CUDA.
 #[cfg(not(feature = "cuda"))]
 pub(super) fn items(_: &Path) -> Vec<Item> {
-    vec![Item::not_ok(
-        ItemState::NotBuiltIn,
+    vec![Item::not_built_in(
         "cuda-aware",
         "no: this build takes no tensors in GPU memory",
         "build with the feature `cuda`, which is on by default",
@@ -30,6 +29,7 @@ pub(super) mod found {
     use shouter_reducer::cuda::kernel::compiler_version;
     use shouter_reducer::cuda::{Absent, ComputeMode, Cuda, CudaError, DeviceInfo};
 
+    use super::super::ItemState;
     use super::*;
 
     /// The driver's answers.
@@ -128,7 +128,7 @@ pub(super) mod found {
         let item = |what: &str| format!("gpu {} {what}", device.ordinal);
         let ability = |is: bool, what: &str, yes: &str, no: &str, remedy: &str| match is {
             true => Item::ok(item(what), yes),
-            false => Item::not_ok(ItemState::Missing, item(what), no, remedy),
+            false => Item::missing(item(what), no, remedy),
         };
         vec![
             Item::ok(item("pinned staging"), "yes: copies of page-locked memory, both ways at once; in use"),
@@ -168,12 +168,7 @@ pub(super) mod found {
         let nics =
             fs::read_dir(root.join("sys/class/infiniband")).is_ok_and(|mut nics| nics.next().is_some());
         let no = |why: &str, remedy: &str| {
-            Item::not_ok(
-                ItemState::Missing,
-                item.clone(),
-                format!("no: {why}"),
-                format!("{remedy}; staging works without"),
-            )
+            Item::missing(item.clone(), format!("no: {why}"), format!("{remedy}; staging works without"))
         };
         match (device.gpu_direct_rdma, device.dmabuf || peermem, nics) {
             (false, ..) => no("the device or its driver does not offer it", "it takes a data-center GPU"),

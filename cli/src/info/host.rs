@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use shouter::runtime::CoreAllowance;
 
-use super::{Item, ItemState};
+use super::Item;
 
 /// Class 0x02 of PCI: network controllers; 0x0200 is Ethernet (PCI Code and ID Assignment, section 1.3).
 const PCI_ETHERNET: &str = "0x0200";
@@ -41,8 +41,7 @@ pub(super) fn cores(allowance: &CoreAllowance) -> Item {
     };
     let detail = format!("{} in the affinity mask ({}); {limit}", cores.len(), ranges(cores));
     if allowance.whole_cores() == 0 {
-        return Item::not_ok(
-            ItemState::Missing,
+        return Item::missing(
             "cores",
             detail,
             "not one whole CPU: raise the quota (cpu.max), or ranks wait for each other's turn",
@@ -82,8 +81,7 @@ fn hugepages(root: &Path) -> Vec<Item> {
         let item = format!("hugepages of {}", binary(kib << 10));
         let detail = format!("{free} free of {total}");
         items.push(match free {
-            0 if kib == 2048 => Item::not_ok(
-                ItemState::Missing,
+            0 if kib == 2048 => Item::missing(
                 item,
                 detail,
                 format!(
@@ -94,8 +92,7 @@ fn hugepages(root: &Path) -> Vec<Item> {
         });
     }
     if items.is_empty() {
-        items.push(Item::not_ok(
-            ItemState::Missing,
+        items.push(Item::missing(
             "hugepages",
             "this kernel offers none, or /sys is not mounted",
             format!("{WHO}; nothing has to be done"),
@@ -115,8 +112,7 @@ fn memlock(root: &Path) -> Item {
         Some("unlimited") => Item::ok("locked memory", "unlimited"),
         Some(text) => match text.parse::<u64>() {
             Ok(bytes) if bytes >= MEMLOCK_FOR_NICS => Item::ok("locked memory", binary(bytes)),
-            Ok(bytes) => Item::not_ok(
-                ItemState::Missing,
+            Ok(bytes) => Item::missing(
                 "locked memory",
                 format!("at most {}", binary(bytes)),
                 "only NICs need more: `ulimit -l unlimited`, LimitMEMLOCK=infinity in a systemd unit, or \
@@ -124,8 +120,7 @@ fn memlock(root: &Path) -> Item {
             ),
             Err(_) => Item::ok("locked memory", text),
         },
-        None => Item::not_ok(
-            ItemState::Missing,
+        None => Item::missing(
             "locked memory",
             "the limit is not known: /proc is not mounted",
             "mount /proc; only NICs need locked memory",
@@ -155,8 +150,7 @@ fn nics(root: &Path) -> Vec<Item> {
         let item = format!("nic {address}");
         items.push(match driver.as_deref() {
             Ok("vfio-pci") => Item::ok(item, format!("{detail}; name it as device = \"pci:{address}\"")),
-            _ => Item::not_ok(
-                ItemState::Missing,
+            _ => Item::missing(
                 item,
                 format!("{detail}; the kernel has it"),
                 format!(
@@ -167,8 +161,7 @@ fn nics(root: &Path) -> Vec<Item> {
         });
     }
     if items.is_empty() {
-        items.push(Item::not_ok(
-            ItemState::Missing,
+        items.push(Item::missing(
             "nics",
             "no Ethernet controller on the PCI bus",
             "on one machine none is needed: `shouter run --hosts` joins emulated hosts; between machines use a NIC, or an \
@@ -193,14 +186,12 @@ fn vfio(root: &Path) -> Item {
     let module = root.join("dev/vfio/vfio").exists();
     match (module, groups) {
         (true, 1..) => Item::ok("vfio", format!("/dev/vfio/vfio, {groups} IOMMU groups")),
-        (true, 0) => Item::not_ok(
-            ItemState::Missing,
+        (true, 0) => Item::missing(
             "vfio",
             "/dev/vfio/vfio, but no IOMMU group",
             "only NICs need it: switch the IOMMU on in the firmware and boot with intel_iommu=on or amd_iommu=on",
         ),
-        (false, _) => Item::not_ok(
-            ItemState::Missing,
+        (false, _) => Item::missing(
             "vfio",
             format!("no /dev/vfio/vfio; {groups} IOMMU groups"),
             "only NICs need it; as root: `modprobe vfio-pci`, and pass /dev/vfio into a container",
@@ -213,8 +204,7 @@ fn rdma(root: &Path) -> Item {
     let devices: Vec<String> =
         entries(&root.join("sys/class/infiniband")).iter().map(|path| name_of(path)).collect();
     if devices.is_empty() {
-        return Item::not_ok(
-            ItemState::Missing,
+        return Item::missing(
             "rdma devices",
             "none",
             "none is needed; an RDMA adapter's driver makes one, or, on any Ethernet interface, as root: `modprobe rdma_rxe && rdma \
@@ -233,8 +223,7 @@ fn cuda(root: &Path) -> Item {
             let path = path.strip_prefix(root).unwrap_or(&path);
             Item::ok("cuda driver", format!("/{}", path.display()))
         }
-        None => Item::not_ok(
-            ItemState::Missing,
+        None => Item::missing(
             "cuda driver",
             "no libcuda.so.1 where the dynamic linker looks",
             "only GPUs need it: install NVIDIA's driver; in a container, `--gpus all` brings it",

@@ -31,7 +31,7 @@ fn choice(transport: TransportChoice, verbs: bool, rud: bool) -> Item {
         if is {
             Item::ok(item, format!("{name}, as configured"))
         } else {
-            missing(item, &format!("{name} is configured"), what)
+            Item::missing(item, format!("{name} is configured"), what)
         }
     };
     match transport {
@@ -52,22 +52,17 @@ fn choice(transport: TransportChoice, verbs: bool, rud: bool) -> Item {
     }
 }
 
-fn missing(item: &str, detail: &str, remedy: &str) -> Item {
-    Item::not_ok(ItemState::Missing, item, detail, remedy)
-}
-
 fn rud(config: &Config) -> Item {
     let item = "channel rud";
     if cfg!(not(feature = "dpdk")) {
-        return Item::not_ok(
-            ItemState::NotBuiltIn,
+        return Item::not_built_in(
             item,
             "this build has no DPDK",
             "build with the feature `dpdk`, which is on by default",
         );
     }
     if config.ports.is_empty() {
-        return missing(
+        return Item::missing(
             item,
             "no port is configured",
             "name this host's ports (ports = [{ device = \"...\", address = \"...\" }]); `shouter run --hosts` does it by itself",
@@ -89,7 +84,7 @@ fn verbs(config: &Config) -> Item {
         .map(|(device, port)| format!("{device}/{}, path MTU {}", port.number, port.active_mtu))
         .collect();
     if ports.is_empty() {
-        return missing(item, "no RDMA port can be used", &found.problems.join("; "));
+        return Item::missing(item, "no RDMA port can be used", found.problems.join("; "));
     }
     ports.push(format!("addresses {reachable}"));
     Item::ok(item, ports.join("; "))
@@ -97,8 +92,7 @@ fn verbs(config: &Config) -> Item {
 
 #[cfg(not(feature = "verbs"))]
 fn verbs(_: &Config) -> Item {
-    Item::not_ok(
-        ItemState::NotBuiltIn,
+    Item::not_built_in(
         "channel verbs",
         "this build has no verbs",
         "build with the feature `verbs`, which is on by default",

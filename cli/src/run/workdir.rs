@@ -1,4 +1,5 @@
-//! The job's own directory: link sockets and the key file, mode 0700, removed at the end of the job.
+//! The job's own directory: link sockets and the key file, mode 0700, removed at the end of the job. A bench has one for
+//! the peers' programs.
 //!
 //! It is called `shouter-run-<random>` and holds a `lock` file, locked for as long as the launcher lives. A launcher
 //! that is killed with SIGKILL cannot clean up; the next one finds directories without a locked file and removes them.
@@ -23,14 +24,14 @@ const PREFIX: &str = "shouter-run-";
 
 /// A directory that is removed on drop.
 #[derive(Debug)]
-pub(super) struct WorkDir {
+pub(crate) struct WorkDir {
     path: PathBuf,
     _lock: File,
 }
 
 impl WorkDir {
     /// Makes a fresh directory under `parent`, and removes this user's leftovers of dead launchers there.
-    pub(super) fn create(parent: &Path) -> io::Result<Self> {
+    pub(crate) fn create(parent: &Path) -> io::Result<Self> {
         remove_leftovers(parent);
         for _ in 0..TRIES {
             if let Some(dir) = Self::make(parent)? {
@@ -55,7 +56,7 @@ impl WorkDir {
         }
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::{DriveError, DriverOptions, Inner};
 use crate::log;
-use crate::runtime::{Activity, Backoff, BackoffStep, Clock, Instant, Poller, panic_message, sys};
+use crate::runtime::{Activity, Backoff, Clock, Instant, Poller, panic_message, sys};
 
 /// Idle looks at the network before the helper slows down: 16 of half a millisecond.
 const LOOKS_BEFORE_SLOW: u32 = 16;
@@ -41,15 +41,8 @@ impl Helper {
         options: &DriverOptions,
     ) -> Result<Self, DriveError> {
         let (active, slow) = (options.active_period, options.idle_period);
-        let rank = log::spoken_for();
-        let thread = std::thread::Builder::new()
-            .name(options.name.clone())
-            .spawn(move || {
-                log::take_over(rank);
-                run(&inner, active, slow);
-            })
-            .map_err(|error| DriveError::NoHelper(error.to_string()))?;
-        Ok(Self { thread })
+        let thread = log::spawn(&options.name, move || run(&inner, active, slow));
+        Ok(Self { thread: thread.map_err(|error| DriveError::NoHelper(error.to_string()))? })
     }
 
     /// The thread, for those who end its sleep.
@@ -97,21 +90,14 @@ fn run<P: Poller + Send + 'static>(inner: &Inner<P>, active: Duration, slow: Dur
         };
         if inner.awaited_ends.is_any() {
             // A caller that drives serves those ends, too; when it stops is seen at the next poll.
-            let step = if driven || others.compute(Clock.now()) {
-                idle.reset();
-                if activity.is_busy() && !driven {
-                    BackoffStep::Go
-                } else {
-                    BackoffStep::Park(AWAITED_PERIOD)
-                }
+            let park = |longest: Duration| std::thread::park_timeout(longest.min(AWAITED_PERIOD));
+            if !driven && !others.compute(Clock.now()) {
+                idle.wait_with(activity, || None, park);
             } else {
-                idle.step(activity)
-            };
-            match step {
-                BackoffStep::Go => {}
-                BackoffStep::Spin => std::hint::spin_loop(),
-                BackoffStep::Yield => std::thread::yield_now(),
-                BackoffStep::Park(longest) => std::thread::park_timeout(longest.min(AWAITED_PERIOD)),
+                idle.reset();
+                if driven || !activity.is_busy() {
+                    park(AWAITED_PERIOD);
+                }
             }
             continue;
         }

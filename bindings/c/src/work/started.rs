@@ -1,19 +1,12 @@
 //! Started collectives with a count for each rank, and started messages.
-#![allow(
-    unsafe_code,
-    reason = "pointers from C; each is checked for NULL, and its validity is the caller's promise"
-)]
-#![allow(
-    clippy::missing_safety_doc,
-    reason = "the documentation is written for C; the promise is in the module's"
-)]
+#![allow(unsafe_code, reason = "pointers from C, checked for NULL; the rest is the caller's promise")]
 
 use std::ffi::c_int;
 
 use shouter::{Collective, CollectiveCall, Error, Exchange, Group, Staging, UnevenCall};
 
 use super::{Operation, SHOUTER_OPERATION_SENDRECV, Work, live};
-use crate::error::{SHOUTER_OPERATION_RECV, SHOUTER_OPERATION_SEND, Status, guard, null};
+use crate::error::{SHOUTER_OPERATION_RECV, SHOUTER_OPERATION_SEND, Status, guard, not_null};
 use crate::p2p::{Message, number_of_send, source, wanted};
 use crate::types;
 use crate::uneven::Counts;
@@ -124,9 +117,7 @@ pub unsafe extern "C" fn shouter_work_message(work: *const Work, message: *mut M
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let work = unsafe { live(work) }?;
-        if message.is_null() {
-            return Err(null("message"));
-        }
+        not_null(message, "message")?;
         let Some(first) = work.statuses().first().copied() else {
             return Err(Error::Argument(
                 "there is no message: it has not ended well, or is a collective".into(),
@@ -145,9 +136,7 @@ pub unsafe extern "C" fn shouter_cancel(work: *const Work, cancelled: *mut c_int
     guard(|| {
         // SAFETY: NULL or live, as the module demands of its callers.
         let work = unsafe { live(work) }?;
-        if cancelled.is_null() {
-            return Err(null("cancelled"));
-        }
+        not_null(cancelled, "cancelled")?;
         let done = work.cancel()?;
         // SAFETY: not NULL; the caller promises room for a number.
         unsafe { cancelled.write(done.into()) };

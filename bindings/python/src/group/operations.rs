@@ -76,50 +76,33 @@ impl Group {
         let counted = |whole: Span, counts: &Option<Vec<usize>>| {
             call::own_block(kind, whole, counts.as_deref(), size, self.rank).map_err(|why| raised(py, &why))
         };
-        let is_root = self.rank == root;
+        let has_all = !kind.has_root() || self.rank == root;
         let written = match (kind, *from, *into) {
-            (Collective::Broadcast | Collective::Barrier, ..) => false,
             (
-                Collective::AllReduce | Collective::Scan | Collective::ExScan | Collective::AllToAll,
+                Collective::AllReduce
+                | Collective::Reduce
+                | Collective::Scan
+                | Collective::ExScan
+                | Collective::AllToAll,
                 _,
                 (0, _),
-            ) => {
+            ) if has_all => {
                 *into = *from;
                 true
             }
-            (Collective::Reduce, _, (0, _)) if is_root => {
-                *into = *from;
-                true
-            }
-            (Collective::ReduceScatter, _, (0, _)) => {
+            (Collective::ReduceScatter | Collective::Scatter, _, (0, _)) if has_all => {
                 *into = own(*from);
                 true
             }
-            (Collective::Scatter, _, (0, _)) if is_root => {
-                *into = own(*from);
-                true
-            }
-            (Collective::AllGatherV, (0, _), _) if given.is_none() => {
-                *from = counted(*into, counts_out)?;
-                false
-            }
-            (Collective::GatherV, (0, _), _) if given.is_none() && is_root => {
-                *from = counted(*into, counts_out)?;
-                false
-            }
-            (Collective::ReduceScatterV, _, (0, _)) => {
+            (Collective::ReduceScatterV | Collective::ScatterV, _, (0, _)) if has_all => {
                 *into = counted(*from, counts_in)?;
                 true
             }
-            (Collective::ScatterV, _, (0, _)) if is_root => {
-                *into = counted(*from, counts_in)?;
-                true
-            }
-            (Collective::AllGather, (0, _), _) => {
-                *from = own(*into);
+            (Collective::AllGatherV | Collective::GatherV, (0, _), _) if has_all && given.is_none() => {
+                *from = counted(*into, counts_out)?;
                 false
             }
-            (Collective::Gather, (0, _), _) if is_root => {
+            (Collective::AllGather | Collective::Gather, (0, _), _) if has_all => {
                 *from = own(*into);
                 false
             }

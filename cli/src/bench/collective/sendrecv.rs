@@ -1,6 +1,5 @@
 //! `shouter bench sendrecv`: the latency of a message between two ranks, half of a round trip as in `osu_latency`.
 
-use std::io;
 use std::time::Instant;
 
 use clap::Args;
@@ -73,7 +72,7 @@ pub(crate) fn worker(args: &SendReceiveWorkerArgs) -> Result<(), CommandError> {
         if group.rank() == 0 {
             let mut line = ReportLine::half_round_trips("shouter", group.nodes(), bytes, &mut nanos);
             line.transport = Some(group.transport().channels.clone());
-            println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
+            line.print()?;
         }
     }
     group.finalize()?;

@@ -7,7 +7,6 @@
 
 mod resnet50;
 
-use std::io;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -132,8 +131,6 @@ pub(crate) fn worker(args: &StepWorkerArgs) -> Result<(), CommandError> {
         let (p50, p99) = percentiles_us(&mut figures.first);
         let (step, _) = percentiles_us(&mut figures.steps);
         let line = ReportLine {
-            bench: "step".into(),
-            who: "shouter".into(),
             ranks: Some(group.size()),
             hosts: Some(group.nodes()),
             transport: Some(group.transport().channels.clone()),
@@ -144,10 +141,10 @@ pub(crate) fn worker(args: &StepWorkerArgs) -> Result<(), CommandError> {
             p50_us: Some(p50),
             p99_us: Some(p99),
             step_us: Some(step),
-            ..ReportLine::default()
+            ..ReportLine::of("step", "shouter")
         };
         if group.rank() == 0 {
-            println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
+            line.print()?;
         }
     }
     group.finalize()?;

@@ -1,6 +1,5 @@
 //! The body of a process under the launcher: one rank, or several, of a collective's benchmark.
 
-use std::io;
 use std::time::Instant;
 
 use clap::Args;
@@ -90,7 +89,7 @@ fn rank(args: &WorkerArgs, config: Config) -> Result<(), CommandError> {
     for bytes in sizes {
         let line = measure_as(&group, bytes, args)?;
         if group.rank() == 0 {
-            println!("{}", serde_json::to_string(&line).map_err(io::Error::other)?);
+            line.print()?;
         }
     }
     group.finalize()?;

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::bench::report::round4;
+use crate::bench::report::{print_json, round4};
 use crate::failure::CommandError;
 
 /// The verdict on a row.
@@ -161,10 +161,7 @@ impl Table {
             row.verdict = None;
         }
         if self.json {
-            let mut out = io::stdout().lock();
-            serde_json::to_writer(&mut out, &row).map_err(io::Error::from)?;
-            out.write_all(b"\n")?;
-            out.flush()?;
+            print_json(&row)?;
         } else {
             eprint!(".");
         }

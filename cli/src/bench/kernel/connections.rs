@@ -44,12 +44,10 @@ pub(super) fn measure(args: &PeerArgs, ring: &mut Ring) -> io::Result<ReportLine
         }
     }
     Ok(ReportLine {
-        bench: "connections".into(),
-        who: args.who.clone(),
         transport: Some("tcp".into()),
         connections_per_second: Some(median(&mut rates).round()),
         passes: Some(PASSES as u32),
-        ..ReportLine::default()
+        ..ReportLine::of("connections", &args.who)
     })
 }
 

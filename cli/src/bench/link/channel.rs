@@ -179,7 +179,7 @@ impl ChannelEnd {
 
     fn print(&self, line: &ReportLine) -> Result<(), CommandError> {
         if self.rank.0 == 0 {
-            println!("{}", serde_json::to_string(line).map_err(std::io::Error::other)?);
+            line.print()?;
         }
         Ok(())
     }
@@ -208,15 +208,13 @@ pub(super) fn stream(args: &WorkerArgs, protocol: &str) -> Result<(), CommandErr
     }
     let resent = end.up.resent();
     end.print(&ReportLine {
-        bench: "stream".into(),
-        who: "shouter".into(),
         protocol: Some(protocol.into()),
         duplex: args.duplex.then_some(true),
         bytes: Some(size as u64),
         goodput_gbits: Some(round4(median(&mut figures))),
         resent: Some(resent),
         passes: Some(args.passes),
-        ..ReportLine::default()
+        ..ReportLine::of("stream", "shouter")
     })
 }
 
@@ -242,15 +240,13 @@ pub(super) fn pingpong(args: &WorkerArgs, sizes: &[u64], protocol: &str) -> Resu
             }
         }
         end.print(&ReportLine {
-            bench: "pingpong".into(),
-            who: "shouter".into(),
             protocol: Some(protocol.into()),
             bytes: Some(bytes),
             iterations: Some(iterations),
             p50_us: Some(round4(median(&mut p50s))),
             p99_us: Some(round4(median(&mut p99s))),
             passes: Some(args.passes),
-            ..ReportLine::default()
+            ..ReportLine::of("pingpong", "shouter")
         })?;
     }
     Ok(())

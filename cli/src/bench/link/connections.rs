@@ -8,7 +8,7 @@ use shouter_netstack::tcp::{ConnectionId, ListenerId, Options, TcpEvent};
 
 use super::super::report::{ReportLine, median, round4};
 use super::WorkerArgs;
-use super::wire::{Ignore, Wire};
+use super::wire::{Count, Wire};
 use crate::failure::CommandError;
 
 /// The server's ports. With the client's ephemeral ports they make a million pairs, so that no pair is needed again
@@ -59,14 +59,12 @@ pub(super) fn short(wire: &mut Wire, args: &WorkerArgs, concurrent: usize) -> Re
     }
     if wire.rank == 0 {
         let line = ReportLine {
-            bench: "connections".into(),
-            who: "shouter".into(),
             protocol: Some("tcp".into()),
             connections_per_second: Some(median(&mut rates).round()),
             passes: Some(args.passes),
-            ..ReportLine::default()
+            ..ReportLine::of("connections", "shouter")
         };
-        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+        line.print()?;
     }
     Ok(())
 }
@@ -84,7 +82,7 @@ fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, Command
             begun += 1;
             under_way += 1;
         }
-        wire.stack.poll(now, &mut Ignore);
+        wire.stack.poll(now, &mut Count::default());
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             match event {
                 // This side sends the FIN first, so TIME-WAIT is here, as with most clients.
@@ -115,7 +113,7 @@ fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
     let mut last = Clock.now();
     loop {
         let now = Clock.now();
-        wire.stack.poll(now, &mut Ignore);
+        wire.stack.poll(now, &mut Count::default());
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             last = now;
             match event {
@@ -180,14 +178,12 @@ pub(super) fn idle(wire: &mut Wire, count: usize) -> Result<(), CommandError> {
             .map(|bits| f64::from_bits(*bits))
             .fold(0.0, f64::max);
         let line = ReportLine {
-            bench: "idle".into(),
-            who: "shouter".into(),
             protocol: Some("tcp".into()),
             connections: server.get(1).copied(),
             bytes_per_connection: Some(round4(worst)),
-            ..ReportLine::default()
+            ..ReportLine::of("idle", "shouter")
         };
-        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+        line.print()?;
     }
     Ok(())
 }

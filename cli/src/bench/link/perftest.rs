@@ -118,8 +118,6 @@ fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<
     let bandwidth = tool == Tool::WriteBandwidth;
     let middle = round4(median(&mut figures));
     Ok(Some(ReportLine {
-        bench: if bandwidth { "stream" } else { "pingpong" }.into(),
-        who: "perftest".into(),
         protocol: Some(tool.program().into()),
         bytes: Some(bytes),
         iterations: Some(iterations),
@@ -127,7 +125,7 @@ fn run(tool: Tool, devices: &Devices, bytes: u64, passes: u32) -> Result<Option<
         p50_us: (!bandwidth).then_some(middle),
         p99_us: (!bandwidth).then(|| round4(median(&mut tails))),
         passes: Some(passes),
-        ..ReportLine::default()
+        ..ReportLine::of(if bandwidth { "stream" } else { "pingpong" }, "perftest")
     }))
 }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use shouter::runtime::Clock;
-use shouter_netstack::rud::{self, SessionId};
+use shouter_netstack::rud;
 use shouter_netstack::udp::Payload;
 
 use super::super::report::{ReportLine, median, percentiles_us, round4};
-use super::wire::Wire;
-use super::{Protocol, WorkerArgs};
+use super::wire::{Count, Wire};
+use super::{Protocol, WorkerArgs, word};
 use crate::failure::CommandError;
 
 /// The largest number of round trips in a pass.
@@ -16,22 +16,6 @@ const MOST: usize = 200_000;
 
 /// The largest message: the payload of the largest MTU.
 static MESSAGE: [u8; 9000] = [7; 9000];
-
-/// Records the arrival of a message.
-#[derive(Default)]
-struct Arrived(bool);
-
-impl rud::Sink for Arrived {
-    #[inline]
-    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
-        self.0 = true;
-        rud::Disposition::Consumed
-    }
-    fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
-    fn failed(&mut self, _: SessionId, why: rud::Failure) {
-        eprintln!("the link failed: {why}");
-    }
-}
 
 /// Runs all passes of one size and prints a line per protocol on rank 0.
 pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Result<(), CommandError> {
@@ -53,17 +37,15 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, bytes: usize) -> Resul
     }
     for (protocol, (p50, p99, iterations)) in args.protocol.iter().zip(&mut figures) {
         let line = ReportLine {
-            bench: "pingpong".into(),
-            who: "shouter".into(),
-            protocol: Some(protocol.name().into()),
+            protocol: Some(word(protocol)),
             bytes: Some(bytes as u64),
             iterations: Some(*iterations),
             p50_us: Some(round4(median(p50))),
             p99_us: Some(round4(median(p99))),
             passes: Some(args.passes),
-            ..ReportLine::default()
+            ..ReportLine::of("pingpong", "shouter")
         };
-        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+        line.print()?;
     }
     Ok(())
 }
@@ -154,16 +136,16 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
                 arrived
             }
             Protocol::Udp => {
-                wire.stack.poll(now, &mut Arrived::default());
+                wire.stack.poll(now, &mut Count::default());
                 wire.stack.udp_mut().recv(wire.socket, inbox).is_some()
             }
             Protocol::Rud => {
-                let mut sink = Arrived::default();
+                let mut sink = Count::default();
                 wire.stack.poll(now, &mut sink);
-                sink.0
+                sink.frames > 0
             }
             Protocol::Tcp => {
-                wire.stack.poll(now, &mut Arrived::default());
+                wire.stack.poll(now, &mut Count::default());
                 missing = missing.saturating_sub(wire.read(now, inbox)?);
                 missing == 0
             }
@@ -177,7 +159,7 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
             if now > end {
                 return Err(CommandError::Failed(format!(
                     "a {} message did not arrive within {PATIENCE:?}",
-                    protocol.name()
+                    word(&protocol)
                 )));
             }
         }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use shouter::runtime::{Clock, Instant};
-use shouter_netstack::rud::{self, SessionId};
+use shouter_netstack::rud;
 use shouter_netstack::tcp;
 use shouter_netstack::udp::Payload;
 
 use super::super::report::{ReportLine, median, round4};
-use super::wire::Wire;
-use super::{Protocol, WorkerArgs};
+use super::wire::{Count, Wire};
+use super::{Protocol, WorkerArgs, word};
 use crate::failure::CommandError;
 
 /// The figures of one pass of one protocol.
@@ -18,26 +18,6 @@ struct Pass {
     bytes: u64,
     frames: u64,
     resent: u64,
-}
-
-/// Counts the messages that RUD delivers.
-#[derive(Default)]
-struct Count {
-    bytes: u64,
-    frames: u64,
-}
-
-impl rud::Sink for Count {
-    #[inline]
-    fn deliver(&mut self, _: SessionId, _: &[u8], payload: &[u8]) -> rud::Disposition {
-        self.bytes += payload.len() as u64;
-        self.frames += 1;
-        rud::Disposition::Consumed
-    }
-    fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
-    fn failed(&mut self, _: SessionId, why: rud::Failure) {
-        eprintln!("the link failed: {why}");
-    }
 }
 
 /// Runs all passes and prints a line per protocol on rank 0.
@@ -60,18 +40,16 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), CommandE
         let middle =
             |figure: &dyn Fn(&Pass) -> f64| median(&mut passes.iter().map(figure).collect::<Vec<_>>());
         let line = ReportLine {
-            bench: "stream".into(),
-            who: "shouter".into(),
-            protocol: Some(protocol.name().into()),
+            protocol: Some(word(protocol)),
             duplex: args.duplex.then_some(true),
             bytes: Some(payload_bytes(wire, *protocol) as u64),
             goodput_gbits: Some(round4(middle(&|p| p.bytes as f64 * 8.0 / args.seconds / 1e9))),
             frames_per_second: Some(middle(&|p| p.frames as f64 / args.seconds).round()),
             resent: Some(passes.iter().map(|p| p.resent).sum()),
             passes: Some(passes.len() as u32),
-            ..ReportLine::default()
+            ..ReportLine::of("stream", "shouter")
         };
-        println!("{}", serde_json::to_string(&line).map_err(std::io::Error::other)?);
+        line.print()?;
     }
     Ok(())
 }

@@ -205,7 +205,7 @@ impl Wire {
         let end = Clock.now() + PATIENCE;
         loop {
             let now = Clock.now();
-            self.stack.poll(now, &mut Ignore);
+            self.stack.poll(now, &mut Count::default());
             if let Some(found) = look(self, now)? {
                 return Ok(found);
             }
@@ -278,7 +278,7 @@ impl Wire {
         let mut buffer = [0u8; 16];
         loop {
             let now = Clock.now();
-            let progress = self.stack.poll(now, &mut Ignore);
+            let progress = self.stack.poll(now, &mut Count::default());
             while self.stack.udp_mut().recv(self.socket, &mut buffer).is_some() {}
             // A connection that fails here also fails the next pass, which reports it.
             let drained = self.drain(now).unwrap_or(0);
@@ -319,11 +319,18 @@ fn tag(secret: &Key, to: u32) -> u64 {
     u64::from_le_bytes(secret.tag_prefix("shouter bench session tag", &[&to.to_le_bytes()]))
 }
 
-/// Drops received messages.
-pub(super) struct Ignore;
+/// Counts the messages that RUD delivers.
+#[derive(Default)]
+pub(super) struct Count {
+    pub(super) bytes: u64,
+    pub(super) frames: u64,
+}
 
-impl rud::Sink for Ignore {
-    fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> rud::Disposition {
+impl rud::Sink for Count {
+    #[inline]
+    fn deliver(&mut self, _: SessionId, _: &[u8], payload: &[u8]) -> rud::Disposition {
+        self.bytes += payload.len() as u64;
+        self.frames += 1;
         rud::Disposition::Consumed
     }
     fn released(&mut self, _: SessionId, _: rud::MessageToken) {}
