@@ -43,7 +43,7 @@ struct Block {
 }
 
 /// The blocks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Memory {
     blocks: Vec<Block>,
     /// The block that is being filled.
@@ -63,15 +63,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// At most `limit` bytes, in whole blocks (at least one).
     pub(crate) fn new(limit: usize) -> Self {
-        Self {
-            blocks: Vec::new(),
-            current: None,
-            vacant: Vec::new(),
-            free: Vec::new(),
-            resting: Vec::new(),
-            limit: (limit / BLOCK).max(1),
-            held: 0,
-        }
+        Self { limit: (limit / BLOCK).max(1), ..Self::default() }
     }
 
     /// Whether nothing more can be written for want of blocks.

@@ -13,9 +13,10 @@ use crate::errno::{Errno, Result};
 use crate::net::Net;
 
 /// The state of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Neither connected nor listening.
+    #[default]
     Fresh,
     Listening(ListenerId),
     Connection(ConnectionId),
@@ -46,7 +47,7 @@ struct Glimpse {
 }
 
 /// A TCP socket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TcpSocket {
     pub(crate) domain: Domain,
     pub(crate) phase: Phase,
@@ -88,25 +89,7 @@ fn has_peer_finished(state: StateName) -> bool {
 
 impl TcpSocket {
     pub(crate) fn new(domain: Domain, options: Options) -> Self {
-        Self {
-            domain,
-            phase: Phase::Fresh,
-            bound: None,
-            options,
-            keep_alive: KeepAlive::default(),
-            linger: None,
-            reuse: false,
-            v6_only: false,
-            buffers: (None, None),
-            timeouts: (None, None),
-            connecting: false,
-            error: None,
-            reports_unread: false,
-            read_shut: false,
-            write_shut: false,
-            seen: Glimpse::default(),
-            edge: 0,
-        }
+        Self { domain, options, ..Self::default() }
     }
 
     /// The socket of a connection that this listening one accepted. Its options are those of the listening one when the

@@ -14,7 +14,7 @@ use crate::net::Net;
 const LONGEST: usize = 1 << 16;
 
 /// A UDP socket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct UdpSocket {
     pub(crate) domain: Domain,
     pub(crate) handle: Option<UdpHandle>,
@@ -31,16 +31,7 @@ pub(crate) struct UdpSocket {
 
 impl UdpSocket {
     pub(crate) fn new(domain: Domain) -> Self {
-        Self {
-            domain,
-            handle: None,
-            peer: None,
-            error: None,
-            timeout: None,
-            peeked: None,
-            waiting: 0,
-            edge: 0,
-        }
+        Self { domain, ..Self::default() }
     }
 
     pub(crate) fn bind(&mut self, net: &mut Net, local: SocketAddr) -> Result<UdpHandle> {

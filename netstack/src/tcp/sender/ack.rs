@@ -17,7 +17,7 @@ use crate::wire::tcp::{SeqNumber, SeqRange};
 const TICKS: Duration = Duration::from_millis(2);
 
 /// The content of an acknowledgement.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct AckSummary {
     /// SND.UNA before it.
     pub(super) una: SeqNumber,
@@ -45,20 +45,7 @@ pub(super) struct AckSummary {
 
 impl AckSummary {
     fn new(una: SeqNumber, acked: u32, open: bool, echo: Option<u32>) -> Self {
-        Self {
-            una,
-            acked,
-            open,
-            delivered: 0,
-            resent: false,
-            original: false,
-            echo,
-            oldest: None,
-            newest: None,
-            latest: None,
-            path_mtu: None,
-            size: 0,
-        }
+        Self { una, acked, open, echo, ..Self::default() }
     }
 
     fn note(&mut self, record: &Record, point: Option<SeqNumber>) {
