@@ -9,7 +9,7 @@ use shouter_netstack::tcp::{
 use shouter_netstack::time::Instant;
 
 use super::Domain;
-use crate::errno::{Errno, Result};
+use crate::errno::{self, Errno, Result};
 use crate::net::Net;
 
 /// The state of a socket.
@@ -202,10 +202,6 @@ impl TcpSocket {
         self.edge += 1;
     }
 
-    fn take_error(&mut self) -> Result<()> {
-        self.error.take().map_or(Ok(()), Err)
-    }
-
     pub(crate) fn listen(&mut self, net: &mut Net, backlog: i32) -> Result<()> {
         match self.phase {
             Phase::Listening(_) => return Ok(()),
@@ -309,7 +305,7 @@ impl TcpSocket {
         }
         match self.phase {
             Phase::Fresh | Phase::Listening(_) => Err(Errno(libc::ENOTCONN)),
-            Phase::Over { done: false } => self.take_error().map(|()| Some(0)),
+            Phase::Over { done: false } => errno::take(&mut self.error).map(|()| Some(0)),
             Phase::Over { done: true } | Phase::Connection(_) => Ok(Some(0)),
         }
     }
@@ -330,7 +326,7 @@ impl TcpSocket {
             return Err(Errno(libc::EPIPE));
         }
         let Phase::Connection(id) = self.phase else {
-            self.take_error()?;
+            errno::take(&mut self.error)?;
             return Err(Errno(libc::EPIPE));
         };
         let state = self.info(net).map(|info| info.state);
@@ -342,7 +338,7 @@ impl TcpSocket {
             Err(Error::WouldBlock) => Ok(None),
             Err(error @ Error::Failed(_)) => {
                 self.fail(net, id, error);
-                self.take_error()?;
+                errno::take(&mut self.error)?;
                 Err(Errno(libc::EPIPE))
             }
             Err(error) => Err(error.into()),
