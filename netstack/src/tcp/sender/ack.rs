@@ -345,7 +345,7 @@ impl Sender {
             return;
         }
         let in_flight = self.in_flight();
-        self.control.on_congestion(now, Congestion::Ecn, in_flight);
+        self.control.tell(|controller| controller.on_congestion(now, Congestion::Ecn, in_flight.into()));
         self.window_reduced();
     }
 
@@ -383,7 +383,7 @@ impl Sender {
             in_recovery: matches!(self.recovery.phase(), Phase::Recovery { .. }),
             window_limited: self.control.was_limiting(summary.una),
         };
-        self.control.on_ack(&sample);
+        self.control.tell(|controller| controller.on_ack(&sample));
     }
 
     /// The path's delivery rate up to `latest`, for a controller that uses it.

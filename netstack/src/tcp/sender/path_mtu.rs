@@ -141,7 +141,7 @@ impl SegmentSize {
 impl Sender {
     fn set_mss(&mut self, mss: u16) {
         self.size.mss = mss.max(1);
-        self.control.set_mss(self.size.mss);
+        self.control.tell(|controller| controller.set_mss(self.size.mss.into()));
     }
 
     /// The route's MTU may have changed; and the search may go on.
