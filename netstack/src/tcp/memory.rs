@@ -6,7 +6,7 @@
 //! refers to it any more ([`Memory::on_frames_released`]).
 
 use crate::region::Extent;
-use crate::scratch::{Bytes, SCRATCH_REGION};
+use crate::scratch::Bytes;
 
 #[cfg(test)]
 mod tests;
@@ -159,9 +159,7 @@ impl Memory {
     /// All bytes of a run, as they are now.
     pub(crate) fn extent(&self, run: &Allocation) -> Extent {
         let memory = self.blocks.get(run.block as usize).and_then(|block| block.bytes.as_ref());
-        memory
-            .and_then(|memory| memory.extent(SCRATCH_REGION, run.start as usize, run.len as usize))
-            .unwrap_or(Extent::EMPTY)
+        memory.and_then(|memory| memory.extent(run.start as usize, run.len as usize)).unwrap_or(Extent::EMPTY)
     }
 
     /// The bytes of a run are acknowledged, or will never be sent.
