@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 use crate::wire::ip::Ecn;
 
 #[cfg(test)]
@@ -232,7 +232,7 @@ impl Reassembly {
         let entry = Entry { until, number: self.number, protocol: key.protocol, ..Entry::default() };
         self.number += 1;
         self.bytes += entry.cost();
-        self.deadline = Some(self.deadline.map_or(until, |deadline| deadline.min(until)));
+        self.deadline = earliest(self.deadline, Some(until));
         self.entries.insert(key, entry);
     }
 

@@ -9,7 +9,7 @@ use crate::device::{Device, Frame, FramesOut, HEADER_CAPACITY, Offload, TxBatch,
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
 use crate::scratch::{Scratch, Slot};
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::vlan::VlanId;
 use crate::wire::{ethernet, vlan};
@@ -333,14 +333,5 @@ impl<D: Device> Port<D> {
         } else {
             FramesOut::None
         }
-    }
-}
-
-/// The earlier of two deadlines.
-#[inline]
-pub(super) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }

@@ -13,6 +13,32 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// Conversions between an enum and its numbers; `Other` has those without a name.
+macro_rules! numbered {
+    ($kind:ident: $number:ty, $($value:literal => $name:ident),+) => {
+        impl From<$number> for $kind {
+            #[inline]
+            fn from(value: $number) -> Self {
+                match value {
+                    $($value => Self::$name,)+
+                    other => Self::Other(other),
+                }
+            }
+        }
+
+        impl From<$kind> for $number {
+            #[inline]
+            fn from(value: $kind) -> Self {
+                match value {
+                    $($kind::$name => $value,)+
+                    $kind::Other(other) => other,
+                }
+            }
+        }
+    };
+}
+use numbered;
+
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;

@@ -130,6 +130,12 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    /// Whether a SYN requests ECN, or a SYN-ACK reflects it.
+    pub(crate) const fn asks_for_ecn(self) -> bool {
+        //= RFC 3168 section 6.1.1: an ECN-setup SYN has both ECE and CWR.
+        self.contains(Self::ECE.with(Self::CWR))
+    }
+
     /// Whether any bit of `other` is set.
     #[inline]
     pub const fn intersects(self, other: Self) -> bool {
