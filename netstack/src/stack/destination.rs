@@ -19,7 +19,7 @@ use crate::tcp::Emitted;
 use crate::time::Instant;
 use crate::wire::ethernet::EtherType;
 use crate::wire::ip::{Ecn, IpHeader, Protocol, header_len};
-use crate::wire::{ipv4, ipv6, udp};
+use crate::wire::{HeaderBytes, ipv4, ipv6, udp};
 
 /// Bytes of IPv4 and UDP headers.
 const IPV4_UDP: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
@@ -60,25 +60,13 @@ pub(super) struct Template {
 }
 
 /// IP and UDP headers, ready to be sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UdpHeaders {
-    bytes: [u8; IPV6_UDP],
-    len: u8,
-}
+pub(super) type UdpHeaders = HeaderBytes<IPV6_UDP>;
 
-impl UdpHeaders {
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        // `len` is one of two constants, both within the array.
-        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
-    }
-
-    /// Puts another UDP header in the place of the one that is there.
-    pub(super) fn set_udp(&mut self, header: [u8; udp::HEADER_LEN]) {
-        let end = usize::from(self.len);
-        if let Some(old) = self.bytes.get_mut(end.saturating_sub(udp::HEADER_LEN)..end) {
-            old.copy_from_slice(&header);
-        }
+/// Puts another UDP header in the place of the one that is there.
+pub(super) fn set_udp(headers: &mut UdpHeaders, header: [u8; udp::HEADER_LEN]) {
+    let end = usize::from(headers.len);
+    if let Some(old) = headers.bytes.get_mut(end.saturating_sub(udp::HEADER_LEN)..end) {
+        old.copy_from_slice(&header);
     }
 }
 

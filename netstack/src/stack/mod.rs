@@ -387,7 +387,10 @@ impl<D: Device> Stack<D> {
         if (with_checksum || to.is_ipv6())
             && let Some(udp) = udp_wire::Repr::new(source_port, to.port(), len)
         {
-            headers.set_udp(udp.emit_with_checksum(source, to.ip(), &[header, payload.as_bytes()]));
+            destination::set_udp(
+                &mut headers,
+                udp.emit_with_checksum(source, to.ip(), &[header, payload.as_bytes()]),
+            );
         }
         let headers = headers.as_bytes();
         let queued = match (found, payload) {

@@ -12,7 +12,7 @@ use crate::scratch::{Scratch, Slot};
 use crate::time::{Instant, earliest};
 use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::vlan::VlanId;
-use crate::wire::{ethernet, vlan};
+use crate::wire::{HeaderBytes, ethernet, vlan};
 
 /// How often a link that is down is looked at.
 const DOWN_CHECK: Duration = Duration::from_millis(10);
@@ -58,19 +58,7 @@ struct Link {
 }
 
 /// An Ethernet header, with a tag where the port has one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LinkHeader {
-    bytes: [u8; ethernet::HEADER_LEN + vlan::TAG_LEN],
-    len: u8,
-}
-
-impl LinkHeader {
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        // `len` is one of two constants, both within the array.
-        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
-    }
-}
+pub(super) type LinkHeader = HeaderBytes<{ ethernet::HEADER_LEN + vlan::TAG_LEN }>;
 
 /// Why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -79,3 +79,25 @@ pub enum Malformed {
     #[error("an IPv4 fragment where only a whole packet will do; lower the sender's MTU to the path's")]
     Fragment,
 }
+
+/// A header that was made: the first of at most `N` bytes.
+#[derive(Clone, Copy)]
+pub struct HeaderBytes<const N: usize> {
+    pub(crate) bytes: [u8; N],
+    /// At most `N`.
+    pub(crate) len: u8,
+}
+
+impl<const N: usize> HeaderBytes<N> {
+    /// The bytes.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
+    }
+}
+
+impl<const N: usize> core::fmt::Debug for HeaderBytes<N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:02x?}", self.as_bytes())
+    }
+}
