@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use shouter_netstack::device::Loopback;
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::region::Region;
 use shouter_netstack::rud::{self, Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
@@ -112,7 +112,7 @@ fn crc32c(c: &mut Criterion) {
 
 fn through_loopback(c: &mut Criterion) {
     let memory: &'static [u8] = vec![7u8; 16 << 10].leak();
-    let region = Region::from_static(RegionId(0), memory);
+    let region = Region::from_static(memory);
     let mut group = c.benchmark_group("rud through loopback");
     for (mtu, len) in [(1_500, 64), (1_500, usize::MAX), (9_000, usize::MAX)] {
         let mut pair = Pair::new(mtu);

@@ -12,7 +12,7 @@ use core::ptr::NonNull;
 use std::time::{Duration, Instant as Clock};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use shouter_netstack::region::{Extent, Region, RegionId};
+use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::rud::*;
 use shouter_netstack::time::Instant;
 
@@ -122,7 +122,7 @@ impl Pair {
         let memory: &'static mut [u8] = Box::leak(vec![5u8; 512 << 10].into_boxed_slice());
         let (base, len) = (NonNull::new(memory.as_mut_ptr()).unwrap(), memory.len());
         // SAFETY: leaked, so it stays readable; nothing writes to it.
-        let region = unsafe { Region::from_raw_parts(RegionId(0), base, len) };
+        let region = unsafe { Region::from_raw_parts(base, len) };
         let (out, back) = (Wire::new(true), Wire::new(true));
         Self { ends, region, payload, out, back, count: Count::default(), now: 0, at: 0 }
     }

@@ -9,7 +9,7 @@ use core::net::Ipv4Addr;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use shouter_netstack::device::{Device, Frame, Loopback, RxFrame, TxBatch};
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::region::Region;
 use shouter_netstack::rud::{Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
@@ -164,7 +164,7 @@ fn stack(c: &mut Criterion) {
     });
 
     // All of the transmit path: RUD (the payload's CRC included), headers, batch.
-    let region = Region::from_static(RegionId(1), &PAYLOAD);
+    let region = Region::from_static(&PAYLOAD);
     for len in [0, 1400] {
         group.bench_function(format!("send 64 datagrams of {len} bytes through RUD"), |b| {
             b.iter_batched_ref(

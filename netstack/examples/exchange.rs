@@ -14,7 +14,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use core::time::Duration;
 
 use shouter_netstack::device::Loopback;
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::region::Region;
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::tcp::{ConnectionId, Options, TcpEvent};
@@ -135,7 +135,7 @@ fn main() {
     let mut arguments = std::env::args().skip(1);
     let protocol = arguments.next().unwrap_or_else(|| "tcp".into());
     let count: usize = arguments.next().and_then(|count| count.parse().ok()).unwrap_or(20_000);
-    let region = Region::from_static(RegionId(0), &MESSAGE);
+    let region = Region::from_static(&MESSAGE);
     let mut pair = Pair::new();
     for number in 0..count {
         match protocol.as_str() {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant as Clock};
 
 use shouter_netstack::device::dpdk::{DpdkDevice, DpdkPortConfig, Eal, EalConfig, PayloadMode, Port};
 use shouter_netstack::device::{Device, Frame, Offload, Transport, TxBatch};
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::region::Region;
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::ip::{Ecn, IpHeader, Protocol};
 
@@ -204,9 +204,7 @@ fn part(options: &HashMap<String, String>) -> Result<(), Failure> {
     let seconds = Duration::from_secs_f64(options.get("seconds").map_or(Ok(1.0), |v| v.parse())?);
     let memory = vec![1_u8; COLD];
     // SAFETY: the memory lives to the end of the process, and is not written.
-    let region = unsafe {
-        Region::from_raw_parts(RegionId(1), NonNull::from(memory.leak() as &[u8]).cast::<u8>(), COLD)
-    };
+    let region = unsafe { Region::from_raw_parts(NonNull::from(memory.leak() as &[u8]).cast::<u8>(), COLD) };
     match text("role") {
         "echo" | "ping" => trips(&mut device, &region, size, text("role") == "ping", started)?,
         role => stream(&mut device, &region, size, role, seconds, options.contains_key("hot"))?,

@@ -36,7 +36,7 @@
 //! ```
 //! use core::time::Duration;
 //! use shouter_netstack::device::Loopback;
-//! use shouter_netstack::region::{Region, RegionId};
+//! use shouter_netstack::region::Region;
 //! use shouter_netstack::rud::{Disposition, Failure, SessionId, SessionParams, Sink, MessageToken};
 //! use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 //! use shouter_netstack::time::Instant;
@@ -92,7 +92,7 @@
 //! bob.rud_mut().open(now, to_alice)?;
 //!
 //! // The message is sent from where it is, and stays as it is until its token is released.
-//! let region = Region::from_static(RegionId(1), b"a gradient, say");
+//! let region = Region::from_static(b"a gradient, say");
 //! alice.rud_mut().send(session, b"offset 0", region.extent(0, 15), MessageToken(7))?;
 //!
 //! let (mut at_alice, mut at_bob) = (Inbox::default(), Inbox::default());

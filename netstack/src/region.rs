@@ -5,14 +5,9 @@
 
 use core::ptr::NonNull;
 
-/// Identifies a region to devices that need a registration (DMA mapping, memory key).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct RegionId(pub u32);
-
 /// A registered range of memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Region {
-    id: RegionId,
     base: NonNull<u8>,
     len: usize,
 }
@@ -27,18 +22,13 @@ impl Region {
     /// # Safety
     /// The memory stays readable until every extent made from the region has been released, and the bytes of an
     /// extent are not written between its post and its release.
-    pub unsafe fn from_raw_parts(id: RegionId, base: NonNull<u8>, len: usize) -> Self {
-        Self { id, base, len }
+    pub unsafe fn from_raw_parts(base: NonNull<u8>, len: usize) -> Self {
+        Self { base, len }
     }
 
     /// Registers memory that lives for ever and is never written: constants, and buffers leaked on purpose.
-    pub fn from_static(id: RegionId, bytes: &'static [u8]) -> Self {
-        Self { id, base: NonNull::from(bytes).cast(), len: bytes.len() }
-    }
-
-    /// The region's identity.
-    pub fn id(&self) -> RegionId {
-        self.id
+    pub fn from_static(bytes: &'static [u8]) -> Self {
+        Self { base: NonNull::from(bytes).cast(), len: bytes.len() }
     }
 
     /// Length in bytes.
@@ -59,14 +49,13 @@ impl Region {
         }
         // SAFETY: offset <= self.len, so the pointer stays within (or one past) the region.
         let base = unsafe { self.base.add(offset) };
-        Some(Extent { region: self.id, base, len })
+        Some(Extent { base, len })
     }
 }
 
 /// A range of a region, immutable from its post until its release.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    region: RegionId,
     base: NonNull<u8>,
     len: u32,
 }
@@ -76,7 +65,7 @@ unsafe impl Send for Extent {}
 
 impl Extent {
     /// No bytes, of no region.
-    pub(crate) const EMPTY: Self = Self { region: RegionId(u32::MAX), base: NonNull::dangling(), len: 0 };
+    pub(crate) const EMPTY: Self = Self { base: NonNull::dangling(), len: 0 };
 
     /// `len` of the extent's bytes from `offset`; `None` if they do not lie inside it.
     #[inline]
@@ -86,12 +75,7 @@ impl Extent {
         }
         // SAFETY: offset <= self.len, so the pointer stays within (or one past) the extent.
         let base = unsafe { self.base.add(offset) };
-        Some(Self { region: self.region, base, len: u32::try_from(len).ok()? })
-    }
-
-    /// The region the extent lies in.
-    pub fn region(&self) -> RegionId {
-        self.region
+        Some(Self { base, len: u32::try_from(len).ok()? })
     }
 
     /// Length in bytes.

@@ -43,6 +43,15 @@ impl Instant {
     }
 }
 
+/// The earlier of two deadlines.
+#[inline]
+pub(crate) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
 impl Add<Duration> for Instant {
     type Output = Self;
     #[inline]

@@ -15,7 +15,7 @@ use shouter_netstack::device::dpdk::{
     DpdkDevice, DpdkPortConfig, Eal, EalConfig, PayloadMode, Port, PortError,
 };
 use shouter_netstack::device::{Device, Frame, HEAD_MIN, Offload, RxChecksum, Transport, TxBatch};
-use shouter_netstack::region::{Extent, Region, RegionId};
+use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::time::Instant;
 use shouter_netstack::wire::checksum;
 use shouter_netstack::wire::ip::{Ecn, IpHeader, Protocol};
@@ -79,7 +79,7 @@ impl Memory {
     fn region(&self) -> Region {
         let base = NonNull::from(self.bytes.as_slice()).cast();
         // SAFETY: each test keeps the memory, unwritten, longer than the devices that read it.
-        unsafe { Region::from_raw_parts(RegionId(1), base, self.bytes.len()) }
+        unsafe { Region::from_raw_parts(base, self.bytes.len()) }
     }
 }
 

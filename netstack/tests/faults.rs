@@ -11,7 +11,7 @@ use std::sync::LazyLock;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter_netstack::device::{Fault, FaultConfig};
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::region::Region;
 use shouter_netstack::rud::{
     self, Disposition, Failure, MessageToken, RefusalReason, SessionId, SessionParams, Sink,
 };
@@ -113,7 +113,7 @@ impl Host {
 
 impl Node for Host {
     fn poll(&mut self, now: Instant) -> Option<Instant> {
-        let region = Region::from_static(RegionId(1), SOURCE.as_slice());
+        let region = Region::from_static(SOURCE.as_slice());
         while let Some(&(session, message)) = self.unsent.last() {
             let extent = region.extent(message.offset as usize, message.len);
             let token = MessageToken(self.tokens);

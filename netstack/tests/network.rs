@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use core::time::Duration;
 
 use shouter_netstack::device::{Fault, FaultConfig, Pcap};
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::region::Region;
 use shouter_netstack::rud::{Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
@@ -57,7 +57,7 @@ struct Host {
 
 impl Node for Host {
     fn poll(&mut self, now: Instant) -> Option<Instant> {
-        let extent = Region::from_static(RegionId(1), &BYTES).extent(0, self.len);
+        let extent = Region::from_static(&BYTES).extent(0, self.len);
         while let Some(session) = self.session.filter(|_| self.to_send > 0) {
             if self.stack.rud_mut().send(session, b"", extent, MessageToken(0)).is_err() {
                 break;

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-use shouter_netstack::region::{Extent, Region, RegionId};
+use shouter_netstack::region::{Extent, Region};
 use shouter_reducer::transport::PayloadRange;
 
 /// The range as an extent of the stack; `None` if it holds no bytes.
@@ -17,7 +17,7 @@ pub(crate) fn extent_of(range: &PayloadRange) -> Option<Extent> {
     let base = NonNull::new(range.as_ptr().cast_mut())?;
     // SAFETY: the reducer promises with `Transport::send` that the range stays readable and unwritten until its token
     // is released, which is what the stack asks of an extent.
-    let region = unsafe { Region::from_raw_parts(RegionId(0), base, range.len()) };
+    let region = unsafe { Region::from_raw_parts(base, range.len()) };
     region.extent(0, u32::try_from(range.len()).ok()?)
 }
 

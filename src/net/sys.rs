@@ -4,10 +4,7 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use shouter_netstack::region::{Extent, Region, RegionId};
-
-/// The identity of memory that is sent from without a copy; no device has it registered.
-const ZERO_COPY: RegionId = RegionId(u32::MAX - 1);
+use shouter_netstack::region::{Extent, Region};
 
 /// Bytes that are kept, and never written, as long as this lives.
 #[derive(Debug)]
@@ -25,7 +22,7 @@ impl SharedRegion {
         // SAFETY: the bytes are behind an Arc that the SharedRegion holds: they do not move and are not freed while it
         // lives, and nobody can write them, since there is no `&mut` to what a shared Arc holds. `Shared::sent_from` keeps it
         // until the extent was released and no frame refers to it.
-        let region = unsafe { Region::from_raw_parts(ZERO_COPY, base, bytes.len()) };
+        let region = unsafe { Region::from_raw_parts(base, bytes.len()) };
         let extent = region.extent(0, len)?;
         Some(Rc::new(Self { _bytes: bytes, extent }))
     }

@@ -5,18 +5,16 @@
 //! requirement, of things that the RFC only allows (MAY), and citations of other documents.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::Path;
 
-use crate::sources;
+use crate::{list, sources};
 
 const INDEX: &str = "netstack/tests/conformance/INDEX.md";
 const SECTIONS: &str = "netstack/tests/conformance/sections.list";
 
 /// Checks every citation, and that each requirement is cited or unsupported.
 pub(crate) fn check() -> Result<String, String> {
-    let sections = sections(&text(SECTIONS)?);
-    let index = text(INDEX)?;
+    let sections = sections(&sources::text(SECTIONS)?);
+    let index = sources::text(INDEX)?;
     let indexed = indexed(&index);
     let mut wrong = Vec::new();
     for id in indexed.keys().filter(|id| !sections.contains_key(**id)) {
@@ -24,8 +22,7 @@ pub(crate) fn check() -> Result<String, String> {
     }
     let mut cited = BTreeSet::new();
     for file in sources::files("netstack/src")? {
-        let lines = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-        for (line, section, id) in citations(&lines) {
+        for (line, section, id) in citations(&sources::text(&file)?) {
             match sections.get(&id) {
                 _ if id.starts_with("MAY-") => {}
                 Some(stated) if *stated == section => {}
@@ -46,9 +43,7 @@ pub(crate) fn check() -> Result<String, String> {
             _ => {}
         }
     }
-    if !wrong.is_empty() {
-        return Err(wrong.join("\n"));
-    }
+    list::none(&wrong)?;
     let missing: Vec<&str> =
         indexed.iter().filter(|(_, supported)| !**supported).map(|(id, _)| *id).collect();
     Ok(format!(
@@ -65,10 +60,6 @@ fn indexed(index: &str) -> BTreeMap<&str, bool> {
     rows.filter(|(id, _)| is_requirement(id))
         .map(|(id, row)| (id, !row.contains(" | not supported: ")))
         .collect()
-}
-
-fn text(path: &str) -> Result<String, String> {
-    fs::read_to_string(sources::root().join(Path::new(path))).map_err(|error| format!("{path}: {error}"))
 }
 
 /// The section of each requirement.

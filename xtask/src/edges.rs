@@ -14,17 +14,6 @@ use crate::{list, sources};
 
 const LIST: &str = "edges.txt";
 
-/// The checked crates.
-const CRATES: [(&str, &str); 7] = [
-    ("netstack", "netstack/src/lib.rs"),
-    ("reducer", "reducer/src/lib.rs"),
-    ("shouter", "src/lib.rs"),
-    ("cli", "cli/src/main.rs"),
-    ("c", "bindings/c/src/lib.rs"),
-    ("python", "bindings/python/src/lib.rs"),
-    ("packetdrill", "bindings/packetdrill/src/lib.rs"),
-];
-
 /// The name of a crate's root as a module of its own, for the items defined there.
 const ROOT: &str = "crate";
 
@@ -40,7 +29,7 @@ pub(crate) fn check() -> Result<String, String> {
         (to_go.collect(), list.iter().map(|entry| entry.trim_start_matches("! ").to_owned()).collect())
     };
     let (mut there, mut wrong) = (BTreeSet::new(), Vec::new());
-    for (name, file) in CRATES {
+    for (name, file) in sources::CRATES {
         let mut graph = graph(file)?;
         for (edge, at) in edges(name, &graph) {
             if !allowed.contains(&edge) {
@@ -60,9 +49,7 @@ pub(crate) fn check() -> Result<String, String> {
     for edge in allowed.difference(&there) {
         wrong.push(format!("{edge}: not there any more; remove the line from xtask/{LIST}"));
     }
-    if !wrong.is_empty() {
-        return Err(wrong.join("\n"));
-    }
+    list::none(&wrong)?;
     Ok(match to_go.len() {
         0 => format!("{} dependencies, no cycle", there.len()),
         left => format!(
@@ -76,7 +63,7 @@ pub(crate) fn check() -> Result<String, String> {
 pub(crate) fn write() -> Result<String, String> {
     let marked = list::read(LIST)?;
     let mut all = Vec::new();
-    for (name, file) in CRATES {
+    for (name, file) in sources::CRATES {
         all.extend(edges(name, &graph(file)?).into_iter().map(|(edge, _)| {
             let to_go = format!("! {edge}");
             if marked.contains(&to_go) { to_go } else { edge }

@@ -5,7 +5,7 @@
 //! library. So an item that shares its name with another one may be missed, but an item with a user is never listed.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::path::PathBuf;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
@@ -16,21 +16,8 @@ use crate::sources::{self, Module};
 
 const LIST: &str = "public.txt";
 
-/// The libraries whose items are checked.
-const LIBRARIES: [(&str, &str); 3] =
-    [("netstack", "netstack/src/lib.rs"), ("reducer", "reducer/src/lib.rs"), ("shouter", "src/lib.rs")];
-
-/// Their folders, whose documentation has examples.
-const DOCUMENTED: [&str; 3] = ["netstack/src", "reducer/src", "src"];
-
-/// Further users.
-const USERS: [&str; 5] = [
-    "cli/src/main.rs",
-    "bindings/c/src/lib.rs",
-    "bindings/python/src/lib.rs",
-    "bindings/packetdrill/src/lib.rs",
-    "bindings/dpdk-sys/src/lib.rs",
-];
+/// The libraries among the crates, whose items are checked: the first ones.
+const LIBRARIES: usize = 3;
 
 /// Folders of programs, each a user.
 const EXAMPLES: [&str; 2] = ["examples", "netstack/examples"];
@@ -47,11 +34,8 @@ pub(crate) fn check() -> Result<String, String> {
     for item in listed.difference(&unused) {
         wrong.push(format!("{item}: used, or gone; remove the line from xtask/{LIST}"));
     }
-    if wrong.is_empty() {
-        Ok(format!("{} public items are used by tests and benchmarks only", listed.len()))
-    } else {
-        Err(wrong.join("\n"))
-    }
+    list::none(&wrong)?;
+    Ok(format!("{} public items are used by tests and benchmarks only", listed.len()))
 }
 
 /// Writes the list anew.
@@ -63,35 +47,29 @@ pub(crate) fn write() -> Result<String, String> {
 fn unused() -> Result<BTreeSet<String>, String> {
     let mut items: Vec<(String, String)> = Vec::new();
     let mut used = BTreeSet::new();
-    for (library, file) in LIBRARIES {
+    let (libraries, others) = sources::CRATES.split_at(LIBRARIES);
+    for (library, file) in libraries {
         for module in sources::modules(file)? {
-            let at = [&[library.to_owned()], &module.path[..]].concat().join("::");
+            let at = [&[(*library).to_owned()], &module.path[..]].concat().join("::");
             items.extend(public(&module).into_iter().map(|(path, name)| (format!("{at}::{path}"), name)));
             uses(&module, &mut used);
         }
-    }
-    let mut users: Vec<String> = USERS.map(str::to_owned).to_vec();
-    for folder in EXAMPLES {
-        let files = sources::files(folder)?;
-        users.extend(
-            files
-                .iter()
-                .filter_map(|file| Some(file.strip_prefix(sources::root()).ok()?.to_str()?.to_owned())),
-        );
-    }
-    for file in users {
-        for module in sources::modules(&file)? {
-            uses(&module, &mut used);
-        }
-    }
-    for folder in DOCUMENTED {
-        for file in sources::files(folder)? {
-            let text = fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-            for example in examples(&text) {
+        for file in sources::files(file.trim_end_matches("/lib.rs"))? {
+            for example in examples(&sources::text(file)?) {
                 if let Ok(tokens) = example.parse() {
                     names(tokens, &mut used);
                 }
             }
+        }
+    }
+    let mut users: Vec<PathBuf> = others.iter().map(|(_, file)| file.into()).collect();
+    users.push("bindings/dpdk-sys/src/lib.rs".into());
+    for folder in EXAMPLES {
+        users.extend(sources::files(folder)?);
+    }
+    for file in users {
+        for module in sources::modules(&file)? {
+            uses(&module, &mut used);
         }
     }
     Ok(items.into_iter().filter(|(_, name)| !used.contains(name)).map(|(path, _)| path).collect())

@@ -7,6 +7,17 @@ use proc_macro2::TokenStream;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Attribute, Block, File, ImplItem, Item, Meta, Stmt};
 
+/// The crates whose structure is checked: libraries, then their users. dpdk-sys is generated from DPDK's headers.
+pub(crate) const CRATES: [(&str, &str); 7] = [
+    ("netstack", "netstack/src/lib.rs"),
+    ("reducer", "reducer/src/lib.rs"),
+    ("shouter", "src/lib.rs"),
+    ("cli", "cli/src/main.rs"),
+    ("c", "bindings/c/src/lib.rs"),
+    ("python", "bindings/python/src/lib.rs"),
+    ("packetdrill", "bindings/packetdrill/src/lib.rs"),
+];
+
 /// A module: a file, or the braces of an inline module.
 pub(crate) struct Module {
     /// Its names from the crate's root, whose own path is empty.
@@ -20,6 +31,12 @@ pub(crate) struct Module {
 /// The repository.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("/")).to_path_buf()
+}
+
+/// The text of a file, whose path may be below the repository.
+pub(crate) fn text(file: impl AsRef<Path>) -> Result<String, String> {
+    let file = file.as_ref();
+    fs::read_to_string(root().join(file)).map_err(|error| format!("{}: {error}", file.display()))
 }
 
 /// All Rust files in a folder of the repository and in those below.
@@ -43,7 +60,7 @@ pub(crate) fn files(folder: &str) -> Result<Vec<PathBuf>, String> {
 }
 
 /// All modules of the crate whose root is `file`, below the repository.
-pub(crate) fn modules(file: &str) -> Result<Vec<Module>, String> {
+pub(crate) fn modules(file: impl AsRef<Path>) -> Result<Vec<Module>, String> {
     let file = root().join(file);
     let folder = file.parent().expect("a file is in a folder").to_path_buf();
     let mut found = Vec::new();
@@ -53,10 +70,7 @@ pub(crate) fn modules(file: &str) -> Result<Vec<Module>, String> {
 
 /// Reads the file of a module, and those of the modules in it, from `folder`.
 fn read(file: &Path, folder: &Path, path: Vec<String>, found: &mut Vec<Module>) -> Result<(), String> {
-    let parsed = fs::read_to_string(file)
-        .map_err(|error| error.to_string())
-        .and_then(|text| syn::parse_file(&text).map_err(|error| error.to_string()));
-    let mut parsed = parsed.map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut parsed = syn::parse_file(&text(file)?).map_err(|error| format!("{}: {error}", file.display()))?;
     WithoutTests.visit_file_mut(&mut parsed);
     collect(parsed.items, (file, folder), path, found)
 }
@@ -90,6 +104,16 @@ fn collect(
     Ok(())
 }
 
+/// The attributes of a node of syn's, which is an enum; none if it is of another kind than these.
+macro_rules! attributes {
+    ($node:expr, $type:ident: $($kind:ident)*) => {
+        match $node {
+            $($type::$kind(node) => &node.attrs[..],)*
+            _ => &[],
+        }
+    };
+}
+
 /// Removes items that are compiled only for tests.
 struct WithoutTests;
 
@@ -106,15 +130,9 @@ impl VisitMut for WithoutTests {
                     items.retain(|item| !for_tests(item_attributes(item)));
                 }
             }
-            Item::Impl(block) => block.items.retain(|item| {
-                !for_tests(match item {
-                    ImplItem::Const(item) => &item.attrs,
-                    ImplItem::Fn(item) => &item.attrs,
-                    ImplItem::Type(item) => &item.attrs,
-                    ImplItem::Macro(item) => &item.attrs,
-                    _ => &[],
-                })
-            }),
+            Item::Impl(block) => {
+                block.items.retain(|item| !for_tests(attributes!(item, ImplItem: Const Fn Type Macro)));
+            }
             _ => {}
         }
         visit_mut::visit_item_mut(self, item);
@@ -123,10 +141,8 @@ impl VisitMut for WithoutTests {
     fn visit_block_mut(&mut self, block: &mut Block) {
         block.stmts.retain(|statement| {
             !for_tests(match statement {
-                Stmt::Local(local) => &local.attrs,
                 Stmt::Item(item) => item_attributes(item),
-                Stmt::Macro(call) => &call.attrs,
-                Stmt::Expr(..) => &[],
+                _ => attributes!(statement, Stmt: Local Macro),
             })
         });
         visit_mut::visit_block_mut(self, block);
@@ -135,24 +151,7 @@ impl VisitMut for WithoutTests {
 
 /// The attributes of an item.
 pub(crate) fn item_attributes(item: &Item) -> &[Attribute] {
-    match item {
-        Item::Const(item) => &item.attrs,
-        Item::Enum(item) => &item.attrs,
-        Item::ExternCrate(item) => &item.attrs,
-        Item::Fn(item) => &item.attrs,
-        Item::ForeignMod(item) => &item.attrs,
-        Item::Impl(item) => &item.attrs,
-        Item::Macro(item) => &item.attrs,
-        Item::Mod(item) => &item.attrs,
-        Item::Static(item) => &item.attrs,
-        Item::Struct(item) => &item.attrs,
-        Item::Trait(item) => &item.attrs,
-        Item::TraitAlias(item) => &item.attrs,
-        Item::Type(item) => &item.attrs,
-        Item::Union(item) => &item.attrs,
-        Item::Use(item) => &item.attrs,
-        _ => &[],
-    }
+    attributes!(item, Item: Const Enum ExternCrate Fn ForeignMod Impl Macro Mod Static Struct Trait TraitAlias Type Union Use)
 }
 
 /// `#[cfg(test)]`, `#[cfg(all(test, ...))]`, `#[test]`.

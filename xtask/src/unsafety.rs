@@ -1,35 +1,21 @@
 //! The files with unsafe code, against the table in ARCHITECTURE.md that says why each has some.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use proc_macro2::{TokenStream, TokenTree};
 use quote::ToTokens;
 
-use crate::sources;
+use crate::{list, sources};
 
 const TABLE: &str = "ARCHITECTURE.md";
 const SECTION: &str = "## Where unsafe lives";
 
-/// The crates whose unsafe code the table explains. dpdk-sys is generated from DPDK's headers.
-const CRATES: [&str; 7] = [
-    "netstack/src/lib.rs",
-    "reducer/src/lib.rs",
-    "src/lib.rs",
-    "cli/src/main.rs",
-    "bindings/c/src/lib.rs",
-    "bindings/python/src/lib.rs",
-    "bindings/packetdrill/src/lib.rs",
-];
-
 /// Checks that each file with unsafe code is in a place of the table, and that each place has such a file.
 pub(crate) fn check() -> Result<String, String> {
-    let text =
-        fs::read_to_string(sources::root().join(TABLE)).map_err(|error| format!("{TABLE}: {error}"))?;
-    let places = places(&text);
+    let places = places(&sources::text(TABLE)?);
     let mut files = BTreeSet::new();
-    for root in CRATES {
+    for (_, root) in sources::CRATES {
         let modules = sources::modules(root)?.into_iter();
         files.extend(modules.filter(|module| module.items.iter().any(has_unsafe)).map(|module| module.file));
     }
@@ -47,14 +33,8 @@ pub(crate) fn check() -> Result<String, String> {
             wrong.push(format!("{place}: the table in {TABLE} names it, and it has no unsafe code"));
         }
     }
-    match wrong.is_empty() {
-        true => Ok(format!(
-            "{} files have unsafe code, in {} places that {TABLE} explains",
-            files.len(),
-            places.len()
-        )),
-        false => Err(wrong.join("\n")),
-    }
+    list::none(&wrong)?;
+    Ok(format!("{} files have unsafe code, in {} places that {TABLE} explains", files.len(), places.len()))
 }
 
 fn has_unsafe(item: &syn::Item) -> bool {

@@ -11,6 +11,11 @@ pub(crate) struct Errno(pub(crate) i32);
 /// The result of a call.
 pub(crate) type Result<T> = core::result::Result<T, Errno>;
 
+/// Reports the error that waits for the next call, if there is one.
+pub(crate) fn take(waiting: &mut Option<Errno>) -> Result<()> {
+    waiting.take().map_or(Ok(()), Err)
+}
+
 impl From<Failure> for Errno {
     fn from(failure: Failure) -> Self {
         Self(match failure {

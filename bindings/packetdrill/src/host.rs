@@ -13,7 +13,7 @@ use shouter_netstack::time::Instant;
 use crate::errno::{Errno, Result};
 use crate::flags::Setup;
 use crate::machine::Machine;
-use crate::progress::CallProgress;
+use crate::progress::{CallProgress, Patience};
 use crate::wire::Sent;
 
 /// The initial time of `gettimeofday`, in microseconds: any time far from zero.
@@ -144,16 +144,17 @@ impl Host {
     /// timers, and gets EDEADLK if there is none: no other thread could end its call.
     pub(crate) fn call<T>(
         &self,
-        mut attempt: impl FnMut(&mut Machine) -> Result<CallProgress<T>>,
+        mut attempt: impl FnMut(&mut Machine, &mut Patience) -> Result<CallProgress<T>>,
     ) -> Result<T> {
         // Leaves after the lock is released, in any case: no thread may wait for a waiter that is gone.
         let mut me = Registered { host: self, id: None };
+        let mut patience = Patience::default();
         let mut shared = self.lock();
         let outcome = loop {
             if shared.closing {
                 break Err(Errno(libc::EBADF));
             }
-            let until = match attempt(&mut shared.machine) {
+            let until = match attempt(&mut shared.machine, &mut patience) {
                 Ok(CallProgress::Wait(until)) => until,
                 Ok(CallProgress::Done(value)) => break Ok(value),
                 Err(error) => break Err(error),
@@ -180,6 +181,11 @@ impl Host {
         }
         self.publish(&mut shared, true);
         outcome
+    }
+
+    /// A call that never waits.
+    pub(crate) fn at_once<T>(&self, mut call: impl FnMut(&mut Machine) -> Result<T>) -> Result<T> {
+        self.call(|machine, _| call(machine).map(CallProgress::Done))
     }
 
     /// Waits for a change.

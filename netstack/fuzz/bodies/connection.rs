@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use shouter_netstack::cc::Algorithm;
-use shouter_netstack::region::{Extent, Region, RegionId};
+use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::tcp::{
     Config, ConnectionId, Destination, Emit, Emitted, Endpoint, IcmpKind, KeepAlive, Options, Path, Payload,
     ReleaseToken, SegmentIcmpError, SegmentMeta, StateName, TcpEvent,
@@ -290,7 +290,7 @@ impl World {
             }
             15 => {
                 let len = u32::from(program.half());
-                let extent = Region::from_static(RegionId(3), &DATA).extent(0, len);
+                let extent = Region::from_static(&DATA).extent(0, len);
                 if let (Some(id), Some(extent)) = (id, extent) {
                     self.next_token += 1;
                     if self.endpoint.write_extent(now, id, extent, ReleaseToken(self.next_token)).is_ok() {

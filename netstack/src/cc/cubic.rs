@@ -8,7 +8,7 @@
 use core::time::Duration;
 
 use super::episode::{Episode, Onset};
-use super::hystart::{Advice, HyStart};
+use super::hystart::{self, HyStart};
 use super::{AckSample, Congestion, Controller, Parameters, after_idle};
 use crate::time::Instant;
 
@@ -79,23 +79,11 @@ impl Cubic {
 
     /// Grows by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
-        let mut divisor = 1;
-        if self.threshold == u64::MAX {
-            match self.hystart.on_ack(sample) {
-                Advice::Grow(by) => divisor = by,
-                Advice::Leave => {
-                    self.threshold = self.window();
-                    return sample.acked;
-                }
-            }
-        }
-        if !sample.window_limited {
-            return 0;
-        }
-        let room = self.threshold.saturating_sub(self.window());
-        let growth = (sample.acked / divisor).min(room);
+        let window = self.window();
+        let (growth, rest) =
+            hystart::slow_start(Some(&mut self.hystart), sample, window, &mut self.threshold);
         self.window += growth as f64;
-        sample.acked.saturating_sub(growth.saturating_mul(divisor))
+        rest
     }
 
     /// Begins a congestion avoidance stage at `now`.
@@ -154,8 +142,6 @@ impl Controller for Cubic {
         self.initial_window = self.initial_window.max(u64::from(mss));
         self.window = self.window.max(self.mss);
     }
-
-    fn on_sent(&mut self, _: Instant, _: u64, _: u64, _: bool) {}
 
     fn on_ack(&mut self, sample: &AckSample) {
         let since = sample.now - self.last_ack;

@@ -19,7 +19,7 @@ const NO_RTT: u64 = u64::MAX;
 
 /// The response of slow start to an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Advice {
+enum Advice {
     /// Grow by the bytes delivered, divided by this.
     Grow(u64),
     /// Slow start is over: the window is the threshold.
@@ -55,7 +55,7 @@ impl HyStart {
 
     /// To be called with every acknowledgement as long as there is no threshold.
     //= RFC 9406 section 4.2
-    pub(super) fn on_ack(&mut self, sample: &AckSample) -> Advice {
+    fn on_ack(&mut self, sample: &AckSample) -> Advice {
         if self.delivered == 0 {
             self.round_end = sample.prior_in_flight;
         }
@@ -106,6 +106,33 @@ impl HyStart {
         }
         self.css_rounds >= CSS_ROUNDS
     }
+}
+
+/// How far a window grows in slow start by the bytes acknowledged, at most to the threshold; and the rest of them, for
+/// congestion avoidance. The threshold becomes the window when HyStart++ ends slow start.
+pub(super) fn slow_start(
+    hystart: Option<&mut HyStart>,
+    sample: &AckSample,
+    window: u64,
+    threshold: &mut u64,
+) -> (u64, u64) {
+    let mut divisor = 1;
+    if *threshold == u64::MAX
+        && let Some(hystart) = hystart
+    {
+        match hystart.on_ack(sample) {
+            Advice::Grow(by) => divisor = by,
+            Advice::Leave => {
+                *threshold = window;
+                return (0, sample.acked);
+            }
+        }
+    }
+    if !sample.window_limited {
+        return (0, 0);
+    }
+    let growth = (sample.acked / divisor).min(threshold.saturating_sub(window));
+    (growth, sample.acked.saturating_sub(growth.saturating_mul(divisor)))
 }
 
 fn nanos(time: Duration) -> u64 {

@@ -175,7 +175,7 @@ pub trait Controller: Debug + Send {
     fn set_mss(&mut self, mss: u32);
 
     /// `bytes` leave now, with `in_flight` bytes out before them.
-    fn on_sent(&mut self, now: Instant, bytes: u64, in_flight: u64, app_limited: bool);
+    fn on_sent(&mut self, _now: Instant, _bytes: u64, _in_flight: u64, _app_limited: bool) {}
 
     /// Something new was acknowledged.
     fn on_ack(&mut self, sample: &AckSample);

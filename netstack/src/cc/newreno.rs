@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::episode::{Episode, Onset};
-use super::hystart::{Advice, HyStart};
+use super::hystart::{self, HyStart};
 use super::{AckSample, Congestion, Controller, Parameters, after_idle};
 use crate::time::Instant;
 
@@ -69,24 +69,10 @@ impl NewReno {
     //= RFC 9293 section 3.8.2, MUST-19: slow start (RFC 5681 section 3.1).
     /// Grows by the bytes acknowledged, at most to the threshold; returns the rest, for congestion avoidance.
     fn slow_start(&mut self, sample: &AckSample) -> u64 {
-        let mut divisor = 1;
-        if self.threshold == u64::MAX
-            && let Some(hystart) = &mut self.hystart
-        {
-            match hystart.on_ack(sample) {
-                Advice::Grow(by) => divisor = by,
-                Advice::Leave => {
-                    self.threshold = self.window;
-                    return sample.acked;
-                }
-            }
-        }
-        if !sample.window_limited {
-            return 0;
-        }
-        let growth = (sample.acked / divisor).min(self.threshold.saturating_sub(self.window));
+        let hystart = self.hystart.as_mut();
+        let (growth, rest) = hystart::slow_start(hystart, sample, self.window, &mut self.threshold);
         self.window = self.window.saturating_add(growth);
-        sample.acked.saturating_sub(growth.saturating_mul(divisor))
+        rest
     }
 
     /// One segment for each window of bytes acknowledged.
@@ -113,8 +99,6 @@ impl Controller for NewReno {
         self.initial_window = self.initial_window.max(self.mss);
         self.window = self.window.max(self.mss);
     }
-
-    fn on_sent(&mut self, _: Instant, _: u64, _: u64, _: bool) {}
 
     fn on_ack(&mut self, sample: &AckSample) {
         if sample.delivered == 0 {

@@ -13,15 +13,14 @@
 //! are on a wire, with their checksums filled in.
 
 use core::time::Duration;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{Capabilities, Device, DeviceCounters, Frame, MAX_EXTENTS, RxFrame, TxBatch};
 use crate::scratch::{Scratch, Slot};
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 
 #[cfg(test)]
 mod tests;
@@ -123,32 +122,6 @@ pub struct FaultCounters {
     pub delayed: u64,
 }
 
-/// A frame that waits for its time. Ordered by time, then by arrival.
-#[derive(Debug)]
-struct Held {
-    due: Instant,
-    order: u64,
-    frame: Frame,
-    slot: Option<Slot>,
-}
-
-impl PartialEq for Held {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-impl Eq for Held {}
-impl PartialOrd for Held {
-    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Held {
-    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        (self.due, self.order).cmp(&(other.due, other.order))
-    }
-}
-
 /// Wraps a device and makes its transmit path unreliable.
 ///
 /// ```
@@ -176,7 +149,8 @@ pub struct Fault<D> {
     rng: SmallRng,
     /// In transit to the inner device.
     staging: TxBatch,
-    held: BinaryHeap<Reverse<Held>>,
+    /// Frames that wait for their time: by time, then by arrival.
+    held: BTreeMap<(Instant, u64), (Frame, Option<Slot>)>,
     /// Slots of frames in `staging` or in the inner device.
     in_flight: Vec<Slot>,
     scratch: Scratch,
@@ -211,7 +185,7 @@ impl<D: Device> Fault<D> {
             capabilities,
             rng: SmallRng::seed_from_u64(config.seed),
             staging: TxBatch::with_capacity(usize::from(slots.max(64))),
-            held: BinaryHeap::with_capacity(usize::from(slots)),
+            held: BTreeMap::new(),
             in_flight: Vec::with_capacity(usize::from(slots)),
             scratch: Scratch::new(slots, slot_len),
             inner,
@@ -234,11 +208,12 @@ impl<D: Device> Fault<D> {
 
     /// Moves due frames on, and gives back slots that nothing refers to any more.
     fn advance(&mut self, now: Instant) {
-        while self.staging.room() > 0 && self.held.peek().is_some_and(|Reverse(held)| held.due <= now) {
-            if let Some(Reverse(held)) = self.held.pop() {
-                self.in_flight.extend(held.slot);
-                self.staging.push(held.frame);
-            }
+        while self.staging.room() > 0
+            && let Some(first) = self.held.first_entry().filter(|first| first.key().0 <= now)
+        {
+            let (frame, slot) = first.remove();
+            self.in_flight.extend(slot);
+            self.staging.push(frame);
         }
         if !self.staging.is_empty() {
             self.inner.transmit(now, &mut self.staging);
@@ -317,7 +292,7 @@ impl<D: Device> Fault<D> {
             } else {
                 self.counters.delayed += 1;
                 self.order += 1;
-                self.held.push(Reverse(Held { due, order: self.order, frame, slot }));
+                self.held.insert((due, self.order), (frame, slot));
             }
         }
     }
@@ -366,11 +341,8 @@ impl<D: Device> Device for Fault<D> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let held = self.held.peek().map(|Reverse(held)| held.due);
-        match (held, self.inner.next_deadline()) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let held = self.held.first_key_value().map(|(&(due, _), _)| due);
+        earliest(held, self.inner.next_deadline())
     }
 
     fn drop_waiting(&mut self) {

@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 use crate::wire::ipv6;
 
 /// Paths remembered; one more displaces the oldest.
@@ -69,7 +69,7 @@ impl PathMtus {
         }
         let until = now + LIFETIME;
         self.entries.insert(remote, Entry { mtu, until });
-        self.deadline = Some(self.deadline.map_or(until, |deadline| deadline.min(until)));
+        self.deadline = earliest(self.deadline, Some(until));
         true
     }
 

@@ -8,7 +8,7 @@ use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 use crate::wire::ip::Ecn;
 
 #[cfg(test)]
@@ -116,7 +116,7 @@ pub struct Expired {
     pub packet: Option<Vec<u8>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Entry {
     until: Instant,
     /// Counts the datagrams, to find the oldest.
@@ -229,20 +229,10 @@ impl Reassembly {
         while self.entries.len() >= self.config.datagrams.max(1) && self.evict() {}
         let timeout = if key.source.is_ipv4() { self.config.timeout_ipv4 } else { self.config.timeout_ipv6 };
         let until = now + timeout;
-        let entry = Entry {
-            until,
-            number: self.number,
-            pieces: Vec::new(),
-            len: 0,
-            total: None,
-            protocol: key.protocol,
-            ecn: Ecn::NotEct,
-            packet: None,
-            spoilt: false,
-        };
+        let entry = Entry { until, number: self.number, protocol: key.protocol, ..Entry::default() };
         self.number += 1;
         self.bytes += entry.cost();
-        self.deadline = Some(self.deadline.map_or(until, |deadline| deadline.min(until)));
+        self.deadline = earliest(self.deadline, Some(until));
         self.entries.insert(key, entry);
     }
 

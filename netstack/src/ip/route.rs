@@ -59,9 +59,4 @@ impl<A: Address> RouteTable<A> {
     pub(crate) fn is_gateway(&self, address: A) -> bool {
         self.routes.iter().any(|route| route.gateway == Some(address))
     }
-
-    /// The routes, longest prefix first.
-    pub fn routes(&self) -> &[Route<A>] {
-        &self.routes
-    }
 }

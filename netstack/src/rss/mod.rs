@@ -58,11 +58,6 @@ impl Toeplitz {
         Self { key: *key, tables }
     }
 
-    /// The key.
-    pub fn key(&self) -> &[u8; KEY_LEN] {
-        &self.key
-    }
-
     /// The hash of a packet from `source` to `destination`, ports included; zero if one is IPv4 and the other IPv6.
     pub fn hash(&self, source: SocketAddr, destination: SocketAddr) -> u32 {
         let ports = u32::from(source.port()) << 16 | u32::from(destination.port());
@@ -103,16 +98,6 @@ impl Rss {
     pub fn new(key: &[u8; KEY_LEN], queues: u16) -> Self {
         let table = (0..128).map(|entry| entry % queues.max(1)).collect();
         Self { toeplitz: Toeplitz::new(key), table }
-    }
-
-    /// The key.
-    pub fn key(&self) -> &[u8; KEY_LEN] {
-        self.toeplitz.key()
-    }
-
-    /// The indirection table, as a device takes it.
-    pub fn table(&self) -> &[u16] {
-        &self.table
     }
 
     /// The queue at which a packet from `source` to `destination` arrives.

@@ -12,7 +12,7 @@ mod tests;
 ///
 /// `at` is set from the first of `unacked` datagrams until it has passed; then, as after `every` of them, an acknowledgement is
 /// `due`. A datagram that reports all ends all three: every datagram acknowledges.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Acks {
     every: u32,
     delay: u64,
@@ -51,18 +51,7 @@ impl Probe {
 
 impl Acks {
     pub(super) fn new(config: &Config) -> Self {
-        Self {
-            every: config.ack_every,
-            delay: nanos(config.ack_delay),
-            unacked: 0,
-            due: false,
-            at: NEVER,
-            since_request: 0,
-            arrived_at: 0,
-            late: false,
-            marks: 0,
-            probe: None,
-        }
+        Self { every: config.ack_every, delay: nanos(config.ack_delay), at: NEVER, ..Self::default() }
     }
 
     /// Whether one is due now.

@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use crate::crc::{crc32c, crc32c_between};
+use crate::wire::ip::octets;
 use crate::wire::rud::{HEADER_LEN, MAX_BODY};
 
 /// Room for a datagram's head, which is the fixed header and the body.
@@ -13,10 +14,6 @@ const FIELD: usize = 4;
 
 /// The CRC32C of the addresses: constant over a session's direction.
 pub(super) fn addresses(src: IpAddr, dst: IpAddr) -> u32 {
-    let octets = |ip| match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    };
     let mut bytes = [0; 32];
     bytes[..16].copy_from_slice(&octets(src));
     bytes[16..].copy_from_slice(&octets(dst));

@@ -32,7 +32,7 @@ pub(super) enum TailTimer {
 }
 
 /// The configuration's times.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Times {
     ack_delay: u64,
     min_rto: u64,
@@ -56,7 +56,7 @@ impl From<&Config> for Times {
 }
 
 /// Measurements of the path, and timers of the datagrams that are out. Times are nanoseconds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Recovery {
     times: Times,
     srtt: u64,
@@ -86,20 +86,12 @@ impl Recovery {
     pub(super) fn new(now: u64, config: &Config) -> Self {
         Self {
             times: Times::from(config),
-            srtt: 0,
-            rttvar: 0,
             min_rtt: NEVER,
-            newest_serial: 0,
-            newest_rtt: 0,
             reorder_steps: 1,
-            reorder_calm: 0,
-            backoff: 0,
-            probe_backoff: 0,
-            probed: false,
-            probe_due: false,
             progress_at: now,
             tail_at: now,
             loss_at: NEVER,
+            ..Self::default()
         }
     }
 

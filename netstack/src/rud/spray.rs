@@ -63,7 +63,7 @@ impl Health {
 
 /// The choice among a session's paths. `next` is below `count`, `out` the number of paths that are not in use: at most half of
 /// all; `health` has one record a path, or none while no datagram was lost.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Spray {
     count: u16,
     next: u16,
@@ -81,16 +81,7 @@ pub(super) struct Spray {
 impl Spray {
     /// `count` paths, at least one, for a sender with so many slots.
     pub(super) fn new(count: u16, slots: u32) -> Self {
-        Self {
-            count,
-            next: 0,
-            taken: Box::default(),
-            slots,
-            report: None,
-            base: Psn(0),
-            health: Box::default(),
-            out: 0,
-        }
+        Self { count, slots, ..Self::default() }
     }
 
     /// The paths that are not in use.

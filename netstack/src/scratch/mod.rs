@@ -8,10 +8,7 @@ mod sys;
 
 pub(crate) use sys::Memory as Bytes;
 
-use crate::region::{Extent, RegionId};
-
-/// The region identity of scratch memory. No device has it registered, so devices that map memory copy it.
-pub(crate) const SCRATCH_REGION: RegionId = RegionId(u32::MAX);
+use crate::region::Extent;
 
 /// A slot in use; give it back with [`Scratch::release`].
 #[derive(Debug, PartialEq, Eq)]
@@ -56,7 +53,7 @@ impl Scratch {
             self.memory.write(at, part);
             at += part.len();
         }
-        match self.memory.extent(SCRATCH_REGION, start, len) {
+        match self.memory.extent(start, len) {
             Some(extent) => Some((Slot(index), extent)),
             None => {
                 self.free.push(index);

@@ -3,7 +3,7 @@
 
 use core::ptr::NonNull;
 
-use crate::region::{Extent, Region, RegionId};
+use crate::region::{Extent, Region};
 
 /// Heap memory reached only through its address, so that extents and writes to other slots may coexist.
 #[derive(Debug)]
@@ -45,10 +45,10 @@ impl Memory {
     }
 
     /// The bytes from `at` on as an extent.
-    pub(crate) fn extent(&self, id: RegionId, at: usize, len: usize) -> Option<Extent> {
+    pub(crate) fn extent(&self, at: usize, len: usize) -> Option<Extent> {
         // SAFETY: the bytes live until `self` is dropped, and a slot is not written while an extent over it is
         // posted: the owner keeps both promises (stated at `Scratch`).
-        let region = unsafe { Region::from_raw_parts(id, self.base.cast(), self.base.len()) };
+        let region = unsafe { Region::from_raw_parts(self.base.cast(), self.base.len()) };
         region.extent(at, u32::try_from(len).ok()?)
     }
 }

@@ -63,7 +63,7 @@ use core::time::Duration;
 pub use link::{Link, LinkConfig, LinkCounters, Packet, Rule};
 pub use network::{Network, SimDevice};
 
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 
 /// Something that runs on a simulated host.
 pub trait Node {
@@ -126,9 +126,7 @@ impl Sim {
         loop {
             let mut wake: Option<Instant> = None;
             for node in nodes.iter_mut() {
-                if let Some(deadline) = node.poll(self.now) {
-                    wake = Some(wake.map_or(deadline, |wake| wake.min(deadline)));
-                }
+                wake = earliest(wake, node.poll(self.now));
             }
             if done(nodes) {
                 return true;

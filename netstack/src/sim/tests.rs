@@ -2,7 +2,7 @@ use core::time::Duration;
 
 use super::{Link, LinkConfig, Network, Node, Packet, Sim};
 use crate::device::{Device, Frame, Offload, Transport, TxBatch};
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 use crate::time::Instant;
 use crate::wire::checksum;
 use crate::wire::ip::{Ecn, IpHeader, Protocol};
@@ -114,7 +114,7 @@ fn a_nic_with_offloads_splits_before_the_line() {
     let link = LinkConfig { queue_frames: 64, ..link() };
     let (a, mut b) = (network.attach(1500, link), network.attach(1500, link));
     let payload: &'static [u8] = (0..4000).map(|i| (i * 7 + i / 256) as u8).collect::<Vec<_>>().leak();
-    let extent = Region::from_static(RegionId(1), payload).extent(0, 4000).unwrap();
+    let extent = Region::from_static(payload).extent(0, 4000).unwrap();
     let ip =
         IpHeader::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::Tcp, 4020, Ecn::NotEct).unwrap();
     let tcp = [1, 2, 3, 4, 0, 0, 0, 9, 0, 0, 0, 8, 0x50, 0x18, 1, 0, 0, 0, 0, 0];

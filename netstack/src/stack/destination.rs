@@ -4,7 +4,7 @@
 //! kept as a template: per packet, they are copied and patched. Any transport may use it ([`Template::ip_header`]);
 //! UDP's own header is part of it, for RUD's sake ([`Template::udp_headers`]).
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 
 use super::SendError;
 use super::counters::Counters;
@@ -15,10 +15,11 @@ use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::path_mtu::PathMtus;
 use crate::region::Extent;
 use crate::rud;
+use crate::tcp::Emitted;
 use crate::time::Instant;
 use crate::wire::ethernet::EtherType;
-use crate::wire::ip::{Ecn, IpHeader, Protocol};
-use crate::wire::{ipv4, ipv6, udp};
+use crate::wire::ip::{Ecn, IpHeader, Protocol, header_len};
+use crate::wire::{HeaderBytes, ipv4, ipv6, udp};
 
 /// Bytes of IPv4 and UDP headers.
 const IPV4_UDP: usize = ipv4::HEADER_LEN + udp::HEADER_LEN;
@@ -29,10 +30,7 @@ const IPV6_UDP: usize = ipv6::HEADER_LEN + udp::HEADER_LEN;
 /// Bytes of IP and UDP headers in front of datagrams to `remote`.
 #[inline]
 pub(super) const fn ip_udp_len(remote: &IpAddr) -> usize {
-    match remote {
-        IpAddr::V4(_) => IPV4_UDP,
-        IpAddr::V6(_) => IPV6_UDP,
-    }
+    header_len(remote) + udp::HEADER_LEN
 }
 
 /// Templates kept, a power of two. Two hosts that share a slot evict each other, which costs time and nothing else.
@@ -62,25 +60,13 @@ pub(super) struct Template {
 }
 
 /// IP and UDP headers, ready to be sent.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct UdpHeaders {
-    bytes: [u8; IPV6_UDP],
-    len: u8,
-}
+pub(super) type UdpHeaders = HeaderBytes<IPV6_UDP>;
 
-impl UdpHeaders {
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        // `len` is one of two constants, both within the array.
-        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
-    }
-
-    /// Puts another UDP header in the place of the one that is there.
-    pub(super) fn set_udp(&mut self, header: [u8; udp::HEADER_LEN]) {
-        let end = usize::from(self.len);
-        if let Some(old) = self.bytes.get_mut(end.saturating_sub(udp::HEADER_LEN)..end) {
-            old.copy_from_slice(&header);
-        }
+/// Puts another UDP header in the place of the one that is there.
+pub(super) fn set_udp(headers: &mut UdpHeaders, header: [u8; udp::HEADER_LEN]) {
+    let end = usize::from(headers.len);
+    if let Some(old) = headers.bytes.get_mut(end.saturating_sub(udp::HEADER_LEN)..end) {
+        old.copy_from_slice(&header);
     }
 }
 
@@ -316,14 +302,6 @@ fn bits(address: IpAddr) -> u32 {
     }
 }
 
-/// The unspecified address of the version of `remote`: any of ours.
-pub(super) const fn any_for(remote: IpAddr) -> IpAddr {
-    match remote {
-        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-    }
-}
-
 /// A route to a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResolvedRoute {
@@ -434,26 +412,26 @@ pub(super) struct Emitter<'a, D> {
 }
 
 impl<D: Device> Emitter<'_, D> {
+    /// The port, next hop and source of a packet that waits for its neighbour; else it is lost, and counted.
+    pub(super) fn pending(&mut self, miss: Miss) -> Result<(usize, IpAddr, IpAddr), Emitted> {
+        match miss {
+            Miss::Pending { port, next_hop, source } => return Ok((port, next_hop, source)),
+            Miss::Error(SendError::Unreachable { .. }) => self.counters.tx_unreachable += 1,
+            Miss::Limited { .. } => self.counters.tx_neighbour_limited += 1,
+            Miss::Error(_) => {
+                self.counters.tx_no_route += 1;
+                return Err(Emitted::NoRoute);
+            }
+        }
+        Err(Emitted::Sent)
+    }
+
     /// Handles a datagram without a template: it waits for its neighbour, or is dropped. RUD takes a drop for a loss,
     /// and sends again.
     #[cold]
     fn miss(&mut self, miss: Miss, to: (IpAddr, u16, u16), header: &[u8], payload: Option<Extent>) {
         let (remote, source_port, destination_port) = to;
-        let (port, next_hop, source) = match miss {
-            Miss::Pending { port, next_hop, source } => (port, next_hop, source),
-            Miss::Error(SendError::Unreachable { .. }) => {
-                self.counters.tx_unreachable += 1;
-                return;
-            }
-            Miss::Limited { .. } => {
-                self.counters.tx_neighbour_limited += 1;
-                return;
-            }
-            Miss::Error(_) => {
-                self.counters.tx_no_route += 1;
-                return;
-            }
-        };
+        let Ok((port, next_hop, source)) = self.pending(miss) else { return };
         let payload = payload.as_ref().map_or(&[][..], |extent| extent.as_bytes());
         let len = header.len() + payload.len();
         let ports = (source_port, destination_port);

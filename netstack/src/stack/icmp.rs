@@ -14,7 +14,7 @@ use crate::ip::{IcmpError, is_unicast_ip};
 use crate::rud;
 use crate::time::Instant;
 use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
-use crate::wire::ip::{Ecn, IpHeader, Protocol};
+use crate::wire::ip::{Ecn, IpHeader, Protocol, header_len};
 use crate::wire::{Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
 /// Echo replies, and as many requests, that wait to be looked at.
@@ -113,7 +113,7 @@ impl<S: rud::Sink> Receiver<'_, S> {
         let from = own_address(self.iface, request.destination, request.to_group, to);
         let sent = match from {
             Some(from) if is_unicast_ip(to) => {
-                let ip_len = if to.is_ipv4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN };
+                let ip_len = header_len(&to);
                 if ip_len + HEADER_LEN + echo.data.len() > usize::from(self.iface.mtu) {
                     self.answer_in_fragments(from, request, echo)
                 } else {

@@ -44,13 +44,13 @@ use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::reassembly::Reassembly;
 use crate::rud;
 use crate::tcp as tcp_protocol;
-use crate::time::Instant;
-use crate::udp::{Payload, Sockets, UdpHandle};
+use crate::time::{Instant, earliest};
+use crate::udp::{Payload, Sockets, UdpHandle, any_like};
 use crate::wire::ethernet::Mac;
 use crate::wire::icmp::{Echo, EchoKind, ErrorKind};
 use crate::wire::ip::Ecn;
 use crate::wire::udp as udp_wire;
-use destination::{Destinations, Emitter, Miss, ResolvedRoute, any_for, ip_udp_len};
+use destination::{Destinations, Emitter, Miss, ResolvedRoute, ip_udp_len};
 use icmp::{About, SendIcmpError};
 use port::{Interface, Port, QueueError, Sizes};
 use receive::Receiver;
@@ -180,7 +180,7 @@ impl<D: Device> Stack<D> {
 
     #[inline]
     fn ip_deadline(&self) -> Option<Instant> {
-        port::earliest(self.reassembly.next_deadline(), self.destinations.next_deadline())
+        earliest(self.reassembly.next_deadline(), self.destinations.next_deadline())
     }
 
     /// Gives up datagrams whose fragments did not come, and path MTUs that are too old.
@@ -291,10 +291,10 @@ impl<D: Device> Stack<D> {
     /// of their own, unless something is released when they have left: while [`Stack::is_backlogged`], poll again soon.
     pub fn next_deadline(&self) -> Option<Instant> {
         let awaited = self.rud.awaits_frames() || self.tcp.awaits_releases();
-        let protocols = port::earliest(self.rud.next_deadline(), self.tcp.next_deadline());
-        let own = port::earliest(protocols, self.ip_deadline());
-        let own = port::earliest(own, awaited.then_some(self.release_at));
-        self.ports.iter().map(Port::next_deadline).fold(own, port::earliest)
+        let protocols = earliest(self.rud.next_deadline(), self.tcp.next_deadline());
+        let own = earliest(protocols, self.ip_deadline());
+        let own = earliest(own, awaited.then_some(self.release_at));
+        self.ports.iter().map(Port::next_deadline).fold(own, earliest)
     }
 
     /// Whether frames that were sent may still refer to extents. RUD and TCP release extents only when no frame refers
@@ -387,7 +387,10 @@ impl<D: Device> Stack<D> {
         if (with_checksum || to.is_ipv6())
             && let Some(udp) = udp_wire::Repr::new(source_port, to.port(), len)
         {
-            headers.set_udp(udp.emit_with_checksum(source, to.ip(), &[header, payload.as_bytes()]));
+            destination::set_udp(
+                &mut headers,
+                udp.emit_with_checksum(source, to.ip(), &[header, payload.as_bytes()]),
+            );
         }
         let headers = headers.as_bytes();
         let queued = match (found, payload) {
@@ -427,7 +430,7 @@ impl<D: Device> Stack<D> {
     ) -> Result<(), SendError> {
         let remote = remote.into();
         let ResolvedRoute { port, source, next_hop } =
-            destination::route(&self.ports, any_for(remote), remote)?;
+            destination::route(&self.ports, any_like(remote), remote)?;
         let Some(Port { iface, .. }) = self.ports.get_mut(port) else {
             return Err(SendError::NoRoute { remote });
         };
@@ -454,7 +457,7 @@ impl<D: Device> Stack<D> {
         remote: impl Into<IpAddr>,
     ) -> Result<(IpAddr, Resolution), SendError> {
         let remote = remote.into();
-        let ResolvedRoute { port, next_hop, .. } = destination::route(&self.ports, any_for(remote), remote)?;
+        let ResolvedRoute { port, next_hop, .. } = destination::route(&self.ports, any_like(remote), remote)?;
         let port = self.ports.get_mut(port).ok_or(SendError::NoRoute { remote })?;
         Ok((next_hop, port.iface.neighbours.resolve(now, next_hop, Requester::Session)))
     }
@@ -479,7 +482,7 @@ impl<D: Device> Stack<D> {
         message_header: usize,
     ) -> Result<usize, SendError> {
         let remote = remote.into();
-        let way = destination::route(&self.ports, any_for(remote), remote)?;
+        let way = destination::route(&self.ports, any_like(remote), remote)?;
         let mtu = self.ports.get(way.port).map_or(0, |port| port.iface.mtu);
         match rud::payload_room(usize::from(mtu), &remote, message_header) {
             0 => Err(SendError::MtuTooSmall { mtu }),
@@ -533,7 +536,7 @@ impl<D: Device> Stack<D> {
     /// [`SendError::NoRoute`] or [`SendError::NotUnicast`].
     pub fn path_mtu(&self, remote: impl Into<IpAddr>) -> Result<u16, SendError> {
         let remote = remote.into();
-        let way = destination::route(&self.ports, any_for(remote), remote)?;
+        let way = destination::route(&self.ports, any_like(remote), remote)?;
         let mtu = self.ports.get(way.port).map_or(0, |port| port.iface.mtu);
         Ok(self.destinations.path_mtu(remote).map_or(mtu, |path| path.min(mtu)))
     }

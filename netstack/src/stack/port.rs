@@ -9,10 +9,10 @@ use crate::device::{Device, Frame, FramesOut, HEADER_CAPACITY, Offload, TxBatch,
 use crate::ip::neighbour::{self, Cache};
 use crate::region::Extent;
 use crate::scratch::{Scratch, Slot};
-use crate::time::Instant;
+use crate::time::{Instant, earliest};
 use crate::wire::ethernet::{EtherType, Mac};
 use crate::wire::vlan::VlanId;
-use crate::wire::{ethernet, vlan};
+use crate::wire::{HeaderBytes, ethernet, vlan};
 
 /// How often a link that is down is looked at.
 const DOWN_CHECK: Duration = Duration::from_millis(10);
@@ -58,19 +58,7 @@ struct Link {
 }
 
 /// An Ethernet header, with a tag where the port has one.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LinkHeader {
-    bytes: [u8; ethernet::HEADER_LEN + vlan::TAG_LEN],
-    len: u8,
-}
-
-impl LinkHeader {
-    #[inline]
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        // `len` is one of two constants, both within the array.
-        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
-    }
-}
+pub(super) type LinkHeader = HeaderBytes<{ ethernet::HEADER_LEN + vlan::TAG_LEN }>;
 
 /// Why a frame was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -333,14 +321,5 @@ impl<D: Device> Port<D> {
         } else {
             FramesOut::None
         }
-    }
-}
-
-/// The earlier of two deadlines.
-#[inline]
-pub(super) fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
     }
 }

@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 
-use super::destination::{Emitter, Miss, any_for, route};
+use super::destination::{Emitter, Miss, route};
 use super::receive::{Inbound, Receiver};
 use super::{SendError, Stack};
 use crate::device::{Device, Offload, RxChecksum, Transport};
@@ -15,21 +15,13 @@ use crate::tcp::{
     SegmentMeta,
 };
 use crate::time::Instant;
+use crate::udp::any_like;
 use crate::wire::checksum::pseudo_header_ip;
-use crate::wire::ip::{Ecn, IpHeader, Protocol};
+use crate::wire::ip::{Ecn, IpHeader, Protocol, header_len};
 use crate::wire::tcp::{Flags, HEADER_LEN, MAX_HEADER_LEN, SeqNumber};
-use crate::wire::{ipv4, ipv6};
 
 #[cfg(test)]
 mod tests;
-
-/// Bytes of an IP header in front of packets to `remote`.
-const fn ip_len(remote: &IpAddr) -> usize {
-    match remote {
-        IpAddr::V4(_) => ipv4::HEADER_LEN,
-        IpAddr::V6(_) => ipv6::HEADER_LEN,
-    }
-}
 
 /// The TCP header at the front of a packet's payload, and the segment's payload; `None` if it is cut off.
 #[inline]
@@ -124,20 +116,9 @@ impl<D: Device> Emitter<'_, D> {
     /// A segment whose neighbour is not known waits for it, if it is one packet; else it is lost, and sent again.
     #[cold]
     fn hold_segment(&mut self, miss: Miss, to: &Destination, header: &[u8], payload: &[Extent]) -> Emitted {
-        let (port, next_hop) = match miss {
-            Miss::Pending { port, next_hop, .. } => (port, next_hop),
-            Miss::Error(SendError::Unreachable { .. }) => {
-                self.counters.tx_unreachable += 1;
-                return Emitted::Sent;
-            }
-            Miss::Limited { .. } => {
-                self.counters.tx_neighbour_limited += 1;
-                return Emitted::Sent;
-            }
-            Miss::Error(_) => {
-                self.counters.tx_no_route += 1;
-                return Emitted::NoRoute;
-            }
+        let (port, next_hop, _) = match self.pending(miss) {
+            Ok(at) => at,
+            Err(emitted) => return emitted,
         };
         let (local, remote) = (to.local.ip(), to.remote.ip());
         let bytes: Vec<u8> = payload.iter().flat_map(|extent| extent.as_bytes()).copied().collect();
@@ -173,7 +154,7 @@ impl<D: Device> Emit for Emitter<'_, D> {
         };
         let port = self.ports.get(index)?;
         let longest = port.super_segment_max(usize::from(mtu));
-        let ip_len = ip_len(&remote);
+        let ip_len = header_len(&remote);
         let one = usize::from(mtu).saturating_sub(ip_len + HEADER_LEN);
         let max_payload = longest.saturating_sub(ip_len + MAX_HEADER_LEN).max(one) as u32;
         let max_extents = port.device.capabilities().max_extents;
@@ -181,7 +162,7 @@ impl<D: Device> Emit for Emitter<'_, D> {
     }
 
     fn source(&mut self, remote: IpAddr) -> Option<IpAddr> {
-        route(self.ports, any_for(remote), remote).ok().map(|way| way.source)
+        route(self.ports, any_like(remote), remote).ok().map(|way| way.source)
     }
 
     #[inline]
@@ -195,7 +176,7 @@ impl<D: Device> Emit for Emitter<'_, D> {
         let split = segment_size > 0 && payload_len > usize::from(segment_size);
         let packet_len = if split { usize::from(segment_size) } else { payload_len } + header.len();
         let len = header.len() + payload_len;
-        if packet_len + ip_len(&remote) > usize::from(template.port_mtu) || len > usize::from(u16::MAX) {
+        if packet_len + header_len(&remote) > usize::from(template.port_mtu) || len > usize::from(u16::MAX) {
             self.counters.tx_too_long += 1;
             return Emitted::Sent;
         }
@@ -270,10 +251,10 @@ impl<D: Device> Stack<D> {
     /// The local address and port of a connection to `remote`.
     fn tcp_source(&self, local: Option<SocketAddr>, remote: SocketAddr) -> Result<SocketAddr, ConnectError> {
         let remote_ip = remote.ip().to_canonical();
-        let asked = local.unwrap_or(SocketAddr::new(any_for(remote_ip), 0));
+        let asked = local.unwrap_or(SocketAddr::new(any_like(remote_ip), 0));
         let ip = match asked.ip().to_canonical() {
             // [::] stands for both families.
-            ip if ip.is_unspecified() && (ip.is_ipv6() || remote_ip.is_ipv4()) => any_for(remote_ip),
+            ip if ip.is_unspecified() && (ip.is_ipv6() || remote_ip.is_ipv4()) => any_like(remote_ip),
             ip => ip,
         };
         match route(&self.ports, ip, remote_ip) {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{ConfigError, PortConfig, PortId, SendError, Stack, StackConfig};
 use crate::device::{Capabilities, Device, DeviceCounters, Frame, Loopback, RxFrame, TxBatch};
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 use crate::rud::{self, Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
 use crate::time::Instant;
 use crate::udp::{Payload, SocketConfig};
@@ -36,7 +36,7 @@ static BYTES: [u8; 4096] = {
 };
 
 fn region() -> Region {
-    Region::from_static(RegionId(1), &BYTES)
+    Region::from_static(&BYTES)
 }
 
 #[derive(Debug, Default)]
@@ -129,7 +129,7 @@ impl Alone {
     /// Puts a frame on the wire, and returns the frames that come back.
     fn exchange(&mut self, frame: Option<&[u8]>) -> Vec<Vec<u8>> {
         if let Some(frame) = frame {
-            let region = Region::from_static(RegionId(9), Box::leak(frame.to_vec().into_boxed_slice()));
+            let region = Region::from_static(Box::leak(frame.to_vec().into_boxed_slice()));
             let mut batch = TxBatch::with_capacity(1);
             batch.push(Frame::new(&[], region.extent(0, frame.len() as u32)).unwrap());
             self.wire.transmit(at_micros(self.now), &mut batch);

@@ -6,7 +6,7 @@
 //! refers to it any more ([`Memory::on_frames_released`]).
 
 use crate::region::Extent;
-use crate::scratch::{Bytes, SCRATCH_REGION};
+use crate::scratch::Bytes;
 
 #[cfg(test)]
 mod tests;
@@ -43,7 +43,7 @@ struct Block {
 }
 
 /// The blocks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Memory {
     blocks: Vec<Block>,
     /// The block that is being filled.
@@ -63,15 +63,7 @@ pub(crate) struct Memory {
 impl Memory {
     /// At most `limit` bytes, in whole blocks (at least one).
     pub(crate) fn new(limit: usize) -> Self {
-        Self {
-            blocks: Vec::new(),
-            current: None,
-            vacant: Vec::new(),
-            free: Vec::new(),
-            resting: Vec::new(),
-            limit: (limit / BLOCK).max(1),
-            held: 0,
-        }
+        Self { limit: (limit / BLOCK).max(1), ..Self::default() }
     }
 
     /// Whether nothing more can be written for want of blocks.
@@ -167,9 +159,7 @@ impl Memory {
     /// All bytes of a run, as they are now.
     pub(crate) fn extent(&self, run: &Allocation) -> Extent {
         let memory = self.blocks.get(run.block as usize).and_then(|block| block.bytes.as_ref());
-        memory
-            .and_then(|memory| memory.extent(SCRATCH_REGION, run.start as usize, run.len as usize))
-            .unwrap_or(Extent::EMPTY)
+        memory.and_then(|memory| memory.extent(run.start as usize, run.len as usize)).unwrap_or(Extent::EMPTY)
     }
 
     /// The bytes of a run are acknowledged, or will never be sent.

@@ -309,7 +309,7 @@ impl Sockets {
 }
 
 /// The unspecified address of the same version: it stands for all of ours of that version.
-const fn any_like(address: IpAddr) -> IpAddr {
+pub(crate) const fn any_like(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),

@@ -1,6 +1,6 @@
 //! RDMA devices and their ports.
 
-use super::{Context, Gid, GidKind, VerbsError, sys};
+use super::{Context, Gid, VerbsError, sys};
 
 /// A device, as [`devices`] finds it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,15 +151,19 @@ impl Context {
         for number in 1..=limits.phys_port_cnt {
             ports.push((number, self.domain().port(number).map_err(call("ibv_query_port"))?));
         }
-        let count = ports.iter().map(|(_, port)| port.gid_count).sum();
+        let count = ports.iter().map(|(_, port)| usize::try_from(port.gid_tbl_len).unwrap_or(0)).sum();
         let gids = self.domain().gids(count).map_err(call("ibv_query_gid_table"))?;
-        let port = |(number, port): (u8, sys::PortAttributes)| PortInfo {
+        let port = |(number, port): (u8, rdma_sys::ibv_port_attr)| PortInfo {
             number,
             state: PortState::of(port.state),
             link_layer: LinkLayer::of(port.link_layer),
             lid: port.lid,
             active_mtu: mtu_bytes(port.active_mtu),
-            gids: gids.iter().filter(|gid| gid.port == u32::from(number)).filter_map(gid).collect(),
+            gids: gids
+                .iter()
+                .filter(|(port, _)| *port == u32::from(number))
+                .map(|(_, gid)| gid.clone())
+                .collect(),
         };
         let limit = |value: i32| u32::try_from(value).unwrap_or(0);
         Ok(DeviceInfo {
@@ -171,16 +175,6 @@ impl Context {
             max_rd_atomic: u8::try_from(limits.max_qp_rd_atom.min(limits.max_qp_init_rd_atom)).unwrap_or(0),
         })
     }
-}
-
-/// A GID whose index a connection can name.
-fn gid(raw: &sys::RawGid) -> Option<Gid> {
-    Some(Gid {
-        index: u8::try_from(raw.index).ok()?,
-        raw: raw.raw,
-        kind: GidKind::of(raw.kind),
-        netdev: if raw.ifindex == 0 { None } else { sys::interface_name(raw.ifindex) },
-    })
 }
 
 /// Bytes of `enum ibv_mtu`: 1 is 256, 5 is 4096; 0 for other values.

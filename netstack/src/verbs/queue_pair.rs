@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-use super::sys::{Errno, Global, Target};
+use super::sys::Errno;
 use super::{Access, CompletionQueue, Context, Gid, Sge, VerbsError, device, sys};
 
 /// Requests handed to the driver as one chain.
 pub const BATCH: usize = 16;
 /// Scatter/gather elements of a request.
 pub const MAX_SGE: usize = 3;
-/// PSNs have 24 bits.
-const PSN_MASK: u32 = 0xff_ffff;
-/// `rnr_retry` and the like have 3 bits.
-const THREE_BITS: u8 = 7;
 
 /// How large a queue pair is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,32 +169,9 @@ impl Connection {
         }
     }
 
-    fn target(&self) -> Result<Target, VerbsError> {
-        let path_mtu =
-            device::mtu_number(self.path_mtu).ok_or(VerbsError::PathMtu { bytes: self.path_mtu })?;
-        let (lid, global) = match self.destination {
-            Destination::InfiniBand { lid } => (lid, None),
-            Destination::Roce { gid_index, gid } => {
-                let (hop_limit, traffic_class) = (self.hop_limit, self.traffic_class);
-                let flow_label = self.flow_label & 0xf_ffff;
-                (0, Some(Global { gid, gid_index, flow_label, hop_limit, traffic_class }))
-            }
-        };
-        Ok(Target {
-            port: self.port,
-            path_mtu,
-            remote_qp: self.remote_qp,
-            remote_psn: self.remote_psn & PSN_MASK,
-            local_psn: self.local_psn & PSN_MASK,
-            max_rd_atomic: self.max_rd_atomic,
-            min_rnr_timer: self.min_rnr_timer & 31,
-            timeout: self.timeout & 31,
-            retry_cnt: self.retry_cnt.min(THREE_BITS),
-            rnr_retry: self.rnr_retry.min(THREE_BITS),
-            service_level: self.service_level,
-            lid,
-            global,
-        })
+    /// The path MTU's number in `enum ibv_mtu`.
+    fn mtu_number(&self) -> Result<u32, VerbsError> {
+        device::mtu_number(self.path_mtu).ok_or(VerbsError::PathMtu { bytes: self.path_mtu })
     }
 }
 
@@ -235,14 +208,14 @@ impl QueuePair {
     /// kernel tries for some seconds); [`VerbsError::Call`] with `EINVAL` in another state, or beyond the device's
     /// limits.
     pub fn connect(&self, connection: &Connection) -> Result<(), VerbsError> {
-        let target = connection.target()?;
-        self.raw.ready_to_receive(&target).map_err(|errno| match errno.0 {
+        let path_mtu = connection.mtu_number()?;
+        self.raw.ready_to_receive(connection, path_mtu).map_err(|errno| match errno.0 {
             libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH => {
                 VerbsError::Unreachable { device: self.device.to_string(), errno }
             }
             _ => VerbsError::call(&self.device, "ibv_modify_qp to RTR", errno),
         })?;
-        self.raw.ready_to_send(&target).map_err(self.failed("ibv_modify_qp to RTS"))
+        self.raw.ready_to_send(connection).map_err(self.failed("ibv_modify_qp to RTS"))
     }
 
     /// Fails it on purpose: all that is posted completes as flushed, and the peer's next request fails.

@@ -15,9 +15,9 @@ const ETHERNET_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Requests the station of the target's protocol address.
-    Request,
+    Request = 1,
     /// The sender has it.
-    Reply,
+    Reply = 2,
 }
 
 /// An ARP packet for IPv4 over Ethernet as a value.
@@ -65,10 +65,7 @@ impl Repr {
     pub fn emit(&self) -> [u8; PACKET_LEN] {
         let mut out = [0; PACKET_LEN];
         out[..6].copy_from_slice(&ETHERNET_IPV4);
-        out[7] = match self.operation {
-            Operation::Request => 1,
-            Operation::Reply => 2,
-        };
+        out[7] = self.operation as u8;
         out[8..14].copy_from_slice(&self.sender.0);
         out[14..18].copy_from_slice(&self.sender_ip.octets());
         out[18..24].copy_from_slice(&self.target.0);

@@ -6,7 +6,7 @@
 
 use core::net::IpAddr;
 
-use super::ip::Protocol;
+use super::ip::{Protocol, octets};
 
 /// A checksum in the making. Pieces may have any length, odd ones too.
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,13 +95,6 @@ pub fn pseudo_header_ip(source: IpAddr, destination: IpAddr, protocol: Protocol,
             let sum = Sum::new().over(&octets(source)).over(&octets(destination)).over(&len.to_be_bytes());
             sum.add_u16(u16::from(u8::from(protocol)))
         }
-    }
-}
-
-fn octets(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
     }
 }
 

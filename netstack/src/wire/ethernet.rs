@@ -59,31 +59,7 @@ pub enum EtherType {
     Other(u16),
 }
 
-impl From<u16> for EtherType {
-    #[inline]
-    fn from(value: u16) -> Self {
-        match value {
-            0x0800 => Self::Ipv4,
-            0x0806 => Self::Arp,
-            0x86dd => Self::Ipv6,
-            0x8100 => Self::Vlan,
-            other => Self::Other(other),
-        }
-    }
-}
-
-impl From<EtherType> for u16 {
-    #[inline]
-    fn from(value: EtherType) -> Self {
-        match value {
-            EtherType::Ipv4 => 0x0800,
-            EtherType::Arp => 0x0806,
-            EtherType::Ipv6 => 0x86dd,
-            EtherType::Vlan => 0x8100,
-            EtherType::Other(other) => other,
-        }
-    }
-}
+super::numbered!(EtherType: u16, 0x0800 => Ipv4, 0x0806 => Arp, 0x86dd => Ipv6, 0x8100 => Vlan);
 
 /// A view of an Ethernet frame.
 #[derive(Clone, Copy, Debug)]

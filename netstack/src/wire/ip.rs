@@ -19,29 +19,23 @@ pub enum Protocol {
     Other(u8),
 }
 
-impl From<u8> for Protocol {
-    #[inline]
-    fn from(value: u8) -> Self {
-        match value {
-            1 => Self::Icmp,
-            6 => Self::Tcp,
-            17 => Self::Udp,
-            58 => Self::Icmpv6,
-            other => Self::Other(other),
-        }
+super::numbered!(Protocol: u8, 1 => Icmp, 6 => Tcp, 17 => Udp, 58 => Icmpv6);
+
+/// Bytes of an IP header in front of packets to `remote`, without options or extension headers.
+#[inline]
+pub(crate) const fn header_len(remote: &IpAddr) -> usize {
+    match remote {
+        IpAddr::V4(_) => ipv4::HEADER_LEN,
+        IpAddr::V6(_) => ipv6::HEADER_LEN,
     }
 }
 
-impl From<Protocol> for u8 {
-    #[inline]
-    fn from(value: Protocol) -> Self {
-        match value {
-            Protocol::Icmp => 1,
-            Protocol::Tcp => 6,
-            Protocol::Udp => 17,
-            Protocol::Icmpv6 => 58,
-            Protocol::Other(other) => other,
-        }
+/// An address's 16 bytes, IPv4 as mapped (RFC 4291 section 2.5.5.2).
+#[inline]
+pub(crate) fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
     }
 }
 

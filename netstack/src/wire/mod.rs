@@ -13,6 +13,32 @@
 //! ```
 #![forbid(unsafe_code)]
 
+/// Conversions between an enum and its numbers; `Other` has those without a name.
+macro_rules! numbered {
+    ($kind:ident: $number:ty, $($value:literal => $name:ident),+) => {
+        impl From<$number> for $kind {
+            #[inline]
+            fn from(value: $number) -> Self {
+                match value {
+                    $($value => Self::$name,)+
+                    other => Self::Other(other),
+                }
+            }
+        }
+
+        impl From<$kind> for $number {
+            #[inline]
+            fn from(value: $kind) -> Self {
+                match value {
+                    $($kind::$name => $value,)+
+                    $kind::Other(other) => other,
+                }
+            }
+        }
+    };
+}
+use numbered;
+
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
@@ -52,4 +78,26 @@ pub enum Malformed {
     /// An IPv4 fragment, where only a whole packet will do.
     #[error("an IPv4 fragment where only a whole packet will do; lower the sender's MTU to the path's")]
     Fragment,
+}
+
+/// A header that was made: the first of at most `N` bytes.
+#[derive(Clone, Copy)]
+pub struct HeaderBytes<const N: usize> {
+    pub(crate) bytes: [u8; N],
+    /// At most `N`.
+    pub(crate) len: u8,
+}
+
+impl<const N: usize> HeaderBytes<N> {
+    /// The bytes.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
+    }
+}
+
+impl<const N: usize> core::fmt::Debug for HeaderBytes<N> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:02x?}", self.as_bytes())
+    }
 }

@@ -114,13 +114,13 @@ impl Held {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramKind {
     /// A message: the body is the upper layer's header, the payload follows.
-    Data,
+    Data = 0,
     /// An acknowledgement: the body is acknowledgement blocks, there is no payload.
-    Ack,
+    Ack = 1,
     /// An acknowledgement with a stamp behind its blocks, to be answered at once. A heartbeat is one.
-    Probe,
+    Probe = 2,
     /// An acknowledgement that brings a probe's stamp back.
-    Answer,
+    Answer = 3,
 }
 
 impl DatagramKind {
@@ -242,13 +242,7 @@ impl Header {
     /// Writes the header; the CRC field is left as it is.
     #[inline]
     pub fn emit(&self, out: &mut [u8; HEADER_LEN]) {
-        out[4] = VERSION << 4
-            | match self.kind {
-                DatagramKind::Data => 0,
-                DatagramKind::Ack => 1,
-                DatagramKind::Probe => 2,
-                DatagramKind::Answer => 3,
-            };
+        out[4] = VERSION << 4 | self.kind as u8;
         out[5] = self.body_len | if self.ack_request { ACK_REQUEST } else { 0 };
         out[6..8].copy_from_slice(&self.payload_len.to_be_bytes());
         out[8..16].copy_from_slice(&self.tag.to_be_bytes());

@@ -130,6 +130,12 @@ impl Flags {
         self.0 & other.0 == other.0
     }
 
+    /// Whether a SYN requests ECN, or a SYN-ACK reflects it.
+    pub(crate) const fn asks_for_ecn(self) -> bool {
+        //= RFC 3168 section 6.1.1: an ECN-setup SYN has both ECE and CWR.
+        self.contains(Self::ECE.with(Self::CWR))
+    }
+
     /// Whether any bit of `other` is set.
     #[inline]
     pub const fn intersects(self, other: Self) -> bool {
@@ -277,25 +283,7 @@ pub struct Header {
 }
 
 /// An emitted header.
-#[derive(Clone, Copy)]
-pub struct HeaderBytes {
-    bytes: [u8; MAX_HEADER_LEN],
-    len: u8,
-}
-
-impl HeaderBytes {
-    /// The bytes.
-    #[inline]
-    pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..usize::from(self.len)).unwrap_or(&self.bytes)
-    }
-}
-
-impl fmt::Debug for HeaderBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:02x?}", self.as_bytes())
-    }
-}
+pub type HeaderBytes = super::HeaderBytes<MAX_HEADER_LEN>;
 
 mod kind {
     pub(super) const END: u8 = 0;

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::region::Region;
 use shouter_netstack::tcp::{
     Config, ConnectError, Error, Failure, ListenerId, Options, ReleaseToken, StateName, TcpEvent,
 };
@@ -391,7 +391,7 @@ impl Run {
         let (id, len) = (self.id()?, number_of(len)?);
         let token = ReleaseToken(token.parse().map_err(|_| "write-extent LEN TOKEN")?);
         let bytes: &'static [u8] = self.stream(len).leak();
-        let extent = Region::from_static(RegionId(9), bytes).extent(0, len as u32).ok_or("the extent")?;
+        let extent = Region::from_static(bytes).extent(0, len as u32).ok_or("the extent")?;
         let now = self.world().now();
         let result = self.world().endpoint.write_extent(now, id, extent, token);
         result.map_err(|why| format!("write-extent: {why}"))?;

@@ -10,7 +10,7 @@
 use core::net::{IpAddr, Ipv4Addr};
 use core::time::Duration;
 
-use shouter_netstack::region::{Extent, Region, RegionId};
+use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::rud::{
     Config, Counters, DatagramMeta, Destination, Disposition, Emit, Endpoint, Failure, MessageToken,
     SessionId, SessionParams, Sink, payload_room,
@@ -288,7 +288,7 @@ impl World {
         endpoint.on_timeout(now, app);
         let host = &mut self.hosts[index];
         if now >= host.starts {
-            let payload = Region::from_static(RegionId(1), &BYTES).extent(0, self.payload);
+            let payload = Region::from_static(&BYTES).extent(0, self.payload);
             while host.to_send > 0
                 && host.endpoint.send(host.sessions[0], &[], payload, MessageToken(0)).is_ok()
             {

@@ -11,8 +11,9 @@ use crate::errno::{Errno, Result};
 use crate::net::Net;
 
 /// An address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Domain {
+    #[default]
     V4,
     V6,
 }

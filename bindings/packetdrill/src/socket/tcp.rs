@@ -9,13 +9,14 @@ use shouter_netstack::tcp::{
 use shouter_netstack::time::Instant;
 
 use super::Domain;
-use crate::errno::{Errno, Result};
+use crate::errno::{self, Errno, Result};
 use crate::net::Net;
 
 /// The state of a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// Neither connected nor listening.
+    #[default]
     Fresh,
     Listening(ListenerId),
     Connection(ConnectionId),
@@ -46,7 +47,7 @@ struct Glimpse {
 }
 
 /// A TCP socket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct TcpSocket {
     pub(crate) domain: Domain,
     pub(crate) phase: Phase,
@@ -88,25 +89,7 @@ fn has_peer_finished(state: StateName) -> bool {
 
 impl TcpSocket {
     pub(crate) fn new(domain: Domain, options: Options) -> Self {
-        Self {
-            domain,
-            phase: Phase::Fresh,
-            bound: None,
-            options,
-            keep_alive: KeepAlive::default(),
-            linger: None,
-            reuse: false,
-            v6_only: false,
-            buffers: (None, None),
-            timeouts: (None, None),
-            connecting: false,
-            error: None,
-            reports_unread: false,
-            read_shut: false,
-            write_shut: false,
-            seen: Glimpse::default(),
-            edge: 0,
-        }
+        Self { domain, options, ..Self::default() }
     }
 
     /// The socket of a connection that this listening one accepted. Its options are those of the listening one when the
@@ -219,10 +202,6 @@ impl TcpSocket {
         self.edge += 1;
     }
 
-    fn take_error(&mut self) -> Result<()> {
-        self.error.take().map_or(Ok(()), Err)
-    }
-
     pub(crate) fn listen(&mut self, net: &mut Net, backlog: i32) -> Result<()> {
         match self.phase {
             Phase::Listening(_) => return Ok(()),
@@ -326,7 +305,7 @@ impl TcpSocket {
         }
         match self.phase {
             Phase::Fresh | Phase::Listening(_) => Err(Errno(libc::ENOTCONN)),
-            Phase::Over { done: false } => self.take_error().map(|()| Some(0)),
+            Phase::Over { done: false } => errno::take(&mut self.error).map(|()| Some(0)),
             Phase::Over { done: true } | Phase::Connection(_) => Ok(Some(0)),
         }
     }
@@ -347,7 +326,7 @@ impl TcpSocket {
             return Err(Errno(libc::EPIPE));
         }
         let Phase::Connection(id) = self.phase else {
-            self.take_error()?;
+            errno::take(&mut self.error)?;
             return Err(Errno(libc::EPIPE));
         };
         let state = self.info(net).map(|info| info.state);
@@ -359,7 +338,7 @@ impl TcpSocket {
             Err(Error::WouldBlock) => Ok(None),
             Err(error @ Error::Failed(_)) => {
                 self.fail(net, id, error);
-                self.take_error()?;
+                errno::take(&mut self.error)?;
                 Err(Errno(libc::EPIPE))
             }
             Err(error) => Err(error.into()),

@@ -7,14 +7,14 @@ use shouter_netstack::ip::IcmpErrorKind;
 use shouter_netstack::udp::{Payload, SocketConfig, UdpHandle};
 
 use super::Domain;
-use crate::errno::{Errno, Result};
+use crate::errno::{self, Errno, Result};
 use crate::net::Net;
 
 /// The longest datagram.
 const LONGEST: usize = 1 << 16;
 
 /// A UDP socket.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct UdpSocket {
     pub(crate) domain: Domain,
     pub(crate) handle: Option<UdpHandle>,
@@ -31,16 +31,7 @@ pub(crate) struct UdpSocket {
 
 impl UdpSocket {
     pub(crate) fn new(domain: Domain) -> Self {
-        Self {
-            domain,
-            handle: None,
-            peer: None,
-            error: None,
-            timeout: None,
-            peeked: None,
-            waiting: 0,
-            edge: 0,
-        }
+        Self { domain, ..Self::default() }
     }
 
     pub(crate) fn bind(&mut self, net: &mut Net, local: SocketAddr) -> Result<UdpHandle> {
@@ -80,7 +71,7 @@ impl UdpSocket {
         bytes: &[u8],
         to: Option<SocketAddr>,
     ) -> Result<Option<usize>> {
-        self.take_error()?;
+        errno::take(&mut self.error)?;
         let remote = match to {
             Some(to) => self.domain.inward(to)?,
             None => self.peer.ok_or(Errno(libc::EDESTADDRREQ))?,
@@ -113,16 +104,12 @@ impl UdpSocket {
 
     /// The next datagram and its sender; `None`: none has arrived.
     pub(crate) fn receive(&mut self, net: &mut Net, peek: bool) -> Result<Option<(Vec<u8>, SocketAddr)>> {
-        self.take_error()?;
+        errno::take(&mut self.error)?;
         if self.fetch(net).is_none() {
             return Ok(None);
         }
         let next = if peek { self.peeked.clone() } else { self.peeked.take() };
         Ok(next.map(|(bytes, from)| (bytes, self.domain.outward(from))))
-    }
-
-    fn take_error(&mut self) -> Result<()> {
-        self.error.take().map_or(Ok(()), Err)
     }
 
     /// Notes new errors and datagrams.

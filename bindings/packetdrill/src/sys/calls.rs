@@ -14,7 +14,6 @@ use super::{address, control, memory, run};
 use crate::errno::{Errno, Result};
 use crate::host::Host;
 use crate::machine::Arrived;
-use crate::progress::{CallProgress, Patience};
 
 type User = *mut c_void;
 
@@ -42,8 +41,8 @@ fn receive(
     flags: c_int,
     deliver: &mut dyn FnMut(usize, &[u8]) -> Result<()>,
 ) -> Result<Arrived> {
-    let (mut arrived, mut patience) = (Arrived::default(), Patience::default());
-    host.call(|machine| machine.read(fd, limit, flags, deliver, &mut arrived, &mut patience))
+    let mut arrived = Arrived::default();
+    host.call(|machine, patience| machine.read(fd, limit, flags, deliver, &mut arrived, patience))
 }
 
 /// The return value of a receiving call.
@@ -59,24 +58,25 @@ fn transmit(
     to: Option<core::net::SocketAddr>,
     flags: c_int,
 ) -> Result<ssize_t> {
-    let (mut written, mut patience) = (0, Patience::default());
-    host.call(|machine| machine.write(fd, bytes, to, flags, &mut written, &mut patience)).and_then(signed)
+    let mut written = 0;
+    host.call(|machine, patience| machine.write(fd, bytes, to, flags, &mut written, patience))
+        .and_then(signed)
 }
 
 pub(super) unsafe extern "C" fn socket(user: User, domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    run(user, |host| host.call(|machine| machine.socket(domain, kind, protocol).map(CallProgress::Done)))
+    run(user, |host| host.at_once(|machine| machine.socket(domain, kind, protocol)))
 }
 
 pub(super) unsafe extern "C" fn bind(user: User, fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     run(user, |host| {
         // SAFETY: see the module.
         let local = unsafe { address::read(to, len) }?.ok_or(Errno(libc::EAFNOSUPPORT))?;
-        host.call(|machine| machine.bind(fd, local).map(CallProgress::Done)).map(|()| 0)
+        host.at_once(|machine| machine.bind(fd, local)).map(|()| 0)
     })
 }
 
 pub(super) unsafe extern "C" fn listen(user: User, fd: c_int, backlog: c_int) -> c_int {
-    run(user, |host| host.call(|machine| machine.listen(fd, backlog).map(CallProgress::Done)).map(|()| 0))
+    run(user, |host| host.at_once(|machine| machine.listen(fd, backlog)).map(|()| 0))
 }
 
 pub(super) unsafe extern "C" fn accept(
@@ -86,8 +86,7 @@ pub(super) unsafe extern "C" fn accept(
     len: *mut socklen_t,
 ) -> c_int {
     run(user, |host| {
-        let mut patience = Patience::default();
-        let (fd, remote) = host.call(|machine| machine.accept(fd, &mut patience))?;
+        let (fd, remote) = host.call(|machine, patience| machine.accept(fd, patience))?;
         // SAFETY: see the module.
         unsafe { address::write(remote, from, len) }?;
         Ok(fd)
@@ -98,8 +97,8 @@ pub(super) unsafe extern "C" fn connect(user: User, fd: c_int, to: *const sockad
     run(user, |host| {
         // SAFETY: see the module.
         let remote = unsafe { address::read(to, len) }?;
-        let (mut begun, mut patience) = (false, Patience::default());
-        host.call(|machine| machine.connect(fd, remote, &mut begun, &mut patience)).map(|()| 0)
+        let mut begun = false;
+        host.call(|machine, patience| machine.connect(fd, remote, &mut begun, patience)).map(|()| 0)
     })
 }
 
@@ -260,7 +259,7 @@ pub(super) unsafe extern "C" fn fcntl(user: User, fd: c_int, command: c_int, arg
     run(user, |host| {
         // The argument is an int: its upper half is undefined.
         let argument = argument as c_int;
-        host.call(|machine| machine.fcntl(fd, command, argument).map(CallProgress::Done))
+        host.at_once(|machine| machine.fcntl(fd, command, argument))
     })
 }
 
@@ -277,7 +276,7 @@ pub(super) unsafe extern "C" fn ioctl(
         } else {
             0
         };
-        if let Some(value) = host.call(|machine| machine.ioctl(fd, request, given).map(CallProgress::Done))? {
+        if let Some(value) = host.at_once(|machine| machine.ioctl(fd, request, given))? {
             if argument.is_null() {
                 return Err(Errno(libc::EFAULT));
             }
@@ -289,14 +288,11 @@ pub(super) unsafe extern "C" fn ioctl(
 }
 
 pub(super) unsafe extern "C" fn close(user: User, fd: c_int) -> c_int {
-    run(user, |host| {
-        let mut patience = Patience::default();
-        host.call(|machine| machine.close(fd, &mut patience)).map(|()| 0)
-    })
+    run(user, |host| host.call(|machine, patience| machine.close(fd, patience)).map(|()| 0))
 }
 
 pub(super) unsafe extern "C" fn shutdown(user: User, fd: c_int, how: c_int) -> c_int {
-    run(user, |host| host.call(|machine| machine.shutdown(fd, how).map(CallProgress::Done)).map(|()| 0))
+    run(user, |host| host.at_once(|machine| machine.shutdown(fd, how)).map(|()| 0))
 }
 
 pub(super) unsafe extern "C" fn getsockopt(
@@ -310,7 +306,7 @@ pub(super) unsafe extern "C" fn getsockopt(
     run(user, |host| {
         // SAFETY: see the module.
         let room = usize::try_from(unsafe { memory::get(len) }?).unwrap_or_default();
-        let bytes = host.call(|machine| machine.option(fd, level, name).map(CallProgress::Done))?;
+        let bytes = host.at_once(|machine| machine.option(fd, level, name))?;
         let count = socklen_t::try_from(bytes.len().min(room)).unwrap_or_default();
         // SAFETY: see the module.
         unsafe {
@@ -332,7 +328,7 @@ pub(super) unsafe extern "C" fn setsockopt(
     run(user, |host| {
         // SAFETY: see the module.
         let bytes = unsafe { memory::copy_in(value, usize::try_from(len).unwrap_or_default()) }?;
-        host.call(|machine| machine.set_option(fd, level, name, &bytes).map(CallProgress::Done)).map(|()| 0)
+        host.at_once(|machine| machine.set_option(fd, level, name, &bytes)).map(|()| 0)
     })
 }
 
@@ -342,8 +338,7 @@ pub(super) unsafe extern "C" fn poll(user: User, fds: *mut pollfd, count: nfds_t
         // SAFETY: see the module.
         let asked = unsafe { memory::all(fds.cast_const(), count, MAX_POLLED) }?;
         let wanted: Vec<(i32, i16)> = asked.iter().map(|entry| (entry.fd, entry.events)).collect();
-        let mut patience = Patience::default();
-        let bits = host.call(|machine| machine.poll(&wanted, timeout(millis), &mut patience))?;
+        let bits = host.call(|machine, patience| machine.poll(&wanted, timeout(millis), patience))?;
         for (index, (entry, revents)) in asked.iter().zip(&bits).enumerate() {
             // SAFETY: within the caller's array, whose elements were read above.
             unsafe { memory::put(fds.add(index), pollfd { revents: *revents, ..*entry }) }?;
@@ -402,7 +397,7 @@ pub(super) unsafe extern "C" fn epoll_create(user: User, size: c_int) -> c_int {
         if size <= 0 {
             return Err(Errno(libc::EINVAL));
         }
-        host.call(|machine| machine.epoll_create().map(CallProgress::Done))
+        host.at_once(|machine| machine.epoll_create())
     })
 }
 
@@ -416,8 +411,7 @@ pub(super) unsafe extern "C" fn epoll_ctl(
     run(user, |host| {
         // SAFETY: see the module.
         let event = unsafe { memory::get(event.cast_const()) }.ok().map(|event| (event.events, event.u64));
-        host.call(|machine| machine.epoll_control(epoll, operation, fd, event).map(CallProgress::Done))
-            .map(|()| 0)
+        host.at_once(|machine| machine.epoll_control(epoll, operation, fd, event)).map(|()| 0)
     })
 }
 
@@ -433,8 +427,8 @@ pub(super) unsafe extern "C" fn epoll_wait(
         if events.is_null() {
             return Err(Errno(libc::EFAULT));
         }
-        let mut patience = Patience::default();
-        let ready = host.call(|machine| machine.epoll_wait(epoll, limit, timeout(millis), &mut patience))?;
+        let ready =
+            host.call(|machine, patience| machine.epoll_wait(epoll, limit, timeout(millis), patience))?;
         for (index, event) in ready.iter().enumerate() {
             // SAFETY: `ready` has at most as many as the caller has room for.
             unsafe { memory::put(events.add(index), epoll_event { events: event.events, u64: event.data }) }?;
@@ -448,7 +442,7 @@ pub(super) unsafe extern "C" fn pipe(user: User, ends: *mut c_int) -> c_int {
         if ends.is_null() {
             return Err(Errno(libc::EFAULT));
         }
-        let (reader, writer) = host.call(|machine| machine.pipe().map(CallProgress::Done))?;
+        let (reader, writer) = host.at_once(|machine| machine.pipe())?;
         // SAFETY: the caller's array of two.
         unsafe {
             memory::put(ends, reader)?;
@@ -471,9 +465,8 @@ pub(super) unsafe extern "C" fn splice(
         if !from_offset.is_null() || !to_offset.is_null() {
             return Err(Errno(libc::ESPIPE));
         }
-        let mut patience = Patience::default();
         let moved =
-            host.call(|machine| machine.splice(from, to, memory::limit(len), flags, &mut patience))?;
+            host.call(|machine, patience| machine.splice(from, to, memory::limit(len), flags, patience))?;
         signed(moved)
     })
 }

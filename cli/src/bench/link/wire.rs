@@ -10,7 +10,7 @@ use shouter::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig};
 use shouter::key::Key;
 use shouter::runtime::{Clock, Instant};
 use shouter_netstack::device::{Device, Frame, RxFrame, TxBatch};
-use shouter_netstack::region::{Extent, Region, RegionId};
+use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::rud::{self, SessionId, SessionParams};
 use shouter_netstack::stack::{PortId, Stack};
 use shouter_netstack::tcp::{self, ConnectionId};
@@ -96,7 +96,7 @@ impl Wire {
             peer: SocketAddrV4::new(peer, UDP_PORT),
             connection: None,
             control,
-            cold: Region::from_static(RegionId(0), bytes.leak()),
+            cold: Region::from_static(bytes.leak()),
             walked: 0,
             raw_header,
             batch: TxBatch::with_capacity(64),

@@ -27,7 +27,7 @@ pub(super) fn percent(value: u64, percent: u64) -> u64 {
 }
 
 /// See the [module](self). Rates are in bytes per second, times in nanoseconds, the rest in bytes.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Model {
     pub(super) mss: u64,
     /// The highest rates of this probing cycle and of the last.
@@ -75,34 +75,12 @@ impl Model {
     pub(super) fn new(parameters: &Parameters) -> Self {
         Self {
             mss: u64::from(parameters.mss.max(1)),
-            max_bw: [0; 2],
             bw_lo: NONE,
-            bw: 0,
             inflight_lo: NONE,
             inflight_hi: NONE,
-            delivered: 0,
-            next_round: 0,
-            round_start: false,
-            rounds_since_probe: 0,
-            loss_round_end: 0,
-            loss_round_start: false,
-            bw_latest: 0,
-            inflight_latest: 0,
-            loss_in_round: false,
-            loss_events: 0,
             min_rtt: NONE,
-            min_rtt_at: Instant::ZERO,
             probe_rtt_min: NONE,
-            probe_rtt_at: Instant::ZERO,
-            probe_rtt_expired: false,
-            extra_since: Instant::ZERO,
-            extra_delivered: 0,
-            extra: [0; 2],
-            extra_rounds: 0,
-            full_bw: 0,
-            full_bw_count: 0,
-            full_bw_now: false,
-            full_bw_reached: false,
+            ..Self::default()
         }
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::device::Frame;
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 
 #[test]
 fn specs_are_read_and_written_alike() {
@@ -77,7 +77,7 @@ fn every_driver_has_been_constructed() {
 #[test]
 fn bursts_begin_with_few_bytes_and_grow() {
     static BYTES: [u8; 9000] = [0; 9000];
-    let region = Region::from_static(RegionId(1), &BYTES);
+    let region = Region::from_static(&BYTES);
     for (len, expected) in
         [(9000, &[2, 4, 8, 15, 30, 32, 32][..]), (1500, &[11, 22, 32, 32, 26]), (64, &[32, 32, 32, 27])]
     {

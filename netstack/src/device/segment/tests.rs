@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{fill_checksum, segment_count, segments};
 use crate::device::{Frame, MAX_EXTENTS, Offload, Transport};
-use crate::region::{Extent, Region, RegionId};
+use crate::region::{Extent, Region};
 use crate::wire::checksum::Sum;
 use crate::wire::ip::{Ecn, IpHeader, Protocol};
 use crate::wire::tcp::{Flags, Header, Options, SeqNumber, Timestamps};
@@ -88,7 +88,7 @@ fn super_segment(
     cuts: &[usize],
     size: u16,
 ) -> Frame {
-    let region = Region::from_static(RegionId(3), payload);
+    let region = Region::from_static(payload);
     let (source, destination) = addresses(v6);
     let tcp = header.emit();
     let len = tcp.as_bytes().len() + payload.len();

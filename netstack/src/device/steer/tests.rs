@@ -1,6 +1,6 @@
 use super::*;
 use crate::device::Loopback;
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 use crate::rss::SYMMETRIC_KEY;
 use crate::wire::ethernet::Mac;
 
@@ -18,7 +18,7 @@ fn ipv4(protocol: Protocol, source: (u8, u16), destination: (u8, u16), more: &[u
 fn send(device: &mut impl Device, ethertype: [u8; 2], payload: &[u8]) {
     let mut batch = TxBatch::with_capacity(1);
     // Leaked: a test's few bytes, so that they can be an extent.
-    let region = Region::from_static(RegionId(1), payload.to_vec().leak());
+    let region = Region::from_static(payload.to_vec().leak());
     let extent = region.extent(0, payload.len() as u32);
     let frame = Frame::new(&[&Mac::BROADCAST.0, &device.mac(), &ethertype], extent).unwrap();
     assert!(batch.push(frame));

@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::region::{Extent, Region, RegionId};
+use crate::region::{Extent, Region};
 use crate::rud::*;
 use crate::sim::{Link, LinkConfig, Packet};
 use crate::time::Instant;
@@ -95,7 +95,7 @@ pub(super) fn extent_from(bytes: Vec<u8>) -> Option<Extent> {
     let len = leaked.len();
     let base = NonNull::new(leaked.as_mut_ptr())?;
     // SAFETY: the memory was leaked, so it stays readable, and nothing writes to it any more.
-    let region = unsafe { Region::from_raw_parts(RegionId(0), base, len) };
+    let region = unsafe { Region::from_raw_parts(base, len) };
     region.extent(0, len as u32)
 }
 

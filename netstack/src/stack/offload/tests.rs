@@ -3,7 +3,7 @@ use crate::device::{
     Capabilities, Device, DeviceCounters, Fault, FaultConfig, Frame, Loopback, Offload, RxChecksum, RxFrame,
     Transport, TxBatch, segment,
 };
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 use crate::time::Instant;
 use crate::wire::ip::{Ecn, IpHeader, Protocol};
 
@@ -17,7 +17,7 @@ fn super_segment(len: usize) -> Frame {
         .unwrap();
     let offload = Offload { transport: Transport::Tcp, l3_offset: 14, l4_offset: 34, segment_size: 1000 };
     let link = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-    let extent = Region::from_static(RegionId(1), payload).extent(0, len as u32).unwrap();
+    let extent = Region::from_static(payload).extent(0, len as u32).unwrap();
     Frame::with_extents(&[&link, ip.as_bytes(), &TCP_HEADER], &[extent], offload).unwrap()
 }
 

@@ -4,7 +4,7 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 
 use crate::device::{Device, Loopback};
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 use crate::rss::{Rss, SYMMETRIC_KEY};
 use crate::rud::NoSink;
 use crate::sim::{LinkConfig, Node, Sim, SimDevice};
@@ -192,7 +192,7 @@ fn a_megabyte_leaves_the_callers_memory_in_place() {
     let mut now = Instant::ZERO + SECOND;
     let id = client.stack.tcp_connect(now, None, SocketAddr::from((ipv4(2), 80)), None).unwrap();
     let bytes: &'static [u8] = (0..1 << 20u32).map(|n: u32| (n % 253) as u8).collect::<Vec<_>>().leak();
-    let region = Region::from_static(RegionId(7), bytes);
+    let region = Region::from_static(bytes);
     let extent = region.extent(0, bytes.len() as u32).unwrap();
     client.stack.tcp_mut().write_extent(now, id, extent, ReleaseToken(9)).unwrap();
     assert!(run(&mut now, &mut client, &mut server, |_, client, _| {

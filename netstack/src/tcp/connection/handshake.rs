@@ -8,7 +8,7 @@ use crate::wire::tcp;
 
 /// A SYN, or SYN-ACK, that is sent until it is answered: one is due, or the last one has a deadline, or both if a
 /// repeat of the peer requires another before that.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Handshake {
     /// When it is sent again; `None` until it was sent.
     deadline: Option<Instant>,
@@ -38,15 +38,7 @@ pub(super) enum Expiry {
 impl Handshake {
     /// A SYN, or with `passive` a SYN-ACK, is to be sent; `peer` has the options of the peer's SYN, if it came.
     pub(super) fn new(options: &Options, passive: bool, peer: tcp::Options) -> Box<Self> {
-        Box::new(Self {
-            deadline: None,
-            rto: options.initial_rto,
-            first_sent: None,
-            sent: 0,
-            due: true,
-            passive,
-            peer,
-        })
+        Box::new(Self { rto: options.initial_rto, due: true, passive, peer, ..Self::default() })
     }
 
     /// A SYN-ACK has left before, with a cookie in place of this.

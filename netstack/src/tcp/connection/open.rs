@@ -34,11 +34,7 @@ fn own_mss(open_mtu: u16, v6: bool, options: &Options) -> u16 {
     open_mtu.saturating_sub(headers).min(options.max_segment.unwrap_or(u16::MAX)).max(LEAST_MSS)
 }
 
-/// Whether a SYN requests ECN (RFC 3168 section 6.1.1), or a SYN-ACK grants it.
-fn asks_for_ecn(flags: Flags) -> bool {
-    flags.contains(Flags::ECE.with(Flags::CWR))
-}
-
+/// Whether a SYN-ACK grants ECN (RFC 3168 section 6.1.1).
 fn grants_ecn(flags: Flags) -> bool {
     flags.contains(Flags::ECE) && !flags.contains(Flags::CWR)
 }
@@ -50,7 +46,7 @@ pub(crate) fn cookie_syn_ack(open: &Open, options: &Options, syn: &Header, value
     // Without timestamps there is no place for the other options.
     let offered = |wanted: bool| wanted && timestamps;
     let mut flags = Flags::SYN.with(Flags::ACK);
-    if offered(options.ecn) && asks_for_ecn(syn.flags) {
+    if offered(options.ecn) && syn.flags.asks_for_ecn() {
         flags = flags.with(Flags::ECE);
     }
     Header {
@@ -114,7 +110,7 @@ impl Connection {
         let header = &syn.header;
         let handshake = Handshake::new(&options, true, header.options);
         let mut connection = Self::new(now, open, options, ConnectionState::SynReceived(handshake));
-        connection.on_peer_syn(now, header, asks_for_ecn(header.flags));
+        connection.on_peer_syn(now, header, header.flags.asks_for_ecn());
         connection
     }
 
@@ -256,7 +252,7 @@ impl Connection {
             return Disposition::Keep;
         }
         //= RFC 9293 section 3.10.7.3, fourth; section 3.5, MUST-10: both sides have opened at once.
-        let ecn = asks_for_ecn(flags);
+        let ecn = flags.asks_for_ecn();
         let crossed = handshake.crossed(&self.options, header.options);
         self.state = ConnectionState::SynReceived(crossed);
         self.on_peer_syn(now, header, ecn);

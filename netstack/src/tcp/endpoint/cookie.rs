@@ -15,7 +15,7 @@ use core::net::SocketAddr;
 use super::super::connection::CookieOptions;
 use super::secret::{Purpose, Secret};
 use crate::time::Instant;
-use crate::wire::tcp::{Flags, Header, SeqNumber};
+use crate::wire::tcp::{Header, SeqNumber};
 
 #[cfg(test)]
 mod tests;
@@ -83,12 +83,6 @@ pub(super) fn timestamp(clock: u32, syn: &Header, sack: bool, ecn: bool, scaling
     let value = clock & !((1 << OPTION_BITS) - 1) | scale | sack | ecn;
     // It must not lie ahead of the clock: the next one would then go back.
     if (value.wrapping_sub(clock) as i32) > 0 { value.wrapping_sub(1 << OPTION_BITS) } else { value }
-}
-
-/// Whether a SYN requests ECN.
-pub(super) fn asks_for_ecn(syn: &Header) -> bool {
-    //= RFC 3168 section 6.1.1: an ECN-setup SYN has both ECE and CWR.
-    syn.flags.contains(Flags::ECE.with(Flags::CWR))
 }
 
 /// The SYN's options, if the ACK acknowledges a cookie of ours that is not too old.

@@ -257,7 +257,7 @@ impl Endpoint {
         let mss = syn.options.mss.unwrap_or(536);
         let mut open = self.open(now, local, remote, None);
         open.iss = cookie::make(&self.secret, now, &local, &remote, syn.seq, mss);
-        let ecn = options.ecn && cookie::asks_for_ecn(syn);
+        let ecn = options.ecn && syn.flags.asks_for_ecn();
         let clock = timestamp(now, open.timestamp_offset);
         let value = cookie::timestamp(clock, syn, options.sack, ecn, options.window_scaling);
         let header = cookie_syn_ack(&open, options, syn, value);

@@ -115,7 +115,7 @@ impl Endpoint {
         Self {
             options: SharedOptions::new(config.options.clone()),
             mtus: BTreeMap::new(),
-            slots: Slots::new(),
+            slots: Slots::default(),
             demux: Demux::new(),
             listeners: Listeners::default(),
             records: TimeWaitTable::new(),

@@ -6,6 +6,7 @@ use core::net::{IpAddr, SocketAddr};
 use siphasher::sip::{SipHasher13, SipHasher24};
 
 use crate::time::Instant;
+use crate::wire::ip::octets;
 use crate::wire::tcp::SeqNumber;
 
 /// The purpose of a value, so that no value reveals anything about another.
@@ -26,15 +27,6 @@ pub(super) struct Secret {
     /// For the hash table: quick, and only collisions are at stake.
     quick: SipHasher13,
     strong: SipHasher24,
-}
-
-/// An address's 16 bytes, IPv4 as mapped (RFC 4291 section 2.5.5.2).
-#[inline]
-pub(super) fn octets(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 impl Secret {

@@ -44,6 +44,7 @@ impl Slot {
 
 /// A slab of boxes. A slot without a connection is in `free`, has no timer, and may still be in `ready`, where each slot is at most
 /// once. `peers` counts the connections that are not half open, `orphans` those whose owner is [`Owner::Orphan`].
+#[derive(Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
     free: Vec<u32>,
@@ -57,17 +58,6 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    pub(super) fn new() -> Self {
-        Self {
-            slots: Vec::new(),
-            free: Vec::new(),
-            ready: VecDeque::new(),
-            peers: Peers::default(),
-            orphans: 0,
-            hand: 0,
-        }
-    }
-
     /// How many connections there are.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -6,8 +6,8 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::super::connection::TimeWaitRecord;
-use super::secret::octets;
 use crate::time::Instant;
+use crate::wire::ip::octets;
 use crate::wire::tcp::{Flags, Header, SeqNumber, Timestamps};
 
 #[cfg(test)]

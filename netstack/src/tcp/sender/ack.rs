@@ -17,7 +17,7 @@ use crate::wire::tcp::{SeqNumber, SeqRange};
 const TICKS: Duration = Duration::from_millis(2);
 
 /// The content of an acknowledgement.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct AckSummary {
     /// SND.UNA before it.
     pub(super) una: SeqNumber,
@@ -45,20 +45,7 @@ pub(super) struct AckSummary {
 
 impl AckSummary {
     fn new(una: SeqNumber, acked: u32, open: bool, echo: Option<u32>) -> Self {
-        Self {
-            una,
-            acked,
-            open,
-            delivered: 0,
-            resent: false,
-            original: false,
-            echo,
-            oldest: None,
-            newest: None,
-            latest: None,
-            path_mtu: None,
-            size: 0,
-        }
+        Self { una, acked, open, echo, ..Self::default() }
     }
 
     fn note(&mut self, record: &Record, point: Option<SeqNumber>) {
@@ -358,7 +345,7 @@ impl Sender {
             return;
         }
         let in_flight = self.in_flight();
-        self.control.on_congestion(now, Congestion::Ecn, in_flight);
+        self.control.tell(|controller| controller.on_congestion(now, Congestion::Ecn, in_flight.into()));
         self.window_reduced();
     }
 
@@ -396,7 +383,7 @@ impl Sender {
             in_recovery: matches!(self.recovery.phase(), Phase::Recovery { .. }),
             window_limited: self.control.was_limiting(summary.una),
         };
-        self.control.on_ack(&sample);
+        self.control.tell(|controller| controller.on_ack(&sample));
     }
 
     /// The path's delivery rate up to `latest`, for a controller that uses it.

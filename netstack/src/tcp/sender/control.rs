@@ -1,11 +1,9 @@
 //! Congestion control of a connection: its controller, which is made when there is something to send, and its pace.
 
-use core::time::Duration;
-
 use super::Options;
 use super::pacing::{self, Pacer};
 use super::rtt::Rtt;
-use crate::cc::{AckSample, Congestion, Controller, Parameters};
+use crate::cc::{Controller, Parameters};
 use crate::time::Instant;
 use crate::wire::tcp::SeqNumber;
 
@@ -84,47 +82,11 @@ impl Control {
         self.controller.as_ref().map(|controller| controller.slow_start_threshold())
     }
 
-    pub(super) fn set_mss(&mut self, mss: u16) {
-        if let Some(controller) = &mut self.controller {
-            controller.set_mss(mss.into());
-        }
-    }
-
+    /// Tells the controller something, if there is one.
     #[inline]
-    pub(super) fn on_sent(&mut self, now: Instant, bytes: u32, in_flight: u32, app_limited: bool) {
+    pub(super) fn tell(&mut self, something: impl FnOnce(&mut dyn Controller)) {
         if let Some(controller) = &mut self.controller {
-            controller.on_sent(now, bytes.into(), in_flight.into(), app_limited);
-        }
-    }
-
-    #[inline]
-    pub(super) fn on_ack(&mut self, sample: &AckSample) {
-        if let Some(controller) = &mut self.controller {
-            controller.on_ack(sample);
-        }
-    }
-
-    pub(super) fn on_congestion(&mut self, now: Instant, sign: Congestion, in_flight: u32) {
-        if let Some(controller) = &mut self.controller {
-            controller.on_congestion(now, sign, in_flight.into());
-        }
-    }
-
-    pub(super) fn on_recovery_end(&mut self, now: Instant) {
-        if let Some(controller) = &mut self.controller {
-            controller.on_recovery_end(now);
-        }
-    }
-
-    pub(super) fn undo(&mut self, now: Instant) {
-        if let Some(controller) = &mut self.controller {
-            controller.undo(now);
-        }
-    }
-
-    pub(super) fn on_idle_restart(&mut self, now: Instant, idle: Duration, rto: Duration) {
-        if let Some(controller) = &mut self.controller {
-            controller.on_idle_restart(now, idle, rto);
+            something(controller.as_mut());
         }
     }
 

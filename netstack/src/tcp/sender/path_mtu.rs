@@ -49,7 +49,7 @@ struct Claim {
 
 /// The search on a path that carries less than the handshake agreed on, or is claimed to. A connection on any other
 /// path has none.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct PathMtu {
     /// Payload per segment: known to get through, and not known not to.
     low: u16,
@@ -141,7 +141,7 @@ impl SegmentSize {
 impl Sender {
     fn set_mss(&mut self, mss: u16) {
         self.size.mss = mss.max(1);
-        self.control.set_mss(self.size.mss);
+        self.control.tell(|controller| controller.set_mss(self.size.mss.into()));
     }
 
     /// The route's MTU may have changed; and the search may go on.
@@ -263,17 +263,8 @@ impl Sender {
             return;
         };
         let high = self.size.search.as_ref().map_or(self.size.mss, |search| search.high);
-        self.size.search = Some(Box::new(PathMtu {
-            low: less,
-            high,
-            bold: true,
-            reported: None,
-            tries: 0,
-            out: false,
-            due: false,
-            next_at: now,
-            claim: None,
-        }));
+        self.size.search =
+            Some(Box::new(PathMtu { low: less, high, bold: true, next_at: now, ..PathMtu::default() }));
         self.set_mss(less);
     }
 
@@ -305,17 +296,8 @@ impl Sender {
 
     /// Keeps a claim until it can be weighed, one at a time.
     fn doubt(&mut self, claim: Claim) {
-        let rumour = PathMtu {
-            low: self.size.mss,
-            high: self.size.mss,
-            bold: false,
-            reported: None,
-            tries: 0,
-            out: false,
-            due: false,
-            next_at: NEVER,
-            claim: None,
-        };
+        let mss = self.size.mss;
+        let rumour = PathMtu { low: mss, high: mss, next_at: NEVER, ..PathMtu::default() };
         let search = self.size.search.get_or_insert_with(|| Box::new(rumour));
         if search.claim.is_none_or(|claim| claim.quoted.is_before(self.space.una())) {
             search.claim = Some(claim);
@@ -345,11 +327,8 @@ impl Sender {
             high: size,
             bold: true,
             reported: Some(reported),
-            tries: 0,
-            out: false,
-            due: false,
             next_at: now + reported,
-            claim: None,
+            ..PathMtu::default()
         }));
         self.size.largest_acked = self.size.largest_acked.min(size);
         self.set_mss(size);

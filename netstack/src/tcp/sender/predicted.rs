@@ -63,7 +63,7 @@ impl Sender {
             in_recovery: false,
             window_limited: self.control.was_limiting(una),
         };
-        self.control.on_ack(&sample);
+        self.control.tell(|controller| controller.on_ack(&sample));
         self.timers_on_ack(now, true, true);
         self.contact.waits_from(now);
         let fin_acked = self.space.fin_sent();

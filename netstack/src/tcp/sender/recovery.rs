@@ -155,7 +155,8 @@ impl Sender {
             .distance(self.space.una())
             .saturating_sub(self.board.sacked())
             .saturating_add(delivered);
-        self.control.on_congestion(now, Congestion::Loss, prior_in_flight);
+        self.control
+            .tell(|controller| controller.on_congestion(now, Congestion::Loss, prior_in_flight.into()));
         self.window_reduced();
         self.recovery.undo = Some(Undo::default());
         // The retransmission serves as the probe.
@@ -207,7 +208,8 @@ impl Sender {
         let timeouts = self.recovery.timeouts();
         if timeouts == 0 {
             //= RFC 5681 section 3.1, equation 4: the threshold falls once, not with each time-out of the same data.
-            self.control.on_congestion(now, Congestion::Timeout, in_flight);
+            self.control
+                .tell(|controller| controller.on_congestion(now, Congestion::Timeout, in_flight.into()));
             self.recovery.undo = Some(Undo::default());
         }
         self.window_reduced();
@@ -277,7 +279,7 @@ impl Sender {
 
     /// Everything out when the repair began is acknowledged.
     fn end_repair(&mut self, now: Instant) {
-        self.control.on_recovery_end(now);
+        self.control.tell(|controller| controller.on_recovery_end(now));
         self.rack.on_recovery_end();
         self.recovery.phase = Phase::Open;
         self.recovery.duplicates = 0;
@@ -315,7 +317,7 @@ impl Sender {
 
     /// The repair was for nothing.
     fn take_back(&mut self, now: Instant) {
-        self.control.undo(now);
+        self.control.tell(|controller| controller.undo(now));
         if matches!(self.recovery.phase, Phase::Recovery { .. }) {
             self.rack.on_reordering();
         }

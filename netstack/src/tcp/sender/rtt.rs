@@ -24,7 +24,7 @@ const COARSE: Duration = Duration::from_millis(4);
 
 //= RFC 9293 section 3.8.1, MUST-18: the time-out is RFC 6298's, and what was sent again is not measured (Karn's algorithm).
 /// The measurements, in nanoseconds.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Rtt {
     srtt: u64,
     /// Mean deviation, its greatest of this round trip, and the value that the time-out uses.
@@ -44,17 +44,7 @@ pub(super) struct Rtt {
 
 impl Rtt {
     pub(super) fn new() -> Self {
-        Self {
-            srtt: NONE,
-            deviation: 0,
-            greatest: 0,
-            rttvar: 0,
-            min: NONE,
-            round_end: SeqNumber(0),
-            backoff: 0,
-            cautious: false,
-            heard: 0,
-        }
+        Self { srtt: NONE, min: NONE, ..Self::default() }
     }
 
     fn known(nanos: u64) -> Option<Duration> {

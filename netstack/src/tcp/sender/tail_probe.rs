@@ -228,8 +228,8 @@ impl Sender {
         }
         if repaired && self.recovery.is_open() {
             let in_flight = self.in_flight();
-            self.control.on_congestion(now, Congestion::Loss, in_flight);
-            self.control.on_recovery_end(now);
+            self.control.tell(|controller| controller.on_congestion(now, Congestion::Loss, in_flight.into()));
+            self.control.tell(|controller| controller.on_recovery_end(now));
             self.window_reduced();
         }
     }

@@ -354,7 +354,7 @@ impl Sender {
         let (idle, rto) = (now.nanos_since(self.contact.sent()), self.rtt.rto_nanos(&self.options));
         if idle > rto {
             let (idle, rto) = (Duration::from_nanos(idle), Duration::from_nanos(rto));
-            self.control.on_idle_restart(now, idle, rto);
+            self.control.tell(|controller| controller.on_idle_restart(now, idle, rto));
             self.contact.on_sent(now);
         }
     }
@@ -412,7 +412,9 @@ impl Sender {
             self.ecn.said_cwr(out.cwr);
         }
         self.recovery.on_sent(span);
-        self.control.on_sent(now, span, in_flight, app_limited);
+        self.control.tell(|controller| {
+            controller.on_sent(now, span.into(), in_flight.into(), app_limited);
+        });
         match out.probe {
             Probe::Tail => self.tail_probe_sent(end, out.resend),
             Probe::PathMtu => self.path_mtu_sent(),

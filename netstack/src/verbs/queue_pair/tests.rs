@@ -1,36 +1,11 @@
 use super::*;
 
 #[test]
-fn a_connection_is_refused_or_fits_its_fields() {
-    let destination = Destination::Roce { gid_index: 3, gid: [9; 16] };
-    let connection = Connection {
-        local_psn: u32::MAX,
-        remote_psn: u32::MAX,
-        timeout: 255,
-        retry_cnt: 255,
-        rnr_retry: 255,
-        min_rnr_timer: 255,
-        flow_label: u32::MAX,
-        path_mtu: 4096,
-        ..Connection::new(1, destination, 17)
-    };
-    let target = connection.target().unwrap();
-    assert_eq!((target.local_psn, target.remote_psn), (0xff_ffff, 0xff_ffff));
-    assert_eq!((target.timeout, target.min_rnr_timer), (31, 31));
-    assert_eq!((target.retry_cnt, target.rnr_retry, target.path_mtu), (7, 7, 5));
-    let global = target.global.unwrap();
-    assert_eq!((global.gid_index, global.gid, global.flow_label), (3, [9; 16], 0xf_ffff));
-    assert_eq!((global.hop_limit, target.lid), (64, 0));
-
+fn a_path_mtu_has_a_number_or_is_refused() {
+    let connection = Connection::new(1, Destination::InfiniBand { lid: 12 }, 17);
+    assert_eq!(Connection { path_mtu: 4096, ..connection }.mtu_number(), Ok(5));
     let odd = Connection { path_mtu: 1500, ..connection };
-    assert_eq!(odd.target().err(), Some(VerbsError::PathMtu { bytes: 1500 }));
-}
-
-#[test]
-fn infiniband_goes_by_lid_alone() {
-    let target = Connection::new(1, Destination::InfiniBand { lid: 12 }, 17).target().unwrap();
-    assert_eq!(target.lid, 12);
-    assert!(target.global.is_none());
+    assert_eq!(odd.mtu_number(), Err(VerbsError::PathMtu { bytes: 1500 }));
 }
 
 #[test]

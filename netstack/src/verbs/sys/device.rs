@@ -5,7 +5,8 @@ use core::mem::{MaybeUninit, size_of};
 use core::ptr::NonNull;
 use std::os::fd::BorrowedFd;
 
-use super::{Errno, ffi};
+use super::super::{Gid, GidKind};
+use super::{Errno, ffi, interface_name};
 
 /// A device that libibverbs has a driver for.
 #[derive(Clone, Debug)]
@@ -53,24 +54,6 @@ fn found(device: *mut rdma_sys::ibv_device) -> ListedDevice {
 /// The devices that libibverbs can drive. Where the kernel has no RDMA at all, an error.
 pub(in super::super) fn list() -> Result<Vec<ListedDevice>, Errno> {
     Ok(List::new()?.devices().iter().map(|&device| found(device)).collect())
-}
-
-/// A port's attributes, as numbers of the interface.
-pub(in super::super) struct PortAttributes {
-    pub(in super::super) state: u32,
-    pub(in super::super) link_layer: u8,
-    pub(in super::super) lid: u16,
-    pub(in super::super) active_mtu: u32,
-    pub(in super::super) gid_count: usize,
-}
-
-/// An entry of a GID table.
-pub(in super::super) struct RawGid {
-    pub(in super::super) port: u32,
-    pub(in super::super) index: u32,
-    pub(in super::super) raw: [u8; 16],
-    pub(in super::super) kind: u32,
-    pub(in super::super) ifindex: u32,
 }
 
 /// An asynchronous event: its type, and the port or queue pair that it is about.
@@ -141,7 +124,7 @@ impl Domain {
     }
 
     /// A port's attributes; ports are counted from 1.
-    pub(in super::super) fn port(&self, number: u8) -> Result<PortAttributes, Errno> {
+    pub(in super::super) fn port(&self, number: u8) -> Result<rdma_sys::ibv_port_attr, Errno> {
         let mut attributes = MaybeUninit::<rdma_sys::ibv_port_attr>::zeroed();
         // The exported function fills the structure's first fields, up to its flags; none that follow are read here.
         // SAFETY: an open context, and a zeroed structure that is at least as large as what is written.
@@ -149,18 +132,11 @@ impl Domain {
             rdma_sys::ibv_query_port(self.context(), number, attributes.as_mut_ptr().cast())
         })?;
         // SAFETY: plain numbers, for which all zero was valid before they were filled in.
-        let attributes = unsafe { attributes.assume_init() };
-        Ok(PortAttributes {
-            state: attributes.state,
-            link_layer: attributes.link_layer,
-            lid: attributes.lid,
-            active_mtu: attributes.active_mtu,
-            gid_count: usize::try_from(attributes.gid_tbl_len).unwrap_or(0),
-        })
+        Ok(unsafe { attributes.assume_init() })
     }
 
-    /// The valid entries of all ports' GID tables, `max` at most.
-    pub(in super::super) fn gids(&self, max: usize) -> Result<Vec<RawGid>, Errno> {
+    /// The valid entries of all ports' GID tables, `max` at most, with their ports: those whose index a connection can name.
+    pub(in super::super) fn gids(&self, max: usize) -> Result<Vec<(u32, Gid)>, Errno> {
         let mut entries: Vec<rdma_sys::ibv_gid_entry> = Vec::with_capacity(max);
         // SAFETY: an open context, and room for `max` entries of the size that is given.
         let count = unsafe {
@@ -177,15 +153,17 @@ impl Domain {
         };
         // SAFETY: that many entries, no more than asked for, were filled in.
         unsafe { entries.set_len(count.min(max)) };
-        let raw = |entry: &rdma_sys::ibv_gid_entry| RawGid {
-            port: entry.port_num,
-            index: entry.gid_index,
-            // SAFETY: both variants of the union are sixteen plain bytes.
-            raw: unsafe { entry.gid.raw },
-            kind: entry.gid_type,
-            ifindex: entry.ndev_ifindex,
+        let gid = |entry: &rdma_sys::ibv_gid_entry| {
+            let gid = Gid {
+                index: u8::try_from(entry.gid_index).ok()?,
+                // SAFETY: both variants of the union are sixteen plain bytes.
+                raw: unsafe { entry.gid.raw },
+                kind: GidKind::of(entry.gid_type),
+                netdev: Some(entry.ndev_ifindex).filter(|index| *index != 0).and_then(interface_name),
+            };
+            Some((entry.port_num, gid))
         };
-        Ok(entries.iter().map(raw).collect())
+        Ok(entries.iter().filter_map(gid).collect())
     }
 
     /// The next asynchronous event, if there is one: read and acknowledged.

@@ -21,9 +21,9 @@ mod tests;
 use core::fmt;
 
 pub(super) use completion::Queue;
-pub(super) use device::{DeviceEvent, Domain, ListedDevice, PortAttributes, RawGid, list};
+pub(super) use device::{DeviceEvent, Domain, ListedDevice, list};
 pub(super) use memory::{DmabufError, Registration, memory_lock_limit};
-pub(super) use queue_pair::{Global, Pair, Target};
+pub(super) use queue_pair::Pair;
 pub(super) use route::{ask_routes, interface_index, interface_name};
 
 /// An error number of errno(3).

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rdma_sys::{ibv_qp_attr_mask as mask, ibv_qp_state as state};
 
-use super::super::queue_pair::{BATCH, MAX_SGE, Operation, QpConfig, WorkRequest};
+use super::super::queue_pair::{BATCH, Connection, Destination, MAX_SGE, Operation, QpConfig, WorkRequest};
 use super::{Errno, Queue};
 
 /// A queue pair of the reliable connected service. Destroyed when dropped.
@@ -23,36 +23,55 @@ unsafe impl Send for Pair {}
 // SAFETY: as above.
 unsafe impl Sync for Pair {}
 
-/// The destination of a connection and its options: numbers of the interface, ready to be handed on.
-pub(in super::super) struct Target {
-    pub(in super::super) port: u8,
-    pub(in super::super) path_mtu: u32,
-    pub(in super::super) remote_qp: u32,
-    pub(in super::super) remote_psn: u32,
-    pub(in super::super) local_psn: u32,
-    pub(in super::super) max_rd_atomic: u8,
-    pub(in super::super) min_rnr_timer: u8,
-    pub(in super::super) timeout: u8,
-    pub(in super::super) retry_cnt: u8,
-    pub(in super::super) rnr_retry: u8,
-    pub(in super::super) service_level: u8,
-    pub(in super::super) lid: u16,
-    /// The global route, which RoCE needs.
-    pub(in super::super) global: Option<Global>,
-}
-
-/// A global route header.
-pub(in super::super) struct Global {
-    pub(in super::super) gid: [u8; 16],
-    pub(in super::super) gid_index: u8,
-    pub(in super::super) flow_label: u32,
-    pub(in super::super) hop_limit: u8,
-    pub(in super::super) traffic_class: u8,
-}
+/// PSNs have 24 bits.
+const PSN_MASK: u32 = 0xff_ffff;
+/// `rnr_retry` and the like have 3 bits.
+const THREE_BITS: u8 = 7;
 
 fn attributes() -> rdma_sys::ibv_qp_attr {
     // SAFETY: numbers, and a union of bytes and numbers: all zero is valid.
     unsafe { zeroed() }
+}
+
+/// The attributes of a connection that receives; what has more bits than its field is cut. `path_mtu` is of `enum ibv_mtu`.
+pub(super) fn receiving(connection: &Connection, path_mtu: u32) -> rdma_sys::ibv_qp_attr {
+    let mut to = rdma_sys::ibv_qp_attr {
+        qp_state: state::IBV_QPS_RTR,
+        path_mtu,
+        dest_qp_num: connection.remote_qp,
+        rq_psn: connection.remote_psn & PSN_MASK,
+        max_dest_rd_atomic: connection.max_rd_atomic,
+        min_rnr_timer: connection.min_rnr_timer & 31,
+        ..attributes()
+    };
+    to.ah_attr.port_num = connection.port;
+    to.ah_attr.sl = connection.service_level;
+    match connection.destination {
+        Destination::InfiniBand { lid } => to.ah_attr.dlid = lid,
+        // RoCE needs a global route.
+        Destination::Roce { gid_index, gid } => {
+            to.ah_attr.is_global = 1;
+            to.ah_attr.grh.dgid = rdma_sys::ibv_gid { raw: gid };
+            to.ah_attr.grh.sgid_index = gid_index;
+            to.ah_attr.grh.flow_label = connection.flow_label & 0xf_ffff;
+            to.ah_attr.grh.hop_limit = connection.hop_limit;
+            to.ah_attr.grh.traffic_class = connection.traffic_class;
+        }
+    }
+    to
+}
+
+/// The attributes of a connection that sends, too.
+pub(super) fn sending(connection: &Connection) -> rdma_sys::ibv_qp_attr {
+    rdma_sys::ibv_qp_attr {
+        qp_state: state::IBV_QPS_RTS,
+        timeout: connection.timeout & 31,
+        retry_cnt: connection.retry_cnt.min(THREE_BITS),
+        rnr_retry: connection.rnr_retry.min(THREE_BITS),
+        sq_psn: connection.local_psn & PSN_MASK,
+        max_rd_atomic: connection.max_rd_atomic,
+        ..attributes()
+    }
 }
 
 impl Pair {
@@ -132,27 +151,12 @@ impl Pair {
     }
 
     /// INIT to RTR: ready to receive.
-    pub(in super::super) fn ready_to_receive(&self, target: &Target) -> Result<(), Errno> {
-        let mut to = rdma_sys::ibv_qp_attr {
-            qp_state: state::IBV_QPS_RTR,
-            path_mtu: target.path_mtu,
-            dest_qp_num: target.remote_qp,
-            rq_psn: target.remote_psn,
-            max_dest_rd_atomic: target.max_rd_atomic,
-            min_rnr_timer: target.min_rnr_timer,
-            ..attributes()
-        };
-        to.ah_attr.port_num = target.port;
-        to.ah_attr.dlid = target.lid;
-        to.ah_attr.sl = target.service_level;
-        if let Some(global) = &target.global {
-            to.ah_attr.is_global = 1;
-            to.ah_attr.grh.dgid = rdma_sys::ibv_gid { raw: global.gid };
-            to.ah_attr.grh.sgid_index = global.gid_index;
-            to.ah_attr.grh.flow_label = global.flow_label;
-            to.ah_attr.grh.hop_limit = global.hop_limit;
-            to.ah_attr.grh.traffic_class = global.traffic_class;
-        }
+    pub(in super::super) fn ready_to_receive(
+        &self,
+        connection: &Connection,
+        path_mtu: u32,
+    ) -> Result<(), Errno> {
+        let mut to = receiving(connection, path_mtu);
         self.modify(
             &mut to,
             mask::IBV_QP_STATE
@@ -166,16 +170,8 @@ impl Pair {
     }
 
     /// RTR to RTS: ready to send.
-    pub(in super::super) fn ready_to_send(&self, target: &Target) -> Result<(), Errno> {
-        let mut to = rdma_sys::ibv_qp_attr {
-            qp_state: state::IBV_QPS_RTS,
-            timeout: target.timeout,
-            retry_cnt: target.retry_cnt,
-            rnr_retry: target.rnr_retry,
-            sq_psn: target.local_psn,
-            max_rd_atomic: target.max_rd_atomic,
-            ..attributes()
-        };
+    pub(in super::super) fn ready_to_send(&self, connection: &Connection) -> Result<(), Errno> {
+        let mut to = sending(connection);
         self.modify(
             &mut to,
             mask::IBV_QP_STATE

@@ -1,7 +1,8 @@
 use core::mem::{offset_of, size_of};
 
+use super::super::{Connection, Destination};
 use super::Errno;
-use super::queue_pair::taken;
+use super::queue_pair::{receiving, sending, taken};
 
 #[test]
 fn a_chain_is_taken_up_to_the_bad_request() {
@@ -32,4 +33,34 @@ fn structures_are_laid_out_as_in_c() {
     assert_eq!(size_of::<ibv_global_route>(), 24);
     assert_eq!(size_of::<super::ffi::AsyncEvent>(), 16);
     assert_eq!(size_of::<rdma_sys::ibv_gid_entry>(), 32);
+}
+
+#[test]
+fn a_connection_fits_its_fields() {
+    let destination = Destination::Roce { gid_index: 3, gid: [9; 16] };
+    let connection = Connection {
+        local_psn: u32::MAX,
+        remote_psn: u32::MAX,
+        timeout: 255,
+        retry_cnt: 255,
+        rnr_retry: 255,
+        min_rnr_timer: 255,
+        flow_label: u32::MAX,
+        ..Connection::new(1, destination, 17)
+    };
+    let (receiving, sending) = (receiving(&connection, 5), sending(&connection));
+    assert_eq!((sending.sq_psn, receiving.rq_psn), (0xff_ffff, 0xff_ffff));
+    assert_eq!((sending.timeout, receiving.min_rnr_timer), (31, 31));
+    assert_eq!((sending.retry_cnt, sending.rnr_retry, receiving.path_mtu), (7, 7, 5));
+    let global = receiving.ah_attr.grh;
+    // SAFETY: both variants of the union are sixteen plain bytes.
+    let gid = unsafe { global.dgid.raw };
+    assert_eq!((global.sgid_index, gid, global.flow_label), (3, [9; 16], 0xf_ffff));
+    assert_eq!((global.hop_limit, receiving.ah_attr.dlid, receiving.ah_attr.is_global), (64, 0, 1));
+}
+
+#[test]
+fn infiniband_goes_by_lid_alone() {
+    let to = receiving(&Connection::new(1, Destination::InfiniBand { lid: 12 }, 17), 3).ah_attr;
+    assert_eq!((to.dlid, to.is_global), (12, 0));
 }

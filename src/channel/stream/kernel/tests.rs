@@ -1,7 +1,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream as Plain};
 
-use shouter_netstack::region::{Region, RegionId};
+use shouter_netstack::region::Region;
 
 use super::*;
 use crate::runtime::Clock;
@@ -39,7 +39,7 @@ fn until(
 
 fn extent(len: u32) -> Extent {
     let bytes: &'static [u8] = Vec::leak(vec![7; len as usize]);
-    Region::from_static(RegionId(0), bytes).extent(0, len).unwrap()
+    Region::from_static(bytes).extent(0, len).unwrap()
 }
 
 #[test]

@@ -291,7 +291,11 @@ impl Queue {
         self.free(filled, count);
         self.free(spare, count + tails);
         // Frames that were skipped count as taken; with a full ring the rest stays with the caller.
-        if sent == filled { count } else { taken(&frames[..count], sent, room) }
+        if sent == filled {
+            count
+        } else {
+            taken(&frames[..count], sent, |frame| (1..=room).contains(&frame.len()))
+        }
     }
 
     /// Hands up to `budget` received frames to `sink`; returns frames, bytes, and whether there may be more.
@@ -399,20 +403,12 @@ impl Drop for Queue {
     }
 }
 
-/// How many frames from the front were taken, when the driver took `sent` of those that fit.
+/// How many frames from the front were taken, when the driver took `sent` of those that fit. Those that do not fit count as
+/// taken, up to the first that the ring had no room for.
 #[cold]
-fn taken(frames: &[Frame], sent: usize, room: usize) -> usize {
-    let mut left = sent;
-    for (index, frame) in frames.iter().enumerate() {
-        if frame.len() > room || frame.is_empty() {
-            continue;
-        }
-        if left == 0 {
-            return index;
-        }
-        left -= 1;
-    }
-    frames.len()
+pub(super) fn taken(frames: &[Frame], sent: usize, fits: impl Fn(&Frame) -> bool) -> usize {
+    let mut fitting = frames.iter().enumerate().filter(|(_, frame)| fits(frame));
+    fitting.nth(sent).map_or(frames.len(), |(index, _)| index)
 }
 
 /// Frames that were received and are not handed over yet; freed when dropped.

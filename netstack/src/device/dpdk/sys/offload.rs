@@ -9,7 +9,7 @@ use core::ptr;
 use dpdk_sys::{rte_mbuf, rte_mbuf_ext_shared_info};
 
 use super::lcore::BorrowedLcore;
-use super::mbuf::{BURST, Queue, clear_ipv4_checksum, data_of, linearise};
+use super::mbuf::{self, BURST, Queue, clear_ipv4_checksum, data_of, linearise};
 use crate::device::{Frame, HEAD_MIN, Offload, RxChecksum, RxFrame, Transport, segment};
 
 /// Pieces behind the first that a received frame is handed over in; one of more buffers is put together first.
@@ -61,20 +61,7 @@ impl Queue {
         let (taken, filled) = self.build(frames, Some(chain_from));
         // SAFETY: the first `filled` are frames that we own.
         let sent = unsafe { self.transmit_staged(filled) };
-        if sent == filled {
-            return taken;
-        }
-        // Frames that could not be built count as taken, up to the first that the ring had no room for.
-        let mut left = sent;
-        for (index, frame) in frames.iter().enumerate().take(taken) {
-            if fits(frame) {
-                if left == 0 {
-                    return index;
-                }
-                left -= 1;
-            }
-        }
-        taken
+        if sent == filled { taken } else { mbuf::taken(&frames[..taken], sent, fits) }
     }
 
     /// Makes mbufs of frames, in the staging array; returns how many frames that took care of, and how many are staged.

@@ -2,7 +2,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use super::*;
-use crate::wire::tcp::{Options, Timestamps};
+use crate::wire::tcp::{Flags, Options, Timestamps};
 
 fn pair() -> (SocketAddr, SocketAddr) {
     ("10.0.0.1:80".parse().unwrap(), "10.0.0.2:50000".parse().unwrap())

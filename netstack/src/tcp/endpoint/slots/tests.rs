@@ -22,7 +22,7 @@ fn connection() -> Connection {
 }
 
 fn slots() -> (Slots, Timers) {
-    (Slots::new(), Timers::new())
+    (Slots::default(), Timers::new())
 }
 
 #[test]

@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::pair::{Pair, address};
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 use crate::tcp::{ConnectError, Error, Failure, ListenError, Options, ReleaseToken, StateName, TcpEvent};
 use crate::wire::tcp::Flags;
 
@@ -96,7 +96,7 @@ fn super_segments_and_extents_arrive() {
     pair.path.max_payload = 65_000;
     let (a, b, _) = pair.open(None);
     let bytes: &'static [u8] = noise(3_000_000, 9).leak();
-    let region = Region::from_static(RegionId(1), bytes);
+    let region = Region::from_static(bytes);
     for part in 0..3 {
         let extent = region.extent(part * 1_000_000, 1_000_000).unwrap();
         pair.a.write_extent(pair.now, a, extent, ReleaseToken(part as u64)).unwrap();

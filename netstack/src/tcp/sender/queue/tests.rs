@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 
 fn content(queue: &Queue, position: u64, len: u32) -> Vec<u8> {
     let mut extents = Vec::new();
@@ -34,7 +34,7 @@ proptest! {
     #[test]
     fn it_is_a_string_of_bytes(steps in steps()) {
         let shared: &'static [u8] = Box::leak((0..4000u32).map(|i| (i * 7) as u8).collect::<Vec<_>>().into_boxed_slice());
-        let region = Region::from_static(RegionId(1), shared);
+        let region = Region::from_static(shared);
         let mut memory = Memory::new(usize::MAX);
         let (mut queue, mut other) = (Queue::default(), Queue::default());
         let (mut all, mut released, mut pushed) = (Vec::new(), Vec::new(), Vec::new());

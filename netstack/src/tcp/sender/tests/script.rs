@@ -7,7 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::cc::{AckSample, Congestion, Controller};
-use crate::region::{Region, RegionId};
+use crate::region::Region;
 use crate::wire::tcp::{SackBlocks, SeqRange};
 
 const MSS: u32 = 1000;
@@ -712,7 +712,7 @@ fn extents_are_sent_as_they_are_and_released_when_all_is_acknowledged() {
     s.path.max_payload = 65_000;
     let bytes: &'static [u8] =
         Box::leak((0..20_000u32).map(|i| i as u8).collect::<Vec<_>>().into_boxed_slice());
-    let region = Region::from_static(RegionId(3), bytes);
+    let region = Region::from_static(bytes);
     s.write(100);
     assert!(s.sender.write_extent(region.extent(0, 5000).unwrap(), ReleaseToken(1)));
     assert!(s.sender.write_extent(region.extent(5000, 3000).unwrap(), ReleaseToken(2)));
@@ -738,7 +738,7 @@ fn extents_are_sent_as_they_are_and_released_when_all_is_acknowledged() {
 fn a_device_of_few_extents_gets_few() {
     let mut s = Script::new();
     s.path = Path { max_payload: 65_000, max_extents: 2, ..s.path };
-    let region = Region::from_static(RegionId(3), &[1; 10_000]);
+    let region = Region::from_static(&[1; 10_000]);
     for index in 0..5 {
         assert!(s.sender.write_extent(region.extent(index * 2000, 1500).unwrap(), ReleaseToken(0)));
     }
@@ -756,7 +756,7 @@ fn a_device_of_few_extents_gets_few() {
 #[test]
 fn a_large_extent_is_taken_by_an_empty_queue_and_a_full_one_says_when_there_is_room() {
     let mut s = Script::with(Options { send_buffer: 4000, ..options() }, 100_000, None);
-    let region = Region::from_static(RegionId(3), &[1; 10_000]);
+    let region = Region::from_static(&[1; 10_000]);
     assert!(s.sender.write_extent(region.extent(0, 10_000).unwrap(), ReleaseToken(9)));
     assert!(!s.sender.write_extent(region.extent(0, 1).unwrap(), ReleaseToken(10)));
     assert_eq!(s.sender.write(&mut s.memory, b"x"), 0);
@@ -788,7 +788,7 @@ fn pacing_spreads_segments() {
 #[test]
 fn an_aborted_connection_gives_everything_back() {
     let mut s = Script::new();
-    let region = Region::from_static(RegionId(3), &[1; 100]);
+    let region = Region::from_static(&[1; 100]);
     s.write(3000);
     assert!(s.sender.write_extent(region.extent(0, 100).unwrap(), ReleaseToken(4)));
     s.flush();
