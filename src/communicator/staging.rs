@@ -23,7 +23,7 @@ use super::collectives::{addressed, is_given_in_output, placement, published, ra
 use super::element::Buffer;
 use super::outcomes::Outcomes;
 use super::table::Entry;
-use super::{CollectiveCall, Group, UnevenCall, Work};
+use super::{CollectiveCall, Group, Work};
 use crate::error::{Error, TensorId};
 use crate::runtime::{Clock, Instant};
 use device::{Copies, Device, Progress};
@@ -380,20 +380,6 @@ impl Group {
         }
         // SAFETY: passed on to the caller.
         unsafe { self.push_entry(entry, input, output, staging) }
-    }
-
-    /// As [`run_uneven`](Self::run_uneven), with this rank's input multiplied by a factor first, as [`Staging::factor`](field@Staging::factor) says.
-    ///
-    /// # Errors
-    /// As [`run_uneven`](Self::run_uneven), and [`Error::Argument`] for an operation that is no sum, or a type without
-    /// factors.
-    ///
-    /// # Safety
-    /// As for [`run_uneven`](Self::run_uneven).
-    pub unsafe fn run_uneven_premul(&self, call: &UnevenCall<'_>, factor: f64) -> Result<(), Error> {
-        Self::check_factor(call.collective, call.op, call.dtype)?;
-        // SAFETY: passed on to the caller.
-        unsafe { self.run_uneven_staged(call, &Staging::factor(factor)) }
     }
 
     /// Runs this rank's part of a collective, in place as made by the tables, with its memory at these addresses.

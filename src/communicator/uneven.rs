@@ -238,31 +238,20 @@ impl Group {
         self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
     }
 
-    /// Runs a collective whose blocks differ, on memory that is given by address.
+    /// Runs a collective whose blocks differ, on memory that is given by address, on the host or, with a stream, on a GPU; a sum may have a
+    /// factor.
     ///
     /// # Errors
     /// [`Error::Argument`] for an address that cannot be one, for input and output that overlap, for a root that is no rank, for counts that
-    /// are not as many as there are blocks, or too large, and for a collective without counts; else as
-    /// [`all_to_all_v`](Self::all_to_all_v).
+    /// are not as many as there are blocks, or too large, for a collective without counts, and for layouts, which these collectives have not;
+    /// else as [`all_to_all_v`](Self::all_to_all_v) and [`run_staged`](Self::run_staged).
     ///
     /// # Safety
     /// Until it returns, the input is valid for reads of as many elements as `given` adds up to, and nobody else writes it; the output is
-    /// valid for reads and writes of as many as `taken` does, and nobody else touches it.
+    /// valid for reads and writes of as many as `taken` does, and nobody else touches it. For memory of a GPU as for
+    /// [`all_reduce_cuda`](Self::all_reduce_cuda).
     #[allow(unsafe_code)]
-    pub unsafe fn run_uneven(&self, call: &UnevenCall<'_>) -> Result<(), Error> {
-        // SAFETY: passed on to the caller.
-        unsafe { self.run_uneven_staged(call, &Staging::default()) }
-    }
-
-    /// The same with a factor, or in the memory of a GPU.
-    ///
-    /// # Errors
-    /// As [`run_uneven`](Self::run_uneven) and [`run_staged`](Self::run_staged); [`Error::Argument`] for layouts, which these collectives have not.
-    ///
-    /// # Safety
-    /// As for [`run_uneven`](Self::run_uneven), and for [`all_reduce_cuda`](Self::all_reduce_cuda) of memory of a GPU.
-    #[allow(unsafe_code)]
-    pub unsafe fn run_uneven_staged(&self, call: &UnevenCall<'_>, staging: &Staging) -> Result<(), Error> {
+    pub unsafe fn run_uneven(&self, call: &UnevenCall<'_>, staging: &Staging) -> Result<(), Error> {
         call.check(staging)?;
         let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
         let part = RankBlocks { op, root, ..RankBlocks::new(collective, given, taken, dtype) };

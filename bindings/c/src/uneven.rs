@@ -6,7 +6,7 @@
 use std::ffi::c_void;
 use std::slice::from_raw_parts;
 
-use shouter::{Collective, Error, Group, UnevenCall};
+use shouter::{Collective, Error, Group, Staging, UnevenCall};
 
 use crate::error::{Status, guard, null};
 use crate::handle::{Shouter, group};
@@ -56,7 +56,7 @@ unsafe fn run(
     (input, given): (*const c_void, Counts),
     (output, taken): (*mut c_void, Counts),
     dtype: Dtype,
-    op: Op,
+    (op, factor): (Op, Option<f64>),
     root: u32,
 ) -> Status {
     guard(|| {
@@ -66,8 +66,9 @@ unsafe fn run(
         let (input, output) = (input.cast(), output.cast());
         // SAFETY: the caller's promise.
         let (given, taken) = unsafe { (given.as_slice(group, root)?, taken.as_slice(group, root)?) };
+        let call = UnevenCall { collective, input, output, given, taken, dtype, op, root };
         // SAFETY: checked there for NULL, alignment, length and overlap; the rest is the caller's promise.
-        unsafe { group.run_uneven(&UnevenCall { collective, input, output, given, taken, dtype, op, root }) }
+        unsafe { group.run_uneven(&call, &Staging { factor, ..Staging::default() }) }
     })
 }
 
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn shouter_allgatherv(
 ) -> Status {
     let (from, into) = ((input, Counts::Mine(counts)), (output, Counts::Each(counts)));
     // SAFETY: the caller's promise.
-    unsafe { run(shouter, Collective::AllGatherV, from, into, dtype, SHOUTER_SUM, 0) }
+    unsafe { run(shouter, Collective::AllGatherV, from, into, dtype, (SHOUTER_SUM, None), 0) }
 }
 
 /// As shouter_gather, with `count` elements of this rank, and `counts[r]` of rank `r` in the output of rank `root`; the others have
@@ -104,7 +105,7 @@ pub unsafe extern "C" fn shouter_gatherv(
 ) -> Status {
     let (from, into) = ((input, Counts::Own(count)), (output, Counts::OnRoot(counts)));
     // SAFETY: the caller's promise.
-    unsafe { run(shouter, Collective::GatherV, from, into, dtype, SHOUTER_SUM, root) }
+    unsafe { run(shouter, Collective::GatherV, from, into, dtype, (SHOUTER_SUM, None), root) }
 }
 
 /// As shouter_scatter, with `counts[r]` elements for rank `r` in the input of rank `root`, and `count` for this rank; the others have
@@ -121,7 +122,7 @@ pub unsafe extern "C" fn shouter_scatterv(
 ) -> Status {
     let (from, into) = ((input, Counts::OnRoot(counts)), (output, Counts::Own(count)));
     // SAFETY: the caller's promise.
-    unsafe { run(shouter, Collective::ScatterV, from, into, dtype, SHOUTER_SUM, root) }
+    unsafe { run(shouter, Collective::ScatterV, from, into, dtype, (SHOUTER_SUM, None), root) }
 }
 
 /// As shouter_reduce_scatter, with `counts[r]` elements for rank `r`: `input` has those for all, `output` this rank's.
@@ -136,7 +137,7 @@ pub unsafe extern "C" fn shouter_reduce_scatterv(
 ) -> Status {
     let (from, into) = ((input, Counts::Each(counts)), (output, Counts::Mine(counts)));
     // SAFETY: the caller's promise.
-    unsafe { run(shouter, Collective::ReduceScatterV, from, into, dtype, op, 0) }
+    unsafe { run(shouter, Collective::ReduceScatterV, from, into, dtype, (op, None), 0) }
 }
 
 /// The sum of shouter_reduce_scatterv, with each element of this rank's input multiplied by `factor` first, as
@@ -150,25 +151,9 @@ pub unsafe extern "C" fn shouter_reduce_scatterv_premul(
     dtype: Dtype,
     factor: f64,
 ) -> Status {
-    guard(|| {
-        // SAFETY: NULL or live, as the module demands of its callers.
-        let group = unsafe { group(shouter) }?;
-        let (given, taken) = (Counts::Each(counts), Counts::Mine(counts));
-        // SAFETY: the caller's promise.
-        let (given, taken) = unsafe { (given.as_slice(group, 0)?, taken.as_slice(group, 0)?) };
-        let call = UnevenCall {
-            collective: Collective::ReduceScatterV,
-            input: input.cast(),
-            output: output.cast(),
-            given,
-            taken,
-            dtype: types::dtype(dtype)?,
-            op: shouter::ReduceOp::Sum,
-            root: 0,
-        };
-        // SAFETY: checked there for NULL, alignment, length and overlap; the rest is the caller's promise.
-        unsafe { group.run_uneven_premul(&call, factor) }
-    })
+    let (from, into) = ((input, Counts::Each(counts)), (output, Counts::Mine(counts)));
+    // SAFETY: the caller's promise.
+    unsafe { run(shouter, Collective::ReduceScatterV, from, into, dtype, (SHOUTER_SUM, Some(factor)), 0) }
 }
 
 /// As shouter_alltoall, with `input_counts[r]` elements for rank `r`, and `output_counts[r]` from it. In place, both are the same.
@@ -183,5 +168,5 @@ pub unsafe extern "C" fn shouter_alltoallv(
 ) -> Status {
     let (from, into) = ((input, Counts::Each(input_counts)), (output, Counts::Each(output_counts)));
     // SAFETY: the caller's promise.
-    unsafe { run(shouter, Collective::AllToAllV, from, into, dtype, SHOUTER_SUM, 0) }
+    unsafe { run(shouter, Collective::AllToAllV, from, into, dtype, (SHOUTER_SUM, None), 0) }
 }

@@ -9,7 +9,7 @@ use crate::ranks::{job, join, parameter, play};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter::{
-    Bool, Collective, CollectiveCall, Complex, DType, Error, Group, ReduceOp, TensorSpec, UnevenCall,
+    Bool, Collective, CollectiveCall, Complex, DType, Error, Group, ReduceOp, Staging, TensorSpec, UnevenCall,
 };
 
 /// Elements of a tensor, or of a rank's block.
@@ -227,7 +227,7 @@ fn safe(group: &Group) -> Result<(), Error> {
                     UnevenCall { collective, input: data, output: data, given, taken, dtype, op, root: 0 };
                 let refusal = match collective.has_counts() {
                     // SAFETY: as above.
-                    true => unsafe { group.run_uneven(&uneven) },
+                    true => unsafe { group.run_uneven(&uneven, &Staging::default()) },
                     // SAFETY: as above.
                     false => unsafe { group.run_collective(&call) },
                 };

@@ -156,7 +156,7 @@ impl Case {
         unsafe {
             match parameter("STARTED").as_deref() {
                 Some("1") => group.start_uneven_staged(&call, staging)?.wait(Some(crate::ranks::LIMIT)),
-                _ => group.run_uneven_staged(&call, staging),
+                _ => group.run_uneven(&call, staging),
             }
         }
     }

@@ -59,7 +59,7 @@ impl Counted {
     /// As [`Group::run_uneven`] demands, and there is a count for each rank.
     pub(crate) unsafe fn run(&self, group: &Group, staging: &Staging) -> Result<(), Error> {
         // SAFETY: passed on to the caller.
-        unsafe { group.run_uneven_staged(&self.call(group)?, staging) }
+        unsafe { group.run_uneven(&self.call(group)?, staging) }
     }
 }
 
