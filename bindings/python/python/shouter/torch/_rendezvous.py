@@ -1,4 +1,4 @@
-"""PyTorch's rendezvous `env://` under launchers that set none of its variables, such as mpirun and srun.
+"""PyTorch's rendezvous `env://` under launchers that set none of its variables, such as mpirun and srun, and under `shouter run`.
 
 The ranks join as `shouter.init` does, once, to learn where rank 0's store is. It is PyTorch's TCPStore, so any backend can use it.
 """
@@ -30,17 +30,22 @@ _HALF_AN_HOUR = timedelta(minutes=30)
 
 
 def register() -> None:
-    """`env://` becomes `meet` where PyTorch's own would find no rank."""
+    """`env://` becomes `meet` where PyTorch's own would find no rank, or have one port for all the stores of a job."""
     handlers = importlib.import_module("torch.distributed.rendezvous")._rendezvous_handlers
     pytorchs = handlers["env"]
 
     def env(url: str, **options: Any) -> Iterator[tuple[dist.Store, int, int]]:
         # `init_process_group(rank=...)` puts the rank into the URL.
-        if "RANK" in os.environ or urlparse(url).query:
+        if urlparse(url).query or ("RANK" in os.environ and not _started_by_shouter_run()):
             return pytorchs(url, **options)
         return meet(**options)
 
     handlers["env"] = env
+
+
+def _started_by_shouter_run() -> bool:
+    """`shouter run` sets PyTorch's variables too, and removes torchrun's, which are there if the rank has started a torchrun."""
+    return "SHOUTER_RANK" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
 
 
 def meet(timeout: timedelta = _HALF_AN_HOUR, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
