@@ -1,4 +1,5 @@
-"""`init_process_group("shouter")` without arguments, under launchers that set none of PyTorch's variables and under `shouter run`.
+"""`init_process_group("shouter")` without arguments, under launchers that set none of PyTorch's variables and under `shouter run`, with ranks
+that die while they meet; and `shouter check` under these launchers.
 
     python tests/torch/launched.py [PROGRAM]
 
@@ -9,10 +10,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from time import monotonic
 
 HERE = Path(__file__).resolve()
 SLURM = HERE.parents[2] / "scripts/lib/with-slurm"
@@ -57,13 +60,18 @@ def rank(backends: list[str]) -> None:
         dist.destroy_process_group()
 
 
-def start(*words: str, **variables: str) -> str:
-    """What a job prints that has to end well."""
+def environment_of(**variables: str) -> dict[str, str]:
+    """The environment of a rank or a launcher, without a launcher's variables but these."""
     foreign = ("SHOUTER_", "SLURM_", "PMI", "OMPI_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMP_NUM_THREADS": "1"}
     # The rank that waits long for a core on a busy machine is not dead.
-    environment |= {"SHOUTER_HEARTBEAT_TIMEOUT": "30s", "GLOO_SOCKET_IFNAME": "lo"} | variables
+    return environment | {"SHOUTER_HEARTBEAT_TIMEOUT": "30s", "GLOO_SOCKET_IFNAME": "lo"} | variables
+
+
+def start(*words: str, **variables: str) -> str:
+    """What a job prints that has to end well."""
+    environment = environment_of(**variables)
     ended = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150, check=False)
     assert ended.returncode == 0, (ended.returncode, ended.stdout, ended.stderr)
     return ended.stdout
@@ -129,6 +137,59 @@ def two_network_namespaces(_: str) -> None:
             subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
 
 
+def meet_the_dead(life: str, deadline: int) -> tuple[str, float]:
+    """What rank 0 of 2 says when it meets a rank whose program is `life`, and how many seconds after that one's end; started by hand."""
+    meets = f"import datetime, shouter.torch, torch.distributed as dist; dist.init_process_group('gloo', timeout=datetime.timedelta(0, {deadline}))"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = environment_of(
+        SHOUTER_SIZE="2", SHOUTER_LOCAL_SIZE="2", SHOUTER_ADDR="127.0.0.1", SHOUTER_PORT=str(port), SHOUTER_KEY="0123456789abcdef" * 2
+    )
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=environment | {"SHOUTER_RANK": str(number), "SHOUTER_LOCAL_RANK": str(number)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for number, program in enumerate([meets, life])
+    ]
+    try:
+        ranks[1].wait(60)
+        begin = monotonic()
+        says, _ = ranks[0].communicate(timeout=60)
+        assert ranks[0].returncode != 0, says
+        return says, monotonic() - begin
+    finally:
+        for each in ranks:
+            each.kill()
+            each.communicate()
+
+
+def a_rank_that_does_not_come(_: str) -> None:
+    says, took = meet_the_dead("pass", 5)
+    assert "rank 1" in says and took < 20, (took, says)
+
+
+def a_rank_that_dies_while_it_meets(_: str) -> None:
+    dies = "import os, shouter; shouter.init(transport='kernel', mode='caller', measure_costs='off'); os.kill(os.getpid(), 9)"
+    says, took = meet_the_dead(dies, 50)
+    assert "rank 1" in says and took < 20, (took, says)
+
+
+def check_of_the_hosts(program: str) -> None:
+    needs(program, "mpirun.openmpi", "mpiexec.hydra")
+    what = (program, "check", "--json", "--seconds", "0.05", "--factor", "1000000")
+    launchers = [["mpirun.openmpi", "--oversubscribe", "--bind-to", "none", "-n", "2"], ["mpiexec.hydra", "-n", "2"]]
+    if os.geteuid() == 0 and all(map(shutil.which, ("slurmctld", "slurmd", "munged", "srun"))):
+        launchers.append([str(SLURM), "srun", "--mpi=pmix", "-n", "2", "-O"])
+    for launcher in launchers:
+        says = start(*launcher, *what)
+        assert '"size":2' in says, (launcher, says)
+
+
 def no_launcher(_: str) -> None:
     try:
         start(sys.executable, str(HERE), "--rank", "shouter")
@@ -141,7 +202,17 @@ def no_launcher(_: str) -> None:
 
 def main() -> None:
     program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
-    checks: list[Callable[[str], None]] = [shouter_run, open_mpi, mpich, slurm, two_network_namespaces, no_launcher]
+    checks: list[Callable[[str], None]] = [
+        shouter_run,
+        open_mpi,
+        mpich,
+        slurm,
+        two_network_namespaces,
+        a_rank_that_does_not_come,
+        a_rank_that_dies_while_it_meets,
+        check_of_the_hosts,
+        no_launcher,
+    ]
     passed = failed = skipped = 0
     for check in checks:
         name = check.__name__.replace("_", " ")
