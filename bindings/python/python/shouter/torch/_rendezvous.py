@@ -36,16 +36,18 @@ def register() -> None:
 
     def env(url: str, **options: Any) -> Iterator[tuple[dist.Store, int, int]]:
         # `init_process_group(rank=...)` puts the rank into the URL.
-        if urlparse(url).query or ("RANK" in os.environ and not _started_by_shouter_run()):
+        if urlparse(url).query or ("RANK" in os.environ and not _meets_by_settings()):
             return pytorchs(url, **options)
         return meet(**options)
 
     handlers["env"] = env
 
 
-def _started_by_shouter_run() -> bool:
-    """`shouter run` sets PyTorch's variables too, and removes torchrun's, which are there if the rank has started a torchrun."""
-    return "SHOUTER_RANK" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
+def _meets_by_settings() -> bool:
+    """Whether this rank has all that `meet` needs, as `shouter run` sets it beside PyTorch's variables. Ranks of a torchrun that such a rank
+    has started have torchrun's variables as well."""
+    needed = ("SHOUTER_RANK", "SHOUTER_SIZE", "SHOUTER_ADDR", "SHOUTER_PORT")
+    return all(name in os.environ for name in needed) and "TORCHELASTIC_RUN_ID" not in os.environ
 
 
 def meet(timeout: timedelta = _HALF_AN_HOUR, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
