@@ -52,7 +52,7 @@ fn build_blocks(c: &mut Criterion) {
         let counts = || (0..u64::from(ranks * ranks)).map(|pair| pair * 37 % 2048).collect::<Vec<_>>();
         group.bench_function(format!("{name} uneven"), |b| {
             b.iter(|| {
-                let counts = Arc::new(Counts::of_pairs(ranks, black_box(counts())).unwrap());
+                let counts = Arc::new(Counts::of_matrix(&grid, black_box(counts())).unwrap());
                 let problem = Problem::new(grid, Rank(0), &shape(Collective::AllToAllV), Rank(0));
                 plan.schedule_for(&problem.with_counts(counts).separate()).unwrap()
             });

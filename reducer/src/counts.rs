@@ -1,7 +1,11 @@
 //! Elements of each block, where blocks differ: one for each rank, or one for each pair of ranks.
 
-use crate::grid::Rank;
-use crate::header::MAX_COUNT;
+mod pairs;
+
+use crate::grid::{Grid, Rank};
+use crate::header::{COUNTS_OF, MAX_COUNT};
+use pairs::Pairs;
+pub use pairs::Share;
 use std::hash::{Hash, Hasher};
 use thiserror::Error;
 
@@ -19,16 +23,27 @@ pub enum CountsError {
     /// More elements than an operation can have.
     #[error("the counts' sum is more than the {MAX_COUNT} elements that an operation can have; split it")]
     TooLarge,
+    /// Of pairs.
+    #[error("the ranks give other numbers of elements than they take")]
+    Differ,
 }
 
 /// Elements of each block of a collective whose blocks differ. Zero is allowed. Blocks lie in rank order, without gaps.
+///
+/// With a count for each pair of ranks, a rank needs those of the ranks of its node, and of all others the sums ([`Share`]): no rank holds as
+/// many counts as there are pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts {
-    ranks: usize,
-    /// By rank, or by giving rank and taking rank.
-    counts: Vec<u64>,
+    kind: Kind,
     largest: u64,
     digest: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    /// By rank.
+    Blocks(Vec<u64>),
+    Pairs(Pairs),
 }
 
 impl Hash for Counts {
@@ -41,42 +56,64 @@ impl Counts {
     /// The block of each rank, in rank order.
     ///
     /// # Errors
-    /// The sum is more than a `u64` holds.
+    /// The sum is more than an operation can have.
     pub fn of_blocks(counts: Vec<u64>) -> Result<Self, CountsError> {
-        let largest = sum(counts.iter().copied())?;
-        Ok(Self { ranks: counts.len(), largest, digest: digest(counts.iter().copied()), counts })
+        let largest = sum(&counts)?;
+        Ok(Self { largest, digest: digest(counts.iter().copied()), kind: Kind::Blocks(counts) })
     }
 
-    /// The block that each rank gives each other: those that rank 0 gives, in rank order, then those that rank 1 gives...
+    /// The block that each rank gives each other: those that rank 0 gives, in rank order, then those that rank 1 gives... They are of use to
+    /// every rank.
     ///
     /// # Errors
-    /// There are not `ranks` times `ranks` counts, or a sum is more than a `u64` holds.
-    pub fn of_pairs(ranks: u32, counts: Vec<u64>) -> Result<Self, CountsError> {
-        let (ranks, found) = (ranks as usize, counts.len());
-        if Some(found) != ranks.checked_mul(ranks) {
-            return Err(CountsError::Number { found, needed: ranks.saturating_mul(ranks) });
+    /// There are not as many counts as pairs of ranks, or a sum is more than an operation can have.
+    pub fn of_matrix(grid: &Grid, given: Vec<u64>) -> Result<Self, CountsError> {
+        let ranks = grid.ranks() as usize;
+        let needed = ranks.saturating_mul(ranks);
+        if given.len() != needed {
+            return Err(CountsError::Number { found: given.len(), needed });
         }
-        let (mut largest, mut taken) = (0, vec![0u64; ranks]);
-        for row in counts.chunks_exact(ranks.max(1)) {
-            largest = largest.max(sum(row.iter().copied())?);
-            // At most 2^48 each, so that as many as there are ranks fit.
-            taken.iter_mut().zip(row).for_each(|(sum, &count)| *sum += count);
-        }
-        let largest = taken.into_iter().fold(largest, u64::max);
-        if largest > MAX_COUNT {
-            return Err(CountsError::TooLarge);
-        }
-        Ok(Self { ranks, largest, digest: digest(counts.iter().copied()), counts })
+        let column = |of: usize| given.iter().skip(of).step_by(ranks).copied();
+        let taken: Vec<u64> = (0..ranks).flat_map(column).collect();
+        let rows = given.chunks_exact(ranks).zip(taken.chunks_exact(ranks));
+        let share = |(rank, (given, taken))| Share::of(grid, rank, given, taken);
+        let shares = (0..).map(Rank).zip(rows).map(share).collect();
+        Ok(Self::of_pairs(Pairs::new(0..grid.ranks(), [given, taken], shares)?))
+    }
+
+    /// The blocks that the ranks of a node give, and those that they take, each in rank order, rank by rank; and the share of each rank of the
+    /// grid.
+    ///
+    /// # Errors
+    /// There are not as many counts as needed, a sum is more than an operation can have, or ranks do not take what others give: all ranks find
+    /// the same.
+    pub fn of_node(
+        grid: &Grid,
+        node: u32,
+        counts: [Vec<u64>; 2],
+        shares: Vec<Share>,
+    ) -> Result<Self, CountsError> {
+        let first = grid.leader_of(node).0;
+        Ok(Self::of_pairs(Pairs::new(first..first + grid.locals(node), counts, shares)?))
+    }
+
+    fn of_pairs(pairs: Pairs) -> Self {
+        Self { largest: pairs.largest(), digest: pairs.digest(), kind: Kind::Pairs(pairs) }
     }
 
     /// Whether there is one for each pair of ranks.
     pub fn are_of_pairs(&self) -> bool {
-        self.counts.len() != self.ranks
+        matches!(self.kind, Kind::Pairs(_))
     }
 
-    /// Number of ranks.
-    pub fn ranks(&self) -> u32 {
-        self.ranks as u32
+    /// Whether they are those of a grid with these ranks, and of use to the ranks of the node.
+    pub(crate) fn are_for(&self, grid: &Grid, node: u32) -> bool {
+        match &self.kind {
+            Kind::Blocks(counts) => counts.len() == grid.ranks() as usize,
+            Kind::Pairs(pairs) => {
+                pairs.ranks() == grid.ranks() && grid.ranks_on(node).all(|rank| pairs.holds(rank))
+            }
+        }
     }
 
     /// The most elements that a rank gives, or takes: the same on all ranks.
@@ -84,36 +121,55 @@ impl Counts {
         self.largest
     }
 
-    /// Elements of a rank's block.
+    /// Elements of a rank's block; of pairs, what the rank gives itself.
     pub fn of(&self, rank: Rank) -> u64 {
-        self.counts[rank.0 as usize]
+        self.given(rank).get(rank.0 as usize).copied().unwrap_or(0)
     }
 
-    /// Elements that one rank gives another.
-    pub fn between(&self, from: Rank, to: Rank) -> u64 {
-        self.counts[from.0 as usize * self.ranks + to.0 as usize]
-    }
-
-    /// Elements that a rank gives each rank, or the block of each.
+    /// Elements that a rank gives each rank, or the block of each. Of pairs, a rank of the same node.
     pub fn given_by(&self, rank: Rank) -> impl Iterator<Item = u64> + '_ {
-        let row = if self.are_of_pairs() { rank.0 as usize * self.ranks } else { 0 };
-        self.counts[row..row + self.ranks].iter().copied()
+        self.given(rank).iter().copied()
     }
 
-    /// Elements that a rank takes from each rank, or the block of each.
+    /// Elements that a rank takes from each rank, or the block of each. Of pairs, a rank of the same node.
     pub fn taken_by(&self, rank: Rank) -> impl Iterator<Item = u64> + '_ {
-        let (first, step) = if self.are_of_pairs() { (rank.0 as usize, self.ranks) } else { (0, 1) };
-        self.counts[first..].iter().step_by(step).copied()
+        self.taken(rank).iter().copied()
     }
 
-    /// The most elements of a block.
+    fn given(&self, rank: Rank) -> &[u64] {
+        match &self.kind {
+            Kind::Blocks(counts) => counts,
+            Kind::Pairs(pairs) => pairs.given(rank),
+        }
+    }
+
+    /// As [`taken_by`](Self::taken_by).
+    pub(crate) fn taken(&self, rank: Rank) -> &[u64] {
+        match &self.kind {
+            Kind::Blocks(counts) => counts,
+            Kind::Pairs(pairs) => pairs.taken(rank),
+        }
+    }
+
+    /// The shares of all ranks, of pairs; else none.
+    pub(crate) fn shares(&self) -> &[Share] {
+        match &self.kind {
+            Kind::Blocks(_) => &[],
+            Kind::Pairs(pairs) => pairs.shares(),
+        }
+    }
+
+    /// The most elements of a block; of pairs, of all that a rank gives or takes.
     pub fn most(&self) -> u64 {
-        self.counts.iter().copied().fold(0, u64::max)
+        match &self.kind {
+            Kind::Blocks(counts) => counts.iter().copied().fold(0, u64::max),
+            Kind::Pairs(_) => self.largest,
+        }
     }
 
-    /// A number that other counts hardly have: the [`digest`] of all, folded.
+    /// A number that other counts hardly have, and that is the root of no collective of counts.
     pub fn digest(&self) -> u32 {
-        (self.digest ^ self.digest >> 32) as u32
+        ((self.digest ^ self.digest >> 32) as u32).min(COUNTS_OF)
     }
 }
 
@@ -126,10 +182,10 @@ pub fn digest(counts: impl Iterator<Item = u64>) -> u64 {
     })
 }
 
-fn sum(mut counts: impl Iterator<Item = u64>) -> Result<u64, CountsError> {
-    counts
-        .try_fold(0u64, |sum, count| sum.checked_add(count).filter(|&sum| sum <= MAX_COUNT))
-        .ok_or(CountsError::TooLarge)
+/// The sum, if it is not more than an operation can have.
+fn sum(counts: &[u64]) -> Result<u64, CountsError> {
+    let add = |sum: u64, &count: &u64| sum.checked_add(count).filter(|&sum| sum <= MAX_COUNT);
+    counts.iter().try_fold(0, add).ok_or(CountsError::TooLarge)
 }
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub const GRANULE_UNIT: usize = 64;
 /// The largest fragment that a header can describe.
 pub const MAX_GRANULE: usize = GRANULE_UNIT * u16::MAX as usize;
 
-/// In the place of the root of an all-gather of counts: this, and the number of the collective whose blocks are counted.
+/// In the place of the root of an exchange of counts: this, and the number of the collective whose blocks are counted.
 pub(crate) const COUNTS_OF: u32 = 0xffff_ff00;
 
 /// The most elements that an operation can have.
@@ -88,7 +88,7 @@ pub enum Identity {
     /// An operation outside the table, which its shape tells, and its root (rank 0 where it has none).
     AdHoc {
         /// The root. Where there is none: the [digest](crate::counts::Counts::digest) of the counts if blocks may differ, and the
-        /// collective that counts are for if counts are gathered ([`Problem::tag`](crate::schedule::Problem::tag)).
+        /// collective that counts are for if counts are exchanged ([`Problem::tag`](crate::schedule::Problem::tag)).
         root: Rank,
     },
     /// The same, started without waiting where a call that waits goes another way: ranks that do the one and the other diverge.
@@ -123,9 +123,7 @@ impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.identity {
             Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
-            Identity::AdHoc { root }
-                if self.shape.collective == Collective::AllGather && root.0 > COUNTS_OF =>
-            {
+            Identity::AdHoc { root } if !self.shape.collective.has_root() && root.0 > COUNTS_OF => {
                 let of = Collective::from_code((root.0 - COUNTS_OF) as u8).map_or("blocks", Collective::name);
                 write!(f, "{} (the counts for {of})", self.shape)
             }

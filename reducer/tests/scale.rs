@@ -9,6 +9,7 @@ use std::alloc::System;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use shouter_reducer::counts::{Counts, Share};
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{Disposition, Executor, ExecutorConfig, Request};
 use shouter_reducer::grid::{Grid, Rank};
@@ -97,6 +98,17 @@ struct Cost {
     most: i64,
 }
 
+/// Elements from one rank to another one, where blocks differ: one more or less than `count`.
+fn block(count: u64, from: u32, to: u32) -> u64 {
+    count - 1 + u64::from((from + to) % 3)
+}
+
+/// What a rank gives each other one, and what it takes.
+fn given_and_taken(count: u64, rank: u32) -> [Vec<u64>; 2] {
+    let given = (0..RANKS).map(|to| block(count, rank, to)).collect();
+    [given, (0..RANKS).map(|from| block(count, from, rank)).collect()]
+}
+
 /// Runs one collective on all ranks and returns the highest costs of a rank, and the virtual time.
 fn run(collective: Collective, count: u64) -> (Cost, Duration) {
     let grid = Grid::new(RANKS, 1, Plan::default().leaf_size).unwrap();
@@ -110,8 +122,20 @@ fn run(collective: Collective, count: u64) -> (Cost, Duration) {
         cost.held += HELD.with(Cell::get) - before;
         cost.most = cost.most.max(cost.held);
     };
+    let share = |rank| {
+        let [given, taken] = given_and_taken(count, rank);
+        Share::of(&grid, Rank(rank), &given, &taken)
+    };
+    let shares: Option<Vec<_>> = collective.has_counts().then(|| (0..RANKS).map(share).collect());
     for (rank, cost) in (0..RANKS).map(Rank).zip(&mut costs) {
-        let problem = Problem::new(grid, rank, &shape, Rank(0));
+        let before = HELD.with(Cell::get);
+        let mut problem = Problem::new(grid, rank, &shape, Rank(0));
+        if let Some(shares) = &shares {
+            let own = given_and_taken(count, rank.0);
+            let counts = Counts::of_node(&grid, grid.node_of(rank), own, shares.clone()).unwrap();
+            problem = problem.with_counts(Arc::new(counts)).separate();
+        }
+        charge(cost, before);
         let [output, given] = [problem.output_bytes(), problem.input_bytes()].map(|bytes| bytes as usize);
         let memory = [output, given].map(|bytes| Owned::new(bytes.max(4)).unwrap());
         // SAFETY: the memory outlives the executors, which are dropped at the end of this function before it.
@@ -133,7 +157,7 @@ fn run(collective: Collective, count: u64) -> (Cost, Duration) {
         let mut executor = unsafe { Executor::new(config) }.unwrap();
         let request = Request {
             identity: Identity::AdHoc { root: Rank(0) },
-            shape,
+            shape: problem.shape,
             data: data.sub(0, output).unwrap(),
             input: if problem.has_input() { input.sub(0, given).unwrap() } else { TensorRegion::empty() },
             schedule: Arc::new(plan.build(algorithm, &problem).unwrap()),
@@ -258,4 +282,10 @@ fn an_all_reduce_of_a_thousand_ranks_stays_within_its_bounds() {
 #[test]
 fn an_all_gather_of_a_thousand_ranks_stays_within_its_bounds() {
     assert_bounded(Collective::AllGather, 4, (32, 32 << 10), Duration::from_millis(2));
+}
+
+/// Of the counts that pairs of ranks have, a rank holds its own, and the sums of the others.
+#[test]
+fn an_all_to_all_of_a_thousand_ranks_whose_blocks_differ_stays_within_its_bounds() {
+    assert_bounded(Collective::AllToAllV, 7, (2 << 10, 160 << 10), Duration::from_millis(2));
 }

@@ -1,16 +1,16 @@
 //! Collectives whose blocks differ: a count for each rank, or for each pair of ranks, zero allowed.
 //!
-//! Where all ranks have all counts, a digest of them is compared as part of the operation. Else ranks gather them
+//! Where all ranks have all counts, a digest of them is compared as part of the operation. Else ranks exchange them
 //! first: one round, in which each rank also sends a digest of the counts that it expects. So either all ranks find the
-//! counts right, or all gather the rest of them and return the same error before a block has been sent; then the group
-//! goes on.
+//! counts right, or all gather those that differ and return the same error before a block has been sent; then the group
+//! goes on. Of pairs of ranks on several hosts, a rank learns the counts of its host and the sums of all others.
 
 mod learn;
 mod started;
 
 use std::sync::Arc;
 
-use shouter_reducer::counts::Counts;
+use shouter_reducer::counts::{Counts, CountsError};
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Shape};
@@ -370,18 +370,20 @@ impl Group {
 
     /// The counts of all, in rounds in which ranks tell each other.
     fn learn(&self, begin: Instant, blocks: &RankBlocks<'_>, root: Rank) -> Result<Counts, Error> {
-        let (mut learning, mut round) = Learning::new(blocks, self.rank, self.size(), root);
+        let refused = |why: CountsError| blocks.argument(why.to_string());
+        let (mut learning, mut round) =
+            Learning::new(blocks, self.rank, &self.grid, root).map_err(refused)?;
         loop {
             let problem = learning.problem(&self.tables, &round);
             let (mine, all) = round.buffers();
             let told = self.run_uncounted(begin, &problem, mine, all);
             told.map_err(|error| error.within(blocks.collective))?;
             match learning.heard(round) {
-                Learned::Counts(counts) => return counts.map_err(|why| blocks.argument(why.to_string())),
+                Learned::Counts(counts) => return counts.map_err(refused),
                 Learned::Round(next) => round = next,
-                Learned::Differ(pairs) => {
+                Learned::Differ(found) => {
                     let step = self.annotations.step();
-                    return Err(learn::differ(self.rank, blocks.collective, step, pairs));
+                    return Err(learn::differ(self.rank, blocks.collective, step, found));
                 }
             }
         }

@@ -357,6 +357,10 @@ fn mismatch(group: &Group) -> Result<(), Error> {
         match parameter("HOW").as_deref() {
             // The culprit's own view of its receive; or of its send, or of another rank.
             Some("takes") => counts[other * ranks + me] += 2,
+            // All that it gives to the others.
+            Some("gives all") => {
+                (0..ranks).filter(|to| *to != me).for_each(|to| counts[me * ranks + to] += 2)
+            }
             _ if pairs => counts[me * ranks + other] += 2,
             Some("shifted") => (counts[other], counts[(other + 1) % ranks]) = (most + 1, most - 1),
             _ => counts[number("OF")] += 2,
@@ -489,6 +493,28 @@ fn counts_that_differ_are_named_on_every_rank_whoever_is_the_culprit() {
                     );
                 }
             }
+        }
+    }
+}
+
+/// A rank whose own counts are wrong sees them first, three pairs are named, and the others are counted.
+#[test]
+fn of_many_counts_that_differ_some_are_named() {
+    for (ranks, hosts) in [(6, 1), (6, 3), (5, 5)] {
+        let of_pairs = COLLECTIVES.iter().position(|one| *one == Collective::AllToAllV).unwrap();
+        let job = job!(ranks, hosts, "mismatch").with("COLLECTIVE", of_pairs).with("CULPRIT", 1);
+        let state = job.with("STARTED", 0).with("MOST", 7).with("HOW", "gives all").with("OF", 0).run();
+        let more = format!("and {} more pairs differ", ranks - 1 - 3);
+        for (own, rank) in state.ranks.iter().enumerate() {
+            let error = rank.error();
+            let first = if own == 1 { 0 } else { own };
+            let first =
+                format!("rank 1 sends 9 elements to rank {first} and rank {first} expects 7 from rank 1");
+            assert!(
+                error.contains(&format!("was not started: {first}; ")) && error.contains(&more),
+                "{error}\n{state}"
+            );
+            assert!(rank.told.iter().any(|told| told == "went on true"), "{state}");
         }
     }
 }

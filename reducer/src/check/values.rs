@@ -276,7 +276,7 @@ enum Expected {
 }
 
 /// The value that a byte of a rank's output must have, and the byte of the inputs that it comes from.
-fn expected(problem: &Problem, byte: usize) -> (Expected, usize) {
+fn expected(schedules: &[Schedule], problem: &Problem, byte: usize) -> (Expected, usize) {
     let (rank, root) = (problem.rank.0 as usize, problem.root.0 as usize);
     let own = problem.input_block(problem.rank) as usize;
     // Where ranks have blocks of their own in the output: of which rank it is, and where in the block.
@@ -299,7 +299,8 @@ fn expected(problem: &Problem, byte: usize) -> (Expected, usize) {
         }
         Collective::AllToAll => {
             let (from, at) = of_block();
-            let giver = Problem { rank: Rank(from as u32), ..problem.clone() };
+            // The rank itself may not know where the other one's block begins.
+            let giver = schedules[from].problem();
             (Expected::Of(from), giver.input_block(problem.rank) as usize + at)
         }
         _ => (Expected::All, byte),
@@ -342,7 +343,7 @@ fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Res
                 found: exprs.show(segment.expr),
                 expected,
             };
-            let (of, origin) = expected(problem, segment.start);
+            let (of, origin) = expected(schedules, problem, segment.start);
             if segment.origin != origin {
                 return Err(flaw(&exprs, "this element, and not another one"));
             }

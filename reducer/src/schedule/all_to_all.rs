@@ -72,9 +72,9 @@ impl Pairs {
         };
         let locals = || grid.ranks_on(node);
         let staged = locals().map(|from| ends(&mut counts.given_by(from))).collect();
-        let mut elsewhere = others(b)
-            .flat_map(|other| grid.ranks_on(other))
-            .flat_map(|from| locals().map(move |to| counts.between(from, to)));
+        let mut elsewhere = others(b).flat_map(|other| grid.ranks_on(other)).flat_map(|from| {
+            locals().map(move |to| counts.taken(to).get(from.0 as usize).copied().unwrap_or(0))
+        });
         let arrived = ends(&mut elsewhere);
         Self { chunk, grid, node, elem, layout: ExchangePlaces::Uneven { input, output, staged, arrived } }
     }

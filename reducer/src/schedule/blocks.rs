@@ -89,19 +89,17 @@ struct AreaLoad {
 
 impl AreaLoad {
     fn new(counts: impl Iterator<Item = u64>, of: u32) -> Self {
-        counts.fold(Self { count: 0, blocks: 0, of: of.into() }, Self::add)
-    }
-
-    fn add(self, count: u64) -> Self {
-        let blocks = self.blocks + u64::from(count > 0);
-        Self { count: self.count.saturating_add(count), blocks, of: self.of }
+        counts.fold(Self { count: 0, blocks: 0, of: of.into() }, |area, count| Self {
+            count: area.count.saturating_add(count),
+            blocks: area.blocks + u64::from(count > 0),
+            ..area
+        })
     }
 }
 
 /// The areas that fill most; the same on all ranks.
 fn areas(problem: &Problem, counts: &Counts) -> Vec<AreaLoad> {
     let grid = problem.grid;
-    let ranks = || (0..grid.ranks()).map(Rank);
     if problem.shape.collective != Collective::AllToAllV {
         let mut areas = vec![AreaLoad::new(counts.given_by(problem.rank), 1)];
         if problem.shape.collective == Collective::ReduceScatterV {
@@ -111,19 +109,18 @@ fn areas(problem: &Problem, counts: &Counts) -> Vec<AreaLoad> {
         }
         return areas;
     }
-    let mut areas: Vec<_> = ranks().map(|rank| AreaLoad::new(counts.given_by(rank), 1)).collect();
+    let load = |count, blocks: u32| AreaLoad { count, blocks: blocks.into(), of: 1 };
+    let given = counts.shares().iter().map(|share| load(share.given, share.given_blocks));
     // The blocks from other hosts, by the node that they are for.
-    let mut arriving = vec![AreaLoad::new(std::iter::empty(), 1); grid.nodes() as usize];
-    for from in ranks() {
-        for (to, count) in ranks().zip(counts.given_by(from)) {
-            if grid.node_of(from) != grid.node_of(to) {
-                let area = &mut arriving[grid.node_of(to) as usize];
-                *area = area.add(count);
-            }
-        }
-    }
-    areas.extend(arriving);
-    areas
+    let arriving = (0..grid.nodes()).map(|node| {
+        let shares = grid.ranks_on(node).filter_map(|rank| counts.shares().get(rank.0 as usize));
+        shares.fold(load(0, 0), |area, share| AreaLoad {
+            count: area.count.saturating_add(share.arriving),
+            blocks: area.blocks + u64::from(share.arriving_blocks),
+            ..area
+        })
+    });
+    given.chain(arriving).collect()
 }
 
 /// The blocks of a chunk, for one rank.

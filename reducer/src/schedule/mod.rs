@@ -398,7 +398,7 @@ pub fn build(algorithm: Algorithm, problem: &Problem, params: &Params) -> Result
     let counts = problem.counts.as_deref();
     let fitting = |counts: &Counts| {
         let pairs = shape.collective == Collective::AllToAllV;
-        counts.ranks() == grid.ranks() && counts.are_of_pairs() == (pairs && grid.ranks() > 1)
+        counts.are_of_pairs() == pairs && counts.are_for(&grid, problem.node())
     };
     if shape.collective.has_counts() != counts.is_some() || !counts.is_none_or(fitting) {
         return wrong("the counts", "give one for each rank, or each pair of ranks, where blocks may differ");

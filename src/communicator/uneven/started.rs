@@ -74,7 +74,7 @@ impl Followed {
         let counts = match learned {
             Learned::Counts(counts) => counts.map_err(|why| Error::Argument(format!("{collective}: {why}"))),
             Learned::Round(_) => Err(Error::Internal("a round of counts comes after the last".into())),
-            Learned::Differ(pairs) => Err(differ(self.rank, collective, self.step, pairs)),
+            Learned::Differ(found) => Err(differ(self.rank, collective, self.step, found)),
         };
         let problem = counts.map(|counts| self.frame.problem(&self.tables, counts));
         let request = problem.and_then(|problem| {
@@ -200,7 +200,8 @@ impl Group {
             (buffers, staged) = ((made.0, made.1), made.2);
             frame.placement = Placement::Separate;
         }
-        let (learning, round) = Learning::new(&blocks, self.rank, self.size(), frame.root);
+        let (learning, round) = Learning::new(&blocks, self.rank, &self.grid, frame.root)
+            .map_err(|why| blocks.argument(why.to_string()))?;
         let followed = Arc::new(Followed {
             learns: AtomicBool::new(true),
             state: Mutex::new((learning, None)),

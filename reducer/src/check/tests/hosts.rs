@@ -13,10 +13,11 @@ fn lists(hosts: u32) -> impl Iterator<Item = Vec<u32>> {
         .filter(|list| list.iter().any(|ranks| *ranks != list[0]))
 }
 
-fn counts(rng: &mut SmallRng, collective: Collective, ranks: u32) -> Option<Arc<Counts>> {
+fn counts(rng: &mut SmallRng, collective: Collective, grid: Grid) -> Option<Arc<Counts>> {
+    let ranks = grid.ranks();
     let mut some = |number: u32| (0..number).map(|_| [0, 1, 13, 70][rng.random_range(0..4)]).collect();
     let counts = match collective {
-        Collective::AllToAllV => Counts::of_pairs(ranks, some(ranks * ranks)),
+        Collective::AllToAllV => Counts::of_matrix(&grid, some(ranks * ranks)),
         _ if collective.has_counts() => Counts::of_blocks(some(ranks)),
         _ => return None,
     };
@@ -34,12 +35,13 @@ fn proves(rng: &mut SmallRng, collective: Collective, algorithm: Algorithm, grid
     let op = if rng.random() && !collective.is_scan() { ReduceOp::Avg } else { ReduceOp::Sum };
     let shape = Shape { collective, dtype: DType::F32, op, count };
     let root = Rank(rng.random_range(0..grid.ranks()));
-    let counts = counts(rng, collective, grid.ranks());
+    let counts = counts(rng, collective, grid);
     let (apart, on_devices) = (rng.random(), [0.0, 0.0, 0.5][rng.random_range(0..3)]);
     let mut schedule = |rank| {
         let mut problem = Problem::new(grid, Rank(rank), &shape, root);
         if let Some(counts) = &counts {
-            problem = problem.with_counts(counts.clone());
+            let counts = counts.on_node(&grid, problem.node());
+            problem = problem.with_counts(Arc::new(counts));
         }
         if !problem.fits_in_place() || apart && collective != Collective::Broadcast {
             problem.placement = Placement::Separate;

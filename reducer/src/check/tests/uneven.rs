@@ -45,7 +45,7 @@ fn counts(rng: &mut SmallRng, collective: Collective, grid: Grid, spread: Spread
         Spread::Wide => [0, 1, 13, 100, 300][rng.random_range(0..5)],
     };
     let counts = (0..number).map(of).collect();
-    let counts = if pairs { Counts::of_pairs(ranks, counts) } else { Counts::of_blocks(counts) };
+    let counts = if pairs { Counts::of_matrix(&grid, counts) } else { Counts::of_blocks(counts) };
     Arc::new(counts.unwrap())
 }
 
@@ -58,7 +58,9 @@ fn shape(rng: &mut SmallRng, collective: Collective, count: u64) -> Shape {
 fn schedules(rng: &mut SmallRng, problem: &Problem, algorithm: Algorithm, kinds: u32) -> Vec<Schedule> {
     let grid = problem.grid;
     let schedule = |rank| {
-        let problem = Problem { rank: Rank(rank), ..problem.clone() };
+        let node = grid.node_of(Rank(rank));
+        let counts = problem.counts.as_ref().map(|counts| Arc::new(counts.on_node(&grid, node)));
+        let problem = Problem { rank: Rank(rank), counts, ..problem.clone() };
         let (separate, device) = match kinds {
             0 => (false, false),
             1 => (true, false),
@@ -113,7 +115,7 @@ fn an_all_to_all_of_pairs_that_give_as_much_as_they_take_is_right_in_place() {
                     matrix[(to * ranks + from) as usize] = count;
                 }
             }
-            let counts = Arc::new(Counts::of_pairs(ranks, matrix).unwrap());
+            let counts = Arc::new(Counts::of_matrix(&grid, matrix).unwrap());
             let shape = shape(&mut rng, Collective::AllToAllV, 0);
             let problem = Problem::new(grid, Rank(0), &shape, Rank(0)).with_counts(counts);
             let schedules = schedules(&mut rng, &problem, Algorithm::Direct, 0);
@@ -223,7 +225,7 @@ fn a_piece_in_the_wrong_place_is_found() {
     let mut rng = SmallRng::seed_from_u64(3);
     for collective in UNEVEN {
         let counts = match collective {
-            Collective::AllToAllV => Counts::of_pairs(4, (1..=16).collect()),
+            Collective::AllToAllV => Counts::of_matrix(&grid, (1..=16).collect()),
             _ => Counts::of_blocks(vec![3, 9, 1, 5]),
         };
         let shape = shape(&mut rng, collective, 0);
@@ -258,6 +260,6 @@ fn what_cannot_be_built_is_refused() {
     assert!(built(&problem(Collective::AllToAllV).with_counts(counts)).contains("counts"));
     let counts = Arc::new(Counts::of_blocks(vec![1, 2]).unwrap());
     assert!(built(&problem(Collective::GatherV).with_counts(counts)).contains("counts"), "of other ranks");
-    let counts = Arc::new(Counts::of_pairs(3, (1..=9).collect()).unwrap());
+    let counts = Arc::new(Counts::of_matrix(&grid, (1..=9).collect()).unwrap());
     assert!(built(&problem(Collective::AllToAllV).with_counts(counts)).contains("one tensor"));
 }

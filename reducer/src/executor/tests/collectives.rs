@@ -5,7 +5,7 @@ use super::{BAD, seeds, values};
 use crate::counts::Counts;
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::{OpState, Request};
-use crate::grid::Rank;
+use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Identity, Shape};
 use crate::memory::TensorRegion;
 use crate::schedule::{Access, Algorithm, Placement, Problem, build};
@@ -73,7 +73,7 @@ impl Tensors {
     }
 }
 
-/// Element by element, by the definition.
+/// Element by element, by the definition. The problem has the counts of all ranks.
 pub(super) fn expected(problem: &Problem, inputs: &[Vec<i64>]) -> Vec<i64> {
     let ranks = inputs.len();
     let (rank, root) = (problem.rank.0 as usize, problem.root.0 as usize);
@@ -113,11 +113,12 @@ pub(super) fn expected(problem: &Problem, inputs: &[Vec<i64>]) -> Vec<i64> {
 }
 
 /// Counts that differ, some of them zero.
-fn counts(rng: &mut SmallRng, collective: Collective, ranks: u32) -> Arc<Counts> {
+fn counts(rng: &mut SmallRng, collective: Collective, grid: Grid) -> Arc<Counts> {
+    let ranks = grid.ranks();
     let most = [0, 3, 70, 200][rng.random_range(0..4)];
     let mut some = |number: u32| (0..number).map(|_| rng.random_range(0..3) * most / 2).collect();
     Arc::new(match collective {
-        Collective::AllToAllV => Counts::of_pairs(ranks, some(ranks * ranks)).unwrap(),
+        Collective::AllToAllV => Counts::of_matrix(&grid, some(ranks * ranks)).unwrap(),
         _ => Counts::of_blocks(some(ranks)).unwrap(),
     })
 }
@@ -150,13 +151,13 @@ fn run_seed(seed: u64) -> u64 {
         let algorithm = serving[rng.random_range(0..serving.len())];
         let in_shared = [0.0, 0.9, 1.0][rng.random_range(0..3)];
         let on_devices = [0.0, 0.0, 0.5, 1.0][rng.random_range(0..4)];
-        let counts = collective.has_counts().then(|| counts(&mut rng, collective, grid.ranks()));
+        let counts = collective.has_counts().then(|| counts(&mut rng, collective, grid));
         let mut tensors = Vec::new();
         let mut inputs = Vec::new();
         for rank in 0..grid.ranks() {
             let mut problem = Problem::new(grid, Rank(rank), &shape, root);
             if let Some(counts) = &counts {
-                problem = problem.with_counts(counts.clone());
+                problem = problem.with_counts(Arc::new(counts.on_node(&grid, grid.node_of(Rank(rank)))));
             }
             if !problem.fits_in_place() || rng.random() && collective != Collective::Broadcast {
                 problem = problem.separate();
@@ -185,18 +186,20 @@ fn run_seed(seed: u64) -> u64 {
             tensors.push(here);
             inputs.push(numbers(&input));
         }
-        checks.push((format!("seed {seed}: {algorithm:?} {shape} from {root} on {grid:?}"), tensors, inputs));
+        let what = format!("seed {seed}: {algorithm:?} {shape} from {root} on {grid:?}");
+        checks.push((what, counts, tensors, inputs));
     }
     group.run(work, &format!("seed {seed} on {grid:?}"));
     for completed in group.completed.iter().flatten() {
         assert_eq!((&completed.result, completed.outstanding), (&Ok(()), 0), "seed {seed}");
     }
     group.drain();
-    for (what, tensors, inputs) in &checks {
+    for (what, counts, tensors, inputs) in &checks {
         for here in tensors {
             let problem = &here.problem;
             let found = numbers(&here.result());
-            assert_eq!(found, expected(problem, inputs), "{what}: {} {:?}", problem.rank, problem.placement);
+            let whole = Problem { counts: counts.clone(), ..problem.clone() };
+            assert_eq!(found, expected(&whole, inputs), "{what}: {} {:?}", problem.rank, problem.placement);
             if problem.placement == Placement::Separate {
                 let given = numbers(&here.input.bytes());
                 assert_eq!(given, inputs[problem.rank.0 as usize], "{what}: {}'s input", problem.rank);
