@@ -9,6 +9,7 @@
 
 pub(super) mod device;
 
+use std::fmt::Display;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
@@ -211,10 +212,10 @@ impl Unpack {
 
 /// One side of an operation: the number of elements, and the memory.
 #[derive(Clone, Copy)]
-struct Side {
-    address: *mut u8,
-    count: usize,
-    layout: Option<Layout>,
+pub(super) struct Side {
+    pub(super) address: *mut u8,
+    pub(super) count: usize,
+    pub(super) layout: Option<Layout>,
 }
 
 impl Side {
@@ -230,6 +231,67 @@ impl Side {
         }
         // SAFETY: passed on to the caller.
         unsafe { raw(self.address, count, dtype) }
+    }
+}
+
+/// Input and output of an operation on the host, which may be staged.
+pub(super) struct OnHost<'a> {
+    /// What is staged, for errors.
+    pub(super) what: &'a dyn Display,
+    pub(super) dtype: DType,
+    pub(super) input: Side,
+    pub(super) output: Side,
+    pub(super) factor: Option<f64>,
+    /// The output has what is given, and keeps it: a broadcast's root.
+    pub(super) is_given_in_output: bool,
+}
+
+impl OnHost<'_> {
+    /// The caller's memory, or staged, with the input in it.
+    ///
+    /// # Safety
+    /// As for [`Group::run_staged`], until the operation has ended.
+    pub(super) unsafe fn stage(
+        &self,
+        keeper: Option<&Arc<Entry>>,
+    ) -> Result<(Buffer, Buffer, Option<Staged>), Error> {
+        let Self { what, dtype, input: from, output: into, factor, .. } = *self;
+        let (given, size) = (from.count, dtype.size());
+        // SAFETY: the caller's promise; an input is only read.
+        let (input, output) = unsafe { (from.buffer(dtype)?, into.buffer(dtype)?) };
+        let stages_input = given > 0 && (from.layout.is_some() || factor.is_some());
+        let stages_output = into.count > 0 && into.layout.is_some();
+        if !stages_input && !stages_output {
+            return Ok((input, output, None));
+        }
+        let behind = if stages_input { room(given, size) } else { Some(0) };
+        let bytes = behind.zip(if stages_output { room(into.count, size) } else { Some(0) });
+        let memory = bytes.and_then(|(input, output)| input.checked_add(output)).and_then(|bytes| {
+            let kept = keeper.and_then(|keeper| keeper.kept(bytes));
+            kept.or_else(|| Owned::new(bytes))
+        });
+        let memory = memory.ok_or_else(|| argument(format!("there is no memory to stage {what}")))?;
+        let base = memory.as_ptr().as_ptr();
+        let mut staged = Staged::new(memory, None, keeper.cloned());
+        let mut buffers = (input, output);
+        if stages_input {
+            // SAFETY: so many elements fit the memory, which is this operation's alone.
+            buffers.0 = unsafe { Buffer::from_raw(base, given, dtype) }?;
+            // SAFETY: the caller's promise of the input, which is checked above.
+            unsafe { fill(buffers.0, dtype, input, &from, factor) };
+        }
+        if stages_output && let Some(layout) = into.layout {
+            let at = base.wrapping_add(behind.unwrap_or(0));
+            // SAFETY: as above, behind the input.
+            buffers.1 = unsafe { Buffer::from_raw(at, into.count, dtype) }?;
+            if self.is_given_in_output {
+                // SAFETY: a root's elements are in the output. It keeps them as they are.
+                unsafe { pack(&layout, size, into.address, buffers.1.as_mut_slice()) };
+            } else {
+                staged.output = Some(Unpack { layout, size, from: buffers.1, into: into.address });
+            }
+        }
+        Ok((buffers.0, buffers.1, Some(staged)))
     }
 }
 
@@ -261,7 +323,7 @@ impl Sides {
     }
 }
 
-fn argument(why: impl std::fmt::Display) -> Error {
+fn argument(why: impl Display) -> Error {
     Error::Argument(why.to_string())
 }
 
@@ -467,47 +529,24 @@ impl Group {
             }
             return Ok((placed(problem, input, output)?, input, output, staged));
         }
-        let (dtype, size) = (shape.dtype, shape.dtype.size());
+        let size = shape.dtype.size();
         let is_broadcast = shape.collective == Collective::Broadcast;
         let given = if is_broadcast { 0 } else { problem.input_bytes() as usize / size };
-        let from = Side { address: input.cast_mut(), count: given, layout: staging.input };
-        let into =
-            Side { address: output, count: problem.output_bytes() as usize / size, layout: staging.output };
-        // SAFETY: the caller's promise; an input is only read.
-        let (input, output) = unsafe { (from.buffer(dtype)?, into.buffer(dtype)?) };
-        let stages_input = given > 0 && (from.layout.is_some() || staging.factor.is_some());
-        let stages_output = into.count > 0 && into.layout.is_some();
-        if !stages_input && !stages_output {
-            return Ok((placed(problem, input, output)?, input, output, None));
-        }
-        let behind = if stages_input { room(given, size) } else { Some(0) };
-        let bytes = behind.zip(if stages_output { room(into.count, size) } else { Some(0) });
-        let memory = bytes.and_then(|(input, output)| input.checked_add(output)).and_then(|bytes| {
-            let kept = keeper.and_then(|keeper| keeper.kept(bytes));
-            kept.or_else(|| Owned::new(bytes))
-        });
-        let memory = memory.ok_or_else(|| argument(format!("there is no memory to stage {shape}")))?;
-        let base = memory.as_ptr().as_ptr();
-        let mut staged = Staged::new(memory, None, keeper.cloned());
-        let mut buffers = (input, output);
-        if stages_input {
-            // SAFETY: so many elements fit the memory, which is this operation's alone.
-            buffers.0 = unsafe { Buffer::from_raw(base, given, dtype) }?;
-            // SAFETY: the caller's promise of the input, which is checked above.
-            unsafe { fill(buffers.0, dtype, input, &from, staging.factor) };
-        }
-        if stages_output && let Some(layout) = into.layout {
-            let at = base.wrapping_add(behind.unwrap_or(0));
-            // SAFETY: as above, behind the input.
-            buffers.1 = unsafe { Buffer::from_raw(at, into.count, dtype) }?;
-            if is_broadcast && problem.rank == problem.root {
-                // SAFETY: a root's elements are in the output. It keeps them as they are.
-                unsafe { pack(&layout, size, into.address, buffers.1.as_mut_slice()) };
-            } else {
-                staged.output = Some(Unpack { layout, size, from: buffers.1, into: into.address });
-            }
-        }
-        Ok((placed(problem, buffers.0, buffers.1)?, buffers.0, buffers.1, Some(staged)))
+        let on_host = OnHost {
+            what: &shape,
+            dtype: shape.dtype,
+            input: Side { address: input.cast_mut(), count: given, layout: staging.input },
+            output: Side {
+                address: output,
+                count: problem.output_bytes() as usize / size,
+                layout: staging.output,
+            },
+            factor: staging.factor,
+            is_given_in_output: is_broadcast && problem.rank == problem.root,
+        };
+        // SAFETY: passed on to the caller.
+        let (input, output, staged) = unsafe { on_host.stage(keeper) }?;
+        Ok((placed(problem, input, output)?, input, output, staged))
     }
 
     /// Refuses factors of operations that are no sum, and of types that have none.

@@ -17,9 +17,9 @@ use shouter_reducer::header::{Collective, Shape};
 use shouter_reducer::schedule::{Placement, Problem};
 
 use super::Group;
-use super::collectives::{placement_at, raw};
+use super::collectives::placement_at;
 use super::element::{Buffer, Element, check, from_slice, with_bytes};
-use super::staging::{Ended, Staging};
+use super::staging::{Ended, OnHost, Side, Staged, Staging};
 use super::table::Tables;
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
@@ -65,13 +65,38 @@ impl UnevenCall<'_> {
     /// Refuses staging that these collectives do not have.
     fn check(&self, staging: &Staging) -> Result<(), Error> {
         let Self { collective, op, dtype, .. } = *self;
-        if staging.input.is_some() || staging.output.is_some() {
-            return Err(Error::Argument(format!("{collective} has no layouts")));
+        if staging.cuda_stream.is_some() {
+            staging.check_on_gpu()?;
         }
         if staging.factor.is_some() {
             Group::check_factor(collective, op, dtype)?;
         }
         Ok(())
+    }
+
+    fn blocks(&self) -> RankBlocks<'_> {
+        let Self { collective, given, taken, dtype, op, root, .. } = *self;
+        RankBlocks { op, root, ..RankBlocks::new(collective, given, taken, dtype) }
+    }
+
+    /// Input and output, staged where that is asked for; on a GPU they are staged later.
+    ///
+    /// # Safety
+    /// As for [`Group::run_uneven`], until the operation has ended.
+    #[allow(unsafe_code)]
+    unsafe fn memory(&self, staging: &Staging) -> Result<(Buffer, Buffer, Option<Staged>), Error> {
+        let blocks = self.blocks();
+        let (given, taken) = (blocks.sum(self.given)?, blocks.sum(self.taken)?);
+        let on_host = OnHost {
+            what: &self.collective,
+            dtype: self.dtype,
+            input: Side { address: self.input.cast_mut(), count: given, layout: staging.input },
+            output: Side { address: self.output, count: taken, layout: staging.output },
+            factor: staging.factor.filter(|_| staging.cuda_stream.is_none()),
+            is_given_in_output: false,
+        };
+        // SAFETY: passed on to the caller.
+        unsafe { on_host.stage(None) }
     }
 }
 
@@ -238,27 +263,29 @@ impl Group {
         self.uneven(part, (from_slice(input), with_bytes(output, |data| data)))
     }
 
-    /// Runs a collective whose blocks differ, on memory that is given by address, on the host or, with a stream, on a GPU; a sum may have a
-    /// factor.
+    /// Runs a collective whose blocks differ, on memory that is given by address, on the host or, with a stream, on a GPU. A sum may have a
+    /// factor, and the elements of all blocks in one a layout.
     ///
     /// # Errors
     /// [`Error::Argument`] for an address that cannot be one, for input and output that overlap, for a root that is no rank, for counts that
-    /// are not as many as there are blocks, or too large, for a collective without counts, and for layouts, which these collectives have not;
-    /// else as [`all_to_all_v`](Self::all_to_all_v) and [`run_staged`](Self::run_staged).
+    /// are not as many as there are blocks, or too large, and for a collective without counts; else as [`all_to_all_v`](Self::all_to_all_v)
+    /// and [`run_staged`](Self::run_staged).
     ///
     /// # Safety
     /// Until it returns, the input is valid for reads of as many elements as `given` adds up to, and nobody else writes it; the output is
-    /// valid for reads and writes of as many as `taken` does, and nobody else touches it. For memory of a GPU as for
-    /// [`all_reduce_cuda`](Self::all_reduce_cuda).
+    /// valid for reads and writes of as many as `taken` does, and nobody else touches it. With a layout that is so of its blocks, and the gaps
+    /// between them are not touched. For memory of a GPU as for [`all_reduce_cuda`](Self::all_reduce_cuda).
     #[allow(unsafe_code)]
     pub unsafe fn run_uneven(&self, call: &UnevenCall<'_>, staging: &Staging) -> Result<(), Error> {
         call.check(staging)?;
-        let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
-        let part = RankBlocks { op, root, ..RankBlocks::new(collective, given, taken, dtype) };
-        let (from, into) = (part.sum(given)?, part.sum(taken)?);
-        // SAFETY: the caller's promise; an input is only read.
-        let buffers = unsafe { (raw(input.cast_mut(), from, dtype)?, raw(output, into, dtype)?) };
-        self.uneven_staged(&part, buffers, staging)
+        // SAFETY: the caller's promise.
+        let (input, output, staged) = unsafe { call.memory(staging) }?;
+        let rest = staging.cuda_stream.map_or_else(Staging::default, |_| *staging);
+        let result = self.uneven_staged(&call.blocks(), (input, output), &rest);
+        if let Some(staged) = staged {
+            staged.end(Ended::of(&result));
+        }
+        result
     }
 
     fn uneven(&self, blocks: RankBlocks<'_>, buffers: (Buffer, Buffer)) -> Result<(), Error> {

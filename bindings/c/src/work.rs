@@ -194,7 +194,7 @@ pub unsafe extern "C" fn shouter_run(shouter: *const Shouter, operation: *const 
         unsafe {
             let staging = staging(&operation)?;
             match call.collective.has_counts() {
-                true => Counted::of(&operation, &call)?.run(group, &staging),
+                true => Counted::of(&operation, &call).run(group, &staging),
                 false => group.run_staged(&call, &staging),
             }
         }
@@ -287,7 +287,7 @@ unsafe fn start(group: &shouter::Group, operation: &Operation) -> Result<shouter
     // SAFETY: passed on to the caller.
     unsafe {
         match call.collective.has_counts() {
-            true => Counted::of(operation, &call)?.start(group, &staging),
+            true => Counted::of(operation, &call).start(group, &staging),
             false => group.start_staged(&call, &staging),
         }
     }

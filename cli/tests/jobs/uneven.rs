@@ -7,7 +7,7 @@ use crate::ranks::values::{fill, reduced, value};
 use crate::ranks::{MISMATCH, Play, job, join, parameter, play, tell};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use shouter::{Collective, CollectiveCall, DType, Error, Group, ReduceOp, Staging, UnevenCall, Work};
+use shouter::{Collective, CollectiveCall, DType, Error, Group, Layout, ReduceOp, Staging, UnevenCall, Work};
 
 const COLLECTIVES: [Collective; 5] = [
     Collective::AllGatherV,
@@ -124,6 +124,29 @@ impl Case {
         Ok(())
     }
 
+    /// Runs it with every other element of both buffers.
+    fn run_in_layouts(&self, group: &Group) -> Result<(), Error> {
+        let Self { collective, dtype, input, output, .. } = self;
+        let (size, what) =
+            (dtype.size(), format!("{collective} of {:?}, {:?} x {dtype}", self.given, self.taken));
+        let every_other = |bytes: &[u8]| Layout { count: bytes.len() / size, block: 1, stride: 2 };
+        let mut given = vec![GUARD; 2 * input.len()];
+        given
+            .chunks_mut(2 * size)
+            .zip(input.chunks(size))
+            .for_each(|(to, from)| to[..size].copy_from_slice(from));
+        let mut result = vec![GUARD; 2 * output.len()];
+        let (kept, layouts) = (given.clone(), [every_other(input), every_other(output)].map(Some));
+        let staging = Staging { input: layouts[0], output: layouts[1], ..Staging::default() };
+        self.call(group, given.as_mut_ptr(), result.as_mut_ptr(), &staging)?;
+        for (found, right) in result.chunks(2 * size).zip(output.chunks(size)) {
+            assert!(found[..size] == *right, "{what}, in layouts");
+            assert!(found[size..].iter().all(|&byte| byte == GUARD), "{what} wrote between its blocks");
+        }
+        assert!(given == kept, "{what} wrote to its input");
+        Ok(())
+    }
+
     /// Runs it with memory on a GPU.
     #[cfg(feature = "cuda")]
     fn run_on_gpu(
@@ -186,7 +209,7 @@ fn counts(rng: &mut SmallRng, ranks: usize, pairs: bool, most: usize) -> Vec<usi
 /// Every collective with some types and all reductions; each rank chooses at random whether it runs in place.
 fn all(group: &Group) -> Result<(), Error> {
     let mut root = 0;
-    // The counts are the same on all ranks; the places of inputs are each rank's own choice.
+    // The counts are the same on all ranks; the places of inputs and their layouts are each rank's own choice.
     let (mut shared, mut own) = (SmallRng::seed_from_u64(1), SmallRng::seed_from_u64(group.rank().into()));
     for most in MOST {
         for collective in COLLECTIVES {
@@ -195,7 +218,11 @@ fn all(group: &Group) -> Result<(), Error> {
                 for &op in ops.iter().filter(|op| !collective.reduces() || op.is_of(dtype)) {
                     let pairs = collective == Collective::AllToAllV;
                     let counts = counts(&mut shared, group.size() as usize, pairs, most);
-                    case(group, collective, &counts, dtype, op, root).run(group, own.random())?;
+                    let case = case(group, collective, &counts, dtype, op, root);
+                    match own.random_range(0..3) {
+                        0 => case.run_in_layouts(group)?,
+                        how => case.run(group, how == 1)?,
+                    }
                     root = (root + 1) % group.size();
                 }
             }

@@ -17,8 +17,7 @@ use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::schedule::{Placement, Problem};
 
 use super::learn::{Learned, Learning, Round, differ};
-use super::{RankBlocks, UncountedPart, UnevenCall};
-use crate::communicator::collectives::raw;
+use super::{UncountedPart, UnevenCall};
 use crate::communicator::element::Buffer;
 use crate::communicator::small::Starts;
 use crate::communicator::staging::{Sides, Staging};
@@ -163,11 +162,10 @@ impl Group {
         unsafe { self.start_uneven_staged(call, &Staging::default()) }
     }
 
-    /// As [`start_uneven`](Self::start_uneven), with a factor, or in the memory of a GPU.
+    /// As [`start_uneven`](Self::start_uneven), with a factor or layouts, or in the memory of a GPU.
     ///
     /// # Errors
-    /// As [`start_uneven`](Self::start_uneven) and [`start_staged`](Self::start_staged); [`Error::Argument`] for layouts, which these collectives
-    /// have not.
+    /// As [`start_uneven`](Self::start_uneven) and [`start_staged`](Self::start_staged).
     ///
     /// # Safety
     /// As for [`start_uneven`](Self::start_uneven), and for [`start_cuda`](Self::start_cuda) of memory of a GPU.
@@ -178,21 +176,25 @@ impl Group {
     ) -> Result<Work, Error> {
         call.check(staging)?;
         let begin = Clock.now();
-        let UnevenCall { collective, input, output, given, taken, dtype, op, root } = *call;
-        let blocks = RankBlocks { op, root, ..RankBlocks::new(collective, given, taken, dtype) };
-        let (from, into) = (blocks.sum(given)?, blocks.sum(taken)?);
-        // SAFETY: the caller's promise; an input is only read.
-        let buffers = unsafe { (raw(input.cast_mut(), from, dtype)?, raw(output, into, dtype)?) };
-        let frame = self.frame(&blocks, buffers)?;
+        let (collective, dtype, blocks) = (call.collective, call.dtype, call.blocks());
+        // SAFETY: the caller's promise.
+        let (input, output, mut staged) = unsafe { call.memory(staging) }?;
+        let mut buffers = (input, output);
+        let mut frame = self.frame(&blocks, buffers)?;
         if let Some(counts) = blocks.known() {
             let problem = frame.problem(&self.tables, counts?);
-            let at = (buffers.0.as_ptr(), buffers.1.as_ptr().cast_mut());
-            // SAFETY: the caller's promise, of as many elements as the counts say.
-            return unsafe { self.start_problem_staged(begin, problem, at, staging) };
+            if staging.cuda_stream.is_some() {
+                let at = (call.input, call.output);
+                // SAFETY: the caller's promise, of as many elements as the counts say.
+                return unsafe { self.start_problem_staged(begin, problem, at, staging) };
+            }
+            let memory = self.memory(&problem, input, output);
+            return self.start_memory(begin, problem, memory, None, staged);
         }
-        let (mut frame, mut buffers, mut staged) = (frame, buffers, None);
         if let Some(stream) = staging.cuda_stream {
-            let sides = Sides { input: (input, from), output: (output, into), dtype, is_one: false };
+            let elements = |buffer: Buffer| buffer.len() / dtype.size();
+            let (input, output) = ((call.input, elements(input)), (call.output, elements(output)));
+            let sides = Sides { input, output, dtype, is_one: false };
             let step = self.annotations.step();
             let call = Call { operation: collective.into(), tensor: None, step };
             // SAFETY: the caller's promise.

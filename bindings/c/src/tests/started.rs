@@ -97,6 +97,16 @@ fn blocks_that_differ_are_started_from_c() {
                 assert_eq!(status, SHOUTER_OK, "{}", last());
             }
             check(outputs);
+            // The output of both kinds of counts, with a gap behind each element.
+            for (kind, all) in
+                [(kinds[0], [0, 10, 11, 12]), (kinds[4], [[0, 1, 10, 11], [2, 12, 13, 99]][me])]
+            {
+                let every_other = Layout { count: if all[3] == 99 { 3 } else { 4 }, block: 1, stride: 2 };
+                let mut apart = [99; 8];
+                let operation = Operation { output_layout: &every_other, ..call(kind, apart.as_mut_ptr()) };
+                assert_eq!(ended(started(rank, &operation)), SHOUTER_OK, "{}", last());
+                assert_eq!(apart, [all[0], 99, all[1], 99, all[2], 99, all[3], 99]);
+            }
             // Invalid descriptors are refused at once.
             let refused = |operation: &Operation, why: &str| {
                 let mut work = ptr::null_mut();
@@ -106,7 +116,8 @@ fn blocks_that_differ_are_started_from_c() {
             let one = call(kinds[4], outputs[0].as_mut_ptr());
             refused(&Operation { output_counts: ptr::null(), ..one }, "counts is NULL");
             refused(&Operation { factor: &2.0, ..one }, "factor");
-            refused(&Operation { input_layout: &Layout { count: 2, block: 1, stride: 2 }, ..one }, "layouts");
+            let short = Layout { count: 1, block: 1, stride: 2 };
+            refused(&Operation { input_layout: &short, ..one }, "elements");
             no_memory_of_a_gpu(rank, &one);
             // Rank 1 expects other elements than rank 0 sends: both get an error, and the group goes on.
             let (given, taken) = ([[1usize, 2], [1, 1]][me], [[1usize, 1], [3, 1]][me]);

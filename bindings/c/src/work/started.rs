@@ -20,14 +20,8 @@ pub(crate) struct Counted {
 
 impl Counted {
     /// The collective of a descriptor.
-    ///
-    /// # Errors
-    /// [`Error::Argument`] for layouts.
-    pub(crate) fn of(operation: &Operation, call: &CollectiveCall) -> Result<Self, Error> {
-        let Operation { input_counts, output_counts, count, input_layout, output_layout, .. } = *operation;
-        if !input_layout.is_null() || !output_layout.is_null() {
-            return Err(Error::Argument(format!("{} has no layouts", call.collective)));
-        }
+    pub(crate) fn of(operation: &Operation, call: &CollectiveCall) -> Self {
+        let Operation { input_counts, output_counts, count, .. } = *operation;
         let (given, taken) = match call.collective {
             Collective::AllGatherV => (Counts::Mine(output_counts), Counts::Each(output_counts)),
             Collective::GatherV => (Counts::Own(count), Counts::OnRoot(output_counts)),
@@ -35,7 +29,7 @@ impl Counted {
             Collective::ReduceScatterV => (Counts::Each(input_counts), Counts::Mine(input_counts)),
             _ => (Counts::Each(input_counts), Counts::Each(output_counts)),
         };
-        Ok(Self { call: *call, given, taken })
+        Self { call: *call, given, taken }
     }
 
     /// # Safety
