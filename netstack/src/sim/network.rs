@@ -144,10 +144,13 @@ impl Network {
     }
 
     /// Cuts or mends the link of the host that was attached as number `host`, from 0. Frames on a cut link are
-    /// lost; the host is not notified. An unknown host changes nothing.
+    /// lost, those in flight too; the host is not notified. An unknown host changes nothing.
     pub fn set_cut(&self, host: usize, cut: bool) {
         if let Some(host) = lock(&self.fabric).hosts.get_mut(host) {
-            (host.up.cut, host.down.cut) = (cut, cut);
+            for link in [&mut host.up, &mut host.down] {
+                link.cut = cut;
+                link.retain(|_| !cut);
+            }
         }
     }
 
