@@ -106,6 +106,8 @@ pub(crate) struct Net {
     pub(crate) full_to: Option<Rank>,
     /// It takes and sends nothing any more.
     pub(crate) dead: Option<Rank>,
+    /// Ranks that have torn their channels down.
+    fenced: Vec<Rank>,
     /// The dead peer, once something was sent to it.
     lost: Option<Rank>,
     /// Places that receivers have named: (receiver, sender, credit message).
@@ -129,6 +131,7 @@ impl Net {
             cut: false,
             full_to: None,
             dead: None,
+            fenced: vec![],
             lost: None,
             landings: vec![],
             placed: 0,
@@ -231,6 +234,20 @@ impl Net {
         true
     }
 
+    /// A rank tears its channels down: what it has posted is released, it posts nothing more, and no peer writes to its memory any more.
+    pub(crate) fn fence<E: Endpoint>(&mut self, rank: Rank, endpoint: &mut E) {
+        self.fenced.push(rank);
+        self.release(rank, endpoint);
+        self.landings.retain(|(receiver, ..)| *receiver != rank);
+        self.packets.iter_mut().filter(|packet| packet.to == rank).for_each(|packet| packet.place = None);
+    }
+
+    /// Drops all messages from the dead rank and to it.
+    pub(crate) fn bury(&mut self) {
+        let dead = self.dead;
+        self.packets.retain(|packet| dead.is_none_or(|dead| ![packet.from, packet.to].contains(&dead)));
+    }
+
     /// The network copies all that a rank has posted, and releases it.
     pub(crate) fn release<E: Endpoint>(&mut self, rank: Rank, endpoint: &mut E) {
         for packet in self.packets.iter_mut().filter(|packet| packet.from == rank && !packet.copy) {
@@ -254,6 +271,9 @@ impl Transport for Port<'_> {
         (net.check)(header, payload, token);
         assert_ne!(to, *from, "what a rank does to itself needs no transport");
         assert!(payload.len() <= fragment);
+        if net.fenced.contains(from) {
+            return Err(SendError::PeerFailed);
+        }
         if net.dead == Some(to) {
             net.lost = Some(to);
             return Err(SendError::PeerFailed);

@@ -1,18 +1,19 @@
 //! All collectives at once, in place and apart, on random grids and bad networks: every rank ends with what the definition says.
 
+use super::definition::{counts, expected};
 use super::harness::{Buffer, Faults, Group};
 use super::{BAD, seeds, values};
 use crate::counts::Counts;
 use crate::dtype::{DType, ReduceOp};
-use crate::executor::{OpState, Request};
-use crate::grid::{Grid, Rank};
+use crate::executor::{OpError, OpState, Request};
+use crate::grid::Rank;
 use crate::header::{Collective, Identity, Shape};
 use crate::memory::TensorRegion;
 use crate::schedule::{Access, Algorithm, Placement, Problem, build};
 use crate::transport::{DeviceTensor, StreamEvent};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Where a rank's input and output lie: at these offsets of one buffer, or of two.
@@ -73,62 +74,48 @@ impl Tensors {
     }
 }
 
-/// Element by element, by the definition. The problem has the counts of all ranks.
-pub(super) fn expected(problem: &Problem, inputs: &[Vec<i64>]) -> Vec<i64> {
-    let ranks = inputs.len();
-    let (rank, root) = (problem.rank.0 as usize, problem.root.0 as usize);
-    let block = problem.shape.count as usize;
-    let reduced_over = |ranks: std::ops::Range<usize>, at: usize| {
-        let column = inputs[ranks].iter().map(|input| input[at]);
-        match problem.shape.op {
-            ReduceOp::Max => column.max().unwrap(),
-            ReduceOp::Avg => column.sum::<i64>() / inputs.len() as i64,
-            _ => column.sum(),
-        }
-    };
-    let reduced = |at: usize| reduced_over(0..ranks, at);
-    // The block of a rank in what another one gives.
-    let block_of = |from: usize, of: usize| {
-        let Some(counts) = &problem.counts else { return of * block..(of + 1) * block };
-        let given: Vec<_> = counts.given_by(Rank(from as u32)).map(|count| count as usize).collect();
-        let start: usize = given[..of].iter().sum();
-        start..start + given[of]
-    };
-    let is_root = rank == root;
-    match problem.shape.collective.base() {
-        Collective::AllReduce => (0..block).map(reduced).collect(),
-        Collective::Reduce if is_root => (0..block).map(reduced).collect(),
-        Collective::ReduceScatter => block_of(0, rank).map(reduced).collect(),
-        Collective::Broadcast => inputs[root].clone(),
-        Collective::AllGather => inputs.concat(),
-        Collective::Gather if is_root => inputs.concat(),
-        Collective::Scatter => inputs[root][block_of(root, rank)].to_vec(),
-        Collective::AllToAll => {
-            (0..ranks).flat_map(|from| &inputs[from][block_of(from, rank)]).copied().collect()
-        }
-        Collective::Scan => (0..block).map(|at| reduced_over(0..rank + 1, at)).collect(),
-        Collective::ExScan if rank > 0 => (0..block).map(|at| reduced_over(0..rank, at)).collect(),
-        _ => Vec::new(),
-    }
-}
-
-/// Counts that differ, some of them zero.
-fn counts(rng: &mut SmallRng, collective: Collective, grid: Grid) -> Arc<Counts> {
-    let ranks = grid.ranks();
-    let most = [0, 3, 70, 200][rng.random_range(0..4)];
-    let mut some = |number: u32| (0..number).map(|_| rng.random_range(0..3) * most / 2).collect();
-    Arc::new(match collective {
-        Collective::AllToAllV => Counts::of_matrix(&grid, some(ranks * ranks)).unwrap(),
-        _ => Counts::of_blocks(some(ranks)).unwrap(),
-    })
+/// The problem with the counts that its node has in a job.
+fn on_node(problem: &Problem) -> Problem {
+    let part = |counts: &Arc<Counts>| Arc::new(counts.on_node(&problem.grid, problem.node()));
+    Problem { counts: problem.counts.as_ref().map(part), ..problem.clone() }
 }
 
 pub(super) fn numbers(bytes: &[u8]) -> Vec<i64> {
     bytes.chunks_exact(8).map(|b| i64::from_le_bytes(b.try_into().unwrap())).collect()
 }
 
-/// Returns how many operations ran on what ranks gave where it lies.
-fn run_seed(seed: u64) -> u64 {
+/// Collectives of a seed, of any kind and all at once, and what is to come of them.
+struct Run {
+    group: Group,
+    work: Vec<VecDeque<Request>>,
+    checks: Vec<Check>,
+    /// Some tensors are in an accelerator's memory.
+    has_devices: bool,
+}
+
+/// An operation, its tensors and what they held, by rank.
+struct Check {
+    what: String,
+    tensors: Vec<Tensors>,
+    inputs: Vec<Vec<i64>>,
+}
+
+impl Check {
+    /// A rank's operation has ended well: its output is what the definition says, and its input is as it was.
+    fn is_right(&self, rank: usize) {
+        let Self { what, tensors, inputs } = self;
+        let here = &tensors[rank];
+        let problem = &here.problem;
+        let found = numbers(&here.result());
+        assert_eq!(found, expected(problem, inputs), "{what}: {} {:?}", problem.rank, problem.placement);
+        if problem.placement == Placement::Separate {
+            let given = numbers(&here.input.bytes());
+            assert_eq!(given, inputs[rank], "{what}: {}'s input", problem.rank);
+        }
+    }
+}
+
+fn prepare(seed: u64) -> Run {
     let mut rng = SmallRng::seed_from_u64(seed);
     // On one node inputs may be read where they lie.
     let nodes = if rng.random_ratio(2, 5) { 1 } else { rng.random_range(2..=7) };
@@ -138,7 +125,7 @@ fn run_seed(seed: u64) -> u64 {
     let mut group = Group::new(seed, grid, faults, |config| config.one_sided = one_sided);
     group.net.fragment = [64 * rng.random_range(1..=5); 2];
     let mut work = vec![VecDeque::new(); grid.ranks() as usize];
-    let mut checks = Vec::new();
+    let (mut checks, mut has_devices) = (Vec::new(), false);
     for number in 0..rng.random_range(1..=5u32) {
         let collective = Collective::ALL[rng.random_range(0..Collective::ALL.len())];
         let op = [ReduceOp::Sum, ReduceOp::Avg, ReduceOp::Max][rng.random_range(0..3)];
@@ -157,7 +144,7 @@ fn run_seed(seed: u64) -> u64 {
         for rank in 0..grid.ranks() {
             let mut problem = Problem::new(grid, Rank(rank), &shape, root);
             if let Some(counts) = &counts {
-                problem = problem.with_counts(Arc::new(counts.on_node(&grid, grid.node_of(Rank(rank)))));
+                problem = problem.with_counts(counts.clone());
             }
             if !problem.fits_in_place() || rng.random() && collective != Collective::Broadcast {
                 problem = problem.separate();
@@ -170,12 +157,13 @@ fn run_seed(seed: u64) -> u64 {
             here.shared = rng.random_bool(in_shared);
             let [data, input_region] = here.regions();
             let device = problem.access.is_device();
+            has_devices |= device;
             work[rank as usize].push_back(Request {
                 identity: Identity::Registered { generation: 0, tensor: number, instance: 0 },
                 shape: problem.shape,
                 data,
                 input: input_region,
-                schedule: Arc::new(build(algorithm, &problem, &group.params).unwrap()),
+                schedule: Arc::new(build(algorithm, &on_node(&problem), &group.params).unwrap()),
                 priority,
                 deadline: core::time::Duration::MAX,
                 name: Arc::from("t"),
@@ -187,24 +175,21 @@ fn run_seed(seed: u64) -> u64 {
             inputs.push(numbers(&input));
         }
         let what = format!("seed {seed}: {algorithm:?} {shape} from {root} on {grid:?}");
-        checks.push((what, counts, tensors, inputs));
+        checks.push(Check { what, tensors, inputs });
     }
-    group.run(work, &format!("seed {seed} on {grid:?}"));
+    Run { group, work, checks, has_devices }
+}
+
+/// Returns how many operations ran on what ranks gave where it lies.
+fn run_seed(seed: u64) -> u64 {
+    let Run { mut group, work, checks, .. } = prepare(seed);
+    group.run(work, &format!("seed {seed} on {:?}", group.grid));
     for completed in group.completed.iter().flatten() {
         assert_eq!((&completed.result, completed.outstanding), (&Ok(()), 0), "seed {seed}");
     }
     group.drain();
-    for (what, counts, tensors, inputs) in &checks {
-        for here in tensors {
-            let problem = &here.problem;
-            let found = numbers(&here.result());
-            let whole = Problem { counts: counts.clone(), ..problem.clone() };
-            assert_eq!(found, expected(&whole, inputs), "{what}: {} {:?}", problem.rank, problem.placement);
-            if problem.placement == Placement::Separate {
-                let given = numbers(&here.input.bytes());
-                assert_eq!(given, inputs[problem.rank.0 as usize], "{what}: {}'s input", problem.rank);
-            }
-        }
+    for check in &checks {
+        (0..check.tensors.len()).for_each(|rank| check.is_right(rank));
     }
     for executor in &group.executors {
         assert_eq!(executor.counters().malformed, 0, "seed {seed}");
@@ -220,4 +205,51 @@ fn collectives_of_every_kind_meet_their_definition() {
     let ran = seeds.end - seeds.start;
     let in_place: u64 = seeds.map(run_seed).sum();
     assert!(ran < 300 || in_place > ran / 6, "hardly any read inputs where they lie: {in_place}");
+}
+
+/// Runs a seed in which a rank dies; adds the collectives that were interrupted on others.
+fn lose_seed(seed: u64, interrupted: &mut BTreeMap<String, u32>) {
+    let Run { mut group, work, checks, has_devices } = prepare(seed);
+    let ranks = group.grid.ranks();
+    if ranks == 1 {
+        return;
+    }
+    let dies = Rank(seed as u32 % ranks);
+    let what = format!("seed {seed}, {dies} of {:?} dies", group.grid);
+    group.run_and_lose(work, dies, &what);
+    group.drain();
+    for rank in (0..ranks as usize).filter(|rank| *rank != dies.0 as usize) {
+        for completed in &group.completed[rank] {
+            let check = &checks[completed.op.0 as usize];
+            match &completed.result {
+                Ok(()) => check.is_right(rank),
+                Err(OpError::Aborted { cause, .. }) => {
+                    assert_eq!(cause.culprit, dies, "{}: rank {rank}", check.what);
+                    let collective = check.tensors[rank].problem.shape.collective;
+                    *interrupted.entry(collective.to_string()).or_default() += 1;
+                }
+                Err(error) => panic!("{}: rank {rank}: {error}", check.what),
+            }
+        }
+        let executor = &mut group.executors[rank];
+        // What an accelerator was asked for is not reported piece by piece any more.
+        if has_devices {
+            executor.fenced();
+        }
+        assert!(executor.is_quiesced(), "{what}: rank {rank} keeps memory");
+    }
+}
+
+/// On grids of one host, too: every other rank's operations end, with the right result or the name of the rank that died, and every buffer is
+/// given back. Replay one with `SHOUTER_SEED=n cargo test -p shouter-reducer a_rank_that_dies`; `SHOUTER_SEEDS=n` runs so many.
+#[test]
+fn a_rank_that_dies_in_any_collective_is_named_and_buffers_come_back() {
+    let seeds = seeds(300);
+    let (ran, mut interrupted) = (seeds.end - seeds.start, BTreeMap::new());
+    seeds.for_each(|seed| lose_seed(seed, &mut interrupted));
+    let rare = |count: &u32| *count < 5;
+    assert!(
+        ran < 300 || interrupted.len() == Collective::ALL.len() && !interrupted.values().any(rare),
+        "{interrupted:?}"
+    );
 }

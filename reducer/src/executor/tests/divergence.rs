@@ -1,6 +1,7 @@
 //! Divergence as a fault: a rank runs something else, in every way, and no rank gets a wrong sum.
 
-use super::collectives::{Tensors, expected, numbers};
+use super::collectives::{Tensors, numbers};
+use super::definition::expected;
 use super::harness::{self, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::{Completed, OpError, Request, StartError, Tally, Vote};

@@ -166,6 +166,13 @@ impl Copies {
         self.started == 0
     }
 
+    /// Ends all that was started.
+    fn finish(&mut self) {
+        while let Some(direction) = (0..2).find(|direction| !self.pending[*direction].is_empty()) {
+            self.advance(direction);
+        }
+    }
+
     fn advance(&mut self, direction: usize) {
         let Some(Started { into, bytes, from, .. }) = self.pending[direction].pop_front() else { return };
         for (from, bytes) in from {
@@ -364,6 +371,9 @@ impl Group {
 
     pub(super) fn poll(&mut self, rank: usize) -> bool {
         let id = Rank(rank as u32);
+        if self.net.dead == Some(id) {
+            return false;
+        }
         let node = &self.nodes[self.grid.node_of(id) as usize];
         let view = View(node, self.grid.local_of(id));
         let progress = self.executors[rank].poll(
@@ -398,29 +408,63 @@ impl Group {
         let ranks = self.executors.len();
         let mut idle = 0;
         while (0..ranks).any(|rank| self.completed[rank].len() < wanted[rank]) {
-            let rank = self.rng.random_range(0..ranks);
-            // Time passes: an engine lets its executor compare every so often.
-            if self.rng.random_ratio(1, 20) {
-                self.compare(rank);
-            }
-            let worked = match self.rng.random_range(0..8) {
-                0 => match work[rank].front() {
-                    None => false,
-                    Some(request) => match self.start(rank, request.clone()) {
-                        Ok(_) => {
-                            work[rank].pop_front();
-                            true
-                        }
-                        Err(StartError::Busy { .. } | StartError::Aborted(_)) => false,
-                        Err(error) => panic!("{what}: {error}"),
-                    },
-                },
-                1..4 => self.poll(rank),
-                _ => self.network(),
-            };
-            idle = if worked { 0 } else { idle + 1 };
+            idle = if self.step(&mut work, what) { 0 } else { idle + 1 };
             assert!(idle < 20_000, "{what}: nothing happens any more");
         }
+    }
+
+    /// Lets something happen at random: the start of the next of a rank's `work`, a poll, or a message; whether anything did.
+    fn step(&mut self, work: &mut [VecDeque<Request>], what: &str) -> bool {
+        let rank = self.rng.random_range(0..self.executors.len());
+        // Time passes: an engine lets its executor compare every so often.
+        if self.rng.random_ratio(1, 20) {
+            self.compare(rank);
+        }
+        match self.rng.random_range(0..8) {
+            0 if self.net.dead == Some(Rank(rank as u32)) => false,
+            0 => match work[rank].front() {
+                None => false,
+                Some(request) => match self.start(rank, request.clone()) {
+                    Ok(_) => {
+                        work[rank].pop_front();
+                        true
+                    }
+                    Err(StartError::Busy { .. } | StartError::Aborted(_)) => false,
+                    Err(error) => panic!("{what}: {error}"),
+                },
+            },
+            1..4 => self.poll(rank),
+            _ => self.network(),
+        }
+    }
+
+    /// Starts `work` likewise. At a random moment a rank dies, and each other one ends the group for it and tears its channels down, at another
+    /// moment. All that had started has ended then.
+    pub(super) fn run_and_lose(&mut self, mut work: Vec<VecDeque<Request>>, dies: Rank, what: &str) {
+        let before: Vec<_> = work.iter().map(VecDeque::len).collect();
+        let most = [30, 300, 3000][self.rng.random_range(0..3)];
+        for _ in 0..self.rng.random_range(0..most) {
+            self.step(&mut work, what);
+        }
+        self.net.dead = Some(dies);
+        let mut left: Vec<_> = (0..self.grid.ranks()).map(Rank).filter(|rank| *rank != dies).collect();
+        while !left.is_empty() {
+            for _ in 0..self.rng.random_range(0..100) {
+                self.step(&mut work, what);
+            }
+            let rank = left.swap_remove(self.rng.random_range(0..left.len()));
+            let at = rank.0 as usize;
+            self.executors[at].abort(dies, AbortReason::Failed);
+            self.poll(at);
+            assert_eq!(
+                self.completed[at].len(),
+                before[at] - work[at].len(),
+                "{what}: what {rank} has started"
+            );
+            self.net.fence(rank, &mut self.executors[at]);
+            self.copies[at].finish();
+        }
+        self.net.bury();
     }
 
     /// After ranks have diverged: lets all leaders vote, as their engines do, and ends the group with what each rank then knows.
