@@ -7,7 +7,7 @@ mod local;
 mod peers;
 pub mod port;
 pub mod rud;
-pub(crate) mod shm;
+pub mod shm;
 pub mod stream;
 mod sys;
 pub mod up;

@@ -40,7 +40,7 @@ impl Arena {
 
 /// A piece of this rank's arena, zeroed when it is made, which goes back when it is dropped. It outlives the group.
 #[derive(Debug)]
-pub(crate) struct SharedMemory {
+pub struct SharedMemory {
     segment: Arc<NodeSegment>,
     base: NonNull<u8>,
     offset: usize,
@@ -48,7 +48,7 @@ pub(crate) struct SharedMemory {
 
 impl SharedMemory {
     /// `len` bytes of this rank's arena; `None` where there is no room, or the group has ended.
-    pub(crate) fn new(segment: &Arc<NodeSegment>, len: usize) -> Option<Self> {
+    pub fn new(segment: &Arc<NodeSegment>, len: usize) -> Option<Self> {
         if segment.is_fenced() {
             return None;
         }
@@ -63,7 +63,7 @@ impl SharedMemory {
     }
 
     /// The first byte's address.
-    pub(crate) fn as_ptr(&self) -> NonNull<u8> {
+    pub fn as_ptr(&self) -> NonNull<u8> {
         self.base
     }
 }

@@ -26,15 +26,15 @@ const CELLS: usize = 2;
 
 /// The parameters of a segment's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SegmentShape {
+pub struct SegmentShape {
     /// Ranks of the node.
-    pub(crate) ranks: u32,
+    pub ranks: u32,
     /// Lanes.
-    pub(crate) lanes: u32,
+    pub lanes: u32,
     /// Bytes of each area of a lane, a multiple of 64.
-    pub(crate) lane_bytes: usize,
+    pub lane_bytes: usize,
     /// Most bytes of each rank's tensors in shared memory. Pages that are not used cost nothing.
-    pub(crate) arena_bytes: usize,
+    pub arena_bytes: usize,
 }
 
 impl SegmentShape {

@@ -24,12 +24,14 @@ mod segment;
 mod sys;
 mod view;
 
-pub(crate) use arena::SharedMemory;
+pub use arena::SharedMemory;
 pub(crate) use gauge::{Round, Task};
 pub(crate) use layout::ANNOUNCEMENTS;
-pub(crate) use layout::{CELL_PAYLOAD, RING, SegmentShape};
+pub use layout::SegmentShape;
+pub(crate) use layout::{CELL_PAYLOAD, RING};
 pub(crate) use rings::Ring;
-pub(crate) use segment::{Abort, Announcement, NodeSegment, Tag, shortened};
+pub(crate) use segment::{Abort, Announcement, Tag, shortened};
+pub use segment::{NodeSegment, SegmentError};
 pub(crate) use view::{pack, pack_identity, pack_small, unpack, unpack_small};
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ const _: () =
 /// Why a segment cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum SegmentError {
+pub enum SegmentError {
     /// The shape is too large to be mapped.
     #[error("{ranks} ranks with {lanes} lanes of {lane_bytes} bytes do not fit in memory; use smaller lanes")]
     TooLarge {
@@ -122,7 +122,7 @@ impl NodeSegment {
     ///
     /// # Errors
     /// If the memory cannot be had.
-    pub(crate) fn create(shape: SegmentShape) -> Result<Self, SegmentError> {
+    pub fn create(shape: SegmentShape) -> Result<Self, SegmentError> {
         let layout = layout(shape)?;
         let mapping = Mapping::create(layout.total()).map_err(|why| system(&layout, why))?;
         let this = Self::new(mapping, layout, 0);
@@ -138,7 +138,7 @@ impl NodeSegment {
     ///
     /// # Errors
     /// If it is of another shape or version, or cannot be mapped.
-    pub(crate) fn attach(fd: OwnedFd, shape: SegmentShape, local: u32) -> Result<Self, SegmentError> {
+    pub fn attach(fd: OwnedFd, shape: SegmentShape, local: u32) -> Result<Self, SegmentError> {
         let layout = layout(shape)?;
         let mapping = Mapping::attach(fd, layout.total()).map_err(|why| system(&layout, why))?;
         let this = Self::new(mapping, layout, local);
@@ -160,7 +160,7 @@ impl NodeSegment {
     }
 
     /// The descriptor, to be passed on.
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.mapping.fd()
     }
 
