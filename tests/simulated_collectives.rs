@@ -424,7 +424,7 @@ impl Job {
         let serving: Vec<_> =
             Algorithm::ALL.into_iter().filter(|one| one.serves(collective, &grid)).collect();
         let algorithm = serving[rng.random_range(0..serving.len())];
-        let counts = collective.has_counts().then(|| counts(rng, collective, grid.ranks()));
+        let counts = collective.has_counts().then(|| counts(rng, collective, grid));
         let in_shared = [0.0, 0.9, 1.0][rng.random_range(0..3)];
         let what: Arc<str> =
             format!("{over:?}, seed {seed}: {algorithm:?} {shape} from {root} on {grid:?}").into();
