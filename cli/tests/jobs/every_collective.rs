@@ -22,7 +22,7 @@ const DTYPES: [DType; 7] =
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    play(&[("all", all), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
+    play(&[("all", all), ("row", row), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
 }
 
 /// One rank's view of a collective: its input, and its expected output.
@@ -278,6 +278,20 @@ fn mismatch(group: &Group) -> Result<(), Error> {
     result.and_then(|()| group.barrier())
 }
 
+/// Each collective from one root more often than ranks keep what they have announced, then a sum.
+fn row(group: &Group) -> Result<(), Error> {
+    let served = |one: &Collective| !one.has_counts() && *one != Collective::Barrier;
+    for collective in Collective::ALL.into_iter().filter(served) {
+        let of = |collective| case(group, collective, DType::F32, ReduceOp::Sum, 3000, 0);
+        let case = of(collective);
+        for _ in 0..600 {
+            case.run(group, false)?;
+        }
+        of(Collective::AllReduce).run(group, false)?;
+    }
+    Ok(())
+}
+
 /// One rank ends before its part of a collective.
 fn die(group: &Group) -> Result<(), Error> {
     let number = |name| parameter(name).unwrap().parse::<usize>().unwrap();
@@ -298,6 +312,13 @@ const TOPOLOGIES: [(u32, u32); 5] = [(1, 1), (3, 1), (4, 2), (2, 2), (3, 3)];
 fn every_collective_is_exact_on_every_topology() {
     for (ranks, hosts) in TOPOLOGIES {
         job!(ranks, hosts, "all").run().assert_success();
+    }
+}
+
+#[test]
+fn many_in_a_row_hold_up_no_other() {
+    for (ranks, hosts) in [(2, 1), (4, 2)] {
+        job!(ranks, hosts, "row").env("SHOUTER_DEADLINE", "20").run().assert_success();
     }
 }
 

@@ -4,6 +4,10 @@ use super::divergence::Tally;
 use crate::grid::Rank;
 use crate::transport::NodeMemory;
 
+/// Operations that are compared with those of the others at the latest when so many have been started since. What ranks announce of an
+/// operation is overwritten later, after as many as a node announces at least: 512.
+const BEHIND: u64 = 64;
+
 /// How far ranks are known to run the same operations.
 #[derive(Debug)]
 pub(super) struct Agreement {
@@ -46,6 +50,12 @@ impl Agreement {
             }
         }
         NodeAgreement::Same
+    }
+
+    /// Whether operations before `next` are to be compared before they are needed: of some, a rank asks nothing of the others.
+    #[inline]
+    pub(super) fn is_behind(&self, next: u64) -> bool {
+        next.saturating_sub(self.through) > BEHIND
     }
 
     /// The ranks of the node run the same operations before this one.

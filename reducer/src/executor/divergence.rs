@@ -242,10 +242,21 @@ impl Executor {
         }
     }
 
+    /// Compares what the ranks of the node have started, as far as all have; whether that is the same.
+    #[cold]
+    pub(super) fn follow_node<N: NodeMemory>(&mut self, node: Option<&N>) -> bool {
+        let (Some(node), Some(last)) = (node, self.ring.next_seq().checked_sub(1)) else { return true };
+        match self.agreement.reaches(node, last) {
+            NodeAgreement::Differs(seq) => {
+                self.found_on_node(node, seq);
+                false
+            }
+            _ => true,
+        }
+    }
+
     fn compare_on_node<N: NodeMemory>(&mut self, node: &N) {
-        let Some(last) = self.ring.next_seq().checked_sub(1) else { return };
-        if let NodeAgreement::Differs(seq) = self.agreement.reaches(node, last) {
-            self.found_on_node(node, seq);
+        if !self.follow_node(Some(node)) {
             return;
         }
         // A rank that has not come so far may run something without a number of its own there.

@@ -77,6 +77,9 @@ impl Executor {
         if self.deadlines.has_passed(now) {
             worked |= self.check_deadlines(now, node);
         }
+        if self.agreement.is_behind(self.ring.next_seq()) {
+            self.follow_node(node);
+        }
         if self.ring.undecided().is_some() {
             worked |= self.decide(node, &mut accelerator);
         }

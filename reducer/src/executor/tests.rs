@@ -1,3 +1,4 @@
+mod behind;
 mod bits;
 mod collectives;
 mod definition;

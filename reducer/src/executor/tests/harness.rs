@@ -31,6 +31,9 @@ impl Buffer {
     }
 }
 
+/// Operations that a rank announces before it overwrites the first.
+pub(super) const ANNOUNCEMENTS: u64 = 512;
+
 /// The memory of one node.
 pub(super) struct Node {
     lanes: u32,
@@ -54,6 +57,12 @@ impl Node {
         Self { lanes, bytes, areas, flags, locals, tensors, agreed: RefCell::default(), announces: false }
     }
 
+    /// What a rank has announced of an operation, if it has come so far, and not much farther.
+    fn announced(&self, local: u32, seq: u64) -> Option<(TensorView, crate::header::View)> {
+        let all = &self.tensors.borrow()[local as usize];
+        all.get(seq as usize).filter(|_| all.len() as u64 <= seq + ANNOUNCEMENTS).copied()
+    }
+
     fn flag(&self, local: u32, lane: u32, flag: LaneFlag) -> &AtomicU64 {
         &self.flags[((local * self.lanes + lane) * 4) as usize + flag as usize]
     }
@@ -71,16 +80,16 @@ impl NodeMemory for View<'_> {
         (0..self.0.locals).try_fold(true, |all, local| Some(all & (self.view(local, seq)? == ours)))
     }
     fn view(&self, local: u32, seq: u64) -> Option<crate::header::View> {
-        self.0.tensors.borrow()[local as usize].get(seq as usize).map(|(_, view)| *view)
+        self.0.announced(local, seq).map(|(_, view)| view)
     }
     fn tensor(&self, local: u32, seq: u64, len: usize) -> TensorView {
-        match self.0.tensors.borrow()[local as usize].get(seq as usize) {
+        match self.0.announced(local, seq) {
             None => TensorView::Unknown,
             // Another length is another operation.
             Some((TensorView::Shared(region), _)) => {
                 region.sub(0, len).map_or(TensorView::Unknown, TensorView::Shared)
             }
-            Some((view, _)) => *view,
+            Some((view, _)) => view,
         }
     }
     fn agree(&self, seq: u64, opened: bool) {
