@@ -22,9 +22,10 @@ import time
 
 WARM_UP, FEWEST, MOST = 5, 11, 5000
 COLLECTIVES = (
-    "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "barrier",
+    "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "reduce_scatter_v", "alltoall_v",
+    "barrier",
 )
-IN_BLOCKS = ("allgather", "gather", "scatter", "alltoall")
+IN_BLOCKS = ("allgather", "gather", "scatter", "alltoall", "alltoall_v")
 UNAVAILABLE = 69
 
 
@@ -55,24 +56,30 @@ class Workload:
         import torch
 
         self.name, self.rank, self.ranks = name, rank, ranks
-        self.count = size_bytes // 4 // (ranks if name == "reduce_scatter" else 1)
-        self.input_blocks = ranks if name in ("scatter", "reduce_scatter", "alltoall") else 1
-        output_blocks = ranks if name in ("allgather", "gather", "alltoall") else 1
+        count = size_bytes // 4 // (ranks if name.startswith("reduce_scatter") else 1)
+        # Blocks that differ have a share of r + 1.
+        begins = [count * r * (r + 1) // (ranks + 1) if name.endswith("_v") else count * r for r in range(ranks + 1)]
+        self.lengths = [end - begin for begin, end in zip(begins, begins[1:])]
+        if name in ("scatter", "reduce_scatter", "reduce_scatter_v"):
+            self.given = self.lengths
+        else:
+            self.given = [self.lengths[rank]] * (ranks if name in ("alltoall", "alltoall_v") else 1)
+        taken = begins[ranks] if name in ("allgather", "gather", "alltoall", "alltoall_v") else self.lengths[rank]
         # Small whole numbers: exact sums in any order.
-        self.base = torch.arange(self.count * self.input_blocks, dtype=torch.float32) % 1021
-        self.data = torch.empty_like(self.base)
+        self.base = torch.arange(max(self.lengths) * ranks, dtype=torch.float32) % 1021
+        self.data = torch.empty(sum(self.given), dtype=torch.float32)
         in_place = name in ("allreduce", "reduce", "broadcast", "barrier")
-        self.result = self.data if in_place else torch.empty(self.count * output_blocks, dtype=torch.float32)
+        self.result = self.data if in_place else torch.empty(taken, dtype=torch.float32)
 
-    def input(self, rank, iteration):
-        """What `rank` gives in an iteration."""
-        return self.base + float(rank + iteration % 7)
+    def input(self, rank, iteration, begin, length):
+        """Part of what `rank` gives in an iteration."""
+        return self.base[begin : begin + length] + float(rank + iteration % 7)
 
     def fill(self, iteration):
-        self.data.copy_(self.input(self.rank, iteration))
+        self.data.copy_(self.input(self.rank, iteration, 0, len(self.data)))
 
     def blocks(self, tensor):
-        return list(tensor.split(max(self.count, 1)))
+        return list(tensor.split(self.lengths))
 
     def prepare(self, root):
         """The call, with its lists of blocks made."""
@@ -95,34 +102,33 @@ class Workload:
         if self.name == "scatter":
             given = self.blocks(data) if is_root else None
             return lambda: dist.scatter(result, given, src=root)
-        if self.name == "reduce_scatter":
+        if self.name in ("reduce_scatter", "reduce_scatter_v"):
             given = self.blocks(data)
             return lambda: dist.reduce_scatter(result, given)
         if self.name == "alltoall":
             return lambda: dist.all_to_all_single(result, data)
+        if self.name == "alltoall_v":
+            return lambda: dist.all_to_all_single(result, data, self.lengths, self.given)
         return dist.barrier
 
     def expected(self, root, iteration):
         """What this rank has to find, or None."""
         import torch
 
-        def own(tensor):
-            return tensor[self.rank * self.count : (self.rank + 1) * self.count]
-
-        if self.name in ("allreduce", "reduce", "reduce_scatter"):
+        own, before = self.lengths[self.rank], sum(self.lengths[: self.rank])
+        if self.name in ("allreduce", "reduce", "reduce_scatter", "reduce_scatter_v"):
             if self.name == "reduce" and self.rank != root:
                 return None
-            shift = sum(r + iteration % 7 for r in range(self.ranks))
-            total = self.base * self.ranks + float(shift)
-            return own(total) if self.name == "reduce_scatter" else total
+            begin = before if self.name.startswith("reduce_scatter") else 0
+            return sum(self.input(r, iteration, begin, own) for r in range(self.ranks))
         if self.name == "broadcast":
-            return self.input(root, iteration)
+            return self.input(root, iteration, 0, own)
         if self.name == "scatter":
-            return own(self.input(root, iteration))
+            return self.input(root, iteration, before, own)
         if self.name == "allgather" or (self.name == "gather" and self.rank == root):
-            return torch.cat([self.input(r, iteration) for r in range(self.ranks)])
-        if self.name == "alltoall":
-            return torch.cat([own(self.input(r, iteration)) for r in range(self.ranks)])
+            return torch.cat([self.input(r, iteration, 0, length) for r, length in enumerate(self.lengths)])
+        if self.name in ("alltoall", "alltoall_v"):
+            return torch.cat([self.input(r, iteration, self.rank * length, length) for r, length in enumerate(self.lengths)])
         return None
 
 
@@ -209,7 +215,7 @@ def main():
     options = parser.parse_args()
     if options.collective == "barrier":
         options.bytes = [0]
-    elif options.collective == "reduce_scatter" and any(size % (4 * options.ranks) for size in options.bytes):
+    elif options.collective.startswith("reduce_scatter") and any(size % (4 * options.ranks) for size in options.bytes):
         parser.error("--bytes: a size of reduce_scatter must be a multiple of 4 for each rank")
     try:
         import torch.distributed as dist

@@ -10,8 +10,8 @@
  *   mpirun.mpich   -n 2 ./mpi_collectives.mpich --who mpich --collective barrier
  * As root Open MPI also needs --allow-run-as-root, and --oversubscribe with more ranks than cores.
  *
- * Options: --collective NAME (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall, barrier or sendrecv;
- * default allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are understood; a
+ * Options: --collective NAME (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall, scan, exscan,
+ * allgather_v, gather_v, scatter_v, reduce_scatter_v, alltoall_v, barrier or sendrecv; default allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are understood; a
  * barrier has none), --seconds S (about this long a size, default 0.5), --hosts H (only repeated in the output).
  *
  * Rank 0 prints one JSON object a line. Each rank pins itself to one of the CPUs it may use, in turn. An iteration is
@@ -21,8 +21,11 @@
  *
  * sendrecv is between two ranks, and timed as osu_latency does: half of there and back, on rank 0, without a barrier between.
  *
- * bytes, algbw and busbw count as in cli/src/bench/workload.rs: bytes are those of the tensor of allreduce, reduce and broadcast, of one
- * rank's block of allgather, gather, scatter and alltoall, and of a rank's whole input of reduce_scatter.
+ * Blocks of allgather_v and the like differ: rank r's has a share of r + 1.
+ *
+ * bytes, algbw and busbw count as in cli/src/bench/workload.rs: bytes are those of the tensor of allreduce, reduce, broadcast, scan and
+ * exscan, of one rank's block of allgather, gather, scatter and alltoall, and of a rank's whole input of reduce_scatter; of blocks that
+ * differ those of the average one.
  */
 #define _GNU_SOURCE
 #include <mpi.h>
@@ -34,14 +37,25 @@
 
 enum { MOST_SIZES = 64, WARM_UP = 5, FEWEST = 11, MOST = 20000 };
 
-enum collective { ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, GATHER, SCATTER, REDUCE_SCATTER, ALLTOALL, BARRIER, SENDRECV, COLLECTIVES };
+enum collective {
+    ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, GATHER, SCATTER, REDUCE_SCATTER, ALLTOALL, SCAN, EXSCAN,
+    ALLGATHER_V, GATHER_V, SCATTER_V, REDUCE_SCATTER_V, ALLTOALL_V, BARRIER, SENDRECV, COLLECTIVES
+};
 
 static const char *const names[COLLECTIVES] = {
-    "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "barrier", "sendrecv",
+    "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "scan", "exscan",
+    "allgather_v", "gather_v", "scatter_v", "reduce_scatter_v", "alltoall_v", "barrier", "sendrecv",
 };
 
 static enum collective collective = ALLREDUCE;
 static int rank, ranks;
+
+/* Elements of a block; of the average one, where they differ. */
+static size_t average;
+/* Where blocks differ, for MPI: the elements of each rank's block, and of the blocks before it. */
+static int *lengths, *begins;
+/* Of an all-to-all, what this rank gives to each. */
+static int *given, *given_at;
 
 static void fail(const char *what) {
     fprintf(stderr, "mpi_collectives: %s\n", what);
@@ -99,14 +113,54 @@ static int ascending(const void *a, const void *b) {
 /* Small whole numbers, so that the sum is exact in float32 whatever the order. */
 static float input(size_t i, int of, int iteration) { return (float)((i + 31u * (unsigned)of + 7u * (unsigned)iteration) % 1021u); }
 
-/* Blocks in a rank's input. */
-static int input_blocks(void) {
-    return collective == SCATTER || collective == REDUCE_SCATTER || collective == ALLTOALL ? ranks : collective == BARRIER ? 0 : 1;
+/* The collective with blocks of equal length. */
+static enum collective base(void) {
+    switch (collective) {
+    case ALLGATHER_V: return ALLGATHER;
+    case GATHER_V: return GATHER;
+    case SCATTER_V: return SCATTER;
+    case REDUCE_SCATTER_V: return REDUCE_SCATTER;
+    case ALLTOALL_V: return ALLTOALL;
+    default: return collective;
+    }
+}
+
+/* Elements of the blocks of the ranks before `of`. */
+static size_t begin_of(int of) {
+    size_t r = (size_t)of;
+    return base() == collective ? average * r : average * r * (r + 1) / ((size_t)ranks + 1);
+}
+
+static size_t length_of(int of) { return begin_of(of + 1) - begin_of(of); }
+
+static void set_blocks(size_t count) {
+    average = count;
+    for (int r = 0; r < ranks; r++) {
+        lengths[r] = (int)length_of(r);
+        begins[r] = (int)begin_of(r);
+        given[r] = (int)length_of(rank);
+        given_at[r] = r * given[r];
+    }
+}
+
+/* Elements of a rank's input. */
+static size_t input_length(void) {
+    switch (base()) {
+    case SCATTER:
+    case REDUCE_SCATTER: return begin_of(ranks);
+    case ALLTOALL: return length_of(rank) * (size_t)ranks;
+    case BARRIER: return 0;
+    default: return length_of(rank);
+    }
 }
 
 /* Blocks in a rank's output, if it has one. */
 static int output_blocks(void) {
-    return collective == ALLGATHER || collective == GATHER || collective == ALLTOALL ? ranks : collective == BARRIER ? 0 : 1;
+    return base() == ALLGATHER || base() == GATHER || base() == ALLTOALL ? ranks : collective == BARRIER ? 0 : 1;
+}
+
+static size_t output_length(void) {
+    return collective == BARRIER ? 0 : output_blocks() == 1 ? length_of(rank) : begin_of(ranks);
 }
 
 static void run(float *data, float *result, int count, int root) {
@@ -119,23 +173,33 @@ static void run(float *data, float *result, int count, int root) {
     case SCATTER: MPI_Scatter(data, count, MPI_FLOAT, result, count, MPI_FLOAT, root, MPI_COMM_WORLD); break;
     case REDUCE_SCATTER: MPI_Reduce_scatter_block(data, result, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
     case ALLTOALL: MPI_Alltoall(data, count, MPI_FLOAT, result, count, MPI_FLOAT, MPI_COMM_WORLD); break;
+    case SCAN: MPI_Scan(data, result, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
+    case EXSCAN: MPI_Exscan(data, result, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
+    case ALLGATHER_V: MPI_Allgatherv(data, lengths[rank], MPI_FLOAT, result, lengths, begins, MPI_FLOAT, MPI_COMM_WORLD); break;
+    case GATHER_V: MPI_Gatherv(data, lengths[rank], MPI_FLOAT, result, lengths, begins, MPI_FLOAT, root, MPI_COMM_WORLD); break;
+    case SCATTER_V: MPI_Scatterv(data, lengths, begins, MPI_FLOAT, result, lengths[rank], MPI_FLOAT, root, MPI_COMM_WORLD); break;
+    case REDUCE_SCATTER_V: MPI_Reduce_scatter(data, result, lengths, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD); break;
+    case ALLTOALL_V: MPI_Alltoallv(data, given, given_at, MPI_FLOAT, result, lengths, begins, MPI_FLOAT, MPI_COMM_WORLD); break;
     default: MPI_Barrier(MPI_COMM_WORLD);
     }
 }
 
 /* The expected element i of block `block` of this rank's result. */
-static float expected(size_t i, int block, size_t count, int root, int iteration) {
+static float expected(size_t i, int block, int root, int iteration) {
     float sum = 0.0f;
-    switch (collective) {
+    int summands = ranks;
+    switch (base()) {
     case BROADCAST: return input(i, root, iteration);
     case ALLGATHER:
     case GATHER: return input(i, block, iteration);
-    case SCATTER: return input((size_t)rank * count + i, root, iteration);
-    case ALLTOALL: return input((size_t)rank * count + i, block, iteration);
-    case REDUCE_SCATTER: i += (size_t)rank * count; break;
+    case SCATTER: return input(begin_of(rank) + i, root, iteration);
+    case ALLTOALL: return input((size_t)rank * length_of(block) + i, block, iteration);
+    case REDUCE_SCATTER: i += begin_of(rank); break;
+    case SCAN: summands = rank + 1; break;
+    case EXSCAN: summands = rank; break;
     default: break;
     }
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < summands; r++)
         sum += input(i, r, iteration);
     return sum;
 }
@@ -147,11 +211,11 @@ static double now(void) {
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* One iteration with `count` elements a block; returns the time of the slowest rank, in microseconds. No rank checks before all have
+/* One iteration with `count` elements a block, on average; returns the time of the slowest rank, in microseconds. No rank checks before all have
    returned: with more ranks than cores, a check would take the core from a rank that is still in the timed call. */
 static double once(float *data, float *result, size_t count, int iteration) {
     int root = iteration % ranks;
-    for (size_t i = 0; i < count * (size_t)input_blocks(); i++)
+    for (size_t i = 0, length = input_length(); i < length; i++)
         data[i] = input(i, rank, iteration);
     MPI_Barrier(MPI_COMM_WORLD);
     double entered = collective == BARRIER ? now() : 0.0, start = MPI_Wtime();
@@ -160,15 +224,18 @@ static double once(float *data, float *result, size_t count, int iteration) {
     if (collective != BARRIER)
         MPI_Barrier(MPI_COMM_WORLD);
     const float *found = collective == BROADCAST ? data : result;
-    int due = (collective == REDUCE || collective == GATHER) && rank != root ? 0 : output_blocks();
-    /* Checks all of a small result, and of a large one a sample that moves, both ends included. */
-    size_t stride = count > 4096 ? 61 : 1;
-    for (int block = 0; block < due; block++)
-        for (size_t k = (size_t)iteration % stride; k < count + stride; k += stride) {
-            size_t i = k < count ? k : count - 1;
-            if (found[(size_t)block * count + i] != expected(i, block, count, root, iteration))
+    int none = ((collective == REDUCE || base() == GATHER) && rank != root) || (collective == EXSCAN && rank == 0);
+    int due = none ? 0 : output_blocks();
+    for (int block = 0; block < due; block++) {
+        /* Checks all of a small block, and of a large one a sample that moves, both ends included. */
+        size_t length = length_of(output_blocks() == 1 ? rank : block), stride = length > 4096 ? 61 : 1;
+        for (size_t k = (size_t)iteration % stride; length > 0 && k < length + stride; k += stride) {
+            size_t i = k < length ? k : length - 1;
+            if (found[i] != expected(i, block, root, iteration))
                 fail("a result is wrong");
         }
+        found += length;
+    }
     double mine[3] = {took, entered, -left}, most[3];
     MPI_Allreduce(mine, most, 3, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     if (most[1] > -most[2])
@@ -198,11 +265,10 @@ static double iterate(float *data, float *result, size_t count, int iteration) {
     return collective == SENDRECV ? there_and_back(data, result, count, iteration) : once(data, result, count, iteration);
 }
 
-static void *block_memory(size_t bytes, int blocks) {
+static void *float_memory(size_t length) {
     void *memory = NULL;
-    size_t all = bytes * (size_t)blocks;
     /* MPI_Alloc_mem: memory that this MPI may share between the processes of a host. Some give no address for no bytes. */
-    MPI_Alloc_mem((MPI_Aint)(all ? all : 1), MPI_INFO_NULL, &memory);
+    MPI_Alloc_mem((MPI_Aint)(length ? length * sizeof(float) : 1), MPI_INFO_NULL, &memory);
     if (!memory)
         fail("out of memory");
     return memory;
@@ -217,8 +283,9 @@ static void print_line(const char *who, int hosts, size_t bytes, const double *t
     printf("\"iterations\":%d,\"p50_us\":%.3f,\"p99_us\":%.3f", iterations, p50, p99);
     if (collective != BARRIER) {
         double rest = (double)(ranks - 1) / ranks;
-        double share = collective == ALLREDUCE ? 2.0 * rest : collective == REDUCE || collective == BROADCAST ? 1.0 : rest;
-        int is_block = collective == ALLGATHER || collective == GATHER || collective == SCATTER || collective == ALLTOALL;
+        enum collective of = base();
+        int is_block = of == ALLGATHER || of == GATHER || of == SCATTER || of == ALLTOALL;
+        double share = of == ALLREDUCE ? 2.0 * rest : is_block || of == REDUCE_SCATTER ? rest : 1.0;
         double algbw = (double)bytes * (is_block ? ranks : 1) / (p50 * 1e3);
         printf(",\"algbw_gbytes\":%.6g", algbw);
         if (collective != SENDRECV)
@@ -267,12 +334,18 @@ int main(int argc, char **argv) {
     if (collective == SENDRECV && ranks != 2)
         fail("sendrecv is between two ranks");
     pin();
+    int *blocks = calloc(4 * (size_t)ranks, sizeof *blocks);
+    if (!blocks)
+        fail("out of memory");
+    lengths = blocks, given = blocks + ranks, given_at = blocks + 2 * ranks, begins = blocks + 3 * ranks;
 
     for (int n = 0; n < count; n++) {
-        size_t block = collective == REDUCE_SCATTER ? bytes[n] / (size_t)ranks : bytes[n], length = block / 4;
-        if (collective == REDUCE_SCATTER && bytes[n] % (4 * (size_t)ranks))
+        int divided = base() == REDUCE_SCATTER;
+        size_t length = bytes[n] / 4 / (divided ? (size_t)ranks : 1);
+        if (divided && bytes[n] % (4 * (size_t)ranks))
             fail("--bytes: a size of reduce_scatter must be a multiple of 4 for each rank");
-        float *data = block_memory(block, input_blocks()), *result = block_memory(block, output_blocks());
+        set_blocks(length);
+        float *data = float_memory(input_length()), *result = float_memory(output_length());
         double *took = malloc(MOST * sizeof *took), trial = 0.0;
         if (!took)
             fail("out of memory");
@@ -293,6 +366,7 @@ int main(int argc, char **argv) {
         MPI_Free_mem(result);
         free(took);
     }
+    free(blocks);
     MPI_Finalize();
     return 0;
 }

@@ -71,7 +71,7 @@ pub(crate) struct JobArgs {
 #[derive(Args, Clone, Debug)]
 struct DataArgs {
     /// Sizes in bytes, whole numbers of elements: 4..64Mi runs in powers of four; lists are separated by commas [default:
-    /// 4..64Mi; of reduce_scatter, from 4 for each rank on]
+    /// 4..64Mi; of reduce_scatter and reduce_scatter_v, from 4 for each rank on]
     #[arg(long)]
     bytes: Option<Sizes>,
     /// The elements' type; u8 goes with any size, from 1 byte on (the peers of --against have f32)

@@ -112,6 +112,69 @@ enum Bench {
             shouter bench alltoall --hosts 1 --ranks 4 --dtype u8 --bytes 1..1Mi"
     )]
     Alltoall(collective::CollectiveArgs),
+    /// Scan: every rank gets the sum over the ranks up to itself
+    #[command(
+        name = "scan",
+        long_about = measured("Measures scan of sums. Bytes are those of the tensor."),
+        after_help = "Examples:\n  \
+            shouter bench scan --hosts 1 --ranks 2 --bytes 4,64Ki,1Mi --against openmpi,mpich\n  \
+            shouter bench scan --hosts 2 --ranks 2 --memory private --json"
+    )]
+    Scan(collective::CollectiveArgs),
+    /// Exscan: every rank gets the sum over the ranks before itself
+    #[command(
+        name = "exscan",
+        long_about = measured("Measures exscan of sums; rank 0 has no result. Bytes are those of the tensor."),
+        after_help = "Examples:\n  \
+            shouter bench exscan --hosts 1 --ranks 2 --bytes 4,64Ki,1Mi --against openmpi,mpich\n  \
+            shouter bench exscan --hosts 2 --ranks 2 --memory private --json"
+    )]
+    Exscan(collective::CollectiveArgs),
+    /// All-gather of blocks that differ
+    #[command(
+        name = "allgather_v",
+        long_about = uneven("Measures all-gather of blocks that differ. Bytes are those of the average block."),
+        after_help = "Examples:\n  \
+            shouter bench allgather_v --hosts 1 --ranks 2 --bytes 4,64Ki,1Mi --against openmpi,mpich\n  \
+            shouter bench allgather_v --hosts 2 --ranks 2 --memory private --json"
+    )]
+    AllgatherV(collective::CollectiveArgs),
+    /// Gather of blocks that differ
+    #[command(
+        name = "gather_v",
+        long_about = uneven("Measures gather of blocks that differ to one rank, which alone has the counts of all; roots take turns. Bytes are those of the average block. A round exchanges the counts first; MPI is given them on both sides."),
+        after_help = "Examples:\n  \
+            shouter bench gather_v --hosts 1 --ranks 2 --bytes 4,64Ki,1Mi --against openmpi,mpich\n  \
+            shouter bench gather_v --hosts 2 --ranks 2 --memory private --json"
+    )]
+    GatherV(collective::CollectiveArgs),
+    /// Scatter of blocks that differ
+    #[command(
+        name = "scatter_v",
+        long_about = uneven("Measures scatter of blocks that differ from one rank, which alone has the counts of all; roots take turns. Bytes are those of the average block. A round exchanges the counts first; MPI is given them on both sides."),
+        after_help = "Examples:\n  \
+            shouter bench scatter_v --hosts 1 --ranks 2 --bytes 4,64Ki,1Mi --against openmpi,mpich\n  \
+            shouter bench scatter_v --hosts 2 --ranks 2 --memory private --json"
+    )]
+    ScatterV(collective::CollectiveArgs),
+    /// Reduce-scatter of sums of blocks that differ
+    #[command(
+        name = "reduce_scatter_v",
+        long_about = uneven("Measures reduce-scatter of sums with blocks that differ. Bytes are those of a rank's whole input."),
+        after_help = "Examples:\n  \
+            shouter bench reduce_scatter_v --hosts 1 --ranks 2 --bytes 8,64Ki,1Mi --against openmpi,mpich\n  \
+            shouter bench reduce_scatter_v --hosts 2 --ranks 2 --memory private --json"
+    )]
+    ReduceScatterV(collective::CollectiveArgs),
+    /// All-to-all of blocks that differ
+    #[command(
+        name = "alltoall_v",
+        long_about = uneven("Measures all-to-all of blocks that differ: those that a rank gives have one length, those that it takes have different ones. Bytes are those of the average block from one rank to one rank. A round exchanges the counts first; MPI is given them on both sides."),
+        after_help = "Examples:\n  \
+            shouter bench alltoall_v --hosts 1 --ranks 2 --bytes 4,64Ki,1Mi --against openmpi,mpich\n  \
+            shouter bench alltoall_v --hosts 2 --ranks 2 --memory private --json"
+    )]
+    AlltoallV(collective::CollectiveArgs),
     /// Barrier: no rank continues before all have come
     #[command(
         long_about = measured_with(
@@ -168,6 +231,11 @@ fn measured(what: &str) -> String {
     measured_with(what, "the input is fresh and every result is checked")
 }
 
+/// The help of a collective whose blocks differ.
+fn uneven(what: &str) -> String {
+    measured(&format!("{what} Rank r's block has a share of r + 1."))
+}
+
 /// The help of a collective: its definition, measurement and check.
 fn measured_with(what: &str, check: &str) -> String {
     format!(
@@ -187,6 +255,13 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::Scatter(args) => collective::main(Collective::Scatter, args),
         Bench::ReduceScatter(args) => collective::main(Collective::ReduceScatter, args),
         Bench::Alltoall(args) => collective::main(Collective::AllToAll, args),
+        Bench::Scan(args) => collective::main(Collective::Scan, args),
+        Bench::Exscan(args) => collective::main(Collective::ExScan, args),
+        Bench::AllgatherV(args) => collective::main(Collective::AllGatherV, args),
+        Bench::GatherV(args) => collective::main(Collective::GatherV, args),
+        Bench::ScatterV(args) => collective::main(Collective::ScatterV, args),
+        Bench::ReduceScatterV(args) => collective::main(Collective::ReduceScatterV, args),
+        Bench::AlltoallV(args) => collective::main(Collective::AllToAllV, args),
         Bench::Barrier(args) => collective::barrier(args),
         Bench::Sendrecv(args) => collective::send_receive(args),
         Bench::SendrecvWorker(args) => collective::send_receive_worker(args),

@@ -47,6 +47,9 @@ impl FromStr for Peer {
 /// The exit status of a peer's program for a collective that the peer lacks (`EX_UNAVAILABLE` of sysexits).
 const UNAVAILABLE: i32 = 69;
 
+/// What Gloo does not offer under PyTorch: it refuses blocks that differ in these, and has no scans.
+const GLOO_LACKS: [&str; 6] = ["sendrecv", "scan", "exscan", "allgather_v", "gather_v", "scatter_v"];
+
 /// A collective, or `sendrecv`, for a peer to run.
 pub(crate) struct Job<'a> {
     pub(crate) bench: &'a str,
@@ -84,7 +87,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
             };
             measure(&mut Command::new("mpirun.mpich"), Some(&program), "mpich", job)
         }
-        Peer::Gloo if job.bench == "sendrecv" => Ok(unavailable("gloo", job)),
+        Peer::Gloo if GLOO_LACKS.contains(&job.bench) => Ok(unavailable("gloo", job)),
         Peer::Gloo => {
             let python = "/usr/bin/python3";
             let has_torch = Command::new(python)

@@ -197,8 +197,23 @@ fn every_collective_is_measured_on_one_host_and_on_several() {
         let rows = lines(&output.stdout);
         rows.iter().map(|row| serde_json::from_str(row).unwrap()).collect::<Vec<serde_json::Value>>()
     };
-    let collectives =
-        ["allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall"];
+    let collectives = [
+        "allreduce",
+        "reduce",
+        "broadcast",
+        "allgather",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "alltoall",
+        "scan",
+        "exscan",
+        "allgather_v",
+        "gather_v",
+        "scatter_v",
+        "reduce_scatter_v",
+        "alltoall_v",
+    ];
     for collective in collectives {
         for job in [
             &["--ranks", "3", "--memory", "shared,private"][..],
@@ -222,15 +237,18 @@ fn every_collective_is_measured_on_one_host_and_on_several() {
 #[test]
 fn a_collective_that_a_peer_lacks_is_said_to_be_unavailable() {
     let home = Home::new("unavailable");
-    let output = Command::new(env!("CARGO_BIN_EXE_shouter"))
-        .args(["bench", "gather", "--bytes", "4", "--seconds", "0.02", "--against", "kernel", "--json"])
-        .env("XDG_RUNTIME_DIR", &home.0)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("kernel: gather is unavailable"), "{output:?}");
-    assert_eq!(lines(&output.stdout).len(), 1);
+    for (collective, peer) in [("gather", "kernel"), ("scan", "gloo"), ("scatter_v", "gloo")] {
+        let output = Command::new(env!("CARGO_BIN_EXE_shouter"))
+            .args(["bench", collective, "--bytes", "4", "--seconds", "0.02", "--against", peer, "--json"])
+            .env("XDG_RUNTIME_DIR", &home.0)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&format!("{peer}: {collective} is unavailable")), "{output:?}");
+        assert_eq!(lines(&output.stdout).len(), 1);
+    }
 }
 
 /// Hosts that are joined by the kernel's sockets have no links, and the ranks need no DPDK.

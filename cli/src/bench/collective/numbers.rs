@@ -110,9 +110,9 @@ impl Inputs {
         T::of(self.small::<T>(rank, index))
     }
 
-    /// The sum of element `index` over all inputs.
-    pub(super) fn sum<T: Number>(self, index: usize) -> T {
-        T::of((0..self.summands).map(|rank| self.small::<T>(rank, index)).sum())
+    /// The sum of element `index` over the inputs of so many ranks, from rank 0 on.
+    pub(super) fn sum<T: Number>(self, ranks: u32, index: usize) -> T {
+        T::of((0..ranks).map(|rank| self.small::<T>(rank, index)).sum())
     }
 
     fn small<T: Number>(self, rank: u32, index: usize) -> u64 {

@@ -3,6 +3,7 @@
 use shouter::{Collective, Group, ReduceOp, Tensor};
 
 use super::numbers::Number;
+use crate::bench::workload::Part;
 use crate::failure::CommandError;
 
 /// The names of the placements.
@@ -76,9 +77,21 @@ pub(super) struct Buffers<T: Number> {
     /// None where the output is also the input.
     pub(super) input: Option<BufferPlacement<T>>,
     pub(super) output: BufferPlacement<T>,
+    /// Elements of each block of the input.
+    pub(super) given: Vec<usize>,
+    /// Elements of each block of the output.
+    pub(super) taken: Vec<usize>,
 }
 
 impl<T: Number> Buffers<T> {
+    /// Allocates in the named placement what this part of a collective needs.
+    pub(super) fn new(word: &str, group: &Group, part: Part) -> Result<Self, CommandError> {
+        let (given, taken) = (part.given(), part.taken());
+        let place = |blocks: &[usize]| BufferPlacement::new(word, group, blocks.iter().sum());
+        let input = (!given.is_empty()).then(|| place(&given)).transpose()?;
+        Ok(Self { input, output: place(&taken)?, given, taken })
+    }
+
     /// Runs the collective with all ranks; the caller times it.
     pub(super) fn run(
         &mut self,
@@ -95,6 +108,7 @@ impl<T: Number> Buffers<T> {
             Some(input) => input.host()?,
             None => &[],
         };
+        let (given, taken) = (&self.given[..], &self.taken[..]);
         match collective {
             Collective::AllReduce => group.all_reduce(output, ReduceOp::Sum),
             Collective::Reduce => group.reduce(output, ReduceOp::Sum, root),
@@ -104,7 +118,14 @@ impl<T: Number> Buffers<T> {
             Collective::Scatter => group.scatter(input, output, root),
             Collective::ReduceScatter => group.reduce_scatter(input, output, ReduceOp::Sum),
             Collective::AllToAll => group.all_to_all(input, output),
-            _ => group.barrier(),
+            Collective::AllGatherV => group.all_gather_v(input, output, taken),
+            Collective::GatherV => group.gather_v(input, output, taken, root),
+            Collective::ScatterV => group.scatter_v(input, given, output, root),
+            Collective::ReduceScatterV => group.reduce_scatter_v(input, output, given, ReduceOp::Sum),
+            Collective::AllToAllV => group.all_to_all_v(input, given, output, taken),
+            Collective::Scan => group.scan(input, output, ReduceOp::Sum),
+            Collective::ExScan => group.exscan(input, output, ReduceOp::Sum),
+            Collective::Barrier => group.barrier(),
         }?;
         Ok(())
     }

@@ -8,7 +8,7 @@ use shouter::config::{Builder, ConfigError};
 use shouter::{Collective, Config, Group, ReduceOp};
 
 use super::numbers::{DTYPES, Inputs, Number, measure_as, whole};
-use super::placement::{BUFFER_PLACEMENTS, BufferPlacement, Buffers};
+use super::placement::{BUFFER_PLACEMENTS, Buffers};
 use crate::bench::pin;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
@@ -100,8 +100,6 @@ fn rank(args: &WorkerArgs, config: Config) -> Result<(), CommandError> {
 struct Run<'a, T: Number> {
     group: &'a Group,
     part: Part,
-    /// Elements of a block.
-    count: usize,
     buffers: Buffers<T>,
     figures: Figures,
 }
@@ -126,7 +124,7 @@ impl<T: Number> Run<'_, T> {
     /// An iteration: fresh input, a barrier, the timed call, and the check of its result. Roots take turns. No rank checks before all have
     /// returned: with more ranks than cores, a check would take the core from a rank that is still in the timed call.
     fn once(&mut self, round: usize) -> Result<(), CommandError> {
-        let Part { collective, rank, ranks } = self.part;
+        let Part { collective, rank, ranks, count } = self.part;
         let root = (round % ranks as usize) as u32;
         let inputs = Inputs { summands: if collective.reduces() { ranks } else { 1 }, round };
         let input = self.buffers.input.as_mut().unwrap_or(&mut self.buffers.output);
@@ -143,20 +141,21 @@ impl<T: Number> Run<'_, T> {
         if collective != Collective::Barrier {
             self.group.barrier()?;
         }
-        let found = self.buffers.output.elements()?;
-        for (block, elements) in self.part.due(root).zip(found.chunks_exact(self.count.max(1))) {
+        if !self.part.has_result(root) {
+            return Ok(());
+        }
+        let mut found = self.buffers.output.elements()?.iter();
+        for (block, &length) in (0..).zip(&self.buffers.taken) {
             let (origin, from) = self.part.origin(root, block);
-            for (index, value) in elements.iter().enumerate() {
-                let at = from as usize * self.count + index;
+            for (index, value) in found.by_ref().take(length).enumerate() {
                 let due: T = match origin {
-                    Origin::Rank(of) => inputs.of(of, at),
-                    Origin::Sum => inputs.sum(at),
+                    Origin::Rank(of) => inputs.of(of, from + index),
+                    Origin::Sum(ranks) => inputs.sum(ranks, from + index),
                 };
                 if *value != due {
                     return Err(CommandError::Failed(format!(
-                        "{collective} with blocks of {} elements: element {index} of block {block} is {value} on rank {rank}, \
-                         {due} was due",
-                        self.count
+                        "{collective} with blocks of {count} elements: element {index} of block {block} is {value} on rank {rank}, \
+                         {due} was due"
                     )));
                 }
             }
@@ -188,13 +187,11 @@ pub(super) fn measure<T: Number>(
     args: &WorkerArgs,
 ) -> Result<ReportLine, CommandError> {
     let (rank, ranks, collective) = (group.rank(), group.size(), args.collective);
-    let part = Part { collective, rank, ranks };
     let count = bytes as usize / size_of::<T>() / workload::blocks_counted(collective, ranks) as usize;
+    let part = Part { collective, rank, ranks, count };
     let word = args.memory.get(rank as usize % args.memory.len().max(1)).map_or("shared", String::as_str);
-    let place = |blocks: u32| BufferPlacement::<T>::new(word, group, count * blocks as usize);
-    let input = (part.input_blocks() > 0).then(|| place(part.input_blocks())).transpose()?;
-    let buffers = Buffers { input, output: place(part.output_blocks())? };
-    let mut run = Run { group, part, count, buffers, figures: Figures::default() };
+    let buffers = Buffers::<T>::new(word, group, part)?;
+    let mut run = Run { group, part, buffers, figures: Figures::default() };
     let started = Instant::now();
     for round in 0..WARM_UP {
         run.once(round)?;
