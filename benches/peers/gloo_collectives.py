@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 """How long collectives take with Gloo through torch.distributed, for `shouter bench COLLECTIVE --against gloo`.
 
-    /usr/bin/python3 gloo_collectives.py --collective allgather --ranks 2 --bytes 4..64Mi
+    python3 gloo_collectives.py --collective allgather --ranks 2 --bytes 4..64Mi
 
-Needs torch with its gloo backend: Debian's python3-torch, which only Debian's own /usr/bin/python3 finds. Starts its ranks
-itself; they meet over TCP on the loopback interface, pinned to one CPU each. Prints one JSON object a line on standard
-output, with the fields of `shouter bench`; bytes and bandwidths count as in cli/src/bench/workload.rs. An iteration is timed on
+Needs torch with its gloo backend: that of `scripts/lib/venv torch 2.15`, which prints its Python, or Debian's python3-torch, which only
+Debian's own /usr/bin/python3 finds. Starts its ranks itself; they meet over TCP on the loopback interface, pinned to one CPU each. Prints
+one JSON object a line on standard output, with the fields of `shouter bench`; bytes and bandwidths count as in cli/src/bench/workload.rs. An iteration is timed on
 every rank from a barrier's end to the end of the call; the slowest rank counts. Roots take turns. Every iteration's result is checked
 outside of the timed part; of a barrier, that no rank leaves before all have entered.
 
@@ -220,7 +220,7 @@ def main():
     try:
         import torch.distributed as dist
     except ImportError:
-        sys.exit("gloo_collectives: this python has no torch; install python3-torch and run /usr/bin/python3")
+        sys.exit("gloo_collectives: this python has no torch; run that of `scripts/lib/venv torch 2.15`, or install python3-torch and run /usr/bin/python3")
     if not dist.is_available() or not dist.is_gloo_available():
         sys.exit("gloo_collectives: this torch was built without gloo")
     # A fresh interpreter for each rank: torch's threads do not survive a fork.

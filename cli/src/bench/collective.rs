@@ -59,7 +59,8 @@ pub(crate) struct JobArgs {
     #[arg(long, default_value_t = 0.5, value_parser = super::seconds)]
     seconds: f64,
     /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce only); a measurement that a peer lacks is said
-    /// to be unavailable
+    /// to be unavailable; Gloo is that of the first Python that has PyTorch: python3 of PATH, the environment of
+    /// scripts/lib/venv torch 2.15, /usr/bin/python3
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     against: Vec<Peer>,
     /// Print one JSON object a line

@@ -89,18 +89,16 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
         }
         Peer::Gloo if GLOO_LACKS.contains(&job.bench) => Ok(unavailable("gloo", job)),
         Peer::Gloo => {
-            let python = "/usr/bin/python3";
-            let has_torch = Command::new(python)
-                .args(["-c", "import torch.distributed as d; assert d.is_gloo_available()"])
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .status();
-            if !has_torch.is_ok_and(|status| status.success()) {
-                absent("gloo", "Debian's package python3-torch");
+            let Some(python) = pythons().into_iter().find(|python| has_gloo(python)) else {
+                absent(
+                    "gloo",
+                    "PyTorch with scripts/lib/venv torch 2.15, or Debian's package python3-torch,",
+                );
                 return Ok(vec![]);
-            }
+            };
             let program = folder.path().join("gloo_collectives.py");
             fs::write(&program, GLOO_PROGRAM)?;
+            eprintln!("gloo: the PyTorch of {}", python.display());
             let mut command = Command::new(python);
             command.arg(&program);
             measure(&mut command, None, "gloo", job)
@@ -108,6 +106,26 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
         Peer::Kernel => Ok(unavailable("kernel", job)),
         Peer::Perftest => Ok(unavailable("perftest", job)),
     }
+}
+
+/// The interpreters that may have PyTorch: that of `PATH`, such as an active environment's, that of `scripts/lib/venv torch 2.15`, and
+/// Debian's, which has the package python3-torch.
+fn pythons() -> Vec<PathBuf> {
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| std::env::home_dir().map(|home| home.join(".cache")));
+    let made = cache.map(|cache| cache.join("shouter/torch/2.15/bin/python"));
+    [Some("python3".into()), made, Some("/usr/bin/python3".into())].into_iter().flatten().collect()
+}
+
+/// Whether this interpreter has PyTorch with Gloo.
+fn has_gloo(python: &Path) -> bool {
+    let found = Command::new(python)
+        .args(["-c", "import torch.distributed as d; assert d.is_gloo_available()"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    found.is_ok_and(|status| status.success())
 }
 
 fn unavailable(who: &str, job: &Job<'_>) -> Vec<ReportLine> {
