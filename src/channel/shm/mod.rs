@@ -12,7 +12,7 @@
 //!  per rank  its shared tensors: the arena, mostly untouched
 //! ```
 //!
-//! Nothing of it has a name in the file system: the descriptor is [passed](pass) over a UNIX socket, and the memory goes
+//! Nothing of it has a name in the file system: the descriptor is passed over a UNIX socket, and the memory goes
 //! with the last process, however that ends.
 
 mod arena;
