@@ -89,7 +89,7 @@ pub use communicator::leaders;
 pub use communicator::{
     AccessCall, Bool, CollectiveCall, CostFigures, CostsFrom, Element, Exchange, Group, Lend, LendError,
     Lending, Lent, Premul, Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec,
-    Transport, UnevenCall, Update, Window, Work, init, init_through,
+    Transport, UnevenCall, Update, Window, WindowMemory, Work, init, init_through,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

@@ -1,4 +1,4 @@
-/* mpi_collectives.c: times MPI's collectives, for `shouter bench COLLECTIVE --against openmpi,mpich`.
+/* mpi_collectives.c: times MPI's collectives, messages and accesses to windows, for `shouter bench ... --against openmpi,mpich`.
  *
  * Build (each MPI has its own wrapper; Debian names them apart):
  *   mpicc.openmpi -std=gnu99 -O2 mpi_collectives.c -o mpi_collectives.openmpi
@@ -11,7 +11,8 @@
  * As root Open MPI also needs --allow-run-as-root, and --oversubscribe with more ranks than cores.
  *
  * Options: --collective NAME (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall, scan, exscan,
- * allgather_v, gather_v, scatter_v, reduce_scatter_v, alltoall_v, barrier or sendrecv; default allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are understood; a
+ * allgather_v, gather_v, scatter_v, reduce_scatter_v, alltoall_v, barrier, sendrecv, put, get, accumulate or fetch_and_op; default
+ * allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are understood; a
  * barrier has none), --seconds S (about this long a size, default 0.5), --hosts H (only repeated in the output).
  *
  * Rank 0 prints one JSON object a line. Each rank pins itself to one of the CPUs it may use, in turn. An iteration is
@@ -22,6 +23,9 @@
  * sendrecv is between two ranks, and timed as osu_latency does: half of there and back, on rank 0, without a barrier between.
  *
  * Blocks of allgather_v and the like differ: rank r's has a share of r + 1.
+ *
+ * put, get, accumulate and fetch_and_op are between two ranks, too: rank 0 accesses 64-bit integers in the window of rank 1, which waits in
+ * a barrier, and flushes; timed on rank 0. The target's elements are checked in the end.
  *
  * bytes, algbw and busbw count as in cli/src/bench/workload.rs: bytes are those of the tensor of allreduce, reduce, broadcast, scan and
  * exscan, of one rank's block of allgather, gather, scatter and alltoall, and of a rank's whole input of reduce_scatter; of blocks that
@@ -39,16 +43,20 @@ enum { MOST_SIZES = 64, WARM_UP = 5, FEWEST = 11, MOST = 20000 };
 
 enum collective {
     ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, GATHER, SCATTER, REDUCE_SCATTER, ALLTOALL, SCAN, EXSCAN,
-    ALLGATHER_V, GATHER_V, SCATTER_V, REDUCE_SCATTER_V, ALLTOALL_V, BARRIER, SENDRECV, COLLECTIVES
+    ALLGATHER_V, GATHER_V, SCATTER_V, REDUCE_SCATTER_V, ALLTOALL_V, BARRIER, SENDRECV, PUT, GET, ACCUMULATE, FETCH_AND_OP, COLLECTIVES
 };
 
 static const char *const names[COLLECTIVES] = {
     "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "scan", "exscan",
     "allgather_v", "gather_v", "scatter_v", "reduce_scatter_v", "alltoall_v", "barrier", "sendrecv",
+    "put", "get", "accumulate", "fetch_and_op",
 };
 
 static enum collective collective = ALLREDUCE;
 static int rank, ranks;
+/* Of accesses: the window, its memory, and the value that is due there. */
+static MPI_Win window;
+static long long *exposed, due;
 
 /* Elements of a block; of the average one, where they differ. */
 static size_t average;
@@ -260,8 +268,52 @@ static double there_and_back(float *data, float *result, size_t count, int itera
     return took;
 }
 
+/* Makes a window on rank 1, or checks and frees it. */
+static void make_window(size_t bytes) {
+    MPI_Win_allocate(rank == 1 ? (MPI_Aint)bytes : 0, 8, MPI_INFO_NULL, MPI_COMM_WORLD, &exposed, &window);
+    if (rank == 1)
+        memset(exposed, 0, bytes);
+    due = 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Win_lock_all(MPI_MODE_NOCHECK, window);
+}
+
+static void free_window(size_t bytes) {
+    MPI_Win_unlock_all(window);
+    MPI_Bcast(&due, 1, MPI_LONG_LONG, 0, MPI_COMM_WORLD);
+    for (size_t i = 0; rank == 1 && i < bytes / 8; i++)
+        if (exposed[i] != due)
+            fail("an element of the window is wrong");
+    MPI_Win_free(&window);
+}
+
+/* One access of rank 0, until it has taken effect; in microseconds. */
+static double reach(long long *data, long long *result, int count, int iteration) {
+    if (rank != 0)
+        return 0.0;
+    for (int i = 0; i < count; i++)
+        data[i] = iteration;
+    double start = MPI_Wtime();
+    switch (collective) {
+    case PUT: MPI_Put(data, count, MPI_INT64_T, 1, 0, count, MPI_INT64_T, window); break;
+    case GET: MPI_Get(result, count, MPI_INT64_T, 1, 0, count, MPI_INT64_T, window); break;
+    case ACCUMULATE: MPI_Accumulate(data, count, MPI_INT64_T, 1, 0, count, MPI_INT64_T, MPI_SUM, window); break;
+    default:
+        if (count == 1)
+            MPI_Fetch_and_op(data, result, MPI_INT64_T, 1, 0, MPI_SUM, window);
+        else
+            MPI_Get_accumulate(data, count, MPI_INT64_T, result, count, MPI_INT64_T, 1, 0, count, MPI_INT64_T, MPI_SUM, window);
+    }
+    MPI_Win_flush(1, window);
+    double took = (MPI_Wtime() - start) * 1e6;
+    due = collective == PUT ? iteration : collective == GET ? 0 : due + iteration;
+    return took;
+}
+
 /* One iteration of the measured operation. */
 static double iterate(float *data, float *result, size_t count, int iteration) {
+    if (collective >= PUT)
+        return reach((long long *)data, (long long *)result, (int)(count / 2), iteration);
     return collective == SENDRECV ? there_and_back(data, result, count, iteration) : once(data, result, count, iteration);
 }
 
@@ -288,7 +340,7 @@ static void print_line(const char *who, int hosts, size_t bytes, const double *t
         double share = of == ALLREDUCE ? 2.0 * rest : is_block || of == REDUCE_SCATTER ? rest : 1.0;
         double algbw = (double)bytes * (is_block ? ranks : 1) / (p50 * 1e3);
         printf(",\"algbw_gbytes\":%.6g", algbw);
-        if (collective != SENDRECV)
+        if (collective < SENDRECV)
             printf(",\"busbw_gbytes\":%.6g", algbw * share);
     }
     printf("}\n");
@@ -331,8 +383,8 @@ int main(int argc, char **argv) {
         bytes[0] = 0;
     else
         count = sizes(list ? list : usual, bytes);
-    if (collective == SENDRECV && ranks != 2)
-        fail("sendrecv is between two ranks");
+    if (collective >= SENDRECV && ranks != 2)
+        fail("sendrecv and accesses to a window are between two ranks");
     pin();
     int *blocks = calloc(4 * (size_t)ranks, sizeof *blocks);
     if (!blocks)
@@ -349,6 +401,8 @@ int main(int argc, char **argv) {
         double *took = malloc(MOST * sizeof *took), trial = 0.0;
         if (!took)
             fail("out of memory");
+        if (collective >= PUT)
+            make_window(bytes[n]);
         for (int i = 0; i < WARM_UP; i++) {
             double start = MPI_Wtime();
             iterate(data, result, length, i);
@@ -359,6 +413,8 @@ int main(int argc, char **argv) {
         int iterations = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (int)wanted;
         for (int i = 0; i < iterations; i++)
             took[i] = iterate(data, result, length, WARM_UP + i);
+        if (collective >= PUT)
+            free_window(bytes[n]);
         qsort(took, (size_t)iterations, sizeof *took, ascending);
         if (rank == 0)
             print_line(who, hosts, bytes[n], took, iterations);

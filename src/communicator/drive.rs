@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(2);
 #[derive(Clone)]
 pub(super) struct Drive {
     /// The shard of dedicated mode, which drives until it is stopped. Ends before the driver does.
-    _shard: Option<Arc<Shards<()>>>,
+    shard: Option<Arc<Shards<()>>>,
     driver: Arc<Driver<RankEngine>>,
     /// The group whose operations these are; `None` for the group of all.
     group: Option<GroupId>,
@@ -86,7 +86,7 @@ impl Drive {
         let idle = options.idle;
         let driver = Arc::new(Driver::new(engine, options).map_err(drive_error)?);
         let shard = dedicated.map(|core| start_shard(&driver, core, idle)).transpose()?;
-        Ok(Self { _shard: shard.map(Arc::new), driver, group: None })
+        Ok(Self { shard: shard.map(Arc::new), driver, group: None })
     }
 
     /// The same, for another group of the engine.
@@ -263,6 +263,11 @@ impl Drive {
         look: impl FnOnce(&mut RankEngine) -> R + Send + 'static,
     ) -> Result<R, Error> {
         self.driver.with(look).map_err(drive_error)
+    }
+
+    /// Whether a shard drives all the time.
+    pub(super) fn is_dedicated(&self) -> bool {
+        self.shard.is_some()
     }
 
     /// The group whose operations these are; `None` for the group of all.

@@ -229,6 +229,7 @@ impl Group {
             drive: self.drive.of(id),
             cells: None,
             node: None,
+            direct: self.direct.of_group(),
             _stop_notifier: StopNotifier(outcomes.clone()),
             outcomes,
             start_queue: StartQueue::new(None, SPARE),

@@ -22,6 +22,7 @@ use super::start_queue::StartQueue;
 use super::stats::Tally;
 use super::table::Tables;
 use super::transport::{ChannelFacts, Transport};
+use super::windows::DirectWindows;
 use super::{Group, Job};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment};
 use crate::channel::up::UpChannels;
@@ -208,6 +209,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         outcomes,
         start_queue: StartQueue::new(Some(submissions), SPARE),
         cells,
+        direct: DirectWindows::new(shared.clone()),
         node: shared,
         tables,
         deadline: config.deadline,

@@ -29,7 +29,7 @@ mod sealed {
     }
 }
 
-use sealed::Owned;
+pub(super) use sealed::Owned;
 
 /// Memory that can be [lent](Group::lend) to a group: an owned buffer (a `Vec`, a `Box` or a [`Tensor`]) that holds
 /// input and output in one, or a pair of them, input and output. A buffer's elements stay where they are when it is

@@ -83,7 +83,8 @@ pub use tensor::Tensor;
 use transport::ChannelFacts;
 pub use transport::Transport;
 pub use uneven::UnevenCall;
-pub use windows::{AccessCall, Update, Window};
+use windows::DirectWindows;
+pub use windows::{AccessCall, Update, Window, WindowMemory};
 pub use work::Work;
 
 /// The tracks of an operation that blocks its caller to its end.
@@ -121,6 +122,8 @@ pub struct Group {
     cells: Option<Cells>,
     /// The memory shared with the host's other ranks.
     node: Option<Arc<NodeSegment>>,
+    /// Windows that ranks of one host access in the memory that they share, that of the group of all.
+    direct: DirectWindows,
     tables: Arc<Tables>,
     deadline: Duration,
     annotations: Annotations,
@@ -513,6 +516,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
+        self.withdraw_windows();
         // The last group of a process leaves the job, which does the same.
         if self.subset.is_some() || Arc::strong_count(&self.job) > 1 {
             self.drive.abandon();

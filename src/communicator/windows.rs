@@ -3,21 +3,28 @@
 //! The rules of order, atomicity and progress are in [`shouter_reducer::windows`] and docs/windows.md.
 #![allow(unsafe_code)]
 
+mod direct;
+
 use std::fmt::Display;
 
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::windows::{
-    AccessError, AccessRefused, AccessRequest, WindowAction, WindowId, WindowRefused,
+    AccessError, AccessRefused, AccessRequest, DirectWindow, WindowAction, WindowId, WindowRefused,
 };
 
 use super::Group;
 use super::collectives::raw;
 use super::drive::AccessFailure;
 use super::element::{Buffer, Element, from_slice, with_bytes};
+use super::lent::Owned;
+use crate::channel::shm::Exposure;
 use crate::engine::executor_time;
 use crate::error::{Call, Error, Operation, Views};
 use crate::runtime::Clock;
+pub(super) use direct::DirectWindows;
+use direct::{Announced, withdraw};
 
 /// How an access changes the target's elements with those that it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,23 +99,26 @@ pub struct AccessCall {
 /// # Ok(())
 /// # }
 /// ```
-pub struct Window<'g, T: Element> {
+pub struct Window<'g, T: Element, M: WindowMemory<Element = T> = Vec<T>> {
     group: &'g Group,
     id: u32,
-    memory: Vec<T>,
-    is_closed: bool,
+    /// There until it is freed, or dropped.
+    memory: Option<M>,
 }
 
-impl<T: Element> std::fmt::Debug for Window<'_, T> {
+/// Memory that a rank gives to a [window](Group::window): a `Vec`, a `Box`, or a [`Tensor`](crate::Tensor), which the host's other ranks access
+/// without messages.
+pub trait WindowMemory: Owned {}
+
+impl<M: Owned> WindowMemory for M {}
+
+impl<T: Element, M: WindowMemory<Element = T>> std::fmt::Debug for Window<'_, T, M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Window")
-            .field("id", &self.id)
-            .field("len", &self.memory.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Window").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
-impl<T: Element> Window<'_, T> {
+impl<T: Element, M: WindowMemory<Element = T>> Window<'_, T, M> {
     /// Writes `data` to the elements from `offset` on of rank `target`'s part.
     ///
     /// # Errors
@@ -201,10 +211,16 @@ impl<T: Element> Window<'_, T> {
     ///
     /// # Errors
     /// As [`fence`](Self::fence); the window is gone then, and its memory, too.
-    pub fn free(mut self) -> Result<Vec<T>, Error> {
-        let freed = self.group.close_window(self.id);
-        self.is_closed = true;
-        freed.map(|()| std::mem::take(&mut self.memory))
+    pub fn free(mut self) -> Result<M, Error> {
+        let (memory, (is_closed, closed)) = (self.memory.take(), self.group.end_window(self.id));
+        match memory {
+            Some(memory) if is_closed => closed.map(|()| memory),
+            memory => {
+                // The engine, or another rank, may still access it.
+                std::mem::forget(memory);
+                closed.and(Err(Error::Internal("a window was freed twice".into())))
+            }
+        }
     }
 
     fn run(
@@ -219,11 +235,13 @@ impl<T: Element> Window<'_, T> {
     }
 }
 
-impl<T: Element> Drop for Window<'_, T> {
+impl<T: Element, M: WindowMemory<Element = T>> Drop for Window<'_, T, M> {
     fn drop(&mut self) {
-        if !self.is_closed && self.group.drop_window(self.id).is_err() {
-            // The engine may still serve it.
-            std::mem::forget(std::mem::take(&mut self.memory));
+        if let Some(memory) = self.memory.take()
+            && self.group.drop_window(self.id).is_err()
+        {
+            // The engine, or another rank, may still access it.
+            std::mem::forget(memory);
         }
     }
 }
@@ -232,16 +250,21 @@ impl Group {
     /// Makes a window: each rank gives memory, as much as it likes, for all to access. Every rank calls it, as it would a collective, with
     /// elements of one type.
     ///
-    /// A rank serves the accesses of others whenever its engine is driven: all the time with `mode = "dedicated"`, else while it calls the
-    /// group, and by the helper thread every 0.5 ms to 5 ms between.
+    /// The ranks of a host access a [`Tensor`](crate::Tensor) of [`alloc`](Self::alloc), of the group of all, by themselves: its owner takes no
+    /// part. Of other memory, and of elements of 16 bytes, accesses are messages, and so are those of other hosts' ranks. A rank serves them
+    /// whenever its engine is driven: all the time with `mode = "dedicated"`, else while it calls the group, and by the helper thread
+    /// every 0.5 ms to 5 ms between.
     ///
     /// # Errors
     /// [`Error::Mismatch`] if a rank gives elements of another type, or the ranks' windows are not in the same order; else as
     /// [`all_gather`](Self::all_gather).
-    pub fn window<T: Element>(&self, mut memory: Vec<T>) -> Result<Window<'_, T>, Error> {
-        let part = with_bytes(&mut memory, |part| part);
+    pub fn window<T: Element, M: WindowMemory<Element = T>>(
+        &self,
+        mut memory: M,
+    ) -> Result<Window<'_, T, M>, Error> {
+        let part = with_bytes(memory.elements(), |part| part);
         let id = self.make_window(part, T::DTYPE)?;
-        Ok(Window { group: self, id, memory, is_closed: false })
+        Ok(Window { group: self, id, memory: Some(memory) })
     }
 
     /// As [`window`](Self::window), with `count` elements at `memory`, an address that is aligned to them. Returns the window's number.
@@ -294,6 +317,9 @@ impl Group {
         if let Some(rank) = target.filter(|rank| *rank >= self.size()) {
             return Err(Error::Argument(format!("rank {rank} does not exist in a group of {}", self.size())));
         }
+        if self.direct.is_flushed(window, target) {
+            return Ok(());
+        }
         self.accessed(self.drive.flush(WindowId(window), target.map(Rank)), &"a flush")
     }
 
@@ -316,12 +342,19 @@ impl Group {
     /// # Errors
     /// As there; [`Error::Argument`] for a window that does not exist, or was freed.
     pub fn close_window(&self, window: u32) -> Result<(), Error> {
+        self.end_window(window).1
+    }
+
+    /// Closes a window; whether its memory is the caller's again, and the outcome.
+    fn end_window(&self, window: u32) -> (bool, Result<(), Error>) {
         let fenced = self.fence_window(window);
         if let Err(Error::Argument(_)) = fenced {
-            return fenced;
+            return (false, fenced);
         }
-        self.drop_window(window)?;
-        fenced
+        match self.drop_window(window) {
+            Ok(()) => (true, fenced),
+            failed => (false, failed),
+        }
     }
 
     /// Takes this rank's memory out of a window.
@@ -331,12 +364,25 @@ impl Group {
             if let Some(windows) = engine.windows_in(group) {
                 windows.close(WindowId(window));
             }
-        })
+        })?;
+        self.direct.remove(&self.drive, window)
+    }
+
+    /// Takes this rank's memory out of the windows that were not closed, as far as other ranks access it themselves.
+    pub(super) fn withdraw_windows(&self) {
+        if self.drive.check_process().is_err() {
+            return;
+        }
+        for window in self.direct.ids() {
+            if let Err(error) = self.drop_window(window) {
+                tracing::error!(%error, window, "other ranks of the host may still access the memory of a window");
+            }
+        }
     }
 
     fn make_window(&self, part: Buffer, dtype: DType) -> Result<u32, Error> {
         self.drive.check_process()?;
-        let (memory, len) = (self.region(part), (part.len() / dtype.size()) as u64);
+        let memory = self.window_memory(part);
         let group = self.drive.group();
         let opened = self.drive.with(move |engine| Some(engine.windows_in(group)?.open(memory, dtype)))?;
         let opened = opened.ok_or_else(|| Error::Internal("the group of a window is gone".into()))?;
@@ -346,40 +392,82 @@ impl Group {
             }
             error => Error::Argument(error.to_string()),
         })?;
-        let made = self.agree_on_window(id, len, dtype);
+        let exposure = self.direct.expose(&memory, dtype);
+        let made = self.agree_on_window(id, (part.len() / dtype.size()) as u64, dtype, exposure);
         if made.is_err() {
             self.drop_window(id)?;
         }
         made.map(|()| id)
     }
 
-    /// Exchanges the number, type and length of all ranks' parts, and compares them.
-    fn agree_on_window(&self, id: u32, len: u64, dtype: DType) -> Result<(), Error> {
-        let own = [u64::from(id), u64::from(u8::from(dtype)), len];
+    /// A rank's part as the reducer's memory: shared, if the host's other ranks see it.
+    fn window_memory(&self, part: Buffer) -> TensorRegion {
+        let is_shared = self.direct.is_shared(part.as_ptr(), part.len());
+        part.region(if is_shared { MemoryKind::Shared } else { MemoryKind::Host })
+    }
+
+    /// Exchanges the number, type, length and place of all ranks' parts, and compares them.
+    fn agree_on_window(
+        &self,
+        id: u32,
+        len: u64,
+        dtype: DType,
+        exposure: Option<Exposure>,
+    ) -> Result<(), Error> {
+        let [begin, version] = exposure.as_ref().map_or([0; 2], Exposure::place);
+        let own = [u64::from(id), u64::from(u8::from(dtype)), len, begin, version];
         let mut all = vec![0; own.len() * self.size() as usize];
-        self.all_gather(&own, &mut all).map_err(|error| error.with_more("; a window was being made"))?;
-        let parts = || all.chunks_exact(own.len());
-        if let Some((rank, theirs)) = (0u32..).zip(parts()).find(|(_, theirs)| theirs[..2] != own[..2]) {
-            let view = |part: &[u64]| {
-                let name = u8::try_from(part[1]).ok().and_then(|number| DType::try_from(number).ok());
-                let name = name.map_or("an unknown type", DType::name);
-                format!("window {} with elements of {name}", part[0])
-            };
-            let (ours, theirs) = (view(&own), view(theirs));
-            let text = format!(
-                "rank {} makes {ours}, and rank {rank} makes {theirs}; make windows of one type, in the same order, on all ranks",
-                self.rank()
-            );
-            let views = Views { ours: Some(ours.into()), theirs: Some(theirs.into()) };
-            return Err(Error::mismatch(self.access_call(Operation::Window), Some(rank), views, text));
-        }
-        let lengths: Box<[u64]> = parts().map(|part| part[2]).collect();
-        let group = self.drive.group();
-        self.drive.with(move |engine| {
-            if let Some(windows) = engine.windows_in(group) {
-                windows.set_lengths(WindowId(id), lengths);
+        let gathered = self.all_gather(&own, &mut all);
+        let compared = gathered.map_err(|error| error.with_more("; a window was being made"));
+        let compared = compared.and_then(|()| self.compare_windows(&own, &all));
+        if let Err(error) = compared {
+            if let Some(exposure) = exposure {
+                withdraw(&self.drive, exposure)?;
             }
-        })
+            return Err(error);
+        }
+        let parts = || all.chunks_exact(own.len());
+        let lengths: Box<[u64]> = parts().map(|part| part[2]).collect();
+        let (group, theirs) = (self.drive.group(), lengths.clone());
+        let is_over = self.drive.with(move |engine| {
+            let windows = engine.windows_in(group)?;
+            windows.set_lengths(WindowId(id), theirs);
+            Some(windows.is_over())
+        })?;
+        let announced = (0..)
+            .zip(parts())
+            .map(|(rank, part)| Announced { local: self.beside(rank), place: [part[3], part[4]] });
+        if let Some(is_over) = is_over {
+            let window = DirectWindow::new(self.rank, dtype, lengths);
+            self.direct.insert(id, window, exposure, announced, is_over);
+        }
+        Ok(())
+    }
+
+    /// The number on this host of a rank of the group; `None` if it is on another one.
+    fn beside(&self, rank: u32) -> Option<u32> {
+        let job = &self.job.grid;
+        let [own, other] = [self.rank.0, rank].map(|rank| self.job_rank(rank).map(Rank));
+        let (own, other) = (own?, other?);
+        (job.node_of(own) == job.node_of(other)).then(|| job.local_of(other))
+    }
+
+    /// Refuses windows with different numbers or types.
+    fn compare_windows(&self, own: &[u64; 5], all: &[u64]) -> Result<(), Error> {
+        let mut parts = (0u32..).zip(all.chunks_exact(own.len()));
+        let Some((rank, theirs)) = parts.find(|(_, theirs)| theirs[..2] != own[..2]) else { return Ok(()) };
+        let view = |part: &[u64]| {
+            let name = u8::try_from(part[1]).ok().and_then(|number| DType::try_from(number).ok());
+            let name = name.map_or("an unknown type", DType::name);
+            format!("window {} with elements of {name}", part[0])
+        };
+        let (ours, theirs) = (view(own), view(theirs));
+        let text = format!(
+            "rank {} makes {ours}, and rank {rank} makes {theirs}; make windows of one type, in the same order, on all ranks",
+            self.rank()
+        );
+        let views = Views { ours: Some(ours.into()), theirs: Some(theirs.into()) };
+        Err(Error::mismatch(self.access_call(Operation::Window), Some(rank), views, text))
     }
 
     /// # Safety
@@ -421,7 +509,8 @@ impl Group {
 
     fn run_access(&self, request: AccessRequest) -> Result<(), Error> {
         self.drive.check_process()?;
-        self.accessed(self.drive.access(request), &request.action)
+        let direct = self.direct.access(&self.drive, &request);
+        self.accessed(direct.unwrap_or_else(|| self.drive.access(request)), &request.action)
     }
 
     /// The outcome of an access or a flush, for the caller.

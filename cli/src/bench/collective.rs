@@ -7,6 +7,7 @@ mod numbers;
 mod placement;
 mod sendrecv;
 mod step;
+mod window;
 mod worker;
 
 use std::process::{Command, Stdio};
@@ -25,6 +26,7 @@ pub(crate) use sendrecv::{
     SendReceiveArgs, SendReceiveWorkerArgs, main as send_receive, worker as send_receive_worker,
 };
 pub(crate) use step::{StepArgs, StepWorkerArgs, main as step, worker as step_worker};
+pub(crate) use window::{WindowArgs, WindowWorkerArgs, main as window, worker as window_worker};
 pub(crate) use worker::{WorkerArgs, worker};
 
 /// The largest size that is measured by default.

@@ -195,6 +195,16 @@ enum Bench {
             shouter bench sendrecv --hosts 2 --bytes 64 --json"
     )]
     Sendrecv(collective::SendReceiveArgs),
+    /// An access to the window of another rank, until it has taken effect there
+    #[command(
+        long_about = "Measures accesses of one rank to the window of another, each from the call until it has taken effect there: a put or an \
+            accumulate with the flush behind it. The target's elements are checked in the end. Of the peers the target waits in a barrier.",
+        after_help = "Examples:\n  \
+            shouter bench window --action fetch_and_op --bytes 8 --memory shared,private --busy\n  \
+            shouter bench window --action put --bytes 8,64Ki,1Mi --against openmpi\n  \
+            shouter bench window --action get --hosts 2 --json"
+    )]
+    Window(collective::WindowArgs),
     /// A training step with a model's tensors: when the next forward pass may start
     #[command(
         long_about = "Measures a training step: the gradients of a model (161 tensors of a ResNet-50) are pushed in the order of the backward \
@@ -218,6 +228,8 @@ enum Bench {
     CollectiveWorker(collective::WorkerArgs),
     #[command(hide = true)]
     SendrecvWorker(collective::SendReceiveWorkerArgs),
+    #[command(hide = true)]
+    WindowWorker(collective::WindowWorkerArgs),
     #[command(hide = true)]
     StepWorker(collective::StepWorkerArgs),
     #[command(hide = true)]
@@ -265,6 +277,8 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::Barrier(args) => collective::barrier(args),
         Bench::Sendrecv(args) => collective::send_receive(args),
         Bench::SendrecvWorker(args) => collective::send_receive_worker(args),
+        Bench::Window(args) => collective::window(args),
+        Bench::WindowWorker(args) => collective::window_worker(args),
         Bench::Step(args) => collective::step(args),
         Bench::StepWorker(args) => collective::step_worker(args),
         Bench::Stream(args) => link::stream(args),

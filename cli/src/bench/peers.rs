@@ -47,10 +47,21 @@ impl FromStr for Peer {
 /// The exit status of a peer's program for a collective that the peer lacks (`EX_UNAVAILABLE` of sysexits).
 const UNAVAILABLE: i32 = 69;
 
-/// What Gloo does not offer under PyTorch: it refuses blocks that differ in these, and has no scans.
-const GLOO_LACKS: [&str; 6] = ["sendrecv", "scan", "exscan", "allgather_v", "gather_v", "scatter_v"];
+/// What Gloo does not offer under PyTorch: it refuses blocks that differ in these, and has no scans and no windows.
+const GLOO_LACKS: [&str; 10] = [
+    "sendrecv",
+    "scan",
+    "exscan",
+    "allgather_v",
+    "gather_v",
+    "scatter_v",
+    "put",
+    "get",
+    "accumulate",
+    "fetch_and_op",
+];
 
-/// A collective, or `sendrecv`, for a peer to run.
+/// A collective, `sendrecv`, or an access to a window, for a peer to run.
 pub(crate) struct Job<'a> {
     pub(crate) bench: &'a str,
     pub(crate) ranks: u32,

@@ -11,7 +11,7 @@ use super::workload;
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReportLine {
-    /// The name of a collective, `sendrecv`, `step`, `stream`, `pingpong`, `connections` or `idle`.
+    /// The name of a collective, or of an access to a window, `sendrecv`, `step`, `stream`, `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
     pub(crate) who: String,
@@ -119,6 +119,11 @@ impl ReportLine {
 
     /// The figures of messages of `bytes` between two ranks, from halves of round trips in nanoseconds.
     pub(crate) fn half_round_trips(who: &str, hosts: u32, bytes: u64, nanos: &mut [u64]) -> Self {
+        Self::accesses("sendrecv", who, hosts, bytes, nanos)
+    }
+
+    /// The figures of accesses to `bytes` of one rank by another, from their times in nanoseconds.
+    pub(crate) fn accesses(bench: &str, who: &str, hosts: u32, bytes: u64, nanos: &mut [u64]) -> Self {
         let (p50, p99) = percentiles_us(nanos);
         Self {
             ranks: Some(2),
@@ -128,7 +133,7 @@ impl ReportLine {
             p50_us: Some(p50),
             p99_us: Some(p99),
             algbw_gbytes: (p50 > 0.0).then(|| round4(bytes as f64 / (p50 * 1e3))),
-            ..Self::of("sendrecv", who)
+            ..Self::of(bench, who)
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::ranks::{job, join, parameter, play, run_all};
-use shouter::{DType, Error, Exchange, Group, ReduceOp, Source, Tag, TensorSpec};
+use shouter::{DType, Error, Exchange, Group, ReduceOp, Source, Tag, TensorSpec, WindowMemory};
 
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
@@ -104,13 +104,23 @@ fn messages(all: &Group) -> Result<(), Error> {
     groups.into_iter().flatten().try_for_each(Group::finalize)
 }
 
-/// Windows of overlapping groups at the same time, each with the number 0 in its group.
+/// In private memory, or in memory that the ranks of a host share.
 fn windows(all: &Group) -> Result<(), Error> {
+    match parameter("MEMORY").as_deref() {
+        Some("shared") => windows_in(all, |len| all.alloc::<u64>(len)),
+        _ => windows_in(all, |len| Ok(vec![0u64; len])),
+    }
+}
+
+/// Windows of overlapping groups at the same time, each with the number 0 in its group.
+fn windows_in<M: WindowMemory<Element = u64>>(
+    all: &Group,
+    memory: impl Fn(usize) -> Result<M, Error>,
+) -> Result<(), Error> {
     let groups = overlapping(all)?;
     let own: Vec<&Group> = groups.iter().flatten().chain([all]).collect();
     let len = |group: &Group| 1 + 1000 * group.size() as usize;
-    let windows =
-        own.iter().map(|group| group.window(vec![0u64; len(group)])).collect::<Result<Vec<_>, _>>()?;
+    let windows = own.iter().map(|group| group.window(memory(len(group))?)).collect::<Result<Vec<_>, _>>()?;
     for (group, window) in own.iter().zip(&windows) {
         let (rank, size) = (u64::from(group.rank()), group.size());
         for target in 0..size {
@@ -405,6 +415,7 @@ fn messages_of_overlapping_groups_do_not_meet() {
 fn windows_of_overlapping_groups_do_not_meet() {
     for (ranks, hosts) in PLACES {
         job!(ranks, hosts, "windows").run().assert_success();
+        job!(ranks, hosts, "windows").with("MEMORY", "shared").run().assert_success();
     }
     job!(4, 2, "windows").args(&["--transport", "kernel"]).run().assert_success();
 }

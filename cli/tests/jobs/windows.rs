@@ -5,26 +5,78 @@
 use std::time::{Duration, Instant};
 
 use crate::ranks::{job, join, names_only, parameter, play, run_all, tell};
-use shouter::{AccessCall, DType, Error, Group, ReduceOp, Update, WindowAction};
+use shouter::{
+    AccessCall, DType, Element, Error, Group, ReduceOp, Tensor, Update, WindowAction, WindowMemory,
+};
+
+/// Where the ranks' parts lie.
+trait Memory {
+    type Of<T: Element + Sync>: WindowMemory<Element = T> + std::ops::Deref<Target = [T]> + Sync;
+
+    fn of<T: Element + Sync>(group: &Group, elements: Vec<T>) -> Result<Self::Of<T>, Error>;
+}
+
+/// In the process's own memory: all accesses are messages.
+struct Private;
+
+impl Memory for Private {
+    type Of<T: Element + Sync> = Vec<T>;
+
+    fn of<T: Element + Sync>(_: &Group, elements: Vec<T>) -> Result<Vec<T>, Error> {
+        Ok(elements)
+    }
+}
+
+/// In memory that the host's ranks share: those make their accesses themselves, and others send messages.
+struct Shared;
+
+impl Memory for Shared {
+    type Of<T: Element + Sync> = Tensor<T>;
+
+    fn of<T: Element + Sync>(group: &Group, elements: Vec<T>) -> Result<Tensor<T>, Error> {
+        let mut memory = group.alloc(elements.len())?;
+        assert_eq!(memory.is_shared(), group.local_size() > 1);
+        memory.copy_from_slice(&elements);
+        Ok(memory)
+    }
+}
+
+/// A scenario with the memory that the parameter says.
+macro_rules! in_memory {
+    ($play:ident) => {
+        (stringify!($play), |group: &Group| match parameter("MEMORY").as_deref() {
+            Some("shared") => $play::<Shared>(group),
+            _ => $play::<Private>(group),
+        })
+    };
+}
 
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
     let plays: &[(&str, crate::ranks::Play)] = &[
-        ("exchange", exchange),
-        ("tickets", tickets),
-        ("updates", updates),
-        ("started", started),
-        ("computing", computing),
-        ("wrong", wrong),
+        in_memory!(exchange),
+        in_memory!(tickets),
+        in_memory!(updates),
+        in_memory!(started),
+        in_memory!(computing),
+        in_memory!(wrong),
         ("differ", differ),
-        ("dropped", dropped),
+        in_memory!(dropped),
         ("late", late),
-        ("die", die),
-        ("beside", beside),
+        in_memory!(die),
+        in_memory!(beside),
+        ("orders", orders),
+        ("widths", widths),
+        ("withdrawn", withdrawn),
+        ("interrupted", interrupted),
     ];
     if crate::ranks::scenario().as_deref() == Some("leave") {
-        crate::ranks::end(join().and_then(|group| leave(&group)));
+        let memory = parameter("MEMORY");
+        crate::ranks::end(join().and_then(|group| match memory.as_deref() {
+            Some("shared") => leave::<Shared>(&group),
+            _ => leave::<Private>(&group),
+        }));
     }
     play(plays, join);
 }
@@ -38,10 +90,10 @@ fn element(from: u32, to: u32, index: usize) -> u64 {
 const OWN: usize = 40_000;
 
 /// Every rank writes to every rank, itself included, and reads it back from there; parts have different lengths.
-fn exchange(group: &Group) -> Result<(), Error> {
+fn exchange<M: Memory>(group: &Group) -> Result<(), Error> {
     let (rank, size) = (group.rank(), group.size());
     let len = OWN * size as usize + 10 * rank as usize;
-    let window = group.window(vec![7u64; len])?;
+    let window = group.window(M::of(group, vec![7u64; len])?)?;
     for (round, count) in [1, 5, 1000, OWN].into_iter().enumerate() {
         let at = u64::from(rank) * OWN as u64;
         let row = |to: u32| (0..count).map(|i| element(rank, to, i + round)).collect::<Vec<_>>();
@@ -77,9 +129,9 @@ fn exchange(group: &Group) -> Result<(), Error> {
 }
 
 /// All ranks take tickets of one counter: each ticket is given once, and a rank's tickets grow.
-fn tickets(group: &Group) -> Result<(), Error> {
+fn tickets<M: Memory>(group: &Group) -> Result<(), Error> {
     const EACH: usize = 200;
-    let window = group.window(vec![0u64; 2])?;
+    let window = group.window(M::of(group, vec![0u64; 2])?)?;
     let home = group.size() / 2;
     let mut mine = vec![];
     for _ in 0..EACH {
@@ -103,15 +155,15 @@ fn tickets(group: &Group) -> Result<(), Error> {
     assert!(all == (0..all.len() as u64).collect::<Vec<_>>(), "each ticket is given once");
     let memory = window.free()?;
     let sum = if group.rank() == home { all.len() as u64 } else { 0 };
-    assert_eq!(memory, [sum, sum]);
+    assert_eq!(memory[..], [sum, sum]);
     Ok(())
 }
 
 /// Accumulates of all ranks to all, and each kind of update.
-fn updates(group: &Group) -> Result<(), Error> {
+fn updates<M: Memory>(group: &Group) -> Result<(), Error> {
     let (rank, size) = (group.rank(), group.size());
     let (right, count) = ((rank + 1) % size, 20_000);
-    let window = group.window(vec![1f32; count])?;
+    let window = group.window(M::of(group, vec![1f32; count])?)?;
     for _ in 0..3 {
         for to in 0..size {
             window.accumulate(&vec![2f32; count], to, 0, ReduceOp::Sum)?;
@@ -136,7 +188,7 @@ fn updates(group: &Group) -> Result<(), Error> {
         assert_eq!(before, expected, "{update:?}");
     }
     window.fence()?;
-    let bits = group.window(vec![0b1100u8])?;
+    let bits = group.window(M::of(group, vec![0b1100u8])?)?;
     let mut old = [0u8];
     for (op, given, now) in
         [(ReduceOp::Bor, 0b0011, 0b1111), (ReduceOp::Band, 0b0110, 0b0110), (ReduceOp::Bxor, 0b0101, 0b0011)]
@@ -151,14 +203,14 @@ fn updates(group: &Group) -> Result<(), Error> {
 }
 
 /// Started accesses, flushed to one target and to all.
-fn started(group: &Group) -> Result<(), Error> {
+fn started<M: Memory>(group: &Group) -> Result<(), Error> {
     let size = group.size();
-    let mut memory = vec![0u32; 1000 * size as usize];
+    let memory = M::of(group, vec![0u32; 1000 * size as usize])?;
     let data: Vec<u32> = (0..1000).map(|i| i + group.rank()).collect();
     let mut into = vec![vec![0u32; 1000]; size as usize];
     // SAFETY: nothing else touches the memory before the window is closed, nor the buffers before the flush.
     unsafe {
-        let window = group.open_window(memory.as_mut_ptr().cast(), memory.len(), DType::U32)?;
+        let window = group.open_window(memory.as_ptr().cast_mut().cast(), memory.len(), DType::U32)?;
         let call = |action, target: u32, data: *const u32, into: *mut u32| AccessCall {
             window,
             action,
@@ -199,9 +251,9 @@ fn started(group: &Group) -> Result<(), Error> {
 }
 
 /// The last rank computes; the others' accesses to its part end meanwhile.
-fn computing(group: &Group) -> Result<(), Error> {
+fn computing<M: Memory>(group: &Group) -> Result<(), Error> {
     let last = group.size() - 1;
-    let window = group.window(vec![0u64; 4])?;
+    let window = group.window(M::of(group, vec![0u64; 4])?)?;
     group.barrier()?;
     let begin = Instant::now();
     if group.rank() == last {
@@ -217,13 +269,13 @@ fn computing(group: &Group) -> Result<(), Error> {
         assert!(begin.elapsed() < Duration::from_secs(2), "took {:?}", begin.elapsed());
     }
     let memory = window.free()?;
-    assert!(group.rank() != last || memory[0] == 10 * u64::from(last), "{memory:?}");
+    assert!(group.rank() != last || memory[0] == 10 * u64::from(last), "{}", memory[0]);
     Ok(())
 }
 
 /// Invalid calls are refused at once, and the group goes on.
-fn wrong(group: &Group) -> Result<(), Error> {
-    let window = group.window(vec![0f32; 10 + group.rank() as usize])?;
+fn wrong<M: Memory>(group: &Group) -> Result<(), Error> {
+    let window = group.window(M::of(group, vec![0f32; 10 + group.rank() as usize])?)?;
     let mut into = [0f32; 11];
     let errors = [
         (window.put(&[1.0], group.size(), 0), "does not exist"),
@@ -286,8 +338,8 @@ fn differ(group: &Group) -> Result<(), Error> {
 }
 
 /// Rank 0 drops its part while others use it.
-fn dropped(group: &Group) -> Result<(), Error> {
-    let window = group.window(vec![0u64; 100_000])?;
+fn dropped<M: Memory>(group: &Group) -> Result<(), Error> {
+    let window = group.window(M::of(group, vec![0u64; 100_000])?)?;
     group.barrier()?;
     if group.rank() == 0 {
         drop(window);
@@ -332,9 +384,9 @@ fn late(group: &Group) -> Result<(), Error> {
 }
 
 /// The last rank dies while all others access its part.
-fn die(group: &Group) -> Result<(), Error> {
+fn die<M: Memory>(group: &Group) -> Result<(), Error> {
     let last = group.size() - 1;
-    let window = group.window(vec![0u64; 100_000])?;
+    let window = group.window(M::of(group, vec![0u64; 100_000])?)?;
     group.barrier()?;
     if group.rank() == last {
         tell("dying");
@@ -352,9 +404,9 @@ fn die(group: &Group) -> Result<(), Error> {
 }
 
 /// The last rank leaves in good order; an access to it ends the group.
-fn leave(group: &Group) -> Result<(), Error> {
+fn leave<M: Memory>(group: &Group) -> Result<(), Error> {
     let last = group.size() - 1;
-    let window = group.window(vec![5u64])?;
+    let window = group.window(M::of(group, vec![5u64])?)?;
     group.barrier()?;
     if group.rank() == last {
         std::mem::forget(window);
@@ -367,9 +419,9 @@ fn leave(group: &Group) -> Result<(), Error> {
 }
 
 /// Accesses beside collectives and messages, from several threads.
-fn beside(group: &Group) -> Result<(), Error> {
+fn beside<M: Memory>(group: &Group) -> Result<(), Error> {
     let (rank, size) = (group.rank(), group.size());
-    let window = group.window(vec![0u64; 1 + size as usize])?;
+    let window = group.window(M::of(group, vec![0u64; 1 + size as usize])?)?;
     std::thread::scope(|scope| {
         let accesses = |at: u64| {
             let window = &window;
@@ -398,6 +450,137 @@ fn beside(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
+/// Ranks of one host and of others order each other by accesses alone: a later write is not seen before an earlier one, and of two ranks
+/// that write and then read, one sees the other.
+fn orders(group: &Group) -> Result<(), Error> {
+    const ROUNDS: u64 = 300;
+    let (rank, size) = (group.rank(), u64::from(group.size()));
+    let window = group.window(Shared::of(group, vec![0u64; 200 + 2 * size as usize])?)?;
+    let home = group.size() - 1;
+    group.barrier()?;
+    if rank == 0 {
+        for round in 1..=20 * ROUNDS {
+            window.put(&[round; 99], home, 0)?;
+            window.put(&[round], home, 99)?;
+        }
+    }
+    let mut words = [0u64; 99];
+    let mut last = [0u64];
+    while rank != 0 && last[0] < 20 * ROUNDS {
+        window.get(&mut last, home, 99)?;
+        window.get(&mut words, home, 0)?;
+        assert!(words.iter().all(|word| *word >= last[0]), "{last:?} was seen before {words:?}");
+    }
+    for round in 1..=ROUNDS {
+        group.barrier()?;
+        window.put(&[round], home, 100 + u64::from(rank))?;
+        let mut seen = vec![0u64; size as usize];
+        window.get(&mut seen, home, 100)?;
+        let mut all = vec![0u64; (size * size) as usize];
+        group.all_gather(&seen, &mut all)?;
+        let sees = |one: u64, other: u64| all[(one * size + other) as usize] == round;
+        for (one, other) in (0..size).flat_map(|one| (0..one).map(move |other| (one, other))) {
+            assert!(sees(one, other) || sees(other, one), "round {round}: {one} and {other} see neither");
+        }
+    }
+    window.free().map(drop)
+}
+
+/// All ranks add to neighbours of every width, each to its own and all to one, the owner among them.
+fn widths(group: &Group) -> Result<(), Error> {
+    fn add<T: Element + Sync + PartialEq + std::fmt::Debug>(
+        group: &Group,
+        one: T,
+        of: fn(u64) -> T,
+    ) -> Result<(), Error> {
+        const EACH: u64 = 100;
+        let (rank, size) = (u64::from(group.rank()), u64::from(group.size()));
+        let window = group.window(Shared::of(group, vec![of(0); size as usize + 1])?)?;
+        for round in 0..EACH {
+            for target in 0..group.size() {
+                window.accumulate(&[one], target, rank, ReduceOp::Sum)?;
+                match round % 2 {
+                    0 => window.accumulate(&[one], target, size, ReduceOp::Sum)?,
+                    _ => window.fetch_and_op(&[one], &mut [one], target, size, ReduceOp::Sum)?,
+                }
+            }
+        }
+        let memory = window.free()?;
+        assert!(memory[..size as usize].iter().all(|own| *own == of(EACH)), "{:?}", &memory[..]);
+        assert_eq!(memory[size as usize], of(EACH * size));
+        Ok(())
+    }
+    add(group, 1u8, |sum| sum as u8)?;
+    add(group, 1i16, |sum| sum as i16)?;
+    add(group, 1u32, |sum| sum as u32)?;
+    add(group, 1f32, |sum| sum as f32)?;
+    add(group, 1i64, |sum| sum as i64)?;
+    add(group, 1f64, |sum| sum as f64)
+}
+
+/// Rank 0 makes windows and drops them while all others write there: what it has in the same memory afterwards stays as it is.
+fn withdrawn(group: &Group) -> Result<(), Error> {
+    const ELEMENTS: usize = 50_000;
+    let data = vec![u64::from(group.rank()) + 1; ELEMENTS];
+    for round in 0..30 {
+        let memory = Shared::of(group, vec![0u64; if group.rank() == 0 { ELEMENTS } else { 0 }])?;
+        let place = memory.as_ptr();
+        let window = group.window(memory)?;
+        group.barrier()?;
+        if group.rank() == 0 {
+            std::thread::sleep(Duration::from_millis(round % 7));
+            drop(window);
+            let mut next = group.alloc::<u64>(ELEMENTS)?;
+            assert!(std::ptr::eq(next.as_ptr(), place), "the arena gives the first place that is free");
+            next.fill(7);
+            group.barrier()?;
+            assert!(next.iter().all(|element| *element == 7), "round {round}");
+        } else {
+            let error = (0..1_000_000).find_map(|_| window.put(&data, 0, 0).err()).expect("the part is gone");
+            assert!(matches!(error, Error::Mismatch { rank: Some(0), .. }), "{error}");
+            group.barrier()?;
+        }
+    }
+    Ok(())
+}
+
+/// Rank 1 is stopped, or killed, while it writes to rank 0's part all the time: rank 0 gets its memory back, and nothing changes there any more,
+/// not when rank 1 goes on either.
+fn interrupted(group: &Group) -> Result<(), Error> {
+    const ELEMENTS: usize = 200_000;
+    let mut memory = Shared::of(group, vec![0u64; ELEMENTS])?;
+    // SAFETY: the memory is touched when the window is closed.
+    let window = unsafe { group.open_window(memory.as_mut_ptr().cast(), ELEMENTS, DType::U64) }?;
+    group.barrier()?;
+    if group.rank() == 1 {
+        let signal = parameter("SIGNAL").expect("a signal");
+        let script = format!("sleep 0.2; kill -{signal} {0}; sleep 6; kill -CONT {0}", std::process::id());
+        std::process::Command::new("sh").args(["-c", &script]).spawn().expect("a shell");
+        let data = vec![1u64; ELEMENTS];
+        let call = AccessCall {
+            window,
+            action: WindowAction::Put,
+            target: 0,
+            offset: 0,
+            count: ELEMENTS,
+            dtype: DType::U64,
+            data: data.as_ptr().cast(),
+            into: std::ptr::null_mut(),
+        };
+        loop {
+            // SAFETY: the data stays where it is.
+            unsafe { group.window_access(&call) }?;
+        }
+    }
+    let begin = Instant::now();
+    let error = group.close_window(window).expect_err("rank 1 does not close it");
+    memory.fill(7);
+    // A rank that was stopped goes on meanwhile.
+    std::thread::sleep(Duration::from_secs(8).saturating_sub(begin.elapsed()));
+    assert!(memory.iter().all(|element| *element == 7));
+    Err(error)
+}
+
 /// Ranks, hosts and transport.
 const PLACES: [(u32, u32, &str); 7] = [
     (1, 1, "auto"),
@@ -420,13 +603,21 @@ fn usual(ranks: u32, hosts: u32, scenario: &str) -> crate::ranks::Plan {
     over(job!(ranks, hosts, scenario), hosts, "auto")
 }
 
+/// A job over the available transport, with parts in memory that the ranks of a host share.
+fn shared(ranks: u32, hosts: u32, scenario: &str) -> crate::ranks::Plan {
+    usual(ranks, hosts, scenario).with("MEMORY", "shared")
+}
+
 fn everywhere(scenario: &str) {
     for (ranks, hosts, transport) in PLACES {
-        let state = over(job!(ranks, hosts, scenario), hosts, transport).run();
-        assert!(
-            state.status == Some(0),
-            "{scenario} of {ranks} ranks on {hosts} hosts over {transport}\n{state}"
-        );
+        let memories: &[&str] = if ranks == hosts { &["private"] } else { &["private", "shared"] };
+        for memory in memories {
+            let state = over(job!(ranks, hosts, scenario), hosts, transport).with("MEMORY", memory).run();
+            assert!(
+                state.status == Some(0),
+                "{scenario} of {ranks} ranks on {hosts} hosts over {transport}, {memory} memory\n{state}"
+            );
+        }
     }
 }
 
@@ -447,15 +638,25 @@ fn updates_reduce_replace_and_keep() {
 
 #[test]
 fn started_accesses_end_with_a_flush_and_a_freed_window_is_gone() {
-    run_all([usual(1, 1, "started"), usual(3, 1, "started"), usual(4, 2, "started")])
-        .iter()
-        .for_each(crate::ranks::State::assert_success);
+    run_all([
+        usual(1, 1, "started"),
+        usual(3, 1, "started"),
+        usual(4, 2, "started"),
+        shared(3, 1, "started"),
+        shared(4, 2, "started"),
+    ])
+    .iter()
+    .for_each(crate::ranks::State::assert_success);
 }
 
 #[test]
 fn a_target_that_computes_serves_in_every_mode() {
     let plan = |ranks, hosts, mode| usual(ranks, hosts, "computing").env("SHOUTER_MODE", mode);
-    for plan in [plan(2, 1, "caller"), plan(3, 1, "dedicated"), plan(2, 2, "caller"), plan(2, 2, "dedicated")]
+    let plans =
+        [plan(2, 1, "caller"), plan(3, 1, "dedicated"), plan(2, 2, "caller"), plan(2, 2, "dedicated")];
+    let direct = |ranks, hosts, mode| plan(ranks, hosts, mode).with("MEMORY", "shared");
+    for plan in
+        plans.into_iter().chain([direct(3, 1, "caller"), direct(3, 1, "dedicated"), direct(4, 2, "caller")])
     {
         plan.run().assert_success();
     }
@@ -463,7 +664,7 @@ fn a_target_that_computes_serves_in_every_mode() {
 
 #[test]
 fn windows_collectives_and_messages_do_not_disturb_each_other() {
-    run_all([usual(2, 1, "beside"), usual(4, 2, "beside")])
+    run_all([usual(2, 1, "beside"), usual(4, 2, "beside"), shared(2, 1, "beside"), shared(4, 2, "beside")])
         .iter()
         .for_each(crate::ranks::State::assert_success);
 }
@@ -471,7 +672,9 @@ fn windows_collectives_and_messages_do_not_disturb_each_other() {
 #[test]
 fn wrong_accesses_are_refused_and_the_group_goes_on() {
     let plans = [("wrong", 2, 1), ("wrong", 4, 2), ("differ", 3, 1), ("dropped", 3, 1), ("dropped", 2, 2)];
-    run_all(plans.map(|(scenario, ranks, hosts)| usual(ranks, hosts, scenario)))
+    let direct = [("wrong", 2, 1), ("wrong", 4, 2), ("dropped", 3, 1), ("dropped", 4, 2)];
+    let plans = plans.map(|(scenario, ranks, hosts)| usual(ranks, hosts, scenario)).into_iter();
+    run_all(plans.chain(direct.map(|(scenario, ranks, hosts)| shared(ranks, hosts, scenario))))
         .iter()
         .for_each(crate::ranks::State::assert_success);
 }
@@ -488,7 +691,17 @@ fn a_deadline_names_the_target_and_the_group_goes_on() {
 #[test]
 fn a_target_that_dies_is_named_by_every_access() {
     let plan = |ranks, hosts, call| usual(ranks, hosts, "die").with("CALL", call);
-    let states = run_all([plan(3, 1, "put"), plan(3, 1, "get"), plan(3, 3, "fetch"), plan(4, 2, "put")]);
+    let direct = |ranks, hosts, call| plan(ranks, hosts, call).with("MEMORY", "shared");
+    let states = run_all([
+        plan(3, 1, "put"),
+        plan(3, 1, "get"),
+        plan(3, 3, "fetch"),
+        plan(4, 2, "put"),
+        direct(3, 1, "put"),
+        direct(3, 1, "get"),
+        direct(3, 1, "fetch").env("SHOUTER_MODE", "dedicated"),
+        direct(4, 2, "fetch"),
+    ]);
     for state in &states {
         let last = state.ranks.len() as u32 - 1;
         for rank in state.others(last) {
@@ -508,11 +721,48 @@ fn names_dead(text: &str, rank: u32) -> bool {
 
 #[test]
 fn a_target_that_has_left_is_not_waited_for() {
-    for state in run_all([usual(3, 1, "leave"), usual(2, 2, "leave")]) {
+    for state in
+        run_all([usual(3, 1, "leave"), usual(2, 2, "leave"), shared(3, 1, "leave"), shared(4, 2, "leave")])
+    {
         let last = state.ranks.len() as u32 - 1;
         for rank in state.others(last) {
             assert!(rank.lost_its_group(), "{state}");
             assert!(rank.ended < Some(Duration::from_secs(20)), "{state}");
         }
+    }
+}
+
+#[test]
+fn ranks_beside_a_part_and_ranks_of_other_hosts_keep_one_order() {
+    run_all([
+        shared(3, 1, "orders"),
+        shared(4, 2, "orders"),
+        shared(3, 1, "orders").env("SHOUTER_MODE", "dedicated"),
+    ])
+    .iter()
+    .for_each(crate::ranks::State::assert_success);
+}
+
+#[test]
+fn sums_of_every_width_are_exact_when_ranks_beside_and_of_other_hosts_add_at_once() {
+    run_all([shared(3, 1, "widths"), shared(4, 2, "widths"), shared(6, 2, "widths")])
+        .iter()
+        .for_each(crate::ranks::State::assert_success);
+}
+
+#[test]
+fn memory_of_a_window_that_was_dropped_is_its_owners_at_once() {
+    run_all([shared(3, 1, "withdrawn"), shared(4, 2, "withdrawn")])
+        .iter()
+        .for_each(crate::ranks::State::assert_success);
+}
+
+#[test]
+fn memory_is_the_owners_again_though_a_rank_is_stopped_or_dies_while_it_writes_there() {
+    let plan =
+        |signal| shared(2, 1, "interrupted").with("SIGNAL", signal).env("SHOUTER_HEARTBEAT_TIMEOUT", "2s");
+    for state in run_all([plan("STOP"), plan("KILL")]) {
+        let owner = &state.ranks[0];
+        assert!(owner.lost_its_group() && owner.error().contains("rank 1"), "{state}");
     }
 }

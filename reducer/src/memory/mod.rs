@@ -6,8 +6,10 @@
 //! So a region is a promise made once, in `unsafe`, by the owner of the memory; `sys` holds all the pointer work and
 //! checks every range.
 
+mod atomic;
 mod sys;
 
+pub(crate) use self::atomic::AtomicRegion;
 pub(crate) use self::sys::{
     Addresses, Pool, Pooled, RegionOffset, accumulate, copy, finish_avg, fold, read, write,
 };

@@ -107,7 +107,7 @@ impl TensorRegion {
     }
 
     #[inline]
-    fn host_at(&self, offset: usize, len: usize) -> Option<*mut u8> {
+    pub(super) fn host_at(&self, offset: usize, len: usize) -> Option<*mut u8> {
         if self.kind == MemoryKind::Device {
             return None;
         }

@@ -1,7 +1,6 @@
 //! Whether an access may start.
 
-use super::api::{AccessRefused, AccessRequest, AccessSubject, WindowAction, WindowsConfig};
-use super::exposed::Exposed;
+use super::api::{AccessRefused, AccessRequest, AccessSubject, WindowAction};
 use super::wire::Piece;
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::Rank;
@@ -21,14 +20,15 @@ pub(super) fn subject_of(piece: &Piece, own: Rank, target: Rank) -> AccessSubjec
     }
 }
 
-/// The elements that a request is about, if the group has such a window, and the window such elements.
+/// The elements that a request of rank `own` of `ranks` is about, if the group has such a window, and the window such elements: `extents` are
+/// their type, and how many each rank has.
 pub(super) fn check(
-    config: &WindowsConfig,
-    exposed: &Exposed,
+    own: Rank,
+    ranks: u32,
+    extents: Option<(DType, &[u64])>,
     request: &AccessRequest,
 ) -> Result<Piece, AccessRefused> {
     let &AccessRequest { window, action, target, offset, dtype, data, into, .. } = request;
-    let ranks = config.ranks;
     let (given, taken) = (data.len(), into.len());
     let bytes = match action {
         WindowAction::CompareAndSwap => dtype.size(),
@@ -47,8 +47,8 @@ pub(super) fn check(
     if target.0 >= ranks {
         return Err(AccessRefused::Rank { target, ranks });
     }
-    let (type_of_window, lengths) = exposed.extents(window).ok_or(AccessRefused::Window { window })?;
-    let subject = subject_of(&piece, config.rank, target);
+    let (type_of_window, lengths) = extents.ok_or(AccessRefused::Window { window })?;
+    let subject = subject_of(&piece, own, target);
     if type_of_window != dtype {
         return Err(AccessRefused::Type { subject, dtype: type_of_window });
     }

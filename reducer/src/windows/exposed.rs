@@ -1,20 +1,17 @@
 //! The memory of this rank that its windows expose, and the requests that act on it.
 
-use super::api::{Denial, WindowAction, WindowId, WindowRefused};
+use super::api::{Denial, WindowId, WindowRefused};
+use super::part::Part;
 use super::wire::Piece;
-use crate::dtype::{DType, ReduceOp};
+use crate::dtype::DType;
 use crate::kernel::Kernels;
-use crate::memory::{self, MemoryKind, RegionOffset, TensorRegion};
+use crate::memory::{MemoryKind, RegionOffset, TensorRegion};
 use std::collections::BTreeMap;
-
-/// The largest element, in bytes.
-const ELEMENT: usize = 16;
 
 /// A window of this rank.
 #[derive(Debug)]
 struct Window {
-    memory: TensorRegion,
-    dtype: DType,
+    part: Part,
     /// Elements of each rank's part, once all have said so.
     lengths: Option<Box<[u64]>>,
 }
@@ -42,7 +39,7 @@ impl Exposed {
         }
         let id = WindowId(self.next);
         self.next = self.next.wrapping_add(1);
-        self.windows.insert(id, Window { memory, dtype, lengths: None });
+        self.windows.insert(id, Window { part: Part::new(memory, dtype), lengths: None });
         Ok(id)
     }
 
@@ -60,7 +57,7 @@ impl Exposed {
     /// The type of a window's elements, and how many each rank has; `None` before this is known.
     pub(super) fn extents(&self, window: WindowId) -> Option<(DType, &[u64])> {
         let window = self.windows.get(&window)?;
-        Some((window.dtype, window.lengths.as_deref()?))
+        Some((window.part.dtype(), window.lengths.as_deref()?))
     }
 
     /// Closes this rank's part of a window. False if it is closed.
@@ -83,44 +80,6 @@ impl Exposed {
     /// the piece are checked.
     pub(super) fn apply(&self, piece: &Piece, given: &[u8], before: RegionOffset) -> Result<(), Denial> {
         let window = self.windows.get(&piece.window()).ok_or(Denial::Window)?;
-        let (action, dtype, len) = (piece.action(), piece.dtype(), piece.bytes());
-        if window.dtype != dtype {
-            return Err(Denial::Type);
-        }
-        let (memory, size) = (window.memory, dtype.size());
-        let begin = usize::try_from(piece.offset()).ok().and_then(|offset| offset.checked_mul(size));
-        let at = begin.filter(|begin| memory.span(*begin, len).is_some()).ok_or(Denial::Range)?;
-        if given.len() != action.bytes_given(len) {
-            return Err(Denial::Operation);
-        }
-        match action {
-            WindowAction::Accumulate(op) | WindowAction::FetchAndOp(op) => {
-                let is_known = op != ReduceOp::Avg && op.check(dtype).is_ok();
-                is_known.then_some(()).ok_or(Denial::Operation)?;
-            }
-            WindowAction::CompareAndSwap if len != size => return Err(Denial::Operation),
-            _ => {}
-        }
-        let place = (memory, at);
-        if action.answers() {
-            memory::copy(before, place, len).ok_or(Denial::Range)?;
-        }
-        let done = match action {
-            WindowAction::Get => Some(()),
-            WindowAction::Put | WindowAction::Swap => memory::write(place, given),
-            WindowAction::Accumulate(op) | WindowAction::FetchAndOp(op) => {
-                memory::accumulate(self.kernels, dtype, op, place, given)
-            }
-            WindowAction::CompareAndSwap => {
-                let mut current = [0; ELEMENT];
-                let (expected, new) = given.split_at(size);
-                let current = current.get_mut(..size).ok_or(Denial::Operation)?;
-                memory::read(place, current).and_then(|()| match current == expected {
-                    true => memory::write(place, new),
-                    false => Some(()),
-                })
-            }
-        };
-        done.ok_or(Denial::Range)
+        window.part.apply(self.kernels, piece, given, before)
     }
 }

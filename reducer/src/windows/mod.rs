@@ -11,6 +11,9 @@
 //! effect in the order in which they were started, reads among them. Between different origins there is no order. One owner serves all
 //! requests of a target, one after the other, so each element is accessed atomically; an access of many elements as a whole is not.
 //!
+//! **Shared parts.** To a part in memory that a host's ranks share, those make their accesses themselves (`direct`), beside this state
+//! machine. The elements of such a part are accessed by atomic operations, here too (`part`).
+//!
 //! **Room.** Requests to one target, and their answers, take so many bytes at once ([`in_flight_bytes`](WindowsConfig::in_flight_bytes)).
 //! A target keeps requests that overtake others within the same bound. It copies the elements that it is asked for to a pool, from where they
 //! are sent: where the pool is used up, a rank's requests wait until answers were released. An origin always has room for an answer, so no
@@ -23,7 +26,7 @@
 //! **Exactly once.** Requests have numbers, and fragments of answers a bit each: a repetition changes nothing. All fields of a message
 //! are checked against the target's own window, whatever the origin has checked before.
 //!
-//! **Parts.** Each part has a file, which is the only one that changes its fields: the memory that this rank exposes (`exposed`), its
+//! **Files.** Each part of the machine has one, which alone changes its fields: the memory that this rank exposes (`exposed`), its
 //! accesses (`accesses`), which become requests to each target (`outbound`, all of them in `origin`), and the requests of others (`target`)
 //! with their answers (`answers`).
 
@@ -31,9 +34,11 @@ mod accesses;
 mod answers;
 mod api;
 mod check;
+mod direct;
 mod exposed;
 mod origin;
 mod outbound;
+mod part;
 mod slots;
 mod target;
 mod wire;
@@ -42,6 +47,7 @@ pub use self::api::{
     AccessError, AccessId, AccessRefused, AccessRequest, AccessSubject, Denial, WindowAction, WindowCounters,
     WindowId, WindowRefused, WindowsConfig,
 };
+pub use self::direct::{DirectAccess, DirectWindow};
 
 use self::exposed::Exposed;
 use self::origin::Origin;
@@ -53,6 +59,7 @@ use crate::header::{Header, MessageKind};
 use crate::machine::{Ended, Machine};
 use crate::memory::TensorRegion;
 use crate::transport::{SendToken, Transport};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -84,6 +91,7 @@ pub struct Windows {
     origin: Origin,
     target: Target,
     cause: Option<Arc<AbortCause>>,
+    is_over: Arc<AtomicBool>,
 }
 
 impl Windows {
@@ -101,7 +109,13 @@ impl Windows {
             origin: Origin::new(config),
             target: Target::new(config),
             cause: None,
+            is_over: Arc::default(),
         }
+    }
+
+    /// Becomes true when the group ends: for those who make [accesses](DirectWindow) without asking here.
+    pub fn is_over(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_over)
     }
 
     /// Opens this rank's part of the group's next window: from now on others may access it. Its own accesses start once
@@ -145,7 +159,8 @@ impl Windows {
         if let Some(cause) = &self.cause {
             return Err(AccessRefused::Aborted(Arc::clone(cause)));
         }
-        let piece = check::check(&self.config, &self.exposed, &request)?;
+        let WindowsConfig { rank, ranks, .. } = self.config;
+        let piece = check::check(rank, ranks, self.exposed.extents(request.window), &request)?;
         self.origin.start(&request, piece)
     }
 
@@ -268,6 +283,7 @@ impl Machine for Windows {
             return;
         }
         self.cause = Some(Arc::clone(cause));
+        self.is_over.store(true, Ordering::Release);
         self.exposed.close_all();
         self.target.abort();
         self.origin.abort(cause);

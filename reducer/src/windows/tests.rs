@@ -1,5 +1,6 @@
 mod fuzz;
 mod harness;
+mod part;
 mod random;
 
 use super::*;

@@ -19,6 +19,10 @@ pub(crate) const ANNOUNCEMENTS: usize = 512;
 pub(super) const ANNOUNCEMENT: usize = 3 * LINE;
 /// Bytes of a ring between two ranks: a few of the largest messages, and little enough to stay in a core's cache.
 pub(crate) const RING: usize = 128 << 10;
+/// Pieces of its arena that a rank exposes at once.
+pub(super) const EXPOSURES: usize = 256;
+/// Bytes before a rank's announcements.
+const LINES: usize = 4 * APART + EXPOSURES * 8;
 /// Flags of a lane, per rank.
 const FLAGS: usize = 4;
 /// Cells of a rank: operation n uses cell n mod 2.
@@ -85,7 +89,7 @@ impl SegmentLayout {
     /// The layout of a shape; `None` if it exceeds the address space.
     pub(super) fn new(shape: SegmentShape) -> Option<Self> {
         let (ranks, lanes) = (shape.ranks as usize, shape.lanes as usize);
-        let flags = 3 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
+        let flags = LINES + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
         let rank_bytes =
             flags.checked_add(lanes.checked_mul(FLAGS * APART)?)?.checked_next_multiple_of(PAGE)?;
         let area = shape.lane_bytes.checked_next_multiple_of(PAGE)?;
@@ -129,6 +133,17 @@ impl SegmentLayout {
         Some(self.rank(local)? + 2 * APART)
     }
 
+    /// The count of the rank's accesses to exposed pieces.
+    pub(super) fn accesses(&self, local: u32) -> Option<usize> {
+        Some(self.rank(local)? + 3 * APART)
+    }
+
+    /// The version of a piece that the rank exposes.
+    pub(super) fn exposure(&self, local: u32, slot: u32) -> Option<usize> {
+        let at = self.rank(local)? + 4 * APART + slot as usize * 8;
+        ((slot as usize) < EXPOSURES).then_some(at)
+    }
+
     /// A ring's memory.
     pub(super) fn ring(&self, ring: u32) -> Option<usize> {
         (ring < self.ring_count()).then(|| self.rings + ring as usize * RING)
@@ -146,12 +161,12 @@ impl SegmentLayout {
 
     /// Announcement number `n`.
     pub(super) fn announcement(&self, local: u32, n: u64) -> Option<usize> {
-        Some(self.rank(local)? + 3 * APART + n as usize % ANNOUNCEMENTS * ANNOUNCEMENT)
+        Some(self.rank(local)? + LINES + n as usize % ANNOUNCEMENTS * ANNOUNCEMENT)
     }
 
     /// The cell for operation `n`: its sequence line; the payload follows.
     pub(super) fn cell(&self, local: u32, n: u64) -> Option<usize> {
-        Some(self.rank(local)? + 3 * APART + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
+        Some(self.rank(local)? + LINES + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
     }
 
     /// The payload of a cell.

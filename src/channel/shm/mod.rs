@@ -4,6 +4,7 @@
 //!  page 0    identity: magic, ranks, lanes, lane bytes; the abort message; rounds of the measurement at the join
 //!  per rank  a liveness line: heartbeat, process id
 //!            a doorbell: which of the rank's rings may hold something new
+//!            how many accesses to exposed pieces it has made; the versions of its own ones
 //!            announcements: what the rank has started, by which waiting ranks detect divergence, and where its tensor lies
 //!            two cells for small messages
 //!            four flags for each lane, a cache line each
@@ -16,6 +17,7 @@
 //! with the last process, however that ends.
 
 mod arena;
+mod exposure;
 mod gauge;
 mod layout;
 pub(crate) mod pass;
@@ -25,6 +27,7 @@ mod sys;
 mod view;
 
 pub use arena::SharedMemory;
+pub(crate) use exposure::{ExposedPiece, Exposure, Place};
 pub(crate) use gauge::{Round, Task};
 pub(crate) use layout::ANNOUNCEMENTS;
 pub use layout::SegmentShape;

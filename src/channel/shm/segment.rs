@@ -1,5 +1,6 @@
 //! The node segment: typed access to the memory that the ranks of a node share.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -24,7 +25,7 @@ mod end;
 pub(crate) use end::{Abort, shortened};
 
 /// "shouter" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x07");
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x08");
 
 /// A flag in the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
@@ -106,6 +107,10 @@ pub struct NodeSegment {
     local: u32,
     /// The ranges of this rank's arena that are handed out.
     pub(super) arena: Mutex<Arena>,
+    /// The numbers of the pieces of it that the other ranks may access.
+    pub(super) exposed: Mutex<BTreeSet<u32>>,
+    /// Held by the thread of this process that accesses a piece that a rank of the node has exposed.
+    pub(super) accessing: Mutex<()>,
     fenced: AtomicBool,
     /// A watch on each process, opened when its id is first needed.
     watches: Vec<OnceLock<Watch>>,
@@ -155,8 +160,8 @@ impl NodeSegment {
 
     fn new(mapping: Mapping, layout: SegmentLayout, local: u32) -> Self {
         let watches = (0..layout.shape().ranks).map(|_| OnceLock::new()).collect();
-        let (arena, fenced) = (Mutex::default(), AtomicBool::new(false));
-        Self { mapping, layout, local, arena, fenced, watches }
+        let (arena, exposed, accessing) = Default::default();
+        Self { mapping, layout, local, arena, exposed, accessing, fenced: AtomicBool::new(false), watches }
     }
 
     /// The descriptor, to be passed on.
@@ -316,7 +321,7 @@ impl NodeSegment {
         self.arena_region(self.local, offset, len).and_then(|region| NonNull::new(region.as_ptr()))
     }
 
-    fn arena_region(&self, local: u32, offset: usize, len: usize) -> Option<TensorRegion> {
+    pub(super) fn arena_region(&self, local: u32, offset: usize, len: usize) -> Option<TensorRegion> {
         self.mapping.region(self.arena_begin(local, offset, len)?, len)
     }
 

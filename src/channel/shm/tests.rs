@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use shouter_reducer::memory::TensorRegion;
+use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::transport::{LaneFlag, NodeMemory, TensorView};
 
 use super::layout::SegmentLayout;
@@ -373,4 +373,67 @@ fn a_forked_child_lets_go_of_shared_tensors_and_touches_nothing() {
     });
     assert_eq!(status, 1, "what the child has mapped there is as it was");
     assert!(pieces.iter().all(|piece| get(piece, 0) == 0), "the parent has its own");
+}
+
+/// A piece of rank 0's arena, exposed, as ranks 1 and 2 find it.
+fn exposed(ranks: &[Arc<NodeSegment>], piece: &SharedMemory, len: usize) -> (Exposure, [ExposedPiece; 2]) {
+    // SAFETY: the piece lives as long as the test.
+    let memory = unsafe { TensorRegion::from_raw_parts(MemoryKind::Shared, piece.as_ptr(), len, 0) };
+    let exposure = Exposure::new(&ranks[0], &memory).unwrap();
+    let found = [1, 2].map(|rank| ExposedPiece::new(&ranks[rank], 0, exposure.place(), len).unwrap());
+    (exposure, found)
+}
+
+#[test]
+fn an_exposed_piece_is_reached_until_it_is_withdrawn() {
+    let ranks: Vec<_> = node().into_iter().map(Arc::new).collect();
+    let piece = SharedMemory::new(&ranks[0], 100).unwrap();
+    let (mut exposure, [one, two]) = exposed(&ranks, &piece, 100);
+    write(one.memory(), 7, 1);
+    assert_eq!(peek(two.memory(), 7), 1);
+    drop(one.enter().unwrap());
+    let inside = two.enter().unwrap();
+    exposure.withdraw();
+    assert!(one.enter().is_none() && !exposure.is_at_rest(), "rank 2 is inside");
+    drop(inside);
+    assert!(two.enter().is_none() && exposure.is_at_rest());
+    // A rank that is inside another piece since then is not waited for.
+    drop(exposure);
+    let (mut next, [one, again]) = exposed(&ranks, &piece, 100);
+    let inside = one.enter().unwrap();
+    assert!(two.enter().is_none(), "that was the piece before");
+    next.withdraw();
+    drop(inside);
+    let other = SharedMemory::new(&ranks[2], 1).unwrap();
+    // SAFETY: as above.
+    let memory = unsafe { TensorRegion::from_raw_parts(MemoryKind::Shared, other.as_ptr(), 1, 0) };
+    let theirs = Exposure::new(&ranks[2], &memory).unwrap();
+    let theirs = ExposedPiece::new(&ranks[1], 2, theirs.place(), 1).unwrap();
+    assert!(again.enter().is_none() && next.is_at_rest());
+    assert!(theirs.enter().is_none(), "an exposure that is dropped is withdrawn");
+}
+
+#[test]
+fn places_that_are_none_are_refused() {
+    let ranks: Vec<_> = node().into_iter().map(Arc::new).collect();
+    let piece = SharedMemory::new(&ranks[0], 4096).unwrap();
+    let (exposure, _) = exposed(&ranks, &piece, 4096);
+    let place = exposure.place();
+    let find = |local, place, len| ExposedPiece::new(&ranks[1], local, place, len).is_some();
+    assert!(find(0, place, 4096));
+    assert!(!find(3, place, 4096) && !find(0, [0, place[1]], 1) && !find(0, place, SHAPE.arena_bytes + 1));
+    assert!(!find(0, [u64::MAX, place[1]], 1) && !find(0, [place[0], u64::MAX], 1));
+    let own = [0u8; 64];
+    // SAFETY: nothing is read or written.
+    let memory = unsafe {
+        TensorRegion::from_raw_parts(MemoryKind::Host, std::ptr::NonNull::from(&own).cast(), 64, 0)
+    };
+    assert!(Exposure::new(&ranks[0], &memory).is_none(), "it lies elsewhere");
+    assert!(Exposure::new(&ranks[0], &TensorRegion::empty()).is_none());
+    // SAFETY: as above.
+    let memory = unsafe { TensorRegion::from_raw_parts(MemoryKind::Shared, piece.as_ptr(), 1, 0) };
+    let all: Vec<_> = std::iter::from_fn(|| Exposure::new(&ranks[0], &memory)).collect();
+    assert_eq!(all.len(), super::layout::EXPOSURES - 1, "there are so many");
+    drop(all);
+    assert!(Exposure::new(&ranks[0], &memory).is_some());
 }

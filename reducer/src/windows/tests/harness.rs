@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::super::*;
+use crate::memory::MemoryKind;
 pub(super) use crate::simulation::{Buffer, Faults};
 use crate::simulation::{Endpoint, Net, Port};
 use rand::rngs::SmallRng;
@@ -75,7 +76,9 @@ impl Group {
             change(&mut config);
             // SAFETY: nothing reads what windows name once they are gone.
             let mut windows = unsafe { Windows::new(config) };
-            let id = windows.open(buffers[rank as usize].region, DType::U64).unwrap();
+            // The parts of some ranks are shared with others, which makes no difference here.
+            let kind = if (seed + u64::from(rank)) % 2 == 0 { MemoryKind::Host } else { MemoryKind::Shared };
+            let id = windows.open(buffers[rank as usize].as_kind(kind), DType::U64).unwrap();
             windows.set_lengths(id, vec![elements; ranks as usize].into());
             windows
         };
