@@ -937,7 +937,8 @@ shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
   /*  */
 /* This and the following functions: windows are of one group, and number its ranks as it does. An access names the rank `target` and the first element
  * `offset` of its part. Those of one rank to one target take effect in the order in which they were made, reads among them; each element is
- * accessed atomically. A target serves them whenever its group is driven: all the time with mode=dedicated, else within calls, and by a
+ * accessed atomically. Where the target's memory is of shouter_alloc, with elements of up to 8 bytes, ranks of its host access it by themselves,
+ * within the call. Other accesses are served by the target whenever its group is driven: all the time with mode=dedicated, else within calls, and by a
  * helper thread every 0.5 to 5 ms. The group goes on after SHOUTER_ERROR_ARGUMENT (no such window or rank, a range that is not within the
  * target's part, another dtype than the window's), SHOUTER_ERROR_MISMATCH (the target has freed the window, or ranks make different ones)
  * and SHOUTER_ERROR_DEADLINE (the target has not served it within the group's own deadline). */
