@@ -407,8 +407,10 @@ fn an_exposed_piece_is_reached_until_it_is_withdrawn() {
     let other = SharedMemory::new(&ranks[2], 1).unwrap();
     // SAFETY: as above.
     let memory = unsafe { TensorRegion::from_raw_parts(MemoryKind::Shared, other.as_ptr(), 1, 0) };
-    let theirs = Exposure::new(&ranks[2], &memory).unwrap();
-    let theirs = ExposedPiece::new(&ranks[1], 2, theirs.place(), 1).unwrap();
+    let own = Exposure::new(&ranks[2], &memory).unwrap();
+    let theirs = ExposedPiece::new(&ranks[1], 2, own.place(), 1).unwrap();
+    drop(theirs.enter().unwrap());
+    drop(own);
     assert!(again.enter().is_none() && next.is_at_rest());
     assert!(theirs.enter().is_none(), "an exposure that is dropped is withdrawn");
 }
