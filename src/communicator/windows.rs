@@ -359,13 +359,15 @@ impl Group {
 
     /// Takes this rank's memory out of a window.
     fn drop_window(&self, window: u32) -> Result<(), Error> {
+        self.drive.check_process()?;
         let group = self.drive.group();
-        self.drive.with(move |engine| {
+        let closed = self.drive.with(move |engine| {
             if let Some(windows) = engine.windows_in(group) {
                 windows.close(WindowId(window));
             }
-        })?;
-        self.direct.remove(&self.drive, window)
+        });
+        // The host's other ranks access it whatever has become of the engine.
+        closed.and(self.direct.remove(&self.drive, window))
     }
 
     /// Takes this rank's memory out of the windows that were not closed, as far as other ranks access it themselves.
@@ -385,17 +387,18 @@ impl Group {
         let memory = self.window_memory(part);
         let group = self.drive.group();
         let opened = self.drive.with(move |engine| Some(engine.windows_in(group)?.open(memory, dtype)))?;
-        let opened = opened.ok_or_else(|| Error::Internal("the group of a window is gone".into()))?;
+        let opened = opened.ok_or_else(gone)?;
         let WindowId(id) = opened.map_err(|error| match error {
             WindowRefused::Aborted(cause) => {
                 self.outcomes.recorded(Error::closed_by(&cause, format!("a window was not made: {cause}")))
             }
             error => Error::Argument(error.to_string()),
         })?;
-        let exposure = self.direct.expose(&memory, dtype);
-        let made = self.agree_on_window(id, (part.len() / dtype.size()) as u64, dtype, exposure);
+        let mut exposure = self.direct.expose(&memory, dtype);
+        let made = self.agree_on_window(id, (part.len() / dtype.size()) as u64, dtype, &mut exposure);
         if made.is_err() {
             self.drop_window(id)?;
+            exposure.map_or(Ok(()), |exposure| withdraw(&self.drive, exposure))?;
         }
         made.map(|()| id)
     }
@@ -406,26 +409,20 @@ impl Group {
         part.region(if is_shared { MemoryKind::Shared } else { MemoryKind::Host })
     }
 
-    /// Exchanges the number, type, length and place of all ranks' parts, and compares them.
+    /// Exchanges the number, type, length and place of all ranks' parts, and compares them. Takes the exposure only with success.
     fn agree_on_window(
         &self,
         id: u32,
         len: u64,
         dtype: DType,
-        exposure: Option<Exposure>,
+        exposure: &mut Option<Exposure>,
     ) -> Result<(), Error> {
         let [begin, version] = exposure.as_ref().map_or([0; 2], Exposure::place);
         let own = [u64::from(id), u64::from(u8::from(dtype)), len, begin, version];
         let mut all = vec![0; own.len() * self.size() as usize];
         let gathered = self.all_gather(&own, &mut all);
-        let compared = gathered.map_err(|error| error.with_more("; a window was being made"));
-        let compared = compared.and_then(|()| self.compare_windows(&own, &all));
-        if let Err(error) = compared {
-            if let Some(exposure) = exposure {
-                withdraw(&self.drive, exposure)?;
-            }
-            return Err(error);
-        }
+        gathered.map_err(|error| error.with_more("; a window was being made"))?;
+        self.compare_windows(&own, &all)?;
         let parts = || all.chunks_exact(own.len());
         let lengths: Box<[u64]> = parts().map(|part| part[2]).collect();
         let (group, theirs) = (self.drive.group(), lengths.clone());
@@ -434,13 +431,12 @@ impl Group {
             windows.set_lengths(WindowId(id), theirs);
             Some(windows.is_over())
         })?;
+        let is_over = is_over.ok_or_else(gone)?;
         let announced = (0..)
             .zip(parts())
             .map(|(rank, part)| Announced { local: self.beside(rank), place: [part[3], part[4]] });
-        if let Some(is_over) = is_over {
-            let window = DirectWindow::new(self.rank, dtype, lengths);
-            self.direct.insert(id, window, exposure, announced, is_over);
-        }
+        let window = DirectWindow::new(self.rank, dtype, lengths);
+        self.direct.insert(id, window, exposure.take(), announced, is_over);
         Ok(())
     }
 
@@ -552,4 +548,9 @@ impl Group {
             AccessError::Aborted { cause, .. } => Error::ended_by(call, cause, text),
         }
     }
+}
+
+/// The engine has no such group any more.
+fn gone() -> Error {
+    Error::Internal("the group of a window is gone".into())
 }

@@ -19,7 +19,7 @@ use super::segment::NodeSegment;
 use crate::runtime::lock;
 
 /// A piece of this rank's arena that the node's other ranks may access. Its memory may be used otherwise once it was
-/// [withdrawn](Self::withdraw) and [is at rest](Self::is_at_rest), or was [fenced](Self::fence).
+/// [withdrawn](Self::withdraw) and [is at rest](Self::is_at_rest), or was [fenced](Self::fence), or has [ended](Self::end).
 #[derive(Debug)]
 pub(crate) struct Exposure {
     segment: Arc<NodeSegment>,
@@ -27,8 +27,8 @@ pub(crate) struct Exposure {
     len: usize,
     slot: u32,
     version: u64,
-    /// The ranks that were inside when it was withdrawn, and their counts.
-    inside: Vec<(u32, u64)>,
+    /// Once it was withdrawn: the ranks that have been inside since then, and their counts.
+    inside: Option<Vec<(u32, u64)>>,
 }
 
 /// How other ranks find an exposed piece: two words.
@@ -48,7 +48,7 @@ impl Exposure {
         drop(taken);
         let word = segment.word(segment.layout.exposure(segment.local(), slot));
         let version = word.fetch_add(1, Ordering::SeqCst) + 1;
-        Some(Self { segment: segment.clone(), offset, len, slot, version, inside: vec![] })
+        Some(Self { segment: segment.clone(), offset, len, slot, version, inside: None })
     }
 
     /// Where the other ranks find it.
@@ -59,24 +59,36 @@ impl Exposure {
 
     /// Lets no rank begin another access.
     pub(crate) fn withdraw(&mut self) {
+        if self.inside.is_some() {
+            return;
+        }
         let segment = &self.segment;
         let word = segment.word(segment.layout.exposure(segment.local(), self.slot));
         word.store(self.version + 1, Ordering::SeqCst);
         let counts = (0..segment.ranks()).map(|local| (local, segment.accesses(local)));
-        self.inside = counts.filter(|(_, count)| count % 2 == 1).collect();
+        self.inside = Some(counts.filter(|(_, count)| count % 2 == 1).collect());
     }
 
-    /// After it was withdrawn: whether no rank is inside any more.
+    /// Whether it was withdrawn, and no rank is inside any more.
     pub(crate) fn is_at_rest(&mut self) -> bool {
-        let segment = &self.segment;
-        self.inside.retain(|(local, count)| segment.accesses(*local) == *count && !segment.is_gone(*local));
-        self.inside.is_empty()
+        let (segment, Some(inside)) = (&self.segment, &mut self.inside) else { return false };
+        inside.retain(|(local, count)| segment.accesses(*local) == *count && !segment.is_gone(*local));
+        inside.is_empty()
     }
 
     /// After the group has ended: takes the memory away from those that are still inside.
     pub(crate) fn fence(&mut self) {
+        self.withdraw();
         self.segment.fence(self.offset, self.len);
-        self.inside.clear();
+        self.inside = Some(vec![]);
+    }
+
+    /// Withdraws it without a wait: where a rank is still inside, the memory is taken away from it.
+    pub(crate) fn end(&mut self) {
+        self.withdraw();
+        if !self.is_at_rest() {
+            self.fence();
+        }
     }
 }
 
@@ -84,7 +96,7 @@ impl Drop for Exposure {
     fn drop(&mut self) {
         // A forked child does not have it.
         if self.segment.is_here() {
-            self.withdraw();
+            self.end();
             lock(&self.segment.exposed).remove(&self.slot);
         }
     }
@@ -102,7 +114,7 @@ pub(crate) struct ExposedPiece {
 
 /// An access to an exposed piece, which stays where it is until this is dropped.
 pub(crate) struct Inside<'a> {
-    segment: &'a NodeSegment,
+    piece: &'a ExposedPiece,
     count: u64,
     _others: MutexGuard<'a, ()>,
 }
@@ -117,12 +129,6 @@ impl ExposedPiece {
         Some(Self { segment: segment.clone(), memory, local, slot, version })
     }
 
-    /// Its memory, for the time of an access.
-    #[inline]
-    pub(crate) fn memory(&self) -> TensorRegion {
-        self.memory
-    }
-
     /// Begins an access; `None` once the owner has withdrawn the piece.
     #[inline]
     pub(crate) fn enter(&self) -> Option<Inside<'_>> {
@@ -131,16 +137,25 @@ impl ExposedPiece {
         let own = segment.word(segment.layout.accesses(segment.local()));
         let count = own.load(Ordering::Relaxed) + 1;
         own.swap(count, Ordering::SeqCst);
-        let inside = Inside { segment, count, _others: others };
+        let inside = Inside { piece: self, count, _others: others };
         let version = segment.word(segment.layout.exposure(self.local, self.slot)).load(Ordering::SeqCst);
         (version & ((1 << VERSION_BITS) - 1) == self.version).then_some(inside)
+    }
+}
+
+impl Inside<'_> {
+    /// The piece's memory, until this is dropped.
+    #[inline]
+    pub(crate) fn memory(&self) -> TensorRegion {
+        self.piece.memory
     }
 }
 
 impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
-        let own = self.segment.word(self.segment.layout.accesses(self.segment.local()));
+        let segment = &self.piece.segment;
+        let own = segment.word(segment.layout.accesses(segment.local()));
         own.store(self.count + 1, Ordering::Release);
     }
 }

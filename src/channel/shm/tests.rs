@@ -389,9 +389,8 @@ fn an_exposed_piece_is_reached_until_it_is_withdrawn() {
     let ranks: Vec<_> = node().into_iter().map(Arc::new).collect();
     let piece = SharedMemory::new(&ranks[0], 100).unwrap();
     let (mut exposure, [one, two]) = exposed(&ranks, &piece, 100);
-    write(one.memory(), 7, 1);
-    assert_eq!(peek(two.memory(), 7), 1);
-    drop(one.enter().unwrap());
+    write(one.enter().unwrap().memory(), 7, 1);
+    assert_eq!(peek(two.enter().unwrap().memory(), 7), 1);
     let inside = two.enter().unwrap();
     exposure.withdraw();
     assert!(one.enter().is_none() && !exposure.is_at_rest(), "rank 2 is inside");
@@ -413,6 +412,26 @@ fn an_exposed_piece_is_reached_until_it_is_withdrawn() {
     drop(own);
     assert!(again.enter().is_none() && next.is_at_rest());
     assert!(theirs.enter().is_none(), "an exposure that is dropped is withdrawn");
+}
+
+#[test]
+fn an_exposure_that_ends_while_a_rank_is_inside_takes_the_memory_away() {
+    let ranks: Vec<_> = node().into_iter().map(Arc::new).collect();
+    let piece = SharedMemory::new(&ranks[0], 100).unwrap();
+    // One that was at rest is done with, whoever is inside another piece when it is dropped.
+    let (mut exposure, [_, two]) = exposed(&ranks, &piece, 100);
+    let (other, [one, _]) = exposed(&ranks, &piece, 100);
+    exposure.withdraw();
+    assert!(two.enter().is_none() && exposure.is_at_rest());
+    let inside = one.enter().unwrap();
+    drop(exposure);
+    assert!(!ranks[0].is_fenced());
+    write(inside.memory(), 7, 1);
+    assert_eq!(get(&piece, 7), 1);
+    drop(other);
+    assert!(ranks[0].is_fenced());
+    write(inside.memory(), 7, 2);
+    assert_eq!(get(&piece, 7), 1, "it arrives at the owner no more");
 }
 
 #[test]

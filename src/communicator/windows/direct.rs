@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use shouter_reducer::dtype::DType;
 use shouter_reducer::grid::Rank;
@@ -16,6 +16,7 @@ use shouter_reducer::windows::{AccessRequest, DirectWindow};
 use crate::channel::shm::{ExposedPiece, Exposure, NodeSegment, Place};
 use crate::communicator::drive::{AccessFailure, Drive};
 use crate::error::Error;
+use crate::runtime::lock;
 
 /// After so many steps of accesses the engine is polled, which serves others and finds out which ranks are dead.
 const POLL_EVERY: u32 = 64;
@@ -23,15 +24,22 @@ const POLL_EVERY: u32 = 64;
 /// The windows of a group with parts that ranks of this host access directly.
 pub(in crate::communicator) struct DirectWindows {
     segment: Option<Arc<NodeSegment>>,
-    windows: RwLock<BTreeMap<u32, Mapped>>,
+    windows: RwLock<BTreeMap<u32, Opened>>,
+    /// Held by the thread that takes one out.
+    closing: Mutex<()>,
     steps: AtomicU32,
 }
 
 /// One of them.
-struct Mapped {
-    window: DirectWindow,
+struct Opened {
+    mapped: Arc<Mapped>,
     /// This rank's part.
     exposure: Option<Exposure>,
+}
+
+/// What accesses to it need. One under way may outlast the window here.
+struct Mapped {
+    window: DirectWindow,
     /// The parts of all ranks.
     parts: Box<[Option<MappedPart>]>,
     /// The group has ended.
@@ -54,7 +62,7 @@ pub(super) struct Announced {
 impl DirectWindows {
     /// Without windows; `segment` is the memory that this host's ranks share.
     pub(in crate::communicator) fn new(segment: Option<Arc<NodeSegment>>) -> Self {
-        Self { segment, windows: RwLock::default(), steps: AtomicU32::new(0) }
+        Self { segment, windows: RwLock::default(), closing: Mutex::new(()), steps: AtomicU32::new(0) }
     }
 
     /// Those of another group of the same ranks, or of some of them.
@@ -90,7 +98,7 @@ impl DirectWindows {
         let parts: Box<[_]> = (0..).zip(announced).map(part).collect();
         if exposure.is_some() || parts.iter().any(Option::is_some) {
             let mut windows = self.windows.write().unwrap_or_else(PoisonError::into_inner);
-            windows.insert(id, Mapped { window, exposure, parts, is_over });
+            windows.insert(id, Opened { mapped: Arc::new(Mapped { window, parts, is_over }), exposure });
         }
     }
 
@@ -109,8 +117,7 @@ impl DirectWindows {
 
     #[inline]
     fn run(&self, request: &AccessRequest, steps: &mut u32) -> Option<Result<(), AccessFailure>> {
-        let windows = self.windows.read().unwrap_or_else(PoisonError::into_inner);
-        let mapped = windows.get(&request.window.0)?;
+        let mapped = self.mapped(request.window.0)?;
         let part = mapped.parts.get(request.target.0 as usize)?.as_ref()?;
         let mut access = match mapped.window.start(request) {
             Ok(access) => access,
@@ -125,7 +132,7 @@ impl DirectWindows {
                 part.is_withdrawn.store(true, Ordering::Relaxed);
                 return None;
             };
-            let stepped = mapped.window.step(&mut access, part.piece.memory());
+            let stepped = mapped.window.step(&mut access, inside.memory());
             drop(inside);
             *steps += 1;
             match stepped {
@@ -138,8 +145,7 @@ impl DirectWindows {
 
     /// Whether all accesses of a window to a target, or to all, are of those that end in their calls.
     pub(super) fn is_flushed(&self, window: u32, target: Option<u32>) -> bool {
-        let windows = self.windows.read().unwrap_or_else(PoisonError::into_inner);
-        let Some(mapped) = windows.get(&window) else { return false };
+        let Some(mapped) = self.mapped(window) else { return false };
         let is_direct = |(rank, part): (u32, &Option<MappedPart>)| {
             let is_direct = part.as_ref().is_some_and(|part| !part.is_withdrawn.load(Ordering::Relaxed));
             is_direct
@@ -149,13 +155,22 @@ impl DirectWindows {
         !mapped.is_over.load(Ordering::Acquire) && (0..).zip(&mapped.parts).all(is_direct)
     }
 
-    /// Takes a window out, once no thread accesses it, and waits until no other rank is inside this rank's part.
+    /// A window, which is locked no longer than it takes to find it: an access may take seconds.
+    #[inline]
+    fn mapped(&self, id: u32) -> Option<Arc<Mapped>> {
+        let windows = self.windows.read().unwrap_or_else(PoisonError::into_inner);
+        windows.get(&id).map(|opened| opened.mapped.clone())
+    }
+
+    /// Takes a window out, and waits until no rank is inside this rank's part, this one included. Another thread that takes out the same
+    /// window waits, too.
     ///
     /// # Errors
-    /// The engine cannot be driven: a rank may still be inside.
+    /// As [`withdraw`].
     pub(super) fn remove(&self, drive: &Drive, id: u32) -> Result<(), Error> {
+        let _closing = lock(&self.closing);
         let removed = self.windows.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        removed.and_then(|mapped| mapped.exposure).map_or(Ok(()), |exposure| withdraw(drive, exposure))
+        removed.and_then(|opened| opened.exposure).map_or(Ok(()), |exposure| withdraw(drive, exposure))
     }
 
     /// The windows that were not taken out.
@@ -164,19 +179,28 @@ impl DirectWindows {
     }
 }
 
-/// Takes a part back, and waits until no other rank is inside.
+/// Takes a part back, and waits until no rank is inside.
+///
+/// # Errors
+/// The engine cannot be driven. The part was taken away from the ranks that were still inside.
 pub(super) fn withdraw(drive: &Drive, mut exposure: Exposure) -> Result<(), Error> {
     exposure.withdraw();
     if exposure.is_at_rest() {
         return Ok(());
     }
     // A rank that stays inside is stopped: the group ends when its heartbeats have been missed for long enough.
+    let waited = Arc::new(Mutex::new(exposure));
+    let exposure = waited.clone();
     let is_back = move |engine: &mut crate::engine::Engine| {
+        let mut exposure = lock(&exposure);
         if !exposure.is_at_rest() {
             engine.aborted_in(None)?;
             exposure.fence();
         }
         Some(())
     };
-    drive.until_of(is_back, None)
+    let driven = drive.until_of(is_back, None);
+    // The driver may drop the condition later.
+    lock(&waited).end();
+    driven
 }
