@@ -491,7 +491,8 @@ impl Group {
     /// A process leaves the job with the last of its groups: groups that were made of this one ([`split`](Self::split)) go on, and
     /// so do threads and links until they are dropped, too.
     ///
-    /// Dropping the group waits neither for operations nor for other ranks. Operations that have ended on this rank go on for the
+    /// Dropping the group waits neither for operations nor for other ranks, but for one that is stopped inside this rank's part of an open
+    /// [window](Self::window): for that until `heartbeat_timeout` has found it. Operations that have ended on this rank go on for the
     /// others; where one is under way on this rank, or the others start one more, the group ends for them, with this rank as the
     /// culprit ([`Reason::Aborted`](crate::Reason::Aborted)).
     ///

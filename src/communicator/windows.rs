@@ -274,7 +274,8 @@ impl Group {
     ///
     /// # Safety
     /// Until [`close_window`](Self::close_window) has returned, or the group has been dropped: `memory` is valid for reads and writes of
-    /// `count` elements, and this process touches them otherwise only where no access to them is under way.
+    /// `count` elements, and this process touches them otherwise only where no access to them is under way. None of these bytes belong to
+    /// another open window: two would access them by atomic operations of different widths.
     pub unsafe fn open_window(&self, memory: *mut u8, count: usize, dtype: DType) -> Result<u32, Error> {
         // SAFETY: the caller's promise.
         let part = unsafe { Buffer::from_raw(memory, count, dtype) }?;
@@ -294,7 +295,8 @@ impl Group {
         self.run_access(request)
     }
 
-    /// Starts an access, and returns at once. A [flush](Self::flush_window) says how it has ended.
+    /// Starts an access, and returns at once; where this rank accesses the target's memory by itself, once the access has taken effect. A
+    /// [flush](Self::flush_window) says how it has ended.
     ///
     /// # Errors
     /// Those of [`Window::put`] that are found at once.
@@ -337,7 +339,8 @@ impl Group {
         flushed
     }
 
-    /// See [`Window::free`]. The memory is the caller's again, whatever this returns, but for [`Error::Closed`] in a forked child.
+    /// See [`Window::free`]. The memory is the caller's again, whatever this returns, but for [`Error::Closed`] in a forked child, and for
+    /// [`Error::Argument`] while another thread closes the window.
     ///
     /// # Errors
     /// As there; [`Error::Argument`] for a window that does not exist, or was freed.

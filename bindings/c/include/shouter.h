@@ -933,7 +933,7 @@ shouter_status_t shouter_alltoallv(const struct shouter_t *shouter,
 /* Makes a window of `count` elements at `memory` of each rank, which all ranks may access from then on; `*window` is its number. Every rank
  * calls it, as it would a collective, with one dtype and as many elements as it likes. The memory must be aligned to its elements and
  * stay where it is until shouter_window_free or shouter_finalize has returned; meanwhile this process may touch what no access is under
- * way to: after shouter_window_fence, say. */
+ * way to: after shouter_window_fence, say. Its bytes belong to one open window at a time. */
   /*  */
 /* This and the following functions: windows are of one group, and number its ranks as it does. An access names the rank `target` and the first element
  * `offset` of its part. Those of one rank to one target take effect in the order in which they were made, reads among them; each element is
@@ -948,7 +948,8 @@ shouter_status_t shouter_window_create(const struct shouter_t *shouter,
                                        shouter_dtype_t dtype,
                                        uint32_t *window);
 
-/* Starts to write `count` elements at `data`, which may be changed when shouter_window_flush, or shouter_window_fence, has returned. */
+/* Writes `count` elements at `data`, which may be changed when shouter_window_flush, or shouter_window_fence, has returned. Returns when it
+ * has started, and where this rank accesses the target's memory by itself, when it has taken effect; so do the next two. */
 shouter_status_t shouter_window_put(const struct shouter_t *shouter,
                                     uint32_t window,
                                     const void *data,
@@ -957,7 +958,7 @@ shouter_status_t shouter_window_put(const struct shouter_t *shouter,
                                     uint32_t target,
                                     uint64_t offset);
 
-/* Starts to read `count` elements to `into`, where they are when shouter_window_flush, or shouter_window_fence, has returned. */
+/* Reads `count` elements to `into`, where they are when shouter_window_flush, or shouter_window_fence, has returned. */
 shouter_status_t shouter_window_get(const struct shouter_t *shouter,
                                     uint32_t window,
                                     void *into,
@@ -966,7 +967,7 @@ shouter_status_t shouter_window_get(const struct shouter_t *shouter,
                                     uint32_t target,
                                     uint64_t offset);
 
-/* Starts to change the target's elements with the `count` at `data`: `op` is SHOUTER_SUM or its like, but no SHOUTER_AVG, or
+/* Changes the target's elements with the `count` at `data`: `op` is SHOUTER_SUM or its like, but no SHOUTER_AVG, or
  * SHOUTER_REPLACE. They may be changed when shouter_window_flush, or shouter_window_fence, has returned. */
 shouter_status_t shouter_window_accumulate(const struct shouter_t *shouter,
                                            uint32_t window,

@@ -24,7 +24,7 @@ struct Pair([u8; 32]);
 /// Makes a window of `count` elements at `memory` of each rank, which all ranks may access from then on; `*window` is its number. Every rank
 /// calls it, as it would a collective, with one dtype and as many elements as it likes. The memory must be aligned to its elements and
 /// stay where it is until shouter_window_free or shouter_finalize has returned; meanwhile this process may touch what no access is under
-/// way to: after shouter_window_fence, say.
+/// way to: after shouter_window_fence, say. Its bytes belong to one open window at a time.
 ///
 /// This and the following functions: windows are of one group, and number its ranks as it does. An access names the rank `target` and the first element
 /// `offset` of its part. Those of one rank to one target take effect in the order in which they were made, reads among them; each element is
@@ -53,7 +53,8 @@ pub unsafe extern "C" fn shouter_window_create(
     })
 }
 
-/// Starts to write `count` elements at `data`, which may be changed when shouter_window_flush, or shouter_window_fence, has returned.
+/// Writes `count` elements at `data`, which may be changed when shouter_window_flush, or shouter_window_fence, has returned. Returns when it
+/// has started, and where this rank accesses the target's memory by itself, when it has taken effect; so do the next two.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_window_put(
     shouter: *const Shouter,
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn shouter_window_put(
     })
 }
 
-/// Starts to read `count` elements to `into`, where they are when shouter_window_flush, or shouter_window_fence, has returned.
+/// Reads `count` elements to `into`, where they are when shouter_window_flush, or shouter_window_fence, has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_window_get(
     shouter: *const Shouter,
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn shouter_window_get(
     })
 }
 
-/// Starts to change the target's elements with the `count` at `data`: `op` is SHOUTER_SUM or its like, but no SHOUTER_AVG, or
+/// Changes the target's elements with the `count` at `data`: `op` is SHOUTER_SUM or its like, but no SHOUTER_AVG, or
 /// SHOUTER_REPLACE. They may be changed when shouter_window_flush, or shouter_window_fence, has returned.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_window_accumulate(

@@ -135,8 +135,9 @@ impl Mapping {
     #[inline]
     pub(super) fn region(&self, offset: usize, len: usize) -> Option<TensorRegion> {
         let base = NonNull::new(self.at(offset, len)?)?;
-        // SAFETY: inside the mapping, which lives as long as the engine that uses the region (it owns both); the other
-        // processes keep to the order of the schedules, which the flags carry.
+        // SAFETY: inside the mapping, which lives as long as what uses the region: the engine, which owns both, or an exposed piece, which
+        // holds the segment. In schedules the other processes keep to the order that the flags carry; exposed pieces are accessed by
+        // atomic operations alone.
         Some(unsafe { TensorRegion::from_raw_parts(MemoryKind::Shared, base, len, 0) })
     }
 
