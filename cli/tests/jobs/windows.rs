@@ -555,7 +555,7 @@ fn interrupted(group: &Group) -> Result<(), Error> {
     if group.rank() == 1 {
         let signal = parameter("SIGNAL").expect("a signal");
         let script = format!("sleep 0.2; kill -{signal} {0}; sleep 6; kill -CONT {0}", std::process::id());
-        std::process::Command::new("sh").args(["-c", &script]).spawn().expect("a shell");
+        let mut shell = std::process::Command::new("sh").args(["-c", &script]).spawn().expect("a shell");
         let data = vec![1u64; ELEMENTS];
         let call = AccessCall {
             window,
@@ -567,10 +567,10 @@ fn interrupted(group: &Group) -> Result<(), Error> {
             data: data.as_ptr().cast(),
             into: std::ptr::null_mut(),
         };
-        loop {
-            // SAFETY: the data stays where it is.
-            unsafe { group.window_access(&call) }?;
-        }
+        // SAFETY: the data stays where it is.
+        let ended = std::iter::repeat_with(|| unsafe { group.window_access(&call) }).find_map(Result::err);
+        shell.wait().expect("the shell has ended");
+        return Err(ended.expect("an access fails at last"));
     }
     let begin = Instant::now();
     let error = group.close_window(window).expect_err("rank 1 does not close it");

@@ -77,7 +77,11 @@ impl Group {
             // SAFETY: nothing reads what windows name once they are gone.
             let mut windows = unsafe { Windows::new(config) };
             // The parts of some ranks are shared with others, which makes no difference here.
-            let kind = if (seed + u64::from(rank)) % 2 == 0 { MemoryKind::Host } else { MemoryKind::Shared };
+            let kind = if (seed + u64::from(rank)).is_multiple_of(2) {
+                MemoryKind::Host
+            } else {
+                MemoryKind::Shared
+            };
             let id = windows.open(buffers[rank as usize].as_kind(kind), DType::U64).unwrap();
             windows.set_lengths(id, vec![elements; ranks as usize].into());
             windows
