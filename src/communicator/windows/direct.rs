@@ -204,3 +204,6 @@ pub(super) fn withdraw(drive: &Drive, mut exposure: Exposure) -> Result<(), Erro
     lock(&waited).end();
     driven
 }
+
+#[cfg(test)]
+mod tests;
