@@ -4,15 +4,17 @@ use super::divergence::Tally;
 use crate::grid::Rank;
 use crate::transport::NodeMemory;
 
-/// Operations that are compared with those of the others at the latest when so many have been started since. What ranks announce of an
-/// operation is overwritten later, after as many as a node announces at least: 512.
-const BEHIND: u64 = 64;
+/// Operations between two comparisons with those of the others. Half of what a rank announces before it overwrites the first (512) may be
+/// under way, so the others have announced what is compared at one of the next times, before that is overwritten.
+const COMPARED: u64 = 64;
 
 /// How far ranks are known to run the same operations.
 #[derive(Debug)]
 pub(super) struct Agreement {
     /// The ranks of the node run the same operations before this one.
     through: u64,
+    /// The operation at which the ranks of the node are compared next, where nothing else needs that.
+    compare_at: u64,
     /// Other nodes have been asked about the operations before this one, where they had to wait.
     asked: u64,
     /// The votes on what ranks disagree about, if they do.
@@ -35,7 +37,7 @@ pub(super) enum NodeAgreement {
 impl Agreement {
     /// Nothing is known, and nothing in dispute.
     pub(super) fn new(rank: Rank) -> Self {
-        Self { through: 0, asked: 0, tally: None, suspect: rank }
+        Self { through: 0, compare_at: COMPARED, asked: 0, tally: None, suspect: rank }
     }
 
     /// Whether all ranks of the node run the same operations up to and including `seq`. Lanes are numbered by what all operations
@@ -52,10 +54,15 @@ impl Agreement {
         NodeAgreement::Same
     }
 
-    /// Whether operations before `next` are to be compared before they are needed: of some, a rank asks nothing of the others.
+    /// Whether operations before `next` are to be compared now, though no step needs it: of some, a rank asks nothing of the others. So each
+    /// time once.
     #[inline]
-    pub(super) fn is_behind(&self, next: u64) -> bool {
-        next.saturating_sub(self.through) > BEHIND
+    pub(super) fn takes_turn(&mut self, next: u64) -> bool {
+        let is_due = next >= self.compare_at;
+        if is_due {
+            self.compare_at = next + COMPARED;
+        }
+        is_due
     }
 
     /// The ranks of the node run the same operations before this one.

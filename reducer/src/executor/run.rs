@@ -77,7 +77,7 @@ impl Executor {
         if self.deadlines.has_passed(now) {
             worked |= self.check_deadlines(now, node);
         }
-        if self.agreement.is_behind(self.ring.next_seq()) {
+        if self.agreement.takes_turn(self.ring.next_seq()) {
             self.follow_node(node);
         }
         if self.ring.undecided().is_some() {
