@@ -9,11 +9,13 @@ mod support;
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
+use std::num::NonZero;
+use std::time::Duration;
 
 use clap::Parser;
 use futures_util::future::try_join;
 use futures_util::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use shouter::net::{Net, TcpListener, TcpStream};
+use shouter::net::{Net, TcpKeepAlive, TcpListener, TcpStream};
 use shouter::runtime::{current_shard, spawn_local, until_stop};
 
 /// Passes TCP connections on, TLS or whatever they carry.
@@ -27,23 +29,29 @@ struct ForwardArgs {
     /// Where to listen
     #[arg(long = "port", default_value_t = 7)]
     listen: u16,
+    /// Seconds of silence after which a peer is asked whether it still has the connection. A reset is sent once and can
+    /// get lost: without the question, the connection to the other side would stay open for ever
+    #[arg(long, value_name = "SECONDS", default_value = "60")]
+    keep_alive: NonZero<u32>,
     /// Where to connect to
     target: SocketAddr,
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let ForwardArgs { port, listen, target } = ForwardArgs::parse();
-    support::run("forward", &port, move |net| serve(net, listen, target))
+    let ForwardArgs { port, listen, keep_alive, target } = ForwardArgs::parse();
+    let idle = Duration::from_secs(keep_alive.get().into());
+    let keep_alive = TcpKeepAlive { idle, interval: idle, probes: 3 };
+    support::run("forward", &port, move |net| serve(net, listen, keep_alive, target))
 }
 
-async fn serve(net: Net, port: u16, target: SocketAddr) -> io::Result<()> {
+async fn serve(net: Net, port: u16, keep_alive: TcpKeepAlive, target: SocketAddr) -> io::Result<()> {
     let mut listener = TcpListener::bind(&net, (Ipv6Addr::UNSPECIFIED, port).into())?;
     eprintln!("{} listens on port {port}", current_shard().unwrap_or_default());
     while let Some(accepted) = until_stop(listener.accept()).await {
         let (client, from) = accepted?;
         let net = net.clone();
         spawn_local(async move {
-            if let Err(why) = join(&net, client, target).await {
+            if let Err(why) = join(&net, client, keep_alive, target).await {
                 eprintln!("{from}: {why}");
             }
         })
@@ -53,8 +61,11 @@ async fn serve(net: Net, port: u16, target: SocketAddr) -> io::Result<()> {
 }
 
 /// Joins a client to the target until both have finished.
-async fn join(net: &Net, client: TcpStream, target: SocketAddr) -> io::Result<()> {
+async fn join(net: &Net, client: TcpStream, keep_alive: TcpKeepAlive, target: SocketAddr) -> io::Result<()> {
     let server = TcpStream::connect(net, target).await?;
+    for side in [&client, &server] {
+        side.modify(|options| options.keep_alive = Some(keep_alive))?;
+    }
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
     try_join(pass(from_client, to_server), pass(from_server, to_client)).await?;

@@ -84,5 +84,7 @@ pub use shouter_netstack::cc::Algorithm as Congestion;
 pub use shouter_netstack::device::dpdk::{DeviceSpec, DpdkDevice};
 pub use shouter_netstack::device::{Device, Loopback, Steered};
 pub use shouter_netstack::stack::{Ipv6Config as Ipv6Addresses, PortConfig as Addresses};
-pub use shouter_netstack::tcp::{Chunk, Counters as TcpCounters, Info as TcpInfo, Options as TcpOptions};
+pub use shouter_netstack::tcp::{
+    Chunk, Counters as TcpCounters, Info as TcpInfo, KeepAlive as TcpKeepAlive, Options as TcpOptions,
+};
 pub use shouter_netstack::udp::{Received, SocketConfig as UdpOptions};
