@@ -119,10 +119,23 @@ pub struct View {
     pub shape: Shape,
 }
 
+impl View {
+    /// Whether it is compared before its counts are known.
+    fn is_uncounted(&self, root: Rank) -> bool {
+        let Shape { collective, count, .. } = self.shape;
+        collective.has_counts() && count == 0 && (collective.has_root() || root.0 > COUNTS_OF)
+    }
+}
+
 impl fmt::Display for View {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.identity {
             Identity::Registered { .. } => write!(f, "{} ({})", self.shape, self.identity),
+            Identity::AdHoc { root } if self.is_uncounted(root) => {
+                let Shape { collective, dtype, .. } = self.shape;
+                write!(f, "{} of {dtype}", collective.name())?;
+                if collective.has_root() { write!(f, " with root {}", root.0) } else { Ok(()) }
+            }
             Identity::AdHoc { root } if !self.shape.collective.has_root() && root.0 > COUNTS_OF => {
                 let of = Collective::from_code((root.0 - COUNTS_OF) as u8).map_or("blocks", Collective::name);
                 write!(f, "{} (the counts for {of})", self.shape)

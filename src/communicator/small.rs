@@ -6,6 +6,8 @@
 //! have read it. Up to 40 bytes travel in one cache line with the sequence word: the latency is that of one line going
 //! from core to core.
 
+mod blocks;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -31,6 +33,7 @@ use crate::engine::liveness::ended;
 use crate::error::Error;
 use crate::runtime::lock;
 use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
+pub(super) use blocks::Telling;
 
 /// Rounds of waiting between two checks of everything else: the engine, the end of the group, the deadline.
 const LOOK_EVERY: u32 = 256;
@@ -140,6 +143,19 @@ impl Cells {
 
     /// Runs an operation over all ranks of the node to its end.
     pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part, step: u64) -> Result<(), Error> {
+        self.run_as(group, begin, part, step, |call| self.exchange(call))
+    }
+
+    /// Runs an operation with this exchange.
+    #[inline]
+    fn run_as<R>(
+        &self,
+        group: &Group,
+        begin: Instant,
+        part: &Part,
+        step: u64,
+        exchange: impl FnOnce(&SmallCall<'_>) -> Result<R, Error>,
+    ) -> Result<R, Error> {
         // The others order this rank's published input behind the operations that it has announced.
         if group.start_queue.submissions().is_some_and(|submissions| !submissions.are_all_started()) {
             group.await_started()?;
@@ -156,7 +172,7 @@ impl Cells {
         state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
         let operation = pack_small(&part.problem.shape, part.problem.tag());
         let tag = Tag { operation, started: self.started.load(Ordering::Relaxed) };
-        let result = self.exchange(&SmallCall { group, begin, step, part, number: state.number, tag });
+        let result = exchange(&SmallCall { group, begin, step, part, number: state.number, tag });
         state.is_broken = result.is_err();
         result.map_err(|error| self.failed(group, &mut state.recorder, (Clock.now(), seq), error))
     }
@@ -240,7 +256,7 @@ impl Cells {
     fn for_each(&self, call: &SmallCall<'_>, mut act: impl FnMut(u32, &[u8])) -> Result<(), Error> {
         for local in 0..self.segment.ranks() {
             // SAFETY: used within this call, and the next operation begins after that: the state is locked.
-            act(local, unsafe { self.wait(call, local) }?);
+            act(local, unsafe { self.wait(call, local, call.part.input_of(local)) }?);
         }
         Ok(())
     }
@@ -267,7 +283,8 @@ impl Cells {
             let mut contributions = Vec::with_capacity(ranks as usize);
             for local in 0..ranks {
                 // SAFETY: as in `for_each`.
-                contributions.push(&unsafe { self.wait(call, local) }?[part.clone()]);
+                let input = unsafe { self.wait(call, local, call.part.input_of(local)) }?;
+                contributions.push(&input[part.clone()]);
             }
             match contributions[..over as usize] {
                 [] => {}
@@ -281,15 +298,14 @@ impl Cells {
         Ok(())
     }
 
-    /// Waits for a rank's input, driving the engine now and then.
+    /// Waits for a rank's input of `len` bytes, driving the engine now and then.
     ///
     /// # Safety
     /// The bytes are not used any more once this rank has published its next operation.
     #[inline]
     #[allow(unsafe_code)]
-    unsafe fn wait(&self, call: &SmallCall<'_>, local: u32) -> Result<&[u8], Error> {
+    unsafe fn wait(&self, call: &SmallCall<'_>, local: u32, len: usize) -> Result<&[u8], Error> {
         let cell = self.segment.cell(local, call.number);
-        let len = call.part.input_of(local);
         let mut idle = Backoff::new(self.idle);
         let mut rounds = 0u32;
         loop {

@@ -2,8 +2,9 @@
 //!
 //! Where all ranks have all counts, a digest of them is compared as part of the operation. Else ranks exchange them
 //! first: one round, in which each rank also sends a digest of the counts that it expects. So either all ranks find the
-//! counts right, or all gather those that differ and return the same error before a block has been sent; then the group
-//! goes on. Of pairs of ranks on several hosts, a rank learns the counts of its host and the sums of all others.
+//! counts right, or all gather those that differ and return the same error before a block has been written; then the group
+//! goes on. Of pairs of ranks on several hosts, a rank learns the counts of its host and the sums of all others. On one host, blocks that
+//! are small enough travel with the counts.
 
 mod learn;
 mod started;
@@ -19,10 +20,12 @@ use shouter_reducer::schedule::{Placement, Problem};
 use super::Group;
 use super::collectives::placement_at;
 use super::element::{Buffer, Element, check, from_slice, with_bytes};
+use super::small::{Part, Telling};
 use super::staging::{Ended, OnHost, Side, Staged, Staging};
 use super::table::Tables;
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
+pub(super) use learn::Told;
 use learn::{Learned, Learning};
 pub(super) use started::Followed;
 
@@ -301,7 +304,19 @@ impl Group {
         staging: &Staging,
     ) -> Result<(), Error> {
         let begin = Clock.now();
-        let problem = self.uneven_problem(begin, blocks, (input, output))?;
+        let frame = self.frame(blocks, (input, output))?;
+        let counts = match blocks.known() {
+            Some(counts) => counts?,
+            None => {
+                match self.learn(begin, blocks, &frame, (input, output), staging.cuda_stream.is_none())? {
+                    Some(counts) => counts,
+                    None => {
+                        return self.ended(begin, blocks.collective, input.len().max(output.len()), Ok(()));
+                    }
+                }
+            }
+        };
+        let problem = frame.problem(&self.tables, counts);
         let at = (input.as_ptr(), output.as_ptr().cast_mut());
         if let Some(stream) = staging.cuda_stream {
             // SAFETY: buffers are valid for the call, and as long as the counts say.
@@ -314,21 +329,6 @@ impl Group {
             staged.end(Ended::of(&result));
         }
         self.ended(begin, blocks.collective, input.len().max(output.len()), result)
-    }
-
-    /// This rank's part, with the counts of all: checks them, and exchanges them where this rank does not have all.
-    fn uneven_problem(
-        &self,
-        begin: Instant,
-        blocks: &RankBlocks<'_>,
-        buffers: (Buffer, Buffer),
-    ) -> Result<Problem, Error> {
-        let frame = self.frame(blocks, buffers)?;
-        let counts = match blocks.known() {
-            Some(counts) => counts,
-            None => self.learn(begin, blocks, frame.root),
-        };
-        Ok(frame.problem(&self.tables, counts?))
     }
 
     /// This rank's part but for the counts of all, as far as it can see.
@@ -395,22 +395,46 @@ impl Group {
         })
     }
 
-    /// The counts of all, in rounds in which ranks tell each other.
-    fn learn(&self, begin: Instant, blocks: &RankBlocks<'_>, root: Rank) -> Result<Counts, Error> {
+    /// The counts of all, in rounds in which ranks tell each other; `None` if the blocks were exchanged with them.
+    fn learn(
+        &self,
+        begin: Instant,
+        blocks: &RankBlocks<'_>,
+        frame: &UncountedPart,
+        (input, output): (Buffer, Buffer),
+        on_host: bool,
+    ) -> Result<Option<Counts>, Error> {
         let refused = |why: CountsError| blocks.argument(why.to_string());
-        let (mut learning, mut round) =
-            Learning::new(blocks, self.rank, &self.grid, root).map_err(refused)?;
+        let step = self.annotations.step();
+        let words = Told::by(blocks, frame.root == self.rank);
+        let told = match self.cells_for(size_of_val(&*words)) {
+            None => None,
+            Some(cells) => {
+                let part = Part { problem: frame.uncounted(&self.tables), input, output };
+                match cells.tell(self, begin, Telling { part, words, on_host }, step)? {
+                    (_, true) => return Ok(None),
+                    (told, false) => Some(told),
+                }
+            }
+        };
+        let (mut learning, round) =
+            Learning::new(blocks, self.rank, &self.grid, frame.root).map_err(refused)?;
+        let mut learned = match told {
+            Some(told) => learning.heard_first(told),
+            None => Learned::Round(round),
+        };
         loop {
-            let problem = learning.problem(&self.tables, &round);
-            let (mine, all) = round.buffers();
-            let told = self.run_uncounted(begin, &problem, mine, all);
-            told.map_err(|error| error.within(blocks.collective))?;
-            match learning.heard(round) {
-                Learned::Counts(counts) => return counts.map_err(refused),
-                Learned::Round(next) => round = next,
+            match learned {
+                Learned::Counts(counts) => return counts.map(Some).map_err(refused),
                 Learned::Differ(found) => {
-                    let step = self.annotations.step();
                     return Err(learn::differ(self.rank, blocks.collective, step, found));
+                }
+                Learned::Round(mut round) => {
+                    let problem = learning.problem(&self.tables, &round);
+                    let (mine, all) = round.buffers();
+                    let told = self.run_uncounted(begin, &problem, mine, all);
+                    told.map_err(|error| error.within(blocks.collective))?;
+                    learned = learning.heard(round);
                 }
             }
         }
@@ -427,6 +451,11 @@ struct UncountedPart {
 }
 
 impl UncountedPart {
+    /// It as it is compared before the counts are known.
+    fn uncounted(&self, tables: &Tables) -> Problem {
+        Problem { counts_of: Some(self.shape.collective), ..tables.problem(&self.shape, self.root) }
+    }
+
     fn problem(&self, tables: &Tables, counts: Counts) -> Problem {
         let problem = tables.problem(&self.shape, self.root).with_counts(Arc::new(counts));
         Problem { placement: self.placement, ..problem }

@@ -31,6 +31,7 @@ fn rank_body() {
         ("started", started),
         ("safe", safe),
         ("mismatch", mismatch),
+        ("other", other),
         ("die", die),
         #[cfg(feature = "cuda")]
         ("gpus", gpus),
@@ -404,6 +405,25 @@ fn mismatch(group: &Group) -> Result<(), Error> {
     result.and_then(|()| group.barrier())
 }
 
+/// The culprit has another type or another root than the others, and the same counts.
+fn other(group: &Group) -> Result<(), Error> {
+    let number = |name| parameter(name).unwrap().parse::<usize>().unwrap();
+    let (collective, culprit, most) =
+        (COLLECTIVES[number("COLLECTIVE")], number("CULPRIT") as u32, number("MOST"));
+    let pairs = if collective == Collective::AllToAllV { group.size() } else { 1 };
+    let counts = vec![most; (group.size() * pairs) as usize];
+    let (mut dtype, mut root) = (DType::F32, 0);
+    if group.rank() == culprit {
+        match parameter("HOW").as_deref() {
+            Some("root") => root = 1,
+            _ => dtype = DType::I32,
+        }
+    }
+    let result = case(group, collective, &counts, dtype, ReduceOp::Sum, root).run(group, false);
+    // A rank that has its part may already have returned.
+    result.and_then(|()| group.barrier())
+}
+
 /// One rank ends before its part of a collective.
 fn die(group: &Group) -> Result<(), Error> {
     let number = |name| parameter(name).unwrap().parse::<usize>().unwrap();
@@ -459,6 +479,30 @@ fn loss_and_bit_flips_do_not_show() {
     for (ranks, hosts) in [(3, 3), (4, 2)] {
         let faults = ["--loss", "2%", "--corrupt", "1%", "--seed", "11"];
         job!(ranks, hosts, "all").args(&faults).run().assert_success();
+    }
+}
+
+#[test]
+fn who_has_another_type_or_root_is_named_on_every_rank() {
+    for (ranks, hosts) in [(3, 1), (4, 2)] {
+        for (index, collective) in COLLECTIVES.into_iter().enumerate() {
+            for how in if collective.has_root() { &["dtype", "root"][..] } else { &["dtype"] } {
+                for culprit in 0..ranks {
+                    let most = [7, 3000][(culprit as usize + index) % 2];
+                    let job = job!(ranks, hosts, "other").with("COLLECTIVE", index).with("CULPRIT", culprit);
+                    let state = job.with("MOST", most).with("HOW", how).run();
+                    // Between hosts, ranks with different roots differ in the exchange of the counts.
+                    let what = if hosts == 1 { collective.to_string() } else { String::new() };
+                    let runs = format!("rank {culprit}: it runs {what}");
+                    for rank in &state.ranks {
+                        let error = rank.error();
+                        let is_named = error.contains(&runs) && error.contains(&collective.to_string());
+                        assert!(is_named, "{collective}, {how}, {culprit}: {error}\n{state}");
+                        assert_eq!(rank.code, Some(MISMATCH), "{state}");
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ pub(super) const PAGE: usize = 4096;
 /// A huge page: large pieces begin on one.
 pub(super) const HUGE: usize = 2 << 20;
 /// Bytes before a cell's payload: its sequence line.
-const CELL_HEADER: usize = LINE;
+pub(super) const CELL_HEADER: usize = LINE;
 /// Payload bytes of a small-message cell.
 pub(crate) const CELL_PAYLOAD: usize = 4096;
 const CELL: usize = CELL_HEADER + CELL_PAYLOAD;
@@ -167,11 +167,6 @@ impl SegmentLayout {
     /// The cell for operation `n`: its sequence line; the payload follows.
     pub(super) fn cell(&self, local: u32, n: u64) -> Option<usize> {
         Some(self.rank(local)? + LINES + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
-    }
-
-    /// The payload of a cell.
-    pub(super) fn cell_payload(&self, local: u32, n: u64) -> Option<usize> {
-        Some(self.cell(local, n)? + CELL_HEADER)
     }
 
     /// A flag of a lane.

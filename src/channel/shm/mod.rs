@@ -17,6 +17,7 @@
 //! with the last process, however that ends.
 
 mod arena;
+mod cell;
 mod exposure;
 mod gauge;
 mod layout;
@@ -27,13 +28,14 @@ mod sys;
 mod view;
 
 pub use arena::SharedMemory;
+pub(crate) use cell::{Tag, fits_cell};
 pub(crate) use exposure::{ExposedPiece, Exposure, Place};
 pub(crate) use gauge::{Round, Task};
 pub(crate) use layout::ANNOUNCEMENTS;
 pub use layout::SegmentShape;
 pub(crate) use layout::{CELL_PAYLOAD, RING};
 pub(crate) use rings::Ring;
-pub(crate) use segment::{Abort, Announcement, Tag, shortened};
+pub(crate) use segment::{Abort, Announcement, shortened};
 pub use segment::{NodeSegment, SegmentError};
 pub(crate) use view::{pack, pack_identity, pack_small, unpack, unpack_small};
 

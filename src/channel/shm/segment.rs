@@ -14,10 +14,7 @@ use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::transport::{ExportedTensor, LaneFlag, NodeMemory, TensorView};
 
 use super::arena::Arena;
-use super::layout::{
-    ANNOUNCEMENT, CELL_PAYLOAD, LANE_BYTES_AT, LANES_AT, LINE, MAGIC_AT, RANKS_AT, SegmentLayout,
-    SegmentShape,
-};
+use super::layout::{ANNOUNCEMENT, LANE_BYTES_AT, LANES_AT, MAGIC_AT, RANKS_AT, SegmentLayout, SegmentShape};
 use super::sys::{self, Mapping, Watch};
 use super::view::{unpack, unpack_small};
 
@@ -89,14 +86,6 @@ pub(crate) struct Announcement {
 impl Announcement {
     /// The tensor lies in an accelerator's memory, and the others may open it.
     pub(crate) const EXPORTED: u64 = u64::MAX;
-}
-
-/// A small-message cell of one rank, for one operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cell<'a> {
-    segment: &'a NodeSegment,
-    local: u32,
-    number: u64,
 }
 
 /// The memory that the ranks of one node share.
@@ -365,18 +354,6 @@ impl NodeSegment {
     pub(crate) fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Acquire)
     }
-
-    /// Small operations that a local rank has started: the later number of its two cells.
-    pub(crate) fn small_started(&self, local: u32) -> u64 {
-        let number = |parity| self.word(self.layout.cell(local, parity)).load(Ordering::Acquire);
-        number(0).max(number(1))
-    }
-
-    /// The cell of a local rank for small operation `number`, from 1.
-    #[inline]
-    pub(crate) fn cell(&self, local: u32, number: u64) -> Cell<'_> {
-        Cell { segment: self, local, number }
-    }
 }
 
 /// Identifies the pid namespace of this process; 0 if the kernel does not report it.
@@ -405,84 +382,6 @@ fn system(layout: &SegmentLayout, why: io::Error) -> SegmentError {
         _ => "look at the memory limit of the container (memfd counts)".into(),
     };
     SegmentError::System { bytes: layout.total(), why, remedy }
-}
-
-/// Bytes of payload that travel in the cell's first line, beside its sequence word.
-const INLINE: usize = 40;
-
-/// The offset, in the first line, of the number of started operations.
-const STARTED_AT: usize = 16 + INLINE;
-const _: () = assert!(STARTED_AT + 8 <= LINE, "it lies in the same line");
-
-/// A rank's facts about the small operation in a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag {
-    /// The operation, [packed](super::pack_small).
-    pub(crate) operation: u64,
-    /// Small operations that the rank had started before it rather than called. Ranks whose numbers differ have made different calls.
-    pub(crate) started: u64,
-}
-
-impl<'a> Cell<'a> {
-    /// Publishes `bytes` (at most [`CELL_PAYLOAD`]) with a tag; false if they are too many. Only for this rank's own
-    /// cell, and only after every rank has finished operation `number - 2`, which follows from having finished
-    /// `number - 1`: nobody publishes that before it has read the one before.
-    #[inline]
-    pub(crate) fn publish(&self, tag: Tag, bytes: &[u8]) -> bool {
-        let layout = &self.segment.layout;
-        let Some(at) = layout.cell(self.local, self.number) else { return false };
-        let payload =
-            if bytes.len() <= INLINE { Some(at + 16) } else { layout.cell_payload(self.local, self.number) };
-        let stored =
-            bytes.len() <= CELL_PAYLOAD && payload.is_some_and(|at| self.segment.mapping.store(at, bytes));
-        if stored {
-            self.segment.word(Some(at + 8)).store(tag.operation, Ordering::Relaxed);
-            self.segment.word(Some(at + STARTED_AT)).store(tag.started, Ordering::Relaxed);
-            self.segment.word(Some(at)).store(self.number, Ordering::Release);
-        }
-        stored
-    }
-
-    /// Whether the rank has published this operation.
-    pub(crate) fn is_published(&self) -> bool {
-        let number = self.segment.word(self.segment.layout.cell(self.local, self.number));
-        number.load(Ordering::Acquire) == self.number
-    }
-
-    /// The tag alone, while the rank has published this operation and not the one after the next.
-    pub(crate) fn tag(&self) -> Option<Tag> {
-        let at = self.segment.layout.cell(self.local, self.number)?;
-        let number = || self.segment.word(Some(at)).load(Ordering::Acquire);
-        let before = number();
-        let tag = Tag {
-            operation: self.segment.word(Some(at + 8)).load(Ordering::Acquire),
-            started: self.segment.word(Some(at + STARTED_AT)).load(Ordering::Acquire),
-        };
-        (before == self.number && number() == before).then_some(tag)
-    }
-
-    /// The tag and `len` bytes, once the rank has published them.
-    ///
-    /// # Safety
-    /// The bytes are not used any more once this rank has published its next operation: from then on they may be written again.
-    #[allow(unsafe_code)]
-    #[inline]
-    pub(crate) unsafe fn read(&self, len: usize) -> Option<(Tag, &'a [u8])> {
-        let layout = &self.segment.layout;
-        let at = layout.cell(self.local, self.number)?;
-        if self.segment.word(Some(at)).load(Ordering::Acquire) != self.number {
-            return None;
-        }
-        let tag = Tag {
-            operation: self.segment.word(Some(at + 8)).load(Ordering::Relaxed),
-            started: self.segment.word(Some(at + STARTED_AT)).load(Ordering::Relaxed),
-        };
-        let payload = if len <= INLINE { at + 16 } else { layout.cell_payload(self.local, self.number)? };
-        // SAFETY: the sequence word says that they are published; nobody publishes the operation that writes there again before all
-        // have published the one between, which this rank does not while it uses them.
-        let bytes = unsafe { self.segment.mapping.published(payload, len.min(CELL_PAYLOAD)) }?;
-        Some((tag, bytes))
-    }
 }
 
 impl NodeMemory for NodeSegment {

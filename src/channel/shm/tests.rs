@@ -110,6 +110,28 @@ fn cells_hold_what_was_published_for_one_operation() {
 }
 
 #[test]
+fn cells_hold_more_bytes_behind_those_whose_number_all_know() {
+    let ranks = node();
+    let tag = Tag { operation: 5, started: 0 };
+    let sizes =
+        [(8, 0), (8, 32), (8, 33), (40, 0), (40, 1), (41, 1), (8, CELL_PAYLOAD), (64, CELL_PAYLOAD - 64)];
+    for (number, (first, second)) in (1..).zip(sizes) {
+        let (head, tail) = (vec![3u8; first], (0..second).map(|at| at as u8).collect::<Vec<_>>());
+        assert!(fits_cell(first, second) && ranks[0].cell(2, number).publish_both(tag, &head, &tail));
+        for rank in &ranks {
+            let cell = rank.cell(2, number);
+            // SAFETY: nothing is published meanwhile.
+            let (found, behind) = unsafe { (cell.read(first).unwrap(), cell.read_behind(first, second)) };
+            assert_eq!((found, behind), ((tag, &head[..]), Some(&tail[..])), "{first} and {second} bytes");
+        }
+    }
+    for (first, second) in [(8, CELL_PAYLOAD + 1), (64, CELL_PAYLOAD - 63), (CELL_PAYLOAD + 1, 0)] {
+        assert!(!fits_cell(first, second));
+        assert!(!ranks[1].cell(1, 1).publish_both(tag, &vec![0; first], &vec![0; second]));
+    }
+}
+
+#[test]
 fn the_first_abort_stands() {
     let ranks = node();
     assert_eq!(ranks[0].abort(), None);

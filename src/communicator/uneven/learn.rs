@@ -3,6 +3,7 @@
 
 mod blocks;
 mod pairs;
+mod told;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::communicator::table::Tables;
 use crate::error::{Call, Error, Views};
 use blocks::BlockCounts;
 use pairs::PairCounts;
+pub(in crate::communicator) use told::Told;
 
 /// Pairs of ranks with different counts that an error names, at most.
 const NAMED: usize = 3;
@@ -78,7 +80,7 @@ impl Learning {
         root: Rank,
     ) -> Result<(Self, Round), CountsError> {
         if blocks.collective == Collective::AllToAllV {
-            let (pairs, round) = PairCounts::new(own, grid, [blocks.given, blocks.taken])?;
+            let (pairs, round) = PairCounts::new(blocks, own, grid)?;
             return Ok((Self::Pairs(pairs), round));
         }
         let (blocks, round) = BlockCounts::new(blocks, own, grid.ranks(), root);
@@ -109,11 +111,20 @@ impl Learning {
         }
     }
 
+    /// The first round is over, and was made where blocks can come with the counts.
+    pub(super) fn heard_first(&mut self, told: Told) -> Learned {
+        self.heard_words(told.into_words())
+    }
+
     /// A round is over.
     pub(super) fn heard(&mut self, round: Round) -> Learned {
+        self.heard_words(round.all)
+    }
+
+    fn heard_words(&mut self, words: Vec<u64>) -> Learned {
         match self {
-            Self::Blocks(blocks) => blocks.heard(round.all),
-            Self::Pairs(pairs) => pairs.heard(round.all),
+            Self::Blocks(blocks) => blocks.heard(words),
+            Self::Pairs(pairs) => pairs.heard(words),
         }
     }
 }

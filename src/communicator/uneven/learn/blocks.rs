@@ -1,10 +1,10 @@
 //! The counts of a gather or scatter, which the root has, and each other rank has its own.
 
-use shouter_reducer::counts::{Counts, digest};
+use shouter_reducer::counts::Counts;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::Collective;
 
-use super::{Differences, Differing, Learned, Round};
+use super::{Differences, Differing, Learned, Round, Told};
 use crate::communicator::uneven::{RankBlocks, words};
 
 /// What a rank knows.
@@ -21,10 +21,9 @@ impl BlockCounts {
     /// Each rank sends its count; the root a digest of those that it expects, too.
     pub(super) fn new(blocks: &RankBlocks<'_>, own: Rank, ranks: u32, root: Rank) -> (Self, Round) {
         let gathers = blocks.collective == Collective::GatherV;
-        let (mine, all) = if gathers { (blocks.given, blocks.taken) } else { (blocks.taken, blocks.given) };
-        let all = (root == own).then(|| words(all).collect::<Vec<_>>());
-        let expected = all.as_ref().map_or(0, |all| digest(all.iter().copied()));
-        let round = Round::all_gather(vec![words(mine).next().unwrap_or(0), expected], ranks);
+        let all = if gathers { blocks.taken } else { blocks.given };
+        let all = (root == own).then(|| words(all).collect());
+        let round = Round::all_gather(Told::by(blocks, root == own), ranks);
         (Self { collective: blocks.collective, root, all, told: None }, round)
     }
 
@@ -38,15 +37,14 @@ impl BlockCounts {
 
     pub(super) fn heard(&mut self, words: Vec<u64>) -> Learned {
         match self.told.take() {
-            None => self.compare(&words),
+            None => self.compare(&Told::new(self.collective, self.root, words)),
             Some(told) => Learned::Differ(self.differences(&told, &words)),
         }
     }
 
-    fn compare(&mut self, words: &[u64]) -> Learned {
-        let told: Vec<u64> = words.iter().step_by(2).copied().collect();
-        let expected = words.get(2 * self.root.0 as usize + 1).copied();
-        if expected == Some(digest(told.iter().copied())) {
+    fn compare(&mut self, all: &Told) -> Learned {
+        let told: Vec<u64> = all.own().collect();
+        if all.agree() {
             return Learned::Counts(Counts::of_blocks(told));
         }
         // All see the counts that the root expects.

@@ -5,12 +5,12 @@
 
 use std::sync::Arc;
 
-use shouter_reducer::counts::{Counts, CountsError, Share, digest};
+use shouter_reducer::counts::{Counts, CountsError, Share};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::Collective;
 
-use super::{Differences, Differing, Learned, NAMED, Round};
-use crate::communicator::uneven::words;
+use super::{Differences, Differing, Learned, NAMED, Round, Told};
+use crate::communicator::uneven::{RankBlocks, words};
 
 /// What a rank knows.
 pub(in super::super) struct PairCounts {
@@ -29,18 +29,11 @@ const WORDS: usize = 1 + Share::WORDS;
 const DIFFERING: usize = 3;
 
 impl PairCounts {
-    pub(super) fn new(
-        own: Rank,
-        grid: &Grid,
-        [given, taken]: [&[usize]; 2],
-    ) -> Result<(Self, Round), CountsError> {
-        let (given, taken): (Vec<u64>, Vec<u64>) = (words(given).collect(), words(taken).collect());
+    pub(super) fn new(blocks: &RankBlocks<'_>, own: Rank, grid: &Grid) -> Result<(Self, Round), CountsError> {
+        let [given, taken] = [blocks.given, blocks.taken].map(|counts| words(counts).collect());
         let pairs = Self { own, grid: *grid, given, taken, differ: false };
         let round = match grid.nodes() {
-            1 => {
-                let expected = digest(pairs.taken.iter().copied());
-                Round::all_gather(pairs.given.iter().copied().chain([expected]).collect(), grid.ranks())
-            }
+            1 => Round::all_gather(Told::by(blocks, false), grid.ranks()),
             _ => pairs.exchange()?,
         };
         Ok((pairs, round))
@@ -73,7 +66,7 @@ impl PairCounts {
             return Learned::Differ(self.differences(&words));
         }
         let (counts, given_here) =
-            if self.grid.nodes() == 1 { self.gathered(&words) } else { self.exchanged(&words) };
+            if self.grid.nodes() == 1 { self.gathered(words) } else { self.exchanged(&words) };
         if counts != Err(CountsError::Differ) {
             return Learned::Counts(counts);
         }
@@ -87,15 +80,15 @@ impl PairCounts {
     }
 
     /// The counts of all, and what all give this rank, after the round on one host.
-    fn gathered(&self, words: &[u64]) -> (Result<Counts, CountsError>, Vec<u64>) {
-        let ranks = self.grid.ranks() as usize;
-        let rows = || words.chunks_exact(ranks + 1);
-        let given_to = |to: usize| rows().map(move |row| row[to]);
-        let given_here = given_to(self.own.0 as usize).collect();
-        if (0..).zip(rows()).any(|(to, row)| digest(given_to(to)) != row[ranks]) {
+    fn gathered(&self, words: Vec<u64>) -> (Result<Counts, CountsError>, Vec<u64>) {
+        let told = Told::new(Collective::AllToAllV, Rank(0), words);
+        let ranks = || (0..self.grid.ranks()).map(Rank);
+        let given_here = ranks().map(|from| told.given(from, self.own)).collect();
+        if !told.agree() {
             return (Err(CountsError::Differ), given_here);
         }
-        let matrix = rows().flat_map(|row| &row[..ranks]).copied().collect();
+        let matrix = ranks().flat_map(|from| ranks().map(move |to| (from, to)));
+        let matrix = matrix.map(|(from, to)| told.given(from, to)).collect();
         (Counts::of_matrix(&self.grid, matrix), given_here)
     }
 
