@@ -125,6 +125,27 @@ impl Case {
         Ok(())
     }
 
+    /// Runs it with buffers in the memory that the host shares, where ranks read each other's inputs.
+    fn run_shared(&self, group: &Group, in_place: bool) -> Result<(), Error> {
+        let Self { collective, input, output, dtype, .. } = self;
+        let what = format!("{collective} of {:?}, {:?} x {dtype}, in shared memory", self.given, self.taken);
+        let apart = (0, input.len().next_multiple_of(64));
+        let (from, into) = self.at.filter(|_| in_place).unwrap_or(apart);
+        let mut data = group.alloc::<u8>((from + input.len()).max(into + output.len() + 8))?;
+        data.fill(GUARD);
+        data[from..from + input.len()].copy_from_slice(input);
+        let base = data.as_mut_ptr();
+        self.call(group, base.wrapping_add(from), base.wrapping_add(into), &Staging::default())?;
+        assert!(data[into..into + output.len()] == *output, "{what}");
+        let end = (from + input.len()).max(into + output.len());
+        assert!(data[end..].iter().all(|&byte| byte == GUARD), "{what} wrote behind its output");
+        assert!(
+            from == into || data[from..from + input.len()] == *input || in_place,
+            "{what} wrote to its input"
+        );
+        Ok(())
+    }
+
     /// Runs it with every other element of both buffers.
     fn run_in_layouts(&self, group: &Group) -> Result<(), Error> {
         let Self { collective, dtype, input, output, .. } = self;
@@ -221,6 +242,7 @@ fn all(group: &Group) -> Result<(), Error> {
                     let counts = counts(&mut shared, group.size() as usize, pairs, most);
                     let case = case(group, collective, &counts, dtype, op, root);
                     match own.random_range(0..3) {
+                        how if shared.random_bool(0.5) => case.run_shared(group, how == 1)?,
                         0 => case.run_in_layouts(group)?,
                         how => case.run(group, how == 1)?,
                     }
@@ -229,6 +251,12 @@ fn all(group: &Group) -> Result<(), Error> {
             }
         }
     }
+    let alone = group.size() == 1 || group.nodes() > 1;
+    assert!(
+        alone || group.stats().in_place > 5,
+        "inputs were read in place {} times",
+        group.stats().in_place
+    );
     Ok(())
 }
 

@@ -76,6 +76,11 @@ fn schedules(rng: &mut SmallRng, problem: &Problem, algorithm: Algorithm, kinds:
     schedules
 }
 
+/// The same where all ranks read the others' inputs.
+fn in_place(schedules: &[Schedule]) -> Option<Vec<Schedule>> {
+    schedules.iter().map(|schedule| Some((**schedule.in_place()?).clone())).collect()
+}
+
 /// Leaf groups matter to the order of folds over nodes only.
 fn worthwhile(collective: Collective, grid: Grid) -> bool {
     grid.leaf_size() == 1 || collective == Collective::ReduceScatterV
@@ -83,7 +88,7 @@ fn worthwhile(collective: Collective, grid: Grid) -> bool {
 
 #[test]
 fn blocks_that_differ_are_right_for_1_to_17_ranks() {
-    let mut rng = SmallRng::seed_from_u64(9);
+    let (mut rng, mut read) = (SmallRng::seed_from_u64(9), 0);
     for grid in grids() {
         for collective in UNEVEN.into_iter().filter(|&collective| worthwhile(collective, grid)) {
             for spread in [Spread::Nothing, Spread::Some, Spread::One, Spread::Wide] {
@@ -95,10 +100,18 @@ fn blocks_that_differ_are_right_for_1_to_17_ranks() {
                     if let Err(flaw) = check(&schedules, BUDGET) {
                         panic!("{collective} of {counts:?} on {grid:?} from {root}, {kinds}: {flaw}");
                     }
+                    let Some(readers) = in_place(&schedules) else { continue };
+                    if let Err(flaw) = check(&readers, BUDGET) {
+                        panic!(
+                            "{collective} of {counts:?} on {grid:?} from {root}, read in place, {kinds}: {flaw}"
+                        );
+                    }
+                    read += 1;
                 }
             }
         }
     }
+    assert!(read > 100, "inputs were read in place {read} times only");
 }
 
 #[test]
