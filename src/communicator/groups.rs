@@ -206,7 +206,8 @@ impl Group {
         })?;
         let grid =
             Grid::new(members.size(), 1, job.leaf_size()).map_err(|why| Error::Internal(why.to_string()))?;
-        let tables = Arc::new(Tables::new(members.own(), grid, *self.tables.plan()));
+        let (plan, known) = (*self.tables.plan(), self.tables.known().clone());
+        let tables = Arc::new(Tables::new(members.own(), grid, plan, known));
         let outcomes = Arc::new(Outcomes {
             rank: members.own(),
             group: Some(id),

@@ -17,6 +17,7 @@ use super::drive::Drive;
 use super::join::{self, Reached, grid, join, meet, reach};
 use super::notify::{Notifier, StopNotifier};
 use super::outcomes::Outcomes;
+use super::schedules::Known;
 use super::small::Cells;
 use super::start_queue::StartQueue;
 use super::stats::Tally;
@@ -167,7 +168,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         costs = (grid.ranks() > 1).then(|| tracing::field::display(&costs)),
         "the group has come together"
     );
-    let tables = Arc::new(Tables::new(rank, grid, plan));
+    let tables = Arc::new(Tables::new(rank, grid, plan, Known::default()));
     let names = tables.clone();
     flight.name_tensors(Box::new(move |RegisteredTensor { generation, tensor }| {
         names.named(&Identity::Registered { generation: generation.into(), tensor, instance: 0 })

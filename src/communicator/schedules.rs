@@ -1,10 +1,10 @@
 //! Schedules of operations outside the table, kept for their next use: the last ones.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use shouter_reducer::counts::Counts;
-use shouter_reducer::grid::Rank;
+use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::Shape;
 use shouter_reducer::schedule::{Access, Placement, Schedule};
 
@@ -14,15 +14,21 @@ const KEPT: usize = 64;
 /// The same for blocks that differ: counts that change in each step must not drive the others out.
 const KEPT_UNEVEN: usize = 8;
 
-/// The parameters of a rank's schedule, in one group.
+/// The parameters of a rank's schedule, beside the plan, which all groups of a job have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct ScheduleKey {
+    pub(super) grid: Grid,
+    pub(super) rank: Rank,
     pub(super) shape: Shape,
     pub(super) root: Rank,
     pub(super) access: Access,
     pub(super) placement: Placement,
     pub(super) counts: Option<Arc<Counts>>,
 }
+
+/// Schedules that the groups of a process have built: a new group finds those of an earlier one with as many ranks. Each group keeps its own
+/// beside them, so that groups do not drive each other's out.
+pub(super) type Known = Arc<Mutex<Schedules>>;
 
 /// Schedules by their parameters.
 #[derive(Default)]

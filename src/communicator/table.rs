@@ -14,7 +14,7 @@ use shouter_reducer::schedule::{Placement, Problem, Schedule};
 pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TableError, TensorTable};
 
-use super::schedules::{ScheduleKey, Schedules};
+use super::schedules::{Known, ScheduleKey, Schedules};
 use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
 use crate::group::error::{Ending, ExchangeError};
 use crate::group::watch::Control;
@@ -98,12 +98,14 @@ pub(super) struct Tables {
     registered: OnceLock<Box<Generation>>,
     /// By shape, and access to the tensor.
     schedules: Mutex<Schedules>,
+    /// Those of all groups of the process.
+    known: Known,
     choices: Mutex<Choices>,
 }
 
 impl Tables {
-    /// Empty tables.
-    pub(super) fn new(rank: Rank, grid: Grid, plan: Plan) -> Self {
+    /// Empty tables; `known` is that of all groups with this plan.
+    pub(super) fn new(rank: Rank, grid: Grid, plan: Plan, known: Known) -> Self {
         Self {
             rank,
             grid,
@@ -111,6 +113,7 @@ impl Tables {
             registering: Mutex::default(),
             registered: OnceLock::new(),
             schedules: Mutex::default(),
+            known,
             choices: Mutex::default(),
         }
     }
@@ -118,16 +121,34 @@ impl Tables {
     /// This rank's schedule, built once.
     pub(super) fn schedule(&self, problem: &Problem) -> Result<Arc<Schedule>, Error> {
         let Problem { shape, root, access, placement, .. } = *problem;
-        let key = ScheduleKey { shape, root, access, placement, counts: problem.counts.clone() };
+        let (grid, rank, counts) = (self.grid, self.rank, problem.counts.clone());
+        let key = ScheduleKey { grid, rank, shape, root, access, placement, counts };
         let mut schedules = lock(&self.schedules);
         if let Some(schedule) = schedules.get(&key) {
             return Ok(schedule);
         }
-        let algorithm = lock(&self.choices).algorithm(&self.plan, &self.grid, &shape);
+        let known = lock(&self.known).get(&key);
+        let schedule = match known {
+            Some(known) => known,
+            None => {
+                let built = self.build(problem)?;
+                lock(&self.known).insert(key.clone(), built.clone());
+                built
+            }
+        };
+        schedules.insert(key, schedule.clone());
+        Ok(schedule)
+    }
+
+    fn build(&self, problem: &Problem) -> Result<Arc<Schedule>, Error> {
+        let algorithm = lock(&self.choices).algorithm(&self.plan, &self.grid, &problem.shape);
         let built = self.plan.build(algorithm, problem);
-        let built = Arc::new(built.map_err(|why| Error::Argument(why.to_string()))?);
-        schedules.insert(key, built.clone());
-        Ok(built)
+        built.map(Arc::new).map_err(|why| Error::Argument(why.to_string()))
+    }
+
+    /// The schedules that all groups of the process have built.
+    pub(super) fn known(&self) -> &Known {
+        &self.known
     }
 
     /// This rank's part of an operation, with input and output in place.
