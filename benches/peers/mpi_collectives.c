@@ -1,4 +1,4 @@
-/* mpi_collectives.c: times MPI's collectives, messages and accesses to windows, for `shouter bench ... --against openmpi,mpich`.
+/* mpi_collectives.c: times MPI's collectives, messages, accesses to windows and new communicators, for `shouter bench ... --against openmpi,mpich`.
  *
  * Build (each MPI has its own wrapper; Debian names them apart):
  *   mpicc.openmpi -std=gnu99 -O2 mpi_collectives.c -o mpi_collectives.openmpi
@@ -11,9 +11,9 @@
  * As root Open MPI also needs --allow-run-as-root, and --oversubscribe with more ranks than cores.
  *
  * Options: --collective NAME (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall, scan, exscan,
- * allgather_v, gather_v, scatter_v, reduce_scatter_v, alltoall_v, barrier, sendrecv, put, get, accumulate or fetch_and_op; default
- * allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are understood; a
- * barrier has none), --seconds S (about this long a size, default 0.5), --hosts H (only repeated in the output).
+ * allgather_v, gather_v, scatter_v, reduce_scatter_v, alltoall_v, barrier, sendrecv, put, get, accumulate, fetch_and_op, split, group or
+ * duplicate; default allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are
+ * understood; a barrier, and what makes a communicator, has none), --seconds S (about this long a size, default 0.5), --hosts H (only repeated in the output).
  *
  * Rank 0 prints one JSON object a line. Each rank pins itself to one of the CPUs it may use, in turn. An iteration is
  * timed on every rank from a barrier's end to the return of the call; the slowest rank counts. Roots take turns. The input is new in
@@ -26,6 +26,9 @@
  *
  * put, get, accumulate and fetch_and_op are between two ranks, too: rank 0 accesses 64-bit integers in the window of rank 1, which waits in
  * a barrier, and flushes; timed on rank 0. The target's elements are checked in the end.
+ *
+ * split, group and duplicate make a communicator of two ranks: MPI_Comm_split, MPI_Comm_create_group and MPI_Comm_dup. used_us is the time until
+ * the first all-reduce in it has ended, too. Its sum is checked, and the communicator is freed outside of the timed part.
  *
  * bytes, algbw and busbw count as in cli/src/bench/workload.rs: bytes are those of the tensor of allreduce, reduce, broadcast, scan and
  * exscan, of one rank's block of allgather, gather, scatter and alltoall, and of a rank's whole input of reduce_scatter; of blocks that
@@ -43,13 +46,14 @@ enum { MOST_SIZES = 64, WARM_UP = 5, FEWEST = 11, MOST = 20000 };
 
 enum collective {
     ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, GATHER, SCATTER, REDUCE_SCATTER, ALLTOALL, SCAN, EXSCAN,
-    ALLGATHER_V, GATHER_V, SCATTER_V, REDUCE_SCATTER_V, ALLTOALL_V, BARRIER, SENDRECV, PUT, GET, ACCUMULATE, FETCH_AND_OP, COLLECTIVES
+    ALLGATHER_V, GATHER_V, SCATTER_V, REDUCE_SCATTER_V, ALLTOALL_V, BARRIER, SENDRECV, PUT, GET, ACCUMULATE, FETCH_AND_OP,
+    SPLIT, GROUP, DUPLICATE, COLLECTIVES
 };
 
 static const char *const names[COLLECTIVES] = {
     "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "scan", "exscan",
     "allgather_v", "gather_v", "scatter_v", "reduce_scatter_v", "alltoall_v", "barrier", "sendrecv",
-    "put", "get", "accumulate", "fetch_and_op",
+    "put", "get", "accumulate", "fetch_and_op", "split", "group", "duplicate",
 };
 
 static enum collective collective = ALLREDUCE;
@@ -57,6 +61,8 @@ static int rank, ranks;
 /* Of accesses: the window, its memory, and the value that is due there. */
 static MPI_Win window;
 static long long *exposed, due;
+/* Of a new communicator: the time until it was used, in microseconds. */
+static double until_used;
 
 /* Elements of a block; of the average one, where they differ. */
 static size_t average;
@@ -64,6 +70,14 @@ static size_t average;
 static int *lengths, *begins;
 /* Of an all-to-all, what this rank gives to each. */
 static int *given, *given_at;
+
+/* Whether it is an access to a window. */
+static int is_access(void) { return collective >= PUT && collective <= FETCH_AND_OP; }
+
+/* Whether it makes a communicator. */
+static int makes(void) { return collective >= SPLIT; }
+
+static int has_bytes(void) { return collective != BARRIER && !makes(); }
 
 static void fail(const char *what) {
     fprintf(stderr, "mpi_collectives: %s\n", what);
@@ -310,9 +324,44 @@ static double reach(long long *data, long long *result, int count, int iteration
     return took;
 }
 
+/* Makes a communicator of all ranks, uses it and frees it; returns the time until it was made, of the slowest rank, in microseconds. */
+static double make_communicator(void) {
+    static const int members[] = {0, 1};
+    int mark = rank + 1, sum = 0, size = 0;
+    MPI_Comm made = MPI_COMM_NULL;
+    MPI_Group all, some;
+    MPI_Barrier(MPI_COMM_WORLD);
+    double start = MPI_Wtime();
+    switch (collective) {
+    case SPLIT: MPI_Comm_split(MPI_COMM_WORLD, 0, rank, &made); break;
+    case GROUP:
+        MPI_Comm_group(MPI_COMM_WORLD, &all);
+        MPI_Group_incl(all, 2, members, &some);
+        MPI_Comm_create_group(MPI_COMM_WORLD, some, 0, &made);
+        break;
+    default: MPI_Comm_dup(MPI_COMM_WORLD, &made);
+    }
+    double took[2] = {(MPI_Wtime() - start) * 1e6, 0.0}, most[2];
+    MPI_Allreduce(&mark, &sum, 1, MPI_INT, MPI_SUM, made);
+    took[1] = (MPI_Wtime() - start) * 1e6;
+    MPI_Comm_size(made, &size);
+    if (size != ranks || sum != ranks * (ranks + 1) / 2)
+        fail("a new communicator is wrong");
+    MPI_Comm_free(&made);
+    if (collective == GROUP) {
+        MPI_Group_free(&some);
+        MPI_Group_free(&all);
+    }
+    MPI_Allreduce(took, most, 2, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    until_used = most[1];
+    return most[0];
+}
+
 /* One iteration of the measured operation. */
 static double iterate(float *data, float *result, size_t count, int iteration) {
-    if (collective >= PUT)
+    if (makes())
+        return make_communicator();
+    if (is_access())
         return reach((long long *)data, (long long *)result, (int)(count / 2), iteration);
     return collective == SENDRECV ? there_and_back(data, result, count, iteration) : once(data, result, count, iteration);
 }
@@ -326,14 +375,16 @@ static void *float_memory(size_t length) {
     return memory;
 }
 
-/* Prints the figures of one size; `took` is sorted. */
-static void print_line(const char *who, int hosts, size_t bytes, const double *took, int iterations) {
+/* Prints the figures of one size; `took` and `used` are sorted. */
+static void print_line(const char *who, int hosts, size_t bytes, const double *took, const double *used, int iterations) {
     double p50 = took[iterations / 2], p99 = took[(int)((iterations - 1) * 0.99 + 0.5)];
     printf("{\"bench\":\"%s\",\"who\":\"%s\",\"ranks\":%d,\"hosts\":%d,", names[collective], who, ranks, hosts);
-    if (collective != BARRIER)
+    if (has_bytes())
         printf("\"bytes\":%zu,", bytes);
     printf("\"iterations\":%d,\"p50_us\":%.3f,\"p99_us\":%.3f", iterations, p50, p99);
-    if (collective != BARRIER) {
+    if (makes())
+        printf(",\"used_us\":%.3f", used[iterations / 2]);
+    if (has_bytes()) {
         double rest = (double)(ranks - 1) / ranks;
         enum collective of = base();
         int is_block = of == ALLGATHER || of == GATHER || of == SCATTER || of == ALLTOALL;
@@ -379,12 +430,12 @@ int main(int argc, char **argv) {
     char usual[] = "4..64Mi";
     size_t bytes[MOST_SIZES];
     int count = 1;
-    if (collective == BARRIER)
+    if (!has_bytes())
         bytes[0] = 0;
     else
         count = sizes(list ? list : usual, bytes);
     if (collective >= SENDRECV && ranks != 2)
-        fail("sendrecv and accesses to a window are between two ranks");
+        fail("sendrecv, accesses to a window and new communicators are between two ranks");
     pin();
     int *blocks = calloc(4 * (size_t)ranks, sizeof *blocks);
     if (!blocks)
@@ -398,10 +449,10 @@ int main(int argc, char **argv) {
             fail("--bytes: a size of reduce_scatter must be a multiple of 4 for each rank");
         set_blocks(length);
         float *data = float_memory(input_length()), *result = float_memory(output_length());
-        double *took = malloc(MOST * sizeof *took), trial = 0.0;
+        double *took = malloc(2 * MOST * sizeof *took), *used = took + MOST, trial = 0.0;
         if (!took)
             fail("out of memory");
-        if (collective >= PUT)
+        if (is_access())
             make_window(bytes[n]);
         for (int i = 0; i < WARM_UP; i++) {
             double start = MPI_Wtime();
@@ -411,13 +462,16 @@ int main(int argc, char **argv) {
         MPI_Bcast(&trial, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
         double wanted = seconds / (trial > 1e-7 ? trial : 1e-7);
         int iterations = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (int)wanted;
-        for (int i = 0; i < iterations; i++)
+        for (int i = 0; i < iterations; i++) {
             took[i] = iterate(data, result, length, WARM_UP + i);
-        if (collective >= PUT)
+            used[i] = until_used;
+        }
+        if (is_access())
             free_window(bytes[n]);
         qsort(took, (size_t)iterations, sizeof *took, ascending);
+        qsort(used, (size_t)iterations, sizeof *used, ascending);
         if (rank == 0)
-            print_line(who, hosts, bytes[n], took, iterations);
+            print_line(who, hosts, bytes[n], took, used, iterations);
         MPI_Free_mem(data);
         MPI_Free_mem(result);
         free(took);

@@ -1,8 +1,10 @@
 //! `shouter bench allreduce` and the other collectives: our own ranks under the launcher, then the peers, on the same
 //! cores.
 
+mod callback;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod making;
 mod numbers;
 mod placement;
 mod sendrecv;
@@ -20,6 +22,8 @@ use super::report::Report;
 use super::sizes::Sizes;
 use super::{kernel, patience, ranks_output, workload};
 use crate::failure::CommandError;
+pub(crate) use callback::{CallbackArgs, CallbackWorkerArgs, main as callback, worker as callback_worker};
+pub(crate) use making::{GroupArgs, GroupWorkerArgs, main as make_group, worker as make_group_worker};
 use numbers::{DTYPES, exact, whole};
 use placement::BUFFER_PLACEMENTS;
 pub(crate) use sendrecv::{

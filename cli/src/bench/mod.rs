@@ -205,6 +205,33 @@ enum Bench {
             shouter bench window --action get --hosts 2 --json"
     )]
     Window(collective::WindowArgs),
+    /// How soon a rank that computes hears of the end of an operation
+    #[command(
+        long_about = "Measures how soon rank 0 hears of the end of an all-reduce of maxima that it has started, while its own thread \
+            spins. Rank 1 sleeps, starts the operation --late-us after rank 0 was ready, and waits for it. Two figures: since the last \
+            start is the time from the call with which rank 1 starts, on the clock that all processes of a machine read, until rank 0 \
+            has heard of the end; the operation itself is in it, and what the way of hearing costs is the difference from --by wait. \
+            Since the end is the time from the end of the operation in the engine of rank 0, as Stats counts it, and leaves out how \
+            long the engine took to see that the last data had come; it is too long by what passes in the call of rank 0 before the \
+            engine counts, less than a microsecond. Only the threads that drive in mode dedicated are pinned. A core has to be \
+            there for the thread that computes, and one for each thread that drives. Every result is checked.",
+        after_help = "Examples:\n  \
+            shouter bench callback --hosts 1\n  \
+            shouter bench callback --hosts 2 --mode dedicated --by callback,wait --json\n  \
+            SHOUTER_IDLE=yield shouter bench callback --mode dedicated --peer-mode dedicated"
+    )]
+    Callback(collective::CallbackArgs),
+    /// Making a group of two ranks
+    #[command(
+        long_about = "Measures how long two ranks take to make a group of theirs, over connections that are warm: from the end of a barrier \
+            until the function returns, of the slowest rank, and (used_us) until the first all-reduce in the new group has ended. Its sum \
+            is checked, and the group is dropped outside of the timed part. The peers make and free a communicator in the same way.",
+        after_help = "Examples:\n  \
+            shouter bench group --hosts 1 --against openmpi,mpich\n  \
+            shouter bench group --how split --hosts 2 --json\n  \
+            shouter bench group --how duplicate --hosts 2 --against openmpi"
+    )]
+    Group(collective::GroupArgs),
     /// A training step with a model's tensors: when the next forward pass may start
     #[command(
         long_about = "Measures a training step: the gradients of a model (161 tensors of a ResNet-50) are pushed in the order of the backward \
@@ -230,6 +257,10 @@ enum Bench {
     SendrecvWorker(collective::SendReceiveWorkerArgs),
     #[command(hide = true)]
     WindowWorker(collective::WindowWorkerArgs),
+    #[command(hide = true)]
+    CallbackWorker(collective::CallbackWorkerArgs),
+    #[command(hide = true)]
+    GroupWorker(collective::GroupWorkerArgs),
     #[command(hide = true)]
     StepWorker(collective::StepWorkerArgs),
     #[command(hide = true)]
@@ -279,6 +310,10 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::SendrecvWorker(args) => collective::send_receive_worker(args),
         Bench::Window(args) => collective::window(args),
         Bench::WindowWorker(args) => collective::window_worker(args),
+        Bench::Callback(args) => collective::callback(args),
+        Bench::CallbackWorker(args) => collective::callback_worker(args),
+        Bench::Group(args) => collective::make_group(args),
+        Bench::GroupWorker(args) => collective::make_group_worker(args),
         Bench::Step(args) => collective::step(args),
         Bench::StepWorker(args) => collective::step_worker(args),
         Bench::Stream(args) => link::stream(args),

@@ -47,8 +47,9 @@ impl FromStr for Peer {
 /// The exit status of a peer's program for a collective that the peer lacks (`EX_UNAVAILABLE` of sysexits).
 const UNAVAILABLE: i32 = 69;
 
-/// What Gloo does not offer under PyTorch: it refuses blocks that differ in these, and has no scans and no windows.
-const GLOO_LACKS: [&str; 10] = [
+/// What Gloo does not offer under PyTorch: it refuses blocks that differ in these, and has no scans and no windows;
+/// its groups are another library's.
+const GLOO_LACKS: [&str; 13] = [
     "sendrecv",
     "scan",
     "exscan",
@@ -59,14 +60,17 @@ const GLOO_LACKS: [&str; 10] = [
     "get",
     "accumulate",
     "fetch_and_op",
+    "split",
+    "group",
+    "duplicate",
 ];
 
-/// A collective, `sendrecv`, or an access to a window, for a peer to run.
+/// A collective, `sendrecv`, an access to a window, or a function that makes a group, for a peer to run.
 pub(crate) struct Job<'a> {
     pub(crate) bench: &'a str,
     pub(crate) ranks: u32,
     pub(crate) hosts: u32,
-    /// Empty for a barrier.
+    /// Empty for a barrier and for groups.
     pub(crate) sizes: &'a [u64],
     pub(crate) seconds: f64,
 }

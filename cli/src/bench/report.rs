@@ -11,7 +11,8 @@ use super::workload;
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReportLine {
-    /// The name of a collective, or of an access to a window, `sendrecv`, `step`, `stream`, `pingpong`, `connections` or `idle`.
+    /// The name of a collective, of an access to a window, or of a function that makes a group; `sendrecv`, `callback`, `step`, `stream`,
+    /// `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
     pub(crate) who: String,
@@ -49,10 +50,24 @@ pub(crate) struct ReportLine {
     /// The time of a whole step; its `p50_us` is the time until the first layer may start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) step_us: Option<f64>,
+    /// Who drives the network (the key `mode`), where that is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mode: Option<String>,
+    /// How a rank hears of the end of an operation; its `p50_us` is the time since the start of the last rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) heard_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_us: Option<f64>,
+    /// The same since the end of the operation on that rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since_end_p50_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) since_end_p99_us: Option<f64>,
+    /// The time until the first all-reduce in a new group has ended; its `p50_us` is the time until the group is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) used_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) algbw_gbytes: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,8 +152,12 @@ impl ReportLine {
         }
     }
 
-    /// The series among those of the same size: program, and protocol or transport; or a step's fusion and priority.
+    /// The series among those of the same size: program, and protocol or transport; or a step's fusion and priority; or the mode and how
+    /// the end was heard of.
     pub(crate) fn series(&self) -> String {
+        if let (Some(mode), Some(by)) = (&self.mode, &self.heard_by) {
+            return format!("{mode}, by {by}");
+        }
         if let (Some(below), Some(priority)) = (self.fuse_below, &self.priority) {
             return format!("{}, by {priority}", if below == 0 { "single" } else { "fused" });
         }

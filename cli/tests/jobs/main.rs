@@ -2,6 +2,7 @@
 
 mod ranks;
 
+mod benches;
 mod check;
 mod collectives;
 mod costs;

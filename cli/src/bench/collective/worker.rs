@@ -115,7 +115,8 @@ struct Figures {
     left: Vec<u64>,
 }
 
-fn now() -> u64 {
+/// The time on the monotonic clock, which all processes of the machine read, in nanoseconds.
+pub(super) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }

@@ -1,0 +1,166 @@
+//! `shouter bench`, shortly: each measurement ends well, which says that its results were right, and prints its figures.
+
+use std::process::{Command, Output, Stdio};
+
+use crate::run::{Home, lines};
+use serde_json::Value;
+
+/// Runs a bench, whatever comes of it.
+fn run(home: &Home, options: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_shouter"))
+        .arg("bench")
+        .args(options)
+        .args(["--seconds", "0.02", "--json"])
+        .env("XDG_RUNTIME_DIR", &home.0)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+/// Runs a bench and returns its lines, in any order.
+fn rows(home: &Home, options: &[&str]) -> Vec<Value> {
+    let output = run(home, options);
+    assert_eq!(output.status.code(), Some(0), "{options:?}: {output:?}");
+    lines(&output.stdout).iter().map(|row| serde_json::from_str(row).unwrap()).collect()
+}
+
+/// A figure of a line, which is above zero.
+fn figure(row: &Value, name: &str) -> f64 {
+    let value = row[name].as_f64().unwrap_or_else(|| panic!("no {name}: {row}"));
+    assert!(value > 0.0, "{name}: {row}");
+    value
+}
+
+/// The bench checks every element of each result, and fails if a rank leaves a barrier too early.
+#[test]
+fn every_collective_is_measured_on_one_host_and_on_several() {
+    let home = Home::new("collectives");
+    let collectives = [
+        "allreduce",
+        "reduce",
+        "broadcast",
+        "allgather",
+        "gather",
+        "scatter",
+        "reduce_scatter",
+        "alltoall",
+        "scan",
+        "exscan",
+        "allgather_v",
+        "gather_v",
+        "scatter_v",
+        "reduce_scatter_v",
+        "alltoall_v",
+    ];
+    for collective in collectives {
+        for job in [
+            &["--ranks", "3", "--memory", "shared,private"][..],
+            &["--ranks", "4", "--hosts", "2", "--transport", "kernel"][..],
+        ] {
+            let rows = rows(&home, &[&[collective], job, &["--bytes", "48,48Ki"]].concat());
+            assert_eq!(rows.len(), 2, "{rows:?}");
+            for bytes in [48, 48 << 10] {
+                let row = rows.iter().find(|row| row["bytes"] == bytes);
+                let row = row.unwrap_or_else(|| panic!("{collective} of {bytes}: {rows:?}"));
+                assert_eq!(row["bench"], collective, "{row}");
+                assert!(row["busbw_gbytes"].is_number(), "{row}");
+            }
+        }
+    }
+    for hosts in ["1", "2"] {
+        let rows = rows(&home, &["barrier", "--ranks", "2", "--hosts", hosts]);
+        assert_eq!((rows.len(), &rows[0]["bench"], rows[0].get("bytes")), (1, &"barrier".into(), None));
+    }
+}
+
+/// A collective that a peer lacks does not end the bench.
+#[test]
+fn a_collective_that_a_peer_lacks_is_said_to_be_unavailable() {
+    let home = Home::new("unavailable");
+    for (collective, peer) in [("gather", "kernel"), ("scan", "gloo"), ("scatter_v", "gloo")] {
+        let output = run(&home, &[collective, "--bytes", "4", "--against", peer]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(&format!("{peer}: {collective} is unavailable")), "{output:?}");
+        assert_eq!(lines(&output.stdout).len(), 1);
+    }
+}
+
+#[test]
+fn messages_and_accesses_to_windows_are_measured() {
+    let home = Home::new("pairs");
+    for hosts in ["1", "2"] {
+        for (bench, options) in [
+            ("sendrecv", &["sendrecv"][..]),
+            ("put", &["window", "--action", "put"]),
+            ("fetch_and_op", &["window", "--action", "fetch_and_op", "--memory", "private", "--busy"]),
+        ] {
+            let rows = rows(&home, &[options, &["--hosts", hosts, "--bytes", "8,4Ki"]].concat());
+            assert_eq!(rows.len(), 2, "{rows:?}");
+            for row in rows {
+                assert_eq!((&row["bench"], &row["ranks"]), (&bench.into(), &2.into()), "{row}");
+                assert!(figure(&row, "p50_us") <= figure(&row, "p99_us"), "{row}");
+            }
+        }
+    }
+}
+
+#[test]
+fn every_way_to_hear_of_an_end_is_measured_in_both_modes() {
+    let home = Home::new("callbacks");
+    for place in [&["--hosts", "1"][..], &["--hosts", "2", "--transport", "kernel"]] {
+        let rows = rows(&home, &[&["callback", "--bytes", "8,4Ki"], place].concat());
+        assert_eq!(rows.len(), 16, "{rows:?}");
+        for mode in ["caller", "dedicated"] {
+            for by in ["callback", "future", "thread", "wait"] {
+                for bytes in [8, 4 << 10] {
+                    let is_it =
+                        |row: &&Value| row["mode"] == mode && row["heard_by"] == by && row["bytes"] == bytes;
+                    let row = rows.iter().find(is_it);
+                    let row = row.unwrap_or_else(|| panic!("{mode}, {by}, {bytes}: {rows:?}"));
+                    assert_eq!(
+                        (&row["bench"], &row["who"]),
+                        (&"callback".into(), &"shouter".into()),
+                        "{row}"
+                    );
+                    figure(row, "iterations");
+                    assert!(figure(row, "p50_us") <= figure(row, "p99_us"), "{row}");
+                    assert!(figure(row, "since_end_p50_us") <= figure(row, "since_end_p99_us"), "{row}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_way_to_make_a_group_is_measured() {
+    let home = Home::new("groups");
+    for hosts in ["1", "2"] {
+        for how in ["split", "group", "duplicate"] {
+            let rows = rows(&home, &["group", "--how", how, "--hosts", hosts]);
+            assert_eq!(rows.len(), 1, "{rows:?}");
+            let row = &rows[0];
+            assert_eq!((&row["bench"], row.get("bytes")), (&how.into(), None), "{row}");
+            assert_eq!(row["hosts"].to_string(), hosts, "{row}");
+            let p50 = figure(row, "p50_us");
+            assert!(p50 <= figure(row, "p99_us") && p50 <= figure(row, "used_us"), "{row}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_a_wrong_command_line() {
+    let home = Home::new("wrong");
+    for (options, says) in [
+        (&["callback", "-n", "3"][..], "two processes"),
+        (&["callback", "--against", "openmpi"], "of shouter alone"),
+        (&["callback", "--bytes", "12"], "no multiple of 8"),
+        (&["callback", "--mode", "both"], "dedicated"),
+        (&["group", "-n", "3"], "two processes"),
+        (&["group", "--how", "dup"], "duplicate"),
+    ] {
+        let output = run(&home, options);
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(says), "{options:?}: {output:?}");
+    }
+}
