@@ -289,6 +289,41 @@ fn row(group: &Group) -> Result<(), Error> {
         }
         of(Collective::AllReduce).run(group, false)?;
     }
+    row_with_counts(group)
+}
+
+/// The same of collectives with counts: a rank gives, or takes, as many blocks of 700 elements as its number and one.
+fn row_with_counts(group: &Group) -> Result<(), Error> {
+    let (ranks, rank) = (group.size() as usize, group.rank() as usize);
+    let counts: Vec<usize> = (1..=ranks).map(|blocks| 700 * blocks).collect();
+    let all: Vec<u32> = (0..).zip(&counts).flat_map(|(rank, &count)| vec![rank; count]).collect();
+    let mine = vec![rank as u32; counts[rank]];
+    let (at_root, given) = if rank == 0 { (&all[..], &counts[..]) } else { (&[][..], &[][..]) };
+    let served = |collective: Collective| {
+        let mut taken =
+            vec![u32::MAX; if collective == Collective::ScatterV { mine.len() } else { all.len() }];
+        let due = match collective {
+            Collective::GatherV => {
+                taken.truncate(at_root.len());
+                group.gather_v(&mine, &mut taken, given, 0)?;
+                at_root
+            }
+            Collective::ScatterV => {
+                group.scatter_v(at_root, given, &mut taken, 0)?;
+                &mine
+            }
+            _ => {
+                group.all_gather_v(&mine, &mut taken, &counts)?;
+                &all
+            }
+        };
+        assert!(taken == due, "{collective}");
+        Ok::<(), Error>(())
+    };
+    for collective in [Collective::GatherV, Collective::ScatterV, Collective::AllGatherV] {
+        (0..600).try_for_each(|_| served(collective))?;
+        case(group, Collective::AllReduce, DType::F32, ReduceOp::Sum, 3000, 0).run(group, false)?;
+    }
     Ok(())
 }
 
