@@ -87,9 +87,9 @@ mod wire;
 #[doc(hidden)]
 pub use communicator::leaders;
 pub use communicator::{
-    AccessCall, Bool, CollectiveCall, CostFigures, CostsFrom, Element, Exchange, Group, Lend, LendError,
-    Lending, Lent, Premul, Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor, TensorSpec,
-    Transport, UnevenCall, Update, Window, WindowMemory, Work, init, init_through,
+    AccessCall, BlockCounts, Bool, CollectiveCall, CostFigures, CostsFrom, Element, Exchange, Group, Lend,
+    LendError, Lending, Lent, Premul, Source, Staging, Stats, Status, Strided, StridedMut, Tag, Tensor,
+    TensorSpec, Transport, UnevenCall, Update, Window, WindowMemory, Work, init, init_through,
 };
 pub use config::Config;
 pub use error::{Error, NamedTensor, Operation, Reason, TensorId};

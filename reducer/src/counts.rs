@@ -183,7 +183,7 @@ pub fn digest(counts: impl Iterator<Item = u64>) -> u64 {
 }
 
 /// The sum, if it is not more than an operation can have.
-fn sum(counts: &[u64]) -> Result<u64, CountsError> {
+pub(crate) fn sum(counts: &[u64]) -> Result<u64, CountsError> {
     let add = |sum: u64, &count: &u64| sum.checked_add(count).filter(|&sum| sum <= MAX_COUNT);
     counts.iter().try_fold(0, add).ok_or(CountsError::TooLarge)
 }

@@ -2,17 +2,17 @@
 //!
 //! It replaces a coordinator. Tensors come in append-only *generations* (a framework that regroups its buckets starts
 //! a new one); a tensor's index within its generation is also its priority, 0 first. Ranks exchange the digest of a
-//! generation when it begins; where digests differ, those of prefixes lead to the first tensor on which they disagree, and
-//! [`compare`] shows two views of it.
+//! generation when it begins (of all of it but counts that each rank has for itself); where digests differ, those of
+//! prefixes lead to the first tensor on which they disagree, and [`compare`] shows two views of it.
 //!
 //! [`compare`]: TensorTable::compare
 
-use crate::dtype::{DType, NoReduction, ReduceOp};
+mod spec;
+
+use crate::dtype::NoReduction;
 use crate::grid::Rank;
-use crate::header::{Collective, MAX_COUNT};
-use core::fmt;
-use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+pub use spec::{BlockCounts, TensorSpec, WrongCounts};
 use thiserror::Error;
 
 /// The longest tensor name, in bytes of UTF-8.
@@ -20,59 +20,6 @@ pub const MAX_NAME: usize = 1024;
 
 /// The most tensors in one generation.
 pub const MAX_TENSORS: usize = 1 << 20;
-
-/// A tensor and its collective, as a rank registers them before it ever pushes the tensor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TensorSpec {
-    /// The name, for people and messages.
-    pub name: String,
-    /// The collective.
-    pub collective: Collective,
-    /// The elements' type.
-    pub dtype: DType,
-    /// Elements of the tensor, or of one rank's block.
-    pub count: u64,
-    /// The reduction; [`ReduceOp::Sum`] where nothing is reduced.
-    pub op: ReduceOp,
-    /// The root; 0 where there is none.
-    pub root: u32,
-}
-
-impl TensorSpec {
-    /// A tensor that all ranks reduce.
-    pub fn all_reduce(name: impl Into<String>, dtype: DType, count: u64, op: ReduceOp) -> Self {
-        Self { name: name.into(), collective: Collective::AllReduce, dtype, count, op, root: 0 }
-    }
-
-    /// Whether a generation may have it, as its tensor `index`.
-    fn check(&self, index: usize) -> Result<(), TableError> {
-        if self.name.len() > MAX_NAME || self.count > MAX_COUNT {
-            return Err(TableError::TooLarge { index });
-        }
-        if self.collective.reduces() {
-            self.op.check(self.dtype).map_err(|why| TableError::NoReduction { index, why })?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for TensorSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, collective, dtype, count, op, root } = self;
-        write!(f, "\"{name}\" (")?;
-        if *collective != Collective::AllReduce {
-            write!(f, "{collective} of ")?;
-        }
-        write!(f, "{count} x {dtype}")?;
-        if collective.reduces() {
-            write!(f, ", {op}")?;
-        }
-        if collective.has_root() {
-            write!(f, ", root {root}")?;
-        }
-        f.write_str(")")
-    }
-}
 
 /// Why specifications cannot become a generation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -105,6 +52,14 @@ pub enum TableError {
         /// The type and the reduction.
         why: NoReduction,
     },
+    /// Counts that the collective does not have.
+    #[error("tensor {index}: {why}")]
+    Counts {
+        /// Index of the tensor.
+        index: usize,
+        /// The counts, and the remedy.
+        why: WrongCounts,
+    },
     /// More tensors than a generation can hold.
     #[error("{0} tensors are more than a generation's {MAX_TENSORS}; fuse small tensors")]
     TooMany(usize),
@@ -123,7 +78,7 @@ pub enum TableError {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error(
     "tensor {tensor}: {rank} has {}, this rank has {}; register the same tensors in the same order on every rank",
-    view(.found), view(.expected)
+    view(.found, .expected), view(.expected, .found)
 )]
 pub struct Mismatch {
     /// The name of the tensor, as this rank knows it (as the peer does, where this rank has none).
@@ -138,8 +93,16 @@ pub struct Mismatch {
     pub found: Option<TensorSpec>,
 }
 
-fn view(spec: &Option<TensorSpec>) -> String {
-    spec.as_ref().map_or_else(|| "no such tensor".to_owned(), ToString::to_string)
+impl Mismatch {
+    /// This rank's view and the other rank's, where each has one, with the first counts in which they differ.
+    pub fn views(&self) -> [Option<String>; 2] {
+        let Self { expected, found, .. } = self;
+        [(expected, found), (found, expected)].map(|(one, other)| Some(one.as_ref()?.beside(other.as_ref())))
+    }
+}
+
+fn view(spec: &Option<TensorSpec>, other: &Option<TensorSpec>) -> String {
+    spec.as_ref().map_or_else(|| "no such tensor".to_owned(), |spec| spec.beside(other.as_ref()))
 }
 
 #[derive(Clone, Debug)]
@@ -160,11 +123,13 @@ impl TensorTable {
         Self::default()
     }
 
-    /// Appends a generation and returns its number. The order of `specs` is the priority, most urgent first.
+    /// Appends a generation and returns its number. The order of `specs` is the priority, most urgent first. Counts that only this rank has
+    /// ([`BlockCounts::OfPairs`]) are not kept.
     ///
     /// # Errors
-    /// Two tensors have one name, there are too many, one is too large, or its type lacks the reduction; the table is as before.
-    pub fn append(&mut self, specs: Vec<TensorSpec>) -> Result<u32, TableError> {
+    /// Two tensors have one name, there are too many, one is too large, its type lacks the reduction, or its collective the counts; the
+    /// table is as before.
+    pub fn append(&mut self, mut specs: Vec<TensorSpec>) -> Result<u32, TableError> {
         if specs.len() > MAX_TENSORS {
             return Err(TableError::TooMany(specs.len()));
         }
@@ -176,6 +141,7 @@ impl TensorTable {
             }
         }
         let number = u32::try_from(self.generations.len()).map_err(|_| TableError::TooMany(specs.len()))?;
+        specs.iter_mut().for_each(TensorSpec::forget_pairs);
         let digest = Sha256::digest(encode(&specs)?).into();
         self.generations.push(Generation { specs, digest });
         Ok(number)

@@ -370,7 +370,7 @@ impl Group {
         let shape = self.shape(collective, count, dtype, op)?;
         if collective.has_counts() {
             let text = format!(
-                "{collective} has a count for each rank; call Group::start_uneven, or Group::run_uneven, which waits"
+                "{collective} has a count for each rank; call Group::start_uneven, or Group::run_uneven, which waits; or register it"
             );
             return Err(Error::Argument(text));
         }
@@ -458,7 +458,7 @@ pub(super) fn placement(problem: &Problem, input: Buffer, output: Buffer) -> Res
     if !problem.has_input() && problem.shape.collective != Collective::AllReduce {
         return Ok(Placement::InPlace);
     }
-    placement_at(&problem.shape, (input, output), || Some(problem.in_place()))
+    placement_at(&problem.shape, (input, output), || problem.fits_in_place().then(|| problem.in_place()))
 }
 
 /// The same where input and output are in place if they begin at these bytes of one tensor; if they can be.
@@ -475,12 +475,15 @@ pub(super) fn placement_at(
     if from.is_empty() || into.is_empty() || from.end <= into.start || into.end <= from.start {
         return Ok(Placement::Separate);
     }
-    if let Some((at_input, at_output)) = starts()
+    let starts = starts();
+    if let Some((at_input, at_output)) = starts
         && from.start.wrapping_sub(at_input as usize) == into.start.wrapping_sub(at_output as usize)
     {
         return Ok(Placement::InPlace);
     }
-    Err(Error::Argument(format!(
-        "input and output of {what} overlap; give memory that is apart, or the same (with one block: the rank's own block of it)"
-    )))
+    let remedy = match starts {
+        Some(_) => "or the same (with one block: the rank's own block of it)",
+        None => "for this rank gives other counts than it takes",
+    };
+    Err(Error::Argument(format!("input and output of {what} overlap; give memory that is apart, {remedy}")))
 }

@@ -211,7 +211,7 @@ impl Group {
     ///
     /// One buffer holds input and output: of an all-gather, for instance, a block for each rank, of which the rank's own is its input. A
     /// pair is the input and the output, as [`CollectiveCall`] lists them; one that this rank does not have may be
-    /// empty.
+    /// empty. Of the collectives with a count for each rank ([`UnevenCall`](super::UnevenCall)) registered ones are lent for.
     ///
     /// # Errors
     /// As [`push`](Self::push) and [`start`](Self::start), and [`Error::Argument`] for buffers of another element type than was registered,
@@ -406,12 +406,20 @@ impl Group {
                 let problem = &entry.problem;
                 if problem.shape.dtype != dtype || !fit(problem, lengths) {
                     let (count, shape) = (lengths.0.unwrap_or(lengths.1), &problem.shape);
+                    let elements = |bytes: u64| bytes / problem.elem() as u64;
+                    let registered = match &problem.counts {
+                        None => format!("{} x {}", shape.count, shape.dtype),
+                        Some(_) => format!(
+                            "{} x {} to give and {} to take",
+                            elements(problem.input_bytes()),
+                            shape.dtype,
+                            elements(problem.output_bytes())
+                        ),
+                    };
                     return Err(Error::Argument(format!(
-                        "the buffer has {count} x {dtype}, and tensor \"{}\" was registered with {} x {}, for {} of {} \
+                        "the buffer has {count} x {dtype}, and tensor \"{}\" was registered with {registered}, for {} of {} \
                          rank(s); lend what was registered",
                         entry.name,
-                        shape.count,
-                        shape.dtype,
                         shape.collective,
                         self.size()
                     )));

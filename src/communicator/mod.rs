@@ -22,6 +22,7 @@ mod notify;
 mod outcomes;
 mod p2p;
 mod premul;
+mod register;
 mod registered;
 mod schedules;
 mod selection;
@@ -53,7 +54,7 @@ use shouter_reducer::transport::DeviceTensor;
 use crate::channel::CELL_BYTES;
 use crate::channel::shm::{NodeSegment, shortened};
 use crate::engine::executor_time;
-use crate::error::{Call, Error, Operation, TensorId};
+use crate::error::{Call, Error, Operation};
 use crate::group::watch::Control;
 use crate::observe::metrics::Exporter;
 use crate::observe::signal::OnSignal;
@@ -77,8 +78,8 @@ pub use staging::Staging;
 use start_queue::StartQueue;
 pub use stats::Stats;
 pub use strided::{Strided, StridedMut};
-pub use table::TensorSpec;
-use table::{TableExchange, Tables};
+use table::Tables;
+pub use table::{BlockCounts, TensorSpec};
 pub use tensor::Tensor;
 use transport::ChannelFacts;
 pub use transport::Transport;
@@ -293,61 +294,6 @@ impl Group {
             self.outcomes.draw(&BLOCKING, &call, Clock.now(), result.as_ref().err());
         }
         result
-    }
-
-    /// Agrees with all ranks on the tensors that each step reduces, gathers or moves otherwise, and gives each a number.
-    ///
-    /// Every rank calls it with the same tensors in the same order. The order is the priority: tensors that are needed
-    /// first come first. Registering again (a framework has changed its buckets) is a new generation of the table.
-    ///
-    /// All-reduces of the same type and reduction below `fuse_below` bytes are fused, in the order of the table, up to `fuse_bytes` in all:
-    /// their operation starts when the last of them is pushed. Their results are those of single ones, bit by bit. See [`Work::wait`]
-    /// for what happens where some are not pushed.
-    ///
-    /// In a group of some ranks it is one of the group's operations, and comes in their order.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`] names the tensor and both views, on every rank, if one differs; [`Error::Join`] the ranks that did not
-    /// register before the deadline; [`Error::PeerFailed`] says why the group ended meanwhile; [`Error::Closed`] in a forked
-    /// child.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use shouter::config::{Builder, Environment};
-    /// use shouter::{DType, ReduceOp, TensorSpec};
-    ///
-    /// # let config = Builder::from_environment(Environment::default())?.set("size", "1")?.set("rank", "0")?.build()?;
-    /// # let group = shouter::init(config)?;
-    /// let spec = |name: &str, count| TensorSpec::all_reduce(name, DType::F32, count, ReduceOp::Avg);
-    /// let ids = group.register(&[spec("embedding", 50_000), spec("head", 1_000)])?;
-    /// assert_eq!(ids.len(), 2);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn register(&self, tensors: &[TensorSpec]) -> Result<Vec<TensorId>, Error> {
-        self.drive.check_process()?;
-        let step = self.annotations.step();
-        let tensors = tensors.iter().map(|spec| self.checked(spec)).collect::<Result<Vec<_>, _>>()?;
-        let gather = |bytes: &[u8]| self.gather_bytes(bytes);
-        let exchange = match &self.subset {
-            Some(_) => Some(TableExchange::Members(&gather)),
-            None => self.job.control.as_ref().map(TableExchange::Control),
-        };
-        let registered = self.tables.register(&tensors, exchange, self.deadline, step);
-        registered.map_err(|error| self.outcomes.recorded(error))
-    }
-
-    /// A tensor to be registered, without parameters that its collective does not have.
-    fn checked(&self, spec: &TensorSpec) -> Result<TensorSpec, Error> {
-        let TensorSpec { name, collective, dtype, count, op, root } = spec;
-        let shape = self.even_shape(*collective, usize::try_from(*count).unwrap_or(usize::MAX), *dtype, *op);
-        let named = |error| match error {
-            Error::Argument(why) => Error::Argument(format!("tensor \"{name}\": {why}")),
-            other => other,
-        };
-        let Shape { collective, dtype, op, count } = shape.map_err(named)?;
-        let root = if collective.has_root() { self.root(collective, *root).map_err(named)?.0 } else { 0 };
-        Ok(TensorSpec { name: name.clone(), collective, dtype, count, op, root })
     }
 
     /// Zeroed memory for a tensor of `count` elements. On a host with several ranks all of them see it; elsewhere it is ordinary

@@ -160,12 +160,14 @@ impl Group {
     }
 
     /// Starts the operation of a registered tensor at `data`, an address that is aligned to its elements, in place; returns at once.
-    /// The memory holds input and output, as [`CollectiveCall`] says of both in one; it may be null where this rank has neither.
+    /// The memory holds input and output, as [`CollectiveCall`] says of both in one, or [`UnevenCall`](super::UnevenCall) where blocks
+    /// differ; it may be null where this rank has neither.
     ///
     /// From its second start on this allocates nothing, takes no lock but the engine's, and makes no system call of its own.
     ///
     /// # Errors
-    /// [`Error::Argument`] for an unknown tensor or an address that cannot be one; [`Error::Closed`] after the group has failed;
+    /// [`Error::Argument`] for an unknown tensor or an address that cannot be one, and for an all-to-all-v of which this rank gives other
+    /// counts than it takes (see [`push_into`](Self::push_into)); [`Error::Closed`] after the group has failed;
     /// [`Error::WouldBlock`] as for [`start`](Self::start).
     ///
     /// # Safety

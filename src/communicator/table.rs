@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use crossbeam::queue::ArrayQueue;
+use shouter_reducer::counts::Counts;
 use shouter_reducer::fusion::{self, Bucket, Member};
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::{Identity, Shape, View};
 use shouter_reducer::memory::Owned;
 use shouter_reducer::plan::{Choices, Plan};
 use shouter_reducer::schedule::{Placement, Problem, Schedule};
-pub use shouter_reducer::table::TensorSpec;
 use shouter_reducer::table::{self, TableError, TensorTable};
+pub use shouter_reducer::table::{BlockCounts, TensorSpec};
 
 use super::schedules::{Known, ScheduleKey, Schedules};
 use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
@@ -25,7 +26,7 @@ pub(super) struct Entry {
     generation: u32,
     pub(super) tensor: u32,
     uses: AtomicU32,
-    /// This rank's part, in place.
+    /// This rank's part, in place, where it can be.
     pub(super) problem: Problem,
     /// Its schedules in place and apart, once they were needed.
     schedules: [OnceLock<Arc<Schedule>>; 2],
@@ -87,6 +88,9 @@ pub(super) enum TableExchange<'a> {
 
 /// Gives every rank the bytes of each.
 pub(super) type Gather<'a> = dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>, Error> + 'a;
+
+/// Finds out the counts of a tensor of which every rank has its own, together with the others.
+pub(super) type Learn<'a> = dyn Fn(&TensorSpec, TensorId) -> Result<Counts, Error> + 'a;
 
 /// The tables of a rank.
 pub(super) struct Tables {
@@ -249,11 +253,13 @@ impl Tables {
         buckets.collect()
     }
 
-    /// Appends a generation that all ranks agree on; `exchange` reaches the others, where there are any.
+    /// Appends a generation that all ranks agree on; `exchange` reaches the others, where there are any, and `learn` finds out the counts that
+    /// are not the same on all.
     pub(super) fn register(
         &self,
         specs: &[TensorSpec],
         exchange: Option<TableExchange<'_>>,
+        learn: &Learn<'_>,
         deadline: Duration,
         step: u64,
     ) -> Result<Vec<TensorId>, Error> {
@@ -264,6 +270,9 @@ impl Tables {
             Agreement { table: &grown, generation, first, rank: self.rank, exchange, deadline, step }
                 .reach()?;
         }
+        // Before anything that can fail on this rank alone: the others wait for it there.
+        let counts = (first..).map(TensorId).zip(specs).map(|(id, spec)| counts_of(spec, id, learn));
+        let counts = counts.collect::<Result<Vec<_>, _>>()?;
         let mut entries = Vec::with_capacity(specs.len());
         let buckets = self.buckets(generation, specs)?;
         let mut members = vec![None; specs.len()];
@@ -272,20 +281,26 @@ impl Tables {
                 members[*tensor as usize] = Some(Member { bucket: bucket.clone(), index });
             }
         }
-        for (tensor, spec) in (0u32..).zip(specs) {
+        for ((tensor, spec), counts) in (0u32..).zip(specs).zip(counts) {
             let shape =
                 Shape { collective: spec.collective, dtype: spec.dtype, op: spec.op, count: spec.count };
+            let problem = self.problem(&shape, Rank(spec.root));
+            let problem = match counts {
+                Some(counts) => problem.with_counts(counts),
+                None => problem,
+            };
+            let placement = if problem.fits_in_place() { Placement::InPlace } else { Placement::Separate };
             let entry = Entry {
                 generation,
                 tensor,
                 uses: AtomicU32::new(0),
-                problem: self.problem(&shape, Rank(spec.root)),
+                problem,
                 schedules: Default::default(),
                 name: Arc::from(spec.name.as_str()),
                 staging: OnceLock::new(),
                 member: members[tensor as usize].take(),
             };
-            self.schedule_of(&entry, Placement::InPlace)?;
+            self.schedule_of(&entry, placement)?;
             entries.push(Arc::new(entry));
         }
         let grown_by = entries.len() as u32;
@@ -303,6 +318,17 @@ impl Tables {
 
 fn argument(why: TableError) -> Error {
     Error::Argument(why.to_string())
+}
+
+/// The counts of a tensor's blocks, where these may differ.
+fn counts_of(spec: &TensorSpec, id: TensorId, learn: &Learn<'_>) -> Result<Option<Arc<Counts>>, Error> {
+    let counts = match &spec.counts {
+        BlockCounts::None => return Ok(None),
+        BlockCounts::OfRanks(counts) => Counts::of_blocks(counts.clone())
+            .map_err(|why| Error::Argument(format!("tensor \"{}\": {why}", spec.name)))?,
+        BlockCounts::OfPairs { .. } => learn(spec, id)?,
+    };
+    Ok(Some(Arc::new(counts)))
 }
 
 /// A new generation of this rank's table, on which all ranks have to agree.
@@ -374,8 +400,8 @@ impl Agreement<'_> {
     fn differs(&self, why: &table::Mismatch) -> Error {
         let id = TensorId(self.first + why.index as u32);
         let tensor = Arc::new(NamedTensor { id, name: why.tensor.clone() });
-        let view = |spec: &Option<TensorSpec>| spec.as_ref().map(|spec| spec.to_string().into());
-        let views = Views { ours: view(&why.expected), theirs: view(&why.found) };
+        let [ours, theirs] = why.views().map(|view| view.map(Into::into));
+        let views = Views { ours, theirs };
         Error::mismatch(self.call(Some(tensor)), Some(why.rank.0), views, why.to_string())
     }
 

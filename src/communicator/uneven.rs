@@ -4,14 +4,14 @@
 //! first: one round, in which each rank also sends a digest of the counts that it expects. So either all ranks find the
 //! counts right, or all gather those that differ and return the same error before a block has been written; then the group
 //! goes on. Of pairs of ranks on several hosts, a rank learns the counts of its host and the sums of all others. On one host, blocks that
-//! are small enough travel with the counts.
+//! are small enough travel with the counts. A registered tensor has learnt them before ([`register`](super::register)).
 
 mod learn;
 mod started;
 
 use std::sync::Arc;
 
-use shouter_reducer::counts::{Counts, CountsError};
+use shouter_reducer::counts::Counts;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Shape};
@@ -26,7 +26,7 @@ use super::table::Tables;
 use crate::error::Error;
 use crate::runtime::{Clock, Instant};
 pub(super) use learn::Told;
-use learn::{Learned, Learning};
+use learn::{Learned, Learning, Round};
 pub(super) use started::Followed;
 
 /// One rank's part of a collective whose blocks differ, by addresses, for [`Group::run_uneven`] and
@@ -43,7 +43,7 @@ pub(super) use started::Followed;
 /// Blocks lie in rank order, one behind the other. A rank takes as many elements as the other gives it: ranks whose
 /// counts differ get [`Error::Mismatch`]. Input and output may be the same memory as for a
 /// [`CollectiveCall`](super::CollectiveCall); for an all-to-all-v where this rank gives each rank as much as it takes
-/// from it.
+/// from it. A registered tensor ([`TensorSpec`](crate::TensorSpec)) has its counts from then on, and no push exchanges any.
 #[derive(Clone, Copy, Debug)]
 pub struct UnevenCall<'a> {
     /// The collective.
@@ -304,17 +304,15 @@ impl Group {
         staging: &Staging,
     ) -> Result<(), Error> {
         let begin = Clock.now();
-        let frame = self.frame(blocks, (input, output))?;
+        let (frame, on_host) = (self.frame(blocks, (input, output))?, staging.cuda_stream.is_none());
         let counts = match blocks.known() {
             Some(counts) => counts?,
-            None => {
-                match self.learn(begin, blocks, &frame, (input, output), staging.cuda_stream.is_none())? {
-                    Some(counts) => counts,
-                    None => {
-                        return self.ended(begin, blocks.collective, input.len().max(output.len()), Ok(()));
-                    }
+            None => match self.exchange_or_learn(begin, blocks, &frame, (input, output), on_host)? {
+                Some(counts) => counts,
+                None => {
+                    return self.ended(begin, blocks.collective, input.len().max(output.len()), Ok(()));
                 }
-            }
+            },
         };
         let problem = frame.problem(&self.tables, counts);
         let at = (input.as_ptr(), output.as_ptr().cast_mut());
@@ -395,8 +393,14 @@ impl Group {
         })
     }
 
-    /// The counts of all, in rounds in which ranks tell each other; `None` if the blocks were exchanged with them.
-    fn learn(
+    /// The counts of all, in rounds in which ranks tell each other.
+    pub(super) fn learn(&self, begin: Instant, blocks: &RankBlocks<'_>, root: Rank) -> Result<Counts, Error> {
+        let (learning, round) = self.learning(blocks, root)?;
+        self.rounds(begin, blocks, learning, Learned::Round(round))
+    }
+
+    /// The same, or `None` if the blocks were exchanged with the counts.
+    fn exchange_or_learn(
         &self,
         begin: Instant,
         blocks: &RankBlocks<'_>,
@@ -404,29 +408,38 @@ impl Group {
         (input, output): (Buffer, Buffer),
         on_host: bool,
     ) -> Result<Option<Counts>, Error> {
-        let refused = |why: CountsError| blocks.argument(why.to_string());
-        let step = self.annotations.step();
         let words = Told::by(blocks, frame.root == self.rank);
-        let told = match self.cells_for(size_of_val(&*words)) {
-            None => None,
-            Some(cells) => {
-                let part = Part { problem: frame.uncounted(&self.tables), input, output };
-                match cells.tell(self, begin, Telling { part, words, on_host }, step)? {
-                    (_, true) => return Ok(None),
-                    (told, false) => Some(told),
-                }
-            }
+        let Some(cells) = self.cells_for(size_of_val(&*words)) else {
+            return self.learn(begin, blocks, frame.root).map(Some);
         };
-        let (mut learning, round) =
-            Learning::new(blocks, self.rank, &self.grid, frame.root).map_err(refused)?;
-        let mut learned = match told {
-            Some(told) => learning.heard_first(told),
-            None => Learned::Round(round),
-        };
+        let part = Part { problem: frame.uncounted(&self.tables), input, output };
+        let (told, exchanged) =
+            cells.tell(self, begin, Telling { part, words, on_host }, self.annotations.step())?;
+        if exchanged {
+            return Ok(None);
+        }
+        let (mut learning, _) = self.learning(blocks, frame.root)?;
+        let learned = learning.heard_first(told);
+        self.rounds(begin, blocks, learning, learned).map(Some)
+    }
+
+    fn learning(&self, blocks: &RankBlocks<'_>, root: Rank) -> Result<(Learning, Round), Error> {
+        Learning::new(blocks, self.rank, &self.grid, root).map_err(|why| blocks.argument(why.to_string()))
+    }
+
+    /// The rounds from here on.
+    fn rounds(
+        &self,
+        begin: Instant,
+        blocks: &RankBlocks<'_>,
+        mut learning: Learning,
+        mut learned: Learned,
+    ) -> Result<Counts, Error> {
         loop {
             match learned {
-                Learned::Counts(counts) => return counts.map(Some).map_err(refused),
+                Learned::Counts(counts) => return counts.map_err(|why| blocks.argument(why.to_string())),
                 Learned::Differ(found) => {
+                    let step = self.annotations.step();
                     return Err(learn::differ(self.rank, blocks.collective, step, found));
                 }
                 Learned::Round(mut round) => {

@@ -101,6 +101,7 @@ pub unsafe extern "C" fn shouter_register(
                 count: tensor.count as u64,
                 op: if collective.reduces() { types::op(tensor.op)? } else { ReduceOp::Sum },
                 root: tensor.root,
+                counts: shouter::BlockCounts::None,
             });
         }
         let agreed = group.register(&specs)?;

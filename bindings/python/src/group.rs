@@ -286,7 +286,7 @@ impl Group {
     ) -> PyResult<Vec<u32>> {
         let spec = |(name, kind, count, dtype, op, root): (String, String, u64, String, String, u32)| {
             let (collective, dtype, op) = (call::kind(&kind)?, call::dtype(&dtype)?, call::op(&op)?);
-            Ok(TensorSpec { name, collective, dtype, count, op, root })
+            Ok(TensorSpec { name, collective, dtype, count, op, root, counts: shouter::BlockCounts::None })
         };
         let specs = tensors.into_iter().map(spec).collect::<Result<Vec<_>, Error>>();
         let specs = specs.map_err(|error| raised(py, &error))?;

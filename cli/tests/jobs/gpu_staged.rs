@@ -13,9 +13,11 @@ use crate::ranks::{
     ACCELERATOR, ARGUMENT, CLOSED, DEADLINE, ERROR, LOST_GROUP, PEER_FAILED, Play, State, job, join,
     parameter, play, tell,
 };
+use crate::registered::spec;
+use crate::uneven::{COLLECTIVES, case};
 use shouter::{
-    Collective, CollectiveCall, DType, Error, Exchange, Group, ReduceOp, Source, Staging, Status, Tag,
-    TensorSpec, UnevenCall,
+    BlockCounts, Collective, CollectiveCall, DType, Error, Exchange, Group, ReduceOp, Source, Staging,
+    Status, Tag, TensorSpec, UnevenCall,
 };
 use shouter_reducer::cuda::Pinned;
 
@@ -230,6 +232,7 @@ fn registered(group: &Group) -> Result<(), Error> {
         count: count as u64,
         op: ReduceOp::Sum,
         root,
+        counts: BlockCounts::None,
     };
     let specs: Vec<_> = cases.iter().enumerate().map(spec).collect();
     let ids = group.register(&specs)?;
@@ -276,6 +279,32 @@ fn registered(group: &Group) -> Result<(), Error> {
             assert!(found[..output] == expected, "{collective} of {count} in step {step}");
             assert!(found[output..].iter().all(|byte| *byte == GUARD), "{collective}: beyond its output");
         }
+    }
+    registered_with_counts(group, &mut place, most)
+}
+
+/// Those whose blocks differ, in place where they can be and apart; `most` bytes are enough for an input, and for an output behind them.
+fn registered_with_counts(group: &Group, place: &mut Place, most: usize) -> Result<(), Error> {
+    let (ranks, root) = (group.size() as usize, group.size() - 1);
+    let (mut cases, mut specs) = (vec![], vec![]);
+    for (longest, collective) in [3, 50_000].into_iter().flat_map(|one| COLLECTIVES.map(|each| (one, each))) {
+        let blocks = if collective == Collective::AllToAllV { ranks * ranks } else { ranks };
+        let counts: Vec<_> = (0..blocks).map(|at| at * 7 % 5 * longest / 4).collect();
+        let case = case(group, collective, &counts, DType::F32, ReduceOp::Sum, root);
+        specs.push(spec(&case, format!("{collective}.{}", specs.len()), &counts));
+        cases.push(case);
+    }
+    let ids = group.register(&specs)?;
+    for (step, (id, case)) in (0..3).flat_map(|step| ids.iter().zip(&cases).map(move |one| (step, one))) {
+        let in_place = case.at.filter(|_| (step + group.rank()).is_multiple_of(2));
+        let (from, into) = in_place.unwrap_or((0, most));
+        place.put(into, &vec![GUARD; case.output.len() + 9]);
+        place.put(from, &case.input);
+        let (input, output) = (place.address(from), place.address(into));
+        // SAFETY: memory of `place`, which is touched again only after the wait.
+        unsafe { group.push_staged(*id, input, output, &place.staging()) }?.wait(None)?;
+        let found = place.get(into, case.output.len());
+        assert!(found == case.output, "{} in step {step}, in place: {}", case.collective, in_place.is_some());
     }
     Ok(())
 }

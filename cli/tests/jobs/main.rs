@@ -21,6 +21,7 @@ mod launchers;
 mod observe;
 mod p2p;
 mod preflight;
+mod registered;
 mod run;
 mod staged;
 mod uneven;

@@ -9,7 +9,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter::{Collective, CollectiveCall, DType, Error, Group, Layout, ReduceOp, Staging, UnevenCall, Work};
 
-const COLLECTIVES: [Collective; 5] = [
+pub(crate) const COLLECTIVES: [Collective; 5] = [
     Collective::AllGatherV,
     Collective::GatherV,
     Collective::ScatterV,
@@ -18,10 +18,10 @@ const COLLECTIVES: [Collective; 5] = [
 ];
 
 /// The bytes beside an output.
-const GUARD: u8 = 0xa5;
+pub(crate) const GUARD: u8 = 0xa5;
 
 /// The largest counts of a block.
-const MOST: [usize; 4] = [0, 3, 300, 30_011];
+pub(crate) const MOST: [usize; 4] = [0, 3, 300, 30_011];
 
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
@@ -42,21 +42,21 @@ fn rank_body() {
 }
 
 /// One rank's part, and its expected output.
-struct Case {
-    collective: Collective,
-    given: Vec<usize>,
-    taken: Vec<usize>,
-    dtype: DType,
-    op: ReduceOp,
-    root: u32,
-    input: Vec<u8>,
-    output: Vec<u8>,
+pub(crate) struct Case {
+    pub(crate) collective: Collective,
+    pub(crate) given: Vec<usize>,
+    pub(crate) taken: Vec<usize>,
+    pub(crate) dtype: DType,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: u32,
+    pub(crate) input: Vec<u8>,
+    pub(crate) output: Vec<u8>,
     /// The offsets of both in one buffer, if they can be in place.
-    at: Option<(usize, usize)>,
+    pub(crate) at: Option<(usize, usize)>,
 }
 
 /// `counts` are those of each rank, or of each pair of ranks; the input of a rank is `value` at each index, from 0.
-fn case(
+pub(crate) fn case(
     group: &Group,
     collective: Collective,
     counts: &[usize],
@@ -217,7 +217,7 @@ impl Case {
 }
 
 /// Counts up to `most`, many of them zero; of pairs, sometimes the same in both directions.
-fn counts(rng: &mut SmallRng, ranks: usize, pairs: bool, most: usize) -> Vec<usize> {
+pub(crate) fn counts(rng: &mut SmallRng, ranks: usize, pairs: bool, most: usize) -> Vec<usize> {
     let mut one = || if rng.random_bool(0.3) { 0 } else { rng.random_range(0..=most) };
     let mut counts: Vec<_> = (0..if pairs { ranks * ranks } else { ranks }).map(|_| one()).collect();
     if pairs && rng.random() {

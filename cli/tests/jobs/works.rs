@@ -11,7 +11,9 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crate::ranks::{MISMATCH, job, join, parameter, play, tell};
-use shouter::{Collective, CollectiveCall, DType, Error, Group, Lending, ReduceOp, TensorSpec, Work};
+use shouter::{
+    BlockCounts, Collective, CollectiveCall, DType, Error, Group, Lending, ReduceOp, TensorSpec, Work,
+};
 
 /// Elements of a tensor, or of a rank's block: the small path of calls within a host, one message, several chunks.
 const COUNTS: [usize; 4] = [0, 7, 1000, 60_007];
@@ -159,6 +161,7 @@ fn persistent(group: &Group) -> Result<(), Error> {
             count: case.count as u64,
             op: ReduceOp::Sum,
             root: case.root,
+            counts: BlockCounts::None,
         })
         .collect();
     let ids = group.register(&specs)?;

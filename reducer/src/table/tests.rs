@@ -1,4 +1,7 @@
 use super::*;
+use crate::counts::CountsError;
+use crate::dtype::{DType, ReduceOp};
+use crate::header::MAX_COUNT;
 use proptest::prelude::*;
 
 fn spec(name: &str, count: u64) -> TensorSpec {
@@ -95,7 +98,103 @@ fn names_and_counts_beyond_the_bounds_are_refused_from_a_peer_too() {
     }
 }
 
+#[test]
+fn counts_of_blocks_are_compared_and_a_difference_shows_the_first() {
+    let table = |counts: &[u64]| {
+        let mut table = TensorTable::new();
+        let specs = vec![spec("w", 10), TensorSpec::gather_v("shards", DType::F32, counts.to_vec(), 2)];
+        table.append(specs).map(|_| table)
+    };
+    let (ours, same) = (table(&[3; 40]).unwrap(), table(&[3; 40]).unwrap());
+    let mut counts = vec![3; 40];
+    (counts[1], counts[39]) = (4, 0);
+    let some = table(&counts).unwrap();
+    let all = table(&[1; 40]).unwrap();
+    assert_eq!(ours.digest(0), same.digest(0));
+    assert_ne!(ours.digest(0), some.digest(0));
+    let view = |table: &TensorTable| from_bytes(&table.to_bytes(0, 1).unwrap()).unwrap();
+    assert!(ours.compare(0, 1, Rank(1), view(&same)).is_ok());
+    let error = ours.compare(0, 1, Rank(1), view(&some)).unwrap_err();
+    let has = "rank 1 has \"shards\" (gather-v of 118 x f32 in 40 blocks, root 2) with 4 of rank 1, 0 of rank 39, this rank has";
+    assert!(error.to_string().contains(has), "{error}");
+    let [ours_view, theirs] = error.views().map(Option::unwrap);
+    assert!(
+        ours_view.ends_with("with 3 of rank 1, 3 of rank 39") && theirs.ends_with("0 of rank 39"),
+        "{error}"
+    );
+    let error = ours.compare(0, 1, Rank(1), view(&all)).unwrap_err().to_string();
+    assert!(error.contains("1 of rank 0, 1 of rank 1, 1 of rank 2, 37 more that differ"), "{error}");
+    assert!(error.len() < 400, "{error}");
+    // Another difference than of counts.
+    let other = Some(spec("shards", 3));
+    let error = ours.compare(0, 1, Rank(1), other).unwrap_err().to_string();
+    assert!(
+        error.contains("this rank has \"shards\" (gather-v of 120 x f32 in 40 blocks, root 2);"),
+        "{error}"
+    );
+}
+
+#[test]
+fn counts_of_pairs_are_not_compared() {
+    let table = |given, taken| {
+        let mut table = TensorTable::new();
+        table.append(vec![TensorSpec::all_to_all_v("tokens", DType::F32, given, taken)]).unwrap();
+        table
+    };
+    let (a, b) = (table(vec![1, 2], vec![3, 4]), table(vec![5, 6], vec![7, 8]));
+    assert_eq!(a.digest(0), b.digest(0));
+    let view = from_bytes(&b.to_bytes(0, 0).unwrap()).unwrap();
+    assert!(a.compare(0, 0, Rank(1), view).is_ok());
+    let longer = TensorSpec::all_to_all_v("tokens", DType::F64, vec![1], vec![]);
+    let error = a.compare(0, 0, Rank(1), Some(longer)).unwrap_err().to_string();
+    assert!(
+        error.contains("(all-to-all-v of f64), this rank has \"tokens\" (all-to-all-v of f32);"),
+        "{error}"
+    );
+}
+
+#[test]
+fn counts_that_a_collective_lacks_are_refused_here_and_from_a_peer() {
+    let good = TensorSpec::scatter_v("t", DType::F32, vec![1, 2], 0);
+    let pairs = TensorSpec::all_to_all_v("t", DType::F32, vec![1, 2], vec![2, 1]);
+    let (scatter, all_to_all) = (good.collective, pairs.collective);
+    assert_eq!((good.check_counts(2), pairs.check_counts(2)), (Ok(()), Ok(())));
+    assert_eq!(spec("t", 3).check_counts(7), Ok(()));
+    let wrong = |spec: &TensorSpec, why| {
+        assert_eq!(spec.check_counts(2), Err(why));
+        let error = Err(TableError::Counts { index: 0, why });
+        assert_eq!(from_bytes(&sent(spec)), error.clone().map(|_: u32| None));
+        assert_eq!(TensorTable::new().append(vec![spec.clone()]), error);
+    };
+    wrong(&TensorSpec { counts: BlockCounts::None, ..good.clone() }, WrongCounts::NotOfRanks(scatter));
+    wrong(&TensorSpec { counts: pairs.counts.clone(), ..good.clone() }, WrongCounts::NotOfRanks(scatter));
+    wrong(&TensorSpec { counts: BlockCounts::None, ..pairs.clone() }, WrongCounts::NotOfPairs(all_to_all));
+    wrong(&TensorSpec { counts: good.counts.clone(), ..pairs.clone() }, WrongCounts::NotOfPairs(all_to_all));
+    let even = TensorSpec { counts: good.counts.clone(), ..spec("t", 0) };
+    wrong(&even, WrongCounts::Unwanted(even.collective));
+    wrong(&TensorSpec { count: 5, ..good.clone() }, WrongCounts::Twice(5));
+    wrong(&TensorSpec { count: 5, ..pairs.clone() }, WrongCounts::Twice(5));
+    for counts in [vec![u64::MAX, 2], vec![MAX_COUNT, 1]] {
+        let large = TensorSpec { counts: BlockCounts::OfRanks(counts), ..good.clone() };
+        wrong(&large, WrongCounts::Sum(CountsError::TooLarge));
+    }
+    let number = |of, found| Err(WrongCounts::Number { of, found, ranks: 3 });
+    assert_eq!(good.check_counts(3), number("", 2));
+    assert_eq!(pairs.check_counts(3), number(" of given elements", 2));
+}
+
 proptest! {
+    #[test]
+    fn changed_bytes_of_counts_never_panic(counts in proptest::collection::vec(any::<u64>(), 0..9), at in any::<usize>(), byte: u8) {
+        let mut bytes = sent(&TensorSpec::all_gather_v("w", DType::F32, counts));
+        let at = at % bytes.len();
+        bytes[at] = byte;
+        if let Ok(Some(spec)) = from_bytes(&bytes) {
+            prop_assert!(spec.to_string().len() < 2000);
+            prop_assert_eq!(from_bytes(&sent(&spec)), Ok(Some(spec)));
+        }
+    }
+
     #[test]
     fn changed_bytes_from_a_peer_never_panic(name in ".{0,20}", at in any::<usize>(), byte: u8, more in proptest::collection::vec(any::<u8>(), 0..40)) {
         let mut bytes = [sent(&spec(&name, 1000)), more.clone()].concat();
