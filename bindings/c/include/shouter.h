@@ -338,12 +338,18 @@ typedef struct shouter_tensor_t {
   int32_t kind;
   /* The root, the same on every rank; 0 where there is none. */
   uint32_t root;
-  /* Elements of the tensor, or of one rank's block, the same on every rank. */
+  /* Elements of the tensor, or of one rank's block, the same on every rank; 0 where there is a count for each rank. */
   size_t count;
   /* SHOUTER_F32 and its like, the same on every rank. */
   shouter_dtype_t dtype;
   /* SHOUTER_SUM and its like, the same on every rank; not looked at where nothing is reduced. */
   shouter_op_t op;
+  /* Elements for each rank in the input of a SCATTERV or a REDUCE_SCATTERV, the same list on every rank; of an ALLTOALLV what this rank gives
+   * to each. As many as the group has ranks; they are read during the call. NULL for all other kinds. */
+  const size_t *input_counts;
+  /* Elements of each rank in the output of an ALLGATHERV or a GATHERV, the same list on every rank; of an ALLTOALLV what this rank takes from
+   * each. Likewise; NULL for all other kinds. */
+  const size_t *output_counts;
 } shouter_tensor_t;
 
 /* What is known of an error, for programs: see shouter_last_error_info. Later versions may add fields at the end. */
@@ -636,6 +642,10 @@ shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
 /* Every rank calls it with the same names, kinds, roots, counts, types and operations in the same order; a rank that differs is named in
  * the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
  * Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own. */
+  /*  */
+/* Where there is a count for each rank, counts are given here, on every rank, and shouter_start sends none. After SHOUTER_ERROR_MISMATCH nothing
+ * is registered, and the group goes on. Where there is an ALLTOALLV among the tensors, the call is one of the group's operations, in
+ * their order. */
 shouter_status_t shouter_register(const struct shouter_t *shouter,
                                   const struct shouter_tensor_t *tensors,
                                   size_t n,

@@ -5,11 +5,12 @@
 
 use std::ffi::{c_char, c_void};
 
-use shouter::{DType, Error, ReduceOp, TensorSpec};
+use shouter::{BlockCounts, Collective, DType, Error, Group, ReduceOp, TensorSpec};
 
 use crate::error::{Status, guard, null};
 use crate::handle::{Shouter, group, text};
 use crate::types::{self, Dtype, Op, Tensor};
+use crate::uneven::Counts;
 
 /// Reduces `count` elements at `data` with those of all ranks, in place, and returns when the result is there.
 ///
@@ -75,6 +76,10 @@ pub unsafe extern "C" fn shouter_allreduce_cuda(
 /// Every rank calls it with the same names, kinds, roots, counts, types and operations in the same order; a rank that differs is named in
 /// the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
 /// Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own.
+///
+/// Where there is a count for each rank, counts are given here, on every rank, and shouter_start sends none. After SHOUTER_ERROR_MISMATCH nothing
+/// is registered, and the group goes on. Where there is an ALLTOALLV among the tensors, the call is one of the group's operations, in
+/// their order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_register(
     shouter: *const Shouter,
@@ -101,7 +106,8 @@ pub unsafe extern "C" fn shouter_register(
                 count: tensor.count as u64,
                 op: if collective.reduces() { types::op(tensor.op)? } else { ReduceOp::Sum },
                 root: tensor.root,
-                counts: shouter::BlockCounts::None,
+                // SAFETY: the caller promises a count for each rank where there is an address.
+                counts: unsafe { counts(group, collective, tensor, i) }?,
             });
         }
         let agreed = group.register(&specs)?;
@@ -110,6 +116,45 @@ pub unsafe extern "C" fn shouter_register(
             unsafe { ids.add(i).write(id.0) };
         }
         Ok(())
+    })
+}
+
+/// The counts of a tensor to be registered.
+///
+/// # Safety
+/// The addresses of counts are NULL, or have as many as the group has ranks.
+unsafe fn counts(
+    group: &Group,
+    collective: Collective,
+    tensor: &Tensor,
+    at: usize,
+) -> Result<BlockCounts, Error> {
+    let Tensor { input_counts, output_counts, .. } = *tensor;
+    let (given, taken) = match collective {
+        Collective::AllGatherV | Collective::GatherV => (false, true),
+        Collective::ScatterV | Collective::ReduceScatterV => (true, false),
+        Collective::AllToAllV => (true, true),
+        _ => (false, false),
+    };
+    let words = |name: &str, counts: *const usize, has: bool| {
+        if !has && counts.is_null() {
+            return Ok(None);
+        }
+        if has == counts.is_null() {
+            let remedy = if has { "give one for each rank" } else { "it is NULL for this kind" };
+            return Err(Error::Argument(format!("tensors[{at}].{name} of {collective}: {remedy}")));
+        }
+        let each = Counts::Each(counts);
+        // SAFETY: passed on to the caller.
+        let counts = unsafe { each.as_slice(group, 0) }?;
+        Ok(Some(counts.iter().map(|count| *count as u64).collect::<Vec<_>>()))
+    };
+    let given = words("input_counts", input_counts, given)?;
+    let taken = words("output_counts", output_counts, taken)?;
+    Ok(match (given, taken) {
+        (None, None) => BlockCounts::None,
+        (Some(given), Some(taken)) => BlockCounts::OfPairs { given, taken },
+        (Some(counts), None) | (None, Some(counts)) => BlockCounts::OfRanks(counts),
     })
 }
 

@@ -30,7 +30,8 @@ fn last() -> String {
 
 /// A tensor to be reduced.
 fn tensor(name: *const std::ffi::c_char, count: usize, dtype: Dtype, op: Op) -> Tensor {
-    Tensor { name, kind: SHOUTER_OPERATION_ALLREDUCE, root: 0, count, dtype, op }
+    let (input_counts, output_counts) = (ptr::null(), ptr::null());
+    Tensor { name, kind: SHOUTER_OPERATION_ALLREDUCE, root: 0, count, dtype, op, input_counts, output_counts }
 }
 
 /// The descriptor of a tensor's next operation.
@@ -473,14 +474,7 @@ fn a_reduction_that_a_type_lacks_is_refused_by_name() {
         let (number, reduction) = (i32::from(u8::from(dtype)), i32::from(u8::from(op)));
         let due = if op.is_of(dtype) { SHOUTER_OK } else { SHOUTER_ERROR_ARGUMENT };
         let name = format!("there is no {op} of {dtype}");
-        let tensor = Tensor {
-            name: c"t".as_ptr(),
-            count: 1,
-            dtype: number,
-            op: reduction,
-            kind: SHOUTER_OPERATION_ALLREDUCE,
-            root: 0,
-        };
+        let tensor = tensor(c"t".as_ptr(), 1, number, reduction);
         // SAFETY: a live group; the buffer has room for two elements of any type.
         let found = unsafe {
             [
@@ -608,12 +602,14 @@ fn wrong_arguments_are_refused() {
             ("NULL", register(one(ptr::null(), SHOUTER_F64, SHOUTER_SUM))),
             ("UTF-8", register(one(bad_name.as_ptr().cast(), SHOUTER_F64, SHOUTER_SUM))),
             ("element type", register(one(c"x".as_ptr(), -1, SHOUTER_SUM))),
-            ("n is 0", shouter_register(shouter, ptr::null(), 0, ids.as_mut_ptr())),
+            ("n is 0", shouter_register(shouter, ptr::null(), 0, &mut 0)),
             ("tensor", push(shouter, 12345, at, &mut pending)),
             ("aligned", push(shouter, id, at.byte_add(1), &mut pending)),
             ("NULL", push(shouter, id, ptr::null_mut(), &mut pending)),
             ("NULL", shouter_wait(ptr::null(), 0)),
-            ("kind", shouter_register(shouter, &Tensor { kind: 0, ..good }, 1, ids.as_mut_ptr())),
+            ("kind", register(Tensor { kind: 0, ..good })),
+            ("NULL for this kind", register(Tensor { input_counts: &1, ..good })),
+            ("one for each", register(Tensor { kind: SHOUTER_OPERATION_ALLGATHERV, count: 0, ..good })),
             ("/", shouter_timeline(shouter, c"/nonexistent/folder/x".as_ptr())),
         ];
         // Each message was overwritten by the next; only the statuses remain.
@@ -805,6 +801,80 @@ fn blocks_that_differ_are_moved_from_c() {
             assert_eq!((why.operation, why.rank), (SHOUTER_OPERATION_ALLTOALLV, 1 - me as i32));
             assert!(last().contains("rank 0 sends 2 elements to rank 1 and rank 1 expects 3"), "{}", last());
             ok(shouter_barrier(shouter));
+            shouter_finalize(shouter);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(move || play(ranks[0], 0));
+        scope.spawn(move || play(ranks[1], 1));
+    });
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Tensors whose blocks differ: registered once, and started in each step; counts that differ are told to both ranks.
+#[test]
+fn blocks_that_differ_are_registered_from_c() {
+    let (ranks, folder) = two("counted");
+    let play = |rank: Shared, me: usize| {
+        let shouter = rank.get();
+        let ok = |status| assert_eq!(status, SHOUTER_OK, "{}", last());
+        let counts = [1usize, 3];
+        let (given, taken) = ([[2usize, 1], [3, 0]][me], [[2usize, 3], [1, 0]][me]);
+        let one = |name: &'static CStr, kind, (input_counts, output_counts)| Tensor {
+            kind,
+            root: 1,
+            input_counts,
+            output_counts,
+            ..tensor(name.as_ptr(), 0, SHOUTER_U32, SHOUTER_SUM)
+        };
+        let (input, output) = ((counts.as_ptr(), ptr::null()), (ptr::null(), counts.as_ptr()));
+        let table = [
+            one(c"all", SHOUTER_OPERATION_ALLGATHERV, output),
+            one(c"root", SHOUTER_OPERATION_GATHERV, output),
+            one(c"parts", SHOUTER_OPERATION_SCATTERV, input),
+            one(c"sums", SHOUTER_OPERATION_REDUCE_SCATTERV, input),
+            one(c"tokens", SHOUTER_OPERATION_ALLTOALLV, (given.as_ptr(), taken.as_ptr())),
+        ];
+        let mut ids = [0u32; 5];
+        // SAFETY: a live group; the counts are as many as ranks, and all buffers as long as they say, and left alone until the waits.
+        unsafe {
+            // Rank 1 takes one element too many from rank 0, or has another list.
+            let odd = [taken[0] + me, taken[1]];
+            let pairs = one(c"tokens", SHOUTER_OPERATION_ALLTOALLV, (given.as_ptr(), odd.as_ptr()));
+            let odd = [1, 3 + me];
+            let list = one(c"all", SHOUTER_OPERATION_ALLGATHERV, (ptr::null(), odd.as_ptr()));
+            let sends = "rank 0 sends 1 elements to rank 1 and rank 1 expects 2";
+            let has = ["with 4 of rank 1, this rank has", "with 3 of rank 1, this rank has"][me];
+            for (wrong, name, with) in [(pairs, "tokens", sends), (list, "all", has)] {
+                assert_eq!(shouter_register(shouter, &wrong, 1, ids.as_mut_ptr()), SHOUTER_ERROR_MISMATCH);
+                assert!(last().contains(with), "{}", last());
+                let why = info(size_of::<ErrorInfo>()).1;
+                assert_eq!((why.rank, &*in_rust(&why.tensor_name)), (1 - me as i32, name));
+            }
+            ok(shouter_register(shouter, table.as_ptr(), 5, ids.as_mut_ptr()));
+            for step in 0..3u32 {
+                let mine: Vec<u32> = (0..4).map(|index| 10 * me as u32 + index + step).collect();
+                let at = |index: u32| index + step;
+                let gathered = vec![at(0), at(10), at(11), at(12)];
+                let sums: Vec<_> = [10, 12, 14, 16].map(|sum| sum + 2 * step).into();
+                let expected = if me == 0 {
+                    let tokens = vec![at(0), at(1), at(10), at(11), at(12)];
+                    [gathered, vec![], vec![at(10)], sums[..1].into(), tokens]
+                } else {
+                    let parts = vec![at(11), at(12), at(13)];
+                    [gathered.clone(), gathered, parts, sums[1..].into(), vec![at(2)]]
+                };
+                for (id, expected) in ids.iter().zip(expected) {
+                    let mut found = vec![0u32; expected.len()];
+                    let mut work = ptr::null_mut();
+                    let (input, output) = (mine.as_ptr().cast(), found.as_mut_ptr().cast());
+                    let next = crate::work::Operation { input, output, ..operation(*id) };
+                    ok(shouter_start(shouter, &next, &mut work));
+                    ok(shouter_wait(work, SHOUTER_DEFAULT_TIMEOUT));
+                    assert_eq!(found, expected, "tensor {id} in step {step}");
+                    shouter_work_free(work);
+                }
+            }
             shouter_finalize(shouter);
         }
     };

@@ -87,12 +87,18 @@ pub struct Tensor {
     pub kind: i32,
     /// The root, the same on every rank; 0 where there is none.
     pub root: u32,
-    /// Elements of the tensor, or of one rank's block, the same on every rank.
+    /// Elements of the tensor, or of one rank's block, the same on every rank; 0 where there is a count for each rank.
     pub count: usize,
     /// SHOUTER_F32 and its like, the same on every rank.
     pub dtype: Dtype,
     /// SHOUTER_SUM and its like, the same on every rank; not looked at where nothing is reduced.
     pub op: Op,
+    /// Elements for each rank in the input of a SCATTERV or a REDUCE_SCATTERV, the same list on every rank; of an ALLTOALLV what this rank gives
+    /// to each. As many as the group has ranks; they are read during the call. NULL for all other kinds.
+    pub input_counts: *const usize,
+    /// Elements of each rank in the output of an ALLGATHERV or a GATHERV, the same list on every rank; of an ALLTOALLV what this rank takes from
+    /// each. Likewise; NULL for all other kinds.
+    pub output_counts: *const usize,
 }
 
 /// Elements that do not lie one behind the other: `count` blocks of `block` elements each, the first elements of which are `stride`
