@@ -1,7 +1,9 @@
 //! One collective as called from Python: kinds, types and reductions by name, memory by address.
 
 use pyo3::prelude::*;
-use shouter::{Collective, CollectiveCall, DType, Error, ReduceOp, Source, Staging, Tag, UnevenCall};
+use shouter::{
+    BlockCounts, Collective, CollectiveCall, DType, Error, ReduceOp, Source, Staging, Tag, UnevenCall,
+};
 
 /// Memory by address: the address and the number of bytes.
 pub(crate) type Span = (usize, usize);
@@ -72,6 +74,46 @@ impl Counts {
             _ => {}
         }
         counts
+    }
+}
+
+/// The counts of a tensor to be registered, from Python: one for each rank; or those of what is given and taken.
+pub(crate) type RegisteredCounts = (Option<Vec<u64>>, Option<Vec<u64>>, Option<Vec<u64>>);
+
+/// The collective and the counts of a tensor to be registered. A kind with counts has the name of the one without.
+///
+/// # Errors
+/// [`Error::Argument`] for a kind that is none, or that has no counts.
+pub(crate) fn counted(name: &str, counts: RegisteredCounts) -> Result<(Collective, BlockCounts), Error> {
+    let counts = match counts {
+        (None, None, None) => return Ok((kind(name)?, BlockCounts::None)),
+        (Some(counts), None, None) => BlockCounts::OfRanks(counts),
+        (None, Some(given), Some(taken)) => BlockCounts::OfPairs { given, taken },
+        _ => {
+            let why = format!("{name}: give counts, or given and taken, or none of them");
+            return Err(Error::Argument(why));
+        }
+    };
+    let even = kind(name)?;
+    let counted = kind(&format!("{name}-v"));
+    let counted = counted.map_err(|_| Error::Argument(format!("{even} has no counts; give elements")))?;
+    Ok((counted, counts))
+}
+
+/// The counts of the blocks of a registered tensor's input and output on this rank.
+pub(crate) fn registered(kind: Collective, counts: &BlockCounts, rank: u32) -> GivenCounts {
+    let usizes = |counts: &[u64]| counts.iter().map(|count| *count as usize).collect::<Vec<_>>();
+    match counts {
+        BlockCounts::None => (None, None),
+        BlockCounts::OfPairs { given, taken } => (Some(usizes(given)), Some(usizes(taken))),
+        BlockCounts::OfRanks(counts) => {
+            let all = usizes(counts);
+            let own = all.iter().skip(rank as usize).take(1).copied().collect();
+            match kind {
+                Collective::AllGatherV | Collective::GatherV => (Some(own), Some(all)),
+                _ => (Some(all), Some(own)),
+            }
+        }
     }
 }
 
@@ -155,6 +197,21 @@ impl Call {
         }
         let (input, output) = (self.input.0 as *const u8, self.output.0 as *mut u8);
         Ok(UnevenCall { collective: kind, input, output, given, taken, dtype, op, root })
+    }
+
+    /// The addresses of a registered tensor's input and output; a side without blocks on this rank is not looked at.
+    ///
+    /// # Errors
+    /// As [`uneven`](Self::uneven).
+    pub(crate) fn counted(mut self) -> Result<(*const u8, *mut u8), Error> {
+        let Counts { given, taken } = &self.counts;
+        for (span, counts) in [(&mut self.input, given), (&mut self.output, taken)] {
+            if counts.is_empty() {
+                *span = (0, 0);
+            }
+        }
+        let call = self.uneven()?;
+        Ok((call.input, call.output))
     }
 
     /// The call's factor and stream.

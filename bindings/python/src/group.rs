@@ -12,12 +12,15 @@ use pyo3::types::PyDict;
 use shouter::{Error, TensorSpec};
 
 use crate::buffer::{Buffer, Kept};
-use crate::call::{self, Call, Counts, Endpoint, GivenCounts};
+use crate::call::{self, Call, Counts, Endpoint, GivenCounts, RegisteredCounts};
 use crate::error::{argument, raised};
 use crate::memory::Memory;
 use crate::sys;
 use crate::wait::aside;
 use crate::work::{Returns, Work, sweep};
+
+/// A tensor to be registered, from Python: name, kind, elements, type, reduction, root and counts.
+type GivenTensor = (String, String, u64, String, String, u32, RegisteredCounts);
 
 /// One rank's membership in a group: the base of `shouter.Group`.
 #[pyclass(frozen, weakref, module = "shouter._core")]
@@ -278,15 +281,13 @@ impl Group {
         self.message_at(py, (address, bytes), dtype, Endpoint::from(source, tag), keep, stream)
     }
 
-    /// Agrees with all ranks on tensors: each has a name, a kind, a count, a type, a reduction and a root. Returns their numbers.
-    fn register(
-        &self,
-        py: Python<'_>,
-        tensors: Vec<(String, String, u64, String, String, u32)>,
-    ) -> PyResult<Vec<u32>> {
-        let spec = |(name, kind, count, dtype, op, root): (String, String, u64, String, String, u32)| {
-            let (collective, dtype, op) = (call::kind(&kind)?, call::dtype(&dtype)?, call::op(&op)?);
-            Ok(TensorSpec { name, collective, dtype, count, op, root, counts: shouter::BlockCounts::None })
+    /// Agrees with all ranks on tensors: each has a name, a kind, a count, a type, a reduction and a root, and the counts of its blocks where
+    /// they differ. Returns their numbers.
+    fn register(&self, py: Python<'_>, tensors: Vec<GivenTensor>) -> PyResult<Vec<u32>> {
+        let spec = |(name, kind, count, dtype, op, root, counts): GivenTensor| {
+            let (collective, counts) = call::counted(&kind, counts)?;
+            let (dtype, op) = (call::dtype(&dtype)?, call::op(&op)?);
+            Ok(TensorSpec { name, collective, dtype, count, op, root, counts })
         };
         let specs = tensors.into_iter().map(spec).collect::<Result<Vec<_>, Error>>();
         let specs = specs.map_err(|error| raised(py, &error))?;
@@ -308,11 +309,12 @@ impl Group {
         result: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let spec = lock(&self.registered).get(&tensor).cloned();
-        let Some(TensorSpec { collective, dtype, count, root, .. }) = spec else {
+        let Some(TensorSpec { collective, dtype, count, root, counts, .. }) = spec else {
             return Err(argument(py, format!("no tensor was registered with the number {tensor}")));
         };
+        let counts = call::registered(collective, &counts, self.rank);
         let (call, kept) =
-            self.call(collective, (input, output), ("sum", root), (Some(dtype.name()), (None, None)), py)?;
+            self.call(collective, (input, output), ("sum", root), (Some(dtype.name()), counts), py)?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let work = self.started(py, |group| sys::push(group, shouter::TensorId(tensor), &call, count))?;
         Ok(Work::new(work, kept, result))

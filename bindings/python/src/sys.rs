@@ -28,8 +28,13 @@ pub(crate) fn start(group: &Group, call: &Call) -> Result<Work, Error> {
     unsafe { group.start_staged(&call, &staging) }
 }
 
-/// Starts the operation of a registered tensor of `count` elements, as [`start`] does.
+/// Starts the operation of a registered tensor of `count` elements, or with the call's counts, as [`start`] does.
 pub(crate) fn push(group: &Group, tensor: TensorId, call: &Call, count: usize) -> Result<Work, Error> {
+    if call.kind.has_counts() {
+        let (input, output) = call.clone().counted()?;
+        // SAFETY: see `start`; the memory is as long as the registered counts say.
+        return unsafe { group.push_staged(tensor, input, output, &call.staging()) };
+    }
     let (call, staging) = call.checked(group.rank(), group.size())?;
     if call.count != count {
         let found = call.count;

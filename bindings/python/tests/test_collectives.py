@@ -228,7 +228,54 @@ def test_messages_groups_and_registered_tensors(job: Job) -> None:
             works = [g.push(ids[1], b, out=into), g.push(ids[0], a)]
             assert works[1].wait() is a and works[0].wait() is into
             assert (a == 3).all() and (into.T == range(n)).all()
-        for wrong in (lambda: g.push(99, a), lambda: g.push(ids[0], a[:2])):
+        given, taken = [me] * n, list(range(n))  # Rank r gives r elements to each.
+        specs = [
+            shouter.Tensor("shards", dtype="int64", kind="allgather", counts=[2, 0, 5]),
+            shouter.Tensor("all", dtype="int64", kind="gather", root=1, counts=[2, 0, 5]),
+            shouter.Tensor("parts", dtype="int64", kind="scatter", root=2, counts=[2, 0, 5]),
+            shouter.Tensor("sums", dtype="int64", kind="reducescatter", counts=[2, 0, 5]),
+            shouter.Tensor("tokens", dtype="int64", kind="alltoall", given=given, taken=taken),
+            shouter.Tensor("swap", dtype="int64", kind="alltoall", given=[1] * n, taken=[1] * n),
+        ]
+        try:
+            g.register([specs[4]._replace(given=[me + (me == 0)] * n)]); assert False
+        except Mismatch as why:
+            assert "sends 1 elements" in str(why) and why.tensor == "tokens", vars(why)
+        try:
+            g.register([specs[0]._replace(counts=[2, 0, 5 + (me == 0)])]); assert False
+        except Mismatch as why:
+            assert "6 of rank 2" in str(why), vars(why)
+        counted = g.register(specs)
+        for step in range(3):
+            mine = np.full([2, 0, 5][me], me + step)
+            shards, everybodys = np.empty(7, np.int64), np.empty(7, np.int64)
+            whole, part = np.arange(7) + step, np.empty_like(mine)
+            sums, tokens, swapped = np.empty_like(mine), np.empty(3, np.int64), np.arange(n) * 10 + me
+            works = [
+                g.push(counted[0], mine, out=shards),
+                g.push(counted[1], mine, out=everybodys if me == 1 else None),
+                g.push(counted[2], whole if me == 2 else None, out=part),
+                g.push(counted[3], whole, out=sums),
+                g.push(counted[4], np.full(me * n, me + step), out=tokens),
+                g.push(counted[5], swapped),
+            ]
+            for work in works:
+                work.wait()
+            right = [step, step] + [2 + step] * 5
+            assert shards.tolist() == right and (me != 1 or everybodys.tolist() == right)
+            own = [[0, 1], [], [2, 3, 4, 5, 6]][me]
+            assert part.tolist() == [x + step for x in own] and sums.tolist() == [3 * (x + step) for x in own]
+            assert tokens.tolist() == [1 + step, 2 + step, 2 + step]
+            assert swapped.tolist() == [10 * me + other for other in range(n)]
+        refused = [
+            lambda: g.push(counted[0], np.ones(9, np.int64), out=shards),
+            lambda: g.push(counted[4], np.ones(1, np.int64), out=tokens),
+            lambda: g.register([specs[0]._replace(counts=[1, 2])]),
+            lambda: g.register([specs[0]._replace(kind="broadcast")]),
+            lambda: g.register([specs[0]._replace(given=[1, 2, 3])]),
+            lambda: g.register([specs[0]._replace(elements=7)]),
+        ]
+        for wrong in (lambda: g.push(99, a), lambda: g.push(ids[0], a[:2]), *refused):
             try:
                 wrong()
                 assert False

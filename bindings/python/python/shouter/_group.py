@@ -40,12 +40,12 @@ class Status(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A tensor to be registered: the same on every rank."""
+    """A tensor to be registered: the same on every rank, but for `given` and `taken`."""
 
     name: str
     """For people, and for agreement."""
-    elements: int
-    """Elements of the tensor, or of one rank's block."""
+    elements: int = 0
+    """Elements of the tensor, or of one rank's block; 0 where blocks have counts of their own."""
     dtype: str = "float32"
     """The elements' type."""
     op: str = "sum"
@@ -54,6 +54,14 @@ class Tensor(NamedTuple):
     """The collective: the name of the method."""
     root: int = 0
     """The root, where there is one."""
+    counts: Sequence[int] | None = None
+    """The elements of each rank's block, of an allgather, gather, scatter or reducescatter whose blocks differ: on every
+    rank, wherever the root is.
+    """
+    given: Sequence[int] | None = None
+    """What this rank gives to each rank, of an alltoall whose blocks differ."""
+    taken: Sequence[int] | None = None
+    """What it takes from each rank."""
 
 
 class Group:
@@ -386,10 +394,14 @@ class Group:
 
     def register(self, tensors: Iterable[Tensor]) -> list[int]:
         """Agrees with all ranks on the tensors of each step, in this order, which is their priority, and returns a
-        number for each. Every rank calls it with the same tensors. `Mismatch` names the first that differs.
+        number for each. Every rank calls it with the same tensors. `Mismatch` names the first that differs, or the
+        ranks of which one gives another number of elements than the other takes: nothing is registered then, and the
+        group goes on. No push exchanges counts.
         """
-        rows = [(t.name, _KINDS.get(t.kind, t.kind), t.elements, t.dtype, t.op, t.root) for t in tensors]
-        return self._core.register(rows)
+        return self._core.register([
+            (t.name, _KINDS.get(t.kind, t.kind), t.elements, t.dtype, t.op, t.root, (t.counts, t.given, t.taken))
+            for t in tensors
+        ])
 
     def push(self, tensor: int, array: Any, *, out: Any = None) -> Work:
         """Starts the operation of a registered tensor on `array`, in place or into `out`."""

@@ -83,7 +83,8 @@ impl Group {
                 | Collective::Reduce
                 | Collective::Scan
                 | Collective::ExScan
-                | Collective::AllToAll,
+                | Collective::AllToAll
+                | Collective::AllToAllV,
                 _,
                 (0, _),
             ) if has_all => {
