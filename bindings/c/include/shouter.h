@@ -468,7 +468,7 @@ typedef struct shouter_operation_t {
    * ALLTOALL, SCAN and EXSCAN, or with a count for each rank: ALLGATHERV, GATHERV, SCATTERV, REDUCE_SCATTERV, ALLTOALLV. Or a message:
    * SHOUTER_OPERATION_SEND, RECV or SENDRECV. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor. */
   int32_t kind;
-  /* The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
+  /* The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; counts, dtype, op and root are as it was registered then,
    * and the fields are not looked at. */
   uint32_t tensor;
   /* SHOUTER_F32 and its like. */

@@ -40,7 +40,7 @@ pub struct Operation {
     /// ALLTOALL, SCAN and EXSCAN, or with a count for each rank: ALLGATHERV, GATHERV, SCATTERV, REDUCE_SCATTERV, ALLTOALLV. Or a message:
     /// SHOUTER_OPERATION_SEND, RECV or SENDRECV. Or SHOUTER_OPERATION_OF_TENSOR: that of a registered tensor.
     pub kind: i32,
-    /// The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; count, dtype, op and root are as it was registered then,
+    /// The number that shouter_register gave, for SHOUTER_OPERATION_OF_TENSOR; counts, dtype, op and root are as it was registered then,
     /// and the fields are not looked at.
     pub tensor: u32,
     /// SHOUTER_F32 and its like.
