@@ -17,7 +17,7 @@ use crate::header::Collective;
 /// Bytes that are copied or folded in one step, so that a poll does not take long.
 const PIECE: usize = 128 << 10;
 
-/// Whether a rank's part can be run so. Memory that other ranks read is not to be overwritten, as an all-to-all in place does.
+/// Whether a rank's part can be run so. Memory that other ranks read is not to be overwritten, as an all-to-all or a scan in place does.
 pub(super) fn apply(problem: &Problem) -> bool {
     let Problem { grid, shape, access, placement, .. } = problem;
     let on_node = grid.nodes() == 1 && problem.locals() > 1;
@@ -25,8 +25,8 @@ pub(super) fn apply(problem: &Problem) -> bool {
         && shape.count > 0
         && !access.is_device()
         && match shape.collective.base() {
-            Collective::AllReduce | Collective::Barrier | Collective::Scan | Collective::ExScan => false,
-            Collective::AllToAll => *placement == Placement::Separate,
+            Collective::AllReduce | Collective::Barrier => false,
+            Collective::AllToAll | Collective::Scan | Collective::ExScan => *placement == Placement::Separate,
             _ => true,
         }
 }
@@ -69,6 +69,7 @@ fn reads(problem: &Problem) -> Vec<Read> {
     // Ranks begin with different ones, so that not all read from the same one at once.
     let all = (0..ranks).map(|i| Rank((me.0 + i) % ranks));
     let alone = |from, count| vec![Read { from, into: 0, count }];
+    let whole = |from| Read { from: place(from, 0), into: 0, count: problem.shape.count };
     match problem.shape.collective.base() {
         Collective::Broadcast if me != root => alone(place(root, 0), problem.shape.count),
         Collective::Scatter => alone(block_for_me(root), count_of(me)),
@@ -91,9 +92,9 @@ fn reads(problem: &Problem) -> Vec<Read> {
             all.map(read).collect()
         }
         // Folds are in rank order.
-        Collective::Reduce if me == root => (0..ranks)
-            .map(|from| Read { from: place(Rank(from), 0), into: 0, count: problem.shape.count })
-            .collect(),
+        Collective::Reduce if me == root => (0..ranks).map(Rank).map(whole).collect(),
+        Collective::Scan => (0..=me.0).map(Rank).map(whole).collect(),
+        Collective::ExScan => (0..me.0).map(Rank).map(whole).collect(),
         Collective::ReduceScatter => (0..ranks)
             .map(|from| Read { from: block_for_me(Rank(from)), into: 0, count: count_of(me) })
             .collect(),
@@ -121,8 +122,8 @@ fn copy(b: &mut Builder, chunk: Chunk, reads: &[Read], there: StepId) -> Vec<Ste
 
 /// Folds the piece of all blocks, which are as long as each other.
 fn fold(b: &mut Builder, chunk: Chunk, reads: &[Read], there: StepId) -> Vec<StepId> {
-    if reads.is_empty() || chunk.slice.is_empty() {
-        return Vec::new();
+    if let [_] | [] = reads {
+        return copy(b, chunk, reads, there);
     }
     let (into, finish, len) = (b.data(chunk.slice), b.averages(), b.bytes(chunk.slice));
     let at = |read: &Read| BufferOffset { offset: read.from.offset + into.offset, ..read.from };

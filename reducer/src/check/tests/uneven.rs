@@ -140,7 +140,7 @@ fn an_all_to_all_of_pairs_that_give_as_much_as_they_take_is_right_in_place() {
 
 #[test]
 fn scans_are_right_for_1_to_17_ranks() {
-    let mut rng = SmallRng::seed_from_u64(11);
+    let (mut rng, mut read) = (SmallRng::seed_from_u64(11), 0);
     for grid in grids().filter(|grid| grid.leaf_size() == 1) {
         for collective in [Collective::Scan, Collective::ExScan] {
             for algorithm in [Algorithm::Direct, Algorithm::Hierarchical] {
@@ -153,12 +153,18 @@ fn scans_are_right_for_1_to_17_ranks() {
                             if let Err(flaw) = check(&schedules, BUDGET) {
                                 panic!("{algorithm:?} {shape} on {grid:?}, {kinds}: {flaw}");
                             }
+                            let Some(readers) = in_place(&schedules) else { continue };
+                            if let Err(flaw) = check(&readers, BUDGET) {
+                                panic!("{shape} on {grid:?}, read in place: {flaw}");
+                            }
+                            read += 1;
                         }
                     }
                 }
             }
         }
     }
+    assert!(read > 100, "inputs were read in place {read} times only");
 }
 
 #[test]
