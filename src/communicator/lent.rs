@@ -211,7 +211,7 @@ impl Group {
     ///
     /// One buffer holds input and output: of an all-gather, for instance, a block for each rank, of which the rank's own is its input. A
     /// pair is the input and the output, as [`CollectiveCall`] lists them; one that this rank does not have may be
-    /// empty. Of the collectives with a count for each rank ([`UnevenCall`](super::UnevenCall)) registered ones are lent for.
+    /// empty. Buffers of a collective with a count for each rank ([`UnevenCall`](super::UnevenCall)) can be lent once it is registered.
     ///
     /// # Errors
     /// As [`push`](Self::push) and [`start`](Self::start), and [`Error::Argument`] for buffers of another element type than was registered,

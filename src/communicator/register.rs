@@ -9,7 +9,7 @@ use shouter_reducer::header::{Collective, Shape};
 use super::Group;
 use super::table::{BlockCounts, TableExchange, TensorSpec};
 use super::uneven::RankBlocks;
-use crate::error::{Error, NamedTensor, TensorId};
+use crate::error::{Error, NamedTensor, Operation, TensorId};
 use crate::runtime::Clock;
 
 impl Group {
@@ -114,8 +114,9 @@ impl Group {
             [given, taken].map(|counts| counts.iter().map(|count| *count as usize).collect::<Vec<_>>());
         let blocks = RankBlocks::new(Collective::AllToAllV, &given, &taken, spec.dtype);
         self.learn(Clock.now(), &blocks, Rank(0)).map_err(|mut error| {
-            if let Error::Mismatch { tensor, .. } = &mut error {
+            if let Error::Mismatch { tensor, operation, .. } = &mut error {
                 *tensor = Some(Arc::new(NamedTensor { id, name: spec.name.clone() }));
+                *operation = Operation::Register;
             }
             error.with_more(&format!("; tensor \"{}\" was not registered", spec.name))
         })

@@ -1,4 +1,4 @@
-//! Schedules of operations outside the table, kept for their next use: the last ones.
+//! Schedules, kept for their next use: the last ones.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ pub(super) struct ScheduleKey {
     pub(super) counts: Option<Arc<Counts>>,
 }
 
-/// Schedules that the groups of a process have built: a new group finds those of an earlier one with as many ranks. Each group keeps its own
+/// Schedules that the groups of a rank's job have built: a new group finds those of an earlier one with as many ranks. Each group keeps its own
 /// beside them, so that groups do not drive each other's out.
 pub(super) type Known = Arc<Mutex<Schedules>>;
 

@@ -167,7 +167,7 @@ impl Group {
     ///
     /// # Errors
     /// [`Error::Argument`] for an unknown tensor or an address that cannot be one, and for an all-to-all-v of which this rank gives other
-    /// counts than it takes (see [`push_into`](Self::push_into)); [`Error::Closed`] after the group has failed;
+    /// counts than it takes, where it lies in the host's memory (see [`push_into`](Self::push_into)); [`Error::Closed`] after the group has failed;
     /// [`Error::WouldBlock`] as for [`start`](Self::start).
     ///
     /// # Safety

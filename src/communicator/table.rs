@@ -253,6 +253,35 @@ impl Tables {
         buckets.collect()
     }
 
+    /// The entry of a tensor, with its schedule.
+    fn new_entry(
+        &self,
+        spec: &TensorSpec,
+        (generation, tensor): (u32, u32),
+        counts: Option<Counts>,
+        member: Option<Member>,
+    ) -> Result<Arc<Entry>, Error> {
+        let TensorSpec { collective, dtype, op, count, .. } = *spec;
+        let problem = self.problem(&Shape { collective, dtype, op, count }, Rank(spec.root));
+        let problem = match counts {
+            Some(counts) => problem.with_counts(Arc::new(counts)),
+            None => problem,
+        };
+        let placement = if problem.fits_in_place() { Placement::InPlace } else { Placement::Separate };
+        let entry = Entry {
+            generation,
+            tensor,
+            uses: AtomicU32::new(0),
+            problem,
+            schedules: Default::default(),
+            name: Arc::from(spec.name.as_str()),
+            staging: OnceLock::new(),
+            member,
+        };
+        self.schedule_of(&entry, placement)?;
+        Ok(Arc::new(entry))
+    }
+
     /// Appends a generation that all ranks agree on; `exchange` reaches the others, where there are any, and `learn` finds out the counts that
     /// are not the same on all.
     pub(super) fn register(
@@ -266,14 +295,7 @@ impl Tables {
         let mut table = lock(&self.registering);
         let (mut grown, first) = (table.clone(), self.registered() as u32);
         let generation = grown.append(specs.to_vec()).map_err(argument)?;
-        if let Some(exchange) = exchange {
-            Agreement { table: &grown, generation, first, rank: self.rank, exchange, deadline, step }
-                .reach()?;
-        }
-        // Before anything that can fail on this rank alone: the others wait for it there.
-        let counts = (first..).map(TensorId).zip(specs).map(|(id, spec)| counts_of(spec, id, learn));
-        let counts = counts.collect::<Result<Vec<_>, _>>()?;
-        let mut entries = Vec::with_capacity(specs.len());
+        // What can fail on this rank alone comes before the agreement: the others miss this rank there, and register nothing either.
         let buckets = self.buckets(generation, specs)?;
         let mut members = vec![None; specs.len()];
         for bucket in &buckets {
@@ -281,28 +303,31 @@ impl Tables {
                 members[*tensor as usize] = Some(Member { bucket: bucket.clone(), index });
             }
         }
-        for ((tensor, spec), counts) in (0u32..).zip(specs).zip(counts) {
-            let shape =
-                Shape { collective: spec.collective, dtype: spec.dtype, op: spec.op, count: spec.count };
-            let problem = self.problem(&shape, Rank(spec.root));
-            let problem = match counts {
-                Some(counts) => problem.with_counts(counts),
-                None => problem,
-            };
-            let placement = if problem.fits_in_place() { Placement::InPlace } else { Placement::Separate };
-            let entry = Entry {
-                generation,
-                tensor,
-                uses: AtomicU32::new(0),
-                problem,
-                schedules: Default::default(),
-                name: Arc::from(spec.name.as_str()),
-                staging: OnceLock::new(),
-                member: members[tensor as usize].take(),
-            };
-            self.schedule_of(&entry, placement)?;
-            entries.push(Arc::new(entry));
+        let mut entry = |tensor: u32, counts: Option<Counts>| {
+            let (spec, member) = (&specs[tensor as usize], members[tensor as usize].take());
+            self.new_entry(spec, (generation, tensor), counts, member)
+        };
+        let known = (0u32..).zip(specs).map(|(tensor, spec)| match &spec.counts {
+            BlockCounts::None => entry(tensor, None).map(Some),
+            BlockCounts::OfRanks(counts) => {
+                let refused = |why| Error::Argument(format!("tensor \"{}\": {why}", spec.name));
+                entry(tensor, Some(Counts::of_blocks(counts.clone()).map_err(refused)?)).map(Some)
+            }
+            BlockCounts::OfPairs { .. } => Ok(None),
+        });
+        let known = known.collect::<Result<Vec<_>, _>>()?;
+        if let Some(exchange) = exchange {
+            Agreement { table: &grown, generation, first, rank: self.rank, exchange, deadline, step }
+                .reach()?;
         }
+        let unknown = (0u32..).zip(&known).filter(|(_, known)| known.is_none());
+        let unknown = unknown.map(|(tensor, _)| learn(&specs[tensor as usize], TensorId(first + tensor)));
+        let mut learnt = unknown.collect::<Result<Vec<_>, _>>()?.into_iter();
+        let entries = (0u32..).zip(known).map(|(tensor, known)| match known {
+            Some(entry) => Ok(entry),
+            None => entry(tensor, learnt.next()),
+        });
+        let entries = entries.collect::<Result<Vec<_>, Error>>()?;
         let grown_by = entries.len() as u32;
         let new = Box::new(Generation { first: first as usize, entries, buckets, next: OnceLock::new() });
         let end = self.generations().last().map_or(&self.registered, |last| &last.next);
@@ -318,17 +343,6 @@ impl Tables {
 
 fn argument(why: TableError) -> Error {
     Error::Argument(why.to_string())
-}
-
-/// The counts of a tensor's blocks, where these may differ.
-fn counts_of(spec: &TensorSpec, id: TensorId, learn: &Learn<'_>) -> Result<Option<Arc<Counts>>, Error> {
-    let counts = match &spec.counts {
-        BlockCounts::None => return Ok(None),
-        BlockCounts::OfRanks(counts) => Counts::of_blocks(counts.clone())
-            .map_err(|why| Error::Argument(format!("tensor \"{}\": {why}", spec.name)))?,
-        BlockCounts::OfPairs { .. } => learn(spec, id)?,
-    };
-    Ok(Some(Arc::new(counts)))
 }
 
 /// A new generation of this rank's table, on which all ranks have to agree.

@@ -419,7 +419,7 @@ impl Group {
             return Ok(None);
         }
         let (mut learning, _) = self.learning(blocks, frame.root)?;
-        let learned = learning.heard_first(told);
+        let learned = learning.heard_first(&told);
         self.rounds(begin, blocks, learning, learned).map(Some)
     }
 

@@ -639,7 +639,7 @@ shouter_status_t shouter_allreduce_cuda(const struct shouter_t *shouter,
 
 /* Agrees with all ranks on the `n` tensors that each step reduces, or moves otherwise, and writes a number for each to `ids`. */
   /*  */
-/* Every rank calls it with the same names, kinds, roots, counts, types and operations in the same order; a rank that differs is named in
+/* Every rank calls it with the same names, kinds, roots, counts (but for those of an ALLTOALLV), types and operations in the same order; a rank that differs is named in
  * the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
  * Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own. */
   /*  */
@@ -887,7 +887,7 @@ shouter_status_t shouter_probe(const struct shouter_t *shouter,
   /*  */
 /* This and the following functions: counts may be zero, and are read during the call only. One that ranks do not agree on is an error on
  * every rank: SHOUTER_ERROR_MISMATCH names the ranks and both counts. Where only the root has the counts of all, and for
- * shouter_alltoallv, that is found before anything is sent, and the group goes on; else it ends. What is said at shouter_allreduce_to
+ * shouter_alltoallv, that is found before any output is written, and the group goes on; else it ends. What is said at shouter_allreduce_to
  * holds here too. */
 shouter_status_t shouter_allgatherv(const struct shouter_t *shouter,
                                     const void *input,

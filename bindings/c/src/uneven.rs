@@ -76,7 +76,7 @@ unsafe fn run(
 ///
 /// This and the following functions: counts may be zero, and are read during the call only. One that ranks do not agree on is an error on
 /// every rank: SHOUTER_ERROR_MISMATCH names the ranks and both counts. Where only the root has the counts of all, and for
-/// shouter_alltoallv, that is found before anything is sent, and the group goes on; else it ends. What is said at shouter_allreduce_to
+/// shouter_alltoallv, that is found before any output is written, and the group goes on; else it ends. What is said at shouter_allreduce_to
 /// holds here too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_allgatherv(

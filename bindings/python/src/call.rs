@@ -80,24 +80,32 @@ impl Counts {
 /// The counts of a tensor to be registered, from Python: one for each rank; or those of what is given and taken.
 pub(crate) type RegisteredCounts = (Option<Vec<u64>>, Option<Vec<u64>>, Option<Vec<u64>>);
 
-/// The collective and the counts of a tensor to be registered. A kind with counts has the name of the one without.
+/// The collective, the elements and the counts of a tensor to be registered. A kind with counts has the name of the one without.
 ///
 /// # Errors
-/// [`Error::Argument`] for a kind that is none, or that has no counts.
-pub(crate) fn counted(name: &str, counts: RegisteredCounts) -> Result<(Collective, BlockCounts), Error> {
+/// [`Error::Argument`] for a kind that is none, or that has no counts, and where there are neither elements nor counts.
+pub(crate) fn registered_kind(
+    name: &str,
+    elements: Option<u64>,
+    counts: RegisteredCounts,
+) -> Result<(Collective, u64, BlockCounts), Error> {
+    let wrong = |why: &str| Error::Argument(format!("{name}: {why}"));
+    let even = kind(name)?;
+    if even.has_counts() {
+        return Err(wrong("a kind with counts has the name of the one without"));
+    }
     let counts = match counts {
-        (None, None, None) => return Ok((kind(name)?, BlockCounts::None)),
+        (None, None, None) => {
+            let needed = if even == Collective::Barrier { Some(0) } else { None };
+            let elements = elements.or(needed).ok_or_else(|| wrong("give elements, or counts"))?;
+            return Ok((even, elements, BlockCounts::None));
+        }
         (Some(counts), None, None) => BlockCounts::OfRanks(counts),
         (None, Some(given), Some(taken)) => BlockCounts::OfPairs { given, taken },
-        _ => {
-            let why = format!("{name}: give counts, or given and taken, or none of them");
-            return Err(Error::Argument(why));
-        }
+        _ => return Err(wrong("give counts, or given and taken, or none of them")),
     };
-    let even = kind(name)?;
-    let counted = kind(&format!("{name}-v"));
-    let counted = counted.map_err(|_| Error::Argument(format!("{even} has no counts; give elements")))?;
-    Ok((counted, counts))
+    let counted = kind(&format!("{name}-v")).map_err(|_| wrong("it has no counts; give elements"))?;
+    Ok((counted, elements.unwrap_or(0), counts))
 }
 
 /// The counts of the blocks of a registered tensor's input and output on this rank.

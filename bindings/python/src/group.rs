@@ -20,7 +20,7 @@ use crate::wait::aside;
 use crate::work::{Returns, Work, sweep};
 
 /// A tensor to be registered, from Python: name, kind, elements, type, reduction, root and counts.
-type GivenTensor = (String, String, u64, String, String, u32, RegisteredCounts);
+type GivenTensor = (String, String, Option<u64>, String, String, u32, RegisteredCounts);
 
 /// One rank's membership in a group: the base of `shouter.Group`.
 #[pyclass(frozen, weakref, module = "shouter._core")]
@@ -284,8 +284,8 @@ impl Group {
     /// Agrees with all ranks on tensors: each has a name, a kind, a count, a type, a reduction and a root, and the counts of its blocks where
     /// they differ. Returns their numbers.
     fn register(&self, py: Python<'_>, tensors: Vec<GivenTensor>) -> PyResult<Vec<u32>> {
-        let spec = |(name, kind, count, dtype, op, root, counts): GivenTensor| {
-            let (collective, counts) = call::counted(&kind, counts)?;
+        let spec = |(name, kind, elements, dtype, op, root, counts): GivenTensor| {
+            let (collective, count, counts) = call::registered_kind(&kind, elements, counts)?;
             let (dtype, op) = (call::dtype(&dtype)?, call::op(&op)?);
             Ok(TensorSpec { name, collective, dtype, count, op, root, counts })
         };

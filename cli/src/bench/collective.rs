@@ -12,10 +12,12 @@ mod step;
 mod window;
 mod worker;
 
+use std::ops::RangeInclusive;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use clap::Args;
-use shouter::Collective;
+use shouter::{Collective, Group, ReduceOp};
 
 use super::peers::{self, Peer};
 use super::report::Report;
@@ -32,6 +34,20 @@ pub(crate) use sendrecv::{
 pub(crate) use step::{StepArgs, StepWorkerArgs, main as step, worker as step_worker};
 pub(crate) use window::{WindowArgs, WindowWorkerArgs, main as window, worker as window_worker};
 pub(crate) use worker::{WorkerArgs, worker};
+
+/// How many rounds take about `seconds`, after so many since `begun`: the same on all ranks.
+fn rounds(
+    group: &Group,
+    (begun, warm_up): (Instant, u64),
+    seconds: f64,
+    within: RangeInclusive<u64>,
+) -> Result<u64, CommandError> {
+    let each = begun.elapsed().as_secs_f64() / warm_up as f64;
+    let wanted = (seconds / each.max(1e-8)) as u64;
+    let mut wanted = [wanted.clamp(*within.start(), *within.end())];
+    group.all_reduce(&mut wanted, ReduceOp::Min)?;
+    Ok(wanted[0])
+}
 
 /// The largest size that is measured by default.
 const USUAL_LARGEST: u64 = 64 << 20;

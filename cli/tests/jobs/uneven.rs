@@ -425,7 +425,7 @@ fn mismatch(group: &Group) -> Result<(), Error> {
     let case = case(group, collective, &counts, DType::F32, ReduceOp::Sum, 0);
     let result = case.run(group, false);
     if collective.has_root() || pairs {
-        // Nothing was sent: the group goes on.
+        // Nothing was written: the group goes on.
         tell(format_args!("went on {}", group.barrier().is_ok()));
         return result;
     }

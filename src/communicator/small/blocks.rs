@@ -6,7 +6,7 @@ use shouter_reducer::grid::Rank;
 use super::{Cells, Part, SmallCall};
 use crate::channel::shm::fits_cell;
 use crate::communicator::Group;
-use crate::communicator::element::from_slice;
+use crate::communicator::element::{Buffer, from_slice};
 use crate::communicator::uneven::Told;
 use crate::error::Error;
 use crate::runtime::Instant;
@@ -34,12 +34,11 @@ impl Cells {
         step: u64,
     ) -> Result<(Told, bool), Error> {
         let Telling { part, mut words, on_host } = telling;
-        let input = if on_host { part.input.as_slice() } else { &[] };
-        let carried = if fits_cell(size_of_val(&*words), input.len()) { input } else { &[] };
-        if on_host && carried.len() == input.len() {
-            words[0] |= CARRIED;
+        let carries = on_host && fits_cell(size_of_val(&*words), part.input.len());
+        if let (Some(first), true) = (words.first_mut(), carries) {
+            *first |= CARRIED;
         }
-        self.run_as(group, begin, &part, step, |call| self.exchange_counts(call, &words, carried))
+        self.run_as(group, begin, &part, step, |call| self.exchange_counts(call, &words, carries))
     }
 
     #[allow(unsafe_code)]
@@ -47,12 +46,14 @@ impl Cells {
         &self,
         call: &SmallCall<'_>,
         words: &[u64],
-        carried: &[u8],
+        carries: bool,
     ) -> Result<(Told, bool), Error> {
-        let Part { problem, output, .. } = call.part;
+        let Part { problem, input, output } = call.part;
         let (ranks, bytes) = (self.segment.ranks(), size_of_val(words));
         let mine = self.segment.cell(self.segment.local(), call.number);
-        if !mine.publish_both(call.tag, from_slice(words).as_slice(), carried) {
+        let carried = if carries { *input } else { Buffer::empty() };
+        // The output may lie where the input does: its slice is made when this one is of no more use.
+        if !mine.publish_both(call.tag, from_slice(words).as_slice(), carried.as_slice()) {
             return Err(Error::Internal(format!("{bytes} and {} bytes do not fit a cell", carried.len())));
         }
         let (mut all, mut are_carried) = (Vec::with_capacity(words.len() * ranks as usize), true);
@@ -64,23 +65,22 @@ impl Cells {
             are_carried &= all[first] & CARRIED != 0;
             all[first] &= !CARRIED;
         }
-        let told = Told::new(problem.shape.collective, problem.root, all);
+        let told = Told::new(problem.shape.collective, problem.root, words.len(), all);
         if !are_carried || !told.agree() {
             return Ok((told, false));
         }
+        let (me, end) = (problem.rank, Rank(ranks));
         let (output, mut at) = (output.as_mut_slice(), 0);
-        for from in (0..ranks).map(Rank) {
+        for from in (0..ranks).map(Rank).filter(|&from| told.given(from, me) > 0) {
             let len =
                 |count: u64| usize::try_from(count).unwrap_or(usize::MAX).saturating_mul(problem.elem());
             let cell = self.segment.cell(from.0, call.number);
             // SAFETY: as above.
-            let blocks = unsafe { cell.read_behind(bytes, len(told.given_by(from))) };
-            let (start, block) =
-                (len(told.given_before(from, problem.rank)), len(told.given(from, problem.rank)));
+            let blocks = unsafe { cell.read_behind(bytes, len(told.given_before(from, end))) };
+            let (start, block) = (len(told.given_before(from, me)), len(told.given(from, me)));
             let block = blocks.and_then(|blocks| blocks.get(start..)?.get(..block));
-            let (Some(block), Some(into)) =
-                (block, block.and_then(|block| output.get_mut(at..)?.get_mut(..block.len())))
-            else {
+            let into = block.and_then(|block| output.get_mut(at..)?.get_mut(..block.len()));
+            let (Some(block), Some(into)) = (block, into) else {
                 return Err(Error::Internal(format!("a block of {from} is not where its counts say")));
             };
             into.copy_from_slice(block);

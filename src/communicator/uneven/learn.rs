@@ -1,8 +1,8 @@
 //! The exchange of counts that not every rank has: rounds in which ranks send them as data, for blocking calls and for
 //! started ones.
 
-mod blocks;
 mod pairs;
+mod root;
 mod told;
 
 use std::fmt::Write as _;
@@ -18,8 +18,8 @@ use super::RankBlocks;
 use crate::communicator::element::{Buffer, from_slice, with_bytes};
 use crate::communicator::table::Tables;
 use crate::error::{Call, Error, Views};
-use blocks::BlockCounts;
 use pairs::PairCounts;
+use root::RootCounts;
 pub(in crate::communicator) use told::Told;
 
 /// Pairs of ranks with different counts that an error names, at most.
@@ -28,7 +28,7 @@ const NAMED: usize = 3;
 /// A rank's counts of an operation, of which it does not have all.
 pub(super) enum Learning {
     /// Of a gather or scatter, where only the root has all.
-    Blocks(BlockCounts),
+    Blocks(RootCounts),
     /// Of an all-to-all.
     Pairs(PairCounts),
 }
@@ -83,7 +83,7 @@ impl Learning {
             let (pairs, round) = PairCounts::new(blocks, own, grid)?;
             return Ok((Self::Pairs(pairs), round));
         }
-        let (blocks, round) = BlockCounts::new(blocks, own, grid.ranks(), root);
+        let (blocks, round) = RootCounts::new(blocks, own, grid.ranks(), root);
         Ok((Self::Blocks(blocks), round))
     }
 
@@ -112,19 +112,18 @@ impl Learning {
     }
 
     /// The first round is over, and was made where blocks can come with the counts.
-    pub(super) fn heard_first(&mut self, told: Told) -> Learned {
-        self.heard_words(told.into_words())
+    pub(super) fn heard_first(&mut self, told: &Told) -> Learned {
+        match self {
+            Self::Blocks(blocks) => blocks.compare(told),
+            Self::Pairs(pairs) => pairs.gathered(told),
+        }
     }
 
     /// A round is over.
     pub(super) fn heard(&mut self, round: Round) -> Learned {
-        self.heard_words(round.all)
-    }
-
-    fn heard_words(&mut self, words: Vec<u64>) -> Learned {
         match self {
-            Self::Blocks(blocks) => blocks.heard(words),
-            Self::Pairs(pairs) => pairs.heard(words),
+            Self::Blocks(blocks) => blocks.heard(round.all),
+            Self::Pairs(pairs) => pairs.heard(round.all),
         }
     }
 }

@@ -122,7 +122,7 @@ class Group:
             tuple[
                 str,
                 str,
-                int,
+                int | None,
                 str,
                 str,
                 int,

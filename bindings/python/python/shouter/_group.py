@@ -44,8 +44,8 @@ class Tensor(NamedTuple):
 
     name: str
     """For people, and for agreement."""
-    elements: int = 0
-    """Elements of the tensor, or of one rank's block; 0 where blocks have counts of their own."""
+    elements: int | None = None
+    """Elements of the tensor, or of one rank's block; none where blocks have counts of their own."""
     dtype: str = "float32"
     """The elements' type."""
     op: str = "sum"

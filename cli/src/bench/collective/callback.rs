@@ -14,7 +14,7 @@ use shouter::config::{Builder, ConfigError};
 use shouter::{Collective, CollectiveCall, Config, DType, Group, ReduceOp, Work};
 
 use super::worker::now;
-use super::{JobArgs, check_job, launcher};
+use super::{JobArgs, check_job, launcher, rounds};
 use crate::bench::report::{Report, ReportLine, percentiles_us};
 use crate::bench::sizes::Sizes;
 use crate::bench::{patience, ranks_output};
@@ -165,12 +165,10 @@ impl Series<'_> {
         for round in 0..WARM_UP {
             self.once(round)?;
         }
-        let each = begun.elapsed().as_secs_f64() / WARM_UP as f64;
-        let mut wanted = [((seconds / each.max(1e-7)) as u64).clamp(FEWEST, MOST)];
-        self.group.all_reduce(&mut wanted, ReduceOp::Min)?;
+        let wanted = rounds(self.group, (begun, WARM_UP), seconds, FEWEST..=MOST)?;
         self.since_start.clear();
         self.since_end.clear();
-        for round in 0..wanted[0] {
+        for round in 0..wanted {
             self.once(WARM_UP + round)?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use std::time::Instant;
 use clap::Args;
 use shouter::{Config, Group, ReduceOp};
 
-use super::{JobArgs, Measured, check_job, measure};
+use super::{JobArgs, Measured, check_job, measure, rounds};
 use crate::bench::pin;
 use crate::bench::report::{ReportLine, percentiles_us};
 use crate::failure::CommandError;
@@ -60,11 +60,9 @@ pub(crate) fn worker(args: &GroupWorkerArgs) -> Result<(), CommandError> {
     for _ in 0..WARM_UP {
         once(&group, &args.how)?;
     }
-    let each = begun.elapsed().as_secs_f64() / WARM_UP as f64;
-    let mut wanted = [((args.seconds / each.max(1e-7)) as u64).clamp(FEWEST, MOST)];
-    group.all_reduce(&mut wanted, ReduceOp::Min)?;
+    let wanted = rounds(&group, (begun, WARM_UP), args.seconds, FEWEST..=MOST)?;
     let (mut made, mut used) = (vec![], vec![]);
-    for _ in 0..wanted[0] {
+    for _ in 0..wanted {
         let (until_made, until_used) = once(&group, &args.how)?;
         made.push(until_made);
         used.push(until_used);

@@ -6,7 +6,7 @@ use clap::Args;
 use shouter::{Config, Group};
 
 use super::placement::{BufferPlacement, HOST_PLACEMENTS};
-use super::{JobArgs, Measured, check_job, measure};
+use super::{JobArgs, Measured, check_job, measure, rounds};
 use crate::bench::pin;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
@@ -89,11 +89,9 @@ fn measure_size(group: &Group, bytes: usize, args: &SendReceiveWorkerArgs) -> Re
     for round in 0..WARM_UP {
         once(group, own, theirs, round)?;
     }
-    let each = started.elapsed().as_secs_f64() / WARM_UP as f64;
-    let mut wanted = [((args.seconds / each.max(1e-8)) as u64).clamp(FEWEST, MOST)];
-    group.all_reduce(&mut wanted, shouter::ReduceOp::Min)?;
-    let mut nanos = Vec::with_capacity(wanted[0] as usize);
-    for round in 0..wanted[0] {
+    let wanted = rounds(group, (started, WARM_UP), args.seconds, FEWEST..=MOST)?;
+    let mut nanos = Vec::with_capacity(wanted as usize);
+    for round in 0..wanted {
         nanos.push(once(group, own, theirs, round)? / 2);
     }
     Ok(nanos)

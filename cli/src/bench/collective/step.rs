@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use shouter::{Config, DType, Group, ReduceOp, Tensor, TensorId, TensorSpec};
 
-use super::{JobArgs, check_job, launcher};
+use super::{JobArgs, check_job, launcher, rounds};
 use crate::bench::report::{Report, ReportLine, median, percentiles_us};
 use crate::bench::sizes::Sizes;
 use crate::bench::{patience, pin, ranks_output};
@@ -205,11 +205,9 @@ impl<'a> Trainer<'a> {
         for _ in 0..WARM_UP {
             self.step(by_need)?;
         }
-        let each = begun.elapsed().as_secs_f64() / WARM_UP as f64;
-        let mut wanted = [((seconds / each.max(1e-6)) as u64).max(FEWEST as u64)];
-        self.group.all_reduce(&mut wanted, ReduceOp::Min)?;
+        let wanted = rounds(self.group, (begun, WARM_UP as u64), seconds, FEWEST as u64..=u64::MAX)?;
         let mut figures = Figures::default();
-        for _ in 0..wanted[0] {
+        for _ in 0..wanted {
             let (first, step) = self.step(by_need)?;
             figures.first.push(first);
             figures.steps.push(step);

@@ -9,6 +9,7 @@ use shouter::{Collective, Config, Group, ReduceOp};
 
 use super::numbers::{DTYPES, Inputs, Number, measure_as, whole};
 use super::placement::{BUFFER_PLACEMENTS, Buffers};
+use super::rounds;
 use crate::bench::pin;
 use crate::bench::report::ReportLine;
 use crate::bench::sizes::Sizes;
@@ -197,15 +198,13 @@ pub(super) fn measure<T: Number>(
     for round in 0..WARM_UP {
         run.once(round)?;
     }
-    let each = started.elapsed().as_secs_f64() / WARM_UP as f64;
-    let mut wanted = [((args.seconds / each.max(1e-7)) as u64).clamp(FEWEST as u64, MOST as u64)];
-    group.all_reduce(&mut wanted, ReduceOp::Min)?;
-    run.figures = Figures { nanos: Vec::with_capacity(wanted[0] as usize), ..Figures::default() };
+    let wanted = rounds(group, (started, WARM_UP as u64), args.seconds, FEWEST as u64..=MOST as u64)?;
+    run.figures = Figures { nanos: Vec::with_capacity(wanted as usize), ..Figures::default() };
     let before = group.stats().in_place;
-    for round in 0..wanted[0] as usize {
+    for round in 0..wanted as usize {
         run.once(WARM_UP + round)?;
     }
-    let in_place = group.stats().in_place - before >= wanted[0];
+    let in_place = group.stats().in_place - before >= wanted;
     for chunk in run.figures.nanos.chunks_mut(FIGURES) {
         group.all_reduce(chunk, ReduceOp::Max)?;
     }

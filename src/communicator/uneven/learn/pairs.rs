@@ -65,8 +65,25 @@ impl PairCounts {
         if self.differ {
             return Learned::Differ(self.differences(&words));
         }
-        let (counts, given_here) =
-            if self.grid.nodes() == 1 { self.gathered(words) } else { self.exchanged(&words) };
+        if self.grid.nodes() > 1 {
+            let (counts, given_here) = self.exchanged(&words);
+            return self.compare(counts, &given_here);
+        }
+        self.gathered(&Told::new(Collective::AllToAllV, Rank(0), self.given.len() + 1, words))
+    }
+
+    /// The round on one host is over.
+    pub(super) fn gathered(&mut self, told: &Told) -> Learned {
+        let given_here: Vec<u64> = told.column(self.own).collect();
+        let counts = match told.agree() {
+            true => Counts::of_matrix(&self.grid, told.matrix()),
+            false => Err(CountsError::Differ),
+        };
+        self.compare(counts, &given_here)
+    }
+
+    /// The counts, if all ranks agree; else the round in which they exchange those that differ.
+    fn compare(&mut self, counts: Result<Counts, CountsError>, given_here: &[u64]) -> Learned {
         if counts != Err(CountsError::Differ) {
             return Learned::Counts(counts);
         }
@@ -79,20 +96,7 @@ impl PairCounts {
         Learned::Round(Round::all_gather(mine, self.grid.ranks()))
     }
 
-    /// The counts of all, and what all give this rank, after the round on one host.
-    fn gathered(&self, words: Vec<u64>) -> (Result<Counts, CountsError>, Vec<u64>) {
-        let told = Told::new(Collective::AllToAllV, Rank(0), words);
-        let ranks = || (0..self.grid.ranks()).map(Rank);
-        let given_here = ranks().map(|from| told.given(from, self.own)).collect();
-        if !told.agree() {
-            return (Err(CountsError::Differ), given_here);
-        }
-        let matrix = ranks().flat_map(|from| ranks().map(move |to| (from, to)));
-        let matrix = matrix.map(|(from, to)| told.given(from, to)).collect();
-        (Counts::of_matrix(&self.grid, matrix), given_here)
-    }
-
-    /// The same after the round of several hosts.
+    /// The counts, and what all give this rank, after the round of several hosts.
     fn exchanged(&self, words: &[u64]) -> (Result<Counts, CountsError>, Vec<u64>) {
         let (mut given_here, mut shares, mut counts) = (Vec::new(), Vec::new(), [Vec::new(), Vec::new()]);
         let mut rest = words;

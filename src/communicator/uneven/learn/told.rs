@@ -15,10 +15,15 @@ use crate::communicator::uneven::{RankBlocks, words};
 pub(in crate::communicator) struct Told {
     collective: Collective,
     root: Rank,
+    /// Words that a rank tells.
+    row: usize,
     words: Vec<u64>,
 }
 
 impl Told {
+    /// Words of a rank in a gather or scatter.
+    pub(super) const OWN: usize = 2;
+
     /// What a rank tells.
     pub(in crate::communicator::uneven) fn by(blocks: &RankBlocks<'_>, is_root: bool) -> Vec<u64> {
         let RankBlocks { collective, given, taken, .. } = *blocks;
@@ -31,66 +36,69 @@ impl Told {
         words(own).chain([expected]).collect()
     }
 
-    pub(in crate::communicator) fn new(collective: Collective, root: Rank, words: Vec<u64>) -> Self {
-        Self { collective, root, words }
+    /// Of each rank, in rank order, so many words.
+    pub(in crate::communicator) fn new(
+        collective: Collective,
+        root: Rank,
+        row: usize,
+        words: Vec<u64>,
+    ) -> Self {
+        Self { collective, root, row, words }
     }
 
-    pub(super) fn into_words(self) -> Vec<u64> {
-        self.words
+    fn rows(&self) -> impl Iterator<Item = &[u64]> {
+        self.words.chunks_exact(self.row)
     }
 
-    /// Words that a rank tells.
-    fn row(&self) -> usize {
-        match self.collective {
-            // Of n ranks n (n + 1).
-            Collective::AllToAllV => self.words.len().isqrt() + 1,
-            _ => 2,
-        }
-    }
-
-    /// The number of ranks.
-    fn ranks(&self) -> usize {
-        self.words.len() / self.row()
+    fn row_of(&self, rank: Rank) -> &[u64] {
+        self.rows().nth(rank.0 as usize).unwrap_or(&[])
     }
 
     /// The own count of each rank in a gather or scatter.
     pub(super) fn own(&self) -> impl Iterator<Item = u64> + '_ {
-        self.words.iter().step_by(2).copied()
+        self.column(Rank(0))
+    }
+
+    /// What all ranks give to one, in an all-to-all.
+    pub(super) fn column(&self, to: Rank) -> impl Iterator<Item = u64> + '_ {
+        self.rows().filter_map(move |row| row.get(to.0 as usize).copied())
+    }
+
+    /// What all ranks give, rank by rank, in an all-to-all.
+    pub(super) fn matrix(&self) -> Vec<u64> {
+        self.rows().flat_map(|row| &row[..row.len() - 1]).copied().collect()
     }
 
     /// Elements of the block of a rank for another one.
     pub(in crate::communicator) fn given(&self, from: Rank, to: Rank) -> u64 {
-        let row = self.row();
-        let word = |row_of: Rank, at: u32| {
-            self.words.get(row_of.0 as usize * row + at as usize).copied().unwrap_or(0)
-        };
+        let word = |rank, at: usize| self.row_of(rank).get(at).copied().unwrap_or(0);
         match self.collective {
             Collective::GatherV if to == self.root => word(from, 0),
             Collective::ScatterV if from == self.root => word(to, 0),
-            Collective::AllToAllV => word(from, to.0),
+            Collective::AllToAllV => word(from, to.0 as usize),
             _ => 0,
         }
     }
 
     /// Elements of the blocks that a rank gives to those before another one (saturating).
     pub(in crate::communicator) fn given_before(&self, from: Rank, to: Rank) -> u64 {
-        (0..to.0).map(|to| self.given(from, Rank(to))).fold(0, u64::saturating_add)
-    }
-
-    /// Elements of all blocks that a rank gives (saturating).
-    pub(in crate::communicator) fn given_by(&self, from: Rank) -> u64 {
-        self.given_before(from, Rank(self.ranks() as u32))
+        let add =
+            |counts: &mut dyn Iterator<Item = u64>| counts.take(to.0 as usize).fold(0, u64::saturating_add);
+        match self.collective {
+            Collective::GatherV if to > self.root => self.given(from, self.root),
+            Collective::ScatterV if from == self.root => add(&mut self.own()),
+            Collective::AllToAllV => add(&mut self.row_of(from).iter().copied()),
+            _ => 0,
+        }
     }
 
     /// Whether each rank takes what the others give it.
     pub(in crate::communicator) fn agree(&self) -> bool {
-        let expected = |rank: Rank| self.words.get(rank.0 as usize * self.row() + self.row() - 1).copied();
-        let ranks = || (0..self.ranks() as u32).map(Rank);
         match self.collective {
             Collective::AllToAllV => {
-                ranks().all(|to| expected(to) == Some(digest(ranks().map(|from| self.given(from, to)))))
+                (0..).map(Rank).zip(self.rows()).all(|(to, row)| row.last() == Some(&digest(self.column(to))))
             }
-            _ => expected(self.root) == Some(digest(self.own())),
+            _ => self.row_of(self.root).last() == Some(&digest(self.own())),
         }
     }
 }

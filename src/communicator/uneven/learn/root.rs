@@ -8,7 +8,7 @@ use super::{Differences, Differing, Learned, Round, Told};
 use crate::communicator::uneven::{RankBlocks, words};
 
 /// What a rank knows.
-pub(in super::super) struct BlockCounts {
+pub(in super::super) struct RootCounts {
     collective: Collective,
     root: Rank,
     /// On the root, the counts of all.
@@ -17,7 +17,7 @@ pub(in super::super) struct BlockCounts {
     told: Option<Vec<u64>>,
 }
 
-impl BlockCounts {
+impl RootCounts {
     /// Each rank sends its count; the root a digest of those that it expects, too.
     pub(super) fn new(blocks: &RankBlocks<'_>, own: Rank, ranks: u32, root: Rank) -> (Self, Round) {
         let gathers = blocks.collective == Collective::GatherV;
@@ -37,12 +37,13 @@ impl BlockCounts {
 
     pub(super) fn heard(&mut self, words: Vec<u64>) -> Learned {
         match self.told.take() {
-            None => self.compare(&Told::new(self.collective, self.root, words)),
+            None => self.compare(&Told::new(self.collective, self.root, Told::OWN, words)),
             Some(told) => Learned::Differ(self.differences(&told, &words)),
         }
     }
 
-    fn compare(&mut self, all: &Told) -> Learned {
+    /// Whether all ranks agree, after the first round.
+    pub(super) fn compare(&mut self, all: &Told) -> Learned {
         let told: Vec<u64> = all.own().collect();
         if all.agree() {
             return Learned::Counts(Counts::of_blocks(told));
