@@ -73,8 +73,8 @@ pub unsafe extern "C" fn shouter_allreduce_cuda(
 
 /// Agrees with all ranks on the `n` tensors that each step reduces, or moves otherwise, and writes a number for each to `ids`.
 ///
-/// Every rank calls it with the same names, kinds, roots, counts (but for those of an ALLTOALLV), types and operations in the same order; a rank that differs is named in
-/// the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
+/// Every rank calls it with the same names, kinds, roots, counts (but for those of an ALLTOALLV), types and operations in the same order;
+/// a rank that differs is named in the error that every rank gets. The order is the priority: give the tensors that are needed first, first (forward order).
 /// Registering again, for instance when a framework has changed its buckets, is a new generation: it has numbers of its own.
 ///
 /// Where there is a count for each rank, counts are given here, on every rank, and shouter_start sends none. After SHOUTER_ERROR_MISMATCH nothing

@@ -213,7 +213,7 @@ enum Bench {
             has heard of the end; the operation itself is in it, and what the way of hearing costs is the difference from --by wait. \
             Since the end is the time from the end of the operation in the engine of rank 0, as Stats counts it, and leaves out how \
             long the engine took to see that the last data had come; it is too long by what passes in the call of rank 0 before the \
-            engine counts, less than a microsecond. Only the threads that drive in mode dedicated are pinned. A core has to be \
+            engine counts. Only the threads that drive in mode dedicated are pinned. A core has to be \
             there for the thread that computes, and one for each thread that drives. Every result is checked.",
         after_help = "Examples:\n  \
             shouter bench callback --hosts 1\n  \

@@ -216,20 +216,20 @@ fn wrong(group: &Group) -> Result<(), Error> {
     Ok(())
 }
 
-/// The last rank has other counts than the others: all are told which, nothing is registered, and the group goes on.
+/// Each rank in turn has other counts than the others: all are told which, nothing is registered, and the group goes on.
 fn mismatch(group: &Group) -> Result<(), Error> {
     let (ranks, me, most) = (group.size() as usize, group.rank() as usize, 7usize);
     if ranks == 1 {
         return Ok(());
     }
-    let culprit = ranks - 1;
     let mut registered = 0;
-    for collective in COLLECTIVES {
+    for (culprit, collective) in (0..ranks).flat_map(|culprit| COLLECTIVES.map(|each| (culprit, each))) {
+        let to = (culprit + 1) % ranks;
         let pairs = collective == Collective::AllToAllV;
         let agreed = vec![most; if pairs { ranks * ranks } else { ranks }];
         let mut odd = agreed.clone();
         if me == culprit {
-            odd[if pairs { me * ranks } else { 0 }] += 2;
+            odd[if pairs { me * ranks + to } else { 0 }] += 2;
         }
         let registering = |counts: &[usize]| {
             let case = case(group, collective, counts, DType::F32, ReduceOp::Sum, 0);
@@ -244,15 +244,17 @@ fn mismatch(group: &Group) -> Result<(), Error> {
         let text = error.to_string();
         let said = match pairs {
             true => [
-                format!("rank {culprit} sends 9 elements to rank 0"),
-                format!("rank 0 expects 7 from rank {culprit}"),
+                format!("rank {culprit} sends 9 elements to rank {to}"),
+                format!("rank {to} expects 7 from rank {culprit}"),
             ],
             false => ["with 9 of rank 0".to_owned(), "with 7 of rank 0".to_owned()],
         };
-        let other = if me == culprit { Some(0) } else { Some(culprit as u32) };
+        // The culprit is shown the first other rank whose table differs.
+        let others = if pairs { to } else { usize::from(culprit == 0) };
+        let other = Some(if me == culprit { others } else { culprit } as u32);
         let is_mismatch =
             matches!(error, Error::Mismatch { .. }) && said.iter().all(|words| text.contains(words));
-        assert!(is_mismatch && is_named && ours == other, "{collective}: {error:?}");
+        assert!(is_mismatch && is_named && ours == other, "{collective}, culprit {culprit}: {error:?}");
         group.barrier()?;
         // The same names again, with the counts of all.
         let (case, ids) = registering(&agreed)?;

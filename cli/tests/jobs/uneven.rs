@@ -457,7 +457,7 @@ fn die(group: &Group) -> Result<(), Error> {
     let number = |name| parameter(name).unwrap().parse::<usize>().unwrap();
     let (collective, culprit, ranks) = (COLLECTIVES[number("COLLECTIVE")], number("CULPRIT"), group.size());
     let pairs = if collective == Collective::AllToAllV { ranks } else { 1 };
-    let counts: Vec<_> = (0..ranks * pairs).map(|index| 1000 * (1 + index as usize % 3)).collect();
+    let counts: Vec<_> = (0..ranks * pairs).map(|index| number("MOST") * (1 + index as usize % 3)).collect();
     let case = case(group, collective, &counts, DType::F32, ReduceOp::Sum, (culprit as u32 + 1) % ranks);
     group.barrier()?;
     // A barrier that has ended here may not have ended elsewhere: the rank is killed after all have reported.
@@ -622,16 +622,22 @@ fn of_many_counts_that_differ_some_are_named() {
 fn a_rank_that_dies_is_named_by_all_others() {
     for (ranks, hosts) in [(3, 1), (3, 3)] {
         for (index, collective) in COLLECTIVES.into_iter().enumerate() {
-            let culprit = index % ranks as usize;
-            let job = job!(ranks, hosts, "die").with("CULPRIT", culprit);
-            let job = job.with("STARTED", (index + hosts as usize) % 2).with("COLLECTIVE", index).start();
-            job.until("all have begun", crate::ranks::LIMIT, |state| state.all_told("begun"));
-            job.signal(culprit as u32, "KILL");
-            let state = job.finish();
-            for (rank, survivor) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
-                let error = survivor.error();
-                let named = error.contains(&format!("rank {culprit}")) && error.contains(collective.name());
-                assert!(named, "{collective}: rank {rank} of {ranks} on {hosts} hosts\n{state}");
+            // Blocks that travel with their counts, on one host, and longer ones.
+            for (most, culprit) in
+                [1, 1000].into_iter().flat_map(|most| (0..ranks as usize).map(move |c| (most, c)))
+            {
+                let job = job!(ranks, hosts, "die").with("CULPRIT", culprit).with("MOST", most);
+                let started = (index + culprit + hosts as usize) % 2;
+                let job = job.with("STARTED", started).with("COLLECTIVE", index).start();
+                job.until("all have begun", crate::ranks::LIMIT, |state| state.all_told("begun"));
+                job.signal(culprit as u32, "KILL");
+                let state = job.finish();
+                for (rank, survivor) in state.ranks.iter().enumerate().filter(|(rank, _)| *rank != culprit) {
+                    let error = survivor.error();
+                    let named =
+                        error.contains(&format!("rank {culprit}")) && error.contains(collective.name());
+                    assert!(named, "{collective}: rank {rank} of {ranks} on {hosts} hosts\n{state}");
+                }
             }
         }
     }
