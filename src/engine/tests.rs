@@ -180,16 +180,21 @@ fn drop_beside(member: Member, other: &Slow) -> std::thread::JoinHandle<bool> {
 fn who_is_dropped_in_mid_operation_ends_it_for_the_others_first() {
     let [mut first, second] = pair();
     let dropped = drop_beside(second, &first.accelerator);
+    // Folds that it could start before it knew are under way now, and end some time after the group: perhaps while it waits for them.
+    let (node, accelerator) = (first.engine.node.clone().unwrap(), first.accelerator.clone());
     let begin = Clock.now();
+    let device = std::thread::spawn(move || {
+        while node.abort().is_none() && Clock.now() - begin < LIMIT {
+            std::thread::yield_now();
+        }
+        accelerator.let_go();
+    });
     while first.engine.aborted().is_none() {
         assert!(Clock.now() - begin < LIMIT, "this rank was not notified");
-        // Folds that it could start before it knew are under way now; it knows of the end before it waits.
-        if first.engine.node.as_ref().unwrap().abort().is_some() {
-            first.accelerator.let_go();
-        }
         first.engine.poll(Clock.now());
         std::thread::yield_now();
     }
+    device.join().unwrap();
     assert_eq!(first.engine.aborted().unwrap().culprit, Rank(1));
     assert!(dropped.join().unwrap(), "its memory went back first");
 }
