@@ -30,9 +30,11 @@
 
 mod kind;
 mod shape;
+mod short;
 
 pub use self::kind::MessageKind;
 pub use self::shape::{Collective, Shape};
+pub use self::short::SHORT_HEADER_BYTES;
 
 use crate::dtype::{DType, DTypeError, NoReduction, ReduceOp, ReduceOpError};
 use crate::grid::Rank;

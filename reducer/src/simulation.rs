@@ -248,6 +248,28 @@ impl Net {
         self.packets.retain(|packet| dead.is_none_or(|dead| ![packet.from, packet.to].contains(&dead)));
     }
 
+    /// Copies a message that a rank sends; false where it cannot be sent now.
+    pub(crate) fn send_copy(&mut self, (from, to): (Rank, Rank), header: &Header, payload: Span) -> bool {
+        let sent = Port(self, from).send(to, header, payload, SendToken::CONTROL).is_ok();
+        self.packets.iter_mut().last().filter(|_| sent).into_iter().for_each(|packet| packet.copy = true);
+        sent
+    }
+
+    /// Offers a message on its way from one rank to another, which may not be the oldest one; it has arrived where it is taken.
+    pub(crate) fn offer(
+        &mut self,
+        rng: &mut SmallRng,
+        (from, to): (Rank, Rank),
+        take: impl FnOnce(&Header, &[u8]) -> bool,
+    ) {
+        let is_between =
+            |packet: &&mut Packet| (packet.from, packet.to, packet.delivered) == (from, to, false);
+        let mut all: Vec<_> = self.packets.iter_mut().filter(is_between).collect();
+        let pick = if self.faults.in_order || all.is_empty() { 0 } else { rng.random_range(0..all.len()) };
+        let Some(packet) = all.get_mut(pick) else { return };
+        packet.delivered = take(&Header::parse(&packet.header).unwrap(), &packet.posted);
+    }
+
     /// The network copies all that a rank has posted, and releases it.
     pub(crate) fn release<E: Endpoint>(&mut self, rank: Rank, endpoint: &mut E) {
         for packet in self.packets.iter_mut().filter(|packet| packet.from == rank && !packet.copy) {

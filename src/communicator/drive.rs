@@ -162,6 +162,20 @@ impl Drive {
         self.driver.drive_until(condition, None).map_err(drive_error)
     }
 
+    /// Runs a send or receive to its end in this call, where nothing stands in its way: a send has so much time until its receive. `None` where
+    /// it has to be [driven](Self::exchange_one).
+    #[inline]
+    pub(super) fn exchange_at_once(&self, post: &Post, within: Duration) -> Result<Option<Status>, Error> {
+        if self.group.is_some() {
+            return Ok(None);
+        }
+        let exchange = |engine: &mut RankEngine, looks| match post {
+            Post::Send(request) => engine.send_at_once(request, within),
+            Post::Receive(request) => engine.receive_at_once(request, looks),
+        };
+        self.driver.at_once(exchange).map_err(drive_error)
+    }
+
     /// Runs a send or receive to its end, as [`exchange`](Self::exchange) does, without an allocation. It starts at `begin`, or when the
     /// thread that drives comes to it.
     #[inline]

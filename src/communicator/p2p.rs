@@ -230,8 +230,8 @@ impl Group {
             Ok(staged) => staged,
             Err(error) => return all(error),
         };
-        let begin = Clock.now();
-        let posts = staged.iter().map(|(message, _)| self.post_of(*message, begin, false)).collect();
+        let due = self.due(Clock.now());
+        let posts = staged.iter().map(|(message, _)| self.post_of(*message, due, false)).collect();
         let ended = match self.drive.exchange(posts) {
             Ok(ended) => ended,
             Err(error) => {
@@ -257,8 +257,14 @@ impl Group {
     /// Runs one to its end whose elements lie where the message says.
     #[inline]
     fn exchange_one(&self, message: Message) -> Result<Status, Error> {
+        let at_once = self.post_of(message, Duration::MAX, false);
+        match self.drive.exchange_at_once(&at_once, self.deadline) {
+            Ok(Some(status)) => return Ok(status.into()),
+            Ok(None) => {}
+            Err(error) => return Err(self.message_error(error.into(), &message)),
+        }
         let begin = Clock.now();
-        match self.drive.exchange_one(self.post_of(message, begin, false), begin) {
+        match self.drive.exchange_one(self.post_of(message, self.due(begin), false), begin) {
             Ok(status) => Ok(status.into()),
             Err(error) => Err(self.message_error(error, &message)),
         }
@@ -279,9 +285,13 @@ impl Group {
         started.into_iter().map(outcome).collect()
     }
 
+    /// When a message that is started at `begin` is given up.
+    fn due(&self, begin: Instant) -> Duration {
+        executor_time(begin + self.deadline)
+    }
+
     /// With `held` the elements of a send are not there yet.
-    fn post_of(&self, message: Message, begin: Instant, held: bool) -> Post {
-        let deadline = executor_time(begin + self.deadline);
+    fn post_of(&self, message: Message, deadline: Duration, held: bool) -> Post {
         match message {
             Message::Send { data, dtype, to, tag, synchronous } => Post::Send(SendRequest {
                 to: Rank(to),

@@ -14,6 +14,7 @@
 //!
 //! A shard may hold the role of the driver permanently ([`Driver::dedicated`]). Callers then only enqueue their conditions.
 
+mod at_once;
 mod dedicated;
 mod helper;
 mod waiters;

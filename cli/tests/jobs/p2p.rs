@@ -366,6 +366,9 @@ fn nobody(group: &Group) -> Result<(), Error> {
 fn die(group: &Group) -> Result<(), Error> {
     let last = group.size() - 1;
     group.barrier()?;
+    if parameter("CALL").as_deref() == Some("small") {
+        return die_among_small(group, last);
+    }
     if group.rank() == last {
         tell("dying");
         // Usually while the others wait.
@@ -379,6 +382,30 @@ fn die(group: &Group) -> Result<(), Error> {
         (1, _) => group.receive(&mut [0u8; 4], last, 0).map(drop),
         _ => group.receive(&mut [0u8; 4], Source::Any, 0).map(drop),
     }
+}
+
+/// The last rank dies in the middle of small messages: rank 0 exchanges them with it, the others only send.
+fn die_among_small(group: &Group, last: u32) -> Result<(), Error> {
+    for round in 0u64.. {
+        let mut into = [0u64];
+        match group.rank() {
+            0 => {
+                group.send(&[round], last, 0)?;
+                group.receive(&mut into, last, 0)?;
+            }
+            rank if rank == last => {
+                if round == 20_000 {
+                    tell("dying");
+                    std::process::abort();
+                }
+                group.receive(&mut into, 0, 0)?;
+                group.send(&into, 0, 0)?;
+            }
+            _ => group.send(&[round], last, 1).map(|()| into = [round])?,
+        }
+        assert_eq!(into, [round]);
+    }
+    Ok(())
 }
 
 /// Rank 0 sends from memory that the host shares until it hears of the end, and overwrites the memory then; rank 1 checks all that it
@@ -523,7 +550,9 @@ fn a_deadline_names_the_pair_and_the_tag_and_the_group_goes_on() {
 #[test]
 fn a_rank_that_dies_is_named_by_every_send_and_receive() {
     let plan = |ranks, hosts, call| usual(ranks, hosts, "die").with("CALL", call);
-    let states = run_all([plan(3, 1, "each"), plan(3, 1, "any"), plan(3, 3, "each"), plan(4, 2, "any")]);
+    let plans =
+        [(3, 1, "each"), (3, 1, "any"), (3, 3, "each"), (4, 2, "any"), (3, 1, "small"), (2, 1, "small")];
+    let states = run_all(plans.map(|(ranks, hosts, call)| plan(ranks, hosts, call)));
     for state in &states {
         let last = state.ranks.len() as u32 - 1;
         for rank in state.others(last) {

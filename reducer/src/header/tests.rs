@@ -63,6 +63,38 @@ proptest! {
     }
 
     #[test]
+    fn a_message_in_one_fragment_is_read_from_its_short_form(mut header in any_header(), len in 0..=80u32, tag: u32) {
+        let elem = header.shape.dtype.size() as u32;
+        header.kind = MessageKind::Message;
+        header.identity = Identity::AdHoc { root: Rank(tag) };
+        header.shape.count = u64::from(len / elem);
+        (header.round, header.offset, header.granule, header.len) = (0, 0, 64, len);
+        match header.to_short() {
+            Some(short) => {
+                prop_assert!(len <= 64 && len % elem == 0);
+                prop_assert_eq!(Header::of_short(header.src, &short, len as usize), Ok(header));
+                prop_assert!(Header::of_short(header.src, &short[1..], len as usize).is_err());
+                prop_assert!(Header::of_short(header.src, &short, 65).is_err());
+            }
+            None => prop_assert!(len > 64 || len % elem != 0),
+        }
+        // What the short form leaves out has to have one value.
+        for other in [
+            Header { kind: MessageKind::Data, ..header },
+            Header { round: 1, ..header },
+            Header { offset: 64, ..header },
+            Header { identity: Identity::Started { root: Rank(tag) }, ..header },
+        ] {
+            prop_assert_eq!(other.to_short(), None);
+        }
+    }
+
+    #[test]
+    fn no_bytes_panic_as_a_short_form(bytes in proptest::collection::vec(any::<u8>(), 0..30), len in 0..100usize) {
+        let _ = Header::of_short(Rank(1), &bytes, len);
+    }
+
+    #[test]
     fn no_bytes_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..80), valid in any::<bool>()) {
         if valid && bytes.len() >= 4 {
             bytes[..4].copy_from_slice(&[VERSION, 1, 0x20, 2]);

@@ -42,9 +42,15 @@ impl Common {
         }
     }
 
+    /// There is one more deadline.
+    #[inline]
+    pub(super) fn expect(&mut self, deadline: Duration) {
+        self.earliest = self.earliest.min(deadline);
+    }
+
     /// A send or receive starts.
     pub(super) fn begin(&mut self, deadline: Duration) -> TransferId {
-        self.earliest = self.earliest.min(deadline);
+        self.expect(deadline);
         self.running += 1;
         self.next += 1;
         TransferId(self.next - 1)

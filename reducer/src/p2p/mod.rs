@@ -26,6 +26,7 @@
 //! **Exactly once.** Messages have numbers, and fragments a bit each: a repetition changes nothing.
 
 mod api;
+mod at_once;
 mod common;
 mod deadlines;
 pub(crate) mod fragments;

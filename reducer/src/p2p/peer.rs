@@ -83,6 +83,12 @@ impl Outbound {
         self.records.iter()
     }
 
+    /// Whether the next send to this peer may be posted before any other.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.eager.is_empty() && self.late.is_none()
+    }
+
     /// Whether there are fragments to post.
     pub(super) fn has_fragments(&self) -> bool {
         !self.eager.is_empty() || !self.asked.is_empty()
@@ -232,6 +238,12 @@ impl Inbound {
     /// The first message with this tag that no receive has taken.
     pub(super) fn waits(&self, tag: Option<u32>) -> Option<UnexpectedMessage> {
         self.waiting.iter().find(|waiting| tag.is_none_or(|tag| tag == waiting.tag)).copied()
+    }
+
+    /// Whether no message is here, in part or whole, and no receive waits for one.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.live.is_empty() && self.posted.is_empty()
     }
 
     /// Whether a receive waits for this peer.

@@ -183,7 +183,7 @@ impl Messenger {
     }
 
     /// Notes that a receive has taken a message that came unasked. A report to its sender follows.
-    fn taken(&mut self, from: Rank, seq: u64, cost: usize) {
+    pub(super) fn taken(&mut self, from: Rank, seq: u64, cost: usize) {
         let unreported = &mut self.peers.at(from).inbound.unreported;
         let joins = unreported.count > 0 && unreported.first + u64::from(unreported.count) == seq;
         let before = match joins {

@@ -76,6 +76,9 @@ const USES: u32 = 1 << 20;
 pub(super) struct Handle(u64);
 
 impl Handle {
+    /// Of a send that has ended: no place has so high a number.
+    pub(super) const ENDED: Self = Self(SendToken::P2P | (PLACES - 1));
+
     /// The token of its fragments.
     #[inline]
     pub(super) fn token(self) -> SendToken {

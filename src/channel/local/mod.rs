@@ -219,6 +219,58 @@ impl Local {
         }
     }
 
+    /// Payload bytes of a message that is copied to a rank of this host in one call, at most.
+    pub(super) const AT_ONCE: usize = references::MIN_BYTES - 1;
+
+    /// Copies a message to a rank of this host, where there is room for it; false if it was not sent.
+    #[inline]
+    pub(super) fn send_at_once(&mut self, to: Rank, header: &Header, payload: PayloadRange) -> bool {
+        let Some(there) = self.beside(to).filter(|there| *there != self.local) else { return false };
+        let (Some(writer), Some(bytes)) = (self.writers.get_mut(there as usize), bytes_of(&payload)) else {
+            return false;
+        };
+        let short = header.to_short().filter(|_| bytes.len() <= ring::SHORT_PAYLOAD);
+        let pushed = match short {
+            Some(short) => writer.push_short(&self.segment, &short, bytes),
+            None => {
+                let mut head = [0; HEADER_BYTES];
+                header.encode(&mut head);
+                writer.push(&self.segment, 0, &head, bytes)
+            }
+        };
+        if pushed.is_ok() {
+            bell::ring(&self.segment, there, bit(self.local));
+        }
+        pushed.is_ok()
+    }
+
+    /// Offers the next message of a rank of this host, for which it looks so many times; whether it was taken.
+    #[inline]
+    pub(super) fn take_next(
+        &mut self,
+        from: Rank,
+        looks: u32,
+        mut take: impl FnMut(&Header, &[u8]) -> bool,
+    ) -> bool {
+        let Some(from) = self.beside(from).filter(|from| *from != self.local) else { return false };
+        let segment = &*self.segment;
+        let Some(reader) = self.readers.get_mut(from as usize) else { return false };
+        for _ in 1..looks {
+            if reader.has_entry(segment) {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        let source = Rank(self.first.0 + from);
+        let taken = reader.take_next(segment, |message| {
+            header_of(message, source).is_some_and(|header| take(&header, message.payload))
+        });
+        if taken && segment.ranks() <= BITS {
+            self.bell.watch(segment, from);
+        }
+        taken
+    }
+
     /// Hands received messages to the inbox; true if there were any.
     #[inline]
     pub(super) fn receive(&mut self, inbox: &mut dyn Inbox) -> bool {
@@ -248,7 +300,7 @@ impl Local {
                 continue;
             }
             let source = Rank(first.0 + from);
-            match reader.look(segment, |message| offer(message, inbox, |rank| rank == source)) {
+            match reader.look(segment, |message| offer(message, inbox, header_of(message, source))) {
                 Ok(looked) => {
                     any |= looked.any;
                     self.due |= if looked.more || looked.waits { bit(from) } else { 0 };
@@ -264,7 +316,10 @@ impl Local {
             Upwards::Alone => {}
             Upwards::ByLeader { down, .. } if due & relay_bit(0) != 0 => {
                 let elsewhere = |rank| grid.contains(rank) && grid.node_of(rank) != node;
-                match down.look(segment, |message| offer(message, inbox, elsewhere)) {
+                let from_there = |message: &RingMessage<'_>| {
+                    Header::parse(message.header).ok().filter(|header| elsewhere(header.src))
+                };
+                match down.look(segment, |message| offer(message, inbox, from_there(message))) {
                     Ok(looked) => {
                         any |= looked.any;
                         self.due |= if looked.more || looked.waits { relay_bit(0) } else { 0 };
@@ -370,16 +425,23 @@ fn lost(rank: Rank) -> PeerLoss {
     PeerLoss { rank, why: Loss::Scrambled }
 }
 
-/// Hands a message to the inbox, if it names a sender from which it can be.
+/// The header of a message from a rank of this host; `None` if it is not its.
 #[inline]
-fn offer(message: &RingMessage<'_>, inbox: &mut dyn Inbox, may_be: impl Fn(Rank) -> bool) -> Offered {
-    match Header::parse(message.header) {
-        Ok(header) if message.to == 0 && may_be(header.src) => {
-            match inbox.fragment(&header, message.payload).is_retryable() {
-                true => Offered::Later,
-                false => Offered::Taken,
-            }
-        }
+fn header_of(message: &RingMessage<'_>, source: Rank) -> Option<Header> {
+    match message.is_short() {
+        true => Header::of_short(source, message.header, message.payload.len()).ok(),
+        false => Header::parse(message.header).ok().filter(|header| header.src == source),
+    }
+}
+
+/// Hands a message to the inbox, if it has a header that it can have.
+#[inline]
+fn offer(message: &RingMessage<'_>, inbox: &mut dyn Inbox, header: Option<Header>) -> Offered {
+    match header {
+        Some(header) if message.to == 0 => match inbox.fragment(&header, message.payload).is_retryable() {
+            true => Offered::Later,
+            false => Offered::Taken,
+        },
         _ => Offered::Garbled,
     }
 }

@@ -9,7 +9,8 @@
 //!   bit 62       no message: the next entry is at the ring's beginning
 //!   bit 61       the payload lies in the writer's arena
 //!   bit 60       the reader has read such a payload, while it cannot give the entry's room back yet
-//!   bits 32..60  the destination plus one, of a message that the leader is to send on; else zero
+//!   bit 59       header and payload lie in the entry's first line: the header in its short form
+//!   bits 32..59  the destination plus one, of a message that the leader is to send on; else zero
 //!   bits 0..32   payload bytes
 //! ```
 //!
@@ -30,13 +31,16 @@
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use shouter_reducer::header::HEADER_BYTES;
+use shouter_reducer::header::{HEADER_BYTES, SHORT_HEADER_BYTES};
 use shouter_reducer::memory::Span;
 
 use crate::channel::shm::{NodeSegment, RING, Ring};
 
 /// Payload bytes of a message, at most: a ring holds seven of the largest, so that writer and reader work at the same time.
 pub(super) const MAX_PAYLOAD: usize = 16 << 10;
+
+/// Payload bytes of a message with a short header, at most.
+pub(super) const SHORT_PAYLOAD: usize = LINE - WORD - SHORT_HEADER_BYTES;
 
 /// Entries begin at multiples of a cache line.
 const LINE: usize = 64;
@@ -46,11 +50,12 @@ const COMPLETE: u64 = 1 << 63;
 const SKIP: u64 = 1 << 62;
 const IN_ARENA: u64 = 1 << 61;
 const READ: u64 = 1 << 60;
+const SHORT: u64 = 1 << 59;
 /// Bytes of an offset in an arena.
 const OFFSET: usize = 8;
 /// The destination's place in a word, and its width.
 const TO_SHIFT: u32 = 32;
-const TO_MASK: u64 = (1 << 28) - 1;
+const TO_MASK: u64 = (1 << 27) - 1;
 /// Messages that are taken at a time, so that no ring keeps the others waiting.
 const BURST: usize = 64;
 
@@ -70,11 +75,6 @@ pub(super) enum PushError {
     TooLarge,
     /// The reader has written nonsense.
     Garbled,
-}
-
-/// Bytes of an entry.
-fn entry(payload: usize) -> usize {
-    (LINE + payload).next_multiple_of(LINE)
 }
 
 /// The writing side.
@@ -105,6 +105,20 @@ impl Writer {
             return Err(PushError::TooLarge);
         }
         self.add(segment, header, payload, u64::from(to) << TO_SHIFT | payload.len() as u64)
+    }
+
+    /// Writes a message of up to [`SHORT_PAYLOAD`] bytes with the short form of its header: one cache line.
+    #[inline]
+    pub(super) fn push_short(
+        &mut self,
+        segment: &NodeSegment,
+        header: &[u8; SHORT_HEADER_BYTES],
+        payload: &[u8],
+    ) -> Result<(), PushError> {
+        if payload.len() > SHORT_PAYLOAD {
+            return Err(PushError::TooLarge);
+        }
+        self.add(segment, header, payload, SHORT | payload.len() as u64)
     }
 
     /// Writes a message whose payload of `len` bytes lies at `offset` in this rank's arena. It must not change before the reader
@@ -138,7 +152,7 @@ impl Writer {
             return Ok(true);
         }
         // The entry is still there.
-        let at = (end - entry(OFFSET) as u64) % RING as u64;
+        let at = (end - Form::InArena.entry(0) as u64) % RING as u64;
         Ok(segment.ring_word(self.ring, at as usize).load(Ordering::Acquire) & READ != 0)
     }
 
@@ -157,11 +171,12 @@ impl Writer {
     fn add(
         &mut self,
         segment: &NodeSegment,
-        header: &[u8; HEADER_BYTES],
+        header: &[u8],
         bytes: &[u8],
         word: u64,
     ) -> Result<(), PushError> {
-        let (ring, size, at) = (self.ring, entry(bytes.len()), (self.tail % RING as u64) as usize);
+        let size = (WORD + header.len() + bytes.len()).next_multiple_of(LINE);
+        let (ring, at) = (self.ring, (self.tail % RING as u64) as usize);
         let skipped = if at + size > RING { RING - at } else { 0 };
         let tail = self.tail + (skipped + size) as u64;
         let has_room = |head: u64| tail + LINE as u64 - head <= RING as u64;
@@ -172,7 +187,7 @@ impl Writer {
         let next = (tail % RING as u64) as usize;
         segment.ring_word(ring, next).store(0, Ordering::Relaxed);
         segment.ring_store(ring, begin + WORD, header);
-        segment.ring_store(ring, begin + LINE, bytes);
+        segment.ring_store(ring, begin + WORD + header.len(), bytes);
         segment.ring_word(ring, begin).store(COMPLETE | word, Ordering::Release);
         if skipped != 0 {
             segment.ring_word(ring, at).store(COMPLETE | SKIP, Ordering::Release);
@@ -186,25 +201,77 @@ impl Writer {
 pub(super) struct RingMessage<'a> {
     /// The destination plus one, if the leader is to send it on.
     pub(super) to: u32,
-    /// Its header.
+    /// Its header, perhaps in the [short](Self::is_short) form.
     pub(super) header: &'a [u8],
     /// Its payload.
     pub(super) payload: &'a [u8],
     /// Names it to [`Reader::release`].
     pub(super) number: u32,
-    is_in_arena: bool,
+    form: Form,
     segment: &'a NodeSegment,
     ring: Ring,
     at: usize,
 }
 
 impl RingMessage<'_> {
-    /// Header and payload as they lie in the ring; `None` where the payload lies in an arena.
+    /// Whether the header has its short form.
+    #[inline]
+    pub(super) fn is_short(&self) -> bool {
+        self.form == Form::Short
+    }
+
+    /// Header and payload as they lie in the ring; `None` where the payload lies in an arena, or the header is short.
     pub(super) fn whole(&self) -> Option<Span> {
-        if self.is_in_arena {
+        if self.form != Form::Whole {
             return None;
         }
         self.segment.ring_span(self.ring, self.at + WORD, HEADER_BYTES + self.payload.len())
+    }
+}
+
+/// What an entry has behind its word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// A header and the payload.
+    Whole,
+    /// A header, and the payload's offset in the writer's arena.
+    InArena,
+    /// A short header and the payload.
+    Short,
+}
+
+impl Form {
+    /// The form that a complete entry's word says; `None` for two at once.
+    #[inline]
+    fn of(word: u64) -> Option<Self> {
+        match (word & IN_ARENA != 0, word & SHORT != 0) {
+            (false, false) => Some(Self::Whole),
+            (true, false) => Some(Self::InArena),
+            (false, true) => Some(Self::Short),
+            (true, true) => None,
+        }
+    }
+
+    /// Bytes of the header, and those behind it that the entry of a payload of `len` bytes has.
+    #[inline]
+    fn bytes(self, len: usize) -> (usize, usize) {
+        match self {
+            Self::Whole => (HEADER_BYTES, len),
+            Self::InArena => (HEADER_BYTES, OFFSET),
+            Self::Short => (SHORT_HEADER_BYTES, len),
+        }
+    }
+
+    /// Bytes of an entry.
+    #[inline]
+    fn entry(self, len: usize) -> usize {
+        let (header, behind) = self.bytes(len);
+        (WORD + header + behind).next_multiple_of(LINE)
+    }
+
+    /// Payload bytes, at most.
+    fn longest(self) -> usize {
+        if self == Self::Short { SHORT_PAYLOAD } else { MAX_PAYLOAD }
     }
 }
 
@@ -227,7 +294,7 @@ struct Kept {
     at: usize,
     /// Bytes of the payload.
     len: usize,
-    is_in_arena: bool,
+    form: Form,
     to: u32,
     /// The beginning of the next entry, in bytes since the ring's beginning.
     end: u64,
@@ -333,9 +400,34 @@ impl Reader {
         Ok(looked)
     }
 
+    /// Offers the next message, where none is kept; whether it was taken. One that was not is offered by the next [`look`](Self::look).
+    #[inline]
+    pub(super) fn take_next(
+        &mut self,
+        segment: &NodeSegment,
+        mut take: impl FnMut(&RingMessage<'_>) -> bool,
+    ) -> bool {
+        if self.is_broken || !self.kept.is_empty() {
+            return false;
+        }
+        // What makes no sense stays for the next look, too.
+        let Ok(Some(next)) = self.next(segment) else { return false };
+        let take = &mut |message: &RingMessage<'_>| match take(message) {
+            true => Offered::Taken,
+            false => Offered::Later,
+        };
+        if next.form == Form::InArena || self.offer(segment, &next, 0, take) != Ok(Offered::Taken) {
+            return false;
+        }
+        self.cursor = next.end;
+        self.first = self.first.wrapping_add(1);
+        self.set_head(segment, next.end);
+        true
+    }
+
     /// Reports to the writer that a payload in its arena was taken from an entry that is kept.
     fn mark(&self, segment: &NodeSegment, kept: &Kept, state: Offered) {
-        if kept.is_in_arena && state == Offered::Taken {
+        if kept.form == Form::InArena && state == Offered::Taken {
             let word = COMPLETE | IN_ARENA | READ | kept.len as u64;
             segment.ring_word(self.ring, kept.at).store(word, Ordering::Release);
         }
@@ -348,15 +440,16 @@ impl Reader {
         index: usize,
         offer: &mut impl FnMut(&RingMessage<'_>) -> Offered,
     ) -> Result<Offered, Garbled> {
-        let &Kept { at, len, is_in_arena, to, .. } = kept;
-        let bytes = published(segment, self.ring, at + WORD, HEADER_BYTES + here(is_in_arena, len));
-        let (header, mut payload) = bytes.ok_or(Garbled)?.split_at_checked(HEADER_BYTES).ok_or(Garbled)?;
-        if is_in_arena {
+        let &Kept { at, len, form, to, .. } = kept;
+        let (head, behind) = form.bytes(len);
+        let bytes = published(segment, self.ring, at + WORD, head + behind);
+        let (header, mut payload) = bytes.ok_or(Garbled)?.split_at_checked(head).ok_or(Garbled)?;
+        if form == Form::InArena {
             let offset = u64::from_le_bytes(*payload.first_chunk().ok_or(Garbled)?);
             payload = published_in_arena(segment, self.ring, offset, len).ok_or(Garbled)?;
         }
         let number = self.first.wrapping_add(index as u32);
-        match offer(&RingMessage { to, header, payload, number, is_in_arena, segment, ring: self.ring, at }) {
+        match offer(&RingMessage { to, header, payload, number, form, segment, ring: self.ring, at }) {
             Offered::Garbled => Err(Garbled),
             state => Ok(state),
         }
@@ -374,10 +467,10 @@ impl Reader {
             if word & COMPLETE == 0 || word & SKIP != 0 && at == 0 {
                 return Err(Garbled);
             }
-            let (len, is_in_arena) = (word as u32 as usize, word & IN_ARENA != 0);
-            let (size, mut end) = (entry(here(is_in_arena, len)), self.cursor + (RING - at) as u64);
+            let (len, form) = (word as u32 as usize, Form::of(word).ok_or(Garbled)?);
+            let (size, mut end) = (form.entry(len), self.cursor + (RING - at) as u64);
             if word & SKIP == 0 {
-                if len > MAX_PAYLOAD || at + size > RING {
+                if len > form.longest() || at + size > RING {
                     return Err(Garbled);
                 }
                 end = self.cursor + size as u64;
@@ -388,7 +481,7 @@ impl Reader {
             }
             if word & SKIP == 0 {
                 let to = (word >> TO_SHIFT & TO_MASK) as u32;
-                return Ok(Some(Kept { at, len, is_in_arena, to, end, state: Offered::Later }));
+                return Ok(Some(Kept { at, len, form, to, end, state: Offered::Later }));
             }
             self.cursor = end;
         }
@@ -422,12 +515,6 @@ impl Reader {
         self.head = head;
         segment.ring_head(self.ring).store(head, Ordering::Release);
     }
-}
-
-/// Bytes behind the header in an entry, of a payload of `len` bytes.
-#[inline]
-fn here(is_in_arena: bool, len: usize) -> usize {
-    if is_in_arena { OFFSET } else { len }
 }
 
 /// A payload in the arena of a ring's writer.

@@ -243,9 +243,9 @@ impl Group {
         let mut copies: Vec<_> =
             staged.iter_mut().map(|(_, staged)| staged.as_mut().and_then(Staged::take_copies)).collect();
         let begin = Clock.now();
-        let posts = staged.iter().zip(&copies);
+        let (posts, due) = (staged.iter().zip(&copies), self.due(begin));
         let posts: Vec<Post> =
-            posts.map(|((message, _), copies)| self.post_of(*message, begin, copies.is_some())).collect();
+            posts.map(|((message, _), copies)| self.post_of(*message, due, copies.is_some())).collect();
         let bytes = staged.iter().map(|(message, _)| message.bytes()).sum();
         let group = self.drive.group();
         let staged = staged.into_iter().map(|(message, staged)| (Message::operation(&message), staged));

@@ -389,3 +389,54 @@ fn a_forked_child_is_refused_and_may_drop_the_driver() {
     assert_eq!(status, 1, "refused, and dropped without waiting for a thread that is not there");
     assert_eq!(driver.unwrap().with(|_| 7), Ok(7), "the parent works on");
 }
+
+#[test]
+fn work_at_once_is_done_only_where_nobody_drives() {
+    let driver = Driver::new(Engine::default(), options()).unwrap();
+    // The helper drives now and then.
+    let deadline = Clock.now() + Duration::from_secs(30);
+    let looks = loop {
+        assert!(Clock.now() < deadline, "the lock is never free");
+        if let Some(looks) = driver.at_once(|_, looks| Some(looks)).unwrap() {
+            break looks;
+        }
+    };
+    assert!(looks >= 1);
+    // From inside of the engine, and from another thread while this one drives.
+    std::thread::scope(|scope| {
+        let driver = &driver;
+        let inside = driver.with(move |_| ());
+        assert_eq!(inside, Ok(()));
+        let (begun, has_begun) = std::sync::mpsc::channel();
+        let (end, may_end) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            driver.with(move |_| {
+                begun.send(()).unwrap();
+                may_end.recv().unwrap();
+            })
+        });
+        has_begun.recv().unwrap();
+        assert_eq!(driver.at_once(|_, _| Some(())), Ok(None));
+        end.send(()).unwrap();
+    });
+}
+
+#[test]
+fn a_panic_at_once_is_an_error_for_everybody() {
+    let driver = Driver::new(Engine::default(), options()).unwrap();
+    let unlucky = || {
+        let panic = |_: &mut Engine, _| -> Option<()> { panic!("this work is unlucky") };
+        driver.at_once(panic)
+    };
+    let deadline = Clock.now() + Duration::from_secs(30);
+    let error = loop {
+        assert!(Clock.now() < deadline, "the lock is never free");
+        match unlucky() {
+            Ok(_) => {}
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(&error, DriveError::Panicked { message } if message.contains("unlucky")), "{error}");
+    assert_eq!(driver.with(|_| ()), Err(error));
+    assert_eq!(driver.at_once(|_, _| Some(())), Ok(None));
+}

@@ -67,6 +67,28 @@ impl Group {
         self.ranks[on as usize].start_receive(receive(from, tag, buffer)).unwrap()
     }
 
+    /// Sends in one call, where nothing stands in its way.
+    pub(super) fn send_at_once(&mut self, from: u32, request: &SendRequest) -> Option<Status> {
+        let Self { ranks, net, .. } = self;
+        let (pair, fragment) = ((Rank(from), request.to), net.fragment[request.to.0 as usize % 2]);
+        ranks[from as usize]
+            .send_at_once(request, fragment, |header, payload| net.send_copy(pair, header, payload))
+    }
+
+    /// Receives in one call what the network brings, where nothing stands in its way.
+    pub(super) fn receive_at_once(&mut self, on: u32, request: &ReceiveRequest) -> Option<Status> {
+        let Self { ranks, net, rng, .. } = self;
+        let (from, messenger) = (request.from?, &mut ranks[on as usize]);
+        let mut status = None;
+        if messenger.may_receive_at_once(from) {
+            net.offer(rng, (from, Rank(on)), |header, payload| {
+                status = messenger.receive_at_once((from, request), header, payload);
+                status.is_some()
+            });
+        }
+        status
+    }
+
     /// Polls one rank; whether it did anything.
     pub(super) fn poll(&mut self, rank: usize) -> bool {
         self.now += Duration::from_micros(self.rng.random_range(0..50));

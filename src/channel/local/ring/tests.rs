@@ -32,13 +32,27 @@ fn number(message: &RingMessage<'_>) -> u32 {
 }
 
 fn push(writer: &mut Writer, segment: &NodeSegment, index: u32) -> Result<(), PushError> {
-    writer.push(segment, index % 5, &header(index), &payload(index))
+    let payload = payload(index);
+    if is_short(index, payload.len()) {
+        return writer.push_short(segment, header(index).first_chunk().unwrap(), &payload);
+    }
+    writer.push(segment, index % 5, &header(index), &payload)
+}
+
+/// Half of the messages that may have a short header have one.
+fn is_short(index: u32, len: usize) -> bool {
+    index.is_multiple_of(2) && len <= SHORT_PAYLOAD
 }
 
 fn check(message: &RingMessage<'_>) {
     let number = number(message);
-    assert_eq!((message.to, message.header), (number % 5, &header(number)[..]));
     assert!(message.payload == payload(number), "message {number}");
+    if is_short(number, message.payload.len()) {
+        assert!(message.is_short() && message.whole().is_none(), "message {number}");
+        assert_eq!((message.to, message.header), (0, &header(number)[..SHORT_HEADER_BYTES]));
+        return;
+    }
+    assert_eq!((message.to, message.header), (number % 5, &header(number)[..]));
     let whole = message.whole().unwrap();
     assert_eq!(whole.len(), HEADER_BYTES + message.payload.len());
     assert_eq!(whole.as_ptr(), message.header.as_ptr());
@@ -109,7 +123,8 @@ fn what_is_put_off_or_sent_from_its_place_holds_up_nothing_until_the_ring_is_ful
             .unwrap();
         while !lent.is_empty() && rng.random_bool(0.7) {
             let (number, index) = lent.swap_remove(rng.random_range(0..lent.len()));
-            assert_eq!(reader.release(&theirs, number), Some(index % 5));
+            let to = if is_short(index, payload(index).len()) { 0 } else { index % 5 };
+            assert_eq!(reader.release(&theirs, number), Some(to));
             assert_eq!(reader.release(&theirs, number), None);
             settled[index as usize] += 1;
         }
