@@ -133,7 +133,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         Arc::new(timeline)
     });
     engine.record((shard, flight.labels()), (groups, flight.group_labels()), timeline.clone());
-    let options = DriverOptions { idle, ..DriverOptions::default() };
+    let options = DriverOptions { idle: driver_idle_policy(&config, idle), ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let submissions = engine.submissions();
     let drive = Drive::new(engine, options, dedicated)?;
@@ -414,4 +414,11 @@ fn idle_policy(config: &Config) -> IdlePolicy {
         None if config.cores.is_empty() => IdlePolicy::detect(config.local_size as usize),
         None => IdlePolicy::for_ranks(1, CoreAllowance::detect().whole_cores()),
     }
+}
+
+/// The same where the engine's driver and those that wait for it are different threads, in dedicated mode: each rank needs two cores then.
+fn driver_idle_policy(config: &Config, idle: IdlePolicy) -> IdlePolicy {
+    // One core of its own is the shard's.
+    let shares = config.mode == Mode::Dedicated && config.idle.is_none() && config.cores.len() < 2;
+    if shares { IdlePolicy::detect(2 * config.local_size as usize) } else { idle }
 }

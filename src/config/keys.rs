@@ -119,8 +119,8 @@ pub const KEYS: &[KeySpec] = &[
         "idle",
         "one of auto, spin, yield",
         "auto",
-        "how to wait: with a core to itself a rank spins, where ranks share cores it yields; auto compares the ranks of \
-         the host with its cores",
+        "how to wait: with a core to itself a rank spins, where threads share cores it yields; auto compares the ranks of \
+         the host, in dedicated mode two threads each, with its cores",
     ),
     key(
         "cores",
