@@ -64,9 +64,15 @@ impl Outcomes {
         )
     }
 
-    /// Ranks run another operation than this small one.
+    /// Ranks run another operation than this small one, or have run another one before it; this rank's is `own`.
     #[cold]
-    pub(super) fn diverged(&self, divergence: Option<Divergence>, view: &View, step: u64) -> Error {
+    pub(super) fn diverged(
+        &self,
+        divergence: Option<Divergence>,
+        view: &View,
+        own: View,
+        step: u64,
+    ) -> Error {
         let call = Self::unnamed_call(&view.shape, step);
         let Some(divergence) = divergence else {
             let text = format!(
@@ -75,7 +81,7 @@ impl Outcomes {
             );
             return Error::mismatch(call, None, Views::default(), text);
         };
-        let divergence = divergence.seen_with(Some(*view));
+        let divergence = divergence.seen_with(Some(own));
         let text = format!("{view} at step {step} was given up: {}", self.divergence_text(&divergence));
         Error::mismatch(call, Some(divergence.rank.0), self.views(&divergence), text)
     }

@@ -46,7 +46,7 @@ use std::time::Duration;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{AbortCause, Request};
 use shouter_reducer::grid::{Grid, Rank};
-use shouter_reducer::header::{Collective, Shape};
+use shouter_reducer::header::{Collective, Shape, View};
 use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::schedule::Problem;
 use shouter_reducer::transport::DeviceTensor;
@@ -338,6 +338,12 @@ impl Group {
         self.cells.as_ref().filter(|_| bytes <= CELL_BYTES)
     }
 
+    /// Ahead of an operation of the engine: waits for ranks that have not come to the small operations before it.
+    #[inline]
+    fn settle_cells(&self, view: View, step: u64) -> Result<(), Error> {
+        self.cells.as_ref().map_or(Ok(()), |cells| cells.settle(self, view, step))
+    }
+
     /// Runs one operation outside the table to its end.
     fn run(
         &self,
@@ -348,6 +354,7 @@ impl Group {
     ) -> Result<(), Error> {
         let shape = problem.shape;
         let step = self.annotations.step();
+        self.settle_cells(View { identity: problem.identity(), shape }, step)?;
         let request = Request {
             identity: problem.identity(),
             shape,

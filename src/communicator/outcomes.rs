@@ -54,7 +54,7 @@ impl Outcomes {
     /// Small operations of this rank so far.
     pub(super) fn small_before(&self) -> u64 {
         let node = self.node.as_ref().and_then(Weak::upgrade);
-        node.map_or(0, |node| node.small_started(node.local()))
+        node.map_or(0, |node| node.small_published())
     }
 
     /// An operation has brought its result, and goes to these tracks of the timeline.

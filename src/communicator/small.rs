@@ -1,20 +1,27 @@
 //! Small collectives within one node: a straight line, not a schedule.
 //!
-//! Each rank publishes its input in its own cell, waits for those of all ranks, and takes the parts that it needs.
-//! Reductions are folded in rank order, so all end with the same bits. Two cells a rank suffice: no rank publishes
-//! operation n + 1 before it has read all of operation n, so a rank that writes a cell again has seen that all ranks
-//! have read it. Up to 40 bytes travel in one cache line with the sequence word: the latency is that of one line going
-//! from core to core.
+//! Each rank publishes its input in its own cell, waits for those of the ranks that it takes something from, and takes the parts that it
+//! needs. Reductions are folded in rank order, so all end with the same bits. Up to 40 bytes travel in one cache line with the sequence
+//! word: the latency is that of one line going from core to core.
+//!
+//! A rank that only gives (a broadcast's root, say) returns when it has published. So ranks may be some operations apart, but no more than
+//! [`LEAD`]: before a rank publishes operation n it has compared the tags of all ranks through n - `LEAD` with its own ones, and waits for
+//! those that are missing. That is what makes it safe to write a cell again ([`crate::channel::shm`]). A rank's input is used only after all
+//! its tags through that operation were found to be the same as the own ones, so no result is made of different operations; a difference
+//! between ranks of which neither takes anything is found a few calls later, by the next call that waits for all, or ahead of the next
+//! operation that the engine runs ([`Cells::settle`]).
 
+mod apart;
 mod blocks;
 
+use std::cell::Cell;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
-use shouter_reducer::executor::{AbortCause, AbortReason, Divergence, Tally, Vote};
+use shouter_reducer::executor::{AbortCause, AbortReason};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Collective, Identity, View};
 use shouter_reducer::kernel::Kernels;
@@ -26,8 +33,8 @@ use super::collectives::published;
 use super::element::Buffer;
 use super::outcomes::Outcomes;
 use crate::channel::CELL_BYTES;
-use crate::channel::shm::{Abort, NodeSegment, Tag, pack_small, unpack_small};
-use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small, started_instead};
+use crate::channel::shm::{Abort, LEAD, NodeSegment, Tag, pack_small};
+use crate::engine::divergence::instead_of_small;
 use crate::engine::executor_time;
 use crate::engine::liveness::ended;
 use crate::error::Error;
@@ -48,6 +55,8 @@ pub(super) struct Cells {
     idle: IdlePolicy,
     /// Operations of their size that were started rather than called: those go by the engine.
     started: Arc<AtomicU64>,
+    /// Not all ranks were compared through the last operation: this rank has returned before all had come.
+    is_ahead: AtomicBool,
     state: Mutex<SmallState>,
 }
 
@@ -56,8 +65,33 @@ struct SmallState {
     number: u64,
     /// The last one failed.
     is_broken: bool,
+    compared: Compared,
     /// Keeps the start of each: the next one's shows that it has ended.
     recorder: Recorder,
+}
+
+/// How far the tags of each rank were found to be the same as this rank's.
+struct Compared {
+    through: Box<[Cell<u64>]>,
+    /// All ranks at least through this operation.
+    all: Cell<u64>,
+}
+
+impl Compared {
+    fn new(ranks: u32) -> Self {
+        Self { through: (0..ranks).map(|_| Cell::new(0)).collect(), all: Cell::new(0) }
+    }
+
+    /// A rank's operations through this one are the same. Returns the last one before that was known to be.
+    #[inline]
+    fn set(&self, local: u32, through: u64) -> u64 {
+        self.through.get(local as usize).map_or(through, |compared| compared.replace(through))
+    }
+
+    #[inline]
+    fn of(&self, local: u32) -> u64 {
+        self.through.get(local as usize).map_or(u64::MAX, Cell::get)
+    }
 }
 
 /// One rank's part of a small operation.
@@ -98,9 +132,12 @@ struct SmallCall<'a> {
     group: &'a Group,
     begin: Instant,
     step: u64,
-    part: &'a Part,
+    /// What the caller runs.
+    view: View,
+    /// The last small operation that this rank has published, or is about to.
     number: u64,
     tag: Tag,
+    compared: &'a Compared,
 }
 
 /// Counts the operations that go by the engine since they are started, and by the cells where they are called; none where there are no
@@ -132,8 +169,9 @@ impl Cells {
         idle: IdlePolicy,
         recorder: Recorder,
     ) -> Self {
-        let state = SmallState { number: 0, is_broken: false, recorder };
-        Self { segment, kernels, idle, started: Arc::default(), state: Mutex::new(state) }
+        let compared = Compared::new(segment.ranks());
+        let state = Mutex::new(SmallState { number: 0, is_broken: false, compared, recorder });
+        Self { segment, kernels, idle, started: Arc::default(), is_ahead: AtomicBool::new(false), state }
     }
 
     /// The counter of operations that are started rather than called.
@@ -141,9 +179,9 @@ impl Cells {
         Starts(Some(self.started.clone()))
     }
 
-    /// Runs an operation over all ranks of the node to its end.
+    /// Runs an operation over all ranks of the node to its end on this rank.
     pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part, step: u64) -> Result<(), Error> {
-        self.run_as(group, begin, part, step, |call| self.exchange(call))
+        self.run_as(group, begin, part, step, |call| self.exchange(call, part))
     }
 
     /// Runs an operation with this exchange.
@@ -161,9 +199,9 @@ impl Cells {
             group.await_started()?;
         }
         let mut state = lock(&self.state);
-        let seq = state.number + 1;
-        if let Some(abort) = self.segment.abort()
-            && let Some(error) = self.refusal(group, abort, state.is_broken, &part.view(), step)
+        let (seq, view, abort) = (state.number + 1, part.view(), self.segment.abort());
+        if let Some(abort) = abort
+            && let Some(error) = self.refusal(group, abort, state.is_broken, &view, step)
         {
             return Err(self.failed(group, &mut state.recorder, (begin, seq), error));
         }
@@ -172,9 +210,52 @@ impl Cells {
         state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
         let operation = pack_small(&part.problem.shape, part.problem.tag());
         let tag = Tag { operation, started: self.started.load(Ordering::Relaxed) };
-        let result = exchange(&SmallCall { group, begin, step, part, number: state.number, tag });
-        state.is_broken = result.is_err();
-        result.map_err(|error| self.failed(group, &mut state.recorder, (Clock.now(), seq), error))
+        let SmallState { compared, is_broken, recorder, .. } = &mut *state;
+        let call = SmallCall { group, begin, step, view, number: seq, tag, compared };
+        let may_publish = match compared.all.get() + LEAD {
+            known if known < seq => self.compare_all(&call, seq - LEAD),
+            _ => Ok(()),
+        };
+        let mut result = may_publish.and_then(|()| exchange(&call));
+        let is_ahead = compared.all.get() < seq;
+        if self.is_ahead.load(Ordering::Relaxed) != is_ahead {
+            self.is_ahead.store(is_ahead, Ordering::Relaxed);
+        }
+        // Ranks have diverged, and this one has now said what it runs.
+        if is_ahead && abort.is_some() && result.is_ok() {
+            result = Err(self.disagree(&call, seq));
+        }
+        *is_broken = result.is_err();
+        result.map_err(|error| self.failed(group, recorder, (Clock.now(), seq), error))
+    }
+
+    /// Ahead of an operation that the engine runs, which the caller calls it: waits for all ranks to come to the last small one, if this
+    /// rank has returned from that before, and compares what they run. So ranks that order them in different ways find it out.
+    #[inline]
+    pub(super) fn settle(&self, group: &Group, view: View, step: u64) -> Result<(), Error> {
+        if self.is_ahead.load(Ordering::Relaxed) { self.settle_now(group, view, step) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn settle_now(&self, group: &Group, view: View, step: u64) -> Result<(), Error> {
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => PoisonError::into_inner(state),
+            // Another thread runs a small operation, which has no order with this one.
+            Err(TryLockError::WouldBlock) => return Ok(()),
+        };
+        let SmallState { number, compared, is_broken, recorder } = &mut *state;
+        let (number, begin) = (*number, Clock.now());
+        // Where the group has ended, the engine's refusal says why.
+        if *is_broken || compared.all.get() >= number || self.segment.abort().is_some() {
+            return Ok(());
+        }
+        let tag = Tag { operation: 0, started: 0 };
+        let call = SmallCall { group, begin, step, view, number, tag, compared };
+        let result = self.compare_all(&call, number);
+        *is_broken = result.is_err();
+        self.is_ahead.store(result.is_err(), Ordering::Relaxed);
+        result.map_err(|error| self.failed(group, recorder, (Clock.now(), number), error))
     }
 
     /// An operation has failed, and the group ends with it: all groups of the job have ended on this rank when the caller reads the error.
@@ -202,7 +283,7 @@ impl Cells {
             return None;
         }
         Some(match self.segment.verdict() {
-            Some(divergence) => group.outcomes.diverged(Some(divergence), view, step),
+            Some(divergence) => self.diverged(group, divergence, view, step),
             None => {
                 let cause = cause(group, &self.segment, abort);
                 Error::closed_by(&cause, format!("{view} was not started: {cause}"))
@@ -210,10 +291,10 @@ impl Cells {
         })
     }
 
-    /// Publishes this rank's input, waits for those of all ranks, and makes the output of them.
+    /// Publishes this rank's input, waits for those that it takes something of, and makes the output of them.
     #[inline]
-    fn exchange(&self, call: &SmallCall<'_>) -> Result<(), Error> {
-        let Part { problem, input, output } = call.part;
+    fn exchange(&self, call: &SmallCall<'_>, part: &Part) -> Result<(), Error> {
+        let Part { problem, input, output } = part;
         let mine = self.segment.cell(self.segment.local(), call.number);
         if !mine.publish(call.tag, input.as_slice()) {
             return Err(Error::Internal(format!("{} bytes do not fit a cell", input.len())));
@@ -221,6 +302,7 @@ impl Cells {
         // The own input is safe in its cell: the output may lie where it was.
         let output = output.as_mut_slice();
         let (me, is_root, root) = (problem.rank.0, problem.rank == problem.root, problem.root.0);
+        let all = self.segment.ranks();
         // This rank's block of another one's input, and another one's block of the output.
         let own = |from| block(problem, from, me);
         let into = |from| match &problem.counts {
@@ -232,33 +314,56 @@ impl Cells {
         };
         match problem.shape.collective.base() {
             Collective::AllReduce | Collective::Barrier => {
-                self.fold(call, output, 0..output.len(), self.segment.ranks())
+                self.fold(call, part, output, 0..output.len(), all)
             }
-            Collective::ReduceScatter => self.fold(call, output, own(me), self.segment.ranks()),
-            Collective::Reduce if is_root => self.fold(call, output, 0..output.len(), self.segment.ranks()),
-            Collective::Scan => self.fold(call, output, 0..output.len(), me + 1),
-            Collective::ExScan => self.fold(call, output, 0..output.len(), me),
-            collective => self.for_each(call, |from, bytes| match collective {
-                Collective::Broadcast if from == root => output.copy_from_slice(bytes),
-                Collective::Scatter if from == root => output.copy_from_slice(&bytes[own(from)]),
-                Collective::AllGather => output[into(from)].copy_from_slice(bytes),
-                Collective::Gather if is_root => output[into(from)].copy_from_slice(bytes),
-                Collective::AllToAll => output[into(from)].copy_from_slice(&bytes[own(from)]),
-                // No rank goes on before all have come: cells are written again.
-                _ => {}
+            Collective::ReduceScatter => self.fold(call, part, output, own(me), all),
+            Collective::Reduce if is_root => self.fold(call, part, output, 0..output.len(), all),
+            Collective::Scan => self.fold(call, part, output, 0..output.len(), me + 1),
+            Collective::ExScan => self.fold(call, part, output, 0..output.len(), me),
+            Collective::AllGather => {
+                self.for_each(call, part, 0..all, |from, bytes| output[into(from)].copy_from_slice(bytes))
+            }
+            Collective::Gather if is_root => {
+                self.for_each(call, part, 0..all, |from, bytes| output[into(from)].copy_from_slice(bytes))
+            }
+            Collective::AllToAll => self.for_each(call, part, 0..all, |from, bytes| {
+                output[into(from)].copy_from_slice(&bytes[own(from)])
             }),
+            Collective::Broadcast if !is_root => {
+                self.for_each(call, part, root..root + 1, |_, bytes| output.copy_from_slice(bytes))
+            }
+            Collective::Scatter => self.for_each(call, part, root..root + 1, |from, bytes| {
+                output.copy_from_slice(&bytes[own(from)])
+            }),
+            // It only gives.
+            _ => Ok(()),
         }
     }
 
-    /// Does something with the input of each rank, in rank order.
+    /// Does something with the inputs of these ranks, in rank order.
     #[inline]
     #[allow(unsafe_code)]
-    fn for_each(&self, call: &SmallCall<'_>, mut act: impl FnMut(u32, &[u8])) -> Result<(), Error> {
-        for local in 0..self.segment.ranks() {
+    fn for_each(
+        &self,
+        call: &SmallCall<'_>,
+        part: &Part,
+        ranks: Range<u32>,
+        mut act: impl FnMut(u32, &[u8]),
+    ) -> Result<(), Error> {
+        for local in ranks.clone() {
             // SAFETY: used within this call, and the next operation begins after that: the state is locked.
-            act(local, unsafe { self.wait(call, local, call.part.input_of(local)) }?);
+            act(local, unsafe { self.wait(call, local, part.input_of(local)) }?);
         }
+        self.waited_for(call, &ranks);
         Ok(())
+    }
+
+    /// The inputs of these ranks have come.
+    #[inline]
+    fn waited_for(&self, call: &SmallCall<'_>, ranks: &Range<u32>) {
+        if *ranks == (0..self.segment.ranks()) {
+            call.compared.all.set(call.number);
+        }
     }
 
     /// Folds a part of the input of each of the first `over` ranks, in rank order; of none, nothing is written.
@@ -267,30 +372,27 @@ impl Cells {
     fn fold(
         &self,
         call: &SmallCall<'_>,
+        own: &Part,
         output: &mut [u8],
         part: Range<usize>,
         over: u32,
     ) -> Result<(), Error> {
-        let (shape, ranks) = (&call.part.problem.shape, self.segment.ranks());
-        if ranks <= 2 {
-            self.for_each(call, |local, bytes| match local {
-                beyond if beyond >= over => {}
+        let (shape, ranks) = (&own.problem.shape, self.segment.ranks());
+        if over <= 2 {
+            self.for_each(call, own, 0..over, |local, bytes| match local {
                 0 => output.copy_from_slice(&bytes[part.clone()]),
                 _ => self.kernels.accumulate(shape.dtype, shape.op, output, &bytes[part.clone()]),
             })?;
         } else {
             // All at once: a fold in f32 is rounded once, as everywhere else.
-            let mut contributions = Vec::with_capacity(ranks as usize);
-            for local in 0..ranks {
+            let mut contributions = Vec::with_capacity(over as usize);
+            for local in 0..over {
                 // SAFETY: as in `for_each`.
-                let input = unsafe { self.wait(call, local, call.part.input_of(local)) }?;
+                let input = unsafe { self.wait(call, local, own.input_of(local)) }?;
                 contributions.push(&input[part.clone()]);
             }
-            match contributions[..over as usize] {
-                [] => {}
-                [only] => output.copy_from_slice(only),
-                ref first => self.kernels.fold(shape.dtype, shape.op, output, first),
-            }
+            self.waited_for(call, &(0..over));
+            self.kernels.fold(shape.dtype, shape.op, output, &contributions);
         }
         if shape.op == ReduceOp::Avg {
             self.kernels.finish_avg(shape.dtype, output, ranks);
@@ -298,7 +400,7 @@ impl Cells {
         Ok(())
     }
 
-    /// Waits for a rank's input of `len` bytes, driving the engine now and then.
+    /// Waits for a rank's input of `len` bytes. It has run the same operations as this rank until then.
     ///
     /// # Safety
     /// The bytes are not used any more once this rank has published its next operation.
@@ -306,22 +408,38 @@ impl Cells {
     #[allow(unsafe_code)]
     unsafe fn wait(&self, call: &SmallCall<'_>, local: u32, len: usize) -> Result<&[u8], Error> {
         let cell = self.segment.cell(local, call.number);
+        // SAFETY: passed on to the caller.
+        let (tag, bytes) = self.until(call, (local, call.number), || unsafe { cell.read(len) })?;
+        if call.compared.of(local) + 1 < call.number {
+            self.compare(call, local, call.number - 1)?;
+        }
+        if tag != call.tag {
+            return Err(self.disagree(call, call.number));
+        }
+        call.compared.set(local, call.number);
+        Ok(bytes)
+    }
+
+    /// Waits until something is found in a rank's cell, driving the engine now and then.
+    #[inline]
+    fn until<R>(
+        &self,
+        call: &SmallCall<'_>,
+        (local, number): (u32, u64),
+        find: impl Fn() -> Option<R>,
+    ) -> Result<R, Error> {
         let mut idle = Backoff::new(self.idle);
         let mut rounds = 0u32;
         loop {
-            // SAFETY: passed on to the caller.
-            if let Some((tag, bytes)) = unsafe { cell.read(len) } {
-                if tag != call.tag {
-                    return Err(self.disagree(call));
-                }
-                return Ok(bytes);
+            if let Some(found) = find() {
+                return Ok(found);
             }
             rounds = rounds.wrapping_add(1);
             let parked = idle.wait(Activity::Idle, None);
             if (parked || rounds.is_multiple_of(LOOK_EVERY))
-                && let Err(error) = self.look_around(call, local)
+                && let Err(error) = self.look_around(call, (local, number))
                 // An input published in the meantime counts, though its rank may have left since.
-                && !cell.is_published()
+                && !self.segment.cell(local, number).is_published()
             {
                 return Err(error);
             }
@@ -329,8 +447,8 @@ impl Cells {
     }
 
     #[cold]
-    fn look_around(&self, call: &SmallCall<'_>, local: u32) -> Result<(), Error> {
-        let &SmallCall { group, begin, step, number, .. } = call;
+    fn look_around(&self, call: &SmallCall<'_>, (local, number): (u32, u64)) -> Result<(), Error> {
+        let &SmallCall { group, begin, step, ref view, .. } = call;
         group.drive.poll()?;
         let waited = Clock.now() - begin;
         if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
@@ -348,80 +466,18 @@ impl Cells {
                 found
             })?;
             if differs || aborted.is_some_and(|abort| abort.reason == diverged()) {
-                return Err(self.disagree(call));
+                return Err(self.disagree(call, number));
             }
         }
         if let Some(abort) = aborted {
-            return Err(Outcomes::aborted(&cause(group, &self.segment, abort), &call.part.view(), step));
+            return Err(Outcomes::aborted(&cause(group, &self.segment, abort), view, step));
         }
         if waited > group.deadline {
             // Else the others would name this rank, which leaves, as the cause.
             self.segment.set_abort(local, AbortReason::Late.code() as u8);
-            return Err(group.outcomes.late(Rank(local), waited, &call.part.view(), step));
+            return Err(group.outcomes.late(Rank(local), waited, view, step));
         }
         Ok(())
-    }
-
-    /// Ranks run different operations in the place of small operation `number`: waits until the differing rank is known.
-    #[cold]
-    fn disagree(&self, call: &SmallCall<'_>) -> Error {
-        let &SmallCall { group, step, number, .. } = call;
-        let view = call.part.view();
-        let begin = Clock.now();
-        let mut idle = Backoff::new(self.idle);
-        loop {
-            let waited = Clock.now() - begin;
-            if let Some(divergence) = self.segment.verdict() {
-                return group.outcomes.diverged(Some(divergence), &view, step);
-            }
-            // Where an operation of the engine is in dispute, its votes give the verdict.
-            if self.segment.dispute().is_none()
-                && (waited > VIEWS || self.have_all_published(number))
-                && let Some(divergence) = self.judge(group, number, view)
-            {
-                self.segment.set_verdict(&divergence);
-                self.segment.set_abort(divergence.rank.0, diverged());
-                continue;
-            }
-            if waited > VERDICT {
-                return group.outcomes.diverged(None, &view, step);
-            }
-            if let Err(error) = group.drive.poll() {
-                return error;
-            }
-            idle.wait(Activity::Idle, None);
-        }
-    }
-
-    /// Whether all ranks have published their small operation `number`, but for those that are gone.
-    fn have_all_published(&self, number: u64) -> bool {
-        let segment = &self.segment;
-        (0..segment.ranks()).all(|local| {
-            segment.cell(local, number).tag().is_some() || segment.has_left(local) || segment.is_gone(local)
-        })
-    }
-
-    /// The differing rank among those that have published small operation `number`: it calls another one, or has started fewer of them
-    /// before, or more.
-    fn judge(&self, group: &Group, number: u64, own: View) -> Option<Divergence> {
-        let segment = &self.segment;
-        let tags: Vec<_> = (0..segment.ranks()).map(|local| segment.cell(local, number).tag()).collect();
-        let fewest = tags.iter().flatten().map(|tag| tag.started).min()?;
-        let large = group.drive.with(|engine| engine.started()).unwrap_or(0);
-        let mut votes: Vec<Vote> = Vec::new();
-        for (local, tag) in (0..).zip(tags) {
-            let Some(tag) = tag else { continue };
-            let started =
-                if tag.started == fewest { None } else { started_instead(segment, local, number, large) };
-            let Some(view) = started.or_else(|| unpack_small(tag.operation)) else { continue };
-            match votes.iter_mut().find(|vote| vote.view == view) {
-                Some(vote) => vote.ranks += 1,
-                None => votes.push(Vote { view, rank: Rank(local), ranks: 1 }),
-            }
-        }
-        let mut tally = Tally::new(number - 1);
-        tally.cast(0, votes);
-        tally.judge(Some(own))
     }
 }
 
@@ -447,3 +503,6 @@ fn cause(group: &Group, segment: &NodeSegment, abort: Abort) -> AbortCause {
     let (culprit, why) = ended(segment, abort);
     AbortCause::seen_by(group.rank, culprit, why)
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,9 +12,9 @@ use shouter_reducer::executor::Request;
 use shouter_reducer::fusion::Member;
 #[cfg(feature = "cuda")]
 use shouter_reducer::grid::Rank;
-use shouter_reducer::header::Identity;
 #[cfg(feature = "cuda")]
 use shouter_reducer::header::Shape;
+use shouter_reducer::header::{Identity, View};
 #[cfg(feature = "cuda")]
 use shouter_reducer::memory::TensorRegion;
 #[cfg(feature = "cuda")]
@@ -319,6 +319,7 @@ impl Group {
         member: Option<Member>,
         copies: Option<Box<dyn Copies>>,
     ) -> Result<Work, Error> {
+        self.settle_cells(View { identity: request.identity, shape: request.shape }, request.step)?;
         let small_before = self.small_before();
         let submissions = self.submissions()?;
         let report: Arc<dyn Report> = operation.clone();
@@ -372,7 +373,7 @@ impl Group {
 
     /// Small operations of this rank so far.
     fn small_before(&self) -> u64 {
-        self.node.as_ref().map_or(0, |node| node.small_started(node.local()))
+        self.node.as_ref().map_or(0, |node| node.small_published())
     }
 
     /// Flushes tensors that are held for others of their bucket: they go by themselves.

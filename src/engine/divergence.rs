@@ -95,7 +95,7 @@ impl Engine {
 /// an announcement, if it made that right after the same small operations.
 pub(crate) fn instead_of_small(node: &NodeSegment, local: u32, number: u64, large: u64) -> Option<View> {
     let theirs = node.announcement(local, large + 1)?;
-    if theirs.small_before + 1 != number || node.small_started(local) >= number {
+    if theirs.small_before + 1 != number || node.has_begun_small(local, number) {
         return None;
     }
     unpack(theirs.shape, theirs.identity)

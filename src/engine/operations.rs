@@ -61,7 +61,7 @@ impl Open {
                 (None, Some(_)) => Announcement::EXPORTED,
                 (None, None) => 0,
             },
-            small_before: self.small_before.unwrap_or_else(|| node.small_started(node.local())),
+            small_before: self.small_before.unwrap_or_else(|| node.small_published()),
         };
         node.announce(announcement, self.export.as_ref());
     }

@@ -7,11 +7,12 @@ const APART: usize = 128;
 pub(super) const PAGE: usize = 4096;
 /// A huge page: large pieces begin on one.
 pub(super) const HUGE: usize = 2 << 20;
-/// Bytes before a cell's payload: its sequence line.
-pub(super) const CELL_HEADER: usize = LINE;
 /// Payload bytes of a small-message cell.
 pub(crate) const CELL_PAYLOAD: usize = 4096;
-const CELL: usize = CELL_HEADER + CELL_PAYLOAD;
+/// Cells of a rank: operation n uses cell n mod `CELLS`.
+pub(crate) const CELLS: u64 = 16;
+/// Bytes of a rank's cells: their sequence lines, then their payloads.
+const CELLS_BYTES: usize = CELLS as usize * (APART + CELL_PAYLOAD);
 /// Announcements that a rank keeps: twice as many as operations can be under way, so that none is overwritten which
 /// another rank has yet to compare.
 pub(crate) const ANNOUNCEMENTS: usize = 512;
@@ -25,8 +26,6 @@ pub(super) const EXPOSURES: usize = 256;
 const LINES: usize = 4 * APART + EXPOSURES * 8;
 /// Flags of a lane, per rank.
 const FLAGS: usize = 4;
-/// Cells of a rank: operation n uses cell n mod 2.
-const CELLS: usize = 2;
 
 /// The parameters of a segment's size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +88,7 @@ impl SegmentLayout {
     /// The layout of a shape; `None` if it exceeds the address space.
     pub(super) fn new(shape: SegmentShape) -> Option<Self> {
         let (ranks, lanes) = (shape.ranks as usize, shape.lanes as usize);
-        let flags = LINES + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS * CELL;
+        let flags = LINES + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS_BYTES;
         let rank_bytes =
             flags.checked_add(lanes.checked_mul(FLAGS * APART)?)?.checked_next_multiple_of(PAGE)?;
         let area = shape.lane_bytes.checked_next_multiple_of(PAGE)?;
@@ -164,9 +163,17 @@ impl SegmentLayout {
         Some(self.rank(local)? + LINES + n as usize % ANNOUNCEMENTS * ANNOUNCEMENT)
     }
 
-    /// The cell for operation `n`: its sequence line; the payload follows.
+    /// The sequence line of the cell for operation `n`. The lines of a rank lie together, in a page or two.
+    #[inline]
     pub(super) fn cell(&self, local: u32, n: u64) -> Option<usize> {
-        Some(self.rank(local)? + LINES + ANNOUNCEMENTS * ANNOUNCEMENT + n as usize % CELLS * CELL)
+        Some(self.rank(local)? + LINES + ANNOUNCEMENTS * ANNOUNCEMENT + (n % CELLS) as usize * APART)
+    }
+
+    /// The payload of that cell.
+    #[inline]
+    pub(super) fn cell_payload(&self, local: u32, n: u64) -> Option<usize> {
+        let payloads = LINES + ANNOUNCEMENTS * ANNOUNCEMENT + CELLS as usize * APART;
+        Some(self.rank(local)? + payloads + (n % CELLS) as usize * CELL_PAYLOAD)
     }
 
     /// A flag of a lane.

@@ -6,7 +6,7 @@
 //!            a doorbell: which of the rank's rings may hold something new
 //!            how many accesses to exposed pieces it has made; the versions of its own ones
 //!            announcements: what the rank has started, by which waiting ranks detect divergence, and where its tensor lies
-//!            two cells for small messages
+//!            a ring of cells for small messages
 //!            four flags for each lane, a cache line each
 //!  per lane  a staging area for each rank, and the node's result
 //!  per pair  a ring of messages, and how far it was read; two more rings for each rank
@@ -28,7 +28,7 @@ mod sys;
 mod view;
 
 pub use arena::SharedMemory;
-pub(crate) use cell::{Tag, fits_cell};
+pub(crate) use cell::{LEAD, Tag, fits_cell};
 pub(crate) use exposure::{ExposedPiece, Exposure, Place};
 pub(crate) use gauge::{Round, Task};
 pub(crate) use layout::ANNOUNCEMENTS;

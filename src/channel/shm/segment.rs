@@ -22,7 +22,7 @@ mod end;
 pub(crate) use end::{Abort, shortened};
 
 /// "shouter" and the layout's version.
-const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x08");
+const MAGIC: u64 = u64::from_le_bytes(*b"shouter\x09");
 
 /// A flag in the number of an announcement that is being written.
 const UNFINISHED: u64 = 1 << 63;
@@ -101,6 +101,8 @@ pub struct NodeSegment {
     /// Held by the thread of this process that accesses a piece that a rank of the node has exposed.
     pub(super) accessing: Mutex<()>,
     fenced: AtomicBool,
+    /// The last small operation that this rank has published.
+    pub(super) published: AtomicU64,
     /// A watch on each process, opened when its id is first needed.
     watches: Vec<OnceLock<Watch>>,
 }
@@ -150,7 +152,8 @@ impl NodeSegment {
     fn new(mapping: Mapping, layout: SegmentLayout, local: u32) -> Self {
         let watches = (0..layout.shape().ranks).map(|_| OnceLock::new()).collect();
         let (arena, exposed, accessing) = Default::default();
-        Self { mapping, layout, local, arena, exposed, accessing, fenced: AtomicBool::new(false), watches }
+        let (fenced, published) = Default::default();
+        Self { mapping, layout, local, arena, exposed, accessing, fenced, published, watches }
     }
 
     /// The descriptor, to be passed on.

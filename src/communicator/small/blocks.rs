@@ -38,17 +38,18 @@ impl Cells {
         if let (Some(first), true) = (words.first_mut(), carries) {
             *first |= CARRIED;
         }
-        self.run_as(group, begin, &part, step, |call| self.exchange_counts(call, &words, carries))
+        self.run_as(group, begin, &part, step, |call| self.exchange_counts(call, &part, &words, carries))
     }
 
     #[allow(unsafe_code)]
     fn exchange_counts(
         &self,
         call: &SmallCall<'_>,
+        part: &Part,
         words: &[u64],
         carries: bool,
     ) -> Result<(Told, bool), Error> {
-        let Part { problem, input, output } = call.part;
+        let Part { problem, input, output } = part;
         let (ranks, bytes) = (self.segment.ranks(), size_of_val(words));
         let mine = self.segment.cell(self.segment.local(), call.number);
         let carried = if carries { *input } else { Buffer::empty() };
@@ -65,6 +66,7 @@ impl Cells {
             are_carried &= all[first] & CARRIED != 0;
             all[first] &= !CARRIED;
         }
+        self.waited_for(call, &(0..ranks));
         let told = Told::new(problem.shape.collective, problem.root, words.len(), all);
         if !are_carried || !told.agree() {
             return Ok((told, false));

@@ -1,0 +1,122 @@
+//! Ranks that are some small operations apart, and ranks that have run different ones.
+
+use shouter_reducer::executor::{Divergence, Tally, Vote};
+use shouter_reducer::grid::Rank;
+use shouter_reducer::header::View;
+
+use super::{Cells, SmallCall, diverged};
+use crate::channel::shm::unpack_small;
+use crate::communicator::Group;
+use crate::engine::divergence::{VERDICT, VIEWS, started_instead};
+use crate::error::Error;
+use crate::runtime::{Activity, Backoff, Clock};
+
+impl Cells {
+    /// Waits until all ranks have published the operations through this one, and compares them; at once with those behind it that a rank has
+    /// published.
+    #[cold]
+    pub(super) fn compare_all(&self, call: &SmallCall<'_>, through: u64) -> Result<(), Error> {
+        let mut least = u64::MAX;
+        for local in 0..self.segment.ranks() {
+            self.compare(call, local, through)?;
+            while call.compared.of(local) + 1 < call.number
+                && self.segment.cell(local, call.compared.of(local) + 1).is_published()
+            {
+                self.compare(call, local, call.compared.of(local) + 1)?;
+            }
+            least = least.min(call.compared.of(local));
+        }
+        call.compared.all.set(least);
+        Ok(())
+    }
+
+    /// Compares the operations of a rank through this one with those of this rank, and waits for them. They are the first that are not
+    /// compared yet, so that their cells are intact on both.
+    #[cold]
+    pub(super) fn compare(&self, call: &SmallCall<'_>, local: u32, through: u64) -> Result<(), Error> {
+        for number in call.compared.of(local).saturating_add(1)..=through {
+            let theirs = self.segment.cell(local, number);
+            let tag = self.until(call, (local, number), || theirs.tag())?;
+            if Some(tag) != self.segment.cell(self.segment.local(), number).tag() {
+                return Err(self.disagree(call, number));
+            }
+            call.compared.set(local, number);
+        }
+        Ok(())
+    }
+
+    /// Ranks run different operations in the place of small operation `number`: waits until the differing rank is known.
+    #[cold]
+    pub(super) fn disagree(&self, call: &SmallCall<'_>, number: u64) -> Error {
+        let &SmallCall { group, step, ref view, .. } = call;
+        let begin = Clock.now();
+        let mut idle = Backoff::new(self.idle);
+        loop {
+            let waited = Clock.now() - begin;
+            if let Some(divergence) = self.segment.verdict() {
+                return self.diverged(group, divergence, view, step);
+            }
+            // Where an operation of the engine is in dispute, its votes give the verdict.
+            if self.segment.dispute().is_none()
+                && (waited > VIEWS || self.have_all_published(number))
+                && let Some(divergence) = self.judge(group, number, self.own_view(number).unwrap_or(*view))
+            {
+                self.segment.set_verdict(&divergence);
+                self.segment.set_abort(divergence.rank.0, diverged());
+                continue;
+            }
+            if waited > VERDICT {
+                return group.outcomes.diverged(None, view, *view, step);
+            }
+            if let Err(error) = group.drive.poll() {
+                return error;
+            }
+            idle.wait(Activity::Idle, None);
+        }
+    }
+
+    /// The error of a verdict for a rank that runs `view`.
+    #[cold]
+    pub(super) fn diverged(&self, group: &Group, divergence: Divergence, view: &View, step: u64) -> Error {
+        // An operation in dispute has another number than those of cells.
+        let is_small = self.segment.dispute().is_none();
+        let own = if is_small { self.own_view(divergence.seq + 1) } else { None };
+        group.outcomes.diverged(Some(divergence), view, own.unwrap_or(*view), step)
+    }
+
+    /// This rank's small operation `number`, one of the last.
+    fn own_view(&self, number: u64) -> Option<View> {
+        unpack_small(self.segment.cell(self.segment.local(), number).tag()?.operation)
+    }
+
+    /// Whether all ranks have published their small operation `number`, but for those that are gone.
+    fn have_all_published(&self, number: u64) -> bool {
+        let segment = &self.segment;
+        (0..segment.ranks()).all(|local| {
+            segment.cell(local, number).tag().is_some() || segment.has_left(local) || segment.is_gone(local)
+        })
+    }
+
+    /// The differing rank among those that have published small operation `number`: it calls another one, or has started fewer of them
+    /// before, or more.
+    fn judge(&self, group: &Group, number: u64, own: View) -> Option<Divergence> {
+        let segment = &self.segment;
+        let tags: Vec<_> = (0..segment.ranks()).map(|local| segment.cell(local, number).tag()).collect();
+        let fewest = tags.iter().flatten().map(|tag| tag.started).min()?;
+        let large = group.drive.with(|engine| engine.started()).unwrap_or(0);
+        let mut votes: Vec<Vote> = Vec::new();
+        for (local, tag) in (0..).zip(tags) {
+            let Some(tag) = tag else { continue };
+            let started =
+                if tag.started == fewest { None } else { started_instead(segment, local, number, large) };
+            let Some(view) = started.or_else(|| unpack_small(tag.operation)) else { continue };
+            match votes.iter_mut().find(|vote| vote.view == view) {
+                Some(vote) => vote.ranks += 1,
+                None => votes.push(Vote { view, rank: Rank(local), ranks: 1 }),
+            }
+        }
+        let mut tally = Tally::new(number - 1);
+        tally.cast(0, votes);
+        tally.judge(Some(own))
+    }
+}
