@@ -64,6 +64,11 @@ impl CollectiveCall {
 impl Group {
     /// Gives `data` of rank `root` to all ranks.
     ///
+    /// As in every collective, a rank that has its result, or takes none, may return before the others have called it: a broadcast's root,
+    /// the other ranks of a reduce or gather, the first ranks of a scan. Where one of those calls something else then, or has ended, the
+    /// error is that of one of this rank's next calls, of [`finalize`](Self::finalize) at the latest. To wait for all there is
+    /// [`barrier`](Self::barrier).
+    ///
     /// # Errors
     /// [`Error::Argument`] for a root that is no rank; else as [`all_reduce`](Self::all_reduce).
     pub fn broadcast<T: Element>(&self, data: &mut [T], root: u32) -> Result<(), Error> {
@@ -71,7 +76,8 @@ impl Group {
         self.typed::<T>(Collective::Broadcast, (Buffer::empty(), output), data.len(), ReduceOp::Sum, root)
     }
 
-    /// Reduces `data` with that of all ranks into that of rank `root`; the others keep theirs.
+    /// Reduces `data` with that of all ranks into that of rank `root`; the others keep theirs, and may return
+    /// [before](Self::broadcast) all have come.
     ///
     /// # Errors
     /// [`Error::Argument`] for a root that is no rank; else as [`all_reduce`](Self::all_reduce).
@@ -127,7 +133,7 @@ impl Group {
     }
 
     /// Gives rank `root` the `input` of each rank, one behind the other in its `output`, which is [`size`](Self::size) times as long. The
-    /// others' `output` is not used and may be empty.
+    /// others' `output` is not used and may be empty; they may return [before](Self::broadcast) all have come.
     ///
     /// # Errors
     /// [`Error::Argument`] for a root that is no rank, or an output of another length there; else as [`all_reduce`](Self::all_reduce).
@@ -136,7 +142,7 @@ impl Group {
     }
 
     /// Gives each rank its block of the `input` of rank `root`, which is [`size`](Self::size) times as long as `output`. The others' `input`
-    /// is not used and may be empty.
+    /// is not used and may be empty. The root may return [before](Self::broadcast) all have come.
     ///
     /// # Errors
     /// [`Error::Argument`] for a root that is no rank, or an input of another length there; else as [`all_reduce`](Self::all_reduce).
@@ -169,7 +175,8 @@ impl Group {
 
     /// Reduces `input` over the ranks up to this one, in rank order, into `output`, which is as long: each rank has another result.
     ///
-    /// The bits are those of one fold in rank order, on any number of hosts: floating-point sums of 16 bits are rounded once.
+    /// The bits are those of one fold in rank order, on any number of hosts: floating-point sums of 16 bits are rounded once. A rank may
+    /// return [before](Self::broadcast) those behind it have come.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -304,9 +311,17 @@ impl Group {
     /// Runs this rank's part of an operation outside the table to its end.
     #[inline]
     pub(super) fn run_part(&self, problem: &Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
-        let begin = Clock.now();
-        let result = self.run_uncounted(begin, problem, input, output);
-        self.ended(begin, problem.shape.collective, input.len().max(output.len()), result)
+        let (begin, bytes) = (Clock.now(), input.len().max(output.len()));
+        let result = match self.cells_for(published(problem)) {
+            // Where it runs it is counted, too.
+            Some(cells) if self.outcomes.timeline.is_none() => {
+                self.drive.check_process()?;
+                let part = part(problem, input, output).counted(bytes);
+                return cells.run(self, begin, &part, self.annotations.step());
+            }
+            _ => self.run_uncounted(begin, problem, input, output),
+        };
+        self.ended(begin, problem.shape.collective, bytes, result)
     }
 
     /// As [`run_part`](Self::run_part), for a part of a call that is counted as a whole.
@@ -320,9 +335,7 @@ impl Group {
     ) -> Result<(), Error> {
         self.drive.check_process()?;
         if let Some(cells) = self.cells_for(published(problem)) {
-            let input = if is_given_in_output(problem) { output } else { input };
-            let part = Part { problem: problem.clone(), input, output };
-            return cells.run(self, begin, &part, self.annotations.step());
+            return cells.run(self, begin, &part(problem, input, output), self.annotations.step());
         }
         self.run(begin, problem, self.memory(problem, input, output), None)
     }
@@ -413,6 +426,13 @@ pub(super) fn published(problem: &Problem) -> usize {
         return usize::MAX;
     }
     usize::try_from(problem.published_bytes()).unwrap_or(usize::MAX)
+}
+
+/// This rank's part of a small operation.
+#[inline]
+fn part(problem: &Problem, input: Buffer, output: Buffer) -> Part<'_> {
+    let input = if is_given_in_output(problem) { output } else { input };
+    Part::new(problem, input, output)
 }
 
 /// Whether this rank's input lies in the output: a broadcast's root.

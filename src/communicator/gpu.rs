@@ -225,7 +225,7 @@ impl Group {
                                 factor,
                             );
                         }
-                        cells.run(self, begin, &small::Part { problem: problem.clone(), input, output }, step)
+                        cells.run(self, begin, &small::Part::new(problem, input, output), step)
                     },
                 )
             }

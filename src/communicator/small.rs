@@ -95,15 +95,27 @@ impl Compared {
 }
 
 /// One rank's part of a small operation.
-#[derive(Clone)]
-pub(super) struct Part {
-    pub(super) problem: Problem,
+pub(super) struct Part<'a> {
+    problem: &'a Problem,
     /// The published bytes. A broadcast's root has them in the output.
-    pub(super) input: Buffer,
-    pub(super) output: Buffer,
+    input: Buffer,
+    output: Buffer,
+    counted: Option<usize>,
 }
 
-impl Part {
+impl<'a> Part<'a> {
+    /// One that is not counted.
+    #[inline]
+    pub(super) fn new(problem: &'a Problem, input: Buffer, output: Buffer) -> Self {
+        Self { problem, input, output, counted: None }
+    }
+
+    /// The same of a call of so many bytes, which counts when it has ended well.
+    #[inline]
+    pub(super) fn counted(self, bytes: usize) -> Self {
+        Self { counted: Some(bytes), ..self }
+    }
+
     /// This rank's view of the operation.
     fn view(&self) -> View {
         View { identity: self.problem.identity(), shape: self.problem.shape }
@@ -112,7 +124,7 @@ impl Part {
     /// Bytes that a rank publishes.
     #[inline]
     fn input_of(&self, rank: u32) -> usize {
-        let problem = &self.problem;
+        let problem = self.problem;
         match (problem.shape.collective.base(), &problem.counts) {
             (Collective::Broadcast | Collective::Scatter, _) if rank != problem.root.0 => 0,
             (Collective::Broadcast | Collective::Scatter, _) => problem.bytes() as usize,
@@ -127,17 +139,32 @@ impl Part {
     }
 }
 
+/// What the caller runs.
+enum Subject<'a> {
+    Small(&'a Part<'a>),
+    /// Behind small operations.
+    Other(View),
+}
+
 /// A small operation under way.
 struct SmallCall<'a> {
     group: &'a Group,
     begin: Instant,
     step: u64,
-    /// What the caller runs.
-    view: View,
+    subject: Subject<'a>,
     /// The last small operation that this rank has published, or is about to.
     number: u64,
     tag: Tag,
     compared: &'a Compared,
+}
+
+impl SmallCall<'_> {
+    fn view(&self) -> View {
+        match self.subject {
+            Subject::Small(part) => part.view(),
+            Subject::Other(view) => view,
+        }
+    }
 }
 
 /// Counts the operations that go by the engine since they are started, and by the cells where they are called; none where there are no
@@ -180,7 +207,7 @@ impl Cells {
     }
 
     /// Runs an operation over all ranks of the node to its end on this rank.
-    pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part, step: u64) -> Result<(), Error> {
+    pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part<'_>, step: u64) -> Result<(), Error> {
         self.run_as(group, begin, part, step, |call| self.exchange(call, part))
     }
 
@@ -190,7 +217,7 @@ impl Cells {
         &self,
         group: &Group,
         begin: Instant,
-        part: &Part,
+        part: &Part<'_>,
         step: u64,
         exchange: impl FnOnce(&SmallCall<'_>) -> Result<R, Error>,
     ) -> Result<R, Error> {
@@ -199,9 +226,9 @@ impl Cells {
             group.await_started()?;
         }
         let mut state = lock(&self.state);
-        let (seq, view, abort) = (state.number + 1, part.view(), self.segment.abort());
+        let (seq, abort) = (state.number + 1, self.segment.abort());
         if let Some(abort) = abort
-            && let Some(error) = self.refusal(group, abort, state.is_broken, &view, step)
+            && let Some(error) = self.refusal(group, abort, state.is_broken, &part.view(), step)
         {
             return Err(self.failed(group, &mut state.recorder, (begin, seq), error));
         }
@@ -211,7 +238,8 @@ impl Cells {
         let operation = pack_small(&part.problem.shape, part.problem.tag());
         let tag = Tag { operation, started: self.started.load(Ordering::Relaxed) };
         let SmallState { compared, is_broken, recorder, .. } = &mut *state;
-        let call = SmallCall { group, begin, step, view, number: seq, tag, compared };
+        let subject = Subject::Small(part);
+        let call = SmallCall { group, begin, step, subject, number: seq, tag, compared };
         let may_publish = match compared.all.get() + LEAD {
             known if known < seq => self.compare_all(&call, seq - LEAD),
             _ => Ok(()),
@@ -224,6 +252,9 @@ impl Cells {
         // Ranks have diverged, and this one has now said what it runs.
         if is_ahead && abort.is_some() && result.is_ok() {
             result = Err(self.disagree(&call, seq));
+        }
+        if let (Some(bytes), true) = (part.counted, result.is_ok()) {
+            group.outcomes.tally.finished_small(begin, Clock.now(), bytes);
         }
         *is_broken = result.is_err();
         result.map_err(|error| self.failed(group, recorder, (Clock.now(), seq), error))
@@ -251,7 +282,8 @@ impl Cells {
             return Ok(());
         }
         let tag = Tag { operation: 0, started: 0 };
-        let call = SmallCall { group, begin, step, view, number, tag, compared };
+        let subject = Subject::Other(view);
+        let call = SmallCall { group, begin, step, subject, number, tag, compared };
         let result = self.compare_all(&call, number);
         *is_broken = result.is_err();
         self.is_ahead.store(result.is_err(), Ordering::Relaxed);
@@ -293,8 +325,8 @@ impl Cells {
 
     /// Publishes this rank's input, waits for those that it takes something of, and makes the output of them.
     #[inline]
-    fn exchange(&self, call: &SmallCall<'_>, part: &Part) -> Result<(), Error> {
-        let Part { problem, input, output } = part;
+    fn exchange(&self, call: &SmallCall<'_>, part: &Part<'_>) -> Result<(), Error> {
+        let &Part { problem, input, output, .. } = part;
         let mine = self.segment.cell(self.segment.local(), call.number);
         if !mine.publish(call.tag, input.as_slice()) {
             return Err(Error::Internal(format!("{} bytes do not fit a cell", input.len())));
@@ -346,7 +378,7 @@ impl Cells {
     fn for_each(
         &self,
         call: &SmallCall<'_>,
-        part: &Part,
+        part: &Part<'_>,
         ranks: Range<u32>,
         mut act: impl FnMut(u32, &[u8]),
     ) -> Result<(), Error> {
@@ -372,7 +404,7 @@ impl Cells {
     fn fold(
         &self,
         call: &SmallCall<'_>,
-        own: &Part,
+        own: &Part<'_>,
         output: &mut [u8],
         part: Range<usize>,
         over: u32,
@@ -448,7 +480,7 @@ impl Cells {
 
     #[cold]
     fn look_around(&self, call: &SmallCall<'_>, (local, number): (u32, u64)) -> Result<(), Error> {
-        let &SmallCall { group, begin, step, ref view, .. } = call;
+        let &SmallCall { group, begin, step, .. } = call;
         group.drive.poll()?;
         let waited = Clock.now() - begin;
         if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
@@ -470,12 +502,12 @@ impl Cells {
             }
         }
         if let Some(abort) = aborted {
-            return Err(Outcomes::aborted(&cause(group, &self.segment, abort), view, step));
+            return Err(Outcomes::aborted(&cause(group, &self.segment, abort), &call.view(), step));
         }
         if waited > group.deadline {
             // Else the others would name this rank, which leaves, as the cause.
             self.segment.set_abort(local, AbortReason::Late.code() as u8);
-            return Err(group.outcomes.late(Rank(local), waited, view, step));
+            return Err(group.outcomes.late(Rank(local), waited, &call.view(), step));
         }
         Ok(())
     }

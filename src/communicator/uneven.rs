@@ -412,7 +412,8 @@ impl Group {
         let Some(cells) = self.cells_for(size_of_val(&*words)) else {
             return self.learn(begin, blocks, frame.root).map(Some);
         };
-        let part = Part { problem: frame.uncounted(&self.tables), input, output };
+        let problem = frame.uncounted(&self.tables);
+        let part = Part::new(&problem, input, output);
         let (told, exchanged) =
             cells.tell(self, begin, Telling { part, words, on_host }, self.annotations.step())?;
         if exchanged {

@@ -3,9 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::ops::DerefMut;
+use std::time::Duration;
 
 use crate::ranks::values::{fill, reduced, reduced_over, value};
-use crate::ranks::{job, join, parameter, play};
+use crate::ranks::{Play, job, join, names_only, parameter, play, tell};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter::{
@@ -22,7 +23,15 @@ const DTYPES: [DType; 7] =
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    play(&[("all", all), ("row", row), ("safe", safe), ("mismatch", mismatch), ("die", die)], join);
+    let plays: [(&str, Play); 6] = [
+        ("all", all),
+        ("row", row),
+        ("safe", safe),
+        ("mismatch", mismatch),
+        ("die", die),
+        ("stream", stream),
+    ];
+    play(&plays, join);
 }
 
 /// One rank's view of a collective: its input, and its expected output.
@@ -341,6 +350,20 @@ fn die(group: &Group) -> Result<(), Error> {
     case.run(group, false).and_then(|()| group.barrier())
 }
 
+/// Small collectives of which a rank often has only to give, one after the other, until the group has ended.
+fn stream(group: &Group) -> Result<(), Error> {
+    let rooted = [Collective::Broadcast, Collective::Reduce, Collective::Gather, Collective::Scatter];
+    for round in 0.. {
+        // For a while the root is the same, and so are the ranks that are ahead.
+        let (collective, root) = (rooted[round / 7 % rooted.len()], (round / 50) as u32 % group.size());
+        case(group, collective, DType::F32, ReduceOp::Sum, 7, root).run(group, false)?;
+        if round == 1000 {
+            tell("streams");
+        }
+    }
+    Ok(())
+}
+
 const TOPOLOGIES: [(u32, u32); 5] = [(1, 1), (3, 1), (4, 2), (2, 2), (3, 3)];
 
 #[test]
@@ -433,6 +456,21 @@ fn a_rank_that_dies_in_any_collective_is_named_by_all_others() {
                 let named = survivor.error().contains(&format!("rank {culprit}"));
                 assert!(named, "{collective}: rank {rank} of {ranks} on {hosts} hosts\n{state}");
             }
+        }
+    }
+}
+
+/// Ranks that have returned before others came learn of a death as all others do.
+#[test]
+fn a_rank_that_is_killed_while_others_are_ahead_of_it_is_named_by_all() {
+    for (ranks, victim) in (2..=4).flat_map(|ranks| (0..ranks).map(move |victim| (ranks, victim))) {
+        let job = job!(ranks, 1, "stream").start();
+        job.until("all ranks call", Duration::from_secs(60), |state| state.all_told("streams"));
+        job.signal(victim, "KILL");
+        let state = job.finish();
+        assert_eq!(state.ranks[victim as usize].signal, Some(9), "{state}");
+        for survivor in state.others(victim) {
+            assert!(survivor.lost_its_group() && names_only(survivor.error(), victim), "{state}");
         }
     }
 }

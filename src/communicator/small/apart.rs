@@ -48,7 +48,8 @@ impl Cells {
     /// Ranks run different operations in the place of small operation `number`: waits until the differing rank is known.
     #[cold]
     pub(super) fn disagree(&self, call: &SmallCall<'_>, number: u64) -> Error {
-        let &SmallCall { group, step, ref view, .. } = call;
+        let &SmallCall { group, step, .. } = call;
+        let view = &call.view();
         let begin = Clock.now();
         let mut idle = Backoff::new(self.idle);
         loop {

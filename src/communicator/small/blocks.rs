@@ -15,9 +15,9 @@ use crate::runtime::Instant;
 const CARRIED: u64 = 1 << 63;
 
 /// One rank's part.
-pub(in crate::communicator) struct Telling {
+pub(in crate::communicator) struct Telling<'a> {
     /// The collective without its counts. The input has this rank's blocks.
-    pub(in crate::communicator) part: Part,
+    pub(in crate::communicator) part: Part<'a>,
     /// What this rank tells.
     pub(in crate::communicator) words: Vec<u64>,
     /// The blocks are in the host's memory.
@@ -30,7 +30,7 @@ impl Cells {
         &self,
         group: &Group,
         begin: Instant,
-        telling: Telling,
+        telling: Telling<'_>,
         step: u64,
     ) -> Result<(Told, bool), Error> {
         let Telling { part, mut words, on_host } = telling;
@@ -45,11 +45,11 @@ impl Cells {
     fn exchange_counts(
         &self,
         call: &SmallCall<'_>,
-        part: &Part,
+        part: &Part<'_>,
         words: &[u64],
         carries: bool,
     ) -> Result<(Told, bool), Error> {
-        let Part { problem, input, output } = part;
+        let Part { problem, input, output, .. } = part;
         let (ranks, bytes) = (self.segment.ranks(), size_of_val(words));
         let mine = self.segment.cell(self.segment.local(), call.number);
         let carried = if carries { *input } else { Buffer::empty() };
