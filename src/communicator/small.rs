@@ -14,11 +14,9 @@
 mod apart;
 mod blocks;
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::Duration;
 
 use shouter_reducer::dtype::ReduceOp;
 use shouter_reducer::executor::{AbortCause, AbortReason};
@@ -31,22 +29,15 @@ use shouter_reducer::schedule::Problem;
 use super::Group;
 use super::collectives::published;
 use super::element::Buffer;
-use super::outcomes::Outcomes;
 use crate::channel::CELL_BYTES;
 use crate::channel::shm::{Abort, LEAD, NodeSegment, Tag, pack_small};
-use crate::engine::divergence::instead_of_small;
 use crate::engine::executor_time;
 use crate::engine::liveness::ended;
 use crate::error::Error;
 use crate::runtime::lock;
-use crate::runtime::{Activity, Backoff, Clock, IdlePolicy, Instant};
+use crate::runtime::{Clock, IdlePolicy, Instant};
+use apart::Compared;
 pub(super) use blocks::Telling;
-
-/// Rounds of waiting between two checks of everything else: the engine, the end of the group, the deadline.
-const LOOK_EVERY: u32 = 256;
-
-/// After this wait the rank checks which operation the other one runs instead.
-const SLOW: Duration = Duration::from_millis(50);
 
 /// The cells of a node whose ranks are the whole group.
 pub(super) struct Cells {
@@ -68,30 +59,6 @@ struct SmallState {
     compared: Compared,
     /// Keeps the start of each: the next one's shows that it has ended.
     recorder: Recorder,
-}
-
-/// How far the tags of each rank were found to be the same as this rank's.
-struct Compared {
-    through: Box<[Cell<u64>]>,
-    /// All ranks at least through this operation.
-    all: Cell<u64>,
-}
-
-impl Compared {
-    fn new(ranks: u32) -> Self {
-        Self { through: (0..ranks).map(|_| Cell::new(0)).collect(), all: Cell::new(0) }
-    }
-
-    /// A rank's operations through this one are the same. Returns the last one before that was known to be.
-    #[inline]
-    fn set(&self, local: u32, through: u64) -> u64 {
-        self.through.get(local as usize).map_or(through, |compared| compared.replace(through))
-    }
-
-    #[inline]
-    fn of(&self, local: u32) -> u64 {
-        self.through.get(local as usize).map_or(u64::MAX, Cell::get)
-    }
 }
 
 /// One rank's part of a small operation.
@@ -345,9 +312,8 @@ impl Cells {
             _ => block(problem, me, from),
         };
         match problem.shape.collective.base() {
-            Collective::AllReduce | Collective::Barrier => {
-                self.fold(call, part, output, 0..output.len(), all)
-            }
+            Collective::Barrier => self.meet(call),
+            Collective::AllReduce => self.fold(call, part, output, 0..output.len(), all),
             Collective::ReduceScatter => self.fold(call, part, output, own(me), all),
             Collective::Reduce if is_root => self.fold(call, part, output, 0..output.len(), all),
             Collective::Scan => self.fold(call, part, output, 0..output.len(), me + 1),
@@ -372,6 +338,19 @@ impl Cells {
         }
     }
 
+    /// Waits for all other ranks.
+    #[inline]
+    #[allow(unsafe_code)]
+    fn meet(&self, call: &SmallCall<'_>) -> Result<(), Error> {
+        let (ranks, me) = (0..self.segment.ranks(), self.segment.local());
+        for local in ranks.clone().filter(|local| *local != me) {
+            // SAFETY: no bytes.
+            unsafe { self.wait(call, local, 0) }?;
+        }
+        self.waited_for(call, &ranks);
+        Ok(())
+    }
+
     /// Does something with the inputs of these ranks, in rank order.
     #[inline]
     #[allow(unsafe_code)]
@@ -384,7 +363,7 @@ impl Cells {
     ) -> Result<(), Error> {
         for local in ranks.clone() {
             // SAFETY: used within this call, and the next operation begins after that: the state is locked.
-            act(local, unsafe { self.wait(call, local, part.input_of(local)) }?);
+            act(local, unsafe { self.input(call, local, part.input_of(local)) }?);
         }
         self.waited_for(call, &ranks);
         Ok(())
@@ -420,7 +399,7 @@ impl Cells {
             let mut contributions = Vec::with_capacity(over as usize);
             for local in 0..over {
                 // SAFETY: as in `for_each`.
-                let input = unsafe { self.wait(call, local, own.input_of(local)) }?;
+                let input = unsafe { self.input(call, local, own.input_of(local)) }?;
                 contributions.push(&input[part.clone()]);
             }
             self.waited_for(call, &(0..over));
@@ -432,7 +411,25 @@ impl Cells {
         Ok(())
     }
 
-    /// Waits for a rank's input of `len` bytes. It has run the same operations as this rank until then.
+    /// A rank's input of `len` bytes: this rank's own, which it has published, or that of another one, which is waited for.
+    ///
+    /// # Safety
+    /// The bytes are not used any more once this rank has published its next operation.
+    #[inline]
+    #[allow(unsafe_code)]
+    unsafe fn input(&self, call: &SmallCall<'_>, local: u32, len: usize) -> Result<&[u8], Error> {
+        if local == self.segment.local() {
+            // SAFETY: passed on to the caller.
+            let own = unsafe { self.segment.cell(local, call.number).read(len) };
+            return own
+                .map(|(_, bytes)| bytes)
+                .ok_or_else(|| Error::Internal("the own cell is empty".into()));
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { self.wait(call, local, len) }
+    }
+
+    /// Waits for another rank's input of `len` bytes. It has run the same operations as this rank until then.
     ///
     /// # Safety
     /// The bytes are not used any more once this rank has published its next operation.
@@ -450,66 +447,6 @@ impl Cells {
         }
         call.compared.set(local, call.number);
         Ok(bytes)
-    }
-
-    /// Waits until something is found in a rank's cell, driving the engine now and then.
-    #[inline]
-    fn until<R>(
-        &self,
-        call: &SmallCall<'_>,
-        (local, number): (u32, u64),
-        find: impl Fn() -> Option<R>,
-    ) -> Result<R, Error> {
-        let mut idle = Backoff::new(self.idle);
-        let mut rounds = 0u32;
-        loop {
-            if let Some(found) = find() {
-                return Ok(found);
-            }
-            rounds = rounds.wrapping_add(1);
-            let parked = idle.wait(Activity::Idle, None);
-            if (parked || rounds.is_multiple_of(LOOK_EVERY))
-                && let Err(error) = self.look_around(call, (local, number))
-                // An input published in the meantime counts, though its rank may have left since.
-                && !self.segment.cell(local, number).is_published()
-            {
-                return Err(error);
-            }
-        }
-    }
-
-    #[cold]
-    fn look_around(&self, call: &SmallCall<'_>, (local, number): (u32, u64)) -> Result<(), Error> {
-        let &SmallCall { group, begin, step, .. } = call;
-        group.drive.poll()?;
-        let waited = Clock.now() - begin;
-        if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
-            // It will not publish: all name it.
-            self.segment.set_abort(local, AbortReason::Aborted.code() as u8);
-        }
-        let aborted = self.segment.abort();
-        if waited > SLOW || aborted.is_some() {
-            let segment = self.segment.clone();
-            let differs = group.drive.with(move |engine| {
-                let found = instead_of_small(&segment, local, number, engine.started()).is_some();
-                if found {
-                    engine.diverge(engine.started(), Rank(local));
-                }
-                found
-            })?;
-            if differs || aborted.is_some_and(|abort| abort.reason == diverged()) {
-                return Err(self.disagree(call, number));
-            }
-        }
-        if let Some(abort) = aborted {
-            return Err(Outcomes::aborted(&cause(group, &self.segment, abort), &call.view(), step));
-        }
-        if waited > group.deadline {
-            // Else the others would name this rank, which leaves, as the cause.
-            self.segment.set_abort(local, AbortReason::Late.code() as u8);
-            return Err(group.outcomes.late(Rank(local), waited, &call.view(), step));
-        }
-        Ok(())
     }
 }
 

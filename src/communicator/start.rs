@@ -55,7 +55,8 @@ impl Group {
     ///
     /// Every rank starts the same operations in the same order, among those that it calls. Where all ranks are on one
     /// host, all must start an operation that one of them starts: with a rank that calls it they diverge
-    /// ([`Error::Mismatch`]) if it is small.
+    /// ([`Error::Mismatch`]) if it is small. Small collectives that this rank has left [early](Self::broadcast) come first: a start waits
+    /// until the others have called those, and has the error if they call something else.
     ///
     /// # Errors
     /// As [`run_collective`](Self::run_collective) before it waits; [`Error::WouldBlock`] where more than 1,000 operations are under

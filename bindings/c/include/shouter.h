@@ -545,7 +545,9 @@ shouter_status_t shouter_reduce(const struct shouter_t *shouter,
                                 shouter_op_t op,
                                 uint32_t root);
 
-/* Gives the `count` elements at `data` of rank `root` to all ranks. */
+/* Gives the `count` elements at `data` of rank `root` to all ranks. A rank that has its result, or takes none, may return before the others
+ * have called a collective: this one's root, say. Where one of those calls something else then, that is the error of one of its next calls,
+ * of shouter_finalize at the latest. */
 shouter_status_t shouter_broadcast(const struct shouter_t *shouter,
                                    void *data,
                                    size_t count,

@@ -71,7 +71,9 @@ pub unsafe extern "C" fn shouter_reduce(
     unsafe { run(shouter, Collective::Reduce, input, output, count, dtype, op, root) }
 }
 
-/// Gives the `count` elements at `data` of rank `root` to all ranks.
+/// Gives the `count` elements at `data` of rank `root` to all ranks. A rank that has its result, or takes none, may return before the others
+/// have called a collective: this one's root, say. Where one of those calls something else then, that is the error of one of its next calls,
+/// of shouter_finalize at the latest.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_broadcast(
     shouter: *const Shouter,

@@ -1,17 +1,111 @@
 //! Ranks that are some small operations apart, and ranks that have run different ones.
 
-use shouter_reducer::executor::{Divergence, Tally, Vote};
+use std::cell::Cell;
+use std::time::Duration;
+
+use shouter_reducer::executor::{AbortReason, Divergence, Tally, Vote};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::View;
 
-use super::{Cells, SmallCall, diverged};
+use super::{Cells, SmallCall, cause, diverged};
 use crate::channel::shm::unpack_small;
 use crate::communicator::Group;
-use crate::engine::divergence::{VERDICT, VIEWS, started_instead};
+use crate::communicator::outcomes::Outcomes;
+use crate::engine::divergence::{VERDICT, VIEWS, instead_of_small, started_instead};
 use crate::error::Error;
 use crate::runtime::{Activity, Backoff, Clock};
 
+/// Rounds of waiting between two checks of everything else: the engine, the end of the group, the deadline.
+const LOOK_EVERY: u32 = 256;
+
+/// After this wait the rank checks which operation the other one runs instead.
+const SLOW: Duration = Duration::from_millis(50);
+
+/// How far the tags of each rank were found to be the same as this rank's.
+pub(super) struct Compared {
+    through: Box<[Cell<u64>]>,
+    /// All ranks at least through this operation.
+    pub(super) all: Cell<u64>,
+}
+
+impl Compared {
+    pub(super) fn new(ranks: u32) -> Self {
+        Self { through: (0..ranks).map(|_| Cell::new(0)).collect(), all: Cell::new(0) }
+    }
+
+    /// A rank's operations through this one are the same. Returns the last one before that was known to be.
+    #[inline]
+    pub(super) fn set(&self, local: u32, through: u64) -> u64 {
+        self.through.get(local as usize).map_or(through, |compared| compared.replace(through))
+    }
+
+    #[inline]
+    pub(super) fn of(&self, local: u32) -> u64 {
+        self.through.get(local as usize).map_or(u64::MAX, Cell::get)
+    }
+}
+
 impl Cells {
+    /// Waits until something is found in a rank's cell, driving the engine now and then.
+    #[inline]
+    pub(super) fn until<R>(
+        &self,
+        call: &SmallCall<'_>,
+        (local, number): (u32, u64),
+        find: impl Fn() -> Option<R>,
+    ) -> Result<R, Error> {
+        let mut idle = Backoff::new(self.idle);
+        let mut rounds = 0u32;
+        loop {
+            if let Some(found) = find() {
+                return Ok(found);
+            }
+            rounds = rounds.wrapping_add(1);
+            let parked = idle.wait(Activity::Idle, None);
+            if (parked || rounds.is_multiple_of(LOOK_EVERY))
+                && let Err(error) = self.look_around(call, (local, number))
+                // An input published in the meantime counts, though its rank may have left since.
+                && !self.segment.cell(local, number).is_published()
+            {
+                return Err(error);
+            }
+        }
+    }
+
+    #[cold]
+    fn look_around(&self, call: &SmallCall<'_>, (local, number): (u32, u64)) -> Result<(), Error> {
+        let &SmallCall { group, begin, step, .. } = call;
+        group.drive.poll()?;
+        let waited = Clock.now() - begin;
+        if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {
+            // It will not publish: all name it.
+            self.segment.set_abort(local, AbortReason::Aborted.code() as u8);
+        }
+        let aborted = self.segment.abort();
+        if waited > SLOW || aborted.is_some() {
+            let segment = self.segment.clone();
+            let differs = group.drive.with(move |engine| {
+                let found = instead_of_small(&segment, local, number, engine.started()).is_some();
+                if found {
+                    engine.diverge(engine.started(), Rank(local));
+                }
+                found
+            })?;
+            if differs || aborted.is_some_and(|abort| abort.reason == diverged()) {
+                return Err(self.disagree(call, number));
+            }
+        }
+        if let Some(abort) = aborted {
+            return Err(Outcomes::aborted(&cause(group, &self.segment, abort), &call.view(), step));
+        }
+        if waited > group.deadline {
+            // Else the others would name this rank, which leaves, as the cause.
+            self.segment.set_abort(local, AbortReason::Late.code() as u8);
+            return Err(group.outcomes.late(Rank(local), waited, &call.view(), step));
+        }
+        Ok(())
+    }
+
     /// Waits until all ranks have published the operations through this one, and compares them; at once with those behind it that a rank has
     /// published.
     #[cold]

@@ -135,7 +135,8 @@ class Group:
 
     def broadcast(self, array: A, root: int = 0, *, dtype: str | None = None) -> Any:
         """Gives the elements of `array` of rank `root` to all ranks, in place; returns `array`, which is as long
-        everywhere.
+        everywhere. As in every collective, a rank that has its result, or takes none, may return before the others
+        have called it; where one of those calls something else then, that is the error of one of its next calls.
         """
         self._core.run("broadcast", None, array, "sum", root, dtype)
         return array
