@@ -21,7 +21,7 @@ const LOOK_EVERY: u32 = 256;
 /// After this wait the rank checks which operation the other one runs instead.
 const SLOW: Duration = Duration::from_millis(50);
 
-/// How far the tags of each rank were found to be the same as this rank's.
+/// How far the tags of each other rank were found to be the same as this rank's.
 pub(super) struct Compared {
     through: Box<[Cell<u64>]>,
     /// All ranks at least through this operation.
@@ -110,8 +110,9 @@ impl Cells {
     /// published.
     #[cold]
     pub(super) fn compare_all(&self, call: &SmallCall<'_>, through: u64) -> Result<(), Error> {
-        let mut least = u64::MAX;
-        for local in 0..self.segment.ranks() {
+        let mut least = through.max(call.number.saturating_sub(1));
+        let me = self.segment.local();
+        for local in (0..self.segment.ranks()).filter(|local| *local != me) {
             self.compare(call, local, through)?;
             while call.compared.of(local) + 1 < call.number
                 && self.segment.cell(local, call.compared.of(local) + 1).is_published()
@@ -124,7 +125,7 @@ impl Cells {
         Ok(())
     }
 
-    /// Compares the operations of a rank through this one with those of this rank, and waits for them. They are the first that are not
+    /// Compares the operations of another rank through this one with those of this rank, and waits for them. They are the first that are not
     /// compared yet, so that their cells are intact on both.
     #[cold]
     pub(super) fn compare(&self, call: &SmallCall<'_>, local: u32, through: u64) -> Result<(), Error> {

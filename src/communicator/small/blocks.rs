@@ -60,7 +60,7 @@ impl Cells {
         let (mut all, mut are_carried) = (Vec::with_capacity(words.len() * ranks as usize), true);
         for local in 0..ranks {
             // SAFETY: used within this call, and the next operation begins after that: the state is locked.
-            let told = unsafe { self.wait(call, local, bytes) }?.as_chunks().0;
+            let told = unsafe { self.input(call, local, bytes) }?.as_chunks().0;
             let first = all.len();
             all.extend(told.iter().map(|word| u64::from_ne_bytes(*word)));
             are_carried &= all[first] & CARRIED != 0;
