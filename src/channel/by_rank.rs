@@ -17,19 +17,25 @@ impl ByRank {
     }
 }
 
+impl ByRank {
+    /// The index of a rank is this from now on.
+    pub(super) fn insert(&mut self, rank: Rank, index: usize) {
+        let Self(places) = self;
+        let at = rank.0 as usize;
+        if places.len() <= at {
+            places.resize(at + 1, NONE);
+        }
+        if let Some(place) = places.get_mut(at) {
+            *place = u32::try_from(index).unwrap_or(NONE);
+        }
+    }
+}
+
 impl FromIterator<(Rank, usize)> for ByRank {
     fn from_iter<I: IntoIterator<Item = (Rank, usize)>>(all: I) -> Self {
-        let mut places = vec![];
-        for (rank, index) in all {
-            let at = rank.0 as usize;
-            if places.len() <= at {
-                places.resize(at + 1, NONE);
-            }
-            if let Some(place) = places.get_mut(at) {
-                *place = u32::try_from(index).unwrap_or(NONE);
-            }
-        }
-        Self(places)
+        let mut by_rank = Self::default();
+        all.into_iter().for_each(|(rank, index)| by_rank.insert(rank, index));
+        by_rank
     }
 }
 

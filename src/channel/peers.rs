@@ -28,7 +28,21 @@ impl<P> FromIterator<(Rank, P)> for Peers<P> {
     }
 }
 
+impl<P> Default for Peers<P> {
+    fn default() -> Self {
+        Self { all: vec![], by_rank: ByRank::default(), losses: vec![] }
+    }
+}
+
 impl<P> Peers<P> {
+    /// One more peer, which is none yet; its index.
+    pub(super) fn add(&mut self, rank: Rank, state: P) -> usize {
+        let index = self.all.len();
+        self.all.push(Entry { rank, is_lost: false, state });
+        self.by_rank.insert(rank, index);
+        index
+    }
+
     /// All indices.
     pub(super) fn indices(&self) -> std::ops::Range<usize> {
         0..self.all.len()

@@ -150,7 +150,12 @@ pub trait Channel: Transport + Any {
     /// Control messages still get through.
     fn fence(&mut self);
 
-    /// Announces a graceful close to the peers, where they would take the end of its connections for a failure.
+    /// Whether there is, or was, a connection with this leader, or one is being made. A channel without first uses says so of all.
+    fn is_used(&self, _: Rank) -> bool {
+        true
+    }
+
+    /// Announces a graceful close to the peers that the channel was used with, where they would take the end of its connections for a failure.
     fn depart(&mut self) {}
 
     /// Whether everything that was sent has been acknowledged, by the peers that are not lost.
@@ -366,6 +371,15 @@ impl UpChannels {
     pub fn fence(&mut self) {
         self.channels.iter_mut().for_each(|channel| channel.fence());
         self.local.iter_mut().for_each(|local| local.fence());
+    }
+
+    /// Whether the channel to this leader was used; see [`Channel::is_used`].
+    pub fn is_used(&self, rank: Rank) -> bool {
+        let channel = match &*self.channels {
+            [only] => Some(only),
+            all => self.by_rank.get(rank).and_then(|index| all.get(index)),
+        };
+        channel.is_some_and(|channel| channel.is_used(rank))
     }
 
     /// Announces a graceful close to the peers.

@@ -117,12 +117,13 @@ impl Engine {
     }
 
     /// The ranks that are notified that this one leaves, as they would take the end of its process for its death, or may wait for a message: its
-    /// host, the other leaders if it is one, and those that it had messages with.
+    /// host, the other leaders that its channels were used with if it is one, and those that it had messages with. All others learn of it from rank 0.
     fn ranks_to_notify(&self) -> Vec<Rank> {
         let (grid, own) = (self.executor.config().grid, self.rank);
         let known: BTreeSet<Rank> = self.pairwise.known().collect();
         let is_near = |rank: Rank| {
-            grid.node_of(rank) == grid.node_of(own) || grid.is_leader(own) && grid.is_leader(rank)
+            grid.node_of(rank) == grid.node_of(own)
+                || grid.is_leader(own) && grid.is_leader(rank) && self.up.is_used(rank)
         };
         let others = (0..grid.ranks()).map(Rank).filter(|rank| *rank != own);
         others.filter(|rank| is_near(*rank) || known.contains(rank)).collect()

@@ -16,12 +16,14 @@
 //! | `pairwise` (of `requests`) | messages and windows of a group |
 //! | `losses` | peers that the channels have lost |
 //! | `leaving` | ranks that leave in good order |
+//! | `contacts` | the ranks that were told that requests wait for them |
 //! | `times` | the times of polls |
 //! | `liveness`, `trace`, `tasks`, `groups` | heartbeats; timeline and counts; copies for operations; groups of some ranks |
 //!
 //! It neither blocks nor reads a clock (but after an error, when copies of an accelerator must have ended before memory goes back);
 //! the runtime calls [`poll`](crate::runtime::Poller::poll) with the time.
 
+mod contacts;
 pub(crate) mod divergence;
 mod end;
 mod ending;
@@ -65,6 +67,7 @@ use crate::observe::Timeline;
 use crate::observe::flight::Labels;
 #[cfg(feature = "cuda")]
 pub(crate) use end::COPIES_END;
+use contacts::Contacts;
 use ending::EndState;
 use groups::Groups;
 use leaving::Departures;
@@ -156,6 +159,7 @@ pub struct Engine {
     ending: EndState,
     losses: Losses,
     departures: Departures,
+    contacts: Contacts,
     times: PollTimes,
     /// Dropped after the channels, which refer to its memory.
     staging: Option<AcceleratorParts>,
@@ -189,6 +193,7 @@ impl Engine {
             ending: EndState::default(),
             losses: Losses::default(),
             departures: Departures::new(ranks.saturating_sub(1)),
+            contacts: Contacts::new(now, grid.nodes() > 1),
             times: PollTimes::new(dead_after, now),
             staging: None,
             executor,

@@ -87,6 +87,12 @@ impl Pairwise {
         self.messages.wait_for(ranks) || self.windows.wait_for(ranks)
     }
 
+    /// A rank among these that something waits for.
+    #[cold]
+    pub(super) fn awaited(&self, among: impl Fn(Rank) -> bool + Copy) -> Option<Rank> {
+        self.messages.machine.awaited(among).or_else(|| self.windows.machine.awaited(among))
+    }
+
     /// Whether there is something to post.
     #[inline]
     pub(super) fn has_work(&self) -> bool {

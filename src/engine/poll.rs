@@ -76,6 +76,9 @@ impl Poller for Engine {
         if !self.groups.is_empty() {
             busy |= self.groups.poll(now, &mut self.up);
         }
+        if self.contacts.is_due(now) {
+            self.make_contact();
+        }
         let (up, mut inboxes) = self.up_and_inboxes();
         busy |= up.transmit(now, &mut inboxes);
         self.watch.look(now, &self.up, &mut self.executor);
@@ -134,6 +137,7 @@ impl Poller for Engine {
             self.node.as_ref().map(|_| self.liveness.next_check()),
             self.operations.next_deadline(),
             self.groups.next_deadline(),
+            self.contacts.next_look().filter(|_| self.pairwise.has_unended()),
             self.ending.next_deadline(),
             self.losses.next_deadline(self.times.polled_at(), self.ending.is_flooded()),
             self.times.ask_at(),

@@ -11,6 +11,9 @@ use super::handshake::Nonce;
 /// refused.
 pub(super) const MAX_UNAUTHENTICATED: usize = 64;
 
+/// The most connections that are expected at one time, however many peers there are.
+pub(super) const MAX_EXPECTED: usize = 1024;
+
 /// How long authentication may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -24,27 +27,27 @@ pub(super) struct Candidate<Id> {
     pub(super) said: Vec<u8>,
 }
 
-/// The candidates, and the peers that are still awaited.
+/// The candidates, and the connections that peers may still make.
 #[derive(Debug)]
 pub(super) struct Admission<Id> {
     /// In the order in which they came, which is that of their deadlines.
     candidates: VecDeque<Candidate<Id>>,
-    /// Connections that peers have yet to make.
-    awaited: usize,
+    /// Connections with peers that do not exist yet: either side may make them.
+    missing: usize,
     /// Connections that were refused.
     refused: u64,
 }
 
 impl<Id: Copy + PartialEq> Admission<Id> {
-    /// Peers are to make so many connections.
-    pub(super) fn new(awaited: usize) -> Self {
-        Self { candidates: VecDeque::new(), awaited, refused: 0 }
+    /// There are to be so many connections with peers.
+    pub(super) fn new(missing: usize) -> Self {
+        Self { candidates: VecDeque::new(), missing, refused: 0 }
     }
 
-    /// The candidate that has to go before another can be admitted: the oldest, where there are too many. All expected
-    /// peers may connect at once.
+    /// The candidate that has to go before another can be admitted: the oldest, where there are too many. So many peers may connect at
+    /// once as there may be; one that is crowded out dials again.
     pub(super) fn crowded_out(&self) -> Option<Id> {
-        let is_full = self.candidates.len() >= MAX_UNAUTHENTICATED + self.awaited;
+        let is_full = self.candidates.len() >= MAX_UNAUTHENTICATED + self.missing.min(MAX_EXPECTED);
         self.candidates.front().filter(|_| is_full).map(|oldest| oldest.id)
     }
 
@@ -65,11 +68,10 @@ impl<Id: Copy + PartialEq> Admission<Id> {
         self.candidates.iter_mut().find(|candidate| candidate.id == id)
     }
 
-    /// The connection has become a peer's; whether all that were awaited have.
-    pub(super) fn authenticated(&mut self, id: Id) -> bool {
-        self.forget(id);
-        self.awaited = self.awaited.saturating_sub(1);
-        self.awaited == 0
+    /// One of the connections with peers exists from now on; whether all do.
+    pub(super) fn made(&mut self) -> bool {
+        self.missing = self.missing.saturating_sub(1);
+        self.missing == 0
     }
 
     /// The connection is refused; whether it is the first.
@@ -79,7 +81,8 @@ impl<Id: Copy + PartialEq> Admission<Id> {
         self.refused == 1
     }
 
-    fn forget(&mut self, id: Id) {
+    /// It is no candidate any more.
+    pub(super) fn forget(&mut self, id: Id) {
         self.candidates.retain(|candidate| candidate.id != id);
     }
 

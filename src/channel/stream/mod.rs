@@ -1,7 +1,8 @@
 //! The channel between leaders of nodes over byte streams: our own TCP, for networks where RUD's datagrams do not get
 //! through, or the kernel's sockets, for hosts that have nothing else.
 //!
-//! Two leaders share some connections for data and one for control messages. Posted fragments wait in one queue for
+//! Two leaders share some connections for data and one for control messages. They are made at their first use, by the side that has it
+//! (`opening.rs`): until then a peer costs its address. Posted fragments wait in one queue for
 //! each peer; every connection takes the next one when it has little left to send, so a slow connection slows only
 //! itself (`share.rs`). A fragment is written as header and extent, without a copy where the provider can, and its memory is
 //! free when the provider releases it. Received messages are handed to the executor straight from the received chunk.
@@ -14,6 +15,7 @@
 //! | `connection` | one connection: framing |
 //! | `live` | the provider's connections, and the role of each |
 //! | `admission` | connections whose peers have not authenticated themselves |
+//! | `opening` | the first use of a peer |
 //! | `session` | opening, accepting and losing connections |
 //! | `outbox` | messages that wait to be sent to a peer |
 //! | `share` | which connection takes the next fragment |
@@ -36,6 +38,7 @@ mod heartbeat;
 mod inbox;
 mod kernel;
 mod live;
+mod opening;
 mod outbox;
 mod session;
 mod share;
@@ -65,6 +68,7 @@ use connection::{Connection, ConnectionState, MAX_FRAGMENT, Post};
 use handshake::Secrets;
 use heartbeat::Heartbeat;
 use live::Live;
+use opening::Directory;
 use outbox::Outbox;
 use standing::Standing;
 
@@ -100,27 +104,32 @@ pub struct Settings {
     pub crc: bool,
 }
 
-/// A leader elsewhere.
+/// A leader elsewhere that the channel was used with.
 struct Peer<Id> {
     local_ip: Ipv4Addr,
     remote: SocketAddr,
     connections: Vec<Connection<Id>>,
+    /// The time by which the connection for control messages has to be there.
+    control_until: Instant,
+    /// The same for the connections for data, once this side has something for them.
+    data_until: Option<Instant>,
     outbox: Outbox,
     backlog: Backlog,
     standing: Standing,
 }
 
-/// Connections to all other leaders.
+/// Connections to other leaders.
 pub struct StreamChannel<S: Streams> {
     live: Live<S>,
     rank: Rank,
     secrets: Secrets,
     settings: Settings,
+    /// All leaders that the channel leads to.
+    directory: Directory,
+    /// Those that it was used with, in the order of their first use.
     peers: Peers<Peer<S::Id>>,
     admission: Admission<S::Id>,
     strays: u64,
-    /// The time by which connections have to be there.
-    ready_until: Instant,
     /// When `poll_timers` has something to do.
     alarm: Alarm,
     heartbeat: Heartbeat,
@@ -131,8 +140,8 @@ pub struct StreamChannel<S: Streams> {
 }
 
 impl<S: Streams> StreamChannel<S> {
-    /// Listens, until they have come, for peers of a higher rank, and begins to connect to every one of a lower rank. All of
-    /// them count as lost if that takes too long.
+    /// Listens, until all connections exist. They are made at their first use, which may be on either side. A peer with which that takes too
+    /// long counts as lost.
     ///
     /// # Errors
     /// [`ListenError`], such as a port that is taken.
@@ -143,36 +152,20 @@ impl<S: Streams> StreamChannel<S> {
         settings: Settings,
         now: Instant,
     ) -> Result<Self, ListenError> {
-        let connections = usize::from(settings.connections) + 1;
-        let awaited = peers.iter().filter(|peer| peer.rank > rank).count() * connections;
-        match awaited {
+        let missing = peers.len() * (usize::from(settings.connections) + 1);
+        match missing {
             0 => streams.stop_listening(now),
-            _ => streams.listen(connections * peers.len() + admission::MAX_UNAUTHENTICATED)?,
+            _ => streams.listen(missing.min(admission::MAX_EXPECTED) + admission::MAX_UNAUTHENTICATED)?,
         }
-        let connect = |peer: &PeerAddress| {
-            let down = ConnectionState::Down((rank > peer.rank).then_some(now));
-            let state = Peer {
-                local_ip: peer.local_ip,
-                remote: SocketAddr::from((peer.ip, peer.port)),
-                connections: (0..connections).map(|_| Connection::new(down)).collect(),
-                outbox: Outbox::default(),
-                backlog: Backlog::default(),
-                standing: Standing::new(now),
-            };
-            (peer.rank, state)
-        };
-        let peers = peers.iter().map(connect).collect();
-        let mut alarm = Alarm::default();
-        alarm.set(now);
         Ok(Self {
             live: Live::new(streams),
             rank,
             secrets: Secrets::new(settings.secret.clone(), settings.salt.clone()),
-            peers,
-            admission: Admission::new(awaited),
+            directory: Directory::new(peers),
+            peers: Peers::default(),
+            admission: Admission::new(missing),
             strays: 0,
-            ready_until: now + settings.dead_after.max(session::SETUP),
-            alarm,
+            alarm: Alarm::default(),
             heartbeat: Heartbeat::new((!S::PROVES_LIFE).then_some(now), settings.dead_after),
             settings,
             fenced: false,
@@ -266,7 +259,9 @@ impl<S: Streams> Channel for StreamChannel<S> {
         self.peers.take_lost()
     }
 
+    /// It goes also to peers that the channel was not used with: an error is news to all.
     fn broadcast(&mut self, header: &Header) {
+        self.meet_all();
         let head = connection::message_head(header, &[], self.settings.crc);
         for (_, peer) in self.peers.all_present_mut() {
             peer.outbox.announce(head);
@@ -284,6 +279,10 @@ impl<S: Streams> Channel for StreamChannel<S> {
         }
         self.live.streams_mut().drop_waiting();
         self.copied.clear();
+    }
+
+    fn is_used(&self, rank: Rank) -> bool {
+        self.peers.index(rank).is_some()
     }
 
     fn depart(&mut self) {
@@ -337,7 +336,10 @@ impl<S: Streams> Transport for StreamChannel<S> {
         payload: PayloadRange,
         token: SendToken,
     ) -> Result<(), SendError> {
-        let index = self.peers.present(to).ok_or(SendError::PeerFailed)?;
+        let index = match self.peers.present(to) {
+            Some(index) => index,
+            None => self.meet(to).ok_or(SendError::PeerFailed)?,
+        };
         let peer = self.peers.get_mut(index).ok_or(SendError::PeerFailed)?;
         let payload = extent_of(&payload);
         let bytes = payload.as_ref().map_or(&[][..], |payload| payload.as_bytes());
@@ -352,7 +354,11 @@ impl<S: Streams> Transport for StreamChannel<S> {
         if self.fenced || self.settings.connections == 0 {
             return Err(SendError::PeerFailed);
         }
-        peer.outbox.post(Post { head, payload, token })
+        peer.outbox.post(Post { head, payload, token })?;
+        if peer.data_until.is_none() {
+            self.want_data(index);
+        }
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 use shouter_reducer::transport::SendToken;
 
-use super::connection::ConnectionState;
+use super::connection::{Connection, ConnectionState};
 use super::handshake::{self, Answer, CHALLENGE, Claim, HELLO, WELCOME};
 use super::live::ConnectionRole;
 use super::streams::{StreamEvent, Streams};
@@ -92,28 +92,51 @@ impl<S: Streams> StreamChannel<S> {
         self.live.close(now, id);
     }
 
+    /// Closes a connection of a member of the group that is not used: there is another one, or the peer is lost.
+    fn give_way(&mut self, now: Instant, id: S::Id) {
+        self.admission.forget(id);
+        self.live.close(now, id);
+    }
+
+    /// A candidate has closed its connection. A dial that gives way does so before it says anything, so only others are strangers.
+    fn ended_early(&mut self, now: Instant, id: S::Id) {
+        match self.admission.get_mut(id).is_some_and(|candidate| candidate.said.is_empty()) {
+            true => self.give_way(now, id),
+            false => self.turn_away(now, id, "it ended before it said hello"),
+        }
+    }
+
+    /// One of the connections with peers exists. When all do, no other is accepted.
+    fn connection_made(&mut self, now: Instant) {
+        if self.admission.made() {
+            self.live.streams_mut().stop_listening(now);
+        }
+    }
+
     /// Reads an unauthenticated peer's hello; a peer's connection is used from then on.
     fn receive_hello(&mut self, now: Instant, id: S::Id, inbox: &mut dyn Inbox) {
         let Some(candidate) = self.admission.get_mut(id) else { return };
         match gather(now, self.live.streams_mut(), id, &mut candidate.said, HELLO) {
             Ok(true) => {}
             Ok(false) => return,
-            Err(_) => return self.turn_away(now, id, "it ended before it said hello"),
+            Err(_) => return self.ended_early(now, id),
         }
         let challenge = candidate.challenge;
         let hello = candidate.said.first_chunk::<HELLO>();
         let claim = hello.and_then(|hello| self.secrets.check_hello(&challenge, hello));
-        let Some(claim) = claim.filter(|claim| claim.to == self.rank && claim.from > self.rank) else {
+        let Some(claim) = claim.filter(|claim| claim.to == self.rank) else {
             return self.turn_away(now, id, "its proof is wrong");
         };
-        let Some(index) = self.peers.index(claim.from) else {
+        let Some(index) = self.introduce(now, claim.from) else {
             return self.turn_away(now, id, "it is no peer of this rank");
         };
         let at = claim.connection as usize;
         if claim.crc != self.settings.crc {
             // A reset could discard the answer, so the connection stays until its hello times out.
-            candidate.challenge = self.secrets.nonce();
-            candidate.said.clear();
+            if let Some(candidate) = self.admission.get_mut(id) {
+                candidate.challenge = self.secrets.nonce();
+                candidate.said.clear();
+            }
             let answer = self.secrets.answer(Answer::CrcDiffers, &challenge, &claim);
             let _ = self.live.streams_mut().write(now, id, &answer);
             return self.lose(now, index, crc_differs(claim.from, self.settings.crc));
@@ -121,18 +144,24 @@ impl<S: Streams> StreamChannel<S> {
         let is_lost = self.peers.is_lost(index);
         let peer = self.peers.get_mut(index).filter(|_| !is_lost);
         let connection = peer.and_then(|peer| peer.connections.get_mut(at));
-        let Some(connection) =
-            connection.filter(|connection| matches!(connection.state(), ConnectionState::Down(_)))
-        else {
-            return self.turn_away(now, id, "there was such a connection already");
+        let gives_way = |state| match state {
+            ConnectionState::Down(_) | ConnectionState::Dialled => true,
+            // Both have said hello: the higher rank's is welcomed.
+            ConnectionState::Greeted(..) => claim.from > self.rank,
+            ConnectionState::Up | ConnectionState::Over => false,
         };
-        connection.accepted(id);
-        if self.admission.authenticated(id) {
-            self.live.streams_mut().stop_listening(now);
+        let Some(connection) = connection.filter(|connection| gives_way(connection.state())) else {
+            return self.give_way(now, id);
+        };
+        if let Some(own) = connection.end(ConnectionState::Down(None)) {
+            self.live.close(now, own);
         }
+        connection.accepted(id);
+        self.admission.forget(id);
         let welcome = self.secrets.answer(Answer::Welcome, &challenge, &claim);
         connection.write(now, self.live.streams_mut(), &welcome);
         self.live.assign(id, ConnectionRole::Peer { peer: index, connection: at });
+        self.connection_made(now);
         self.read(now, index, at, inbox);
     }
 
@@ -159,7 +188,11 @@ impl<S: Streams> StreamChannel<S> {
             let said = std::mem::take(connection.greeting());
             if let ConnectionState::Greeted(challenge, claim) = connection.state() {
                 match self.secrets.check_answer(&challenge, &claim, &said) {
-                    Some(Answer::Welcome) => connection.welcomed(),
+                    Some(Answer::Welcome) => {
+                        connection.welcomed();
+                        self.connection_made(now);
+                        return self.read(now, index, at, inbox);
+                    }
                     Some(Answer::CrcDiffers) => break ConnectionEnd::CrcDiffers,
                     None => break ConnectionEnd::Garbled,
                 }
@@ -179,9 +212,7 @@ impl<S: Streams> StreamChannel<S> {
             Some(ConnectionRole::Peer { peer, connection }) => {
                 self.connection_ended(now, peer, connection, ending)
             }
-            Some(ConnectionRole::Unauthenticated) => {
-                self.turn_away(now, id, "it ended before it said hello");
-            }
+            Some(ConnectionRole::Unauthenticated) => self.ended_early(now, id),
             // It was let go of before.
             None => self.live.close(now, id),
         }
@@ -247,7 +278,8 @@ impl<S: Streams> StreamChannel<S> {
         }
     }
 
-    fn poll_peer_timers(&mut self, now: Instant, index: usize) {
+    /// The same for one peer.
+    pub(super) fn poll_peer_timers(&mut self, now: Instant, index: usize) {
         let Some(peer) = self.peers.get(index).filter(|_| !self.peers.is_lost(index)) else { return };
         if let Some((at, failure)) = peer.standing.doubted() {
             if at <= now {
@@ -256,19 +288,19 @@ impl<S: Streams> StreamChannel<S> {
             self.alarm.set(at);
         }
         let Some(peer) = self.peers.get(index) else { return };
-        if peer
-            .connections
-            .iter()
-            .all(|connection| matches!(connection.state(), ConnectionState::Up | ConnectionState::Over))
-        {
-            return;
-        }
-        if now >= self.ready_until {
+        let is_pending = |connection: &Connection<S::Id>| {
+            !matches!(connection.state(), ConnectionState::Up | ConnectionState::Over)
+        };
+        let (control, data) = peer.connections.split_at(peer.connections.len().min(CONTROL + 1));
+        let control_until = control.iter().any(is_pending).then_some(peer.control_until);
+        let data_until = peer.data_until.filter(|_| data.iter().any(is_pending));
+        let Some(until) = control_until.into_iter().chain(data_until).min() else { return };
+        if now >= until {
             let remote = peer.remote;
             let waited = self.settings.dead_after.max(SETUP);
             return self.lose(now, index, Loss::Unconnected { remote, waited });
         }
-        self.alarm.set(self.ready_until);
+        self.alarm.set(until);
         let mut wake = None;
         if let Some(peer) = self.peers.get_mut(index) {
             let (local, remote) = (peer.local_ip.into(), peer.remote);

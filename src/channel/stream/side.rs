@@ -14,7 +14,7 @@ impl<S: Streams> StreamChannel<S> {
     /// authenticated peer. False if there is no such peer (any more), too many wait, or it is too long.
     pub fn send_side(&mut self, to: Rank, bytes: &[u8]) -> bool {
         let crc = self.settings.crc;
-        let Some(index) = self.peers.present(to) else { return false };
+        let Some(index) = self.meet(to) else { return false };
         let Some(peer) = self.peers.get_mut(index) else { return false };
         bytes.len() <= MAX_SIDE && peer.outbox.post_side(|| connection::side_frame(bytes, crc))
     }

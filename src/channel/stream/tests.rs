@@ -1,6 +1,7 @@
 //! Two leaders over simulated links whose connections can be throttled one by one, and unauthenticated peers at the listener; then over
 //! the kernel's sockets ([`sockets`]).
 
+mod opening;
 mod shaped;
 mod sockets;
 
@@ -46,6 +47,24 @@ impl Node for Host {
     }
 }
 
+/// A channel before its engine has it.
+struct Alone<D: Device>(TcpChannel<D>);
+
+impl<D: Device + 'static> Node for Alone<D> {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        struct Nobody;
+        impl Inbox for Nobody {
+            fn fragment(&mut self, _: &Header, _: &[u8]) -> shouter_reducer::executor::Disposition {
+                panic!("nothing is sent yet")
+            }
+
+            fn released(&mut self, _: SendToken) {}
+        }
+        let busy = self.0.receive(now, &mut Nobody) | self.0.transmit(now, &mut Nobody);
+        if busy { Some(now) } else { self.0.next_deadline() }
+    }
+}
+
 fn address(rank: u32) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, rank as u8 + 1)
 }
@@ -64,6 +83,18 @@ fn channel<D: Device + 'static>(rank: u32, peer: u32, device: D) -> TcpChannel<D
     TcpChannel::open(streams, Rank(rank), &peers, settings, Instant::ZERO).unwrap()
 }
 
+/// As if there were data for all peers.
+fn dial<S: Streams>(channel: &mut StreamChannel<S>) {
+    channel.meet_all();
+    channel.peers.indices().for_each(|index| channel.want_data(index));
+}
+
+/// Whether all connections with the peers that are in use exist.
+fn is_connected<S: Streams>(channel: &StreamChannel<S>) -> bool {
+    let connections = channel.peers.iter().flat_map(|(_, peer)| &peer.connections);
+    connections.map(Connection::is_up).min() == Some(true)
+}
+
 #[allow(unsafe_code)]
 fn executor(rank: u32, grid: Grid) -> Executor {
     let mut config = ExecutorConfig::new(Rank(rank), grid, Kernels::detect());
@@ -73,7 +104,11 @@ fn executor(rank: u32, grid: Grid) -> Executor {
 }
 
 fn host<D: Device + Send + 'static>(rank: u32, device: D, bytes: usize) -> Host {
-    let up = UpChannels::from(channel(rank, 1 - rank, device));
+    host_of(rank, channel(rank, 1 - rank, device), bytes)
+}
+
+fn host_of<D: Device + Send + 'static>(rank: u32, channel: TcpChannel<D>, bytes: usize) -> Host {
+    let up = UpChannels::from(channel);
     let executor = executor(rank, Grid::new(2, 1, Plan::default().leaf_size).unwrap());
     let parts = EngineParts { executor, rank: Rank(rank), up, node: None, dead_after: DEAD_AFTER };
     Host { engine: Engine::new(parts, Instant::ZERO), _memory: Owned::new(bytes).unwrap() }
@@ -126,7 +161,20 @@ fn goodput(rates: &[u64]) -> f64 {
             LinkConfig { queue_frames: 4096, delay: Duration::from_micros(10), ..LinkConfig::default() };
         Shaped::new(sim.network().attach(MTU, link), PORT, rates)
     };
-    let mut hosts = [0, 1].map(|rank| host(rank, device(&sim), BYTES));
+    let mut alone = [0, 1].map(|rank| Alone(channel(rank, 1 - rank, device(&sim))));
+    let within = Duration::from_secs(10);
+    // That for control messages first, and all from one side: so there are as many connections as rates, in their order.
+    alone[1].0.meet_all();
+    let until = sim.now() + within;
+    assert!(sim.run_until(&mut alone, until, |all| [0, 1].iter().all(|at| all[*at].0.is_connected(Rank(1 - *at as u32)))));
+    dial(&mut alone[1].0);
+    let until = sim.now() + within;
+    assert!(sim.run_until(&mut alone, until, |all| all.iter().all(|alone| is_connected(&alone.0))));
+    let mut rank = 0;
+    let mut hosts = alone.map(|Alone(channel)| {
+        rank += 1;
+        host_of(rank - 1, channel, BYTES)
+    });
     let mut took = Duration::ZERO;
     for round in 0..2 {
         let begin = sim.now();
@@ -261,7 +309,8 @@ fn unauthenticated_peers_are_turned_away_and_hold_nothing() {
             }
             let up = tcp(nodes[0].member());
             most = most.max(up.admission.len());
-            assert!(up.live.len() <= usize::from(CONNECTIONS) + 1 + admission::MAX_UNAUTHENTICATED);
+            // Both sides may dial each connection.
+            assert!(up.live.len() <= 2 * (usize::from(CONNECTIONS) + 1) + admission::MAX_UNAUTHENTICATED);
             left <= 0 && nodes[2].intruder().reset == CALLS
         });
         let intruder = nodes[2].intruder();

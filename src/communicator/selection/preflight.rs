@@ -76,8 +76,10 @@ impl OverPorts for TcpChannel<PortDevice> {
         self.stack_mut()
     }
 
-    /// Connections are made without a request.
-    fn announce(&mut self) {}
+    /// Connections for control messages are made, those for data at their first use.
+    fn announce(&mut self) {
+        self.meet_all();
+    }
 
     fn has_heard_from(&self, rank: Rank) -> bool {
         self.is_connected(rank)

@@ -57,8 +57,9 @@ impl Prepared {
         Ok(Self { rdma: rdma.map_err(|why| failed(&why))? })
     }
 
-    /// The channel to these ranks.
-    pub(super) fn connect(self, config: &Config, control: KernelChannel, peers: &[Rank]) -> OverRdma {
+    /// The channel to these ranks. Queue pairs are exchanged with all of them at once, so the control connections are made at once, too.
+    pub(super) fn connect(self, config: &Config, mut control: KernelChannel, peers: &[Rank]) -> OverRdma {
+        control.meet_all();
         let settings = Settings {
             connections: config.channel_num as u16,
             crc: config.crc,

@@ -328,6 +328,13 @@ impl Groups {
         }
     }
 
+    /// A rank of the job among these that a message or an access of a group waits for.
+    #[cold]
+    pub(super) fn awaited(&self, among: impl Fn(Rank) -> bool + Copy) -> Option<Rank> {
+        let groups = self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref());
+        groups.filter_map(|group| group.awaited(among)).next()
+    }
+
     /// When the next poll is needed although nothing may arrive.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let groups = self.alive.iter().filter_map(|&index| self.places.get(index as usize)?.group.as_deref());

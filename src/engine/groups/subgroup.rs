@@ -240,6 +240,14 @@ impl Subgroup {
         busy | self.report()
     }
 
+    /// A rank of the job among these that a message or an access waits for.
+    #[cold]
+    pub(super) fn awaited(&self, among: impl Fn(Rank) -> bool + Copy) -> Option<Rank> {
+        let members = self.peers.members();
+        let number = self.pairwise.awaited(|number| members.rank(number).is_some_and(among))?;
+        members.rank(number)
+    }
+
     /// When the next poll is needed although nothing may arrive.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let since_start = |deadline| Instant::ZERO + deadline;

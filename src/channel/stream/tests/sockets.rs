@@ -14,26 +14,26 @@ use crate::channel::sys::bytes_of;
 use crate::channel::up::Loss;
 use crate::runtime::Clock;
 
-const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
-const SECRET: [u8; 32] = [7; 32];
+pub(super) const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
+pub(super) const SECRET: [u8; 32] = [7; 32];
 
-fn secrets(secret: [u8; 32], salt: u8) -> Secrets {
+pub(super) fn secrets(secret: [u8; 32], salt: u8) -> Secrets {
     Secrets::new(Key::from_secret(secret), Key::from_secret([salt; 32]))
 }
 
 /// The time that anything may take here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn bind() -> KernelStreams {
+pub(super) fn bind() -> KernelStreams {
     KernelStreams::bind(SocketAddr::from((LOCAL, 0)), DEAD_AFTER).unwrap()
 }
 
-fn settings(rank: u32, connections: u16, crc: bool) -> Settings {
+pub(super) fn settings(rank: u32, connections: u16, crc: bool) -> Settings {
     let (secret, salt) = (Key::from_secret(SECRET), Key::from_secret([rank as u8; 32]));
     Settings { secret, salt, connections, dead_after: DEAD_AFTER, crc }
 }
 
-fn peer(rank: u32, port: u16) -> PeerAddress {
+pub(super) fn peer(rank: u32, port: u16) -> PeerAddress {
     PeerAddress { rank: Rank(rank), ip: LOCAL, port, local_ip: Ipv4Addr::UNSPECIFIED }
 }
 
@@ -83,13 +83,10 @@ fn until(ends: &mut [End], what: &str, mut condition: impl FnMut(&mut [End]) -> 
     }
 }
 
+/// Makes all connections, from both sides at once.
 fn connected(ends: &mut [End]) {
-    until(ends, "connections", |ends| {
-        let up = |end: &End| {
-            end.channel.peers.iter().flat_map(|(_, peer)| &peer.connections).all(Connection::is_up)
-        };
-        ends.iter().all(up)
-    });
+    ends.iter_mut().for_each(|end| dial(&mut end.channel));
+    until(ends, "connections", |ends| ends.iter().all(|end| is_connected(&end.channel)));
 }
 
 /// A peer that has the secret and then sends arbitrary bytes: rank 1 towards an end of rank 0.
@@ -329,6 +326,7 @@ fn a_host_that_accepts_and_never_answers_is_given_up() {
     let silent = TcpListener::bind((LOCAL, 0)).unwrap();
     let peers = [peer(0, silent.local_addr().unwrap().port())];
     let mut end = [End::new(1, &peers, bind(), settings(1, 1, true))];
+    dial(&mut end[0].channel);
     until(&mut end, "dialling", |end| end[0].channel.live.len() == 2);
     let now = Clock.now();
     end[0].poll(now + session::SETUP * 2);
@@ -416,8 +414,9 @@ fn a_frame_whose_crc_is_wrong_ends_the_peer_and_says_what_to_do() {
 
 #[test]
 fn a_crc_on_one_side_only_is_refused_on_both() {
-    for crc in [[true, false], [false, true]] {
+    for (crc, first) in [([true, false], &[0][..]), ([false, true], &[0]), ([true, false], &[1]), ([true, false], &[0, 1])] {
         let mut both = ends(2, crc);
+        first.iter().for_each(|rank| dial(&mut both[*rank as usize].channel));
         let mut losses = [None, None];
         until(&mut both, "both losses", |ends| {
             for (end, loss) in ends.iter_mut().zip(&mut losses) {

@@ -1,0 +1,289 @@
+//! First uses: connections are made by the pairs that use them, from either side or both, and by nobody else.
+
+use shouter_netstack::tcp::Failure;
+
+use super::sockets::{LOCAL, SECRET, bind, peer, secrets, settings};
+use super::*;
+use crate::channel::up::Loss;
+use crate::runtime::Clock;
+
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+
+/// A message without payload.
+fn word(src: u32) -> Header {
+    Header::new(MessageKind::Vote, Rank(src), shouter_reducer::header::MatchKey::default())
+}
+
+/// Counts the messages of each sender.
+#[derive(Default)]
+struct Counter(Vec<u64>);
+
+impl Inbox for Counter {
+    fn fragment(
+        &mut self,
+        header: &Header,
+        _: &[u8],
+    ) -> shouter_reducer::executor::Disposition {
+        let at = header.src.0 as usize;
+        self.0.resize(self.0.len().max(at + 1), 0);
+        self.0[at] += 1;
+        shouter_reducer::executor::Disposition::Consumed
+    }
+
+    fn released(&mut self, _: SendToken) {}
+}
+
+/// A leader among many.
+struct Leader {
+    channel: KernelChannel,
+    came: Counter,
+}
+
+impl Leader {
+    fn poll(&mut self, now: Instant) {
+        self.channel.receive(now, &mut self.came);
+        self.channel.transmit(now, &mut self.came);
+    }
+
+    fn says(&mut self, to: u32, own: u32) {
+        let sent = self.channel.send(Rank(to), &word(own), PayloadRange::empty(), SendToken::CONTROL);
+        assert_eq!(sent, Ok(()));
+    }
+
+    fn got_from(&self, rank: u32) -> u64 {
+        self.came.0.get(rank as usize).copied().unwrap_or(0)
+    }
+
+    fn open(&self) -> usize {
+        let connections = self.channel.peers.iter().flat_map(|(_, peer)| &peer.connections);
+        connections.filter(|connection| connection.is_up()).count()
+    }
+}
+
+fn leaders(count: u32, connections: u16) -> Vec<Leader> {
+    let streams: Vec<_> = (0..count).map(|_| bind()).collect();
+    let ports: Vec<_> = streams.iter().map(|streams| streams.local_addr().port()).collect();
+    let leader = |(rank, streams): (u32, KernelStreams)| {
+        let others = (0..count).filter(|other| *other != rank);
+        let peers: Vec<_> = others.map(|other| peer(other, ports[other as usize])).collect();
+        let settings = settings(rank, connections, true);
+        let channel = StreamChannel::open(streams, Rank(rank), &peers, settings, Clock.now()).unwrap();
+        Leader { channel, came: Counter::default() }
+    };
+    (0..count).zip(streams).map(leader).collect()
+}
+
+/// Polls all leaders, in an order that differs from time to time, until the condition is reached.
+fn run(all: &mut [Leader], seed: u64, what: &str, mut condition: impl FnMut(&mut [Leader]) -> bool) {
+    let end = Clock.now() + Duration::from_secs(20);
+    let mut random = seed;
+    while !condition(all) {
+        assert!(Clock.now() < end, "seed {seed}: {what}");
+        for _ in 0..all.len() {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let at = (random >> 33) as usize % all.len();
+            all[at].poll(Clock.now());
+        }
+    }
+}
+
+#[test]
+fn only_the_pairs_that_speak_have_connections() {
+    const LEADERS: u32 = 64;
+    let mut all = leaders(LEADERS, 2);
+    assert!(all.iter().all(|leader| leader.channel.peers.indices().is_empty() && leader.channel.live.len() == 0));
+    for rank in 0..LEADERS {
+        all[rank as usize].says((rank + 1) % LEADERS, rank);
+    }
+    let neighbours = |rank: u32| [(rank + LEADERS - 1) % LEADERS, (rank + 1) % LEADERS];
+    run(&mut all, 1, "a word from the one before", |all| {
+        (0..LEADERS).all(|rank| all[rank as usize].got_from(neighbours(rank)[0]) == 1)
+    });
+    for (rank, leader) in (0..LEADERS).zip(&all) {
+        assert_eq!(leader.open(), 2, "rank {rank}: one with each neighbour, for control messages");
+        for other in (0..LEADERS).filter(|other| *other != rank) {
+            assert_eq!(leader.channel.is_used(Rank(other)), neighbours(rank).contains(&other), "{rank} {other}");
+        }
+        assert_eq!(leader.channel.refused(), 0);
+    }
+}
+
+#[test]
+fn both_sides_may_be_the_first_at_a_time() {
+    const SEEDS: u64 = 300;
+    const CONNECTIONS: u16 = 3;
+    let mut gave_way = 0;
+    for seed in 0..SEEDS {
+        let mut both = leaders(2, CONNECTIONS);
+        // One may be some polls ahead of the other, in any state of its dials.
+        let (first, ahead) = ((seed % 2) as usize, seed / 2 % 12);
+        let use_it = |all: &mut [Leader], rank: usize| {
+            all[rank].says(1 - rank as u32, rank as u32);
+            let index = all[rank].channel.peers.index(Rank(1 - rank as u32)).unwrap();
+            all[rank].channel.want_data(index);
+        };
+        use_it(&mut both, first);
+        for _ in 0..ahead {
+            both.iter_mut().for_each(|leader| leader.poll(Clock.now()));
+        }
+        use_it(&mut both, 1 - first);
+        run(&mut both, seed, "all connections, and both words", |all| {
+            let is_done = |rank: usize| {
+                all[rank].got_from(1 - rank as u32) == 1 && all[rank].open() == usize::from(CONNECTIONS) + 1
+            };
+            gave_way += usize::from(all.iter().any(|leader| leader.channel.live.len() > leader.open() + 2));
+            is_done(0) && is_done(1)
+        });
+        // Those that gave way are gone as well.
+        run(&mut both, seed, "one connection each", |all| {
+            all.iter().all(|leader| leader.channel.live.len() == usize::from(CONNECTIONS) + 1)
+        });
+        for leader in &mut both {
+            assert!(leader.channel.take_lost().is_none(), "seed {seed}");
+            assert_eq!(leader.channel.refused(), 0, "seed {seed}");
+            let address = leader.channel.live.streams().local_addr();
+            TcpStream::connect(address).expect_err("all connections exist: nobody listens");
+        }
+        // Each word has come once.
+        both[0].says(1, 0);
+        run(&mut both, seed, "another word", |all| all[1].got_from(0) == 2);
+    }
+    println!("{gave_way} looks at more connections than were kept");
+}
+
+#[test]
+fn a_stranger_after_the_first_use_is_refused_and_counted_and_harms_nothing() {
+    let mut all = leaders(3, 1);
+    all[0].says(1, 0);
+    run(&mut all, 7, "a word", |all| all[1].got_from(0) == 1);
+    let address = all[0].channel.live.streams().local_addr();
+    let claim = handshake::Claim { from: Rank(2), to: Rank(0), connection: 0, crc: true, nonce: [1; 16] };
+    let forged = secrets([8; 32], 0).hello(&[0; 16], &claim).to_vec();
+    let replayed = secrets(SECRET, 0).hello(&[0; 16], &claim).to_vec();
+    let mut callers = vec![];
+    for says in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0; 72], &forged, &replayed, &[9; 60_000]] {
+        for _ in 0..20 {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let _ = stream.write_all(says);
+            callers.push(stream);
+        }
+    }
+    drop(callers);
+    run(&mut all, 8, "refusals", |all| all[0].channel.refused() == 100);
+    assert!(!all[0].channel.is_used(Rank(2)), "who has not shown that it is rank 2 makes no state of it");
+    assert_eq!((all[0].channel.admission.len(), all[0].channel.live.len()), (0, 1));
+    // Members come in all the same, at any time.
+    all[2].says(0, 2);
+    all[1].says(0, 1);
+    run(&mut all, 9, "words", |all| all[0].got_from(2) == 1 && all[0].got_from(1) == 1);
+    assert!(all.iter_mut().all(|leader| leader.channel.take_lost().is_none()));
+}
+
+#[test]
+fn a_flood_of_strangers_takes_bounded_memory_and_members_come_in() {
+    let mut all = leaders(40, 10);
+    let address = all[0].channel.live.streams().local_addr();
+    let most = admission::MAX_UNAUTHENTICATED + 39 * 11;
+    let callers: Vec<_> = (0..most + 100).map(|_| TcpStream::connect(address)).collect();
+    all[1].says(0, 1);
+    run(&mut all[..2], 3, "a word", |all| all[0].got_from(1) == 1);
+    assert!(all[0].channel.admission.len() <= most);
+    drop(callers);
+}
+
+#[test]
+fn an_announcement_reaches_those_that_never_used_the_channel() {
+    let mut all = leaders(20, 2);
+    all[3].says(4, 3);
+    run(&mut all, 5, "a word", |all| all[4].got_from(3) == 1);
+    // As the end of a group goes out.
+    let begin = Clock.now();
+    all[3].channel.fence();
+    all[3].channel.broadcast(&word(3));
+    run(&mut all, 6, "the end, at all", |all| {
+        (0..20).filter(|rank| *rank != 3).all(|rank| all[rank as usize].got_from(3) == 1 + u64::from(rank == 4))
+    });
+    assert!(Clock.now() - begin < Duration::from_secs(5), "within a moment");
+    // A rank that wants to send it data now gets no connection for that, and its messages.
+    all[7].says(3, 7);
+    let index = all[7].channel.peers.index(Rank(3)).unwrap();
+    all[7].channel.want_data(index);
+    run(&mut all, 6, "a word", |all| all[3].got_from(7) == 1);
+    assert_eq!(all[3].open(), 19, "for control messages only");
+}
+
+#[test]
+fn who_has_said_farewell_to_some_can_still_be_reached_by_the_others() {
+    let mut all = leaders(3, 1);
+    all[0].says(1, 0);
+    run(&mut all, 2, "a word", |all| all[1].got_from(0) == 1);
+    all[1].channel.depart();
+    assert!(!all[1].channel.is_used(Rank(2)), "a farewell is no first use");
+    all[2].says(1, 2);
+    run(&mut all, 3, "a word, and all acknowledged", |all| {
+        all[1].got_from(2) == 1 && all[1].channel.is_drained() && all[2].channel.is_drained()
+    });
+}
+
+#[test]
+fn a_peer_whose_listener_is_gone_is_named_in_time_from_the_first_use_on() {
+    let gone = TcpListener::bind((LOCAL, 0)).unwrap().local_addr().unwrap().port();
+    for rank in [0, 5] {
+        let settings = settings(rank, 1, true);
+        let channel = StreamChannel::open(bind(), Rank(rank), &[peer(3, gone)], settings, Clock.now()).unwrap();
+        let mut leader = Leader { channel, came: Counter::default() };
+        let idle = Clock.now() + Duration::from_secs(3600);
+        leader.poll(idle);
+        assert!(leader.channel.take_lost().is_none(), "nobody needs it");
+        leader.says(3, rank);
+        leader.poll(idle + session::SETUP / 2);
+        assert!(leader.channel.take_lost().is_none(), "it is tried for a while");
+        leader.poll(idle + session::SETUP * 2);
+        let lost = leader.channel.take_lost().unwrap();
+        assert_eq!(lost.rank, Rank(3));
+        assert!(matches!(lost.why, Loss::Unconnected { remote, .. } if remote.port() == gone), "{}", lost.why);
+        let sent = leader.channel.send(Rank(3), &word(rank), PayloadRange::empty(), SendToken::CONTROL);
+        assert_eq!(sent, Err(SendError::PeerFailed));
+    }
+}
+
+#[test]
+fn who_says_hello_once_and_never_makes_the_rest_is_named() {
+    let mut both = leaders(2, 1);
+    both[0].says(1, 0);
+    run(&mut both, 1, "a word", |all| all[1].got_from(0) == 1);
+    // Rank 1 has data, and rank 0 is not there any more.
+    let gone = both.remove(0);
+    let index = both[0].channel.peers.index(Rank(0)).unwrap();
+    both[0].channel.want_data(index);
+    drop(gone);
+    let mut loss = None;
+    run(&mut both, 2, "the loss", |all| {
+        loss = loss.take().or(all[0].channel.take_lost());
+        loss.is_some()
+    });
+    assert!(matches!(loss.unwrap().why, Loss::Tcp(Failure::Reset { .. })));
+}
+
+#[test]
+fn an_unused_peer_costs_its_address() {
+    let unused = |count: u32| {
+        let peers: Vec<_> = (1..=count).map(|rank| peer(rank, 1)).collect();
+        let before = crate::allocations::bytes();
+        let channel = StreamChannel::open(bind(), Rank(0), &peers, settings(0, 10, true), Clock.now()).unwrap();
+        let after = crate::allocations::bytes();
+        drop(channel);
+        after - before
+    };
+    let each = (unused(2000) - unused(1000)) / 1000;
+    assert!(each <= 32, "{each} bytes");
+    let peers: Vec<_> = (1..=100).map(|rank| peer(rank, 1)).collect();
+    let mut channel =
+        StreamChannel::open(bind(), Rank(0), &peers, settings(0, 10, true), Clock.now()).unwrap();
+    let before = crate::allocations::bytes();
+    assert!((1..=100).all(|rank| channel.introduce(Clock.now(), Rank(rank)).is_some()));
+    let used = (crate::allocations::bytes() - before) / 100;
+    println!("bytes of a peer: {each} unused, {used} used, without its connections' buffers");
+    assert!(used > 1000, "there is something to be saved");
+}
