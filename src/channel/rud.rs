@@ -61,7 +61,7 @@ pub enum OpenError {
 }
 
 impl<D: Device + 'static> RudChannel<D> {
-    /// Opens a session to every peer. `secret` is the group's; `paths` the paths of each session; `port` the UDP port
+    /// Enlists a session to every peer, which begins with its first use: until then it has no state but its parameters. `secret` is the group's; `paths` the paths of each session; `port` the UDP port
     /// that every leader listens on; `mtu` the largest IP packet of the data network, the same on all ranks.
     pub fn open(
         mut stack: Stack<D>,
@@ -69,7 +69,6 @@ impl<D: Device + 'static> RudChannel<D> {
         peers: &[PeerAddress],
         secret: &Key,
         (paths, port, mtu): (u16, u16, u16),
-        now: Instant,
     ) -> Result<Self, OpenError> {
         let mut sessions = Vec::with_capacity(peers.len());
         for peer in peers {
@@ -90,7 +89,7 @@ impl<D: Device + 'static> RudChannel<D> {
             };
             let session = stack
                 .rud_mut()
-                .open(now, params)
+                .enlist(params)
                 .map_err(|why| OpenError::Session { rank: peer.rank, why })?;
             sessions.push((peer.rank, Peer { session, max_fragment }));
         }
@@ -114,7 +113,7 @@ impl<D: Device + 'static> RudChannel<D> {
         self.pending_control = pending_control;
     }
 
-    /// Sends every peer a heartbeat with the next transmit.
+    /// Sends every peer a heartbeat with the next transmit; all sessions begin by that.
     pub fn announce(&mut self) {
         for (_, peer) in self.peers.iter() {
             self.stack.rud_mut().announce(peer.session);
@@ -155,6 +154,16 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
 
     fn take_lost(&mut self) -> Option<PeerLoss> {
         self.peers.take_lost()
+    }
+
+    fn is_used(&self, rank: Rank) -> bool {
+        self.peers.of(rank).is_some_and(|peer| self.stack.rud().has_begun(peer.session))
+    }
+
+    fn joined(&mut self) {
+        for (_, peer) in self.peers.iter() {
+            self.stack.rud_mut().rest(peer.session);
+        }
     }
 
     fn broadcast(&mut self, header: &Header) {

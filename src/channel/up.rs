@@ -155,6 +155,9 @@ pub trait Channel: Transport + Any {
         true
     }
 
+    /// All leaders have tested the paths to each other: state that was made for that alone goes.
+    fn joined(&mut self) {}
+
     /// Announces a graceful close to the peers that the channel was used with, where they would take the end of its connections for a failure.
     fn depart(&mut self) {}
 
@@ -371,6 +374,11 @@ impl UpChannels {
     pub fn fence(&mut self) {
         self.channels.iter_mut().for_each(|channel| channel.fence());
         self.local.iter_mut().for_each(|local| local.fence());
+    }
+
+    /// All leaders have tested the paths to each other; see [`Channel::joined`].
+    pub fn joined(&mut self) {
+        self.channels.iter_mut().for_each(|channel| channel.joined());
     }
 
     /// Whether the channel to this leader was used; see [`Channel::is_used`].

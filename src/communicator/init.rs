@@ -140,6 +140,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     if let Some(control) = &mut control {
         // Until all are connected, the helper answers ranks that still connect.
         join::all_connected(control, unreached, &plan, config.rendezvous_deadline)?;
+        drive.with(|engine| engine.joined())?;
     }
     let control = control.map(|link| listen(link, &drive)).transpose()?;
     let context = control.as_ref().map(|control| costs::MeasurementContext {

@@ -220,6 +220,11 @@ impl Engine {
         }
     }
 
+    /// All ranks have joined.
+    pub(crate) fn joined(&mut self) {
+        self.up.joined();
+    }
+
     /// Starts an operation. Its order among this rank's operations is its identity on all ranks.
     pub fn start(&mut self, now: Instant, request: Request) -> Result<OpId, StartError> {
         self.operations.start(now, &mut self.executor, self.node.as_deref(), request)

@@ -112,6 +112,11 @@ impl SessionId {
         Self(u32::from(generation) << 16 | u32::from(index))
     }
 
+    /// The generation of its slot.
+    pub(super) fn generation(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
     /// Its slot. An endpoint that has closed no session has numbered them from 0, in the order in which they were opened.
     #[inline]
     pub fn index(self) -> usize {

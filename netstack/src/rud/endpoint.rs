@@ -16,7 +16,7 @@ use crate::device::FramesOut;
 use crate::ip::peers::Peers;
 use crate::region::Extent;
 use crate::time::Instant;
-use crate::wire::rud::Header;
+use crate::wire::rud::{DatagramKind, Header};
 
 /// Nanoseconds between looks for datagrams, above which an end cannot tell how long one was there.
 const LATE: u64 = 5_000;
@@ -36,11 +36,20 @@ struct Entry {
     /// Its time in `deadlines`, which most datagrams need not touch then; `NEVER` before it has one.
     armed: u64,
     session: Option<Box<Session>>,
+    /// Of a session that begins with its first use.
+    enlisted: Option<Box<SessionParams>>,
 }
 
 impl Entry {
-    const EMPTY: Self =
-        Self { generation: 0, ready: false, paced: false, due: NEVER, armed: NEVER, session: None };
+    const EMPTY: Self = Self {
+        generation: 0,
+        ready: false,
+        paced: false,
+        due: NEVER,
+        armed: NEVER,
+        session: None,
+        enlisted: None,
+    };
 }
 
 /// When the caller has looked for datagrams. Nanoseconds.
@@ -129,6 +138,24 @@ impl Endpoint {
     /// # Errors
     /// A parameter that cannot be, a tag of another session, or as many sessions as the configuration allows.
     pub fn open(&mut self, now: Instant, params: SessionParams) -> Result<SessionId, OpenError> {
+        let index = self.enter(&params)?;
+        Ok(self.begin(now.as_nanos(), index, &params))
+    }
+
+    /// Opens a session that begins with its first use: a message of either end, or [`announce`](Self::announce). Until then it has no
+    /// state but its parameters, and sends nothing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn enlist(&mut self, params: SessionParams) -> Result<SessionId, OpenError> {
+        let index = self.enter(&params)?;
+        let entry = &mut self.entries[index as usize];
+        entry.enlisted = Some(Box::new(params));
+        Ok(SessionId::new(index, entry.generation))
+    }
+
+    /// Takes a place for a session.
+    fn enter(&mut self, params: &SessionParams) -> Result<u16, OpenError> {
         if params.local_tag == 0 || params.remote_tag == 0 {
             return Err(OpenError::ZeroTag);
         }
@@ -153,30 +180,67 @@ impl Endpoint {
             }
             None => return Err(OpenError::TooMany { limit: self.config.max_sessions }),
         };
-        let now = now.as_nanos();
+        self.tags.insert(params.local_tag, index);
+        self.peers.add(params.remote_ip);
+        Ok(index)
+    }
+
+    /// Makes the state of a session.
+    fn begin(&mut self, now: u64, index: u16, params: &SessionParams) -> SessionId {
         let entry = &mut self.entries[index as usize];
         let id = SessionId::new(index, entry.generation);
-        let mut session = Session::new(now, id, &self.config, &params);
+        let mut session = Session::new(now, id, &self.config, params);
         session.set_frames_out(self.frames_out);
         entry.due = session.deadline();
         entry.session = Some(Box::new(session));
         Self::arm(&mut self.deadlines, entry, index);
-        self.tags.insert(params.local_tag, index);
-        self.peers.add(params.remote_ip);
         // The first heartbeat: it shows the peer that this side is alive.
         Self::make_ready(&mut self.ready, entry, index);
-        Ok(id)
+        id
+    }
+
+    /// Lets a session begin that was enlisted, if it has not.
+    #[cold]
+    fn begin_enlisted(&mut self, now: u64, id: SessionId) {
+        let Some(entry) = self.entries.get_mut(id.index()) else { return };
+        if entry.session.is_none()
+            && SessionId::new(id.index() as u16, entry.generation) == id
+            && let Some(params) = entry.enlisted.take()
+        {
+            self.begin(now, id.index() as u16, &params);
+            self.entries[id.index()].enlisted = Some(params);
+        }
+    }
+
+    /// Whether a session has begun, and was not closed.
+    pub fn has_begun(&self, id: SessionId) -> bool {
+        self.session(id).is_some()
+    }
+
+    /// An enlisted session that has carried no data in either direction is as before its first use again. It may do so at each end for itself:
+    /// only heartbeats are lost.
+    pub fn rest(&mut self, id: SessionId) {
+        if let Some(entry) = self.entries.get_mut(id.index())
+            && entry.enlisted.is_some()
+            && entry.session.as_deref().is_some_and(|session| session.id() == id && session.is_unused())
+        {
+            (entry.session, entry.due) = (None, NEVER);
+        }
     }
 
     /// Removes a session at once, with its unsent and unacknowledged messages; its tokens are not released, and
     /// acknowledgements that are held back are not sent.
     pub fn close(&mut self, id: SessionId) {
-        if let Some(session) = self.session(id) {
-            let (tag, peer) = (session.local_tag(), session.remote_ip());
+        let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation()) else {
+            return;
+        };
+        let enlisted = entry.enlisted.as_deref().map(|params| (params.local_tag, params.remote_ip));
+        let begun = entry.session.as_deref().map(|session| (session.local_tag(), session.remote_ip()));
+        if let Some((tag, peer)) = enlisted.or(begun) {
             self.tags.remove(tag);
             self.peers.remove(peer);
             let entry = &mut self.entries[id.index()];
-            entry.session = None;
+            (entry.session, entry.enlisted) = (None, None);
             entry.due = NEVER;
             entry.generation = entry.generation.wrapping_add(1);
             self.free.push(id.index() as u16);
@@ -227,6 +291,9 @@ impl Endpoint {
         payload: Option<Extent>,
         token: MessageToken,
     ) -> Result<(), SendError> {
+        if self.entries.get(id.index()).is_some_and(|entry| entry.session.is_none()) {
+            self.begin_enlisted(self.looks.last, id);
+        }
         let entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
         let session = entry.session.as_deref_mut().filter(|s| s.id() == id).ok_or(SendError::Closed)?;
         session.push(len, write, payload, token)?;
@@ -243,7 +310,7 @@ impl Endpoint {
         }
     }
 
-    /// Datagrams that [`send`](Self::send) would take now; zero for a session that was closed or has failed.
+    /// Datagrams that [`send`](Self::send) would take now; zero for a session that has not begun, was closed or has failed.
     #[inline]
     pub fn capacity(&self, id: SessionId) -> usize {
         self.session(id).map_or(0, Session::capacity)
@@ -251,6 +318,7 @@ impl Endpoint {
 
     /// Sends the peer a heartbeat with the next [`transmit`](Self::transmit), instead of when one is due.
     pub fn announce(&mut self, id: SessionId) {
+        self.begin_enlisted(self.looks.last, id);
         if let Some(entry) = self.entries.get_mut(id.index())
             && let Some(session) = entry.session.as_deref_mut()
             && session.id() == id
@@ -299,7 +367,7 @@ impl Endpoint {
         self.entries.iter_mut().filter_map(|entry| entry.session.as_deref_mut())
     }
 
-    /// Whether nothing is queued or unacknowledged; true for a session that was closed.
+    /// Whether nothing is queued or unacknowledged; true for a session that has not begun, or was closed.
     pub fn is_idle(&self, id: SessionId) -> bool {
         self.session(id).is_none_or(Session::is_idle)
     }
@@ -332,7 +400,17 @@ impl Endpoint {
             self.unknown_is_new = true;
             return;
         };
-        let entry = &mut self.entries[index as usize];
+        let mut entry = &mut self.entries[index as usize];
+        if entry.session.is_none() {
+            //= rud/spec.md section 3.4
+            // Data alone is a first use.
+            if header.kind != DatagramKind::Data {
+                return;
+            }
+            let id = SessionId::new(index, entry.generation);
+            self.begin_enlisted(now, id);
+            entry = &mut self.entries[index as usize];
+        }
         let Some(session) = entry.session.as_deref_mut() else { return };
         let look = Look { now, late: self.looks.late };
         match session.on_datagram(look, meta, &header, udp_payload, sink) {

@@ -175,6 +175,12 @@ impl Session {
         self.sender.is_empty()
     }
 
+    /// Whether no data was sent or received.
+    pub(super) fn is_unused(&self) -> bool {
+        let Counters { sent, received, refused, duplicates, out_of_window, .. } = self.counters;
+        self.is_idle() && !self.failed && sent + received + refused + duplicates + out_of_window == 0
+    }
+
     /// Makes a heartbeat due now.
     pub(super) fn announce(&mut self) {
         self.liveness.announce();

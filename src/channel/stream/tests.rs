@@ -48,7 +48,7 @@ impl Node for Host {
 }
 
 /// A channel before its engine has it.
-struct Alone<D: Device>(TcpChannel<D>);
+struct Alone<D: Device + 'static>(TcpChannel<D>);
 
 impl<D: Device + 'static> Node for Alone<D> {
     fn poll(&mut self, now: Instant) -> Option<Instant> {

@@ -119,7 +119,7 @@ impl Prepared {
                 Box::new(channel.map_err(|why| joined(&why))?)
             } else {
                 let wire = (connections, config.data_port, mtu);
-                let channel = RudChannel::open(ports.stack, rank, &lead, secret, wire, Clock.now());
+                let channel = RudChannel::open(ports.stack, rank, &lead, secret, wire);
                 Box::new(channel.map_err(|why| joined(&why))?)
             };
             over_ports = Some((channel, lead));
