@@ -160,6 +160,10 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
         self.peers.of(rank).is_some_and(|peer| self.stack.rud().has_begun(peer.session))
     }
 
+    fn used(&self) -> usize {
+        self.peers.iter().filter(|(_, peer)| self.stack.rud().has_begun(peer.session)).count()
+    }
+
     fn joined(&mut self) {
         for (_, peer) in self.peers.iter() {
             self.stack.rud_mut().rest(peer.session);

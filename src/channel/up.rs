@@ -155,6 +155,11 @@ pub trait Channel: Transport + Any {
         true
     }
 
+    /// How many leaders it was used with, where the channel counts them.
+    fn used(&self) -> usize {
+        0
+    }
+
     /// All leaders have tested the paths to each other: state that was made for that alone goes.
     fn joined(&mut self) {}
 
@@ -418,6 +423,11 @@ impl UpChannels {
             [only] => only.registry(),
             _ => None,
         }
+    }
+
+    /// How many leaders the channels were used with.
+    pub fn used(&self) -> usize {
+        self.channels.iter().map(|channel| channel.used()).sum()
     }
 
     /// Datagrams, segments or fragments sent again.

@@ -34,6 +34,8 @@ pub struct Stats {
     pub crc_dropped: u64,
     /// Paths of RUD left out at present, because they lose what the others to the same host deliver.
     pub paths_out: u64,
+    /// Leaders of other hosts that this rank has a channel to: one is opened at its first use.
+    pub channels: u64,
 }
 
 impl Stats {
@@ -69,6 +71,10 @@ impl Stats {
                     "Paths of RUD left out, because they lose what others deliver.",
                     self.paths_out,
                 )
+            },
+            Metric {
+                kind: MetricKind::Gauge,
+                ..metric("channels", "Leaders of other hosts that this rank has a channel to.", self.channels)
             },
         ]
     }
@@ -107,10 +113,10 @@ impl Tally {
         let mut stats = Stats { ops, bytes_reduced: bytes, time_in_allreduce_ns: nanos, ..Stats::default() };
         let counted = drive.with(|engine| {
             let up = engine.up();
-            (engine.counters().in_place, up.device_counters(), up.resent(), up.crc_dropped(), up.paths_out())
+            (engine.counters().in_place, up.device_counters(), up.resent(), up.crc_dropped(), up.paths_out(), up.used())
         });
         match counted {
-            Ok((in_place, device, resent, crc_dropped, paths_out)) => {
+            Ok((in_place, device, resent, crc_dropped, paths_out, channels)) => {
                 stats.in_place = in_place;
                 stats.frames_sent = device.tx_frames;
                 stats.frames_received = device.rx_frames;
@@ -119,6 +125,7 @@ impl Tally {
                 stats.resent = resent;
                 stats.crc_dropped = crc_dropped;
                 stats.paths_out = paths_out;
+                stats.channels = channels as u64;
             }
             Err(error) => tracing::warn!(%error, "the engine's counters could not be read"),
         }

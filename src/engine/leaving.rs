@@ -137,12 +137,6 @@ impl Engine {
         let is_first = self.departures.leaving.is_none();
         if is_first {
             let to_notify = self.ranks_to_notify();
-            if !self.up.is_empty() {
-                let grid = self.executor.config().grid;
-                let leaders = (0..grid.nodes()).map(|node| grid.leader_of(node));
-                let used = leaders.filter(|leader| *leader != self.rank && self.up.is_used(*leader)).count();
-                tracing::debug!(rank = self.rank.0, used, "the channels to so many other leaders were used");
-            }
             self.departures.leaving = Some(Leaving { begun: now, to_notify, drained: None });
             // Before the host's ranks are notified that nothing more will come.
             self.notify_of_departure();

@@ -522,30 +522,6 @@ fn one_rank_waits_after_each_push_and_the_others_at_the_end() {
     }
 }
 
-/// Inodes of the sockets on which this process listens for TCP connections.
-fn listening(pid: u32) -> Vec<String> {
-    let tables = ["tcp", "tcp6"].map(|table| std::fs::read_to_string(format!("/proc/{pid}/net/{table}")));
-    let listens = |line: &str| {
-        let mut fields = line.split_whitespace();
-        (fields.nth(3) == Some("0A")).then(|| fields.nth(5).unwrap_or_default().to_owned())
-    };
-    let all: Vec<String> =
-        tables.iter().flatten().flat_map(|table| table.lines().filter_map(listens)).collect();
-    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
-    let links = open.filter_map(|entry| Some(std::fs::read_link(entry.path()).ok()?.to_str()?.to_owned()));
-    links.filter(|link| all.iter().any(|inode| *link == format!("socket:[{inode}]"))).collect()
-}
-
-/// The kernel then refuses unauthenticated peers, at no cost for the job.
-#[test]
-fn after_the_join_no_rank_listens() {
-    let job = mid_step(over_sockets(job!(3, 3, "steps")), 0);
-    let state = job.until("it runs", FOUND, |_| true);
-    for rank in &state.ranks {
-        assert_eq!(listening(rank.pid.unwrap()), [] as [String; 0], "{state}");
-    }
-}
-
 #[test]
 fn ranks_that_have_another_transport_or_crc_are_refused_by_name() {
     let cases = [

@@ -9,6 +9,7 @@ mod costs;
 mod divergence;
 mod every_collective;
 mod failures;
+mod first_use;
 mod fusion;
 mod gpu;
 mod gpu_check;

@@ -101,6 +101,8 @@ pub struct Endpoint {
     /// Sessions whose data waits for its time, with the time. Each is in it at most once.
     paced: BinaryHeap<Reverse<(u64, u16)>>,
     looks: Looks,
+    /// The time of the last poll, as far as it is known.
+    latest: u64,
     /// No session is due before its time there. Deadlines move back with nearly every datagram: a time that comes before its
     /// session is due is put off then.
     deadlines: Deadlines,
@@ -124,6 +126,7 @@ impl Endpoint {
             ready: VecDeque::with_capacity(config.max_sessions),
             paced: BinaryHeap::new(),
             looks: Looks::default(),
+            latest: 0,
             deadlines: Deadlines::default(),
             frames_out: FramesOut::None,
             unknown: None,
@@ -292,7 +295,7 @@ impl Endpoint {
         token: MessageToken,
     ) -> Result<(), SendError> {
         if self.entries.get(id.index()).is_some_and(|entry| entry.session.is_none()) {
-            self.begin_enlisted(self.looks.last, id);
+            self.begin_enlisted(self.latest, id);
         }
         let entry = self.entries.get_mut(id.index()).ok_or(SendError::Closed)?;
         let session = entry.session.as_deref_mut().filter(|s| s.id() == id).ok_or(SendError::Closed)?;
@@ -310,15 +313,19 @@ impl Endpoint {
         }
     }
 
-    /// Datagrams that [`send`](Self::send) would take now; zero for a session that has not begun, was closed or has failed.
+    /// Datagrams that [`send`](Self::send) would take now; zero for a session that was closed or has failed.
     #[inline]
     pub fn capacity(&self, id: SessionId) -> usize {
-        self.session(id).map_or(0, Session::capacity)
+        let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation()) else {
+            return 0;
+        };
+        let unused = entry.enlisted.as_ref().map_or(0, |_| self.config.window_packets as usize);
+        entry.session.as_deref().map_or(unused, Session::capacity)
     }
 
     /// Sends the peer a heartbeat with the next [`transmit`](Self::transmit), instead of when one is due.
     pub fn announce(&mut self, id: SessionId) {
-        self.begin_enlisted(self.looks.last, id);
+        self.begin_enlisted(self.latest, id);
         if let Some(entry) = self.entries.get_mut(id.index())
             && let Some(session) = entry.session.as_deref_mut()
             && session.id() == id
@@ -377,6 +384,7 @@ impl Endpoint {
     /// as one that has just come.
     #[inline]
     pub fn on_poll(&mut self, now: Instant, more: bool) {
+        self.latest = now.as_nanos();
         self.looks.on_look(now.as_nanos(), more);
     }
 
@@ -478,6 +486,7 @@ impl Endpoint {
     /// back-off is over, dead peers. Call [`transmit`](Self::transmit) afterwards.
     pub fn on_timeout(&mut self, now: Instant, sink: &mut impl Sink) {
         let now = now.as_nanos();
+        self.latest = now;
         while let Some(&Reverse((_, index))) = self.paced.peek().filter(|Reverse((at, _))| *at <= now) {
             self.paced.pop();
             let entry = &mut self.entries[index as usize];

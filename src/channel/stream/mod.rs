@@ -133,6 +133,8 @@ pub struct StreamChannel<S: Streams> {
     /// When `poll_timers` has something to do.
     alarm: Alarm,
     heartbeat: Heartbeat,
+    /// Connections have so long to be made.
+    patience: Duration,
     fenced: bool,
     /// Tokens of copied payloads.
     copied: Vec<SendToken>,
@@ -167,6 +169,7 @@ impl<S: Streams> StreamChannel<S> {
             strays: 0,
             alarm: Alarm::default(),
             heartbeat: Heartbeat::new((!S::PROVES_LIFE).then_some(now), settings.dead_after),
+            patience: settings.dead_after.max(session::SETUP),
             settings,
             fenced: false,
             copied: vec![],
@@ -283,6 +286,15 @@ impl<S: Streams> Channel for StreamChannel<S> {
 
     fn is_used(&self, rank: Rank) -> bool {
         self.peers.index(rank).is_some()
+    }
+
+    fn used(&self) -> usize {
+        self.peers.indices().len()
+    }
+
+    /// All listen by now, so a peer that makes no connection is as silent as one that sends nothing.
+    fn joined(&mut self) {
+        self.patience = self.settings.dead_after.max(session::LEAST);
     }
 
     fn depart(&mut self) {

@@ -11,7 +11,6 @@ use shouter_reducer::grid::Rank;
 use super::backlog::Backlog;
 use super::connection::{Connection, ConnectionState};
 use super::outbox::Outbox;
-use super::session::SETUP;
 use super::standing::Standing;
 use super::streams::Streams;
 use super::{CONTROL, Peer, StreamChannel};
@@ -73,7 +72,7 @@ impl<S: Streams> StreamChannel<S> {
         let connections = usize::from(self.settings.connections) + 1;
         // After the fence no payload goes out any more.
         let first = |at| if self.fenced && at != CONTROL { ConnectionState::Over } else { ConnectionState::Down(None) };
-        let until = now + self.settings.dead_after.max(SETUP);
+        let until = now + self.patience;
         let peer = Peer {
             local_ip: address.local_ip,
             remote: (address.ip, address.port).into(),
@@ -92,7 +91,7 @@ impl<S: Streams> StreamChannel<S> {
     #[cold]
     pub(super) fn want_data(&mut self, index: usize) {
         let Some(peer) = self.peers.get_mut(index) else { return };
-        peer.data_until = Some(self.now + self.settings.dead_after.max(SETUP));
+        peer.data_until = Some(self.now + self.patience);
         for connection in peer.connections.iter_mut().skip(CONTROL + 1) {
             if connection.state() == ConnectionState::Down(None) {
                 connection.redial(self.now);

@@ -18,8 +18,11 @@ use crate::channel::up::Loss;
 /// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Peers have at least so long to be connected.
+/// Peers have at least so long to be connected while the job comes together...
 pub(super) const SETUP: Duration = Duration::from_secs(10);
+
+/// ...and so long afterwards: the first segments of a connection may be lost.
+pub(super) const LEAST: Duration = Duration::from_secs(2);
 
 /// How long the abort message of a peer may take after its data connections were reset.
 const DOUBT: Duration = Duration::from_millis(500);
@@ -297,7 +300,7 @@ impl<S: Streams> StreamChannel<S> {
         let Some(until) = control_until.into_iter().chain(data_until).min() else { return };
         if now >= until {
             let remote = peer.remote;
-            let waited = self.settings.dead_after.max(SETUP);
+            let waited = self.patience;
             return self.lose(now, index, Loss::Unconnected { remote, waited });
         }
         self.alarm.set(until);

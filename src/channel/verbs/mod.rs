@@ -309,6 +309,11 @@ impl<F: Fabric, C: Control> Channel for VerbsChannel<F, C> {
         self.released.clear();
     }
 
+    /// Queue pairs to all leaders are set up at the join.
+    fn used(&self) -> usize {
+        self.peers.indices().len()
+    }
+
     fn depart(&mut self) {
         self.control.depart();
     }

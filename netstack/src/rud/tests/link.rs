@@ -211,6 +211,16 @@ impl World {
         world
     }
 
+    /// Sessions that begin with their first use.
+    pub(super) fn enlisted(seed: u64, config: &Config, link: LinkConfig) -> Self {
+        let mut world = Self::new(seed, config, link);
+        for (index, end) in world.ends.iter_mut().enumerate() {
+            end.endpoint = Endpoint::new(config.clone());
+            end.id = end.endpoint.enlist(params(index, [1 << 40, 2 << 40])).unwrap();
+        }
+        world
+    }
+
     pub(super) fn with_tags(seed: u64, config: &Config, link: LinkConfig, tags: [u64; 2]) -> Self {
         let end = |index: usize| {
             let mut endpoint = Endpoint::new(config.clone());

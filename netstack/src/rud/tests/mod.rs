@@ -1,3 +1,4 @@
+mod first_use;
 mod goodput;
 mod link;
 

@@ -229,17 +229,22 @@ fn who_has_said_farewell_to_some_can_still_be_reached_by_the_others() {
 #[test]
 fn a_peer_whose_listener_is_gone_is_named_in_time_from_the_first_use_on() {
     let gone = TcpListener::bind((LOCAL, 0)).unwrap().local_addr().unwrap().port();
-    for rank in [0, 5] {
+    for (rank, joined) in [(0, false), (5, false), (0, true), (5, true)] {
         let settings = settings(rank, 1, true);
         let channel = StreamChannel::open(bind(), Rank(rank), &[peer(3, gone)], settings, Clock.now()).unwrap();
         let mut leader = Leader { channel, came: Counter::default() };
         let idle = Clock.now() + Duration::from_secs(3600);
         leader.poll(idle);
         assert!(leader.channel.take_lost().is_none(), "nobody needs it");
+        // After the join a peer that makes no connection has as long as one that sends nothing.
+        let patience = if joined { DEAD_AFTER } else { session::SETUP };
+        if joined {
+            leader.channel.joined();
+        }
         leader.says(3, rank);
-        leader.poll(idle + session::SETUP / 2);
+        leader.poll(idle + patience / 2);
         assert!(leader.channel.take_lost().is_none(), "it is tried for a while");
-        leader.poll(idle + session::SETUP * 2);
+        leader.poll(idle + patience * 2);
         let lost = leader.channel.take_lost().unwrap();
         assert_eq!(lost.rank, Rank(3));
         assert!(matches!(lost.why, Loss::Unconnected { remote, .. } if remote.port() == gone), "{}", lost.why);
