@@ -709,7 +709,6 @@ fn a_leader_has_a_session_to_each_of_very_many_others() {
     let peer =
         |rank| PeerAddress { rank: Rank(rank), ip: Ipv4Addr::from(0x0a01_0000 + rank), port: PORT, local_ip };
     let peers: Vec<_> = (1..LEADERS).map(peer).collect();
-    let channel =
-        RudChannel::open(stack, Rank(0), &peers, &Key::from_secret([7; 32]), (1, PORT, MTU));
+    let channel = RudChannel::open(stack, Rank(0), &peers, &Key::from_secret([7; 32]), (1, PORT, MTU));
     assert!(channel.is_ok(), "{:?}", channel.err());
 }

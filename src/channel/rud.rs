@@ -87,10 +87,8 @@ impl<D: Device + 'static> RudChannel<D> {
                 paths,
                 max_payload: max_fragment,
             };
-            let session = stack
-                .rud_mut()
-                .enlist(params)
-                .map_err(|why| OpenError::Session { rank: peer.rank, why })?;
+            let session =
+                stack.rud_mut().enlist(params).map_err(|why| OpenError::Session { rank: peer.rank, why })?;
             sessions.push((peer.rank, Peer { session, max_fragment }));
         }
         Ok(Self { stack, peers: sessions.into_iter().collect(), strays: 0, pending_control: vec![] })
@@ -312,3 +310,6 @@ pub fn rud_config(dead_after: Duration, peers: usize) -> rud::Config {
     let heartbeat = (dead_after / 8).clamp(Duration::from_millis(1), Duration::from_secs(1));
     rud::Config { dead_after, heartbeat, max_sessions: peers, ..rud::Config::default() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -113,7 +113,14 @@ impl Tally {
         let mut stats = Stats { ops, bytes_reduced: bytes, time_in_allreduce_ns: nanos, ..Stats::default() };
         let counted = drive.with(|engine| {
             let up = engine.up();
-            (engine.counters().in_place, up.device_counters(), up.resent(), up.crc_dropped(), up.paths_out(), up.used())
+            (
+                engine.counters().in_place,
+                up.device_counters(),
+                up.resent(),
+                up.crc_dropped(),
+                up.paths_out(),
+                up.used(),
+            )
         });
         match counted {
             Ok((in_place, device, resent, crc_dropped, paths_out, channels)) => {

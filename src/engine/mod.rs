@@ -65,9 +65,9 @@ use crate::channel::up::{Registry, UpChannels};
 use crate::channel::verbs::Digest;
 use crate::observe::Timeline;
 use crate::observe::flight::Labels;
+use contacts::Contacts;
 #[cfg(feature = "cuda")]
 pub(crate) use end::COPIES_END;
-use contacts::Contacts;
 use ending::EndState;
 use groups::Groups;
 use leaving::Departures;

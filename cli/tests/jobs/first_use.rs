@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
 use crate::ranks::{
-    DEADLINE, Gates, LIMIT, MISMATCH, PEER_FAILED, State, await_gate, job, join, names_only, parameter, play, tell,
+    DEADLINE, Gates, LIMIT, MISMATCH, PEER_FAILED, State, await_gate, job, join, names_only, parameter, play,
+    tell,
 };
 use shouter::{Error, Group, ReduceOp};
 
@@ -187,7 +188,8 @@ fn strangers_at_the_listener_of_a_leader_harm_nothing() {
 fn a_rank_that_is_killed_before_its_first_use_is_named_by_all() {
     for transport in TRANSPORTS {
         let gates = Gates::new();
-        let job = job!(4, 4, "sums").args(&["--transport", transport]).env("SHOUTER_HEARTBEAT_TIMEOUT", "30s");
+        let job =
+            job!(4, 4, "sums").args(&["--transport", transport]).env("SHOUTER_HEARTBEAT_TIMEOUT", "30s");
         let job = job.with("GATES", &gates).start();
         job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         job.signal(2, "KILL");
@@ -204,9 +206,15 @@ fn a_rank_that_is_killed_before_its_first_use_is_named_by_all() {
 /// Its kernel answers, or its shard does not: whoever waits for it opens the channel and finds it silent.
 #[test]
 fn a_rank_that_is_stopped_before_its_first_use_is_named_by_those_that_wait_for_it() {
-    for (transport, scenario) in TRANSPORTS.iter().flat_map(|transport| [(transport, "sums"), (transport, "receive")]) {
+    for (transport, scenario) in
+        TRANSPORTS.iter().flat_map(|transport| [(transport, "sums"), (transport, "receive")])
+    {
         let gates = Gates::new();
-        let job = job!(3, 3, scenario).args(&["--transport", transport]).with("GATES", &gates).with("RANK", 1).start();
+        let job = job!(3, 3, scenario)
+            .args(&["--transport", transport])
+            .with("GATES", &gates)
+            .with("RANK", 1)
+            .start();
         job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         job.signal(1, "STOP");
         let begin = job.elapsed();
@@ -245,7 +253,11 @@ fn a_rank_that_gives_up_before_any_channel_was_used_is_heard_by_all() {
 fn ranks_that_differ_in_their_first_operation_get_both_views() {
     for transport in TRANSPORTS {
         let gates = Gates::new();
-        let job = job!(6, 6, "differ").args(&["--transport", transport]).with("RANK", 4).with("GATES", &gates).start();
+        let job = job!(6, 6, "differ")
+            .args(&["--transport", transport])
+            .with("RANK", 4)
+            .with("GATES", &gates)
+            .start();
         job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         gates.open("go");
         let state = job.finish();

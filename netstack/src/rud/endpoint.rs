@@ -234,7 +234,8 @@ impl Endpoint {
     /// Removes a session at once, with its unsent and unacknowledged messages; its tokens are not released, and
     /// acknowledgements that are held back are not sent.
     pub fn close(&mut self, id: SessionId) {
-        let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation()) else {
+        let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation())
+        else {
             return;
         };
         let enlisted = entry.enlisted.as_deref().map(|params| (params.local_tag, params.remote_ip));
@@ -316,7 +317,8 @@ impl Endpoint {
     /// Datagrams that [`send`](Self::send) would take now; zero for a session that was closed or has failed.
     #[inline]
     pub fn capacity(&self, id: SessionId) -> usize {
-        let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation()) else {
+        let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation())
+        else {
             return 0;
         };
         let unused = entry.enlisted.as_ref().map_or(0, |_| self.config.window_packets as usize);

@@ -11,6 +11,8 @@ use super::streams::Streams;
 pub(super) enum ConnectionRole {
     /// Accepted; the peer has not authenticated itself yet.
     Unauthenticated,
+    /// Opened by this side to try the way to a peer.
+    Trial,
     /// One of a peer's connections.
     Peer { peer: usize, connection: usize },
 }

@@ -16,6 +16,7 @@
 //! | `live` | the provider's connections, and the role of each |
 //! | `admission` | connections whose peers have not authenticated themselves |
 //! | `opening` | the first use of a peer |
+//! | `probe` | trials of the way to all peers, at the join |
 //! | `session` | opening, accepting and losing connections |
 //! | `outbox` | messages that wait to be sent to a peer |
 //! | `share` | which connection takes the next fragment |
@@ -40,6 +41,7 @@ mod kernel;
 mod live;
 mod opening;
 mod outbox;
+mod probe;
 mod session;
 mod share;
 mod side;
@@ -70,6 +72,7 @@ use heartbeat::Heartbeat;
 use live::Live;
 use opening::Directory;
 use outbox::Outbox;
+use probe::Trials;
 use standing::Standing;
 
 pub use connection::MAX_SIDE;
@@ -129,6 +132,7 @@ pub struct StreamChannel<S: Streams> {
     /// Those that it was used with, in the order of their first use.
     peers: Peers<Peer<S::Id>>,
     admission: Admission<S::Id>,
+    trials: Trials<S::Id>,
     strays: u64,
     /// When `poll_timers` has something to do.
     alarm: Alarm,
@@ -166,6 +170,7 @@ impl<S: Streams> StreamChannel<S> {
             directory: Directory::new(peers),
             peers: Peers::default(),
             admission: Admission::new(missing),
+            trials: Trials::default(),
             strays: 0,
             alarm: Alarm::default(),
             heartbeat: Heartbeat::new((!S::PROVES_LIFE).then_some(now), settings.dead_after),
@@ -294,6 +299,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
 
     /// All listen by now, so a peer that makes no connection is as silent as one that sends nothing.
     fn joined(&mut self) {
+        self.end_trials();
         self.patience = self.settings.dead_after.max(session::LEAST);
     }
 

@@ -27,13 +27,14 @@ impl Directory {
         Self(all)
     }
 
-    fn get(&self, rank: Rank) -> Option<&PeerAddress> {
+    pub(super) fn get(&self, rank: Rank) -> Option<&PeerAddress> {
         let at = self.0.binary_search_by_key(&rank, |peer| peer.rank).ok()?;
         self.0.get(at)
     }
 
-    fn rank(&self, at: usize) -> Option<Rank> {
-        self.0.get(at).map(|peer| peer.rank)
+    /// The one at a place of their order.
+    pub(super) fn at(&self, at: usize) -> Option<&PeerAddress> {
+        self.0.get(at)
     }
 }
 
@@ -57,8 +58,8 @@ impl<S: Streams> StreamChannel<S> {
     /// The same for all peers: to a channel whose owner needs them from the beginning, and for what all have to hear.
     pub fn meet_all(&mut self) {
         let mut at = 0;
-        while let Some(rank) = self.directory.rank(at) {
-            self.meet(rank);
+        while let Some(peer) = self.directory.at(at) {
+            self.meet(peer.rank);
             at += 1;
         }
     }
@@ -71,7 +72,9 @@ impl<S: Streams> StreamChannel<S> {
         let address = self.directory.get(rank)?;
         let connections = usize::from(self.settings.connections) + 1;
         // After the fence no payload goes out any more.
-        let first = |at| if self.fenced && at != CONTROL { ConnectionState::Over } else { ConnectionState::Down(None) };
+        let first = |at| {
+            if self.fenced && at != CONTROL { ConnectionState::Over } else { ConnectionState::Down(None) }
+        };
         let until = now + self.patience;
         let peer = Peer {
             local_ip: address.local_ip,

@@ -10,6 +10,7 @@ use shouter_reducer::transport::SendToken;
 use super::connection::{Connection, ConnectionState};
 use super::handshake::{self, Answer, CHALLENGE, Claim, HELLO, WELCOME};
 use super::live::ConnectionRole;
+use super::probe::TRIAL;
 use super::streams::{StreamEvent, Streams};
 use super::{CONTROL, StreamChannel};
 use crate::channel::Inbox;
@@ -51,6 +52,7 @@ impl<S: Streams> StreamChannel<S> {
                 Some(ConnectionRole::Peer { peer, connection }) => {
                     self.receive_frames(now, peer, connection, inbox)
                 }
+                Some(ConnectionRole::Trial) => self.on_trial(now, id),
                 None => {}
             },
             // After the fence payloads are no longer the executor's.
@@ -109,6 +111,17 @@ impl<S: Streams> StreamChannel<S> {
         }
     }
 
+    /// Answers a connection that is not used for more. A reset could discard the answer, so it stays until the other side closes it, or as a
+    /// candidate that says nothing.
+    fn answer(&mut self, now: Instant, id: S::Id, answer: &[u8; WELCOME]) {
+        let challenge = self.secrets.nonce();
+        if let Some(candidate) = self.admission.get_mut(id) {
+            candidate.challenge = challenge;
+            candidate.said.clear();
+        }
+        let _ = self.live.streams_mut().write(now, id, answer);
+    }
+
     /// One of the connections with peers exists. When all do, no other is accepted.
     fn connection_made(&mut self, now: Instant) {
         if self.admission.made() {
@@ -130,18 +143,19 @@ impl<S: Streams> StreamChannel<S> {
         let Some(claim) = claim.filter(|claim| claim.to == self.rank) else {
             return self.turn_away(now, id, "its proof is wrong");
         };
-        let Some(index) = self.introduce(now, claim.from) else {
+        if self.directory.get(claim.from).is_none() {
             return self.turn_away(now, id, "it is no peer of this rank");
-        };
+        }
+        if claim.connection == TRIAL && claim.crc == self.settings.crc {
+            self.trials.heard(claim.from);
+            let welcome = self.secrets.answer(Answer::Welcome, &challenge, &claim);
+            return self.answer(now, id, &welcome);
+        }
+        let Some(index) = self.introduce(now, claim.from) else { return self.give_way(now, id) };
         let at = claim.connection as usize;
         if claim.crc != self.settings.crc {
-            // A reset could discard the answer, so the connection stays until its hello times out.
-            if let Some(candidate) = self.admission.get_mut(id) {
-                candidate.challenge = self.secrets.nonce();
-                candidate.said.clear();
-            }
             let answer = self.secrets.answer(Answer::CrcDiffers, &challenge, &claim);
-            let _ = self.live.streams_mut().write(now, id, &answer);
+            self.answer(now, id, &answer);
             return self.lose(now, index, crc_differs(claim.from, self.settings.crc));
         }
         let is_lost = self.peers.is_lost(index);
@@ -216,6 +230,7 @@ impl<S: Streams> StreamChannel<S> {
                 self.connection_ended(now, peer, connection, ending)
             }
             Some(ConnectionRole::Unauthenticated) => self.ended_early(now, id),
+            Some(ConnectionRole::Trial) => self.trial_ended(now, id),
             // It was let go of before.
             None => self.live.close(now, id),
         }
@@ -338,7 +353,7 @@ fn crc_differs(rank: Rank, ours: bool) -> Loss {
 }
 
 /// Reads until `into` has `total` bytes, not more; false if they are not all there yet.
-fn gather<S: Streams>(
+pub(super) fn gather<S: Streams>(
     now: Instant,
     streams: &mut S,
     id: S::Id,

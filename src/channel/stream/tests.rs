@@ -166,7 +166,9 @@ fn goodput(rates: &[u64]) -> f64 {
     // That for control messages first, and all from one side: so there are as many connections as rates, in their order.
     alone[1].0.meet_all();
     let until = sim.now() + within;
-    assert!(sim.run_until(&mut alone, until, |all| [0, 1].iter().all(|at| all[*at].0.is_connected(Rank(1 - *at as u32)))));
+    assert!(sim.run_until(&mut alone, until, |all| {
+        [0, 1].iter().all(|at| all[*at].0.is_connected(Rank(1 - *at as u32)))
+    }));
     dial(&mut alone[1].0);
     let until = sim.now() + within;
     assert!(sim.run_until(&mut alone, until, |all| all.iter().all(|alone| is_connected(&alone.0))));

@@ -1,7 +1,7 @@
 //! Whether the leaders reach each other over their ports: checked when they join, with the fault where they do not.
 //!
-//! Every leader sends each of the others a heartbeat on the channel itself, and asks it to echo packets of the job's
-//! MTU. The channel's own traffic decides. Echoes show the fault: the link, ARP, the address, the MTU, or the port.
+//! Every leader sends each of the others a heartbeat on the channel itself (over TCP: makes a connection for a moment), and asks it to echo packets of the job's
+//! MTU. Nothing of it stays: channels are opened at their first use. The channel's own traffic decides. Echoes show the fault: the link, ARP, the address, the MTU, or the port.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -50,7 +50,7 @@ pub(super) trait OverPorts: Channel {
     /// The stack over the ports.
     fn stack_mut(&mut self) -> &mut Stack<PortDevice>;
 
-    /// Sends every peer a heartbeat with the next poll, where none is sent before a connection is made.
+    /// Lets every peer hear of this one with the next poll.
     fn announce(&mut self);
 
     /// Whether a peer has been heard from.
@@ -76,13 +76,13 @@ impl OverPorts for TcpChannel<PortDevice> {
         self.stack_mut()
     }
 
-    /// Connections for control messages are made, those for data at their first use.
+    /// A connection of its own for each trial; those for messages are made at their first use.
     fn announce(&mut self) {
-        self.meet_all();
+        self.try_all();
     }
 
     fn has_heard_from(&self, rank: Rank) -> bool {
-        self.is_connected(rank)
+        self.has_heard_from(rank)
     }
 }
 

@@ -78,7 +78,10 @@ fn what_has_carried_no_data_rests_again_and_heartbeats_wake_nobody() {
     }
     until(&mut world, 1_000 * MS);
     assert_eq!(have_begun(&world), [true; 2]);
-    assert!(world.ends.iter().all(|end| end.endpoint.counters(end.id).acks_received > 0), "they have heard each other");
+    assert!(
+        world.ends.iter().all(|end| end.endpoint.counters(end.id).acks_received > 0),
+        "they have heard each other"
+    );
     // One end long before the other, whose heartbeats still come.
     let [one, _] = &mut world.ends;
     one.endpoint.rest(one.id);

@@ -20,11 +20,7 @@ fn word(src: u32) -> Header {
 struct Counter(Vec<u64>);
 
 impl Inbox for Counter {
-    fn fragment(
-        &mut self,
-        header: &Header,
-        _: &[u8],
-    ) -> shouter_reducer::executor::Disposition {
+    fn fragment(&mut self, header: &Header, _: &[u8]) -> shouter_reducer::executor::Disposition {
         let at = header.src.0 as usize;
         self.0.resize(self.0.len().max(at + 1), 0);
         self.0[at] += 1;
@@ -92,7 +88,9 @@ fn run(all: &mut [Leader], seed: u64, what: &str, mut condition: impl FnMut(&mut
 fn only_the_pairs_that_speak_have_connections() {
     const LEADERS: u32 = 64;
     let mut all = leaders(LEADERS, 2);
-    assert!(all.iter().all(|leader| leader.channel.peers.indices().is_empty() && leader.channel.live.len() == 0));
+    assert!(
+        all.iter().all(|leader| leader.channel.peers.indices().is_empty() && leader.channel.live.len() == 0)
+    );
     for rank in 0..LEADERS {
         all[rank as usize].says((rank + 1) % LEADERS, rank);
     }
@@ -103,7 +101,11 @@ fn only_the_pairs_that_speak_have_connections() {
     for (rank, leader) in (0..LEADERS).zip(&all) {
         assert_eq!(leader.open(), 2, "rank {rank}: one with each neighbour, for control messages");
         for other in (0..LEADERS).filter(|other| *other != rank) {
-            assert_eq!(leader.channel.is_used(Rank(other)), neighbours(rank).contains(&other), "{rank} {other}");
+            assert_eq!(
+                leader.channel.is_used(Rank(other)),
+                neighbours(rank).contains(&other),
+                "{rank} {other}"
+            );
         }
         assert_eq!(leader.channel.refused(), 0);
     }
@@ -202,7 +204,9 @@ fn an_announcement_reaches_those_that_never_used_the_channel() {
     all[3].channel.fence();
     all[3].channel.broadcast(&word(3));
     run(&mut all, 6, "the end, at all", |all| {
-        (0..20).filter(|rank| *rank != 3).all(|rank| all[rank as usize].got_from(3) == 1 + u64::from(rank == 4))
+        (0..20)
+            .filter(|rank| *rank != 3)
+            .all(|rank| all[rank as usize].got_from(3) == 1 + u64::from(rank == 4))
     });
     assert!(Clock.now() - begin < Duration::from_secs(5), "within a moment");
     // A rank that wants to send it data now gets no connection for that, and its messages.
@@ -231,7 +235,8 @@ fn a_peer_whose_listener_is_gone_is_named_in_time_from_the_first_use_on() {
     let gone = TcpListener::bind((LOCAL, 0)).unwrap().local_addr().unwrap().port();
     for (rank, joined) in [(0, false), (5, false), (0, true), (5, true)] {
         let settings = settings(rank, 1, true);
-        let channel = StreamChannel::open(bind(), Rank(rank), &[peer(3, gone)], settings, Clock.now()).unwrap();
+        let channel =
+            StreamChannel::open(bind(), Rank(rank), &[peer(3, gone)], settings, Clock.now()).unwrap();
         let mut leader = Leader { channel, came: Counter::default() };
         let idle = Clock.now() + Duration::from_secs(3600);
         leader.poll(idle);
@@ -247,7 +252,11 @@ fn a_peer_whose_listener_is_gone_is_named_in_time_from_the_first_use_on() {
         leader.poll(idle + patience * 2);
         let lost = leader.channel.take_lost().unwrap();
         assert_eq!(lost.rank, Rank(3));
-        assert!(matches!(lost.why, Loss::Unconnected { remote, .. } if remote.port() == gone), "{}", lost.why);
+        assert!(
+            matches!(lost.why, Loss::Unconnected { remote, .. } if remote.port() == gone),
+            "{}",
+            lost.why
+        );
         let sent = leader.channel.send(Rank(3), &word(rank), PayloadRange::empty(), SendToken::CONTROL);
         assert_eq!(sent, Err(SendError::PeerFailed));
     }
@@ -272,11 +281,54 @@ fn who_says_hello_once_and_never_makes_the_rest_is_named() {
 }
 
 #[test]
+fn trials_reach_all_and_leave_nothing() {
+    const LEADERS: u32 = 24;
+    let mut all = leaders(LEADERS, 2);
+    let others = |rank: u32| (0..LEADERS).filter(move |other| *other != rank);
+    // The last one comes late, and its port has nobody behind it until then.
+    let mut late = all.pop().unwrap();
+    for _ in 0..50 {
+        all.iter_mut().for_each(|leader| {
+            leader.channel.try_all();
+            leader.poll(Clock.now());
+        });
+    }
+    assert!(all.iter().all(|leader| !leader.channel.has_heard_from(Rank(LEADERS - 1))));
+    late.channel.try_all();
+    all.push(late);
+    run(&mut all, 4, "all have heard from all", |all| {
+        all.iter_mut().for_each(|leader| leader.channel.try_all());
+        (0..LEADERS)
+            .all(|rank| others(rank).all(|other| all[rank as usize].channel.has_heard_from(Rank(other))))
+    });
+    run(&mut all, 5, "no connections", |all| all.iter().all(|leader| leader.channel.live.len() == 0));
+    for leader in &mut all {
+        leader.channel.joined();
+        assert!(
+            leader.channel.used() == 0
+                && leader.channel.refused() == 0
+                && leader.channel.take_lost().is_none()
+        );
+        assert!(!leader.channel.has_heard_from(Rank(0)), "that is forgotten");
+    }
+    // A trial of a rank with another key fails, and is no first use.
+    let stranger = settings(1, 2, true);
+    let stranger = Settings { secret: Key::from_secret([8; 32]), ..stranger };
+    let port = all[0].channel.live.streams().local_addr().port();
+    let channel = StreamChannel::open(bind(), Rank(1), &[peer(0, port)], stranger, Clock.now()).unwrap();
+    let mut both = vec![all.remove(0), Leader { channel, came: Counter::default() }];
+    both[1].channel.try_all();
+    run(&mut both, 6, "a refusal", |both| both[0].channel.refused() == 1 && both[1].channel.live.len() == 0);
+    assert!(!both[0].channel.has_heard_from(Rank(1)) && !both[1].channel.has_heard_from(Rank(0)));
+}
+
+#[test]
 fn an_unused_peer_costs_its_address() {
     let unused = |count: u32| {
         let peers: Vec<_> = (1..=count).map(|rank| peer(rank, 1)).collect();
         let before = crate::allocations::bytes();
-        let channel = StreamChannel::open(bind(), Rank(0), &peers, settings(0, 10, true), Clock.now()).unwrap();
+        let channel =
+            StreamChannel::open(bind(), Rank(0), &peers, settings(0, 10, true), Clock.now()).unwrap();
         let after = crate::allocations::bytes();
         drop(channel);
         after - before

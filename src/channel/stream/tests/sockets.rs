@@ -414,7 +414,9 @@ fn a_frame_whose_crc_is_wrong_ends_the_peer_and_says_what_to_do() {
 
 #[test]
 fn a_crc_on_one_side_only_is_refused_on_both() {
-    for (crc, first) in [([true, false], &[0][..]), ([false, true], &[0]), ([true, false], &[1]), ([true, false], &[0, 1])] {
+    for (crc, first) in
+        [([true, false], &[0][..]), ([false, true], &[0]), ([true, false], &[1]), ([true, false], &[0, 1])]
+    {
         let mut both = ends(2, crc);
         first.iter().for_each(|rank| dial(&mut both[*rank as usize].channel));
         let mut losses = [None, None];
