@@ -64,7 +64,7 @@ impl Engine {
                     && !departures.has_left(rank)
                     && !departures.has_left(leader)
             };
-            let Some(rank) = pairwise.awaited(&is_new).or_else(|| groups.awaited(&is_new)) else { return };
+            let Some(rank) = pairwise.awaited(is_new).or_else(|| groups.awaited(is_new)) else { return };
             match self.up.send(rank, &header, PayloadRange::empty(), SendToken::CONTROL) {
                 // The next look finds it again.
                 Err(SendError::Full) => return,

@@ -174,7 +174,11 @@ impl Engine {
 
     /// Whether the other ranks know that the group has ended, as far as this rank knows.
     pub(super) fn abort_is_acknowledged(&self) -> bool {
-        self.is_acknowledged() && self.ending.notice().is_none_or(Notice::peers_notified)
+        // One that has failed reads nothing, and may never have had a channel that shows it.
+        let failed = self.executor.aborted().filter(|cause| cause.reason == AbortReason::Failed);
+        let failed = failed.map(|cause| cause.culprit);
+        let is_awaited = |rank| !self.departures.has_left(rank) && failed != Some(rank);
+        self.up.is_drained_to(&is_awaited) && self.ending.notice().is_none_or(Notice::peers_notified)
     }
 
     /// Ends the group when nothing is left under way but operations in which a rank that has left takes no part.
