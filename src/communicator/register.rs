@@ -83,7 +83,14 @@ impl Group {
             None => self.job.control.as_ref().map(TableExchange::Control),
         };
         let learn = |spec: &TensorSpec, id| self.learn_pairs(spec, id);
+        let by_control = matches!(exchange, Some(TableExchange::Control(_)));
+        if by_control {
+            self.drive.with(|engine| engine.begin_exchange(Clock.now()))?;
+        }
         let registered = self.tables.register(&tensors, exchange, &learn, self.deadline, step);
+        if by_control {
+            self.drive.with(|engine| engine.end_exchange())?;
+        }
         registered.map_err(|error| self.outcomes.recorded(error))
     }
 

@@ -77,7 +77,7 @@ impl Poller for Engine {
             busy |= self.groups.poll(now, &mut self.up);
         }
         if self.contacts.is_due(now) {
-            self.make_contact();
+            self.make_contact(now);
         }
         let (up, mut inboxes) = self.up_and_inboxes();
         busy |= up.transmit(now, &mut inboxes);
