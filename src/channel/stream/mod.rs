@@ -140,6 +140,8 @@ pub struct StreamChannel<S: Streams> {
     /// Connections have so long to be made.
     patience: Duration,
     fenced: bool,
+    /// This rank leaves in good order.
+    departed: bool,
     /// Tokens of copied payloads.
     copied: Vec<SendToken>,
     now: Instant,
@@ -177,6 +179,7 @@ impl<S: Streams> StreamChannel<S> {
             patience: settings.dead_after.max(session::SETUP),
             settings,
             fenced: false,
+            departed: false,
             copied: vec![],
             now,
         })
@@ -304,6 +307,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
     }
 
     fn depart(&mut self) {
+        self.departed = true;
         let farewell = connection::sign(true, self.settings.crc);
         for (_, peer) in self.peers.all_present_mut() {
             peer.outbox.announce(farewell);

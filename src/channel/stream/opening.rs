@@ -9,7 +9,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
 
 use super::backlog::Backlog;
-use super::connection::{Connection, ConnectionState};
+use super::connection::{self, Connection, ConnectionState};
 use super::outbox::Outbox;
 use super::standing::Standing;
 use super::streams::Streams;
@@ -76,13 +76,17 @@ impl<S: Streams> StreamChannel<S> {
             if self.fenced && at != CONTROL { ConnectionState::Over } else { ConnectionState::Down(None) }
         };
         let until = now + self.patience;
+        let mut outbox = Outbox::default();
+        if self.departed {
+            outbox.announce(connection::sign(true, self.settings.crc));
+        }
         let peer = Peer {
             local_ip: address.local_ip,
             remote: (address.ip, address.port).into(),
             connections: (0..connections).map(|at| Connection::new(first(at))).collect(),
             control_until: until,
             data_until: None,
-            outbox: Outbox::default(),
+            outbox,
             backlog: Backlog::default(),
             standing: Standing::new(now),
         };

@@ -228,6 +228,16 @@ fn who_has_said_farewell_to_some_can_still_be_reached_by_the_others() {
     run(&mut all, 3, "a word, and all acknowledged", |all| {
         all[1].got_from(2) == 1 && all[1].channel.is_drained() && all[2].channel.is_drained()
     });
+    // It was told as well that this rank leaves.
+    drop(all.remove(1));
+    run(&mut all, 4, "the end of its connection", |all| {
+        all[1]
+            .channel
+            .peers
+            .iter()
+            .all(|(_, peer)| peer.connections[CONTROL].state() == ConnectionState::Over)
+    });
+    assert!(all[1].channel.take_lost().is_none(), "who has left in good order is not lost");
 }
 
 #[test]
