@@ -16,7 +16,7 @@ use shouter_reducer::table::{self, TableError, TensorTable};
 pub use shouter_reducer::table::{BlockCounts, TensorSpec};
 
 use super::schedules::{Known, ScheduleKey, Schedules};
-use crate::error::{Call, Error, NamedTensor, Operation, TensorId, Views};
+use crate::error::{Call, Error, NamedTensor, Operation, Reason, TensorId, Views};
 use crate::group::error::{Ending, ExchangeError};
 use crate::group::watch::Control;
 use crate::runtime::lock;
@@ -403,6 +403,10 @@ impl Agreement<'_> {
                     Ending::Group(end) => Error::peer_failed(self.call(None), end.rank, end.reason, text),
                     _ => Error::closed(text),
                 }
+            }
+            why @ ExchangeError::Left { rank, .. } => {
+                let text = format!("generation {generation} of the tensor table was not agreed on: {why}");
+                Error::peer_failed(self.call(None), rank, Reason::Aborted, text)
             }
             why => {
                 let text = format!("agreeing on generation {generation} of the table: {why}");
