@@ -311,16 +311,15 @@ impl Group {
     /// Runs this rank's part of an operation outside the table to its end.
     #[inline]
     pub(super) fn run_part(&self, problem: &Problem, input: Buffer, output: Buffer) -> Result<(), Error> {
-        let (begin, bytes) = (Clock.now(), input.len().max(output.len()));
-        let result = match self.cells_for(published(problem)) {
+        let bytes = input.len().max(output.len());
+        if let (Some(cells), None) = (self.cells_for(published(problem)), &self.outcomes.timeline) {
+            self.drive.check_process()?;
             // Where it runs it is counted, too.
-            Some(cells) if self.outcomes.timeline.is_none() => {
-                self.drive.check_process()?;
-                let part = part(problem, input, output).counted(bytes);
-                return cells.run(self, begin, &part, self.annotations.step());
-            }
-            _ => self.run_uncounted(begin, problem, input, output),
-        };
+            let part = part(problem, input, output).counted(bytes);
+            return cells.run(self, None, &part, self.annotations.step());
+        }
+        let begin = Clock.now();
+        let result = self.run_uncounted(begin, problem, input, output);
         self.ended(begin, problem.shape.collective, bytes, result)
     }
 
@@ -335,7 +334,7 @@ impl Group {
     ) -> Result<(), Error> {
         self.drive.check_process()?;
         if let Some(cells) = self.cells_for(published(problem)) {
-            return cells.run(self, begin, &part(problem, input, output), self.annotations.step());
+            return cells.run(self, Some(begin), &part(problem, input, output), self.annotations.step());
         }
         self.run(begin, problem, self.memory(problem, input, output), None)
     }

@@ -225,7 +225,7 @@ impl Group {
                                 factor,
                             );
                         }
-                        cells.run(self, begin, &small::Part::new(problem, input, output), step)
+                        cells.run(self, Some(begin), &small::Part::new(problem, input, output), step)
                     },
                 )
             }

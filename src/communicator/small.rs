@@ -14,6 +14,7 @@
 mod apart;
 mod blocks;
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -116,7 +117,10 @@ enum Subject<'a> {
 /// A small operation under way.
 struct SmallCall<'a> {
     group: &'a Group,
-    begin: Instant,
+    /// The time of the call, once it was read.
+    begin: Cell<Option<Instant>>,
+    /// Where the start is noted; nowhere, once it was.
+    recorder: Cell<Option<&'a mut Recorder>>,
     step: u64,
     subject: Subject<'a>,
     /// The last small operation that this rank has published, or is about to.
@@ -126,6 +130,27 @@ struct SmallCall<'a> {
 }
 
 impl SmallCall<'_> {
+    /// The time of the call: read once the input is published, or before a long wait, since to read the clock takes as long as the cache line
+    /// on its way.
+    #[inline]
+    fn begin(&self) -> Instant {
+        self.begin.get().unwrap_or_else(|| {
+            let now = Clock.now();
+            self.begin.set(Some(now));
+            now
+        })
+    }
+
+    /// Notes the start, once.
+    #[inline]
+    fn note_start(&self) {
+        if let (Some(recorder), Subject::Small(part)) = (self.recorder.take(), &self.subject) {
+            let (at, bytes) = (executor_time(self.begin()), part.input.len() as u64);
+            let (seq, value) = (self.number, self.step);
+            recorder.record(Record { at, seq, value, bytes, ..Record::of(RecordKind::Started) });
+        }
+    }
+
     fn view(&self) -> View {
         match self.subject {
             Subject::Small(part) => part.view(),
@@ -173,8 +198,14 @@ impl Cells {
         Starts(Some(self.started.clone()))
     }
 
-    /// Runs an operation over all ranks of the node to its end on this rank.
-    pub(super) fn run(&self, group: &Group, begin: Instant, part: &Part<'_>, step: u64) -> Result<(), Error> {
+    /// Runs an operation over all ranks of the node to its end on this rank. `begin` is the time of the call, if the caller has read it.
+    pub(super) fn run(
+        &self,
+        group: &Group,
+        begin: Option<Instant>,
+        part: &Part<'_>,
+        step: u64,
+    ) -> Result<(), Error> {
         self.run_as(group, begin, part, step, |call| self.exchange(call, part))
     }
 
@@ -183,7 +214,7 @@ impl Cells {
     fn run_as<R>(
         &self,
         group: &Group,
-        begin: Instant,
+        begin: Option<Instant>,
         part: &Part<'_>,
         step: u64,
         exchange: impl FnOnce(&SmallCall<'_>) -> Result<R, Error>,
@@ -197,18 +228,20 @@ impl Cells {
         if let Some(abort) = abort
             && let Some(error) = self.refusal(group, abort, state.is_broken, &part.view(), step)
         {
-            return Err(self.failed(group, &mut state.recorder, (begin, seq), error));
+            return Err(self.failed(group, &mut state.recorder, (Clock.now(), seq), error));
         }
         state.number = seq;
-        let (at, bytes) = (executor_time(begin), part.input.len() as u64);
-        state.recorder.record(Record { at, seq, value: step, bytes, ..Record::of(RecordKind::Started) });
         let operation = pack_small(&part.problem.shape, part.problem.tag());
         let tag = Tag { operation, started: self.started.load(Ordering::Relaxed) };
         let SmallState { compared, is_broken, recorder, .. } = &mut *state;
         let subject = Subject::Small(part);
-        let call = SmallCall { group, begin, step, subject, number: seq, tag, compared };
+        let (begin, notes) = (Cell::new(begin), Cell::new(Some(&mut *recorder)));
+        let call = SmallCall { group, begin, recorder: notes, step, subject, number: seq, tag, compared };
         let may_publish = match compared.all.get() + LEAD {
-            known if known < seq => self.compare_all(&call, seq - LEAD),
+            known if known < seq => {
+                call.note_start();
+                self.compare_all(&call, seq - LEAD)
+            }
             _ => Ok(()),
         };
         let mut result = may_publish.and_then(|()| exchange(&call));
@@ -221,7 +254,7 @@ impl Cells {
             result = Err(self.disagree(&call, seq));
         }
         if let (Some(bytes), true) = (part.counted, result.is_ok()) {
-            group.outcomes.tally.finished_small(begin, Clock.now(), bytes);
+            group.outcomes.tally.finished_small(call.begin(), Clock.now(), bytes);
         }
         *is_broken = result.is_err();
         result.map_err(|error| self.failed(group, recorder, (Clock.now(), seq), error))
@@ -250,7 +283,9 @@ impl Cells {
         }
         let tag = Tag { operation: 0, started: 0 };
         let subject = Subject::Other(view);
-        let call = SmallCall { group, begin, step, subject, number, tag, compared };
+        let (begin, recorder_of_start) = (Cell::new(Some(begin)), Cell::new(None));
+        let call =
+            SmallCall { group, begin, recorder: recorder_of_start, step, subject, number, tag, compared };
         let result = self.compare_all(&call, number);
         *is_broken = result.is_err();
         self.is_ahead.store(result.is_err(), Ordering::Relaxed);
@@ -298,6 +333,7 @@ impl Cells {
         if !mine.publish(call.tag, input.as_slice()) {
             return Err(Error::Internal(format!("{} bytes do not fit a cell", input.len())));
         }
+        call.note_start();
         // The own input is safe in its cell: the output may lie where it was.
         let output = output.as_mut_slice();
         let (me, is_root, root) = (problem.rank.0, problem.rank == problem.root, problem.root.0);

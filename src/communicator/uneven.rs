@@ -415,7 +415,7 @@ impl Group {
         let problem = frame.uncounted(&self.tables);
         let part = Part::new(&problem, input, output);
         let (told, exchanged) =
-            cells.tell(self, begin, Telling { part, words, on_host }, self.annotations.step())?;
+            cells.tell(self, Some(begin), Telling { part, words, on_host }, self.annotations.step())?;
         if exchanged {
             return Ok(None);
         }

@@ -74,7 +74,8 @@ impl Cells {
 
     #[cold]
     fn look_around(&self, call: &SmallCall<'_>, (local, number): (u32, u64)) -> Result<(), Error> {
-        let &SmallCall { group, begin, step, .. } = call;
+        let &SmallCall { group, step, .. } = call;
+        let begin = call.begin();
         group.drive.poll()?;
         let waited = Clock.now() - begin;
         if self.segment.has_left(local) && !self.segment.cell(local, number).is_published() {

@@ -29,7 +29,7 @@ impl Cells {
     pub(in crate::communicator) fn tell(
         &self,
         group: &Group,
-        begin: Instant,
+        begin: Option<Instant>,
         telling: Telling<'_>,
         step: u64,
     ) -> Result<(Told, bool), Error> {
@@ -57,6 +57,7 @@ impl Cells {
         if !mine.publish_both(call.tag, from_slice(words).as_slice(), carried.as_slice()) {
             return Err(Error::Internal(format!("{bytes} and {} bytes do not fit a cell", carried.len())));
         }
+        call.note_start();
         let (mut all, mut are_carried) = (Vec::with_capacity(words.len() * ranks as usize), true);
         for local in 0..ranks {
             // SAFETY: used within this call, and the next operation begins after that: the state is locked.
