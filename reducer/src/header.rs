@@ -181,6 +181,12 @@ pub struct Header {
     pub len: u32,
 }
 
+/// The bytes of a message's fragments over a transport that takes so many: whole units, and no more than a header can say.
+#[inline]
+pub(crate) fn granule(max_fragment: usize) -> u32 {
+    (max_fragment.clamp(GRANULE_UNIT, MAX_GRANULE) / GRANULE_UNIT * GRANULE_UNIT) as u32
+}
+
 /// The reason why bytes are no header.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HeaderError {

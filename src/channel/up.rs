@@ -311,10 +311,7 @@ impl UpChannels {
         self.local.as_deref_mut().filter(|local| !local.is_direct(to))
     }
 
-    /// Payload bytes of a message that [`send_at_once`](Self::send_at_once) takes, at most.
-    pub(crate) const AT_ONCE: usize = Local::AT_ONCE;
-
-    /// Copies a message to a rank of this host, where there is room for it; false if it was not sent.
+    /// Copies a small message to a rank of this host, where there is room for it; false if it was not sent.
     #[inline]
     pub(crate) fn send_at_once(&mut self, to: Rank, header: &Header, payload: PayloadRange) -> bool {
         self.local.as_mut().is_some_and(|local| local.send_at_once(to, header, payload))

@@ -7,11 +7,11 @@ use shouter_reducer::header::Header;
 use shouter_reducer::p2p::{
     Messenger, PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId,
 };
+use shouter_reducer::transport::Transport;
 
 use super::groups::GroupId;
 use super::requests::Callback;
 use super::{Engine, executor_time};
-use crate::channel::up::UpChannels;
 use crate::runtime::Poller;
 
 /// Of any group of this process: without a [`GroupId`] those of the group of all. Of a group that is gone there are none.
@@ -25,13 +25,15 @@ impl Engine {
     /// that has to be [started](Self::start_send).
     #[inline]
     pub(crate) fn send_at_once(&mut self, request: &SendRequest, within: Duration) -> Option<Status> {
-        if !self.may_act_at_once() {
+        // The deadline is counted from the last poll, which is long ago only in a process that was stopped.
+        if within <= 2 * self.times.dead_after() || !self.may_act_at_once() {
             return None;
         }
         let Self { up, pairwise, times, .. } = self;
         let request = SendRequest { deadline: executor_time(times.polled_at() + within), ..*request };
+        let fragment = up.max_fragment(request.to);
         let post = |header: &Header, payload| up.send_at_once(request.to, header, payload);
-        pairwise.messages.machine.send_at_once(&request, UpChannels::AT_ONCE, post)
+        pairwise.messages.machine.send_at_once(&request, fragment, post)
     }
 
     /// Receives a small message of the group of all from a rank of this host in this call, for which it looks so many times; `None` where

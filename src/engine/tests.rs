@@ -2,6 +2,7 @@
 //! rank's accelerator may touch it, or the error says so.
 #![allow(unsafe_code)]
 
+mod at_once;
 mod glance;
 mod instructions;
 mod leaving;

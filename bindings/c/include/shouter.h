@@ -408,6 +408,8 @@ typedef struct shouter_stats_t {
   uint64_t crc_dropped;
   /* Paths of RUD left out at present, because they lose what the others to the same host deliver. */
   uint64_t paths_out;
+  /* Leaders of other hosts that this rank has a channel to: one is made at its first use. */
+  uint64_t channels;
 } shouter_stats_t;
 
 /* What takes a line of the log: `context` as it was given, one of SHOUTER_LOG_ERROR to SHOUTER_LOG_TRACE, the rank that says it

@@ -155,6 +155,8 @@ pub struct Stats {
     pub crc_dropped: u64,
     /// Paths of RUD left out at present, because they lose what the others to the same host deliver.
     pub paths_out: u64,
+    /// Leaders of other hosts that this rank has a channel to: one is made at its first use.
+    pub channels: u64,
 }
 
 /// The collective with this number in C.
@@ -205,6 +207,7 @@ impl From<shouter::Stats> for Stats {
             resent: stats.resent,
             crc_dropped: stats.crc_dropped,
             paths_out: stats.paths_out,
+            channels: stats.channels,
         }
     }
 }

@@ -380,6 +380,7 @@ impl Group {
             ("resent", stats.resent),
             ("crc_dropped", stats.crc_dropped),
             ("paths_out", stats.paths_out),
+            ("channels", stats.channels),
         ] {
             counts.set_item(name, count)?;
         }

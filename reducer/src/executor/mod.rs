@@ -67,7 +67,7 @@ use self::ring::Ring;
 use self::scratch::Scratch;
 use self::slots::Slots;
 use self::waits::{LaneWaits, Locals};
-use crate::header::{GRANULE_UNIT, Header, Identity, MAX_COUNT, MatchKey, MessageKind};
+use crate::header::{Header, Identity, MAX_COUNT, MatchKey, MessageKind};
 use crate::memory::{self, TensorRegion};
 use crate::recorder::{Record, RecordKind, Recorder, RegisteredTensor};
 use crate::transport::{NodeMemory, SendToken};
@@ -321,12 +321,6 @@ impl Executor {
     pub fn counters(&self) -> Counters {
         self.counters
     }
-}
-
-/// The fragments of messages to a peer: a multiple of the unit that a header can carry.
-fn granule(max_fragment: usize) -> u32 {
-    let granule = max_fragment.clamp(GRANULE_UNIT, crate::header::MAX_GRANULE);
-    (granule / GRANULE_UNIT * GRANULE_UNIT) as u32
 }
 
 #[cfg(test)]

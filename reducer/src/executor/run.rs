@@ -367,7 +367,7 @@ impl<T: Transport, N: NodeMemory> StepContext<'_, '_, T, N> {
         let Some(&state) = op.steps.of(step) else { return StepOutcome::Broken };
         let mut granule = state.granule;
         if granule == 0 {
-            granule = super::granule(self.transport.max_fragment(to));
+            granule = crate::header::granule(self.transport.max_fragment(to));
         }
         if state.progress == 0 {
             op.marks.begin(step, self.control.now());

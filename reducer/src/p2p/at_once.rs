@@ -8,11 +8,12 @@ use super::sends::Handle;
 use super::wire::Envelope;
 use crate::executor::Refusal;
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, MAX_GRANULE, MessageKind};
+use crate::header::{Header, MessageKind, granule};
 use crate::memory::{self, MemoryKind, Span, TensorRegion};
 
 impl Messenger {
-    /// Sends a message, if it fits a fragment of `fragment` bytes, the receiver has room for it, and none before it waits to be sent. `post`
+    /// Sends a message, if it fits one fragment of a transport that takes `fragment` bytes, the receiver has room for it, and none before it waits
+    /// to be sent. `post`
     /// copies header and payload to where the receiver finds them, or returns false. `None` where the message was not sent:
     /// [`start_send`](Self::start_send) says what stands in its way.
     #[inline]
@@ -24,24 +25,24 @@ impl Messenger {
     ) -> Option<Status> {
         let &SendRequest { to, tag, dtype, data, held, synchronous, deadline } = request;
         let config = self.common.config;
-        let total = data.len();
-        if held || synchronous || total > fragment.min(config.eager_bytes) || !self.is_open_to(to) {
+        let (total, granule) = (data.len(), granule(fragment));
+        let is_small = total <= config.eager_bytes && total <= granule as usize;
+        if held || synchronous || !is_small || !self.is_open_to(to) {
             return None;
         }
         let count = self.elements(dtype.size(), &data)?;
         let out = &mut self.peers.at(to).out;
-        let cost = OVERHEAD + total;
-        if !out.is_idle() || out.room(config.room_bytes) < cost + config.room_bytes / 4 {
+        if !out.is_idle() || !out.takes_unasked(total, config.room_bytes) {
             return None;
         }
         let envelope = Envelope { seq: out.next, tag, dtype, count };
-        let granule = (fragment.min(MAX_GRANULE) / GRANULE_UNIT * GRANULE_UNIT) as u32;
         let header = envelope.header(&config, MessageKind::Message);
         if !post(&Header { granule, len: total as u32, ..header }, data.span(0, total)?) {
             return None;
         }
         out.next += 1;
         let (announced, withdrawn, send) = (false, false, Handle::ENDED);
+        let cost = OVERHEAD + total;
         out.add(UnsettledMessage { envelope, cost, send, deadline, announced, withdrawn });
         self.common.expect(deadline);
         self.common.counters.eager += 1;

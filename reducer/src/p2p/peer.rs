@@ -53,6 +53,13 @@ impl Outbound {
         of.saturating_sub(self.used)
     }
 
+    /// Whether the peer has room of this much for a message of so many bytes that it has not asked for. A quarter is for announcements: large
+    /// messages must not wait for small ones that nobody takes.
+    #[inline]
+    pub(super) fn takes_unasked(&self, bytes: usize, room: usize) -> bool {
+        self.room(room) >= OVERHEAD + bytes + room / 4
+    }
+
     /// One more message.
     pub(super) fn add(&mut self, record: UnsettledMessage) {
         self.used += record.cost;

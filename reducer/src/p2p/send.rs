@@ -7,7 +7,7 @@ use super::sends::{Handle, Outgoing, SendState, subject_of};
 use super::wire::{Envelope, GIVEN_UP};
 use crate::executor::Disposition;
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, MAX_GRANULE, MessageKind};
+use crate::header::{Header, MessageKind, granule};
 use crate::memory::{self, Pool};
 use crate::transport::Transport;
 
@@ -72,11 +72,9 @@ impl Messenger {
                 break;
             }
             let total = send.data.len();
-            let cost = OVERHEAD + total;
             let room = out.room(config.room_bytes);
             let small = !send.synchronous && total <= config.eager_bytes;
-            // The rest of the room is for announcements: large messages must not wait for small ones that nobody takes.
-            let eager = small && room >= cost + config.room_bytes / 4;
+            let eager = small && out.takes_unasked(total, config.room_bytes);
             let is_own = to == config.rank;
             if !is_own && !eager && room < OVERHEAD {
                 break;
@@ -97,7 +95,7 @@ impl Messenger {
                 continue;
             }
             let (deadline, announced) = (send.deadline, !eager);
-            let cost = if eager { cost } else { OVERHEAD };
+            let cost = if eager { OVERHEAD + total } else { OVERHEAD };
             out.add(UnsettledMessage { envelope, cost, send: handle, deadline, announced, withdrawn: false });
             if eager {
                 send.state = SendState::Posting;
@@ -162,8 +160,7 @@ impl Messenger {
                 continue;
             };
             if send.granule == 0 {
-                let granule = transport.max_fragment(to).clamp(GRANULE_UNIT, MAX_GRANULE);
-                send.granule = (granule / GRANULE_UNIT * GRANULE_UNIT) as u32;
+                send.granule = granule(transport.max_fragment(to));
             }
             let total = send.data.len();
             let len = (total - send.sent).min(send.granule as usize);

@@ -219,16 +219,13 @@ impl Local {
         }
     }
 
-    /// Payload bytes of a message that is copied to a rank of this host in one call, at most.
-    pub(super) const AT_ONCE: usize = references::MIN_BYTES - 1;
-
-    /// Copies a message to a rank of this host, where there is room for it; false if it was not sent.
+    /// Copies a message to a rank of this host, where there is room for it; false if it was not sent: larger ones may be
+    /// [read where they lie](Self::send).
     #[inline]
     pub(super) fn send_at_once(&mut self, to: Rank, header: &Header, payload: PayloadRange) -> bool {
         let Some(there) = self.beside(to).filter(|there| *there != self.local) else { return false };
-        let (Some(writer), Some(bytes)) = (self.writers.get_mut(there as usize), bytes_of(&payload)) else {
-            return false;
-        };
+        let bytes = bytes_of(&payload).filter(|bytes| bytes.len() < references::MIN_BYTES);
+        let (Some(writer), Some(bytes)) = (self.writers.get_mut(there as usize), bytes) else { return false };
         let short = header.to_short().filter(|_| bytes.len() <= ring::SHORT_PAYLOAD);
         let pushed = match short {
             Some(short) => writer.push_short(&self.segment, &short, bytes),
@@ -317,7 +314,8 @@ impl Local {
             Upwards::ByLeader { down, .. } if due & relay_bit(0) != 0 => {
                 let elsewhere = |rank| grid.contains(rank) && grid.node_of(rank) != node;
                 let from_there = |message: &RingMessage<'_>| {
-                    Header::parse(message.header).ok().filter(|header| elsewhere(header.src))
+                    let is_sound = |header: &Header| message.to == 0 && elsewhere(header.src);
+                    Header::parse(message.header).ok().filter(is_sound)
                 };
                 match down.look(segment, |message| offer(message, inbox, from_there(message))) {
                     Ok(looked) => {
@@ -425,10 +423,11 @@ fn lost(rank: Rank) -> PeerLoss {
     PeerLoss { rank, why: Loss::Scrambled }
 }
 
-/// The header of a message from a rank of this host; `None` if it is not its.
+/// The header of a message from a rank of this host to this one; `None` if it is none.
 #[inline]
 fn header_of(message: &RingMessage<'_>, source: Rank) -> Option<Header> {
     match message.is_short() {
+        _ if message.to != 0 => None,
         true => Header::of_short(source, message.header, message.payload.len()).ok(),
         false => Header::parse(message.header).ok().filter(|header| header.src == source),
     }
@@ -438,11 +437,11 @@ fn header_of(message: &RingMessage<'_>, source: Rank) -> Option<Header> {
 #[inline]
 fn offer(message: &RingMessage<'_>, inbox: &mut dyn Inbox, header: Option<Header>) -> Offered {
     match header {
-        Some(header) if message.to == 0 => match inbox.fragment(&header, message.payload).is_retryable() {
+        Some(header) => match inbox.fragment(&header, message.payload).is_retryable() {
             true => Offered::Later,
             false => Offered::Taken,
         },
-        _ => Offered::Garbled,
+        None => Offered::Garbled,
     }
 }
 

@@ -4,52 +4,60 @@ use shouter_reducer::p2p::{ReceiveRequest, SendRequest, Status, TransferId};
 
 use super::*;
 
-const LARGE: usize = 1 << 20;
+pub(super) const LARGE: usize = 1 << 20;
 
 /// A rank that reaches the other one by rings alone, and memory that it sends from and receives into.
-struct Waiter {
+pub(super) struct Waiter {
     // Before the memory that it refers to.
-    engine: Engine,
-    own: Owned,
-    into: Owned,
+    pub(super) engine: Engine,
+    pub(super) own: Owned,
+    pub(super) into: Owned,
 }
 
 impl Waiter {
-    fn send(&mut self, now: Instant, tag: u32, bytes: usize) -> TransferId {
+    pub(super) fn to_send(&mut self, now: Instant, tag: u32, bytes: usize) -> SendRequest {
         // SAFETY: it is dropped behind the engine.
         let data = unsafe { self.own.region() }.sub(0, bytes).unwrap();
         let to = Rank(1 - self.engine.rank.0);
         let deadline = executor_time(now + LIMIT);
         let (dtype, held, synchronous) = (DType::U8, false, false);
-        let request = SendRequest { to, tag, dtype, data, held, synchronous, deadline };
+        SendRequest { to, tag, dtype, data, held, synchronous, deadline }
+    }
+
+    pub(super) fn to_receive(&mut self, now: Instant, tag: u32, bytes: usize) -> ReceiveRequest {
+        // SAFETY: it is dropped behind the engine.
+        let into = unsafe { self.into.region() }.sub(0, bytes).unwrap();
+        let from = Some(Rank(1 - self.engine.rank.0));
+        let deadline = executor_time(now + LIMIT);
+        ReceiveRequest { from, tag: Some(tag), dtype: DType::U8, into, deadline }
+    }
+
+    pub(super) fn send(&mut self, now: Instant, tag: u32, bytes: usize) -> TransferId {
+        let request = self.to_send(now, tag, bytes);
         let id = self.engine.start_send(None, request).unwrap();
         self.engine.post(None, now);
         id
     }
 
-    fn receive(&mut self, now: Instant, tag: u32, bytes: usize) -> TransferId {
-        // SAFETY: it is dropped behind the engine.
-        let into = unsafe { self.into.region() }.sub(0, bytes).unwrap();
-        let from = Some(Rank(1 - self.engine.rank.0));
-        let deadline = executor_time(now + LIMIT);
-        let request = ReceiveRequest { from, tag: Some(tag), dtype: DType::U8, into, deadline };
+    pub(super) fn receive(&mut self, now: Instant, tag: u32, bytes: usize) -> TransferId {
+        let request = self.to_receive(now, tag, bytes);
         let id = self.engine.start_receive(None, now, request).unwrap();
         self.engine.post(None, now);
         id
     }
 
-    fn status(&mut self, id: TransferId) -> Option<Status> {
+    pub(super) fn status(&mut self, id: TransferId) -> Option<Status> {
         self.engine.take_transfer(None, id).map(Result::unwrap)
     }
 
-    fn bytes(memory: &mut Owned) -> &mut [u8] {
+    pub(super) fn bytes(memory: &mut Owned) -> &mut [u8] {
         // SAFETY: nobody else refers to it while the test looks.
         unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().as_ptr(), LARGE) }
     }
 }
 
 /// Two ranks of one host that have found nothing to do.
-fn resting(now: Instant) -> [Waiter; 2] {
+pub(super) fn resting(now: Instant) -> [Waiter; 2] {
     let (plan, grid) = (Plan::default(), Grid::new(2, 2, Plan::default().leaf_size).unwrap());
     let mut waiters = engines(&plan, grid).map(|mut engine| {
         let (node, rank) = (engine.node.clone().unwrap(), engine.rank);

@@ -147,3 +147,22 @@ fn what_does_not_fit_or_is_not_next_is_left_to_polls() {
     group.ranks[0].abort(&Arc::new(cause));
     assert_eq!(group.send_at_once(0, &plain), None);
 }
+
+#[test]
+fn whatever_length_is_sent_at_once_has_a_header_that_is_read() {
+    for fragment in [64, 128, 4032, 4096] {
+        for len in (0..=140).chain(4000..=4100) {
+            let mut group = super::quiet(2);
+            group.net.fragment = [fragment; 2];
+            let (data, into) = (Buffer::new(&vec![7; len]), Buffer::new(&vec![0; len]));
+            // The network parses the header of each message that it is given.
+            let sent = group.send_at_once(0, &send(1, 5, &data)).is_some();
+            assert_eq!(sent, len <= fragment, "{len} bytes, {fragment} at a time");
+            if sent {
+                let received = group.receive_at_once(1, &receive(Some(0), Some(5), &into));
+                assert_eq!(received, Some(status(0, 5, len as u64).unwrap()));
+                assert!(into.bytes() == data.bytes());
+            }
+        }
+    }
+}
