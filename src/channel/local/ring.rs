@@ -1,18 +1,7 @@
 //! A ring of messages in shared memory, from one rank to another.
 //!
-//! A message is an entry of whole cache lines, which never goes around the end of the ring: a word, the message's header,
-//! the payload. Of a payload in the writer's arena the entry may hold the offset there instead, in 8 bytes. The word is zero until the
-//! entry is complete:
-//!
-//! ```text
-//!   bit 63       the entry is complete
-//!   bit 62       no message: the next entry is at the ring's beginning
-//!   bit 61       the payload lies in the writer's arena
-//!   bit 60       the reader has read such a payload, while it cannot give the entry's room back yet
-//!   bit 59       header and payload lie in the entry's first line: the header in its short form
-//!   bits 32..59  the destination plus one, of a message that the leader is to send on; else zero
-//!   bits 0..32   payload bytes
-//! ```
+//! A message is an [entry] of whole cache lines, which never goes around the end of the ring: a word, the message's header, the payload. The word is
+//! zero until the entry is complete.
 //!
 //! Three words order all accesses, each written by one side only:
 //!
@@ -28,6 +17,8 @@
 //! A message that cannot be taken yet stays where it is, and later ones are taken before it. Whatever the other side has written, this
 //! side stays inside the ring, and returns [`Garbled`] for an invalid entry.
 
+mod entry;
+
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
@@ -35,32 +26,11 @@ use shouter_reducer::header::{HEADER_BYTES, SHORT_HEADER_BYTES};
 use shouter_reducer::memory::Span;
 
 use crate::channel::shm::{NodeSegment, RING, Ring};
+use entry::{COMPLETE, Form, IN_ARENA, LINE, READ, SHORT, SKIP, TO_MASK, TO_SHIFT, WORD};
+pub(super) use entry::{MAX_PAYLOAD, SHORT_PAYLOAD};
 
-/// Payload bytes of a message, at most: a ring holds seven of the largest, so that writer and reader work at the same time.
-pub(super) const MAX_PAYLOAD: usize = 16 << 10;
-
-/// Payload bytes of a message with a short header, at most.
-pub(super) const SHORT_PAYLOAD: usize = LINE - WORD - SHORT_HEADER_BYTES;
-
-/// Entries begin at multiples of a cache line.
-const LINE: usize = 64;
-/// Bytes of an entry's word.
-const WORD: usize = 8;
-const COMPLETE: u64 = 1 << 63;
-const SKIP: u64 = 1 << 62;
-const IN_ARENA: u64 = 1 << 61;
-const READ: u64 = 1 << 60;
-const SHORT: u64 = 1 << 59;
-/// Bytes of an offset in an arena.
-const OFFSET: usize = 8;
-/// The destination's place in a word, and its width.
-const TO_SHIFT: u32 = 32;
-const TO_MASK: u64 = (1 << 27) - 1;
 /// Messages that are taken at a time, so that no ring keeps the others waiting.
 const BURST: usize = 64;
-
-const _: () = assert!(WORD + HEADER_BYTES == LINE && RING.is_multiple_of(LINE));
-const _: () = assert!(4 * (LINE + MAX_PAYLOAD) < RING);
 
 /// The content of a ring can come from no writer or reader of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,52 +196,6 @@ impl RingMessage<'_> {
             return None;
         }
         self.segment.ring_span(self.ring, self.at + WORD, HEADER_BYTES + self.payload.len())
-    }
-}
-
-/// What an entry has behind its word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// A header and the payload.
-    Whole,
-    /// A header, and the payload's offset in the writer's arena.
-    InArena,
-    /// A short header and the payload.
-    Short,
-}
-
-impl Form {
-    /// The form that a complete entry's word says; `None` for two at once.
-    #[inline]
-    fn of(word: u64) -> Option<Self> {
-        match (word & IN_ARENA != 0, word & SHORT != 0) {
-            (false, false) => Some(Self::Whole),
-            (true, false) => Some(Self::InArena),
-            (false, true) => Some(Self::Short),
-            (true, true) => None,
-        }
-    }
-
-    /// Bytes of the header, and those behind it that the entry of a payload of `len` bytes has.
-    #[inline]
-    fn bytes(self, len: usize) -> (usize, usize) {
-        match self {
-            Self::Whole => (HEADER_BYTES, len),
-            Self::InArena => (HEADER_BYTES, OFFSET),
-            Self::Short => (SHORT_HEADER_BYTES, len),
-        }
-    }
-
-    /// Bytes of an entry.
-    #[inline]
-    fn entry(self, len: usize) -> usize {
-        let (header, behind) = self.bytes(len);
-        (WORD + header + behind).next_multiple_of(LINE)
-    }
-
-    /// Payload bytes, at most.
-    fn longest(self) -> usize {
-        if self == Self::Short { SHORT_PAYLOAD } else { MAX_PAYLOAD }
     }
 }
 
