@@ -303,25 +303,33 @@ impl Group {
         (input, output): (Buffer, Buffer),
         staging: &Staging,
     ) -> Result<(), Error> {
-        let begin = Clock.now();
         let (frame, on_host) = (self.frame(blocks, (input, output))?, staging.cuda_stream.is_none());
+        let mut learns_since = None;
         let counts = match blocks.known() {
             Some(counts) => counts?,
-            None => match self.exchange_or_learn(begin, blocks, &frame, (input, output), on_host)? {
-                Some(counts) => counts,
-                None => {
-                    return self.ended(begin, blocks.collective, input.len().max(output.len()), Ok(()));
+            None => {
+                let begin = *learns_since.insert(Clock.now());
+                match self.exchange_or_learn(begin, blocks, &frame, (input, output), on_host)? {
+                    Some(counts) => counts,
+                    None => {
+                        return self.ended(begin, blocks.collective, input.len().max(output.len()), Ok(()));
+                    }
                 }
-            },
+            }
         };
         let problem = frame.problem(&self.tables, counts);
         let at = (input.as_ptr(), output.as_ptr().cast_mut());
         if let Some(stream) = staging.cuda_stream {
+            let begin = learns_since.unwrap_or_else(|| Clock.now());
             // SAFETY: buffers are valid for the call, and as long as the counts say.
             return unsafe { self.run_problem_on_gpu(begin, problem, at, (staging, stream)) };
         }
         // SAFETY: as above.
         let (problem, input, output, staged) = unsafe { self.staged(problem, at, staging, None) }?;
+        if let (None, None) = (&learns_since, &staged) {
+            return self.run_part(&problem, input, output);
+        }
+        let begin = learns_since.unwrap_or_else(|| Clock.now());
         let result = self.run_uncounted(begin, &problem, input, output);
         if let Some(staged) = staged {
             staged.end(Ended::of(&result));
