@@ -19,7 +19,17 @@ const TRANSPORTS: [&str; 3] = ["auto", "tcp", "kernel"];
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    play(&[("ring", ring), ("all", all), ("sums", sums), ("receive", receive), ("differ", differ)], join);
+    play(
+        &[
+            ("ring", ring),
+            ("all", all),
+            ("sums", sums),
+            ("receive", receive),
+            ("differ", differ),
+            ("late", late),
+        ],
+        join,
+    );
 }
 
 /// Whether this is the special rank of the scenario.
@@ -87,6 +97,17 @@ fn receive(group: &Group) -> Result<(), Error> {
     }
     std::thread::sleep(Duration::from_secs(60));
     Ok(())
+}
+
+/// A broadcast whose root, no leader, comes late. It waits for the other host's credit then.
+fn late(group: &Group) -> Result<(), Error> {
+    here();
+    if odd_one(group) {
+        std::thread::sleep(Duration::from_millis(300));
+    }
+    group.broadcast(&mut vec![group.rank(); 1 << 18], parameter("RANK").unwrap().parse().unwrap())?;
+    // The root does not wait for the others by itself.
+    group.barrier()
 }
 
 /// The first operation of one rank is another one.
@@ -227,6 +248,30 @@ fn a_rank_that_is_stopped_before_its_first_use_is_named_by_those_that_wait_for_i
             let (_, why) = rank.error().split_once(": ").unwrap();
             assert!(names_only(why, 1), "{transport} {scenario}: {}\n{state}", rank.error());
             assert!(rank.ended.unwrap() - begin < FOUND, "{transport} {scenario}\n{state}");
+        }
+        job.finish();
+    }
+}
+
+/// The leader beside the root waits for its own host at first, and for the silent one only later.
+#[test]
+fn a_host_that_is_silent_before_its_first_use_is_named_though_it_is_waited_for_late() {
+    for transport in TRANSPORTS {
+        let gates = Gates::new();
+        let job = job!(4, 2, "late").args(&["--transport", transport]).with("GATES", &gates).with("RANK", 1);
+        let job = job.env("SHOUTER_DEADLINE", "5m").start();
+        job.until("all have joined", LIMIT, |state| state.all_told("joined"));
+        [2, 3].iter().for_each(|rank| job.signal(*rank, "STOP"));
+        let begin = job.elapsed();
+        gates.open("go");
+        let state = job.until("host 0 has ended", LIMIT, |state| {
+            state.ranks[..2].iter().all(|rank| rank.ended.is_some())
+        });
+        [2, 3].iter().for_each(|rank| job.signal(*rank, "KILL"));
+        for rank in &state.ranks[..2] {
+            assert_eq!(rank.code, Some(PEER_FAILED), "{transport}\n{state}");
+            assert!(names_only(rank.error(), 2), "{transport}: {}\n{state}", rank.error());
+            assert!(rank.ended.unwrap() - begin < FOUND, "{transport}\n{state}");
         }
         job.finish();
     }

@@ -3,6 +3,7 @@
 use super::divergence::Tally;
 use crate::grid::Rank;
 use crate::transport::NodeMemory;
+use std::collections::BTreeSet;
 
 /// Operations between two comparisons with those of the others. Half of what a rank announces before it overwrites the first (512) may be
 /// under way, so the others have announced what is compared at one of the next times, before that is overwritten.
@@ -15,8 +16,8 @@ pub(super) struct Agreement {
     through: u64,
     /// The operation at which the ranks of the node are compared next, where nothing else needs that.
     compare_at: u64,
-    /// Other nodes have been asked about the operations before this one, where they had to wait.
-    asked: u64,
+    /// The latest operation about which ranks of other nodes were asked, and those ranks.
+    asked: (u64, BTreeSet<Rank>),
     /// The votes on what ranks disagree about, if they do.
     tally: Option<Tally>,
     /// The rank reported as the culprit if no votes arrive.
@@ -37,7 +38,7 @@ pub(super) enum NodeAgreement {
 impl Agreement {
     /// Nothing is known, and nothing in dispute.
     pub(super) fn new(rank: Rank) -> Self {
-        Self { through: 0, compare_at: COMPARED, asked: 0, tally: None, suspect: rank }
+        Self { through: 0, compare_at: COMPARED, asked: (0, BTreeSet::new()), tally: None, suspect: rank }
     }
 
     /// Whether all ranks of the node run the same operations up to and including `seq`. Lanes are numbered by what all operations
@@ -70,11 +71,15 @@ impl Agreement {
         self.through
     }
 
-    /// Whether other nodes are to be asked about operation `seq`: not if they have been.
-    pub(super) fn asks(&mut self, seq: u64) -> bool {
-        let is_new = seq >= self.asked;
-        self.asked = self.asked.max(seq + 1);
-        is_new
+    /// Whether a rank of another node is to be asked about operation `seq`: once, when the operation is first found to wait for that rank, and
+    /// about none before the latest.
+    pub(super) fn asks(&mut self, seq: u64, rank: Rank) -> bool {
+        let (latest, ranks) = &mut self.asked;
+        if seq > *latest {
+            *latest = seq;
+            ranks.clear();
+        }
+        seq == *latest && ranks.insert(rank)
     }
 
     /// Ranks disagree about operation `seq`; whether that is the first that they are known to disagree about.

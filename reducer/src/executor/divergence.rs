@@ -221,7 +221,8 @@ impl Executor {
 
 impl Executor {
     /// For operations that wait for long: looks whether a rank of the node runs something else than this rank, and tells the
-    /// nodes that it waits for which operation this is, once for each. The group ends where they run something else.
+    /// nodes that it waits for which operation this is, once for each. The group ends where they run something else. To be called again and
+    /// again: whom an operation waits for changes as it goes on.
     #[cold]
     pub fn compare<N: NodeMemory>(&mut self, node: Option<&N>) {
         if let Some(node) = node {
@@ -230,13 +231,10 @@ impl Executor {
         let (grid, rank) = (self.config.grid, self.config.rank);
         // Later ones may only wait for the first.
         let Some(op) = self.ring.running().min_by_key(|op| op.seq()) else { return };
-        if !self.agreement.asks(op.seq()) {
-            return;
-        }
         // A credit for nothing.
         let question = Header { kind: MessageKind::Credit, ..*op.template() };
         for other in missing(op, grid, rank, node) {
-            if grid.node_of(other) != grid.node_of(rank) {
+            if grid.node_of(other) != grid.node_of(rank) && self.agreement.asks(op.seq(), other) {
                 self.control.push(other, question);
             }
         }

@@ -11,7 +11,7 @@ use crate::counts::Counts;
 use crate::dtype::{DType, ReduceOp};
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Identity, Shape};
-use crate::schedule::{Algorithm, Problem};
+use crate::schedule::{Algorithm, Problem, build};
 use harness::{Buffer, Faults, Group, executor, shape};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -324,6 +324,32 @@ fn a_credit_that_comes_after_a_question_counts() {
     start(&mut group, 1, Algorithm::Hierarchical, &b);
     group.drain();
     assert_eq!((a.bytes(), b.bytes()), (filled(1000, 3).bytes(), filled(1000, 3).bytes()));
+}
+
+/// A leader waits for a late root of its node first, and for the other node then.
+#[test]
+fn whom_an_operation_waits_for_later_is_asked_as_well() {
+    let mut group = Group::new(1, Grid::new(4, 2, 2).unwrap(), Faults::default(), |_| {});
+    let shape = Shape { collective: Collective::Broadcast, ..sum(1000) };
+    let buffers = [filled(1000, 1), filled(1000, 2)];
+    let start = |group: &mut Group, rank: usize| {
+        let problem = Problem::new(group.grid, Rank(rank as u32), &shape, Rank(1));
+        let schedule = Arc::new(build(Algorithm::Hierarchical, &problem, &group.params).unwrap());
+        let like = group.request(Rank(rank as u32), Algorithm::Hierarchical, sum(1000), &buffers[rank]);
+        let identity = Identity::AdHoc { root: Rank(1) };
+        group.start(rank, Request { identity, shape, schedule, ..like }).unwrap();
+        group.drain();
+    };
+    let asked = |group: &mut Group| {
+        group.compare(0);
+        group.drain();
+        group.executors[2].counters().parked
+    };
+    start(&mut group, 0);
+    assert_eq!((asked(&mut group), asked(&mut group)), (0, 0), "it waits for its own node");
+    start(&mut group, 1);
+    assert_eq!(group.executors[0].counters().posted, 0, "nothing is sent without credit");
+    assert_eq!((asked(&mut group), asked(&mut group)), (1, 1), "once");
 }
 
 #[test]
