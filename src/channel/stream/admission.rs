@@ -14,6 +14,9 @@ pub(super) const MAX_UNAUTHENTICATED: usize = 64;
 /// The most connections that are expected at one time, however many peers there are.
 pub(super) const MAX_EXPECTED: usize = 1024;
 
+/// The most connections that are accepted in one poll: a peer's data do not wait for more.
+pub(super) const MAX_ACCEPTED: usize = 64;
+
 /// How long authentication may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -34,6 +37,10 @@ pub(super) struct Admission<Id> {
     candidates: VecDeque<Candidate<Id>>,
     /// Connections with peers that do not exist yet: either side may make them.
     missing: usize,
+    /// Connections that this poll may still accept.
+    left: usize,
+    /// There may be more to accept, of which nothing reports any more.
+    is_behind: bool,
     /// Connections that were refused.
     refused: u64,
 }
@@ -41,7 +48,27 @@ pub(super) struct Admission<Id> {
 impl<Id: Copy + PartialEq> Admission<Id> {
     /// There are to be so many connections with peers.
     pub(super) fn new(missing: usize) -> Self {
-        Self { candidates: VecDeque::new(), missing, refused: 0 }
+        Self { candidates: VecDeque::new(), missing, left: MAX_ACCEPTED, is_behind: false, refused: 0 }
+    }
+
+    /// A poll begins; whether the last one has left connections to be accepted.
+    #[inline]
+    pub(super) fn begin_poll(&mut self) -> bool {
+        self.left = MAX_ACCEPTED;
+        std::mem::take(&mut self.is_behind)
+    }
+
+    /// Whether this poll may accept one more. If not, the next one goes on.
+    pub(super) fn takes_one_more(&mut self) -> bool {
+        self.is_behind = self.left == 0;
+        self.left = self.left.saturating_sub(1);
+        !self.is_behind
+    }
+
+    /// Whether the next poll is to accept connections that no event reports.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.is_behind
     }
 
     /// The candidate that has to go before another can be admitted: the oldest, where there are too many. So many peers may connect at

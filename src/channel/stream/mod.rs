@@ -231,6 +231,9 @@ impl<S: Streams> Channel for StreamChannel<S> {
         self.now = now;
         let any = self.live.streams_mut().receive(now);
         self.take_up(now, inbox);
+        if self.admission.begin_poll() {
+            self.admit(now);
+        }
         while let Some(event) = self.live.streams_mut().next_event() {
             self.on_event(now, event, inbox);
         }
@@ -240,7 +243,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
         if self.heartbeat.is_due(now) {
             self.look_after(now);
         }
-        any
+        any || self.admission.is_behind()
     }
 
     fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
@@ -260,7 +263,8 @@ impl<S: Streams> Channel for StreamChannel<S> {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.live.streams().next_deadline(), self.alarm.at(), self.heartbeat.at()]
+        let at_once = self.admission.is_behind().then_some(self.now);
+        [self.live.streams().next_deadline(), self.alarm.at(), self.heartbeat.at(), at_once]
             .into_iter()
             .flatten()
             .min()

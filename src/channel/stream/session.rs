@@ -66,9 +66,10 @@ impl<S: Streams> StreamChannel<S> {
         }
     }
 
-    /// Takes connections in, and challenges them.
-    fn admit(&mut self, now: Instant) {
-        while let Some(id) = self.live.streams_mut().accept(now) {
+    /// Takes connections in, as many as one poll may, and challenges them.
+    pub(super) fn admit(&mut self, now: Instant) {
+        while self.admission.takes_one_more() {
+            let Some(id) = self.live.streams_mut().accept(now) else { return };
             if let Some(oldest) = self.admission.crowded_out() {
                 self.turn_away(now, oldest, "there are too many");
             }

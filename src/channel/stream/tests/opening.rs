@@ -195,6 +195,27 @@ fn a_flood_of_strangers_takes_bounded_memory_and_members_come_in() {
 }
 
 #[test]
+fn a_poll_accepts_so_many_connections_and_the_next_ones_the_rest() {
+    const CALLERS: usize = 3 * admission::MAX_ACCEPTED - 5;
+    let mut all = leaders(40, 10);
+    let address = all[0].channel.live.streams().local_addr();
+    let callers: Vec<_> = (0..CALLERS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let mut accepted = 0;
+    for _ in 0..3 {
+        all[0].poll(Clock.now());
+        let now = all[0].channel.admission.len();
+        assert!(now - accepted <= admission::MAX_ACCEPTED, "{accepted} and then {now}");
+        accepted = now;
+        let is_behind = accepted < CALLERS;
+        assert_eq!(all[0].channel.admission.is_behind(), is_behind, "{accepted}");
+        assert!(!is_behind || all[0].channel.next_deadline().is_some_and(|at| at <= Clock.now()));
+    }
+    // Nobody has called meanwhile, so no event has said that there are more.
+    assert_eq!(accepted, CALLERS);
+    drop(callers);
+}
+
+#[test]
 fn an_announcement_reaches_those_that_never_used_the_channel() {
     let mut all = leaders(20, 2);
     all[3].says(4, 3);

@@ -262,12 +262,19 @@ fn those_who_say_nothing_go_in_time_and_never_crowd_members_out() {
     let address = ends[0].channel.live.streams().local_addr();
     let callers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
     connected(&mut ends);
-    assert!(ends[0].channel.admission.len() <= admission::MAX_UNAUTHENTICATED, "the oldest had to go");
+    // Each connection with the peer may have come after some more of the callers.
+    assert!(ends[0].channel.admission.len() <= admission::MAX_UNAUTHENTICATED + 3, "the oldest had to go");
     let late = Clock.now() + Duration::from_secs(4);
     ends[0].poll(late);
     until(&mut ends[1..], "a moment", |_| true);
     let channel = &ends[0].channel;
-    assert_eq!((channel.refused(), channel.admission.len(), channel.live.len()), (200, 0, 3));
+    // The kernel turns away those that wait to be accepted when all connections exist.
+    assert!(
+        (200 - admission::MAX_ACCEPTED as u64..=200).contains(&channel.refused()),
+        "{}",
+        channel.refused()
+    );
+    assert_eq!((channel.admission.len(), channel.live.len()), (0, 3));
     drop(callers);
 }
 
