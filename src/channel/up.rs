@@ -67,6 +67,19 @@ pub enum Loss {
         /// For how long it was tried.
         waited: Duration,
     },
+    /// There never was a connection, since this host has refused to open one.
+    #[error(
+        "this rank could open no TCP connection with {remote} within {waited:?}: {}; see the limit of open files (ulimit -n) and the routes \
+         of this rank's host", std::io::Error::from_raw_os_error(*errno)
+    )]
+    Unopened {
+        /// The address at which it listens.
+        remote: SocketAddr,
+        /// For how long it was tried.
+        waited: Duration,
+        /// The system's number of the error of the last try.
+        errno: i32,
+    },
     /// The bytes on a connection make no sense.
     #[error("{remote} sent what makes no frames; run the same version on all ranks")]
     Garbled {

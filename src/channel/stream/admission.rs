@@ -7,12 +7,16 @@ use shouter_netstack::time::Instant;
 
 use super::handshake::Nonce;
 
-/// The most connections that have not authenticated themselves, beside those that are expected. Beyond it the oldest is
-/// refused.
+/// The most connections that have not authenticated themselves, beside those that are expected, while the job comes together. Beyond it the
+/// oldest is refused.
 pub(super) const MAX_UNAUTHENTICATED: usize = 64;
 
 /// The most connections that are expected at one time, however many peers there are.
 pub(super) const MAX_EXPECTED: usize = 1024;
+
+/// The most connections that have not authenticated themselves after the join, those that are expected included. Strangers may come all through
+/// the job, and every connection takes one of the process's open files.
+pub(super) const MAX_LATER: usize = 128;
 
 /// The most connections that are accepted in one poll: a peer's data do not wait for more.
 pub(super) const MAX_ACCEPTED: usize = 64;
@@ -37,6 +41,7 @@ pub(super) struct Admission<Id> {
     candidates: VecDeque<Candidate<Id>>,
     /// Connections with peers that do not exist yet: either side may make them.
     missing: usize,
+    has_joined: bool,
     /// Connections that this poll may still accept.
     left: usize,
     /// There may be more to accept, of which nothing reports any more.
@@ -48,7 +53,14 @@ pub(super) struct Admission<Id> {
 impl<Id: Copy + PartialEq> Admission<Id> {
     /// There are to be so many connections with peers.
     pub(super) fn new(missing: usize) -> Self {
-        Self { candidates: VecDeque::new(), missing, left: MAX_ACCEPTED, is_behind: false, refused: 0 }
+        Self {
+            candidates: VecDeque::new(),
+            missing,
+            has_joined: false,
+            left: MAX_ACCEPTED,
+            is_behind: false,
+            refused: 0,
+        }
     }
 
     /// A poll begins; whether the last one has left connections to be accepted.
@@ -71,11 +83,20 @@ impl<Id: Copy + PartialEq> Admission<Id> {
         self.is_behind
     }
 
-    /// The candidate that has to go before another can be admitted: the oldest, where there are too many. So many peers may connect at
-    /// once as there may be; one that is crowded out dials again.
+    /// The candidate that has to go before another can be admitted: the oldest, where there are too many. At the join so many peers may
+    /// connect at once as there may be. A peer that is crowded out dials again.
     pub(super) fn crowded_out(&self) -> Option<Id> {
-        let is_full = self.candidates.len() >= MAX_UNAUTHENTICATED + self.missing.min(MAX_EXPECTED);
+        let most = match self.has_joined {
+            false => MAX_UNAUTHENTICATED + self.missing.min(MAX_EXPECTED),
+            true => MAX_LATER,
+        };
+        let is_full = self.candidates.len() >= most;
         self.candidates.front().filter(|_| is_full).map(|oldest| oldest.id)
+    }
+
+    /// The job has come together.
+    pub(super) fn joined(&mut self) {
+        self.has_joined = true;
     }
 
     /// Takes in a connection that was sent this challenge; returns by when it has to answer.

@@ -116,6 +116,8 @@ struct Peer<Id> {
     control_until: Instant,
     /// The same for the connections for data, once this side has something for them.
     data_until: Option<Instant>,
+    /// The system's number of the error with which this host has refused the last dial.
+    refused: Option<i32>,
     outbox: Outbox,
     backlog: Backlog,
     standing: Standing,
@@ -307,6 +309,7 @@ impl<S: Streams> Channel for StreamChannel<S> {
     /// All listen by now, so a peer that makes no connection is as silent as one that sends nothing.
     fn joined(&mut self) {
         self.end_trials();
+        self.admission.joined();
         self.patience = self.settings.dead_after.max(session::LEAST);
     }
 

@@ -86,6 +86,7 @@ impl<S: Streams> StreamChannel<S> {
             connections: (0..connections).map(|at| Connection::new(first(at))).collect(),
             control_until: until,
             data_until: None,
+            refused: None,
             outbox,
             backlog: Backlog::default(),
             standing: Standing::new(now),

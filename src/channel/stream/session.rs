@@ -70,7 +70,8 @@ impl<S: Streams> StreamChannel<S> {
     pub(super) fn admit(&mut self, now: Instant) {
         while self.admission.takes_one_more() {
             let Some(id) = self.live.streams_mut().accept(now) else { return };
-            if let Some(oldest) = self.admission.crowded_out() {
+            // Several, once the job has come together.
+            while let Some(oldest) = self.admission.crowded_out() {
                 self.turn_away(now, oldest, "there are too many");
             }
             let challenge = self.secrets.nonce();
@@ -315,9 +316,12 @@ impl<S: Streams> StreamChannel<S> {
         let data_until = peer.data_until.filter(|_| data.iter().any(is_pending));
         let Some(until) = control_until.into_iter().chain(data_until).min() else { return };
         if now >= until {
-            let remote = peer.remote;
-            let waited = self.patience;
-            return self.lose(now, index, Loss::Unconnected { remote, waited });
+            let (remote, waited) = (peer.remote, self.patience);
+            let why = match peer.refused {
+                Some(errno) => Loss::Unopened { remote, waited, errno },
+                None => Loss::Unconnected { remote, waited },
+            };
+            return self.lose(now, index, why);
         }
         self.alarm.set(until);
         let mut wake = None;
@@ -331,11 +335,13 @@ impl<S: Streams> StreamChannel<S> {
                 }
                 match self.live.streams_mut().connect(now, local, remote) {
                     Ok(id) => {
+                        peer.refused = None;
                         connection.dialled(id);
                         self.live.assign(id, ConnectionRole::Peer { peer: index, connection: at });
                     }
                     Err(why) => {
                         tracing::debug!(%remote, %why, "a connection will be tried again");
+                        peer.refused = why.errno();
                         connection.redial(now + PAUSE);
                         wake = wake.into_iter().chain([now + PAUSE]).min();
                     }

@@ -69,6 +69,16 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// The system's number of the error, where it is one of the system's.
+    pub(super) fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Tcp(_) => None,
+            Self::Socket { why, .. } => why.raw_os_error(),
+        }
+    }
+}
+
 /// Why the listener could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -191,7 +191,48 @@ fn a_flood_of_strangers_takes_bounded_memory_and_members_come_in() {
     all[1].says(0, 1);
     run(&mut all[..2], 3, "a word", |all| all[0].got_from(1) == 1);
     assert!(all[0].channel.admission.len() <= most);
-    drop(callers);
+    // After the join all of them may take only so many of the process's open files.
+    all.iter_mut().for_each(|leader| leader.channel.joined());
+    let more: Vec<_> = (0..200).map(|_| TcpStream::connect(address)).collect();
+    all[2].says(0, 2);
+    run(&mut all[..3], 4, "a word", |all| all[0].got_from(2) == 1);
+    assert!(all[0].channel.admission.len() <= admission::MAX_LATER);
+    drop((callers, more));
+}
+
+/// More peers than may be candidates at once.
+#[test]
+fn peers_that_are_crowded_out_after_the_join_dial_again_and_come_in() {
+    const LEADERS: u32 = 60;
+    let mut all = leaders(LEADERS, 10);
+    all.iter_mut().for_each(|leader| leader.channel.joined());
+    for rank in 1..LEADERS {
+        let leader = &mut all[rank as usize];
+        leader.says(0, rank);
+        let index = leader.channel.peers.index(Rank(0)).unwrap();
+        leader.channel.want_data(index);
+    }
+    run(&mut all, 11, "all connections", |all| {
+        assert!(all[0].channel.admission.len() <= admission::MAX_LATER);
+        (1..LEADERS).all(|rank| all[rank as usize].open() == 11 && all[0].got_from(rank) == 1)
+    });
+    assert!(all.iter_mut().all(|leader| leader.channel.take_lost().is_none()));
+}
+
+#[test]
+fn a_host_that_opens_no_connection_blames_itself_and_not_the_network() {
+    // No TCP connection leads to all hosts at once: the system says so without asking any.
+    let everybody = PeerAddress { ip: Ipv4Addr::BROADCAST, ..peer(1, 4711) };
+    let channel =
+        StreamChannel::open(bind(), Rank(0), &[everybody], settings(0, 1, true), Clock.now()).unwrap();
+    let mut leader = Leader { channel, came: Counter::default() };
+    leader.says(1, 0);
+    leader.poll(Clock.now() + session::SETUP * 2);
+    let why = leader.channel.take_lost().unwrap().why;
+    let Loss::Unopened { errno, .. } = why else { panic!("{why}") };
+    let text = why.to_string();
+    assert!(text.contains(&std::io::Error::from_raw_os_error(errno).to_string()), "{text}");
+    assert!(text.contains("ulimit") && !text.contains("drops"), "{text}");
 }
 
 #[test]
