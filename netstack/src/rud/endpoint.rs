@@ -9,6 +9,7 @@ use super::api::{
     OpenError, SendError, SessionId, SessionParams, Sink,
 };
 use super::deadlines::Deadlines;
+use super::paths::Paths;
 use super::recovery::NEVER;
 use super::session::{Accepted, Look, Session, TransmitOutcome, UnknownSender};
 use super::table::TagTable;
@@ -413,8 +414,18 @@ impl Endpoint {
         let mut entry = &mut self.entries[index as usize];
         if entry.session.is_none() {
             //= rud/spec.md section 3.4
-            // Data alone is a first use.
+            // Data alone is a first use, if it is undamaged and has the session's addresses.
             if header.kind != DatagramKind::Data {
+                return;
+            }
+            let Some(params) = entry.enlisted.as_deref() else { return };
+            let paths = Paths::new(params);
+            if !paths.lead(meta) {
+                self.counters.wrong_address += 1;
+                return;
+            }
+            if !paths.verify(meta, &header, udp_payload) {
+                self.counters.crc_dropped += 1;
                 return;
             }
             let id = SessionId::new(index, entry.generation);

@@ -129,3 +129,28 @@ fn a_closed_one_is_gone_whether_it_had_begun_or_not() {
         assert!(!endpoint.has_begun(again), "an old name finds nothing");
     }
 }
+
+#[test]
+fn damaged_and_misdirected_datagrams_are_no_first_use() {
+    let [(mut a, a_id), (mut b, b_id)] = [0, 1].map(|end| {
+        let mut endpoint = Endpoint::new(quick());
+        let id = endpoint.enlist(params(end, TAGS)).unwrap();
+        (endpoint, id)
+    });
+    let mut journal = Journal::default();
+    a.send(a_id, &[1, 2, 3], extent_from(vec![9; 100]), MessageToken(1)).unwrap();
+    let (to, bytes) = transmit(&mut a, 0).into_iter().find(|(_, bytes)| bytes.len() > 100).unwrap();
+    let (now, right) = (Instant::ZERO, meta(1, to.src_port));
+    for bit in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[bit / 8] ^= 1 << (bit % 8);
+        b.on_datagram(now, &right, &flipped, &mut journal);
+    }
+    b.on_datagram(now, &DatagramMeta { src_ip: right.dst_ip, ..right }, &bytes, &mut journal);
+    b.on_datagram(now, &DatagramMeta { src_port: right.src_port + 1, ..right }, &bytes, &mut journal);
+    assert!(!b.has_begun(b_id) && journal.0.is_empty(), "{:?}", journal.0);
+    let counters = b.endpoint_counters();
+    assert!(counters.crc_dropped > 100 && counters.wrong_address == 1, "{counters:?}");
+    b.on_datagram(now, &right, &bytes, &mut journal);
+    assert!(b.has_begun(b_id) && !journal.0.is_empty());
+}
