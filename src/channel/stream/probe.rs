@@ -1,7 +1,8 @@
 //! Trials of the way to every other leader, at the join: a connection whose handshake succeeds, and which is closed then. They use the port,
 //! the key and the settings that the channel will use, and leave nothing behind. The higher rank of two dials.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use shouter_netstack::time::Instant;
 use shouter_reducer::grid::Rank;
@@ -15,11 +16,18 @@ use super::streams::Streams;
 /// The number of the connection that the hello of a trial claims.
 pub(super) const TRIAL: u32 = u32::MAX;
 
+/// The pause between two trials with one leader.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A trial that takes longer is given up, and another one made: its first segment may be lost.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// A trial that this side has begun.
 #[derive(Debug)]
 struct Trial<Id> {
     id: Id,
     rank: Rank,
+    until: Instant,
     /// The part of the peer's answer received so far.
     said: Vec<u8>,
     /// The hello that was sent.
@@ -31,11 +39,13 @@ struct Trial<Id> {
 pub(super) struct Trials<Id> {
     all: Vec<Trial<Id>>,
     heard: BTreeSet<Rank>,
+    /// The next trials with leaders with which one has failed, not earlier than this.
+    next: BTreeMap<Rank, Instant>,
 }
 
 impl<Id> Default for Trials<Id> {
     fn default() -> Self {
-        Self { all: vec![], heard: BTreeSet::new() }
+        Self { all: vec![], heard: BTreeSet::new(), next: BTreeMap::new() }
     }
 }
 
@@ -45,12 +55,16 @@ impl<Id: PartialEq> Trials<Id> {
         self.heard.insert(rank);
     }
 
-    fn is_due(&self, rank: Rank) -> bool {
-        !self.heard.contains(&rank) && self.all.iter().all(|trial| trial.rank != rank)
+    fn is_due(&self, now: Instant, rank: Rank) -> bool {
+        !self.heard.contains(&rank)
+            && self.next.get(&rank).is_none_or(|next| *next <= now)
+            && self.all.iter().all(|trial| trial.rank != rank)
     }
 
-    fn forget(&mut self, id: Id) {
-        self.all.retain(|trial| trial.id != id);
+    fn ended(&mut self, now: Instant, id: Id) {
+        if let Some(at) = self.all.iter().position(|trial| trial.id == id) {
+            self.next.insert(self.all.swap_remove(at).rank, now + PAUSE);
+        }
     }
 }
 
@@ -59,18 +73,26 @@ impl<S: Streams> StreamChannel<S> {
     /// [`has_heard_from`](Self::has_heard_from) says that all have.
     pub fn try_all(&mut self) {
         let now = self.now;
+        while let Some(late) = self.trials.all.iter().find(|trial| trial.until <= now) {
+            let id = late.id;
+            self.trial_ended(now, id);
+        }
         for at in 0.. {
             let Some(&peer) = self.directory.at(at).filter(|peer| peer.rank < self.rank) else { break };
-            if !self.trials.is_due(peer.rank) {
+            if !self.trials.is_due(now, peer.rank) {
                 continue;
             }
             let remote = (peer.ip, peer.port).into();
             match self.live.streams_mut().connect(now, peer.local_ip.into(), remote) {
                 Ok(id) => {
                     self.live.assign(id, ConnectionRole::Trial);
-                    self.trials.all.push(Trial { id, rank: peer.rank, said: vec![], greeted: None });
+                    let (rank, until) = (peer.rank, now + PATIENCE);
+                    self.trials.all.push(Trial { id, rank, until, said: vec![], greeted: None });
                 }
-                Err(why) => tracing::debug!(%remote, %why, "a trial will be made again"),
+                Err(why) => {
+                    tracing::debug!(%remote, %why, "a trial will be made again");
+                    self.trials.next.insert(peer.rank, now + PAUSE);
+                }
             }
         }
     }
@@ -109,7 +131,7 @@ impl<S: Streams> StreamChannel<S> {
 
     /// A trial is over.
     pub(super) fn trial_ended(&mut self, now: Instant, id: S::Id) {
-        self.trials.forget(id);
+        self.trials.ended(now, id);
         self.live.close(now, id);
     }
 

@@ -395,6 +395,27 @@ fn trials_reach_all_and_leave_nothing() {
 }
 
 #[test]
+fn trials_that_fail_or_take_too_long_are_made_again_after_a_pause() {
+    let begin = Clock.now();
+    let at = |millis| begin + Duration::from_millis(millis);
+    // Nobody accepts; or nobody listens.
+    let mute = TcpListener::bind((LOCAL, 0)).unwrap();
+    let gone = TcpListener::bind((LOCAL, 0)).unwrap().local_addr().unwrap().port();
+    let (slow, refused) =
+        (&[(0, 1), (499, 1), (500, 0), (509, 0), (510, 1)][..], &[(0, 1), (1, 0), (10, 0), (11, 1)][..]);
+    for (port, steps) in [(mute.local_addr().unwrap().port(), slow), (gone, refused)] {
+        let channel =
+            StreamChannel::open(bind(), Rank(1), &[peer(0, port)], settings(1, 1, true), begin).unwrap();
+        let mut leader = Leader { channel, came: Counter::default() };
+        for (millis, under_way) in steps {
+            leader.poll(at(*millis));
+            leader.channel.try_all();
+            assert_eq!(leader.channel.live.len(), *under_way, "after {millis} ms");
+        }
+    }
+}
+
+#[test]
 fn an_unused_peer_costs_its_address() {
     let unused = |count: u32| {
         let peers: Vec<_> = (1..=count).map(|rank| peer(rank, 1)).collect();
