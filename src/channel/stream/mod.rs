@@ -147,6 +147,9 @@ pub struct StreamChannel<S: Streams> {
     /// Tokens of copied payloads.
     copied: Vec<SendToken>,
     now: Instant,
+    /// Own dials that gave way to the other side's: before their hello, and after it.
+    #[cfg(test)]
+    ties: [u64; 2],
 }
 
 impl<S: Streams> StreamChannel<S> {
@@ -184,6 +187,8 @@ impl<S: Streams> StreamChannel<S> {
             departed: false,
             copied: vec![],
             now,
+            #[cfg(test)]
+            ties: [0; 2],
         })
     }
 

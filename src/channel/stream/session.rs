@@ -172,6 +172,12 @@ impl<S: Streams> StreamChannel<S> {
         let Some(connection) = connection.filter(|connection| gives_way(connection.state())) else {
             return self.give_way(now, id);
         };
+        #[cfg(test)]
+        match connection.state() {
+            ConnectionState::Dialled => self.ties[0] += 1,
+            ConnectionState::Greeted(..) => self.ties[1] += 1,
+            _ => {}
+        }
         if let Some(own) = connection.end(ConnectionState::Down(None)) {
             self.live.close(now, own);
         }
