@@ -27,7 +27,7 @@ struct Peer {
     max_fragment: usize,
 }
 
-/// Sessions to all other leaders over one stack.
+/// Sessions to the other leaders over one stack, each of which begins with its first use.
 pub struct RudChannel<D: Device> {
     stack: Stack<D>,
     peers: Peers<Peer>,

@@ -63,7 +63,7 @@ struct Slot {
 pub struct KernelStreams {
     poll: Poll,
     ready: Events,
-    /// Open until all expected peers are in.
+    /// Open until all connections with peers exist.
     listener: Option<TcpListener>,
     local: SocketAddr,
     dead_after: Duration,

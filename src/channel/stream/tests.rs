@@ -318,7 +318,7 @@ fn unauthenticated_peers_are_turned_away_and_hold_nothing() {
         let intruder = nodes[2].intruder();
         assert!(done, "{left} operations are left, {} of {CALLS} reset", intruder.reset);
         let up = tcp(nodes[0].member());
-        // Once all expected peers are in, the stack refuses further connections.
+        // Once all connections with the peer exist, the stack refuses further ones.
         assert!(up.refused() > 0 && up.refused() < CALLS as u64, "{} of {CALLS}", up.refused());
         assert_eq!(up.admission.len(), 0, "at most {most} at once");
         assert_eq!(up.live.len(), usize::from(CONNECTIONS) + 1);

@@ -54,8 +54,8 @@ pub(super) struct Transmission {
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
 ///
 /// `sent` is in order of transmission, and `flight_bytes` the sum of its `bytes`. The free slots are a stack: those in use stay
-/// few and in cache. Their memory is allocated when the first is taken: a leader has a session to every other one, and messages for
-/// few of them.
+/// few and in cache. Their memory is allocated when the first is taken: a session that only receives needs
+/// none.
 #[derive(Debug)]
 pub(super) struct Slots {
     count: u32,

@@ -247,7 +247,7 @@ fn unauthenticated_peers_at_a_socket_are_turned_away_and_hold_nothing() {
         }
     }
     drop(callers);
-    // Before all expected peers are in.
+    // While connections with peers are missing.
     until(&mut ends[..1], "refusals", |ends| ends[0].channel.refused() == 100);
     connected(&mut ends);
     let why = TcpStream::connect(address).expect_err("nobody listens any more");
