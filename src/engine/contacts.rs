@@ -17,6 +17,9 @@ use super::groups::{Greeting, Lineage};
 /// Between two looks at what waits.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// The ranks that are told at one look: each may make a connection, and rank 0 may wait for all leaders.
+const MOST_AT_A_LOOK: usize = 64;
+
 /// An exchange over the control connections is waited for so long before leaders make contact.
 const EXCHANGE_AFTER: Duration = Duration::from_millis(500);
 
@@ -86,7 +89,7 @@ impl Engine {
             let leaders = (0..grid.nodes()).map(|node| grid.leader_of(node)).filter(|_| is_late);
             leaders.filter(|leader| own == Rank(0) || *leader == Rank(0)).find(|leader| is_new(*leader))
         };
-        loop {
+        for _ in 0..MOST_AT_A_LOOK {
             let Self { contacts, departures, pairwise, groups, .. } = self;
             let is_new = |rank: Rank| {
                 let leader = grid.leader_of(grid.node_of(rank));
