@@ -187,6 +187,11 @@ pub trait Channel: Transport + Any {
     /// The same for those peers only that are `awaited`.
     fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool;
 
+    /// Whether a connection for control messages with a peer that is `awaited`, and not lost, is still being made.
+    fn is_connecting_to(&self, _awaited: &dyn Fn(Rank) -> bool) -> bool {
+        false
+    }
+
     /// The registry of memory that the channel's device accesses directly; `None` if the channel copies all payloads.
     fn registry(&mut self) -> Option<&mut dyn Registry> {
         None
@@ -419,6 +424,11 @@ impl UpChannels {
     pub fn is_drained_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
         self.channels.iter().all(|channel| channel.is_drained_to(awaited))
             && self.local.as_ref().is_none_or(|local| local.is_drained())
+    }
+
+    /// Whether a channel is still being made to a leader that is `awaited`; see [`Channel::is_connecting_to`].
+    pub fn is_connecting_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
+        self.channels.iter().any(|channel| channel.is_connecting_to(awaited))
     }
 
     /// The registry of memory that a channel's device accesses directly, if one does: one channel reaches all peers

@@ -21,12 +21,17 @@ pub(crate) const VIEWS: Duration = Duration::from_millis(200);
 /// ...and every rank for the votes of all.
 pub(crate) const VERDICT: Duration = Duration::from_millis(600);
 
+/// How long, in all, where the connections for the votes are being made meanwhile.
+const CONNECTED: Duration = Duration::from_millis(2500);
+
 /// Between two looks at the votes.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 /// The vote on an operation that ranks disagree about.
 pub(super) struct Ballot {
     begun: Instant,
+    /// The votes of all are waited for until then.
+    until: Instant,
     /// The operation that this rank has voted on.
     voted: Option<u64>,
     next_look: Instant,
@@ -35,7 +40,7 @@ pub(super) struct Ballot {
 impl Ballot {
     /// Ranks have diverged.
     pub(super) fn begin(now: Instant) -> Self {
-        Self { begun: now, voted: None, next_look: now }
+        Self { begun: now, until: now + VERDICT, voted: None, next_look: now }
     }
 
     /// The votes are looked at now.
@@ -50,7 +55,17 @@ impl Ballot {
 
     /// Whether the votes of all are waited for no longer.
     pub(super) fn is_late(&self, now: Instant) -> bool {
-        now >= self.begun + VERDICT
+        now >= self.until
+    }
+
+    /// A connection with another leader is being made: its votes are waited for, and may take so long afterwards.
+    pub(super) fn await_connections(&mut self, now: Instant) {
+        self.until = self.until.max((now + VIEWS).min(self.begun + CONNECTED));
+    }
+
+    /// The leader of this rank's node may wait for connections, and its verdict is that of the node.
+    pub(super) fn await_leader(&mut self) {
+        self.until = self.begun + CONNECTED + VIEWS;
     }
 
     /// Whether this rank votes on operation `seq` now, once for each: as soon as it `is_known` what this node's ranks run, or that is late.

@@ -201,7 +201,7 @@ impl Engine {
         self.pairwise.fenced();
         self.groups.end_with_all(cause);
         if !self.up.is_empty() || self.ending.notice().is_some() {
-            self.ending.hold_until(now + waited + FLOOD);
+            self.ending.hold_until_connected(now + waited + FLOOD);
         }
     }
 }

@@ -102,8 +102,9 @@ impl Poller for Engine {
             self.executor.diverge(seq, self.rank);
         }
         if self.executor.diverged().is_some() && self.executor.aborted().is_none() {
-            let Self { ending, executor, node, up, .. } = self;
-            ending.deliberate(now, executor, node.as_deref(), |vote| up.broadcast(vote));
+            let Self { ending, executor, node, up, departures, .. } = self;
+            let is_connecting = up.is_connecting_to(&|rank| !departures.has_left(rank));
+            ending.deliberate(now, executor, node.as_deref(), is_connecting, |vote| up.broadcast(vote));
         }
         if let Some(cause) = self.ending.take_cause(&self.executor) {
             self.flood_abort(now, &cause);
@@ -112,7 +113,10 @@ impl Poller for Engine {
         if self.ending.is_settling() {
             // The channels were fenced.
             let (is_memory_free, are_notified) = (true, self.abort_is_acknowledged());
-            busy |= self.ending.settle(now, is_memory_free, are_notified);
+            let Self { ending, executor, up, departures, .. } = self;
+            let culprit = executor.aborted().map(|cause| cause.culprit);
+            let is_awaited = |rank| !departures.has_left(rank) && culprit != Some(rank);
+            busy |= ending.settle(now, is_memory_free, are_notified, || up.is_connecting_to(&is_awaited));
         }
         busy |= self.report();
         let asks = self.executor.waits_for_accelerator() || self.tasks.ask();

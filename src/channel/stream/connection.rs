@@ -175,6 +175,11 @@ impl<Id: Copy> Connection<Id> {
         self.state == ConnectionState::Up
     }
 
+    /// Whether this side has dialled it, and it is not in use yet.
+    pub(super) fn is_being_made(&self) -> bool {
+        matches!(self.state, ConnectionState::Dialled | ConnectionState::Greeted(..))
+    }
+
     /// This side has begun to open it.
     pub(super) fn dialled(&mut self, id: Id) {
         (self.id, self.state) = (Some(id), ConnectionState::Dialled);

@@ -118,6 +118,8 @@ struct Peer<Id> {
     data_until: Option<Instant>,
     /// The system's number of the error with which this host has refused the last dial.
     refused: Option<i32>,
+    /// Its host has refused the last dial: nobody listens there.
+    is_deaf: bool,
     outbox: Outbox,
     backlog: Backlog,
     standing: Standing,
@@ -340,6 +342,13 @@ impl<S: Streams> Channel for StreamChannel<S> {
             .all_present()
             .filter(|(rank, peer)| awaited(*rank) && !has_gone(peer))
             .all(|(_, peer)| peer.outbox.is_empty() && peer.connections.iter().all(acknowledged))
+    }
+
+    fn is_connecting_to(&self, awaited: &dyn Fn(Rank) -> bool) -> bool {
+        let is_pending = |peer: &Peer<S::Id>| {
+            !peer.is_deaf && peer.connections.get(CONTROL).is_some_and(Connection::is_being_made)
+        };
+        self.peers.all_present().any(|(rank, peer)| awaited(rank) && is_pending(peer))
     }
 
     fn resent(&self) -> u64 {

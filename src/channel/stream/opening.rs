@@ -87,6 +87,7 @@ impl<S: Streams> StreamChannel<S> {
             control_until: until,
             data_until: None,
             refused: None,
+            is_deaf: false,
             outbox,
             backlog: Backlog::default(),
             standing: Standing::new(now),

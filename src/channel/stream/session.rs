@@ -254,6 +254,7 @@ impl<S: Streams> StreamChannel<S> {
         if let Some(id) = connection.end(if begun { again } else { ConnectionState::Over }) {
             self.live.close(now, id);
         }
+        peer.is_deaf = matches!(ending, ConnectionEnd::Failed(Failure::Refused { .. }));
         let remote = peer.remote;
         if begun && !matches!(ending, ConnectionEnd::CrcDiffers) {
             return self.alarm.set(now + PAUSE);

@@ -228,14 +228,14 @@ impl Subgroup {
         }
         if self.executor.diverged().is_some() && self.executor.aborted().is_none() {
             let Self { ending, executor, peers, .. } = self;
-            ending.deliberate(now, executor, NO_NODE, |vote| peers.send_to_all(vote));
+            ending.deliberate(now, executor, NO_NODE, false, |vote| peers.send_to_all(vote));
         }
         busy |= self.flood_abort(now);
         busy |= self.peers.send_waiting(up);
         if self.ending.is_settling() {
             // The ends of messages and accesses are reported after that.
             let is_memory_free = self.executor.is_quiesced() && !self.pairwise.has_unended();
-            busy |= self.ending.settle(now, is_memory_free, self.peers.has_sent_all());
+            busy |= self.ending.settle(now, is_memory_free, self.peers.has_sent_all(), || false);
         }
         busy | self.report()
     }

@@ -397,6 +397,31 @@ fn trials_reach_all_and_leave_nothing() {
 }
 
 #[test]
+fn a_connection_that_is_being_made_is_known() {
+    let mute = TcpListener::bind((LOCAL, 0)).unwrap();
+    let gone = TcpListener::bind((LOCAL, 0)).unwrap().local_addr().unwrap().port();
+    for (port, expected) in [(mute.local_addr().unwrap().port(), true), (gone, false)] {
+        let channel =
+            StreamChannel::open(bind(), Rank(0), &[peer(1, port)], settings(0, 1, true), Clock.now())
+                .unwrap();
+        let mut leader = Leader { channel, came: Counter::default() };
+        assert!(!leader.channel.is_connecting_to(&|_| true));
+        leader.channel.broadcast(&word(0));
+        leader.poll(Clock.now());
+        for _ in 0..3 {
+            leader.poll(Clock.now() + Duration::from_millis(20));
+            assert_eq!(leader.channel.is_connecting_to(&|_| true), expected, "nobody listens: nobody comes");
+        }
+        assert!(!leader.channel.is_connecting_to(&|rank| rank != Rank(1)));
+    }
+    let mut both = leaders(2, 1);
+    both[0].channel.broadcast(&word(0));
+    assert!(both[0].channel.is_connecting_to(&|_| true));
+    run(&mut both, 1, "a word", |all| all[1].got_from(0) == 1);
+    assert!(both.iter().all(|leader| !leader.channel.is_connecting_to(&|_| true)));
+}
+
+#[test]
 fn trials_that_fail_or_take_too_long_are_made_again_after_a_pause() {
     let begin = Clock.now();
     let at = |millis| begin + Duration::from_millis(millis);
