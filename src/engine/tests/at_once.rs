@@ -23,7 +23,7 @@ fn a_message_of_any_length_comes_whole_by_all_four_ways() {
             .enumerate()
             .for_each(|(at, byte)| *byte = pattern(number, at));
         Waiter::bytes(&mut second.into)[..len].fill(0);
-        let request = first.to_send(now, number, len);
+        let request = first.send_request(now, number, len);
         let sent = sends.then(|| first.engine.send_at_once(&request, WITHIN)).flatten();
         assert_eq!(sent.is_some(), sends && len < 4_096, "{len} bytes");
         if sent.is_none() {
@@ -31,7 +31,7 @@ fn a_message_of_any_length_comes_whole_by_all_four_ways() {
             assert!(first.status(id).is_some(), "{len} bytes are copied");
         }
         Waiter::bytes(&mut first.own)[..len].fill(0xee);
-        let request = second.to_receive(now, number, LARGE);
+        let request = second.receive_request(now, number, LARGE);
         let status = receives.then(|| second.engine.receive_at_once(&request, 1)).flatten();
         at_once[0] += usize::from(sent.is_some());
         at_once[1] += usize::from(status.is_some());
@@ -53,12 +53,12 @@ fn a_message_of_any_length_comes_whole_by_all_four_ways() {
 fn short_deadlines_and_every_so_many_messages_take_a_poll() {
     let now = Clock.now();
     let [mut first, mut second] = resting(now);
-    let request = first.to_send(now, 1, 8);
+    let request = first.send_request(now, 1, 8);
     assert_eq!(first.engine.send_at_once(&request, 2 * DEAD_AFTER), None);
     first.engine.poll(now);
     let sent = (0..100).take_while(|_| first.engine.send_at_once(&request, WITHIN).is_some()).count();
     assert_eq!(sent, 32);
-    let request = second.to_receive(now, 1, 8);
+    let request = second.receive_request(now, 1, 8);
     second.engine.poll(now);
     // Those have come by that poll, in order.
     for _ in 0..sent {
@@ -69,7 +69,7 @@ fn short_deadlines_and_every_so_many_messages_take_a_poll() {
     // No rank of this host, and the rank itself.
     first.engine.poll(now);
     for to in [Rank(0), Rank(9)] {
-        let request = first.to_send(now, 1, 8);
+        let request = first.send_request(now, 1, 8);
         assert_eq!(
             first.engine.send_at_once(&shouter_reducer::p2p::SendRequest { to, ..request }, WITHIN),
             None

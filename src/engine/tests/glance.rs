@@ -15,7 +15,7 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn to_send(&mut self, now: Instant, tag: u32, bytes: usize) -> SendRequest {
+    pub(super) fn send_request(&mut self, now: Instant, tag: u32, bytes: usize) -> SendRequest {
         // SAFETY: it is dropped behind the engine.
         let data = unsafe { self.own.region() }.sub(0, bytes).unwrap();
         let to = Rank(1 - self.engine.rank.0);
@@ -24,7 +24,7 @@ impl Waiter {
         SendRequest { to, tag, dtype, data, held, synchronous, deadline }
     }
 
-    pub(super) fn to_receive(&mut self, now: Instant, tag: u32, bytes: usize) -> ReceiveRequest {
+    pub(super) fn receive_request(&mut self, now: Instant, tag: u32, bytes: usize) -> ReceiveRequest {
         // SAFETY: it is dropped behind the engine.
         let into = unsafe { self.into.region() }.sub(0, bytes).unwrap();
         let from = Some(Rank(1 - self.engine.rank.0));
@@ -33,14 +33,14 @@ impl Waiter {
     }
 
     pub(super) fn send(&mut self, now: Instant, tag: u32, bytes: usize) -> TransferId {
-        let request = self.to_send(now, tag, bytes);
+        let request = self.send_request(now, tag, bytes);
         let id = self.engine.start_send(None, request).unwrap();
         self.engine.post(None, now);
         id
     }
 
     pub(super) fn receive(&mut self, now: Instant, tag: u32, bytes: usize) -> TransferId {
-        let request = self.to_receive(now, tag, bytes);
+        let request = self.receive_request(now, tag, bytes);
         let id = self.engine.start_receive(None, now, request).unwrap();
         self.engine.post(None, now);
         id
