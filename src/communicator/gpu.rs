@@ -212,7 +212,11 @@ impl Group {
             Some(cells) => {
                 let step = self.annotations.step();
                 let ready_event = device.and_then(|device| device.ready_event);
-                let input = if is_given_in_output(problem) { output } else { input };
+                let (input, output) = match is_given_in_output(problem) {
+                    // It stays as it is, and is not copied back.
+                    true => (output, TensorRegion::empty()),
+                    false => (input, output),
+                };
                 self.by_the_host(
                     (begin, problem.shape.collective.into()),
                     (input, output),
