@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::ranks::{
     DEADLINE, Gates, LIMIT, MISMATCH, PEER_FAILED, State, await_gate, job, join, names_only, parameter, play,
@@ -54,6 +54,8 @@ fn speak(group: &Group, to: u32, from: u32, len: usize) -> Result<(), Error> {
 fn ring(group: &Group) -> Result<(), Error> {
     let (rank, size) = (group.rank(), group.size());
     tell(format_args!("before {}", group.stats().channels));
+    tell("counted");
+    await_gate("speak");
     for len in [1, 30_000, 3] {
         speak(group, (rank + 1) % size, (rank + size - 1) % size, len)?;
     }
@@ -138,6 +140,21 @@ fn sockets(pid: u32, wanted: &str) -> Vec<(u16, u16)> {
     found.collect()
 }
 
+/// Waits until all threads of this process are stopped: a signal has no effect at once.
+fn await_stop(pid: u32) {
+    let begin = Instant::now();
+    let is_stopped = || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+        let stats =
+            threads.map(|thread| std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default());
+        stats.into_iter().all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
+    };
+    while !is_stopped() {
+        assert!(begin.elapsed() < LIMIT, "process {pid} goes on after SIGSTOP");
+        std::thread::yield_now();
+    }
+}
+
 /// The ports at which this process listens.
 fn listening(pid: u32) -> Vec<u16> {
     sockets(pid, "0A").into_iter().map(|(here, _)| here).collect()
@@ -149,6 +166,8 @@ fn only_pairs_that_speak_have_channels() {
     for transport in TRANSPORTS {
         let gates = Gates::new();
         let job = job!(RANKS, RANKS, "ring").args(&["--transport", transport]).with("GATES", &gates).start();
+        job.until("all have counted", LIMIT, |state| state.all_told("counted"));
+        gates.open("speak");
         let state = job.until("all have spoken", LIMIT, |state| state.all_told("spoken"));
         let [before, after] = ["before ", "after "].map(|words| numbers(&state, words));
         // The measurement of costs at the join uses one pair of leaders.
@@ -236,8 +255,9 @@ fn a_rank_that_is_stopped_before_its_first_use_is_named_by_those_that_wait_for_i
             .with("GATES", &gates)
             .with("RANK", 1)
             .start();
-        job.until("all have joined", LIMIT, |state| state.all_told("joined"));
+        let joined = job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         job.signal(1, "STOP");
+        await_stop(joined.ranks[1].pid.unwrap());
         let begin = job.elapsed();
         gates.open("go");
         let state = job.until("the others have ended", LIMIT, |state| state.all_over_but(1));
@@ -260,8 +280,9 @@ fn a_host_that_is_silent_before_its_first_use_is_named_though_it_is_waited_for_l
         let gates = Gates::new();
         let job = job!(4, 2, "late").args(&["--transport", transport]).with("GATES", &gates).with("RANK", 1);
         let job = job.env("SHOUTER_DEADLINE", "5m").start();
-        job.until("all have joined", LIMIT, |state| state.all_told("joined"));
+        let joined = job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         [2, 3].iter().for_each(|rank| job.signal(*rank, "STOP"));
+        joined.ranks[2..].iter().for_each(|rank| await_stop(rank.pid.unwrap()));
         let begin = job.elapsed();
         gates.open("go");
         let state = job.until("host 0 has ended", LIMIT, |state| {
@@ -322,9 +343,10 @@ fn the_end_of_a_group_reaches_those_that_used_no_channel() {
         let gates = Gates::new();
         let job = job!(5, 5, "sums").args(&["--transport", transport]).env("SHOUTER_DEADLINE", "1s");
         let job = job.with("GATES", &gates).start();
-        job.until("all have joined", LIMIT, |state| state.all_told("joined"));
+        let joined = job.until("all have joined", LIMIT, |state| state.all_told("joined"));
         // Rank 3 is stopped for less than the heartbeat's time-out: it is late, and finds the end when it goes on.
         job.signal(3, "STOP");
+        await_stop(joined.ranks[3].pid.unwrap());
         gates.open("go");
         let state = job.until("the others have ended", LIMIT, |state| state.all_over_but(3));
         job.signal(3, "CONT");
