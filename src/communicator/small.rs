@@ -354,10 +354,8 @@ impl Cells {
             Collective::Reduce if is_root => self.fold(call, part, output, 0..output.len(), all),
             Collective::Scan => self.fold(call, part, output, 0..output.len(), me + 1),
             Collective::ExScan => self.fold(call, part, output, 0..output.len(), me),
-            Collective::AllGather => {
-                self.for_each(call, part, 0..all, |from, bytes| output[into(from)].copy_from_slice(bytes))
-            }
-            Collective::Gather if is_root => {
+            Collective::Gather if !is_root => Ok(()),
+            Collective::AllGather | Collective::Gather => {
                 self.for_each(call, part, 0..all, |from, bytes| output[into(from)].copy_from_slice(bytes))
             }
             Collective::AllToAll => self.for_each(call, part, 0..all, |from, bytes| {

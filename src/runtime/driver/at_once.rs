@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::{DriveError, Driver, Inner};
 use crate::runtime::{Poller, panic_message};
 
-/// How often work may look for something before it is left to polls: some microseconds.
+/// How often work may look for something before it is left to polls, with a PAUSE after each look.
 const LOOKS: u32 = 500;
 
 impl<P: Poller + Send + 'static> Driver<P> {
