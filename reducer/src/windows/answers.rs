@@ -2,7 +2,7 @@
 
 use super::slots::{Handle, PLACES, Slots};
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, MAX_GRANULE};
+use crate::header::{Header, granule};
 use crate::memory::{Pool, Pooled};
 use crate::transport::{SendError, SendToken, Transport};
 use std::collections::VecDeque;
@@ -83,8 +83,7 @@ impl Answers {
                 continue;
             }
             if answer.granule == 0 {
-                let granule = transport.max_fragment(answer.to).clamp(GRANULE_UNIT, MAX_GRANULE);
-                answer.granule = granule / GRANULE_UNIT * GRANULE_UNIT;
+                answer.granule = granule(transport.max_fragment(answer.to)) as usize;
             }
             while answer.sent < answer.len {
                 let len = (answer.len - answer.sent).min(answer.granule);

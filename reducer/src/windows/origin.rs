@@ -6,7 +6,7 @@ use super::outbound::Outbound;
 use super::wire::Piece;
 use super::{AbortCause, Outcome};
 use crate::grid::Rank;
-use crate::header::{GRANULE_UNIT, Header, MAX_GRANULE, MessageKind};
+use crate::header::{GRANULE_UNIT, Header, MessageKind, granule};
 use crate::memory::TensorRegion;
 use crate::transport::{SendError, SendToken, Transport};
 use core::time::Duration;
@@ -94,8 +94,7 @@ impl Origin {
     fn post_to<T: Transport>(&mut self, target: Rank, transport: &mut T) -> (bool, bool) {
         let Self { config, accesses, outbound, .. } = self;
         let Some(out) = outbound.get_mut(&target) else { return (false, false) };
-        let granule = transport.max_fragment(target).min(config.in_flight_bytes / 4);
-        let granule = granule.clamp(GRANULE_UNIT, MAX_GRANULE) / GRANULE_UNIT * GRANULE_UNIT;
+        let granule = granule(transport.max_fragment(target).min(config.in_flight_bytes / 4)) as usize;
         let mut worked = false;
         let is_full = loop {
             let Some(handle) = out.front() else { break false };
