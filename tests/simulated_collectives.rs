@@ -295,7 +295,7 @@ fn channel(
     dead_after: Duration,
 ) -> UpChannels {
     let device = Fault::new(sim.network().attach(MTU, LinkConfig::default()), faults).unwrap();
-    let mut config = StackConfig::new(PORT, u64::from(node));
+    let mut config = StackConfig::new(u64::from(node)).with_rud(PORT);
     config.neighbours.request_interval = Duration::from_millis(1);
     config.neighbours.requests = 20;
     config.rud = rud_config(dead_after, grid.nodes() as usize);
@@ -700,7 +700,7 @@ fn a_rank_that_fails_is_named_by_all_others_over_tcp() {
 fn a_leader_has_a_session_to_each_of_very_many_others() {
     const LEADERS: u32 = 5000;
     let sim = Sim::new(1);
-    let mut config = StackConfig::new(PORT, 1);
+    let mut config = StackConfig::new(1).with_rud(PORT);
     config.rud = rud_config(Duration::from_secs(10), LEADERS as usize - 1);
     let mut stack = Stack::new(config);
     let device = sim.network().attach(MTU, LinkConfig::default());

@@ -5,13 +5,17 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+#[cfg(feature = "dpdk")]
 use std::time::Duration;
 
 use clap::Args;
-use shouter::net::{Addresses, Congestion, DeviceSpec, Interface, Ipv6Addresses, Net, open};
+use shouter::net::{Addresses, Congestion, Device, Interface, Ipv6Addresses, Net, Tap};
+#[cfg(feature = "dpdk")]
+use shouter::net::{DeviceSpec, open};
 use shouter::runtime::ShardsBuilder;
 
 /// The time limit for the other side of an embedded link.
+#[cfg(feature = "dpdk")]
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An address and the length of its prefix: `10.0.0.2/24`.
@@ -33,12 +37,36 @@ impl<A: FromStr> FromStr for Cidr<A> {
     }
 }
 
+/// What carries the frames.
+#[derive(Clone, Debug)]
+pub(crate) enum Carrier {
+    /// A TAP interface; the kernel is at its other end.
+    Tap(String),
+    /// A port of DPDK's.
+    #[cfg(feature = "dpdk")]
+    Dpdk(DeviceSpec),
+}
+
+impl FromStr for Carrier {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("tap:") {
+            Some(name) => Ok(Self::Tap(name.to_owned())),
+            #[cfg(feature = "dpdk")]
+            None => text.parse().map(Self::Dpdk).map_err(|why| format!("{why}")),
+            #[cfg(not(feature = "dpdk"))]
+            None => Err(format!("'{text}' is not tap:NAME; build with the feature dpdk for other devices")),
+        }
+    }
+}
+
 /// The port and its addresses.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PortArgs {
     /// The port: af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, virtio:SOCKET, vhost:SOCKET or pci:ADDRESS
     #[arg(long)]
-    pub(crate) device: DeviceSpec,
+    pub(crate) device: Carrier,
     /// Our IPv4 address on it, with the prefix length: 10.0.0.2/24
     #[arg(long)]
     pub(crate) address: Cidr<Ipv4Addr>,
@@ -76,7 +104,19 @@ where
     F: Fn(Net) -> R + Clone + Send + 'static,
     R: Future<Output = io::Result<()>> + 'static,
 {
-    let device = open(&args.device, args.mtu, PATIENCE)?;
+    match &args.device {
+        Carrier::Tap(interface) => serve(name, args, Tap::open(interface)?, each),
+        #[cfg(feature = "dpdk")]
+        Carrier::Dpdk(spec) => serve(name, args, open(spec, args.mtu, PATIENCE)?, each),
+    }
+}
+
+fn serve<D, F, R>(name: &str, args: &PortArgs, device: D, each: F) -> Result<(), Box<dyn Error>>
+where
+    D: Device + Send + 'static,
+    F: Fn(Net) -> R + Clone + Send + 'static,
+    R: Future<Output = io::Result<()>> + 'static,
+{
     let shards = ShardsBuilder::new().name(name).stop_on_signals().start(
         interface(args).queues(device, args.shards),
         move |queue| {

@@ -70,7 +70,7 @@ impl Pair {
         let mut count = Count::default();
         for stack in &mut self.stacks {
             self.now += Duration::from_nanos(500);
-            stack.poll(self.now, &mut count);
+            stack.poll_with(self.now, &mut count);
         }
         count.0
     }
@@ -93,7 +93,7 @@ impl Pair {
 
 /// A stack with the device as its port.
 fn stack(device: Loopback, mtu: u16, host: usize) -> Stack<Loopback> {
-    let mut stack = Stack::new(StackConfig::new(PORT, 1));
+    let mut stack = Stack::new(StackConfig::new(1).with_rud(PORT));
     stack.add_port(device, PortConfig::new(ADDRESSES[host], 24, mtu)).expect("a port is added");
     stack
 }

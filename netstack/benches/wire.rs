@@ -124,7 +124,7 @@ impl Device for Null {
 
 fn stack_with(frame: Vec<u8>, give: usize) -> Stack<Null> {
     let (inner, _) = Loopback::pair(1500, 1);
-    let mut stack = Stack::new(StackConfig::new(RUD_PORT, 1));
+    let mut stack = Stack::new(StackConfig::new(1).with_rud(RUD_PORT));
     let config = PortConfig { neighbours: vec![(B, [2, 0, 0, 0, 0, 2])], ..PortConfig::new(A, 24, 1500) };
     stack.add_port(Null { inner, frame, give }, config).unwrap();
     stack
@@ -146,9 +146,9 @@ fn stack(c: &mut Criterion) {
     let mut idle = stack_with(Vec::new(), 0);
     let params_idle = params(&idle);
     idle.rud_mut().open(Instant::ZERO, params_idle).unwrap();
-    idle.poll(Instant::from_nanos(1000), &mut Ignore);
+    idle.poll_with(Instant::from_nanos(1000), &mut Ignore);
     group.bench_function("poll with nothing to do", |b| {
-        b.iter(|| idle.poll(black_box(Instant::from_nanos(2000)), &mut Ignore))
+        b.iter(|| idle.poll_with(black_box(Instant::from_nanos(2000)), &mut Ignore))
     });
 
     group.throughput(Throughput::Elements(64));
@@ -158,7 +158,7 @@ fn stack(c: &mut Criterion) {
     group.bench_function("receive 64 datagrams", |b| {
         b.iter_batched_ref(
             || stack_with(datagram.clone(), 64),
-            |stack| stack.poll(Instant::from_nanos(2000), &mut Ignore),
+            |stack| stack.poll_with(Instant::from_nanos(2000), &mut Ignore),
             BatchSize::SmallInput,
         )
     });
@@ -172,7 +172,7 @@ fn stack(c: &mut Criterion) {
                     let mut stack = stack_with(Vec::new(), 0);
                     let params = params(&stack);
                     let session = stack.rud_mut().open(Instant::ZERO, params).unwrap();
-                    stack.poll(Instant::from_nanos(1000), &mut Ignore);
+                    stack.poll_with(Instant::from_nanos(1000), &mut Ignore);
                     for _ in 0..64 {
                         stack
                             .rud_mut()

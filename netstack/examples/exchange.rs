@@ -57,7 +57,7 @@ impl Pair {
         let (a, b) = Loopback::pair_with_offloads(MTU, 256);
         let mut host = 0;
         let mut stacks = [a, b].map(|device| {
-            let mut stack = Stack::new(StackConfig::new(RUD_PORT, host as u64));
+            let mut stack = Stack::new(StackConfig::new(host as u64).with_rud(RUD_PORT));
             stack.add_port(device, PortConfig::new(ADDRESSES[host], 24, MTU)).expect("a port");
             host += 1;
             stack
@@ -83,8 +83,8 @@ impl Pair {
         let ours = client.tcp_connect(now, None, local, Some(Options::group())).expect("a connection");
         let theirs = loop {
             now += STEP;
-            client.poll(now, &mut Arrived::default());
-            server.poll(now, &mut Arrived::default());
+            client.poll_with(now, &mut Arrived::default());
+            server.poll_with(now, &mut Arrived::default());
             if let Some((theirs, _)) = server.tcp_mut().accept(listener) {
                 break theirs;
             }
@@ -100,7 +100,7 @@ impl Pair {
         stack.transmit(self.now);
         self.now += STEP;
         let stack = &mut self.stacks[to];
-        stack.poll(self.now, &mut Arrived::default());
+        stack.poll_with(self.now, &mut Arrived::default());
         let mut news = false;
         while let Some(event) = stack.tcp_mut().next_event() {
             news |= matches!(event, TcpEvent::Readable(_));
@@ -118,7 +118,7 @@ impl Pair {
         stack.transmit(self.now);
         self.now += STEP;
         let mut arrived = Arrived::default();
-        self.stacks[1 - from].poll(self.now, &mut arrived);
+        self.stacks[1 - from].poll_with(self.now, &mut arrived);
         assert_eq!(arrived.0, 1, "the message has not arrived");
     }
 
@@ -126,7 +126,7 @@ impl Pair {
     fn idle(&mut self) {
         self.now += Duration::from_nanos(20);
         for stack in &mut self.stacks {
-            stack.poll(self.now, &mut Arrived::default());
+            stack.poll_with(self.now, &mut Arrived::default());
         }
     }
 }

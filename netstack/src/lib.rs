@@ -64,8 +64,8 @@
 //! // Two devices back to back, a stack on each.
 //! let (left, right) = Loopback::pair(1500, 64);
 //! let (left_ip, right_ip) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
-//! let mut alice = Stack::new(StackConfig::new(4791, 1));
-//! let mut bob = Stack::new(StackConfig::new(4791, 2));
+//! let mut alice = Stack::new(StackConfig::new(1).with_rud(4791));
+//! let mut bob = Stack::new(StackConfig::new(2).with_rud(4791));
 //! alice.add_port(left, PortConfig::new(left_ip, 24, 1500))?;
 //! bob.add_port(right, PortConfig::new(right_ip, 24, 1500))?;
 //!
@@ -77,7 +77,7 @@
 //!     local_ip: left_ip.into(),
 //!     remote_ip: right_ip.into(),
 //!     local_port: 50_000,
-//!     remote_port: bob.rud_port(),
+//!     remote_port: 4791,
 //!     paths: 1,
 //!     max_payload: alice.max_rud_payload(right_ip, 8)?,
 //! };
@@ -98,8 +98,8 @@
 //! let (mut at_alice, mut at_bob) = (Inbox::default(), Inbox::default());
 //! for micros in 0..1000 {
 //!     let now = now + Duration::from_micros(micros);
-//!     alice.poll(now, &mut at_alice);
-//!     bob.poll(now, &mut at_bob);
+//!     alice.poll_with(now, &mut at_alice);
+//!     bob.poll_with(now, &mut at_bob);
 //! }
 //! assert_eq!(at_bob.messages, [b"a gradient, say"]);
 //! assert_eq!(at_alice.released, [MessageToken(7)]);
@@ -115,12 +115,17 @@
 
 pub mod cc;
 mod counters;
+#[cfg(feature = "rud")]
 pub mod crc;
 pub mod device;
 pub mod ip;
 pub mod region;
 pub mod rss;
+#[cfg(feature = "rud")]
 pub mod rud;
+#[cfg(not(feature = "rud"))]
+#[path = "rud/absent.rs"]
+mod rud;
 mod scratch;
 pub mod sim;
 pub mod stack;

@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use core::ptr::NonNull;
+use std::sync::Arc;
 
 /// A registered range of memory.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,39 @@ impl Region {
         // SAFETY: offset <= self.len, so the pointer stays within (or one past) the region.
         let base = unsafe { self.base.add(offset) };
         Some(Extent { base, len })
+    }
+}
+
+/// Bytes that protocols send without a copy, and keep as long as anything refers to them: the safe counterpart of a [`Region`].
+/// Cloning it is cheap.
+#[derive(Clone, Debug)]
+pub struct SharedBytes {
+    bytes: Arc<[u8]>,
+    len: u32,
+}
+
+impl SharedBytes {
+    /// All of `bytes`; `None` for 4 GiB and more.
+    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
+        let bytes = bytes.into();
+        let len = u32::try_from(bytes.len()).ok()?;
+        Some(Self { bytes, len })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The bytes as an extent. Who takes it keeps this until nothing refers to the extent any more.
+    pub(crate) fn extent(&self) -> Extent {
+        // The bytes do not move and nobody can write them, since there is no `&mut` to what a shared Arc holds.
+        Extent { base: NonNull::from(&*self.bytes).cast(), len: self.len }
     }
 }
 

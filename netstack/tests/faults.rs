@@ -126,7 +126,7 @@ impl Node for Host {
                 Err(error) => panic!("seed {}: {error}", self.sink.seed),
             }
         }
-        self.stack.poll(now, &mut self.sink);
+        self.stack.poll_with(now, &mut self.sink);
         self.stack.next_deadline()
     }
 }
@@ -176,7 +176,7 @@ fn run(seed: u64) -> Totals {
                 ..FaultConfig::default()
             };
             let device = Fault::new(sim.network().attach(MTU, link), faults).unwrap();
-            let mut config = StackConfig::new(RUD_PORT, seed);
+            let mut config = StackConfig::new(seed).with_rud(RUD_PORT);
             // Lost ARP frames cost their repetition's interval: a short one keeps the runs short.
             config.neighbours.request_interval = Duration::from_millis(1);
             config.neighbours.requests = 20;

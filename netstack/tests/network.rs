@@ -64,7 +64,7 @@ impl Node for Host {
             }
             self.to_send -= 1;
         }
-        self.stack.poll(now, &mut self.sink);
+        self.stack.poll_with(now, &mut self.sink);
         self.stack.next_deadline()
     }
 }
@@ -82,7 +82,7 @@ fn hosts(sim: &Sim, count: usize, link: LinkConfig, faults: &FaultConfig) -> Vec
         .map(|host| {
             let device = Pcap::new(sim.network().attach(1500, link), Vec::new(), Duration::ZERO);
             let faults = FaultConfig { seed: faults.seed + host as u64, ..faults.clone() };
-            let mut config = StackConfig::new(RUD_PORT, host as u64);
+            let mut config = StackConfig::new(host as u64).with_rud(RUD_PORT);
             config.neighbours.requests = 10;
             config.rud.dead_after = Duration::from_secs(2);
             let mut stack = Stack::new(config);

@@ -15,7 +15,6 @@ use std::collections::VecDeque;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter_netstack::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
-use shouter_netstack::rud::NoSink;
 use shouter_netstack::sim::tcp::{Outlet, Segment};
 use shouter_netstack::sim::{Link, LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{Ipv6Config, PortConfig, PortId, Stack, StackConfig};
@@ -205,7 +204,7 @@ impl Host {
         };
         let inner = sim.network().attach(MTU, link);
         let nic = Nic { inner, extra: VecDeque::new(), taken: 0, overrun: 0, sniffed: Vec::new() };
-        let mut config = StackConfig::new(4791, seed + number as u64);
+        let mut config = StackConfig::new(seed + number as u64);
         // Small windows, so that a blind guess stays one.
         config.tcp.options =
             Options { send_buffer: 256 << 10, receive_buffer: 256 << 10, ..Options::internet() };
@@ -317,7 +316,7 @@ impl Host {
 impl Node for Host {
     fn poll(&mut self, now: Instant) -> Option<Instant> {
         self.make_frames(now);
-        self.stack.receive(now, &mut NoSink);
+        self.stack.receive(now);
         self.act(now);
         self.stack.transmit(now);
         self.most_connections = self.most_connections.max(self.stack.tcp().connections());

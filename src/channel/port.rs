@@ -45,8 +45,8 @@ pub struct Ports {
 /// # Errors
 /// [`Error::Config`] or [`Error::Device`], with the remedy.
 pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
-    let mut stack_config =
-        StackConfig::new(config.data_port, Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40);
+    let mut stack_config = StackConfig::new(Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40)
+        .with_rud(config.data_port);
     let is_embedded =
         |port: &PortConfig| port.device.split_once(':').is_some_and(|(driver, _)| EMBEDDED.contains(&driver));
     stack_config.rud = match config.ports.iter().all(is_embedded) {

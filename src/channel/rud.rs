@@ -134,7 +134,7 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
     #[inline]
     fn receive(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
         let mut sink = Sink { inbox, peers: &mut self.peers, strays: &mut self.strays };
-        let frames = self.stack.receive(now, &mut sink);
+        let frames = self.stack.receive_with(now, &mut sink);
         frames != 0
     }
 

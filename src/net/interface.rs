@@ -10,7 +10,6 @@ use shouter_netstack::stack::{PortConfig as Addresses, Stack, StackConfig};
 use shouter_netstack::tcp::Options as TcpOptions;
 
 use super::shard_stack::{Net, NetPoller, net};
-use crate::config::DATA_PORT;
 
 /// Settings that the stacks on a device share: its addresses, and the options that TCP connections begin with.
 #[derive(Clone, Debug)]
@@ -70,7 +69,7 @@ impl<D: Device + 'static> Queue<D> {
     pub fn open(self) -> io::Result<(Net, NetPoller<Steered<D>>)> {
         let mut key = [0; 32];
         OsRng.try_fill_bytes(&mut key).map_err(io::Error::other)?;
-        let mut config = StackConfig::new(DATA_PORT, OsRng.try_next_u64().map_err(io::Error::other)?);
+        let mut config = StackConfig::new(OsRng.try_next_u64().map_err(io::Error::other)?);
         config.tcp.key = key;
         config.tcp.options = self.interface.tcp;
         config.rss = self.rss;

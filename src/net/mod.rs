@@ -64,8 +64,6 @@
 
 mod interface;
 mod shard_stack;
-#[allow(unsafe_code)]
-mod sys;
 mod tcp;
 mod udp;
 
@@ -82,7 +80,7 @@ pub use udp::UdpSocket;
 pub use shouter_netstack::cc::Algorithm as Congestion;
 #[cfg(feature = "dpdk")]
 pub use shouter_netstack::device::dpdk::{DeviceSpec, DpdkDevice};
-pub use shouter_netstack::device::{Device, Loopback, Steered};
+pub use shouter_netstack::device::{Device, Loopback, Steered, Tap, TapError};
 pub use shouter_netstack::stack::{Ipv6Config as Ipv6Addresses, PortConfig as Addresses};
 pub use shouter_netstack::tcp::{
     Chunk, Counters as TcpCounters, Info as TcpInfo, KeepAlive as TcpKeepAlive, Options as TcpOptions,

@@ -6,12 +6,10 @@ use std::rc::Rc;
 use std::task::Waker;
 
 use shouter_netstack::device::Device;
-use shouter_netstack::rud;
 use shouter_netstack::stack::Stack;
-use shouter_netstack::tcp::{ConnectionId, Endpoint, ListenerId, ReleaseToken, TcpEvent};
+use shouter_netstack::tcp::{ConnectionId, Endpoint, ListenerId, TcpEvent};
 use shouter_netstack::udp::{Sockets, UdpHandle};
 
-use super::sys::SharedRegion;
 use crate::runtime::{Activity, Clock, Instant, Poller};
 
 /// The part of a stack that sockets use, whatever its device.
@@ -76,27 +74,10 @@ pub(super) struct Shared<H: ?Sized> {
     pub(super) connections: HashMap<ConnectionId, Waiters>,
     pub(super) listeners: HashMap<ListenerId, Waker>,
     pub(super) datagrams: HashMap<UdpHandle, Waker>,
-    /// Memory that connections send from without a copy: held, not looked at.
-    sent_from: HashMap<(ConnectionId, ReleaseToken), Rc<SharedRegion>>,
-    next_token: u64,
     pub(super) stack: H,
 }
 
 impl<H: SocketStack + ?Sized> Shared<H> {
-    /// Sends from shared memory; it is kept until nothing refers to it.
-    pub(super) fn write_zero_copy(
-        &mut self,
-        now: Instant,
-        connection: ConnectionId,
-        region: &Rc<SharedRegion>,
-    ) -> Result<(), shouter_netstack::tcp::Error> {
-        let token = ReleaseToken(self.next_token);
-        self.stack.tcp().write_extent(now, connection, region.extent(), token)?;
-        self.next_token += 1;
-        self.sent_from.insert((connection, token), region.clone());
-        Ok(())
-    }
-
     /// Turns the stack's events into wakers, which the caller calls outside of the borrow.
     fn dispatch(&mut self, woken: &mut Vec<Waker>) {
         while let Some(event) = self.stack.tcp().next_event() {
@@ -112,9 +93,6 @@ impl<H: SocketStack + ?Sized> Shared<H> {
                     if let Some(Waiters { reader, writer }) = self.connections.get_mut(&id) {
                         woken.extend(reader.take().into_iter().chain(writer.take()));
                     }
-                }
-                TcpEvent::Released(id, token) | TcpEvent::Dropped(id, token) => {
-                    self.sent_from.remove(&(id, token));
                 }
                 _ => {}
             }
@@ -171,8 +149,6 @@ pub(super) fn net<D: Device + 'static>(stack: Stack<D>) -> (Net, NetPoller<D>) {
         connections: HashMap::new(),
         listeners: HashMap::new(),
         datagrams: HashMap::new(),
-        sent_from: HashMap::new(),
-        next_token: 0,
         stack,
     }));
     (Net(shared.clone()), NetPoller { shared, woken: Vec::new() })
@@ -182,7 +158,7 @@ impl<D: Device> Poller for NetPoller<D> {
     fn poll(&mut self, now: Instant) -> Activity {
         let progress = {
             let mut shared = self.shared.borrow_mut();
-            let progress = shared.stack.poll(now, &mut rud::NoSink);
+            let progress = shared.stack.poll(now);
             shared.dispatch(&mut self.woken);
             progress
         };

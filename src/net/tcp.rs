@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_io::{AsyncRead, AsyncWrite};
+use shouter_netstack::region::SharedBytes;
 use shouter_netstack::tcp::{Chunk, ConnectError, ConnectionId, Error, Failure, Info, ListenerId, Options};
 
 use super::shard_stack::{Guard, Net, Waiters, now};
-use super::sys::SharedRegion;
 
 /// Waits for connections at an address. Dropping it refuses those that were not accepted.
 #[derive(Debug)]
@@ -242,9 +242,9 @@ impl TcpStream {
     /// # Ok::<(), shouter::runtime::ShardError>(())
     /// ```
     pub async fn write_shared(&mut self, bytes: Arc<[u8]>) -> io::Result<()> {
-        let region = SharedRegion::new(bytes)
+        let bytes = SharedBytes::new(bytes)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "4 GiB and more: send it in parts"))?;
-        let write = |shared: &mut Guard<'_>| shared.write_zero_copy(now(), self.id, &region).map(drop);
+        let write = |shared: &mut Guard<'_>| shared.stack.tcp().write_shared(now(), self.id, &bytes);
         poll_fn(|cx| self.poll(cx, |waiters| &mut waiters.writer, write)).await
     }
 

@@ -36,7 +36,7 @@ fn pair(mtu: u16, offloads: bool) -> (Shard, Net, Net) {
     let (left, right) =
         if offloads { Loopback::pair_with_offloads(mtu, 256) } else { Loopback::pair(mtu, 256) };
     let mut halves = [(left, 1u8), (right, 2)].into_iter().map(|(device, host)| {
-        let mut stack = Stack::new(StackConfig::new(4791, host.into()));
+        let mut stack = Stack::new(StackConfig::new(host.into()));
         stack.add_port(device, PortConfig::new([10, 0, 0, host].into(), 24, mtu)).unwrap();
         net(stack)
     });

@@ -4,7 +4,6 @@ use core::time::Duration;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use shouter_netstack::ip::{Prefix, Route};
-use shouter_netstack::rud;
 use shouter_netstack::stack::{Ipv6Config, PortConfig, PortId, Stack, StackConfig};
 use shouter_netstack::tcp::Endpoint;
 use shouter_netstack::time::Instant;
@@ -18,9 +17,6 @@ const ROUTER_V6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// The most polls of the stack at one time; packets of one time need a few.
 const MAX_POLLS: usize = 10_000;
-
-/// The port of a protocol that no script uses.
-const RUD_PORT: u16 = 4791;
 
 /// The smallest step of time, for a timer that is due already.
 const LEAST_STEP: Duration = Duration::from_micros(1);
@@ -40,7 +36,7 @@ pub(crate) struct Net {
 impl Net {
     /// A stack with this setup.
     pub(crate) fn new(setup: Setup) -> Result<Self, String> {
-        let mut config = StackConfig::new(RUD_PORT, 1);
+        let mut config = StackConfig::new(1);
         config.tcp.options = setup.options.clone();
         let mut port = PortConfig::new(setup.ipv4, 32, setup.mtu);
         port.routes.extend(Prefix::new(ROUTER_V4, 32).map(|prefix| Route { prefix, gateway: None }));
@@ -82,7 +78,7 @@ impl Net {
     /// Runs the stack at the present time until nothing moves.
     pub(crate) fn run(&mut self) {
         for _ in 0..MAX_POLLS {
-            let progress = self.stack.poll(self.now, &mut rud::NoSink);
+            let progress = self.stack.poll(self.now);
             // Sockets look at the connections themselves.
             while self.tcp().next_event().is_some() {
                 self.moved = true;

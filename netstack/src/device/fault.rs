@@ -126,16 +126,15 @@ pub struct FaultCounters {
 ///
 /// ```
 /// use shouter_netstack::device::{Fault, FaultConfig, Loopback};
-/// use shouter_netstack::rud::NoSink;
 /// use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 /// use shouter_netstack::time::Instant;
 ///
 /// let (device, _peer) = Loopback::pair(1500, 64);
 /// let device = Fault::new(device, FaultConfig { loss: 1.0, ..FaultConfig::default() })?;
-/// let mut stack = Stack::new(StackConfig::new(4791, 1));
+/// let mut stack = Stack::new(StackConfig::new(1));
 /// let port = stack.add_port(device, PortConfig::new([10, 0, 0, 1].into(), 24, 1500))?;
 /// stack.ping(Instant::ZERO, [10, 0, 0, 2], 1, 1, b"hello")?;
-/// stack.poll(Instant::ZERO, &mut NoSink);
+/// stack.poll(Instant::ZERO);
 /// assert!(stack.device(port).unwrap().fault_counters().lost > 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

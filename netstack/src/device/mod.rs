@@ -13,6 +13,8 @@ mod steer;
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+#[cfg(feature = "tap")]
+mod tap;
 #[cfg(test)]
 mod tests;
 
@@ -22,6 +24,8 @@ pub use loopback::Loopback;
 pub use pcap::Pcap;
 pub use received::{HEAD_MIN, RxChecksum, RxFrame};
 pub use steer::{Steered, steer};
+#[cfg(feature = "tap")]
+pub use tap::{Tap, TapError};
 
 use crate::time::Instant;
 

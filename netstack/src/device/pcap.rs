@@ -31,17 +31,16 @@ const SNAP_LEN: u32 = 262_144;
 /// ```
 /// use core::time::Duration;
 /// use shouter_netstack::device::{Loopback, Pcap};
-/// use shouter_netstack::rud::NoSink;
 /// use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 /// use shouter_netstack::time::Instant;
 ///
 /// let (device, _peer) = Loopback::pair(1500, 64);
 /// // In place of the vector a file: std::fs::File::create("port.pcap")?
 /// let device = Pcap::new(device, Vec::new(), Duration::ZERO);
-/// let mut stack = Stack::new(StackConfig::new(4791, 1));
+/// let mut stack = Stack::new(StackConfig::new(1));
 /// let port = stack.add_port(device, PortConfig::new([10, 0, 0, 1].into(), 24, 1500))?;
 /// stack.ping(Instant::ZERO, [10, 0, 0, 2], 1, 1, b"hello")?;
-/// stack.poll(Instant::ZERO, &mut NoSink);
+/// stack.poll(Instant::ZERO);
 /// let pcap = stack.device(port).unwrap();
 /// assert!(pcap.recorded() > 0 && pcap.error().is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -433,8 +433,7 @@ pub trait Emit {
 }
 
 /// The sink of a stack on which no session is opened: nothing can come.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct NoSink;
+pub(crate) struct NoSink;
 
 impl Sink for NoSink {
     fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {

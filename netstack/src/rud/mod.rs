@@ -37,9 +37,10 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use api::NoSink;
 pub use api::{
     Clue, Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
-    MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken, NoSink, OpenError, RefusalReason, SendError, SessionId,
+    MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken, OpenError, RefusalReason, SendError, SessionId,
     SessionParams, Sink, payload_room,
 };
 pub use endpoint::Endpoint;

@@ -13,7 +13,6 @@
 //!
 //! ```
 //! use core::time::Duration;
-//! use shouter_netstack::rud::NoSink;
 //! use shouter_netstack::sim::{LinkConfig, Node, Sim};
 //! use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 //! use shouter_netstack::time::Instant;
@@ -21,7 +20,7 @@
 //! struct Host(Stack<shouter_netstack::sim::SimDevice>);
 //! impl Node for Host {
 //!     fn poll(&mut self, now: Instant) -> Option<Instant> {
-//!         self.0.poll(now, &mut NoSink);
+//!         self.0.poll(now);
 //!         self.0.next_deadline()
 //!     }
 //! }
@@ -31,7 +30,7 @@
 //! let mut hosts = Vec::new();
 //! for host in 1..=2u8 {
 //!     let device = sim.network().attach(1500, LinkConfig::default()).with_offloads();
-//!     let mut stack = Stack::new(StackConfig::new(4791, 7));
+//!     let mut stack = Stack::new(StackConfig::new(7));
 //!     stack.add_port(device, PortConfig::new([10, 0, 0, host].into(), 24, 1500))?;
 //!     hosts.push(Host(stack));
 //! }

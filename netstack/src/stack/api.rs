@@ -8,6 +8,7 @@ use rand::{Rng, SeedableRng};
 use crate::ip::neighbour;
 use crate::ip::reassembly;
 use crate::rss::Rss;
+#[cfg(feature = "rud")]
 use crate::rud;
 use crate::tcp;
 use crate::time::Instant;
@@ -16,9 +17,11 @@ use crate::time::Instant;
 #[derive(Clone, Debug)]
 pub struct StackConfig {
     /// The RUD endpoint.
+    #[cfg(feature = "rud")]
     pub rud: rud::Config,
-    /// The UDP port that RUD datagrams arrive at.
-    pub rud_port: u16,
+    /// The UDP port that RUD datagrams arrive at; no socket can be bound to it. `None`: the stack takes no RUD.
+    #[cfg(feature = "rud")]
+    pub rud_port: Option<u16>,
     /// The TCP endpoint. [`StackConfig::new`] makes its key from `seed`; a stack that
     /// unauthenticated peers can reach should have one from the system's random source.
     pub tcp: tcp::Config,
@@ -44,11 +47,13 @@ pub struct StackConfig {
 }
 
 impl StackConfig {
-    /// Defaults, with RUD at UDP port `rud_port`.
-    pub fn new(rud_port: u16, seed: u64) -> Self {
+    /// Defaults, without RUD.
+    pub fn new(seed: u64) -> Self {
         Self {
+            #[cfg(feature = "rud")]
             rud: rud::Config::default(),
-            rud_port,
+            #[cfg(feature = "rud")]
+            rud_port: None,
             tcp: tcp::Config::new(key(seed)),
             rss: None,
             seed,
@@ -59,6 +64,21 @@ impl StackConfig {
             rx_budget: 64,
             scratch_slots: 64,
         }
+    }
+
+    /// The same with RUD at UDP port `port`.
+    #[cfg(feature = "rud")]
+    #[must_use]
+    pub fn with_rud(self, port: u16) -> Self {
+        Self { rud_port: Some(port), ..self }
+    }
+
+    /// The UDP port that no socket can be bound to.
+    pub(super) fn reserved_port(&self) -> Option<u16> {
+        #[cfg(feature = "rud")]
+        return self.rud_port;
+        #[cfg(not(feature = "rud"))]
+        None
     }
 }
 

@@ -9,12 +9,10 @@ use core::net::IpAddr;
 use super::SendError;
 use super::counters::Counters;
 use super::port::{LinkHeader, Port};
-use crate::device::{Device, Offload};
+use crate::device::Device;
 use crate::ip::is_unicast_ip;
 use crate::ip::neighbour::{Requester, Resolution};
 use crate::ip::path_mtu::PathMtus;
-use crate::region::Extent;
-use crate::rud;
 use crate::tcp::Emitted;
 use crate::time::Instant;
 use crate::wire::ethernet::EtherType;
@@ -125,7 +123,13 @@ impl Template {
     }
 
     #[inline]
-    fn stamp_v4(&self, source_port: u16, destination_port: u16, len: usize, ecn: Ecn) -> [u8; IPV4_UDP] {
+    pub(super) fn stamp_v4(
+        &self,
+        source_port: u16,
+        destination_port: u16,
+        len: usize,
+        ecn: Ecn,
+    ) -> [u8; IPV4_UDP] {
         let mut out = [0; IPV4_UDP];
         out.copy_from_slice(&self.ip_udp[..IPV4_UDP]);
         let total = (len + IPV4_UDP) as u16;
@@ -141,7 +145,13 @@ impl Template {
     }
 
     #[inline]
-    fn stamp_v6(&self, source_port: u16, destination_port: u16, len: usize, ecn: Ecn) -> [u8; IPV6_UDP] {
+    pub(super) fn stamp_v6(
+        &self,
+        source_port: u16,
+        destination_port: u16,
+        len: usize,
+        ecn: Ecn,
+    ) -> [u8; IPV6_UDP] {
         let mut out = self.ip_udp;
         out[1] |= ecn.bits() << 4;
         let udp_len = ((len + udp::HEADER_LEN) as u16).to_be_bytes();
@@ -394,11 +404,7 @@ pub(super) const fn ethertype_of(address: IpAddr) -> EtherType {
     }
 }
 
-/// Datagrams of RUD that are made before the device takes them. Making one reads its payload for the CRC, and the device copies
-/// the payload while it is still in the cache.
-const AHEAD: usize = 32;
-
-/// Gives RUD's datagrams their headers and puts them into the ports' batches.
+/// Gives the protocols' packets their headers and puts them into the ports' batches.
 #[derive(Debug)]
 pub(super) struct Emitter<'a, D> {
     pub(super) now: Instant,
@@ -425,25 +431,6 @@ impl<D: Device> Emitter<'_, D> {
         }
         Err(Emitted::Sent)
     }
-
-    /// Handles a datagram without a template: it waits for its neighbour, or is dropped. RUD takes a drop for a loss,
-    /// and sends again.
-    #[cold]
-    fn miss(&mut self, miss: Miss, to: (IpAddr, u16, u16), header: &[u8], payload: Option<Extent>) {
-        let (remote, source_port, destination_port) = to;
-        let Ok((port, next_hop, source)) = self.pending(miss) else { return };
-        let payload = payload.as_ref().map_or(&[][..], |extent| extent.as_bytes());
-        let len = header.len() + payload.len();
-        let ports = (source_port, destination_port);
-        let headers = udp_packet_headers((source, remote), ports, len, Ecn::Ect0);
-        match (headers, self.ports.get_mut(port)) {
-            (Some(headers), Some(port)) => {
-                let parts = [headers.as_bytes(), header, payload];
-                port.iface.hold(next_hop, parts, Requester::Session, self.counters);
-            }
-            _ => self.counters.tx_too_long += 1,
-        }
-    }
 }
 
 /// IP and UDP headers without a template and without a UDP checksum.
@@ -460,64 +447,4 @@ pub(super) fn udp_packet_headers(
     out.bytes[..ip.len()].copy_from_slice(ip.as_bytes());
     out.bytes[ip.len()..end].copy_from_slice(&udp.emit());
     Some(out)
-}
-
-impl<D: Device> rud::Emit for Emitter<'_, D> {
-    #[inline]
-    fn room(&self) -> usize {
-        self.ports.iter().map(|port| port.iface.room()).max().unwrap_or(0)
-    }
-
-    /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
-    /// sum would miss.
-    #[inline(always)]
-    fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
-        //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.
-        //= RFC 6936 section 4: over IPv6 too, between hosts that agree on it, with a check of their own over addresses.
-        let (local, remote) = (to.local_ip, to.remote_ip);
-        let template = match self.destinations.find(self.now, self.ports, local, remote, Requester::Session) {
-            Ok(template) => template,
-            Err(miss) => {
-                self.miss(miss, (remote, to.src_port, to.dst_port), header, payload);
-                return true;
-            }
-        };
-        let len = header.len() + payload.map_or(0, |extent| extent.len());
-        if len + ip_udp_len(&remote) > usize::from(template.port_mtu) {
-            self.counters.tx_too_long += 1;
-            return true;
-        }
-        let Some(port) = self.ports.get_mut(template.port) else {
-            return false;
-        };
-        let iface = &mut port.iface;
-        if iface.room() == 0 {
-            return false;
-        }
-        let (link, payload) = (template.link.as_bytes(), payload.as_slice());
-        let (src_port, dst_port) = (to.src_port, to.dst_port);
-        let pushed = match remote {
-            IpAddr::V4(_) => {
-                let ip_udp = &template.stamp_v4(src_port, dst_port, len, Ecn::Ect0);
-                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
-            }
-            IpAddr::V6(_) => {
-                let ip_udp = &template.stamp_v6(src_port, dst_port, len, Ecn::Ect0);
-                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
-            }
-        };
-        match pushed {
-            Some(pushed) => {
-                self.counters.tx_rud += u64::from(pushed);
-                if iface.waiting() % AHEAD == 0 {
-                    self.taken += port.flush(self.now);
-                }
-                pushed
-            }
-            None => {
-                self.counters.tx_too_long += 1;
-                true
-            }
-        }
-    }
 }

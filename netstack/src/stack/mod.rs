@@ -22,6 +22,8 @@ mod destination;
 mod icmp;
 mod ipv4;
 mod ipv6;
+#[cfg(feature = "rud")]
+mod messages;
 mod offload;
 mod port;
 mod receive;
@@ -92,9 +94,12 @@ impl<D: Device> Stack<D> {
         Self {
             ports: Vec::new(),
             destinations: Destinations::new(),
+            #[cfg(feature = "rud")]
             rud: rud::Endpoint::new(config.rud.clone()),
+            #[cfg(not(feature = "rud"))]
+            rud: rud::Endpoint,
             tcp: tcp_protocol::Endpoint::new(config.tcp.clone()),
-            sockets: Sockets::new(config.rud_port, config.seed),
+            sockets: Sockets::new(config.reserved_port(), config.seed),
             echo_replies: VecDeque::with_capacity(icmp::ECHO_QUEUE),
             echo_requests: VecDeque::with_capacity(icmp::ECHO_QUEUE),
             counters: Counters::default(),
@@ -128,15 +133,21 @@ impl<D: Device> Stack<D> {
     }
 
     /// One poll: receive a burst from each port, run the protocols and their timers, transmit as much as devices take.
+    /// A stack with RUD sessions is polled [with their sink](Self::poll_with): here their messages are lost.
     #[inline]
-    pub fn poll(&mut self, now: Instant, sink: &mut impl rud::Sink) -> Progress {
-        Progress { frames_in: self.receive(now, sink), frames_out: self.transmit(now) }
+    pub fn poll(&mut self, now: Instant) -> Progress {
+        Progress { frames_in: self.receive(now), frames_out: self.transmit(now) }
     }
 
     /// The first half of a poll: receives, runs the protocols and their timers, sends nothing yet. For a caller whose
     /// answers shall leave in the same poll. Returns how many frames came.
     #[inline]
-    pub fn receive(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
+    pub fn receive(&mut self, now: Instant) -> usize {
+        self.take_in(now, &mut rud::NoSink)
+    }
+
+    #[inline]
+    fn take_in(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
         if self.rud.frames_out() != FramesOut::None {
             self.release_held(now, sink);
         }
@@ -152,6 +163,7 @@ impl<D: Device> Stack<D> {
                 reassembly: &mut self.reassembly,
                 icmp_limit: &mut self.icmp_limit,
                 rud: &mut self.rud,
+                #[cfg(feature = "rud")]
                 rud_port: self.config.rud_port,
                 tcp: &mut self.tcp,
                 sockets: &mut self.sockets,
@@ -316,16 +328,6 @@ impl<D: Device> Stack<D> {
         self.ports.iter().any(|port| port.iface.is_backlogged())
     }
 
-    /// The RUD endpoint.
-    pub fn rud(&self) -> &rud::Endpoint {
-        &self.rud
-    }
-
-    /// The RUD endpoint, to open sessions and send messages.
-    pub fn rud_mut(&mut self) -> &mut rud::Endpoint {
-        &mut self.rud
-    }
-
     /// The UDP sockets.
     pub fn udp(&self) -> &Sockets {
         &self.sockets
@@ -472,29 +474,6 @@ impl<D: Device> Stack<D> {
         self.echo_requests.pop_front()
     }
 
-    /// Largest payload of a RUD datagram to `remote` behind a message header of `message_header` bytes.
-    ///
-    /// # Errors
-    /// [`SendError::NoRoute`] or [`SendError::NotUnicast`], or [`SendError::MtuTooSmall`] if nothing fits.
-    pub fn max_rud_payload(
-        &self,
-        remote: impl Into<IpAddr>,
-        message_header: usize,
-    ) -> Result<usize, SendError> {
-        let remote = remote.into();
-        let way = destination::route(&self.ports, any_like(remote), remote)?;
-        let mtu = self.ports.get(way.port).map_or(0, |port| port.iface.mtu);
-        match rud::payload_room(usize::from(mtu), &remote, message_header) {
-            0 => Err(SendError::MtuTooSmall { mtu }),
-            room => Ok(room),
-        }
-    }
-
-    /// The UDP port that RUD datagrams arrive at.
-    pub fn rud_port(&self) -> u16 {
-        self.config.rud_port
-    }
-
     /// Counters of the protocols, with the reasons for dropped frames.
     pub fn counters(&self) -> Counters {
         let held: u64 = self.ports.iter().map(|port| port.iface.neighbours.dropped().queue_full).sum();
@@ -551,7 +530,7 @@ impl<D: Device> Stack<D> {
     /// # use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
     /// # use shouter_netstack::time::Instant;
     /// # let (device, _peer) = Loopback::pair(1500, 64);
-    /// # let mut stack = Stack::new(StackConfig::new(4791, 1));
+    /// # let mut stack = Stack::new(StackConfig::new(1));
     /// # stack.add_port(device, PortConfig::new([10, 0, 0, 1].into(), 24, 1500))?;
     /// assert_eq!(stack.path_mtu([10, 0, 0, 2])?, 1500);
     /// assert!(stack.path_mtu_reduce(Instant::ZERO, [10, 0, 0, 2], 1400));

@@ -110,6 +110,7 @@ impl Interface {
     }
 
     /// Frames that wait for the device.
+    #[cfg(feature = "rud")]
     #[inline]
     pub(super) fn waiting(&self) -> usize {
         self.tx.frames().len()

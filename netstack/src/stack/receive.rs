@@ -57,7 +57,8 @@ pub(super) struct Receiver<'a, S> {
     pub(super) reassembly: &'a mut Reassembly,
     pub(super) icmp_limit: &'a mut TokenBucket,
     pub(super) rud: &'a mut rud::Endpoint,
-    pub(super) rud_port: u16,
+    #[cfg(feature = "rud")]
+    pub(super) rud_port: Option<u16>,
     pub(super) tcp: &'a mut tcp::Endpoint,
     pub(super) sockets: &'a mut Sockets,
     /// How flows are dealt out to shards, and which of them this is.
@@ -67,6 +68,7 @@ pub(super) struct Receiver<'a, S> {
     pub(super) counters: &'a mut Counters,
     /// The buffer in which frames in several pieces are put together, unless they are TCP's.
     pub(super) linear: &'a mut Vec<u8>,
+    #[cfg_attr(not(feature = "rud"), expect(dead_code, reason = "only RUD delivers to it"))]
     pub(super) sink: &'a mut S,
 }
 
@@ -204,45 +206,9 @@ impl<S: rud::Sink> Receiver<'_, S> {
         self.send_error(packet, kind);
     }
 
-    /// Takes in a datagram if it is RUD's. First of all in both versions: it is the hot path.
-    #[inline(always)]
-    pub(super) fn on_rud(
-        &mut self,
-        source: IpAddr,
-        destination: IpAddr,
-        ecn: Ecn,
-        payload: &[u8],
-        checksum: RxChecksum,
-    ) -> bool {
-        let Ok(datagram) = udp::Datagram::new(payload) else {
-            return false;
-        };
-        if datagram.destination_port() != self.rud_port {
-            return false;
-        }
-        //= RFC 6936 section 4: RUD has a check of its own, so that its datagrams may lack the checksum in IPv6 too.
-        let unchecked = !datagram.has_checksum() || checksum == RxChecksum::Verified;
-        if !unchecked && !datagram.checksum_ok(source, destination) {
-            self.counters.rx_udp_checksum += 1;
-            return true;
-        }
-        let meta = rud::DatagramMeta {
-            src_ip: source,
-            dst_ip: destination,
-            src_port: datagram.source_port(),
-            dst_port: datagram.destination_port(),
-            congestion_experienced: ecn == Ecn::Ce,
-        };
-        self.counters.rx_rud += 1;
-        let unproven = self.unproven(source);
-        let before = unproven.map(|_| self.rud.acknowledged_to(datagram.payload()));
-        self.rud.on_datagram(self.now, &meta, datagram.payload(), self.sink);
-        if let Some(neighbour) = unproven
-            && before != Some(self.rud.acknowledged_to(datagram.payload()))
-        {
-            self.iface.neighbours.confirm(self.now, neighbour);
-        }
-        true
+    #[cfg(not(feature = "rud"))]
+    pub(super) fn on_rud(&mut self, _: IpAddr, _: IpAddr, _: Ecn, _: &[u8], _: RxChecksum) -> bool {
+        false
     }
 
     fn on_udp(&mut self, packet: &Inbound<'_>) {

@@ -67,7 +67,7 @@ fn config(address: Ipv4Addr) -> PortConfig {
 }
 
 fn stack_of<D: Device>(device: D, config: PortConfig) -> Stack<D> {
-    let mut stack = Stack::new(StackConfig::new(RUD_PORT, 1));
+    let mut stack = Stack::new(StackConfig::new(1).with_rud(RUD_PORT));
     stack.add_port(device, config).unwrap();
     stack
 }
@@ -98,8 +98,8 @@ impl Pair {
     }
 
     fn step(&mut self) {
-        self.a.poll(at_micros(self.now), &mut self.sink_a);
-        self.b.poll(at_micros(self.now), &mut self.sink_b);
+        self.a.poll_with(at_micros(self.now), &mut self.sink_a);
+        self.b.poll_with(at_micros(self.now), &mut self.sink_b);
         self.now += 1;
     }
 
@@ -134,7 +134,7 @@ impl Alone {
             batch.push(Frame::new(&[], region.extent(0, frame.len() as u32)).unwrap());
             self.wire.transmit(at_micros(self.now), &mut batch);
         }
-        self.stack.poll(at_micros(self.now), &mut Collect::default());
+        self.stack.poll_with(at_micros(self.now), &mut Collect::default());
         self.now += 1;
         let mut out = Vec::new();
         self.wire.receive(at_micros(self.now), 64, &mut |frame| out.push(frame.to_vec()));
@@ -250,17 +250,17 @@ impl Device for Batches {
 #[test]
 fn rud_hands_a_long_queue_to_the_device_bit_by_bit_within_one_poll() {
     let device = Batches { capabilities: Capabilities::plain("test", 1500, 32), lengths: vec![] };
-    let mut settings = StackConfig::new(RUD_PORT, 1);
+    let mut settings = StackConfig::new(1).with_rud(RUD_PORT);
     settings.rud.initial_window = 960;
     let mut stack = Stack::new(settings);
     stack.add_port(device, PortConfig { neighbours: vec![(B, MAC_B.0)], ..config(A) }).unwrap();
-    stack.poll(Instant::ZERO, &mut Collect::default());
+    stack.poll_with(Instant::ZERO, &mut Collect::default());
     let to_b = session(&mut stack, A, B, (1, 2));
     for message in 0..200 {
         stack.rud_mut().send(to_b, b"header", region().extent(0, 1400), MessageToken(message)).unwrap();
     }
     let before = stack.device(PortId(0)).unwrap().lengths.len();
-    stack.poll(at_micros(1), &mut Collect::default());
+    stack.poll_with(at_micros(1), &mut Collect::default());
     let lengths = &stack.device(PortId(0)).unwrap().lengths[before..];
     assert!(lengths.iter().sum::<usize>() >= 200, "{lengths:?}");
     assert!(lengths.iter().all(|length| *length <= 32), "{lengths:?}");
@@ -302,7 +302,7 @@ fn a_link_is_followed_after_it_was_up() {
         for _ in 0..span {
             millis += 1;
             let now = at_micros(millis * 1000);
-            stack.poll(now, &mut Collect::default());
+            stack.poll_with(now, &mut Collect::default());
             wire.receive(now, 64, &mut |frame| frames.push(frame.to_vec()));
         }
         frames
@@ -352,7 +352,7 @@ fn what_rud_sends_is_well_formed() {
 fn a_full_device_is_back_pressure() {
     let (device, mut wire) = Loopback::pair(1500, 4);
     let config = PortConfig { neighbours: vec![(B, MAC_B.0)], ..config(A) };
-    let mut stack = Stack::new(StackConfig { tx_frames: 8, ..StackConfig::new(RUD_PORT, 1) });
+    let mut stack = Stack::new(StackConfig { tx_frames: 8, ..StackConfig::new(1).with_rud(RUD_PORT) });
     stack.add_port(device, config).unwrap();
     let to_b = session(&mut stack, A, B, (1, 2));
     for message in 0..10 {
@@ -362,7 +362,7 @@ fn a_full_device_is_back_pressure() {
     let mut numbers = Vec::new();
     let mut held = 0;
     for step in 0..12 {
-        stack.poll(at_micros(step), &mut sink);
+        stack.poll_with(at_micros(step), &mut sink);
         held += u64::from(stack.holds_extents() && stack.is_backlogged());
         wire.receive(at_micros(step), 1, &mut |frame| {
             // Data frames carry one byte of body before the 100 of payload; heartbeats and ARP are shorter.
@@ -372,7 +372,7 @@ fn a_full_device_is_back_pressure() {
         });
     }
     for _ in 0..4 {
-        stack.poll(at_micros(20), &mut sink);
+        stack.poll_with(at_micros(20), &mut sink);
         wire.receive(at_micros(20), 64, &mut |frame| {
             if frame.len() > 142 {
                 numbers.push(frame.head()[frame.len() - 101]);
@@ -675,7 +675,7 @@ fn ports_are_selected_by_route_and_by_source() {
     // Bound to the second port's address, the first port's gateway is no way out.
     assert_eq!(send(B), Err(SendError::NoRoute { remote: B.into() }));
     assert_eq!(send(near_b), Ok(()));
-    stack.poll(Instant::ZERO, &mut Collect::default());
+    stack.poll_with(Instant::ZERO, &mut Collect::default());
     assert_eq!(wire_a.receive(Instant::ZERO, 8, &mut |_| {}), 1, "its announcement");
     assert_eq!(wire_b.receive(Instant::ZERO, 8, &mut |_| {}), 2, "its announcement and the question");
 

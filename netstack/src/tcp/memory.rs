@@ -5,7 +5,7 @@
 //! writes of one connection are contiguous. A block is used again when all of it has been acknowledged and no frame
 //! refers to it any more ([`Memory::on_frames_released`]).
 
-use crate::region::Extent;
+use crate::region::{Extent, SharedBytes};
 use crate::scratch::Bytes;
 
 #[cfg(test)]
@@ -54,6 +54,8 @@ pub(crate) struct Memory {
     free: Vec<u32>,
     /// Blocks whose runs were all released, but which a frame may still refer to.
     resting: Vec<u32>,
+    /// Shared bytes likewise.
+    resting_shared: Vec<SharedBytes>,
     /// How many blocks may exist.
     limit: usize,
     /// How many do.
@@ -171,12 +173,19 @@ impl Memory {
         }
     }
 
+    /// The same for bytes that were sent from where they are.
+    pub(crate) fn release_shared(&mut self, bytes: SharedBytes) {
+        self.resting_shared.push(bytes);
+    }
+
     /// Whether there are blocks that could be filled again if no frame referred to them, and it is worth while: of the
-    /// current one a part stays in the cache as well as its beginning does.
+    /// current one a part stays in the cache as well as its beginning does. The same of shared bytes that could be freed.
     #[inline]
     pub(crate) fn awaits_frames(&self) -> bool {
         let current = self.current.and_then(|index| self.blocks.get(index as usize));
-        !self.resting.is_empty() || current.is_some_and(|block| block.runs == 0 && block.used >= CACHED)
+        !self.resting.is_empty()
+            || !self.resting_shared.is_empty()
+            || current.is_some_and(|block| block.runs == 0 && block.used >= CACHED)
     }
 
     /// No frame that was emitted so far is in a batch or a device: released blocks may be filled again.
@@ -187,13 +196,14 @@ impl Memory {
         {
             block.used = 0;
         }
-        if !self.resting.is_empty() {
+        if !self.resting.is_empty() || !self.resting_shared.is_empty() {
             self.wake_resting();
         }
     }
 
-    /// Blocks that rested may be filled again.
+    /// Blocks that rested may be filled again, and shared bytes go.
     fn wake_resting(&mut self) {
+        self.resting_shared.clear();
         for index in self.resting.drain(..) {
             let Some(block) = self.blocks.get_mut(index as usize) else { continue };
             block.used = 0;

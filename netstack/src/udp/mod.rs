@@ -131,13 +131,13 @@ pub struct Sockets {
     slots: Vec<(u32, Option<Socket>)>,
     bound: BTreeMap<(u16, IpAddr), u32>,
     /// Taken by the stack itself.
-    reserved_port: u16,
+    reserved_port: Option<u16>,
     next_ephemeral: u16,
 }
 
 impl Sockets {
     /// No sockets. `reserved_port` cannot be bound; `seed` says which ephemeral port comes first.
-    pub fn new(reserved_port: u16, seed: u64) -> Self {
+    pub fn new(reserved_port: Option<u16>, seed: u64) -> Self {
         let range = u64::from(*EPHEMERAL.end() - *EPHEMERAL.start()) + 1;
         Self {
             slots: Vec::new(),
@@ -289,7 +289,7 @@ impl Sockets {
     fn is_taken(&self, port: u16, address: IpAddr) -> bool {
         // A wildcard clashes with every address on its port, and the other way round.
         let bound = |address| self.bound.contains_key(&(port, address));
-        port == self.reserved_port
+        Some(port) == self.reserved_port
             || bound(address)
             || bound(any_like(address))
             || (address.is_unspecified()

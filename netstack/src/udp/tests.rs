@@ -17,7 +17,7 @@ fn deliver(sockets: &mut Sockets, to: SocketAddr, payload: &[u8]) -> Delivery {
 
 #[test]
 fn a_port_belongs_to_one_socket() {
-    let mut sockets = Sockets::new(7000, 0);
+    let mut sockets = Sockets::new(Some(7000), 0);
     let config = SocketConfig::default();
     let one = sockets.bind(at(HOST, 5000), config).unwrap();
     let in_use = |address| Err(BindError::InUse { address });
@@ -37,7 +37,7 @@ fn a_port_belongs_to_one_socket() {
 
 #[test]
 fn all_ephemeral_ports_can_be_had_and_then_no_more() {
-    let mut sockets = Sockets::new(50_000, 12_345);
+    let mut sockets = Sockets::new(Some(50_000), 12_345);
     let config = SocketConfig { queue_datagrams: 0, queue_bytes: 0, checksum: true };
     for _ in 0..16_383 {
         let port = sockets.ephemeral(HOST).unwrap();
@@ -48,7 +48,7 @@ fn all_ephemeral_ports_can_be_had_and_then_no_more() {
 
 #[test]
 fn datagrams_wait_in_order_and_within_bounds() {
-    let mut sockets = Sockets::new(0, 0);
+    let mut sockets = Sockets::new(None, 0);
     let config = SocketConfig { queue_datagrams: 3, queue_bytes: 10, checksum: true };
     let socket = sockets.bind(at(ANY, 5000), config).unwrap();
     assert_eq!(deliver(&mut sockets, at(HOST, 5001), b"x"), Delivery::NoSocket);

@@ -48,6 +48,7 @@ pub mod icmpv6;
 pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
+#[cfg(feature = "rud")]
 pub mod rud;
 pub mod tcp;
 pub mod udp;

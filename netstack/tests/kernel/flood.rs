@@ -13,7 +13,6 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use shouter_netstack::device::dpdk::DpdkDevice;
-use shouter_netstack::rud::NoSink;
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::tcp::{ConnectionId, Error, TcpEvent};
 use shouter_netstack::time::Instant;
@@ -145,7 +144,7 @@ fn serve(mut stack: Stack<DpdkDevice>, stop: &AtomicBool, read: &AtomicU64) -> S
     let mut open: Vec<ConnectionId> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let now = Instant::ZERO + begun.elapsed();
-        let progress = stack.poll(now, &mut NoSink);
+        let progress = stack.poll(now);
         let tcp = stack.tcp_mut();
         while let Some(event) = tcp.next_event() {
             if let TcpEvent::Acceptable(listener) = event {
@@ -202,7 +201,7 @@ fn suffer() {
     }
     run("ip", "addr add 10.77.0.1/16 dev flood0");
     let device = super::device("af_packet:flood1");
-    let mut stack = Stack::new(StackConfig::new(4791, 1));
+    let mut stack = Stack::new(StackConfig::new(1));
     let station = Mac(shouter_netstack::device::Device::mac(&device));
     stack.add_port(device, PortConfig::new(*OURS.ip(), 16, 1500)).unwrap();
 

@@ -4,6 +4,7 @@
 
 mod flood;
 mod peer;
+mod tap;
 
 use std::process::Command;
 
@@ -32,6 +33,11 @@ fn in_namespace(name: &str, has: bool, test: fn()) {
     let (said, wrong) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{said}\n{wrong}");
     println!("{said}");
+}
+
+/// Whether there are TAP interfaces.
+fn has_tun() -> bool {
+    std::fs::File::options().read(true).write(true).open("/dev/net/tun").is_ok()
 }
 
 fn run(program: &str, arguments: &str) {

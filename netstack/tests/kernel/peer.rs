@@ -5,9 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::FromRawFd;
 use std::time::Duration;
 
-use shouter_netstack::device::dpdk::DpdkDevice;
+use shouter_netstack::device::{Device, Tap};
 use shouter_netstack::ip::IcmpErrorKind;
-use shouter_netstack::rud::NoSink;
 use shouter_netstack::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
 use shouter_netstack::udp::{Payload, SocketConfig, UdpHandle};
@@ -23,17 +22,17 @@ const OURS: [IpAddr; 2] =
 /// Polls of the stack that something may take. Between two of them the kernel runs.
 const POLLS: u32 = 20_000;
 
-struct Host {
-    stack: Stack<DpdkDevice>,
+struct Host<D> {
+    stack: Stack<D>,
     now: Instant,
 }
 
-impl Host {
+impl<D: Device> Host<D> {
     /// Polls the stack until `look` finds something.
-    fn until<R>(&mut self, what: &str, mut look: impl FnMut(&mut Stack<DpdkDevice>) -> Option<R>) -> R {
+    fn until<R>(&mut self, what: &str, mut look: impl FnMut(&mut Stack<D>) -> Option<R>) -> R {
         for number in 0..POLLS {
             self.now += Duration::from_micros(200);
-            self.stack.poll(self.now, &mut NoSink);
+            self.stack.poll(self.now);
             if let Some(found) = look(&mut self.stack) {
                 return found;
             }
@@ -74,20 +73,32 @@ fn icmp_socket(version: IpAddr) -> UdpSocket {
 
 #[test]
 fn the_kernel_and_we_understand_each_other() {
-    let has_tun = std::fs::File::options().read(true).write(true).open("/dev/net/tun").is_ok();
-    super::in_namespace("peer::the_kernel_and_we_understand_each_other", has_tun, converse);
+    super::in_namespace("peer::the_kernel_and_we_understand_each_other", super::has_tun(), || {
+        let device = super::device("tap:shouter0");
+        // DPDK gives both ends the same address.
+        run("ip", "link set dev shouter0 address 02:00:00:00:77:01");
+        converse(device);
+    });
 }
 
-fn converse() {
-    let device = super::device("tap:shouter0");
-    // DPDK gives both ends the same address.
-    run("ip", "link set dev shouter0 address 02:00:00:00:77:01");
+#[test]
+fn the_kernel_and_we_understand_each_other_without_dpdk() {
+    super::in_namespace(
+        "peer::the_kernel_and_we_understand_each_other_without_dpdk",
+        super::has_tun(),
+        || {
+            converse(Tap::open("shouter0").unwrap());
+        },
+    );
+}
+
+fn converse(device: impl Device) {
     run("ip", "addr add 10.77.0.1/24 dev shouter0");
     run("ip", "addr add fd77::1/64 dev shouter0 nodad");
     run("ip", "link set dev shouter0 up");
     run("ip", "link set dev lo up");
 
-    let mut stack = Stack::new(StackConfig::new(4791, 1));
+    let mut stack = Stack::new(StackConfig::new(1));
     let [IpAddr::V4(four), IpAddr::V6(six)] = OURS else { panic!("one address of each version") };
     let ipv6 = Some(Ipv6Config::new(six, 64));
     stack.add_port(device, PortConfig { ipv6, ..PortConfig::new(four, 24, 1500) }).unwrap();
@@ -106,7 +117,7 @@ fn converse() {
     assert_eq!(counters.rx_icmp_checksum + counters.rx_udp_checksum + counters.rx_ipv4_checksum, 0);
 }
 
-fn the_kernel_answers_our_ping(host: &mut Host, kernel: IpAddr) {
+fn the_kernel_answers_our_ping(host: &mut Host<impl Device>, kernel: IpAddr) {
     for len in [0, 56, 1400] {
         host.stack.ping(host.now, kernel, 7, len, &vec![0x5a; usize::from(len)]).unwrap();
         let reply = host.until("the kernel's reply", |stack| stack.next_echo_reply());
@@ -114,7 +125,7 @@ fn the_kernel_answers_our_ping(host: &mut Host, kernel: IpAddr) {
     }
 }
 
-fn we_answer_the_kernels_ping(host: &mut Host, ours: IpAddr, len: usize) {
+fn we_answer_the_kernels_ping(host: &mut Host<impl Device>, ours: IpAddr, len: usize) {
     let socket = icmp_socket(ours);
     let data = &vec![0xa5; len];
     let echo = Echo { kind: EchoKind::Request, identifier: 0x1234, sequence: len as u16, data };
@@ -134,7 +145,7 @@ fn we_answer_the_kernels_ping(host: &mut Host, ours: IpAddr, len: usize) {
     });
 }
 
-fn datagrams_pass_both_ways(host: &mut Host, kernel: IpAddr, ours: IpAddr) {
+fn datagrams_pass_both_ways(host: &mut Host<impl Device>, kernel: IpAddr, ours: IpAddr) {
     let theirs = UdpSocket::bind((kernel, 0)).unwrap();
     theirs.set_nonblocking(true).unwrap();
     let peer = theirs.local_addr().unwrap();
@@ -156,7 +167,7 @@ fn datagrams_pass_both_ways(host: &mut Host, kernel: IpAddr, ours: IpAddr) {
     host.stack.udp_mut().close(socket);
 }
 
-fn errors_pass_both_ways(host: &mut Host, kernel: IpAddr, ours: IpAddr) {
+fn errors_pass_both_ways(host: &mut Host<impl Device>, kernel: IpAddr, ours: IpAddr) {
     let theirs = UdpSocket::bind((kernel, 0)).unwrap();
     theirs.set_nonblocking(true).unwrap();
     theirs.connect((ours, 5999)).unwrap();

@@ -44,7 +44,7 @@ fn two_hosts(sim: &Sim, over_tcp: bool) -> Vec<UpChannels> {
             false => FaultConfig { seed: leader.into(), loss: 0.02, reorder: 0.05, ..FaultConfig::default() },
         };
         let device = Fault::new(sim.network().attach(MTU, LinkConfig::default()), faults).unwrap();
-        let mut config = StackConfig::new(PORT, u64::from(leader));
+        let mut config = StackConfig::new(u64::from(leader)).with_rud(PORT);
         config.neighbours.request_interval = Duration::from_millis(1);
         config.neighbours.requests = 20;
         config.rud = rud_config(DEAD_AFTER, 2);

@@ -19,7 +19,7 @@ fn address(rank: u32) -> Ipv4Addr {
 /// The channel of rank 0 to so many others.
 fn channel(others: u32) -> RudChannel<SimDevice> {
     let sim = Sim::new(1);
-    let mut config = StackConfig::new(PORT, 1);
+    let mut config = StackConfig::new(1).with_rud(PORT);
     config.rud = rud_config(Duration::from_secs(10), 4000);
     let mut stack = Stack::new(config);
     let device = sim.network().attach(MTU, LinkConfig::default());

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use shouter_netstack::device::{Device, DeviceCounters};
 use shouter_netstack::region::Extent;
-use shouter_netstack::rud;
 use shouter_netstack::stack::Stack;
 use shouter_netstack::tcp::{self, Chunk, ConnectionId, Error, KeepAlive, ListenerId, ReleaseToken};
 use shouter_netstack::time::Instant;
@@ -148,7 +147,7 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
 
     #[inline]
     fn receive(&mut self, now: Instant) -> bool {
-        self.stack.receive(now, &mut rud::NoSink) != 0
+        self.stack.receive(now) != 0
     }
 
     #[inline]

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shouter_netstack::device::Device;
-use shouter_netstack::rud;
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::tcp::{self, ConnectionId};
@@ -70,7 +69,7 @@ fn address(rank: u32) -> Ipv4Addr {
 }
 
 fn stack<D: Device>(rank: u32, device: D) -> Stack<D> {
-    let mut stack = Stack::new(StackConfig::new(PORT, u64::from(rank)));
+    let mut stack = Stack::new(StackConfig::new(u64::from(rank)));
     stack.add_port(device, PortConfig::new(address(rank), 24, MTU)).unwrap();
     stack
 }
@@ -233,7 +232,7 @@ impl<D: Device> Node for Intruder<D> {
             let remote = SocketAddr::from((address(0), PORT));
             self.open.push(self.stack.tcp_connect(now, None, remote, None).unwrap());
         }
-        self.stack.poll(now, &mut rud::NoSink);
+        self.stack.poll(now);
         while let Some(event) = self.stack.tcp_mut().next_event() {
             match event {
                 tcp::TcpEvent::Readable(id) if !self.says.is_empty() => {

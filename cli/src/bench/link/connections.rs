@@ -82,7 +82,7 @@ fn open(wire: &mut Wire, concurrent: usize, end: Instant) -> Result<u64, Command
             begun += 1;
             under_way += 1;
         }
-        wire.stack.poll(now, &mut Count::default());
+        wire.stack.poll_with(now, &mut Count::default());
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             match event {
                 // This side sends the FIN first, so TIME-WAIT is here, as with most clients.
@@ -113,7 +113,7 @@ fn serve(wire: &mut Wire, listeners: &[ListenerId], end: Instant) -> u64 {
     let mut last = Clock.now();
     loop {
         let now = Clock.now();
-        wire.stack.poll(now, &mut Count::default());
+        wire.stack.poll_with(now, &mut Count::default());
         while let Some(event) = wire.stack.tcp_mut().next_event() {
             last = now;
             match event {

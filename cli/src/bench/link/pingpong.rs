@@ -136,16 +136,16 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
                 arrived
             }
             Protocol::Udp => {
-                wire.stack.poll(now, &mut Count::default());
+                wire.stack.poll_with(now, &mut Count::default());
                 wire.stack.udp_mut().recv(wire.socket, inbox).is_some()
             }
             Protocol::Rud => {
                 let mut sink = Count::default();
-                wire.stack.poll(now, &mut sink);
+                wire.stack.poll_with(now, &mut sink);
                 sink.frames > 0
             }
             Protocol::Tcp => {
-                wire.stack.poll(now, &mut Count::default());
+                wire.stack.poll_with(now, &mut Count::default());
                 missing = missing.saturating_sub(wire.read(now, inbox)?);
                 missing == 0
             }

@@ -133,7 +133,7 @@ fn udp(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
                 }
             }
         }
-        wire.stack.poll(now, &mut sink);
+        wire.stack.poll_with(now, &mut sink);
         while let Some(received) = wire.stack.udp_mut().recv(wire.socket, &mut buffer) {
             bytes += received.len as u64;
             frames += 1;
@@ -158,7 +158,7 @@ fn rud(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
                 }
             }
         }
-        wire.stack.poll(now, &mut sink);
+        wire.stack.poll_with(now, &mut sink);
     }
 }
 
@@ -184,7 +184,7 @@ fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), Command
                 }
             }
         }
-        wire.stack.poll(now, &mut sink);
+        wire.stack.poll_with(now, &mut sink);
         bytes += wire.drain(now)?;
     }
 }

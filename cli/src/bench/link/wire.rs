@@ -205,7 +205,7 @@ impl Wire {
         let end = Clock.now() + PATIENCE;
         loop {
             let now = Clock.now();
-            self.stack.poll(now, &mut Count::default());
+            self.stack.poll_with(now, &mut Count::default());
             if let Some(found) = look(self, now)? {
                 return Ok(found);
             }
@@ -278,7 +278,7 @@ impl Wire {
         let mut buffer = [0u8; 16];
         loop {
             let now = Clock.now();
-            let progress = self.stack.poll(now, &mut Count::default());
+            let progress = self.stack.poll_with(now, &mut Count::default());
             while self.stack.udp_mut().recv(self.socket, &mut buffer).is_some() {}
             // A connection that fails here also fails the next pass, which reports it.
             let drained = self.drain(now).unwrap_or(0);

@@ -33,7 +33,7 @@ fn drain(wire: &mut impl Device) -> Vec<Kept> {
 }
 
 fn stack_of<D: Device>(device: D, tx_frames: usize) -> Stack<D> {
-    let mut config = StackConfig::new(4791, 1);
+    let mut config = StackConfig::new(1);
     config.tx_frames = tx_frames;
     let mut stack = Stack::new(config);
     stack.add_port(device, PortConfig::new([10, 0, 0, 1].into(), 24, 1500)).unwrap();

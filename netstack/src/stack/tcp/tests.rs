@@ -6,7 +6,6 @@ use core::time::Duration;
 use crate::device::{Device, Loopback};
 use crate::region::Region;
 use crate::rss::{Rss, SYMMETRIC_KEY};
-use crate::rud::NoSink;
 use crate::sim::{LinkConfig, Node, Sim, SimDevice};
 use crate::stack::{Ipv6Config, PortConfig, Stack, StackConfig};
 use crate::tcp::{ConnectError, ConnectionId, Error, ListenerId, Options, ReleaseToken, StateName, TcpEvent};
@@ -23,7 +22,7 @@ fn ipv6(host: u16) -> Ipv6Addr {
 }
 
 fn stack<D: Device>(host: u8, device: D, mtu: u16) -> Stack<D> {
-    let mut stack = Stack::new(StackConfig::new(4791, host.into()));
+    let mut stack = Stack::new(StackConfig::new(host.into()));
     let mut config = PortConfig::new(ipv4(host), 24, mtu);
     config.ipv6 = Some(Ipv6Config::new(ipv6(host.into()), 64));
     stack.add_port(device, config).unwrap();
@@ -61,7 +60,7 @@ impl<D: Device> Server<D> {
     }
 
     fn poll(&mut self, now: Instant) {
-        self.stack.poll(now, &mut NoSink);
+        self.stack.poll(now);
         let tcp = self.stack.tcp_mut();
         while tcp.next_event().is_some() {}
         while let Some((id, _)) = tcp.accept(self.listener) {
@@ -102,7 +101,7 @@ struct Client<D> {
 
 impl<D: Device> Client<D> {
     fn poll(&mut self, now: Instant) {
-        self.stack.poll(now, &mut NoSink);
+        self.stack.poll(now);
         while let Some(event) = self.stack.tcp_mut().next_event() {
             self.events.push(event);
         }
@@ -226,7 +225,7 @@ fn a_shard_connects_from_ports_whose_answers_come_to_it() {
     let remote = SocketAddr::from((ipv4(2), 80));
     for queue in 0..4 {
         let (device, _wire) = Loopback::pair(1500, 16);
-        let mut config = StackConfig::new(4791, 1);
+        let mut config = StackConfig::new(1);
         config.rss = Some((rss.clone(), queue));
         let mut stack = Stack::new(config);
         stack.add_port(device, PortConfig::new([10, 0, 0, 1].into(), 24, 1500)).unwrap();

@@ -125,7 +125,7 @@ fn ping_over_every_pair_of_addresses() {
 fn a_port_announces_its_addresses_when_the_link_comes_up() {
     let (device, mut wire) = Loopback::pair(1500, 64);
     let mut stack = stack_of(device, dual(A, A6));
-    stack.poll(Instant::ZERO, &mut Collect::default());
+    stack.poll_with(Instant::ZERO, &mut Collect::default());
     let mut frames = Vec::new();
     crate::device::Device::receive(&mut wire, Instant::ZERO, 64, &mut |frame| frames.push(frame.to_vec()));
     assert_eq!(frames.len(), 3, "ARP, and an advertisement for each address");
@@ -372,7 +372,7 @@ fn fragments_become_datagrams() {
 #[test]
 fn a_flood_of_fragments_keeps_within_its_budget() {
     let (device, wire) = Loopback::pair(1500, 64);
-    let mut config = crate::stack::StackConfig::new(RUD_PORT, 1);
+    let mut config = crate::stack::StackConfig::new(1).with_rud(RUD_PORT);
     config.reassembly.bytes = 20_000;
     config.reassembly.datagrams = 16;
     let mut stack = Stack::new(config);

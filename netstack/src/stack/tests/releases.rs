@@ -86,8 +86,8 @@ impl Hosts {
     }
 
     fn step(&mut self) {
-        self.a.poll(self.now, &mut self.at_a);
-        self.b.poll(self.now, &mut self.at_b);
+        self.a.poll_with(self.now, &mut self.at_a);
+        self.b.poll_with(self.now, &mut self.at_b);
         self.now += Duration::from_micros(1);
     }
 
@@ -101,7 +101,7 @@ impl Hosts {
             let due = self.a.next_deadline().expect("a deadline");
             assert!(due <= self.now + Duration::from_micros(20), "the release is not waited for");
             self.now = self.now.max(due);
-            self.a.poll(self.now, &mut self.at_a);
+            self.a.poll_with(self.now, &mut self.at_a);
         }
     }
 
@@ -144,12 +144,12 @@ fn rud_releases_when_a_resend_has_left_and_what_was_sent_once_at_once() {
     for message in [1, 2] {
         hosts.a.rud_mut().send(to_b, b"header", region().extent(0, 1000), MessageToken(message)).unwrap();
     }
-    hosts.a.poll(hosts.now, &mut hosts.at_a);
+    hosts.a.poll_with(hosts.now, &mut hosts.at_a);
     hosts.mode.set(Mode::Shut);
     // The peer does not run: the message that was sent last is sent again, and waits for the device.
     while hosts.a.rud().counters(to_b).resent == 0 {
         hosts.now += Duration::from_micros(10);
-        hosts.a.poll(hosts.now, &mut hosts.at_a);
+        hosts.a.poll_with(hosts.now, &mut hosts.at_a);
     }
     assert!(hosts.a.holds_extents());
     hosts.steps(100);

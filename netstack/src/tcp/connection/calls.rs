@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use super::{Connection, ConnectionState, Context, EndReason};
-use crate::region::Extent;
+use crate::region::{Extent, SharedBytes};
 use crate::tcp::receiver::Chunk;
 use crate::tcp::{Error, ReleaseToken};
 use crate::time::Instant;
@@ -76,6 +76,15 @@ impl Connection {
             return Ok(());
         }
         if self.sender.write_extent(extent, token) { Ok(()) } else { Err(Error::WouldBlock) }
+    }
+
+    /// Takes shared bytes to send without a copy.
+    ///
+    /// # Errors
+    /// As for [`Connection::write`].
+    pub(crate) fn write_shared(&mut self, bytes: &SharedBytes) -> Result<(), Error> {
+        self.check_writable()?;
+        if bytes.is_empty() || self.sender.write_shared(bytes) { Ok(()) } else { Err(Error::WouldBlock) }
     }
 
     /// Whether the end of the data was reached; else why there is none.

@@ -5,7 +5,7 @@ use super::super::connection::{Connection, Context};
 use super::super::options::Options;
 use super::super::receiver::Chunk;
 use super::Endpoint;
-use crate::region::Extent;
+use crate::region::{Extent, SharedBytes};
 use crate::time::Instant;
 
 impl Endpoint {
@@ -137,6 +137,45 @@ impl Endpoint {
         token: ReleaseToken,
     ) -> Result<(), Error> {
         self.use_of(now, id, |connection, cx| connection.write_extent(extent, token, cx))
+    }
+
+    /// Queues shared bytes, which are sent from where they are. The endpoint keeps them until the peer has acknowledged them all and no
+    /// frame refers to them.
+    ///
+    /// ```
+    /// # use shouter_netstack::device::Loopback;
+    /// # use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
+    /// # use shouter_netstack::time::Instant;
+    /// use shouter_netstack::region::SharedBytes;
+    ///
+    /// # let (left, right) = Loopback::pair(1500, 64);
+    /// # let mut client = Stack::new(StackConfig::new(1));
+    /// # let mut server = Stack::new(StackConfig::new(2));
+    /// # client.add_port(left, PortConfig::new([10, 0, 0, 1].into(), 24, 1500))?;
+    /// # server.add_port(right, PortConfig::new([10, 0, 0, 2].into(), 24, 1500))?;
+    /// # let mut now = Instant::ZERO;
+    /// # let listener = server.tcp_mut().listen("10.0.0.2:80".parse()?, 1, None)?;
+    /// # let connection = client.tcp_connect(now, None, "10.0.0.2:80".parse()?, None)?;
+    /// # let mut turn = |client: &mut Stack<_>, server: &mut Stack<_>| {
+    /// #     now += core::time::Duration::from_micros(1);
+    /// #     client.poll(now);
+    /// #     server.poll(now);
+    /// # };
+    /// # while !client.tcp().connected(connection)? {
+    /// #     turn(&mut client, &mut server);
+    /// # }
+    /// let page = SharedBytes::new(vec![b'x'; 10_000]).ok_or("4 GiB and more")?;
+    /// client.tcp_mut().write_shared(Instant::ZERO, connection, &page)?; // Other connections may send it, too.
+    /// # (0..100).for_each(|_| turn(&mut client, &mut server));
+    /// # let (accepted, _) = server.tcp_mut().accept(listener).ok_or("no connection")?;
+    /// # assert_eq!(server.tcp_mut().read(Instant::ZERO, accepted, &mut [0; 20_000])?, 10_000);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Endpoint::write_extent`].
+    pub fn write_shared(&mut self, now: Instant, id: ConnectionId, bytes: &SharedBytes) -> Result<(), Error> {
+        self.use_of(now, id, |connection, _| connection.write_shared(bytes))
     }
 
     /// Copies received bytes into `buffer` and returns how many; 0 is the end of the data.

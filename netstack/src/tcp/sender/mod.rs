@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use super::memory::Memory;
 use super::{Info, Options, Path, ReleaseToken};
-use crate::region::Extent;
+use crate::region::{Extent, SharedBytes};
 use crate::time::Instant;
 use crate::wire::tcp::{SackBlocks, SeqNumber};
 
@@ -288,12 +288,22 @@ impl Sender {
     /// Queues an extent; false if there is no room: [`AckOut::became_writable`] will follow. One larger than the send
     /// buffer is taken when the queue is empty. An extent of no bytes must not be given.
     pub(crate) fn write_extent(&mut self, extent: Extent, token: ReleaseToken) -> bool {
-        if self.space.is_finished() || (extent.len() > self.room() && self.queue.len() > 0) {
+        self.write_whole(extent.len(), |queue| queue.push(extent, token))
+    }
+
+    /// The same for shared bytes, which are kept until no frame refers to them.
+    pub(crate) fn write_shared(&mut self, bytes: &SharedBytes) -> bool {
+        self.write_whole(bytes.len(), |queue| queue.push_shared(bytes.clone()))
+    }
+
+    /// Has `push` queue a piece of `len` bytes, if there is room.
+    fn write_whole(&mut self, len: usize, push: impl FnOnce(&mut Queue)) -> bool {
+        if self.space.is_finished() || (len > self.room() && self.queue.len() > 0) {
             self.writer.on_refused();
             return false;
         }
         self.take_control();
-        self.queue.push(extent, token);
+        push(&mut self.queue);
         self.writer.on_write(true);
         true
     }

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use crate::region::Extent;
+use crate::region::{Extent, SharedBytes};
 use crate::tcp::ReleaseToken;
 use crate::tcp::memory::{Allocation, Memory};
 
@@ -17,6 +17,8 @@ enum Holder {
     Allocation(Allocation),
     /// The caller's.
     Token(ReleaseToken),
+    /// Kept here.
+    Shared(SharedBytes),
 }
 
 #[derive(Debug)]
@@ -106,7 +108,16 @@ impl Queue {
 
     /// Appends an extent as it is.
     pub(super) fn push(&mut self, extent: Extent, token: ReleaseToken) {
-        self.pieces.push_back(Piece { start: self.tail, extent, holder: Holder::Token(token) });
+        self.append(extent, Holder::Token(token));
+    }
+
+    /// Appends shared bytes as they are.
+    pub(super) fn push_shared(&mut self, bytes: SharedBytes) {
+        self.append(bytes.extent(), Holder::Shared(bytes));
+    }
+
+    fn append(&mut self, extent: Extent, holder: Holder) {
+        self.pieces.push_back(Piece { start: self.tail, extent, holder });
         self.tail += extent.len() as u64;
     }
 
@@ -159,6 +170,7 @@ impl Queue {
             match self.pieces.pop_front().map(|piece| piece.holder) {
                 Some(Holder::Allocation(run)) => memory.release(run),
                 Some(Holder::Token(token)) => released.push(token),
+                Some(Holder::Shared(bytes)) => memory.release_shared(bytes),
                 None => {}
             }
         }

@@ -1,0 +1,190 @@
+//! RUD on a stack: datagrams in and out, and the calls that its users make.
+
+use core::net::IpAddr;
+
+use super::destination::{Emitter, Miss, ip_udp_len, route, udp_packet_headers};
+use super::receive::Receiver;
+use super::{Progress, SendError, Stack};
+use crate::device::{Device, Offload, RxChecksum};
+use crate::ip::neighbour::Requester;
+use crate::region::Extent;
+use crate::rud;
+use crate::time::Instant;
+use crate::udp::any_like;
+use crate::wire::ip::Ecn;
+use crate::wire::udp;
+
+/// Datagrams of RUD that are made before the device takes them. Making one reads its payload for the CRC, and the device copies
+/// the payload while it is still in the cache.
+const AHEAD: usize = 32;
+
+impl<D: Device> Stack<D> {
+    /// As [`Stack::poll`], with the upper layer of RUD's sessions.
+    #[inline]
+    pub fn poll_with(&mut self, now: Instant, sink: &mut impl rud::Sink) -> Progress {
+        Progress { frames_in: self.receive_with(now, sink), frames_out: self.transmit(now) }
+    }
+
+    /// As [`Stack::receive`], with the upper layer of RUD's sessions.
+    #[inline]
+    pub fn receive_with(&mut self, now: Instant, sink: &mut impl rud::Sink) -> usize {
+        self.take_in(now, sink)
+    }
+
+    /// The RUD endpoint.
+    pub fn rud(&self) -> &rud::Endpoint {
+        &self.rud
+    }
+
+    /// The RUD endpoint, to open sessions and send messages.
+    pub fn rud_mut(&mut self) -> &mut rud::Endpoint {
+        &mut self.rud
+    }
+
+    /// Largest payload of a RUD datagram to `remote` behind a message header of `message_header` bytes.
+    ///
+    /// # Errors
+    /// [`SendError::NoRoute`] or [`SendError::NotUnicast`], or [`SendError::MtuTooSmall`] if nothing fits.
+    pub fn max_rud_payload(
+        &self,
+        remote: impl Into<IpAddr>,
+        message_header: usize,
+    ) -> Result<usize, SendError> {
+        let remote = remote.into();
+        let way = route(&self.ports, any_like(remote), remote)?;
+        let mtu = self.ports.get(way.port).map_or(0, |port| port.iface.mtu);
+        match rud::payload_room(usize::from(mtu), &remote, message_header) {
+            0 => Err(SendError::MtuTooSmall { mtu }),
+            room => Ok(room),
+        }
+    }
+
+    /// The UDP port that RUD datagrams arrive at, if the stack takes any.
+    pub fn rud_port(&self) -> Option<u16> {
+        self.config.rud_port
+    }
+}
+
+impl<S: rud::Sink> Receiver<'_, S> {
+    /// Takes in a datagram if it is RUD's. First of all in both versions: it is the hot path.
+    #[inline(always)]
+    pub(super) fn on_rud(
+        &mut self,
+        source: IpAddr,
+        destination: IpAddr,
+        ecn: Ecn,
+        payload: &[u8],
+        checksum: RxChecksum,
+    ) -> bool {
+        let Ok(datagram) = udp::Datagram::new(payload) else {
+            return false;
+        };
+        if Some(datagram.destination_port()) != self.rud_port {
+            return false;
+        }
+        //= RFC 6936 section 4: RUD has a check of its own, so that its datagrams may lack the checksum in IPv6 too.
+        let unchecked = !datagram.has_checksum() || checksum == RxChecksum::Verified;
+        if !unchecked && !datagram.checksum_ok(source, destination) {
+            self.counters.rx_udp_checksum += 1;
+            return true;
+        }
+        let meta = rud::DatagramMeta {
+            src_ip: source,
+            dst_ip: destination,
+            src_port: datagram.source_port(),
+            dst_port: datagram.destination_port(),
+            congestion_experienced: ecn == Ecn::Ce,
+        };
+        self.counters.rx_rud += 1;
+        let unproven = self.unproven(source);
+        let before = unproven.map(|_| self.rud.acknowledged_to(datagram.payload()));
+        self.rud.on_datagram(self.now, &meta, datagram.payload(), self.sink);
+        if let Some(neighbour) = unproven
+            && before != Some(self.rud.acknowledged_to(datagram.payload()))
+        {
+            self.iface.neighbours.confirm(self.now, neighbour);
+        }
+        true
+    }
+}
+
+impl<D: Device> Emitter<'_, D> {
+    /// Handles a datagram without a template: it waits for its neighbour, or is dropped. RUD takes a drop for a loss,
+    /// and sends again.
+    #[cold]
+    fn miss(&mut self, miss: Miss, to: (IpAddr, u16, u16), header: &[u8], payload: Option<Extent>) {
+        let (remote, source_port, destination_port) = to;
+        let Ok((port, next_hop, source)) = self.pending(miss) else { return };
+        let payload = payload.as_ref().map_or(&[][..], |extent| extent.as_bytes());
+        let len = header.len() + payload.len();
+        let ports = (source_port, destination_port);
+        let headers = udp_packet_headers((source, remote), ports, len, Ecn::Ect0);
+        match (headers, self.ports.get_mut(port)) {
+            (Some(headers), Some(port)) => {
+                let parts = [headers.as_bytes(), header, payload];
+                port.iface.hold(next_hop, parts, Requester::Session, self.counters);
+            }
+            _ => self.counters.tx_too_long += 1,
+        }
+    }
+}
+
+impl<D: Device> rud::Emit for Emitter<'_, D> {
+    #[inline]
+    fn room(&self) -> usize {
+        self.ports.iter().map(|port| port.iface.room()).max().unwrap_or(0)
+    }
+
+    /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
+    /// sum would miss.
+    #[inline(always)]
+    fn emit(&mut self, to: &rud::Destination, header: &[u8], payload: Option<Extent>) -> bool {
+        //= RFC 768: a UDP checksum of zero says that there is none; over IPv4 that is allowed.
+        //= RFC 6936 section 4: over IPv6 too, between hosts that agree on it, with a check of their own over addresses.
+        let (local, remote) = (to.local_ip, to.remote_ip);
+        let template = match self.destinations.find(self.now, self.ports, local, remote, Requester::Session) {
+            Ok(template) => template,
+            Err(miss) => {
+                self.miss(miss, (remote, to.src_port, to.dst_port), header, payload);
+                return true;
+            }
+        };
+        let len = header.len() + payload.map_or(0, |extent| extent.len());
+        if len + ip_udp_len(&remote) > usize::from(template.port_mtu) {
+            self.counters.tx_too_long += 1;
+            return true;
+        }
+        let Some(port) = self.ports.get_mut(template.port) else {
+            return false;
+        };
+        let iface = &mut port.iface;
+        if iface.room() == 0 {
+            return false;
+        }
+        let (link, payload) = (template.link.as_bytes(), payload.as_slice());
+        let (src_port, dst_port) = (to.src_port, to.dst_port);
+        let pushed = match remote {
+            IpAddr::V4(_) => {
+                let ip_udp = &template.stamp_v4(src_port, dst_port, len, Ecn::Ect0);
+                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
+            }
+            IpAddr::V6(_) => {
+                let ip_udp = &template.stamp_v6(src_port, dst_port, len, Ecn::Ect0);
+                iface.push_parts(&[link, ip_udp, header], payload, Offload::NONE)
+            }
+        };
+        match pushed {
+            Some(pushed) => {
+                self.counters.tx_rud += u64::from(pushed);
+                if iface.waiting() % AHEAD == 0 {
+                    self.taken += port.flush(self.now);
+                }
+                pushed
+            }
+            None => {
+                self.counters.tx_too_long += 1;
+                true
+            }
+        }
+    }
+}
