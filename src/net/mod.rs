@@ -10,10 +10,10 @@
 //!                     NetPoller, polled by the shard
 //! ```
 //!
-//! An [`Interface`] gives a device its addresses and makes a [`Queue`] for each shard. On the shard's thread
-//! [`Queue::open`] makes of it the [`NetPoller`] that the shard polls and the [`Net`] that its tasks hold. Nothing
-//! crosses a thread: a call on a socket works on the connection at once, and its data leaves with the shard's next
-//! poll.
+//! A device is a port of DPDK's (`open`), or a [`Tap`] interface, which needs neither DPDK nor a NIC. An [`Interface`] gives
+//! it its addresses and makes a [`Queue`] for each shard. On the shard's thread [`Queue::open`] makes of it the
+//! [`NetPoller`] that the shard polls and the [`Net`] that its tasks hold. Nothing crosses a thread: a call on a socket
+//! works on the connection at once, and its data leaves with the shard's next poll.
 //!
 //! ```
 //! use futures_util::{AsyncReadExt, AsyncWriteExt};
