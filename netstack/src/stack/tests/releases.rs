@@ -1,8 +1,10 @@
 //! Memory comes back when it is acknowledged and no frame refers to it, and not before.
 
 use core::net::SocketAddr;
+use std::sync::Arc;
 
 use super::*;
+use crate::region::SharedBytes;
 use crate::tcp;
 
 /// A device's handling of frames at present.
@@ -216,4 +218,67 @@ fn an_aborted_connections_memory_comes_back_when_its_frames_have_left() {
     hosts.mode.set(Mode::Pass);
     hosts.when_due(2);
     assert_eq!(hosts.came_back(), Some(tcp::TcpEvent::Dropped(id, tcp::ReleaseToken(8))));
+}
+
+/// Shared bytes, and whether the stack still has them.
+fn shared(bytes: &'static [u8]) -> (SharedBytes, impl Fn() -> bool) {
+    let memory: Arc<[u8]> = bytes.into();
+    let kept = Arc::downgrade(&memory);
+    (SharedBytes::new(memory).unwrap(), move || kept.strong_count() > 0)
+}
+
+#[test]
+fn shared_bytes_go_when_the_device_has_let_go() {
+    let mut hosts = Hosts::new();
+    let id = hosts.connection();
+    hosts.mode.set(Mode::Keep);
+    let (bytes, kept) = shared(&[7; 4000]);
+    hosts.a.tcp_mut().write_shared(hosts.now, id, &bytes).unwrap();
+    drop(bytes);
+    for _ in 0..2000 {
+        hosts.step();
+        assert!(kept(), "the device keeps the frames");
+    }
+    assert_eq!(hosts.a.tcp().info(id).unwrap().unacknowledged, 0);
+    hosts.mode.set(Mode::Pass);
+    hosts.step();
+    assert!(!kept());
+}
+
+#[test]
+fn shared_bytes_of_an_aborted_connection_go_when_its_frames_have_left() {
+    let mut hosts = Hosts::new();
+    let id = hosts.connection();
+    hosts.mode.set(Mode::Shut);
+    let (bytes, kept) = shared(&[7; 4000]);
+    hosts.a.tcp_mut().write_shared(hosts.now, id, &bytes).unwrap();
+    drop(bytes);
+    hosts.step();
+    assert!(hosts.a.holds_extents());
+    hosts.a.tcp_mut().abort(hosts.now, id);
+    hosts.steps(10);
+    assert!(kept(), "its frames wait for the device");
+    hosts.mode.set(Mode::Pass);
+    hosts.steps(2);
+    assert!(!kept());
+}
+
+#[test]
+fn shared_bytes_that_find_no_room_are_refused_and_not_kept() {
+    let mut hosts = Hosts::new();
+    let id = hosts.connection();
+    hosts.mode.set(Mode::Shut);
+    let room = hosts.a.tcp().info(id).unwrap().writable;
+    let (first, first_kept) = shared(vec![1; room].leak());
+    let (second, second_kept) = shared(&[2]);
+    hosts.a.tcp_mut().write_shared(hosts.now, id, &first).unwrap();
+    let refused = hosts.a.tcp_mut().write_shared(hosts.now, id, &second);
+    assert_eq!(refused, Err(tcp::Error::WouldBlock));
+    drop((first, second));
+    assert!(first_kept() && !second_kept());
+    // Nothing to send is done at once.
+    let (empty, empty_kept) = shared(&[]);
+    hosts.a.tcp_mut().write_shared(hosts.now, id, &empty).unwrap();
+    drop(empty);
+    assert!(!empty_kept());
 }
