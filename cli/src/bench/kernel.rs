@@ -2,6 +2,7 @@
 //! over a veth pair between two network namespaces. Sockets are non-blocking and polled, the fastest use of the kernel.
 
 mod connections;
+mod messages;
 mod namespaces;
 mod wire;
 
@@ -25,6 +26,7 @@ pub(crate) enum PeerWorkload {
     Allreduce,
     Stream,
     Pingpong,
+    Messages,
     Connections,
 }
 
@@ -136,6 +138,7 @@ pub(crate) fn peer(args: &PeerArgs) -> io::Result<()> {
             PeerWorkload::Allreduce => allreduce(args, &mut ring, bytes)?,
             PeerWorkload::Pingpong => pingpong(args, &mut ring, bytes)?,
             PeerWorkload::Stream => stream(args, &mut ring, bytes)?,
+            PeerWorkload::Messages => messages::measure(args, &mut ring, bytes as usize)?,
             PeerWorkload::Connections => connections::measure(args, &mut ring)?,
         };
         if args.rank == 0 {

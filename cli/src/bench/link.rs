@@ -1,4 +1,4 @@
-//! `shouter bench stream`, `pingpong` and `connections`: one bare link with UDP, RUD and TCP, between two processes
+//! `shouter bench stream`, `messages`, `pingpong` and `connections`: one bare link with UDP, RUD and TCP, between two processes
 //! with a core each.
 //!
 //! All protocols use the same port, read the same 64 MiB, colder than any cache, and take turns: every pass runs each
@@ -137,6 +137,23 @@ pub(crate) struct PingpongArgs {
     bytes: Sizes,
 }
 
+/// How many small messages a second one core sends, and another receives.
+#[derive(Args, Clone, Debug)]
+#[command(
+    long_about = "Measures how many messages of a size one core sends in a second and another receives, each given to the protocol on its own: \
+        a frame, a datagram of UDP or RUD, or a write of TCP, which puts many into a segment. The kernel's peer sends datagrams of UDP.",
+    after_help = "Examples:\n  \
+    shouter bench messages --bytes 32 --protocol raw,udp,rud\n  \
+    shouter bench messages --bytes 8,32,256 --protocol rud,tcp --against kernel --json"
+)]
+pub(crate) struct MessagesArgs {
+    #[command(flatten)]
+    link: LinkArgs,
+    /// Bytes of the message: a size, a range in powers of four (4..1024), or a list
+    #[arg(long, default_value = "32")]
+    bytes: Sizes,
+}
+
 /// Short connections that are opened and closed in a second, and the cost of idle ones.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  \
@@ -177,9 +194,12 @@ pub(crate) struct WorkerArgs {
     passes: u32,
     #[arg(long)]
     duplex: bool,
-    /// Present for a ping-pong.
+    /// Present for a ping-pong, and for messages.
     #[arg(long)]
     bytes: Option<Sizes>,
+    /// Messages go one way, as many as possible.
+    #[arg(long)]
+    messages: bool,
     /// Present for connections: so many at a time.
     #[arg(long)]
     concurrent: Option<u32>,
@@ -218,16 +238,34 @@ pub(crate) fn connections(args: &ConnectionsArgs) -> Result<(), CommandError> {
 
 /// Runs `shouter bench pingpong`.
 pub(crate) fn pingpong(args: &PingpongArgs) -> Result<(), CommandError> {
-    let largest = u64::from(args.link.mtu) - u64::from(wire::HEADROOM);
-    if let Some(size) = args.bytes.0.iter().find(|size| **size > largest) {
+    let extra = ["--bytes", &sizes_that_fit(&args.link, &args.bytes)?];
+    measure(&args.link, &extra, Some((PeerWorkload::Pingpong, &args.bytes.0, false)))
+}
+
+/// Runs `shouter bench messages`.
+pub(crate) fn messages(args: &MessagesArgs) -> Result<(), CommandError> {
+    if let Some(Measured::Channel(name)) =
+        args.link.protocol.iter().find(|it| matches!(it, Measured::Channel(_)))
+    {
         return Err(CommandError::Usage(format!(
-            "a message of {size} bytes does not fit a datagram at MTU {}; use {largest} at most, or raise --mtu",
-            args.link.mtu
+            "{name} has no messages to count; there are raw, udp, rud and tcp"
         )));
     }
-    let sizes: Vec<String> = args.bytes.0.iter().map(ToString::to_string).collect();
-    let extra = ["--bytes", &sizes.join(",")];
-    measure(&args.link, &extra, Some((PeerWorkload::Pingpong, &args.bytes.0, false)))
+    let extra = ["--messages", "--bytes", &sizes_that_fit(&args.link, &args.bytes)?];
+    measure(&args.link, &extra, Some((PeerWorkload::Messages, &args.bytes.0, false)))
+}
+
+/// The sizes as the worker takes them, if a datagram holds each.
+fn sizes_that_fit(link: &LinkArgs, bytes: &Sizes) -> Result<String, CommandError> {
+    let largest = u64::from(link.mtu) - u64::from(wire::HEADROOM);
+    if let Some(size) = bytes.0.iter().find(|size| **size > largest) {
+        return Err(CommandError::Usage(format!(
+            "a message of {size} bytes does not fit a datagram at MTU {}; use {largest} at most, or raise --mtu",
+            link.mtu
+        )));
+    }
+    let sizes: Vec<String> = bytes.0.iter().map(ToString::to_string).collect();
+    Ok(sizes.join(","))
 }
 
 /// Runs our two processes with these options of the worker, then the peers with this workload, sizes and duplex, if they have it.
@@ -310,11 +348,14 @@ pub(crate) fn worker(args: &WorkerArgs) -> Result<(), CommandError> {
     }
     let mut wire = wire::Wire::open()?;
     match (&args.bytes, args.concurrent, args.idle) {
+        (Some(sizes), ..) if args.messages => {
+            sizes.0.iter().try_for_each(|&bytes| stream::measure(&mut wire, args, Some(bytes as usize)))
+        }
         (Some(sizes), ..) => {
             sizes.0.iter().try_for_each(|&bytes| pingpong::measure(&mut wire, args, bytes as usize))
         }
         (None, Some(concurrent), _) => connections::short(&mut wire, args, concurrent as usize),
         (None, None, Some(idle)) => connections::idle(&mut wire, idle as usize),
-        (None, None, None) => stream::measure(&mut wire, args),
+        (None, None, None) => stream::measure(&mut wire, args, None),
     }
 }

@@ -28,6 +28,7 @@ pub(crate) mod workload;
     shouter bench barrier --hosts 1 --ranks 2 --against openmpi\n  \
     shouter bench stream --protocol raw,udp,rud --mtu 1500 --seconds 3 --json\n  \
     shouter bench pingpong --protocol raw,rud,tcp --bytes 64 --json\n  \
+    shouter bench messages --protocol raw,udp,rud --bytes 32 --against kernel\n  \
     shouter bench connections --against kernel\n  \
     shouter bench gpu\n\n\
     Times on shared machines are not stable; the ratios within one call are what counts.\n\n\
@@ -245,6 +246,8 @@ enum Bench {
     Step(collective::StepArgs),
     /// How many bytes a second one link carries
     Stream(link::StreamArgs),
+    /// How many small messages a second one link carries
+    Messages(link::MessagesArgs),
     /// How long a message takes there and back
     Pingpong(link::PingpongArgs),
     /// How many TCP connections a second are opened and closed, or what idle ones cost
@@ -317,6 +320,7 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::Step(args) => collective::step(args),
         Bench::StepWorker(args) => collective::step_worker(args),
         Bench::Stream(args) => link::stream(args),
+        Bench::Messages(args) => link::messages(args),
         Bench::Pingpong(args) => link::pingpong(args),
         Bench::Connections(args) => link::connections(args),
         Bench::Gpu(args) => gpu::main(args),

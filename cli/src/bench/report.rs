@@ -77,6 +77,8 @@ pub(crate) struct ReportLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) frames_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) messages_per_second: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) resent: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) connections_per_second: Option<f64>,
@@ -170,7 +172,8 @@ impl ReportLine {
 
     /// The main figure, and whether less of it is better.
     fn headline(&self) -> Option<(f64, bool)> {
-        let more = self.goodput_gbits.or(self.connections_per_second).map(|figure| (figure, false));
+        let rate = self.messages_per_second.or(self.goodput_gbits).or(self.connections_per_second);
+        let more = rate.map(|figure| (figure, false));
         let less = self.p50_us.or(self.bytes_per_connection).map(|figure| (figure, true));
         more.or(less)
     }
@@ -261,6 +264,7 @@ fn table(lines: &[ReportLine]) -> String {
     }
     sizes.sort_unstable();
     let unit = match first {
+        ReportLine { messages_per_second: Some(_), .. } => "messages/s",
         ReportLine { goodput_gbits: Some(_), .. } => "Gb/s",
         ReportLine { connections_per_second: Some(_), .. } => "connections/s",
         ReportLine { bytes_per_connection: Some(_), .. } => "bytes each",

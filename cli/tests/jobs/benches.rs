@@ -105,6 +105,31 @@ fn messages_and_accesses_to_windows_are_measured() {
     }
 }
 
+#[cfg(feature = "dpdk")]
+#[test]
+fn small_messages_over_a_link_are_counted_for_each_protocol_and_the_kernel() {
+    let home = Home::new("messages");
+    let options = [
+        "messages",
+        "--protocol",
+        "raw,udp,rud,tcp",
+        "--passes",
+        "1",
+        "--bytes",
+        "32,256",
+        "--against",
+        "kernel",
+    ];
+    let rows = rows(&home, &options);
+    for bytes in [32, 256] {
+        for who in ["raw", "udp", "rud", "tcp", "kernel"] {
+            let is = |row: &&Value| row["bytes"] == bytes && (row["protocol"] == who || row["who"] == who);
+            let row = rows.iter().find(is).unwrap_or_else(|| panic!("{who} of {bytes}: {rows:?}"));
+            figure(row, "messages_per_second");
+        }
+    }
+}
+
 #[test]
 fn every_way_to_hear_of_an_end_is_measured_in_both_modes() {
     let home = Home::new("callbacks");
@@ -158,6 +183,8 @@ fn what_cannot_be_measured_is_a_wrong_command_line() {
         (&["callback", "--mode", "both"], "dedicated"),
         (&["group", "-n", "3"], "two processes"),
         (&["group", "--how", "dup"], "duplicate"),
+        (&["messages", "--bytes", "4000"], "does not fit a datagram"),
+        (&["messages", "--protocol", "verbs"], "no messages to count"),
     ] {
         let output = run(&home, options);
         assert_eq!(output.status.code(), Some(2), "{options:?}: {output:?}");

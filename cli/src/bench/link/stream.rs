@@ -1,4 +1,4 @@
-//! One core sends at full rate and another receives; or both do both.
+//! One core sends at full rate and another receives; or both do both. Full frames, or messages of a size.
 
 use std::time::Duration;
 
@@ -20,14 +20,15 @@ struct Pass {
     resent: u64,
 }
 
-/// Runs all passes and prints a line per protocol on rank 0.
-pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), CommandError> {
+/// Runs all passes and prints a line per protocol on rank 0. With a `size`, messages of so many bytes are sent, each on its own, and counted; else as
+/// many bytes as fit a frame.
+pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs, size: Option<usize>) -> Result<(), CommandError> {
     let mut passes: Vec<Vec<Pass>> = vec![vec![]; args.protocol.len()];
     for number in 0..=args.passes {
         for (index, protocol) in args.protocol.iter().enumerate() {
             // Pass 0 warms up.
             let seconds = if number == 0 { args.seconds.min(0.2) } else { args.seconds };
-            let pass = one(wire, *protocol, seconds, args.duplex)?;
+            let pass = one(wire, *protocol, seconds, args.duplex, size)?;
             if number > 0 {
                 passes[index].push(pass);
             }
@@ -39,15 +40,18 @@ pub(super) fn measure(wire: &mut Wire, args: &WorkerArgs) -> Result<(), CommandE
     for (protocol, passes) in args.protocol.iter().zip(&passes) {
         let middle =
             |figure: &dyn Fn(&Pass) -> f64| median(&mut passes.iter().map(figure).collect::<Vec<_>>());
+        let bytes = size.unwrap_or_else(|| payload_bytes(wire, *protocol));
+        let messages = |p: &Pass| p.bytes as f64 / bytes.max(1) as f64 / args.seconds;
         let line = ReportLine {
             protocol: Some(word(protocol)),
             duplex: args.duplex.then_some(true),
-            bytes: Some(payload_bytes(wire, *protocol) as u64),
+            bytes: Some(bytes as u64),
+            messages_per_second: size.map(|_| middle(&messages).round()),
             goodput_gbits: Some(round4(middle(&|p| p.bytes as f64 * 8.0 / args.seconds / 1e9))),
             frames_per_second: Some(middle(&|p| p.frames as f64 / args.seconds).round()),
             resent: Some(passes.iter().map(|p| p.resent).sum()),
             passes: Some(passes.len() as u32),
-            ..ReportLine::of("stream", "shouter")
+            ..ReportLine::of(if size.is_some() { "messages" } else { "stream" }, "shouter")
         };
         line.print()?;
     }
@@ -66,7 +70,13 @@ fn payload_bytes(wire: &Wire, protocol: Protocol) -> usize {
 }
 
 /// One pass: bytes received per direction within the time.
-fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Result<Pass, CommandError> {
+fn one(
+    wire: &mut Wire,
+    protocol: Protocol,
+    seconds: f64,
+    duplex: bool,
+    size: Option<usize>,
+) -> Result<Pass, CommandError> {
     if protocol == Protocol::Tcp {
         wire.connection()?;
     }
@@ -76,11 +86,13 @@ fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Resul
     let end = begin + Duration::from_secs_f64(seconds);
     // Rank 1 sends: its driver, virtio-user, can split segments.
     let sends = wire.rank == 1 || duplex;
+    let len = size.unwrap_or_else(|| payload_bytes(wire, protocol));
     let (bytes, frames) = match protocol {
-        Protocol::Raw => raw(wire, end, sends),
-        Protocol::Udp => udp(wire, end, sends),
-        Protocol::Rud => rud(wire, end, sends),
-        Protocol::Tcp => tcp(wire, end, sends)?,
+        Protocol::Raw => raw(wire, end, sends, len),
+        Protocol::Udp => udp(wire, end, sends, len),
+        Protocol::Rud => rud(wire, end, sends, len),
+        Protocol::Tcp if size.is_some() => tcp(wire, end, sends, |wire, now, id| write(wire, now, id, len))?,
+        Protocol::Tcp => tcp(wire, end, sends, lend)?,
     };
     wire.settle();
     let resent = wire.resent() - resent;
@@ -90,8 +102,7 @@ fn one(wire: &mut Wire, protocol: Protocol, seconds: f64, duplex: bool) -> Resul
     Ok(Pass { bytes: sum(0) / directions, frames: sum(1) / directions, resent: sum(2) })
 }
 
-fn raw(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
-    let len = payload_bytes(wire, Protocol::Raw);
+fn raw(wire: &mut Wire, end: Instant, sends: bool, len: usize) -> (u64, u64) {
     let (mut bytes, mut frames) = (0u64, 0u64);
     loop {
         let now = Clock.now();
@@ -114,8 +125,7 @@ fn raw(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
     }
 }
 
-fn udp(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
-    let len = payload_bytes(wire, Protocol::Udp);
+fn udp(wire: &mut Wire, end: Instant, sends: bool, len: usize) -> (u64, u64) {
     let (mut bytes, mut frames) = (0u64, 0u64);
     let mut buffer = vec![0u8; len];
     let mut sink = Count::default();
@@ -141,8 +151,7 @@ fn udp(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
     }
 }
 
-fn rud(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
-    let len = payload_bytes(wire, Protocol::Rud);
+fn rud(wire: &mut Wire, end: Instant, sends: bool, len: usize) -> (u64, u64) {
     let mut sink = Count::default();
     loop {
         let now = Clock.now();
@@ -164,8 +173,27 @@ fn rud(wire: &mut Wire, end: Instant, sends: bool) -> (u64, u64) {
 
 /// Bytes of one write: several super-segments.
 const TCP_WRITE: usize = 256 << 10;
+/// Writes between two polls.
+const MOST_WRITES: usize = 256;
 
-fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), CommandError> {
+/// Queues several super-segments where they are.
+fn lend(wire: &mut Wire, now: Instant, connection: tcp::ConnectionId) -> Result<(), tcp::Error> {
+    let Some(extent) = wire.payload(TCP_WRITE) else { return Err(tcp::Error::WouldBlock) };
+    wire.stack.tcp_mut().write_extent(now, connection, extent, tcp::ReleaseToken(0))
+}
+
+/// Writes a message of `len` bytes, which is copied, as small ones are.
+fn write(wire: &mut Wire, now: Instant, connection: tcp::ConnectionId, len: usize) -> Result<(), tcp::Error> {
+    let Some(message) = wire.payload(len) else { return Err(tcp::Error::WouldBlock) };
+    wire.stack.tcp_mut().write(now, connection, message.as_bytes()).map(drop)
+}
+
+fn tcp(
+    wire: &mut Wire,
+    end: Instant,
+    sends: bool,
+    mut send: impl FnMut(&mut Wire, Instant, tcp::ConnectionId) -> Result<(), tcp::Error>,
+) -> Result<(u64, u64), CommandError> {
     let connection = wire.connection()?;
     let mut bytes = 0u64;
     let before = wire.stack.device_counters(wire.port).rx_frames;
@@ -176,8 +204,8 @@ fn tcp(wire: &mut Wire, end: Instant, sends: bool) -> Result<(u64, u64), Command
             return Ok((bytes, wire.stack.device_counters(wire.port).rx_frames - before));
         }
         if sends {
-            while let Some(extent) = wire.payload(TCP_WRITE) {
-                match wire.stack.tcp_mut().write_extent(now, connection, extent, tcp::ReleaseToken(0)) {
+            for _ in 0..MOST_WRITES {
+                match send(wire, now, connection) {
                     Ok(()) => {}
                     Err(tcp::Error::WouldBlock) => break,
                     Err(why) => return Err(CommandError::Failed(why.to_string())),

@@ -1,0 +1,59 @@
+//! Datagrams of UDP through the kernel, one system call each: rank 1 sends as many as it can, rank 0 counts.
+
+use std::io;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use super::super::report::{ReportLine, median};
+use super::PeerArgs;
+use super::wire::Ring;
+
+const PASSES: usize = 5;
+/// Datagrams between two readings of the clock.
+const BURST: usize = 32;
+
+/// Sends messages of `bytes` for `seconds` a pass; the rate is the receiver's.
+pub(super) fn measure(args: &PeerArgs, ring: &mut Ring, bytes: usize) -> io::Result<ReportLine> {
+    let socket = UdpSocket::bind((args.addresses[args.rank].ip(), 0))?;
+    socket.set_nonblocking(true)?;
+    // Each tells the other its port.
+    let mut port = [0; 2];
+    ring.both(&socket.local_addr()?.port().to_le_bytes(), &mut port)?;
+    let other = args.addresses[1 - args.rank.min(1)].ip();
+    socket.connect((other, u16::from_le_bytes(port)))?;
+    let mut rates = vec![];
+    for _ in 0..PASSES {
+        ring.broadcast_back(args.rank, &mut [0])?;
+        let received = pass(&socket, args.rank == 1, bytes, Duration::from_secs_f64(args.seconds))?;
+        rates.push(received as f64 / args.seconds);
+    }
+    Ok(ReportLine {
+        transport: Some("udp".into()),
+        bytes: Some(bytes as u64),
+        messages_per_second: Some(median(&mut rates).round()),
+        passes: Some(PASSES as u32),
+        ..ReportLine::of("messages", &args.who)
+    })
+}
+
+/// One pass: how many datagrams came.
+fn pass(socket: &UdpSocket, sends: bool, bytes: usize, length: Duration) -> io::Result<u64> {
+    let message = vec![7; bytes];
+    let mut buffer = vec![0; bytes];
+    let begin = Instant::now();
+    let mut count = 0;
+    while begin.elapsed() < length {
+        for _ in 0..BURST {
+            let moved = if sends { socket.send(&message) } else { socket.recv(&mut buffer) };
+            match moved {
+                Ok(_) => count += 1,
+                // The queue is full, or empty; or the other end has ended its last pass.
+                Err(why)
+                    if matches!(why.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused) => {
+                }
+                Err(why) => return Err(why),
+            }
+        }
+    }
+    Ok(count)
+}
