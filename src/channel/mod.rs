@@ -4,6 +4,7 @@
 mod alarm;
 mod by_rank;
 mod local;
+pub mod loss;
 mod peers;
 pub mod port;
 pub mod rud;

@@ -3,7 +3,7 @@
 use shouter_reducer::grid::Rank;
 
 use super::by_rank::ByRank;
-use super::up::{Loss, PeerLoss};
+use super::loss::{Loss, PeerLoss};
 
 /// A peer and its state.
 struct Entry<P> {

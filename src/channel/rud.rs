@@ -14,9 +14,10 @@ use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::{LEAST_FRAGMENT, PayloadRange, SendError, SendToken, Transport};
 
 use super::Inbox;
+use super::loss::{Loss, PeerLoss};
 use super::peers::Peers;
 use super::sys::extent_of;
-use super::up::{Channel, Loss, PeerAddress, PeerLoss};
+use super::up::{Channel, PeerAddress};
 use crate::key::Key;
 
 /// UDP source ports of a session's paths start here.

@@ -2,14 +2,11 @@
 //! hosts of a job reach each other in the same way.
 
 use std::any::Any;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use shouter_netstack::device::DeviceCounters;
 use shouter_netstack::time::Instant;
-use shouter_netstack::{rud, tcp};
-use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::{Grid, Rank};
 use shouter_reducer::header::Header;
 use shouter_reducer::memory::TensorRegion;
@@ -18,8 +15,9 @@ use shouter_reducer::transport::{LEAST_FRAGMENT, Landing, PayloadRange, SendErro
 use super::Inbox;
 use super::by_rank::ByRank;
 use super::local::Local;
+use super::loss::PeerLoss;
 use super::shm::NodeSegment;
-use super::verbs::{self, Digest, Export, Reach, RegisterError, Registered, Registering};
+use super::verbs::{Digest, Export, Reach, RegisterError, Registered, Registering};
 
 /// A leader elsewhere.
 #[derive(Clone, Copy, Debug)]
@@ -32,113 +30,6 @@ pub struct PeerAddress {
     pub port: u16,
     /// Our address on the way to it.
     pub local_ip: Ipv4Addr,
-}
-
-/// A peer that cannot be reached any more.
-#[derive(Clone, Debug)]
-pub struct PeerLoss {
-    /// The leader that is gone.
-    pub rank: Rank,
-    /// The evidence.
-    pub why: Loss,
-}
-
-/// The evidence that a peer is gone.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Loss {
-    /// Its RUD session has failed.
-    #[error(transparent)]
-    Rud(rud::Failure),
-    /// A TCP connection has failed.
-    #[error(transparent)]
-    Tcp(tcp::Failure),
-    /// No queue pair to it can be kept up.
-    #[error(transparent)]
-    Verbs(verbs::Fault),
-    /// There never was a connection.
-    #[error(
-        "TCP connections with {remote} were not made within {waited:?}; see that it runs with the same transport and that \
-         nothing on the way drops its packets"
-    )]
-    Unconnected {
-        /// The address at which it listens, or would.
-        remote: SocketAddr,
-        /// For how long it was tried.
-        waited: Duration,
-    },
-    /// There never was a connection, since this host has refused to open one.
-    #[error(
-        "this rank could open no TCP connection with {remote} within {waited:?}: {}; see the limit of open files (ulimit -n) and the routes \
-         of this rank's host", std::io::Error::from_raw_os_error(*errno)
-    )]
-    Unopened {
-        /// The address at which it listens.
-        remote: SocketAddr,
-        /// For how long it was tried.
-        waited: Duration,
-        /// The system's number of the error of the last try.
-        errno: i32,
-    },
-    /// The bytes on a connection make no sense.
-    #[error("{remote} sent what makes no frames; run the same version on all ranks")]
-    Garbled {
-        /// The address at which it listens, or would.
-        remote: SocketAddr,
-    },
-    /// A frame came damaged through TCP, which cannot bring it again.
-    #[error(
-        "{remote} sent a frame whose CRC32C is wrong, and a byte stream cannot bring it again: a network card, its driver or memory on the \
-         way damages data. Take that host or path out of the job, or use transport = \"rud\", which sends again"
-    )]
-    Corrupted {
-        /// The address at which it listens, or would.
-        remote: SocketAddr,
-    },
-    /// One side's frames carry a CRC and the other's do not.
-    #[error("{rank} has `crc` otherwise than this rank, where it is {ours}; give all ranks the same `crc`")]
-    CrcDiffers {
-        /// The peer.
-        rank: Rank,
-        /// This rank's setting: on or off.
-        ours: &'static str,
-    },
-    /// Its writes to the rings that it shares with this rank make no sense.
-    #[error(
-        "it has written what makes no messages to the memory that its host shares; run the same version on all ranks, and look for \
-         what overwrites its memory"
-    )]
-    Scrambled,
-    /// Its host answers and its process gives no heartbeat.
-    #[error(
-        "{remote} has given no heartbeat for {after:?}, though its connection is open; see whether its process was stopped"
-    )]
-    Silent {
-        /// The address at which it listens.
-        remote: SocketAddr,
-        /// The time since anything was received from it.
-        after: Duration,
-    },
-}
-
-impl Loss {
-    /// The abort reason for the peer, where it is not [this rank's own](Self::is_own).
-    pub fn reason(&self) -> AbortReason {
-        match self {
-            Self::Rud(rud::Failure::NoProgress { .. }) => AbortReason::Unreachable,
-            Self::Garbled { .. } | Self::CrcDiffers { .. } | Self::Scrambled => AbortReason::Protocol,
-            _ => AbortReason::Failed,
-        }
-    }
-
-    /// Whether it is this rank's own host that cannot be reached, rather than the peer's.
-    pub fn is_own(&self) -> bool {
-        use verbs::Fault;
-        matches!(
-            self,
-            Self::Verbs(Fault::Local | Fault::PortDown | Fault::DeviceGone | Fault::AddressChanged)
-        )
-    }
 }
 
 /// A channel to some leaders of other nodes. It is polled and never blocks.

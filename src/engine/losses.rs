@@ -8,7 +8,7 @@ use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
 
 use super::{Engine, end};
-use crate::channel::up::{Loss, PeerLoss};
+use crate::channel::loss::{Loss, PeerLoss};
 use crate::channel::verbs::Fault;
 
 /// How much later than the abort message the reason of a rank that has given up may arrive.

@@ -32,9 +32,9 @@ use shouter_reducer::memory::Span;
 use shouter_reducer::transport::{LEAST_FRAGMENT, PayloadRange, SendError, SendToken};
 
 use super::Inbox;
+use super::loss::{Loss, PeerLoss};
 use super::shm::NodeSegment;
 use super::sys::bytes_of;
-use super::up::{Loss, PeerLoss};
 use bell::Bell;
 use references::{Reference, References};
 use relay::Relay;

@@ -25,8 +25,8 @@ use shouter_reducer::transport::{SendError, SendToken};
 use super::ring::{Garbled, MAX_PAYLOAD, Offered, PushError, Reader, RingMessage, Writer};
 use super::{bell, bit, lost, relay_bit};
 use crate::channel::Inbox;
+use crate::channel::loss::PeerLoss;
 use crate::channel::shm::NodeSegment;
-use crate::channel::up::PeerLoss;
 
 /// Bytes that one leader's messages to one rank may take, on the way or held: those of a round trip of 50 us at 40
 /// Gb/s.

@@ -60,9 +60,10 @@ use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
 use super::Inbox;
 use super::alarm::Alarm;
+use super::loss::PeerLoss;
 use super::peers::Peers;
 use super::sys::extent_of;
-use super::up::{Channel, PeerAddress, PeerLoss};
+use super::up::{Channel, PeerAddress};
 use crate::key::Key;
 use admission::Admission;
 use backlog::Backlog;

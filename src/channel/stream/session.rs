@@ -14,7 +14,7 @@ use super::probe::TRIAL;
 use super::streams::{StreamEvent, Streams};
 use super::{CONTROL, StreamChannel};
 use crate::channel::Inbox;
-use crate::channel::up::Loss;
+use crate::channel::loss::Loss;
 
 /// The pause between two tries to connect.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -7,7 +7,7 @@ use shouter_reducer::grid::Rank;
 use super::connection::{self, Connection, MAX_SIDE};
 use super::streams::Streams;
 use super::{CONTROL, StreamChannel};
-use crate::channel::up::Loss;
+use crate::channel::loss::Loss;
 
 impl<S: Streams> StreamChannel<S> {
     /// Sends a message of up to [`MAX_SIDE`] bytes to the owner of the peer's channel: in order, and only to an

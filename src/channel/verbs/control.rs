@@ -9,8 +9,9 @@ use shouter_reducer::header::Header;
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken};
 
 use crate::channel::Inbox;
+use crate::channel::loss::PeerLoss;
 use crate::channel::stream::KernelChannel;
-use crate::channel::up::{Channel, PeerLoss};
+use crate::channel::up::Channel;
 
 /// The interval of the polls of the control connections, while all connections are up.
 const LISTEN_EVERY: Duration = Duration::from_millis(1);

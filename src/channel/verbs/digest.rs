@@ -19,7 +19,7 @@ use super::fragments::{FragmentState, RefusalReason};
 use super::message::{Check, Head, Read, TRAILER};
 use super::{Control, VerbsChannel};
 use crate::channel::Inbox;
-use crate::channel::up::Loss;
+use crate::channel::loss::Loss;
 
 /// Payloads that wait for their CRC, or for room on a connection, at most.
 const OUTBOX: usize = 256;

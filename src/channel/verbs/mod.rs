@@ -85,9 +85,10 @@ use zero_copy::RegisteredMemory;
 
 use super::Inbox;
 use super::alarm::Alarm;
+use super::loss::PeerLoss;
 use super::peers::Peers;
 use super::sys::bytes_of;
-use super::up::{Channel, PeerLoss, Registry};
+use super::up::{Channel, Registry};
 
 /// The state of a peer.
 #[derive(Default)]

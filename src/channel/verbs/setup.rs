@@ -20,7 +20,7 @@ use super::fabric::{Fabric, Fault, QueuePairAddress, Sizes};
 use super::fragments::{MAX_WINDOW, RefusalReason, Taken};
 use super::link::{LinkState, PAUSE};
 use super::{Control, VerbsChannel};
-use crate::channel::up::Loss;
+use crate::channel::loss::Loss;
 use crate::wire;
 
 /// A fragment that the peer had no room for is sent again after so long.

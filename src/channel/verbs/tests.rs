@@ -21,8 +21,8 @@ use shouter_reducer::plan::Plan;
 use super::fabric::Sizes;
 use super::*;
 use crate::allocations;
+use crate::channel::loss::Loss;
 use crate::channel::shm::NodeSegment;
-use crate::channel::up::Loss;
 use crate::engine::executor_time;
 use hub::{End, Hub, Wire, hub};
 

@@ -7,7 +7,8 @@ use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
 use super::*;
 use crate::channel::Inbox;
-use crate::channel::up::{Channel, PeerLoss};
+use crate::channel::loss::PeerLoss;
+use crate::channel::up::Channel;
 
 /// A channel to rank 0, which has acknowledged everything or not.
 struct Owing(Arc<AtomicBool>);

@@ -9,7 +9,8 @@ use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
 use super::*;
 use crate::channel::Inbox;
-use crate::channel::up::{Channel, Loss, PeerLoss};
+use crate::channel::loss::{Loss, PeerLoss};
+use crate::channel::up::Channel;
 use crate::channel::verbs::Fault;
 use crate::error::Reason;
 

@@ -7,7 +7,8 @@ use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 use super::instructions::count;
 use super::*;
 use crate::channel::Inbox;
-use crate::channel::up::{Channel, PeerLoss};
+use crate::channel::loss::PeerLoss;
+use crate::channel::up::Channel;
 
 /// As many as an engine takes.
 const MANY: usize = 256;

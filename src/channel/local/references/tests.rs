@@ -12,8 +12,8 @@ use shouter_reducer::transport::SendToken;
 use super::super::ring::MAX_PAYLOAD;
 use super::super::{Local, Writer};
 use crate::channel::Inbox;
+use crate::channel::loss::Loss;
 use crate::channel::shm::{NodeSegment, SharedMemory};
-use crate::channel::up::Loss;
 
 /// What a rank has received: numbers and bytes of messages; and the tokens that were released.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use shouter_netstack::tcp::Failure;
 
 use super::sockets::{LOCAL, SECRET, bind, peer, secrets, settings};
 use super::*;
-use crate::channel::up::Loss;
+use crate::channel::loss::Loss;
 use crate::runtime::Clock;
 
 use std::io::Write;

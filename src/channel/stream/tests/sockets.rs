@@ -10,8 +10,8 @@ use shouter_reducer::header::{Identity, MatchKey, Shape};
 
 use super::super::connection::{MAX_SIDE, message_head, side_frame};
 use super::*;
+use crate::channel::loss::Loss;
 use crate::channel::sys::bytes_of;
-use crate::channel::up::Loss;
 use crate::runtime::Clock;
 
 pub(super) const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;

@@ -21,8 +21,9 @@ use super::super::fabric::{
 };
 use crate::allocations::Pause;
 use crate::channel::Inbox;
+use crate::channel::loss::PeerLoss;
 use crate::channel::sys::bytes_of;
-use crate::channel::up::{Channel, PeerLoss};
+use crate::channel::up::Channel;
 
 struct Pair {
     end: usize,
