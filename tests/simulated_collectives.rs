@@ -32,7 +32,7 @@ use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::time::Instant;
 use shouter_reducer::counts::Counts;
 use shouter_reducer::executor::{Executor, ExecutorConfig, OpId, Request};
-use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::grid::{Grid, Levels, Rank};
 use shouter_reducer::header::{Collective, Shape};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{MemoryKind, Owned, TensorRegion};
@@ -347,7 +347,7 @@ impl Job {
         let even = rng.random_bool(0.5).then(|| rng.random_range(1..=3));
         let locals: Vec<_> = (0..nodes).map(|_| even.unwrap_or_else(|| rng.random_range(1..=3))).collect();
         let plan = Plan {
-            leaf_size: rng.random_range(1..=3),
+            levels: Levels::new([&[][..], &[2], &[3], &[2, 2]][rng.random_range(0..4)]).unwrap(),
             chunk_bytes: 4096,
             lane_bytes: [1024, 4096][rng.random_range(0..2)],
             lanes: rng.random_range(1..=4),
@@ -355,7 +355,7 @@ impl Job {
             eager_bytes: [600, 4096][rng.random_range(0..2)],
             ..Plan::default()
         };
-        let grid = Grid::of_hosts(&locals, plan.leaf_size).unwrap();
+        let grid = Grid::of_hosts(&locals).unwrap();
         Self { over, seed, grid, plan, rng, dead_after }
     }
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use shouter::channel::CELL_BYTES;
-use shouter::config::Environment;
+use shouter::config::{Environment, Levels};
 use shouter::{Collective, DType, ReduceOp};
 use shouter_reducer::cost::{self, Model, Picoseconds};
 use shouter_reducer::grid::{Grid, Rank};
@@ -40,9 +40,11 @@ use table::Row;
         shouter plan --ranks 64 --hosts 8 --collective all_gather --bytes 4..1Gi\n  \
         shouter plan --ranks 2 --hosts 2 --collective all_reduce,reduce --json\n  \
         shouter plan --hosts 4,2                      hosts of four ranks and of two\n  \
+        shouter plan --ranks 256 --hosts 256 --levels 8,4   groups of 8 hosts, and groups of 4 of those\n  \
         shouter plan --measure                        measure this machine, and keep the figures\n  \
         shouter plan --ranks 2 --hosts 2 --collective all --bytes 4..16Mi --compare\n\n\
-        Bytes count as in `shouter bench`. SHOUTER_SCHEDULE=all_reduce:ring gives a collective of a job one algorithm for all sizes.\n\n\
+        Bytes count as in `shouter bench`. SHOUTER_SCHEDULE=all_reduce:ring gives a collective of a job one algorithm for all sizes, \
+        SHOUTER_LEVELS=8,4 other levels.\n\n\
         Exit status: 0 done, 1 a measurement failed or a file cannot be read or written, 2 a wrong command line."
 )]
 pub(crate) struct PlanArgs {
@@ -58,6 +60,9 @@ pub(crate) struct PlanArgs {
     /// Sizes in bytes: 4..1Gi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "4..1Gi")]
     bytes: Sizes,
+    /// How hosts are grouped: the sizes of groups, innermost first, as the key `levels`
+    #[arg(long, default_value_t, conflicts_with = "measure")]
+    levels: Levels,
     /// The elements' type
     #[arg(long, default_value = "f32")]
     dtype: DType,
@@ -124,7 +129,7 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
     let grid = grid(args)?;
     let transport = if grid.nodes() > 1 { args.transport.as_str() } else { "shm" };
     let figures = figures::of(args, &grid, transport, &Environment::of_process())?;
-    let plan = Plan { costs: figures.costs, ..Plan::default() };
+    let plan = Plan { levels: args.levels, costs: figures.costs, ..Plan::default() };
     let mut out = io::stdout().lock();
     let mut off = Vec::new();
     for &collective in &args.collective.0 {
@@ -139,8 +144,11 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
             let origin = figures.source.text();
             let elements =
                 if collective.reduces() { format!(" of {} {}", args.dtype, args.op) } else { String::new() };
-            let (ranks, hosts) = (grid.ranks(), hosts(&grid));
-            writeln!(out, "{collective}{elements}, {ranks} ranks on {hosts} over {transport}, {origin}")?;
+            let (ranks, hosts, groups) = (grid.ranks(), hosts(&grid), groups(&grid));
+            writeln!(
+                out,
+                "{collective}{elements}, {ranks} ranks on {hosts}{groups} over {transport}, {origin}"
+            )?;
             out.write_all(table::text(&rows).as_bytes())?;
         }
     }
@@ -153,7 +161,8 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
 fn grid(args: &PlanArgs) -> Result<Grid, CommandError> {
     let ranks = args.ranks.or(matches!(args.hosts, Hosts::Number(_)).then_some(2));
     let locals = args.hosts.fill(ranks).map_err(CommandError::Usage)?;
-    Grid::of_hosts(&locals, Plan::default().leaf_size).map_err(|why| CommandError::Usage(why.to_string()))
+    let grid = Grid::of_hosts(&locals).map_err(|why| CommandError::Usage(why.to_string()))?;
+    Ok(grid.with_levels(args.levels))
 }
 
 /// The hosts as text.
@@ -163,6 +172,12 @@ fn hosts(grid: &Grid) -> String {
         return format!("hosts of {}", locals.join(", "));
     }
     if grid.nodes() == 1 { "1 host".into() } else { format!("{} hosts", grid.nodes()) }
+}
+
+/// The sizes of the hosts' groups as text, if there are any.
+fn groups(grid: &Grid) -> String {
+    let sizes: Vec<_> = grid.levels().iter().map(u32::to_string).collect();
+    if sizes.is_empty() { String::new() } else { format!(", levels {},", sizes.join(",")) }
 }
 
 /// The shape of an operation of `bytes`, counted as in `shouter bench`; a barrier has none.
@@ -209,6 +224,7 @@ fn row(plan: &Plan, grid: &Grid, collective: Collective, bytes: u64, args: &Plan
         bytes,
         ranks: grid.ranks(),
         hosts: grid.nodes(),
+        levels: grid.levels().to_vec(),
         algorithm: if in_cells.is_some() { "cells" } else { chosen.name() },
         predicted_us: in_cells.or_else(|| of_chosen.and_then(|(_, time)| time.clone().ok())),
         bound_us: model.lower_bound(grid, &shape).as_micros(),

@@ -8,7 +8,7 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use shouter_reducer::counts::Counts;
 use shouter_reducer::dtype::{DType, ReduceOp};
 use shouter_reducer::executor::{Executor, ExecutorConfig, Request};
-use shouter_reducer::grid::{Grid, Rank};
+use shouter_reducer::grid::{Grid, Levels, Rank};
 use shouter_reducer::header::{Collective, Header, Identity, Shape};
 use shouter_reducer::kernel::Kernels;
 use shouter_reducer::memory::{Owned, Span, TensorRegion};
@@ -31,7 +31,7 @@ fn build(c: &mut Criterion) {
         ("2x1 64MiB", 2, 1, 64 << 20),
         ("64x8 64MiB", 512, 8, 64 << 20),
     ] {
-        let (grid, plan) = (Grid::new(ranks, per_node, 8).unwrap(), Plan::default());
+        let (grid, plan) = (Grid::new(ranks, per_node).unwrap(), Plan::default());
         group.bench_function(name, |b| {
             b.iter(|| plan.schedule(&grid, Rank(0), black_box(&shape(bytes / 4)), Rank(0)).unwrap());
         });
@@ -43,7 +43,7 @@ fn build(c: &mut Criterion) {
 fn build_blocks(c: &mut Criterion) {
     let mut group = c.benchmark_group("schedule_build_all_to_all");
     for (name, ranks, per_node) in [("8x1", 8, 1), ("1x8", 8, 8), ("8x8", 64, 8)] {
-        let (grid, plan) = (Grid::new(ranks, per_node, 8).unwrap(), Plan::default());
+        let (grid, plan) = (Grid::new(ranks, per_node).unwrap(), Plan::default());
         let shape = |collective| Shape { collective, ..shape(1024) };
         let equal = Problem::new(grid, Rank(0), &shape(Collective::AllToAll), Rank(0)).separate();
         group.bench_function(format!("{name} equal"), |b| {
@@ -108,7 +108,7 @@ struct Pair {
 
 impl Pair {
     fn new(bytes: usize, algorithm: Algorithm) -> Self {
-        let grid = Grid::new(2, 1, 2).unwrap();
+        let grid = Grid::new(2, 1).unwrap().with_levels(Levels::new(&[2]).unwrap());
         let overrides = Overrides::default().with(Collective::AllReduce, algorithm);
         let plan = Plan { overrides, ..Plan::default() };
         let shape = shape(bytes as u64 / 4);

@@ -1,18 +1,21 @@
-//! The grid: ranks -> nodes -> leaf groups -> roots.
+//! The grid: ranks -> nodes -> groups of each level -> roots.
 //!
 //! Ranks fill nodes in blocks. Where all nodes have the same number of ranks, rank, node and local rank follow from one another by
 //! division; else by a map. Rank 0 of each node
-//! is its *leader* and owns the NIC. Leaders form the *up grid*, cut into *leaf groups* of `leaf_size` nodes (the
-//! hosts under one switch, say); within it, roles such as *root* belong to a slice, never to a node.
+//! is its *leader* and owns the NIC. Leaders form the *up grid*, which is cut into groups, groups of groups, and so on ([`Levels`]);
+//! within it, roles such as *root* belong to a slice, never to a node.
 //!
 //! A grid is a number of bytes that every schedule and message path copies. So maps are interned: the process keeps one for each
 //! list of hosts that it has seen, for good.
 
 use core::fmt;
-use core::ops::Range;
-use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
+use map::Map;
 use thiserror::Error;
+
+pub use levels::{Levels, LevelsError};
+
+mod levels;
+mod map;
 
 /// A rank of the group, from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,109 +63,52 @@ pub enum GridError {
         /// Nodes.
         nodes: usize,
     },
-    /// Leaf groups of no nodes.
-    #[error("leaf groups need at least one node; set the plan's leaf_size to 1 or more")]
-    NoLeaf,
 }
 
-/// Where ranks are, on nodes with different numbers of them.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Map {
-    /// By node: its first rank; behind the last one the number of ranks.
-    firsts: Box<[u32]>,
-    /// By rank.
-    nodes: Box<[u32]>,
-    /// The numbers of ranks that nodes have, in ascending order.
-    numbers: Box<[u32]>,
-}
-
-/// The maps of this process.
-static MAPS: Mutex<BTreeSet<&'static Map>> = Mutex::new(BTreeSet::new());
-
-impl Map {
-    fn of(locals: &[u32]) -> Result<&'static Self, GridError> {
-        let mut firsts = vec![0u32];
-        for (node, &ranks) in locals.iter().enumerate() {
-            if ranks == 0 {
-                return Err(GridError::EmptyNode { node });
-            }
-            let end = firsts[node].checked_add(ranks).ok_or(GridError::TooMany { nodes: locals.len() })?;
-            firsts.push(end);
-        }
-        let nodes = (0..).zip(locals).flat_map(|(node, &ranks)| (0..ranks).map(move |_| node)).collect();
-        let numbers = locals.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
-        let map = Self { firsts: firsts.into(), nodes, numbers };
-        let mut maps = MAPS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = maps.get(&map) {
-            return Ok(known);
-        }
-        let map = Box::leak(Box::new(map));
-        maps.insert(map);
-        Ok(map)
-    }
-}
-
-/// The ranks of each node, and the nodes of each leaf group. The same value on every rank.
+/// The ranks of each node, and the nodes of each group. The same value on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grid {
     ranks: u32,
     /// Ranks on each node; where there is a map, on the fullest one.
     per_node: u32,
-    leaf_size: u32,
+    /// Those that matter among the nodes.
+    levels: Levels,
     /// Where nodes have different numbers of ranks.
     map: Option<&'static Map>,
 }
 
 impl Grid {
-    /// A grid of `ranks` ranks, `per_node` on each node, and leaf groups of `leaf_size` nodes (the last may be
-    /// smaller).
+    /// A grid of `ranks` ranks, `per_node` on each node, without levels.
     ///
     /// # Errors
     /// There are no ranks, they do not fill the nodes, or a number is beyond its limit.
-    pub fn new(ranks: u32, per_node: u32, leaf_size: u32) -> Result<Self, GridError> {
+    pub fn new(ranks: u32, per_node: u32) -> Result<Self, GridError> {
         if ranks == 0 || per_node == 0 {
             return Err(GridError::Empty { ranks, per_node });
         }
         if !ranks.is_multiple_of(per_node) {
             return Err(GridError::Uneven { ranks, per_node, rest: ranks % per_node });
         }
-        if leaf_size == 0 {
-            return Err(GridError::NoLeaf);
-        }
-        Ok(Self { ranks, per_node, leaf_size, map: None })
+        Ok(Self { ranks, per_node, levels: Levels::NONE, map: None })
     }
 
-    /// A grid of nodes with so many ranks each, in the order of ranks, and leaf groups of `leaf_size` nodes (the last may be smaller).
+    /// A grid of nodes with so many ranks each, in the order of ranks, without levels.
     ///
     /// # Errors
     /// There are no nodes, one has no ranks, or a number is beyond its limit.
-    pub fn of_hosts(locals: &[u32], leaf_size: u32) -> Result<Self, GridError> {
-        if leaf_size == 0 {
-            return Err(GridError::NoLeaf);
-        }
+    pub fn of_hosts(locals: &[u32]) -> Result<Self, GridError> {
         let Some(&first) = locals.first() else { return Err(GridError::Empty { ranks: 0, per_node: 0 }) };
         if locals.iter().all(|&ranks| ranks == first) {
             let nodes = u32::try_from(locals.len()).ok();
             let ranks = nodes.and_then(|nodes| nodes.checked_mul(first));
-            return Self::new(ranks.ok_or(GridError::TooMany { nodes: locals.len() })?, first, leaf_size);
+            return Self::new(ranks.ok_or(GridError::TooMany { nodes: locals.len() })?, first);
         }
         let map = Map::of(locals)?;
         let most = map.numbers.last().copied().unwrap_or(first);
-        Ok(Self { ranks: map.nodes.len() as u32, per_node: most, leaf_size, map: Some(map) })
+        Ok(Self { ranks: map.nodes.len() as u32, per_node: most, levels: Levels::NONE, map: Some(map) })
     }
 
-    /// The grid of the same ranks with other leaf groups.
-    ///
-    /// # Errors
-    /// `leaf_size` is 0.
-    pub fn with_leaf_size(self, leaf_size: u32) -> Result<Self, GridError> {
-        if leaf_size == 0 {
-            return Err(GridError::NoLeaf);
-        }
-        Ok(Self { leaf_size, ..self })
-    }
-
-    /// Whether the ranks are on the same nodes, whatever the leaf groups.
+    /// Whether the ranks are on the same nodes, whatever the levels.
     #[inline]
     pub fn has_nodes_of(&self, other: &Self) -> bool {
         let same_map = match (self.map, other.map) {
@@ -218,11 +164,6 @@ impl Grid {
         }
     }
 
-    /// Nodes in a full leaf group.
-    pub fn leaf_size(&self) -> u32 {
-        self.leaf_size.min(self.nodes())
-    }
-
     /// The node of a rank; of one that is not of the grid, none of its nodes.
     #[inline]
     pub fn node_of(&self, rank: Rank) -> u32 {
@@ -268,28 +209,6 @@ impl Grid {
         self.local_of(rank) == 0
     }
 
-    /// Leaf groups.
-    pub fn leaf_groups(&self) -> u32 {
-        self.nodes().div_ceil(self.leaf_size())
-    }
-
-    /// The leaf group of a node.
-    pub fn leaf_group_of(&self, node: u32) -> u32 {
-        node / self.leaf_size()
-    }
-
-    /// The nodes of a leaf group.
-    pub fn leaf_group(&self, group: u32) -> Range<u32> {
-        let start = group.saturating_mul(self.leaf_size()).min(self.nodes());
-        start..start.saturating_add(self.leaf_size()).min(self.nodes())
-    }
-
-    /// The node that owns slice `slice` (one of [`leaf_size`](Self::leaf_size)) within a leaf group: its root.
-    pub fn slice_root(&self, group: u32, slice: u32) -> u32 {
-        let nodes = self.leaf_group(group);
-        nodes.start + slice % (nodes.end - nodes.start).max(1)
-    }
-
     /// Whether the rank belongs to the group.
     pub fn contains(&self, rank: Rank) -> bool {
         rank.0 < self.ranks
@@ -297,4 +216,4 @@ impl Grid {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -9,7 +9,7 @@
 //! | [`plan`] | what else all ranks agree on, and which algorithm serves what |
 //! | [`cost`] | how long a collective takes with an algorithm, by a model |
 //! | [`fusion`] | small tensors of the table that are reduced as one |
-//! | [`grid`] | ranks, nodes, leaf groups, roots |
+//! | [`grid`] | ranks, nodes, levels, roots |
 //! | [`schedule`] | collectives as data: one rank's steps and their order |
 //! | [`counts`] | elements of each block, where blocks differ |
 //! |  `check` | for tests: proves that the schedules of all ranks fit together |

@@ -10,7 +10,7 @@
 //! order (`Algorithm::keeps_order`) are taken unasked.
 
 use crate::cost::{self, Costs, Model};
-use crate::grid::{Grid, Rank};
+use crate::grid::{Grid, Levels, Rank};
 use crate::header::{Collective, Shape};
 use crate::schedule::{self, Algorithm, Params, Problem, Schedule, ScheduleError};
 use sha2::{Digest, Sha256};
@@ -31,8 +31,8 @@ const RAW_SCAN_BYTES: u64 = 16 << 10;
 pub struct Plan {
     /// The algorithms that collectives use whatever the model says.
     pub overrides: Overrides,
-    /// Nodes in a leaf group.
-    pub leaf_size: u32,
+    /// How hosts are grouped.
+    pub levels: Levels,
     /// Connections within one channel: RUD paths, TCP connections, queue pairs.
     pub channel_num: u32,
     /// Up to this size of the whole tensor, operations go out without waiting for credit.
@@ -57,7 +57,7 @@ impl Default for Plan {
     fn default() -> Self {
         Self {
             overrides: Overrides::default(),
-            leaf_size: 8,
+            levels: Levels::default(),
             channel_num: 1,
             eager_bytes: 16 << 10,
             chunk_bytes: 512 << 10,
@@ -72,13 +72,13 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// This rank's settings by name, to be compared with other ranks': a named algorithm by its code, 0 for none.
+    /// This rank's settings by name, to be compared with other ranks': a named algorithm by its code, and 0 for none, as for a level that
+    /// there is not.
     pub fn fields(&self) -> Vec<(String, u64)> {
-        let Self { leaf_size, channel_num, eager_bytes, chunk_bytes, lanes, lane_bytes, depth, .. } = *self;
+        let Self { channel_num, eager_bytes, chunk_bytes, lanes, lane_bytes, depth, .. } = *self;
         let Self { fuse_below, fuse_bytes, .. } = *self;
         let fields = [
             ("channel_num", channel_num.into()),
-            ("leaf_size", leaf_size.into()),
             ("eager_bytes", eager_bytes),
             ("chunk_bytes", chunk_bytes),
             ("lanes", lanes.into()),
@@ -91,7 +91,15 @@ impl Plan {
             let code = self.overrides.of(collective).map_or(0, |algorithm| algorithm as u8);
             (format!("schedule of {collective}"), code.into())
         });
-        fields.map(|(name, value)| (name.to_owned(), value)).into_iter().chain(overrides).collect()
+        let levels = (0..)
+            .zip(self.levels.all())
+            .map(|(level, size): (usize, _)| (format!("levels[{level}]"), size.into()));
+        fields
+            .map(|(name, value)| (name.to_owned(), value))
+            .into_iter()
+            .chain(levels)
+            .chain(overrides)
+            .collect()
     }
 
     /// A digest of all of it, the costs included.
@@ -124,7 +132,7 @@ impl Plan {
         let serves = |algorithm: &Algorithm| algorithm.serves(shape.collective, grid);
         let candidates: Vec<_> = cost::candidates(shape).filter(serves).collect();
         let first = candidates.first().copied().unwrap_or(Algorithm::Direct);
-        let Ok(grid) = grid.with_leaf_size(self.leaf_size) else { return first };
+        let grid = grid.with_levels(self.levels);
         if candidates.len() == 1 {
             return first;
         }
@@ -189,7 +197,7 @@ impl Plan {
     /// # Errors
     /// As [`schedule`](Self::schedule).
     pub fn build(&self, algorithm: Algorithm, problem: &Problem) -> Result<Schedule, ScheduleError> {
-        let grid = problem.grid.with_leaf_size(self.leaf_size)?;
+        let grid = problem.grid.with_levels(self.levels);
         schedule::build(algorithm, &Problem { grid, ..problem.clone() }, &self.params())
     }
 }

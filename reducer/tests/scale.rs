@@ -111,7 +111,7 @@ fn given_and_taken(count: u64, rank: u32) -> [Vec<u64>; 2] {
 
 /// Runs one collective on all ranks and returns the highest costs of a rank, and the virtual time.
 fn run(collective: Collective, count: u64) -> (Cost, Duration) {
-    let grid = Grid::new(RANKS, 1, Plan::default().leaf_size).unwrap();
+    let grid = Grid::new(RANKS, 1).unwrap();
     let plan = Plan::default();
     let shape = Shape { collective, dtype: DType::I32, op: ReduceOp::Sum, count };
     let algorithm = plan.algorithm(&grid, &shape);

@@ -204,8 +204,7 @@ impl Group {
                 format!("a group was not made: the group of all ranks has ended: {cause}"),
             ),
         })?;
-        let grid =
-            Grid::new(members.size(), 1, job.leaf_size()).map_err(|why| Error::Internal(why.to_string()))?;
+        let grid = Grid::new(members.size(), 1).map_err(|why| Error::Internal(why.to_string()))?;
         let (plan, known) = (*self.tables.plan(), self.tables.known().clone());
         let tables = Arc::new(Tables::new(members.own(), grid, plan, known));
         let outcomes = Arc::new(Outcomes {
@@ -288,7 +287,7 @@ mod tests {
     #[test]
     fn places_count_the_members_of_each_host() {
         // Hosts of two: 0 1 | 2 3 | 4 5 | 6 7.
-        let grid = Grid::new(8, 2, 1).unwrap();
+        let grid = Grid::new(8, 2).unwrap();
         let of = |ranks: &[u32], own| {
             let members = Members::new(ranks.iter().copied().map(Rank).collect(), Rank(own)).unwrap();
             let Places { local_rank, local_size, node, nodes } = Places::of(&members, &grid);

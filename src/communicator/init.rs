@@ -74,6 +74,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     let mut plan = Plan {
         channel_num: config.channel_num,
         overrides: config.schedule,
+        levels: config.levels,
         fuse_below: config.fuse_below,
         fuse_bytes: config.fuse_bytes,
         ..Plan::default()
@@ -84,7 +85,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         1 => None,
         _ => Some(join(&config, &plan)?),
     };
-    let grid = grid(&config, &plan, joined.as_ref())?;
+    let grid = grid(&config, joined.as_ref())?;
     check_hosts(&config, &grid).inspect_err(|why| {
         joined.iter_mut().for_each(|joined| joined.give_up(why));
     })?;

@@ -208,9 +208,9 @@ impl Connected {
 }
 
 /// The grid of the job, by its roster. A rank that is alone has none.
-pub(super) fn grid(config: &Config, plan: &Plan, joined: Option<&Joined>) -> Result<Grid, Error> {
+pub(super) fn grid(config: &Config, joined: Option<&Joined>) -> Result<Grid, Error> {
     let hosts = joined.map_or_else(|| vec![1], |joined| joined.roster.hosts());
-    let grid = Grid::of_hosts(&hosts, plan.leaf_size).map_err(|why| Error::join(why.to_string()))?;
+    let grid = Grid::of_hosts(&hosts).map_err(|why| Error::join(why.to_string()))?;
     let rank = Rank(config.rank);
     let place = (grid.ranks(), grid.local_of(rank), grid.locals(grid.node_of(rank)));
     if !grid.contains(rank) || place != (config.size, config.local_rank, config.local_size) {
@@ -229,7 +229,7 @@ pub fn leaders(config: &Config) -> Result<(UpChannels, ControlLink), Error> {
     log::speak_for(config.rank);
     let plan = Plan::default();
     let joined = join(config, &plan)?;
-    let grid = grid(config, &plan, Some(&joined))?;
+    let grid = grid(config, Some(&joined))?;
     let reached = reach(config, &grid, joined)?;
     if let Some(why) = reached.unreached {
         return Err(Error::join(why));

@@ -203,6 +203,14 @@ pub const KEYS: &[KeySpec] = &[
         "which algorithm a collective uses, whatever its size; the same on all ranks (operations of up to 4 KiB on one host need none)",
     ),
     key(
+        "levels",
+        "a list of up to 4 sizes of groups, innermost first, such as 8,4",
+        "8",
+        "how reductions group hosts: so many hosts that follow one another form a group, so many groups a group of the next level, and so on (the last \
+         one may be smaller); members of a group reduce among themselves first, and the groups of the last level exchange all with all; 1: no \
+         groups; in a group of some ranks ranks count for hosts; the same on all ranks, for sums are folded in this order",
+    ),
+    key(
         "fuse_below",
         "a number of bytes, from 0 to 1073741824",
         "0: none",

@@ -183,7 +183,7 @@ impl Layers {
 }
 
 /// The keys whose value can be a list.
-const LISTS: [&str; 2] = ["ports", "cores"];
+const LISTS: [&str; 3] = ["ports", "cores", "levels"];
 
 /// A value that came as text: where the key takes one, a list in TOML's inline form or in JSON; else the text itself.
 pub(super) fn parse_text(key: &str, text: &str, source: &Source) -> Raw {

@@ -48,6 +48,7 @@ pub use error::{ConfigError, Source};
 pub(crate) use launcher::LauncherStore;
 pub use layers::Environment;
 pub(crate) use placement::{MAX_RANKS, StorePlacement};
+pub use shouter_reducer::grid::Levels;
 pub use shouter_reducer::plan::Overrides;
 
 mod costs;
@@ -273,6 +274,8 @@ pub struct Config {
     pub gpu_kernels: Option<PathBuf>,
     /// The algorithms that collectives use whatever the cost model says.
     pub schedule: Overrides,
+    /// How reductions group hosts.
+    pub levels: Levels,
     /// Registered all-reduces below so many bytes are fused with others; 0: none.
     pub fuse_below: u64,
     /// The most that is fused, in bytes.
@@ -443,6 +446,7 @@ impl Builder {
                 seed: value::integer(layers, "fault_seed", 0..=u64::MAX)?.unwrap_or(1),
             },
             schedule: value::overrides(layers, "schedule")?,
+            levels: value::levels(layers, "levels")?,
             fuse_below: value::integer(layers, "fuse_below", 0..=1 << 30)?.unwrap_or(0),
             fuse_bytes: value::integer(layers, "fuse_bytes", 1..=1 << 30)?.unwrap_or(64 << 10),
             costs: costs::of(layers, environment, place.rank)?,

@@ -96,6 +96,39 @@ fn the_environment_is_laid_over_the_file_and_the_call_over_both() {
 }
 
 #[test]
+fn levels_are_lists_of_sizes() {
+    let of = |text: &str| two_ranks(&[("SHOUTER_LEVELS", text)]).map(|config| config.levels.sizes().to_vec());
+    for (text, sizes) in
+        [("8,4", &[8, 4][..]), ("[8, 4]", &[8, 4]), ("16", &[16]), ("1", &[]), ("[]", &[]), ("", &[8])]
+    {
+        assert_eq!(of(text).unwrap(), sizes, "{text}");
+    }
+    for (text, sizes) in
+        [("levels = [2, 3, 4]", &[2, 3, 4][..]), ("levels = \"2,3\"", &[2, 3]), ("levels = 5", &[5])]
+    {
+        with_file("levels", text, |path| {
+            assert_eq!(two_ranks(&[("SHOUTER_CONFIG", path)]).unwrap().levels.sizes(), sizes, "{text}");
+        });
+    }
+    for (text, why) in [
+        ("8,0", "a group of level 1"),
+        ("[0]", "a group of level 0"),
+        ("2,2,2,2,2", "give 4 at most"),
+        ("8;4", "\"8;4\" is no size of a group"),
+        ("[8, -4]", "cannot be -4"),
+        ("[8, \"x\"]", "cannot be \"x\""),
+    ] {
+        says(
+            two_ranks(&[("SHOUTER_LEVELS", text)]),
+            &["`levels`", "SHOUTER_LEVELS", "innermost first, such as 8,4", why],
+        );
+    }
+    with_file("levels", "\n\nlevels = [8, 0]\n", |path| {
+        says(two_ranks(&[("SHOUTER_CONFIG", path)]), &[path, ":3: `levels`", "a group of level 1"]);
+    });
+}
+
+#[test]
 fn ports_are_read_from_toml_and_from_json() {
     let toml = r#"[{device = "vhost:/a.sock", address = "10.77.0.1/24", peers = ["10.77.0.2"], mtu = 9000}]"#;
     let json = r#"[{"device":"vhost:/a.sock","address":"10.77.0.1/24","peers":["10.77.0.2"],"mtu":9000}]"#;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::error::ConfigError;
 use super::keys;
 use super::layers::{Layers, Located, Raw};
-use super::{Address, LONGEST_WAIT, Overrides, PortConfig};
+use super::{Address, LONGEST_WAIT, Levels, Overrides, PortConfig};
 use crate::observe::MetricsTarget;
 
 /// An integer key within its range, `None` when it is not given.
@@ -81,6 +81,21 @@ pub(super) fn overrides(layers: &Layers, key: &str) -> Result<Overrides, ConfigE
     let Some(value) = layers.get(key) else { return Ok(Overrides::default()) };
     let text = to_text(value).ok_or_else(|| wrong(key, value))?;
     text.parse().map_err(|why| wrong_as(key, value, &format!("{}: {why}", keys::allowed(key))))
+}
+
+/// The sizes of groups, from a list of numbers or from text such as `8,4`.
+pub(super) fn levels(layers: &Layers, key: &str) -> Result<Levels, ConfigError> {
+    let Some(value) = layers.get(key) else { return Ok(Levels::default()) };
+    let size = |item: &Located| to_integer(item).and_then(|size| u32::try_from(size).ok());
+    let levels = match &value.raw {
+        Raw::Text(text) => text.parse(),
+        Raw::List(items) => {
+            let sizes = items.iter().map(|item| size(item).ok_or_else(|| wrong(key, item)));
+            Levels::new(&sizes.collect::<Result<Vec<_>, _>>()?)
+        }
+        _ => Levels::new(&[size(value).ok_or_else(|| wrong(key, value))?]),
+    };
+    levels.map_err(|why| wrong_as(key, value, &format!("{}: {why}", keys::allowed(key))))
 }
 
 /// A duration above zero and of at most a year.

@@ -123,7 +123,7 @@ fn engines(plan: &Plan, grid: Grid) -> [Engine; 2] {
 
 /// Two ranks of one node, with one operation that neither has ended, as its folds are under way on both.
 fn pair() -> [Member; 2] {
-    let (plan, grid) = (Plan::default(), Grid::new(2, 2, Plan::default().leaf_size).unwrap());
+    let (plan, grid) = (Plan::default(), Grid::new(2, 2).unwrap());
     let mut members = engines(&plan, grid).map(|mut engine| {
         let rank = engine.rank;
         let accelerator = Slow::default();
@@ -252,7 +252,7 @@ fn an_error_says_whose_memory_must_stay() {
 
 /// Two ranks of one node that have nothing to do.
 fn idle() -> [Engine; 2] {
-    engines(&Plan::default(), Grid::new(2, 2, 1).unwrap())
+    engines(&Plan::default(), Grid::new(2, 2).unwrap())
 }
 
 #[test]
@@ -292,7 +292,7 @@ fn a_rank_that_was_stopped_for_too_long_blames_itself() {
 
 #[test]
 fn who_still_joins_is_not_silent() {
-    let grid = Grid::new(2, 2, 1).unwrap();
+    let grid = Grid::new(2, 2).unwrap();
     let [first, second] = segments(&Plan::default(), grid);
     let mut now = Clock.now();
     let mut first = engine(first, grid, now);
@@ -369,7 +369,7 @@ fn who_is_late_to_look_names_the_culprit_that_others_have_named() {
 #[test]
 fn a_receive_does_not_take_a_message_that_its_sender_has_given_up() {
     use shouter_reducer::p2p::{ReceiveRequest, SendRequest, TransferError};
-    let grid = Grid::new(2, 2, 1).unwrap();
+    let grid = Grid::new(2, 2).unwrap();
     let [mut first, mut second] = idle().map(|mut engine| {
         let node = engine.node.clone().unwrap();
         engine.up.reach_all(node, grid, engine.rank);

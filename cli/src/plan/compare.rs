@@ -3,6 +3,7 @@
 use std::process::{Command, Stdio};
 
 use shouter::Collective;
+use shouter::config::Levels;
 use shouter_reducer::grid::Grid;
 use shouter_reducer::plan;
 use shouter_reducer::schedule::Algorithm;
@@ -32,6 +33,7 @@ pub(super) fn measure(
         hosts: grid.nodes(),
         transport: &args.transport,
         dtype: args.dtype.name(),
+        levels: args.levels,
         seconds: args.seconds,
         algorithm: None,
         source,
@@ -60,6 +62,7 @@ pub(super) struct Job<'a> {
     /// The transport between hosts.
     pub(super) transport: &'a str,
     pub(super) dtype: &'a str,
+    pub(super) levels: Levels,
     pub(super) seconds: f64,
     /// The algorithm to use; `None` for the plan's choice.
     pub(super) algorithm: Option<Algorithm>,
@@ -78,7 +81,7 @@ impl Job<'_> {
             let schedule = format!("{}:{}", plan::word(collective), algorithm.name());
             command.env("SHOUTER_SCHEDULE", schedule);
         }
-        command.envs(self.source.variables());
+        command.env("SHOUTER_LEVELS", self.levels.to_string()).envs(self.source.variables());
         // `bench` takes `--transport rud` only for hosts of one rank each; elsewhere `auto` includes RUD.
         match self.transport {
             "rud" => {}

@@ -8,7 +8,6 @@ use shouter::config::{CostTable, Environment};
 use shouter::{Collective, DType, ReduceOp};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::grid::Grid;
-use shouter_reducer::plan::Plan;
 use shouter_reducer::schedule::Algorithm;
 
 use super::compare::Job;
@@ -65,8 +64,8 @@ pub(super) fn main(args: &PlanArgs) -> Result<(), CommandError> {
 
 /// Measures two ranks on `hosts` hosts.
 fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, CommandError> {
-    let grid = Grid::new(2, 2 / hosts, Plan::default().leaf_size)
-        .map_err(|why| CommandError::Usage(why.to_string()))?;
+    let grid = Grid::new(2, 2 / hosts).map_err(|why| CommandError::Usage(why.to_string()))?;
+    let grid = grid.with_levels(args.levels);
     let mut points = Vec::new();
     for &(collective, algorithm, sizes) in what {
         let job = Job {
@@ -74,6 +73,7 @@ fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, Co
             hosts,
             transport: &args.transport,
             dtype: DType::F32.name(),
+            levels: args.levels,
             seconds: args.seconds,
             algorithm: Some(algorithm),
             source: &Source::BuiltIn,

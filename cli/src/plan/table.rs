@@ -10,6 +10,8 @@ pub(super) struct Row {
     pub(super) bytes: u64,
     pub(super) ranks: u32,
     pub(super) hosts: u32,
+    /// The sizes of the hosts' groups, innermost first.
+    pub(super) levels: Vec<u32>,
     /// The way of the data: an algorithm, or the cells of a host's memory.
     pub(super) algorithm: &'static str,
     pub(super) predicted_us: Option<f64>,
@@ -34,6 +36,7 @@ impl Serialize for Row {
         map.serialize_entry("bytes", &self.bytes)?;
         map.serialize_entry("ranks", &self.ranks)?;
         map.serialize_entry("hosts", &self.hosts)?;
+        map.serialize_entry("levels", &self.levels)?;
         map.serialize_entry("algorithm", self.algorithm)?;
         map.serialize_entry("predicted_us", &self.predicted_us.map(round))?;
         map.serialize_entry("bound_us", &round(self.bound_us))?;

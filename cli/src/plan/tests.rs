@@ -36,6 +36,10 @@ fn what_makes_no_sense_is_refused() {
         &["--dtype", "f12"],
         &["--transport", "pigeon"],
         &["--measure", "--compare"],
+        &["--levels", "8,0"],
+        &["--levels", "2,2,2,2,2"],
+        &["--levels", "eight"],
+        &["--measure", "--levels", "4"],
     ] {
         assert!(parsed(args).is_err(), "{args:?}");
     }
@@ -87,6 +91,36 @@ fn hosts_may_have_different_numbers_of_ranks() {
 }
 
 #[test]
+fn levels_change_predictions() {
+    let of = |levels: &str| {
+        let args = [
+            "--ranks",
+            "64",
+            "--hosts",
+            "64",
+            "--bytes",
+            "64Mi",
+            "--transport",
+            "kernel",
+            "--levels",
+            levels,
+        ];
+        let args = parsed(&args).unwrap();
+        let grid = grid(&args).unwrap();
+        let costs = Costs::of_transport("kernel");
+        let plan = Plan { levels: args.levels, costs, ..Plan::default() };
+        let rows = rows(&plan, &grid, Collective::AllReduce, &args).unwrap();
+        let hierarchical = rows[0].algorithms.iter().find(|(name, _)| *name == "hierarchical").unwrap();
+        (groups(&grid), rows[0].levels.clone(), hierarchical.1.clone().unwrap())
+    };
+    let (flat, one, two) = (of("1"), of("8"), of("4,4"));
+    assert_eq!((flat.0.as_str(), one.0.as_str(), two.0.as_str()), ("", ", levels 8,", ", levels 4,4,"));
+    assert_eq!((flat.1, one.1, two.1), (vec![], vec![8], vec![4, 4]));
+    // Messages have a cost: 126, 28 and 18 of each node for a chunk.
+    assert!(flat.2 > one.2 && one.2 > two.2, "{} {} {}", flat.2, one.2, two.2);
+}
+
+#[test]
 fn small_operations_of_one_host_go_through_cells() {
     let args = parsed(&["--bytes", "4Ki,8Ki"]).unwrap();
     let rows = rows(&Plan::default(), &grid(&args).unwrap(), Collective::AllReduce, &args).unwrap();
@@ -116,7 +150,7 @@ fn figures_are_found_from_what_was_measured() {
     real.network.latency_ns = 2_500;
     real.network.message_ns = 900;
     real.network.core_mb_s = 3_000;
-    let grid = Grid::new(2, 1, 8).unwrap();
+    let grid = Grid::new(2, 1).unwrap();
     let model = Plan { costs: real, ..Plan::default() }.model();
     let kinds = [Algorithm::Direct, Algorithm::Hierarchical];
     let points: Vec<_> = kinds

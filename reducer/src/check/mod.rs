@@ -12,7 +12,8 @@
 //!    there at once;
 //! 4. executed with symbols in place of numbers, every rank's output is what the collective says: an element that is moved is the one
 //!    of its rank and place, and one that is reduced has each rank's contribution exactly once, in an expression that is the same on every
-//!    rank (for a reduce-scatter, in every block, with hosts counted from 0 or from the block's): right, and the same bits everywhere;
+//!    rank (for a reduce-scatter, in every block, with hosts counted from 0 or from the block's): right, and the same bits everywhere; and whether
+//!    that is the order which algorithms share, so that they give the same bits as well;
 //! 5. a tensor in an accelerator's memory is only copied, or folded by the accelerator, or else everything happens there and nothing is
 //!    reduced as it arrives; and no rank accesses another's tensor after that one's last step;
 //! 6. slots stay within the schedule's own size, and that within the budget.
@@ -160,6 +161,9 @@ pub(crate) struct Proof {
     pub(crate) messages: usize,
     /// The most bytes that one rank sends to other nodes.
     pub(crate) largest_share: u64,
+    /// Whether every reduced element is folded over the ranks of a host, then over the hosts of a group, then over the groups of each level,
+    /// each in rank order (of two, in any): what algorithms [that keep the order](crate::schedule::Algorithm::keeps_order) promise.
+    pub(crate) in_order: bool,
 }
 
 /// Proves the schedules of all ranks, in rank order, with at most `slot_budget` bytes of slots each.
@@ -206,14 +210,15 @@ pub(crate) fn check(schedules: &[Schedule], slot_budget: usize) -> Result<Proof,
     races::check(schedules, &graph, &reach)?;
     races::check_early(schedules, &graph, &reach)?;
     graph.check_flags(schedules, &reach)?;
-    match first.problem().shape.collective {
-        Collective::Barrier => graph.check_barrier(schedules, &reach)?,
+    let in_order = match first.problem().shape.collective {
+        Collective::Barrier => graph.check_barrier(schedules, &reach).map(|()| true)?,
         _ => values::check(schedules, &graph, &order)?,
-    }
+    };
     Ok(Proof {
         steps: schedules.iter().map(|schedule| schedule.steps().len()).sum(),
         messages: graph.messages.len(),
         largest_share: schedules.iter().map(sent_bytes).max().unwrap_or(0),
+        in_order,
     })
 }
 

@@ -1,11 +1,13 @@
 mod blocks;
 mod everywhere;
 mod hosts;
+mod levels;
 mod uneven;
 
 use super::*;
 use crate::dtype::{DType, ReduceOp};
-use crate::grid::Grid;
+use crate::grid::tests::{any_levels, levels};
+use crate::grid::{Grid, Levels};
 use crate::header::Shape;
 use crate::schedule::{Access, Algorithm, Buffer, BufferOffset, Params, Problem, build};
 use rand::rngs::SmallRng;
@@ -26,8 +28,8 @@ fn one_of(rng: &mut SmallRng, collective: Collective) -> Algorithm {
     serving[rng.random_range(0..serving.len())]
 }
 
-/// Whether leaf groups matter to an algorithm.
-fn folds_by_leaves(algorithm: Algorithm) -> bool {
+/// Whether levels matter to an algorithm.
+fn folds_by_levels(algorithm: Algorithm) -> bool {
     use Algorithm::*;
     matches!(algorithm, Direct | Hierarchical | Bruck | Binomial)
 }
@@ -60,6 +62,15 @@ fn mixed(
     schedules
 }
 
+/// Proves them, and that an algorithm which promises the order of folds has it.
+fn proves_all(algorithm: Algorithm, schedules: &[Schedule], budget: usize) -> Result<Proof, String> {
+    let proof = check(schedules, budget).map_err(|flaw| flaw.to_string())?;
+    match proof.in_order || !algorithm.keeps_order() {
+        true => Ok(proof),
+        false => Err("it does not fold in order".into()),
+    }
+}
+
 /// No peer is sent more than the cost says, which is the same on all ranks.
 fn costs_hold(schedule: &Schedule, cost: u64) {
     assert_eq!(schedule.cost(), cost);
@@ -80,7 +91,7 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
     let mut rng = SmallRng::seed_from_u64(5);
     for grid in grids() {
         for algorithm in Algorithm::ALL {
-            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
+            if !folds_by_levels(algorithm) && !grid.levels().is_empty() {
                 continue;
             }
             for count in [0, 1, 65, 257, 700, 1000] {
@@ -101,8 +112,9 @@ fn tensors_on_accelerators_and_on_hosts_meet_in_one_collective() {
 
 #[test]
 fn a_tensor_that_nics_reach_is_reduced_on_its_device() {
-    for (nodes, leaf) in [(2, 2), (3, 3), (4, 2), (4, 4), (3, 1)] {
-        let grid = Grid::new(nodes, 1, leaf).unwrap();
+    let grids: [(u32, &[u32]); 6] = [(2, &[2]), (3, &[3]), (4, &[2]), (4, &[4]), (3, &[]), (5, &[2, 2])];
+    for (nodes, sizes) in grids {
+        let grid = Grid::new(nodes, 1).unwrap().with_levels(levels(sizes));
         for algorithm in serving(Collective::AllReduce) {
             for direct in [1, (1 << nodes) - 1, 0b101] {
                 let access = |rank| if direct >> rank & 1 == 1 { Access::Direct } else { Access::Host };
@@ -149,7 +161,7 @@ fn a_tensor_that_nics_reach_is_reduced_on_its_device() {
 
 #[test]
 fn computing_on_a_tensor_of_an_accelerator_is_refused() {
-    let grid = Grid::new(2, 1, 2).unwrap();
+    let grid = Grid::new(2, 1).unwrap().with_levels(levels(&[2]));
     let mut schedules = collective(Collective::AllReduce, Algorithm::Ring, grid, 128, ReduceOp::Sum);
     schedules.iter_mut().for_each(|schedule| schedule.problem.access = Access::Copies);
     let flaw = check(&schedules, BUDGET).unwrap_err();
@@ -159,12 +171,12 @@ fn computing_on_a_tensor_of_an_accelerator_is_refused() {
 fn grids() -> impl Iterator<Item = Grid> {
     (1..=17u32).flat_map(|ranks| {
         (1..=ranks).filter(move |per| ranks % per == 0).flat_map(move |per_node| {
-            let nodes = ranks / per_node;
-            let mut leaves = vec![1, 2, 3, 4, nodes];
-            leaves.retain(|&leaf| leaf <= nodes);
-            leaves.sort_unstable();
-            leaves.dedup();
-            leaves.into_iter().map(move |leaf| Grid::new(ranks, per_node, leaf).unwrap())
+            let grid = Grid::new(ranks, per_node).unwrap();
+            let mut of_one = vec![1, 2, 3, 4, grid.nodes()];
+            of_one.retain(|&size| size <= grid.nodes());
+            of_one.sort_unstable();
+            of_one.dedup();
+            of_one.into_iter().map(move |size| grid.with_levels(levels(&[size])))
         })
     })
 }
@@ -175,14 +187,14 @@ const COUNTS: [u64; 12] = [0, 1, 2, 3, 63, 64, 65, 200, 257, 511, 700, 1000];
 fn every_all_reduce_is_right_for_1_to_17_ranks() {
     for grid in grids() {
         for algorithm in serving(Collective::AllReduce) {
-            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
+            if !folds_by_levels(algorithm) && !grid.levels().is_empty() {
                 continue;
             }
             for count in COUNTS {
                 // The direct algorithm's messages are many: fewer chunks say as much.
                 let op = if count % 2 == 0 { ReduceOp::Sum } else { ReduceOp::Avg };
                 let schedules = collective(Collective::AllReduce, algorithm, grid, count, op);
-                if let Err(flaw) = check(&schedules, BUDGET) {
+                if let Err(flaw) = proves_all(algorithm, &schedules, BUDGET) {
                     panic!("{algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
                 }
             }
@@ -193,7 +205,7 @@ fn every_all_reduce_is_right_for_1_to_17_ranks() {
 #[test]
 fn every_all_reduce_in_place_is_right_for_2_to_17_ranks() {
     for ranks in 2..=17u32 {
-        let grid = Grid::new(ranks, ranks, 1).unwrap();
+        let grid = Grid::new(ranks, ranks).unwrap();
         // The last count makes several pieces.
         for (count, op) in
             COUNTS.into_iter().chain([200_000]).zip([ReduceOp::Sum, ReduceOp::Avg].into_iter().cycle())
@@ -206,7 +218,7 @@ fn every_all_reduce_in_place_is_right_for_2_to_17_ranks() {
         }
     }
     let staged =
-        collective(Collective::AllReduce, Algorithm::Ring, Grid::new(4, 2, 1).unwrap(), 100, ReduceOp::Sum);
+        collective(Collective::AllReduce, Algorithm::Ring, Grid::new(4, 2).unwrap(), 100, ReduceOp::Sum);
     assert!(staged.iter().all(|schedule| schedule.in_place().is_none()));
 }
 
@@ -216,7 +228,7 @@ fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
     let mut rng = SmallRng::seed_from_u64(6);
     for grid in grids().filter(|grid| grid.most_locals() > 1) {
         for algorithm in serving(Collective::AllReduce) {
-            if !folds_by_leaves(algorithm) && grid.leaf_size() > 1 {
+            if !folds_by_levels(algorithm) && !grid.levels().is_empty() {
                 continue;
             }
             for count in [1, 65, 257, 700, 1000] {
@@ -229,7 +241,7 @@ fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
                     let views = schedule.in_place.as_deref().unwrap_or_else(|| panic!("{rank} on {grid:?}"));
                     *schedule = views.clone();
                 }
-                if let Err(flaw) = check(&schedules, BUDGET) {
+                if let Err(flaw) = proves_all(algorithm, &schedules, BUDGET) {
                     panic!("{algorithm:?} on {grid:?}, {count} elements, {op}: {flaw}");
                 }
             }
@@ -240,7 +252,7 @@ fn every_all_reduce_by_accelerators_is_right_for_2_to_17_ranks() {
 #[test]
 fn ending_before_others_have_written_is_refused() {
     for ranks_per_node in [2, 4] {
-        let grid = Grid::new(4, ranks_per_node, 2).unwrap();
+        let grid = Grid::new(4, ranks_per_node).unwrap().with_levels(levels(&[2]));
         let staged = mixed(Collective::AllReduce, Algorithm::Hierarchical, grid, 100, ReduceOp::Sum, |_| {
             Access::Copies
         });
@@ -262,7 +274,7 @@ fn ending_before_others_have_written_is_refused() {
 
 #[test]
 fn every_broadcast_and_barrier_is_right_for_1_to_17_ranks() {
-    for grid in grids().filter(|grid| grid.leaf_size() == 1) {
+    for grid in grids().filter(|grid| grid.levels().is_empty()) {
         for count in [0, 1, 65, 700, 1000] {
             for algorithm in serving(Collective::Broadcast) {
                 let schedules = collective(Collective::Broadcast, algorithm, grid, count, ReduceOp::Sum);
@@ -280,8 +292,19 @@ fn every_broadcast_and_barrier_is_right_for_1_to_17_ranks() {
 
 #[test]
 fn no_node_sends_more_than_its_share() {
-    for (ranks, per_node, leaf) in [(4, 2, 2), (8, 1, 4), (16, 2, 4), (8, 1, 2), (6, 1, 6), (2, 1, 1)] {
-        let grid = Grid::new(ranks, per_node, leaf).unwrap();
+    let grids: [(u32, u32, &[u32]); 9] = [
+        (4, 2, &[2]),
+        (8, 1, &[4]),
+        (16, 2, &[4]),
+        (8, 1, &[2]),
+        (6, 1, &[6]),
+        (2, 1, &[]),
+        (12, 1, &[2, 3]),
+        (16, 1, &[2, 2, 2]),
+        (16, 1, &[4, 2]),
+    ];
+    for (ranks, per_node, sizes) in grids {
+        let grid = Grid::new(ranks, per_node).unwrap().with_levels(levels(sizes));
         // A multiple of 64 for every slice of every chunk.
         let count = 256 * u64::from(grid.nodes()) * 64;
         let params = Params { chunk_bytes: 1 << 20, lanes: 2, lane_bytes: 1 << 20, depth: 2 };
@@ -316,8 +339,10 @@ fn drop_edge(schedule: &mut Schedule, edge: usize) {
 #[test]
 fn a_missing_edge_is_found() {
     let mut found = 0;
-    for (ranks, per_node, leaf) in [(2, 1, 2), (3, 1, 3), (4, 1, 2), (2, 2, 1), (4, 2, 2)] {
-        let grid = Grid::new(ranks, per_node, leaf).unwrap();
+    let grids: [(u32, u32, &[u32]); 6] =
+        [(2, 1, &[2]), (3, 1, &[3]), (4, 1, &[2]), (2, 2, &[]), (4, 2, &[2]), (5, 1, &[2, 2])];
+    for (ranks, per_node, sizes) in grids {
+        let grid = Grid::new(ranks, per_node).unwrap().with_levels(levels(sizes));
         for algorithm in serving(Collective::AllReduce) {
             let whole = collective(Collective::AllReduce, algorithm, grid, 1000, ReduceOp::Avg);
             let (mut missed, mut total) = (Vec::new(), 0);
@@ -345,7 +370,7 @@ fn a_missing_edge_is_found() {
 
 #[test]
 fn a_dropped_acknowledgement_edge_is_a_race() {
-    let grid = Grid::new(2, 1, 2).unwrap();
+    let grid = Grid::new(2, 1).unwrap().with_levels(levels(&[2]));
     let mut schedules = collective(Collective::AllReduce, Algorithm::Hierarchical, grid, 128, ReduceOp::Sum);
     // The send that leads anywhere: its bytes are overwritten by the message that comes back.
     let send = |(i, step): (usize, &crate::schedule::Step)| {
@@ -364,9 +389,17 @@ fn mutated_schedules_are_refused() {
     let mut refused = 0;
     for seed in 0..2000u64 {
         let mut rng = SmallRng::seed_from_u64(seed);
-        let shapes = [(2, 1, 2), (3, 1, 3), (4, 1, 2), (4, 2, 2), (3, 3, 1), (6, 2, 2)];
-        let (ranks, per_node, leaf) = shapes[rng.random_range(0..shapes.len())];
-        let grid = Grid::new(ranks, per_node, leaf).unwrap();
+        let shapes: [(u32, u32, &[u32]); 7] = [
+            (2, 1, &[2]),
+            (3, 1, &[3]),
+            (4, 1, &[2]),
+            (4, 2, &[2]),
+            (3, 3, &[]),
+            (6, 2, &[2]),
+            (7, 1, &[2, 2]),
+        ];
+        let (ranks, per_node, sizes) = shapes[rng.random_range(0..shapes.len())];
+        let grid = Grid::new(ranks, per_node).unwrap().with_levels(levels(sizes));
         let algorithm = one_of(&mut rng, Collective::AllReduce);
         let (count, views) = (rng.random_range(1..900), per_node > 1 && rng.random());
         let access = if views { Access::Copies } else { Access::Host };
@@ -442,7 +475,7 @@ fn mutated_schedules_are_refused() {
 
 #[test]
 fn waiting_in_a_circle_is_a_deadlock() {
-    let grid = Grid::new(2, 1, 1).unwrap();
+    let grid = Grid::new(2, 1).unwrap();
     let mut schedules = collective(Collective::AllReduce, Algorithm::Direct, grid, 1, ReduceOp::Sum);
     // Each rank sends only after it has received: no rank begins.
     for schedule in &mut schedules {
@@ -462,7 +495,7 @@ fn waiting_in_a_circle_is_a_deadlock() {
 
 #[test]
 fn slots_beyond_the_budget_are_refused() {
-    let grid = Grid::new(3, 1, 3).unwrap();
+    let grid = Grid::new(3, 1).unwrap().with_levels(levels(&[3]));
     let schedules = collective(Collective::AllReduce, Algorithm::Direct, grid, 64, ReduceOp::Sum);
     assert_eq!(schedules[0].slot_bytes(), 3 * 256);
     assert!(matches!(check(&schedules, 767), Err(Flaw::Slots { needed: 768, .. })));
@@ -471,7 +504,7 @@ fn slots_beyond_the_budget_are_refused() {
 
 #[test]
 fn credit_ahead_of_a_message_that_may_come_too_early_is_refused() {
-    let grid = Grid::new(2, 1, 2).unwrap();
+    let grid = Grid::new(2, 1).unwrap().with_levels(levels(&[2]));
     let mut schedules = collective(Collective::AllReduce, Algorithm::Hierarchical, grid, 128, ReduceOp::Sum);
     let behind = |schedule: &Schedule| schedule.behind_sends.iter().position(|&behind| behind);
     let receive = behind(&schedules[0]).expect("what comes back overwrites what was sent");

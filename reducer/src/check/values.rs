@@ -4,7 +4,7 @@ use super::graph::Graph;
 use super::races::{Memory, memory};
 use super::{Flaw, boxed};
 use crate::dtype::ReduceOp;
-use crate::grid::Rank;
+use crate::grid::{Grid, Rank};
 use crate::header::Collective;
 use crate::schedule::{Action, Buffer, BufferOffset, Problem, Schedule};
 use std::collections::HashMap;
@@ -26,6 +26,8 @@ struct Exprs {
     exprs: Vec<Expr>,
     /// Those that were looked into: whether they are what a reduction ends with.
     whole: HashMap<usize, bool>,
+    /// The same: whether they are folded in order.
+    ordered: HashMap<usize, bool>,
 }
 
 impl Exprs {
@@ -98,6 +100,61 @@ impl Exprs {
                 leaves.into_iter().all(|(&e, &rank)| self.exprs[e] == Expr::Leaf(rank))
                     && !(rounded_once && split > 1)
                     && self.is_fold_of(*first, &ranks[..split], rounded_once)
+            }
+        }
+    }
+}
+
+impl Exprs {
+    /// Whether the expression is the fold of all ranks over hosts, then over the groups of each level, each in rank order.
+    fn is_in_order(&mut self, number: usize, grid: &Grid, averages: bool) -> bool {
+        if let Some(&known) = self.ordered.get(&number) {
+            return known;
+        }
+        let levels = grid.levels().len();
+        let sum = self.fold_of_group(grid, levels, 0);
+        let expected = if averages { self.intern(Expr::Finish(sum)) } else { sum };
+        let ordered = self.without_order_of_two(number) == expected;
+        self.ordered.insert(number, ordered);
+        ordered
+    }
+
+    fn fold_of_group(&mut self, grid: &Grid, level: usize, group: u32) -> usize {
+        let units = grid.group(level, group).map(|unit| match level.checked_sub(1) {
+            Some(below) => self.fold_of_group(grid, below, unit),
+            None => {
+                let ranks =
+                    grid.ranks_on(unit).map(|rank| self.intern(Expr::Leaf(rank.0 as usize))).collect();
+                self.fold_of(ranks)
+            }
+        });
+        let units = units.collect();
+        self.fold_of(units)
+    }
+
+    /// A fold of one copies it.
+    fn fold_of(&mut self, mut of: Vec<usize>) -> usize {
+        match *of {
+            [only] => only,
+            [_, _] => {
+                of.sort_unstable();
+                self.intern(Expr::Fold(of))
+            }
+            _ => self.intern(Expr::Fold(of)),
+        }
+    }
+
+    /// The same expression with the operands of folds of two in one order, in which they have the same bits.
+    fn without_order_of_two(&mut self, number: usize) -> usize {
+        match self.exprs[number].clone() {
+            Expr::Leaf(_) => number,
+            Expr::Finish(of) => {
+                let of = self.without_order_of_two(of);
+                self.intern(Expr::Finish(of))
+            }
+            Expr::Fold(of) => {
+                let of = of.into_iter().map(|of| self.without_order_of_two(of)).collect();
+                self.fold_of(of)
             }
         }
     }
@@ -194,7 +251,8 @@ fn inputs(schedules: &[Schedule], exprs: &mut Exprs) -> MemoryState {
     state
 }
 
-pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> Result<(), Flaw> {
+/// Returns whether reduced elements are folded [in order](super::Proof::in_order).
+pub(super) fn check(schedules: &[Schedule], graph: &Graph, order: &[usize]) -> Result<bool, Flaw> {
     let mut exprs = Exprs::default();
     let mut state = inputs(schedules, &mut exprs);
     let senders: HashMap<_, _> = graph.messages.iter().map(|&(send, receive)| (receive, send)).collect();
@@ -319,8 +377,9 @@ fn blocks(problem: &Problem) -> Vec<usize> {
     }
 }
 
-fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Result<(), Flaw> {
+fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Result<bool, Flaw> {
     let all: Vec<usize> = (0..schedules.len()).collect();
+    let mut in_order = true;
     let (mut reduced, mut of_blocks) = (Reduced::default(), Blocks::default());
     for (rank, schedule) in schedules.iter().enumerate() {
         let problem = schedule.problem();
@@ -361,6 +420,9 @@ fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Res
             if !right {
                 return Err(flaw(&exprs, what));
             }
+            if matches!(of, Expected::All) && in_order {
+                in_order = exprs.is_in_order(segment.expr, &problem.grid, averages);
+            }
             // Of a reduce-scatter each rank has other elements.
             let apart = problem.shape.collective.base() == Collective::ReduceScatter;
             let same = match of {
@@ -373,7 +435,7 @@ fn results(schedules: &[Schedule], mut exprs: Exprs, state: &MemoryState) -> Res
             }
         }
     }
-    Ok(())
+    Ok(in_order)
 }
 
 /// Whether a fold is done in a wider type than the elements', and rounded at its end.

@@ -1,4 +1,6 @@
 use super::*;
+use crate::grid::Levels;
+use crate::grid::tests::levels;
 use crate::plan::Plan;
 use crate::schedule::Action;
 
@@ -15,7 +17,9 @@ fn modelled() -> impl Iterator<Item = Collective> {
 
 fn grids() -> impl Iterator<Item = Grid> {
     let sizes = [(2, 1), (3, 1), (8, 1), (13, 1), (2, 2), (4, 4), (4, 2), (16, 8), (64, 8), (256, 1)];
-    sizes.into_iter().map(|(ranks, per_node)| Grid::new(ranks, per_node, 8).unwrap())
+    sizes
+        .into_iter()
+        .map(|(ranks, per_node)| Grid::new(ranks, per_node).unwrap().with_levels(Levels::default()))
 }
 
 /// Every collective with every algorithm, on every grid; on the largest, those of which a few hosts are evaluated.
@@ -39,7 +43,7 @@ fn model(costs: Costs) -> Model {
 fn a_small_all_reduce_takes_the_sum_of_its_steps() {
     let costs = Costs::default();
     let (host, network) = (costs.host, costs.network);
-    let grid = Grid::new(2, 1, 8).unwrap();
+    let grid = Grid::new(2, 1).unwrap().with_levels(Levels::default());
     let direct = model(costs).predict(Algorithm::Direct, &grid, &shape(Collective::AllReduce, 4)).unwrap();
     // A copy, a send, the way, a receive as the bytes come, a fold of two elements.
     let bytes = |n, mb_s| Picoseconds::of_bytes(n, mb_s).0;
@@ -113,7 +117,7 @@ fn no_algorithm_is_left_out_that_is_the_fastest() {
 #[ignore = "prints times"]
 fn a_choice_takes_milliseconds() {
     for (ranks, per_node) in [(2, 1), (8, 1), (64, 8), (32, 1), (256, 1), (1024, 8), (1024, 1)] {
-        let grid = Grid::new(ranks, per_node, 8).unwrap();
+        let grid = Grid::new(ranks, per_node).unwrap().with_levels(Levels::default());
         for (bytes, dtype) in
             SIZES.into_iter().flat_map(|bytes| [DType::F32, DType::I32].map(|dtype| (bytes, dtype)))
         {
@@ -131,7 +135,10 @@ fn a_choice_takes_milliseconds() {
 #[test]
 fn slower_parts_make_nothing_faster() {
     let base = Costs::default();
-    for grid in [Grid::new(4, 2, 8).unwrap(), Grid::new(5, 1, 2).unwrap()] {
+    for grid in [
+        Grid::new(4, 2).unwrap().with_levels(Levels::default()),
+        Grid::new(5, 1).unwrap().with_levels(levels(&[2])),
+    ] {
         for collective in modelled() {
             for (algorithm, bytes) in
                 serving(collective).flat_map(|a| [64, 100 << 10, 8 << 20].map(|bytes| (a, bytes)))
@@ -159,8 +166,19 @@ fn slower_parts_make_nothing_faster() {
 fn some_hosts_stand_for_all() {
     let costs = Costs::default();
     let params = Plan::default().params();
-    for (ranks, per_node) in [(8, 1), (16, 1), (32, 1), (32, 4), (64, 8)] {
-        let grid = Grid::new(ranks, per_node, 8).unwrap();
+    let grids: [(u32, u32, &[u32]); 9] = [
+        (8, 1, &[8]),
+        (16, 1, &[8]),
+        (32, 1, &[8]),
+        (32, 4, &[8]),
+        (64, 8, &[8]),
+        (32, 1, &[4, 2]),
+        (48, 1, &[2, 3, 2]),
+        (64, 2, &[4, 4]),
+        (61, 1, &[4, 4]),
+    ];
+    for (ranks, per_node, sizes) in grids {
+        let grid = Grid::new(ranks, per_node).unwrap().with_levels(levels(sizes));
         for collective in modelled() {
             let uniform = |algorithm: &Algorithm| algorithm.is_uniform(collective, grid.nodes());
             for algorithm in serving(collective).filter(uniform) {
@@ -187,7 +205,7 @@ fn some_hosts_stand_for_all() {
 fn a_large_grid_is_evaluated_by_few_of_its_ranks() {
     let params = Plan::default().params();
     for per_node in [1, 8] {
-        let grid = Grid::new(1024, per_node, 8).unwrap();
+        let grid = Grid::new(1024, per_node).unwrap().with_levels(Levels::default());
         let uniform = |algorithm: &Algorithm| algorithm.is_uniform(Collective::AllReduce, grid.nodes());
         for algorithm in serving(Collective::AllReduce).filter(uniform) {
             let problem = Problem::new(grid, Rank(0), &shape(Collective::AllReduce, 1 << 20), Rank(0));
@@ -199,7 +217,7 @@ fn a_large_grid_is_evaluated_by_few_of_its_ranks() {
 
 #[test]
 fn messages_that_wait_for_credit_take_a_message_longer() {
-    let grid = Grid::new(2, 1, 8).unwrap();
+    let grid = Grid::new(2, 1).unwrap().with_levels(Levels::default());
     let shape = shape(Collective::AllReduce, 8 << 10);
     let of = |eager_bytes| {
         Model { eager_bytes, ..model(Costs::default()) }.predict(Algorithm::Direct, &grid, &shape).unwrap()
@@ -230,7 +248,7 @@ fn classes_of_sizes_are_two_in_each_power_of_two() {
 
 #[test]
 fn every_algorithm_that_serves_a_collective_has_a_schedule() {
-    let grid = Grid::new(4, 2, 8).unwrap();
+    let grid = Grid::new(4, 2).unwrap().with_levels(Levels::default());
     for collective in modelled() {
         assert!(serving(collective).count() > 0);
         for algorithm in serving(collective) {

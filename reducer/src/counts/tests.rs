@@ -14,7 +14,7 @@ impl Counts {
 }
 
 fn grid(ranks: u32) -> Grid {
-    Grid::new(ranks, 1, 1).unwrap()
+    Grid::new(ranks, 1).unwrap()
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn of_node(grid: &Grid, node: u32, given: &[Vec<u64>], taken: &[Vec<u64>]) -> Re
 
 #[test]
 fn the_part_of_a_node_says_the_same_as_the_matrix() {
-    let grid = Grid::of_hosts(&[2, 1, 3], 1).unwrap();
+    let grid = Grid::of_hosts(&[2, 1, 3]).unwrap();
     let matrix: Vec<u64> = (0..36).map(|pair| pair * 7 % 5).collect();
     let whole = Counts::of_matrix(&grid, matrix.clone()).unwrap();
     let given: Vec<Vec<u64>> = matrix.chunks(6).map(<[u64]>::to_vec).collect();
@@ -79,7 +79,7 @@ fn the_part_of_a_node_says_the_same_as_the_matrix() {
 
 #[test]
 fn all_ranks_find_the_same_error() {
-    let grid = Grid::of_hosts(&[2, 1], 1).unwrap();
+    let grid = Grid::of_hosts(&[2, 1]).unwrap();
     let right = |count| (vec![vec![count; 3]; 3], vec![vec![count; 3]; 3]);
     let (given, taken) = right(4);
     for (from, to) in (0..3).flat_map(|from| (0..3).map(move |to| (from, to))) {

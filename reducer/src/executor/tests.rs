@@ -9,6 +9,7 @@ mod harness;
 use super::*;
 use crate::counts::Counts;
 use crate::dtype::{DType, ReduceOp};
+use crate::grid::tests::levels;
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Identity, Shape};
 use crate::schedule::{Algorithm, Problem, build};
@@ -66,7 +67,7 @@ fn check_sum(inputs: &[Vec<u8>], results: &[Vec<u8>], dtype: DType, op: ReduceOp
 fn run_seed(seed: u64) -> [usize; 2] {
     let mut rng = SmallRng::seed_from_u64(seed);
     let nodes = rng.random_range(1..=5);
-    let grid = harness::grid(&mut rng, nodes, 3, 3);
+    let grid = harness::grid(&mut rng, nodes, 3);
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
     let mut group = Group::new(seed, grid, faults, |config| config.one_sided = one_sided);
@@ -159,7 +160,12 @@ fn a_thousand_seeds_give_exact_results_and_the_same_bits() {
 }
 
 fn two(change: impl Fn(&mut ExecutorConfig)) -> Group {
-    Group::new(1, Grid::new(2, 1, 2).unwrap(), Faults { in_order: true, ..Faults::default() }, change)
+    Group::new(
+        1,
+        Grid::new(2, 1).unwrap().with_levels(levels(&[2])),
+        Faults { in_order: true, ..Faults::default() },
+        change,
+    )
 }
 
 fn sum(count: u64) -> Shape {
@@ -329,7 +335,8 @@ fn a_credit_that_comes_after_a_question_counts() {
 /// A leader waits for a late root of its node first, and for the other node then.
 #[test]
 fn whom_an_operation_waits_for_later_is_asked_as_well() {
-    let mut group = Group::new(1, Grid::new(4, 2, 2).unwrap(), Faults::default(), |_| {});
+    let mut group =
+        Group::new(1, Grid::new(4, 2).unwrap().with_levels(levels(&[2])), Faults::default(), |_| {});
     let shape = Shape { collective: Collective::Broadcast, ..sum(1000) };
     let buffers = [filled(1000, 1), filled(1000, 2)];
     let start = |group: &mut Group, rank: usize| {
@@ -498,7 +505,8 @@ fn buffers_are_fenced_after_a_failure() {
 
 #[test]
 fn a_deadline_names_who_is_missing() {
-    let mut group = Group::new(1, Grid::new(4, 2, 2).unwrap(), Faults::default(), |_| {});
+    let mut group =
+        Group::new(1, Grid::new(4, 2).unwrap().with_levels(levels(&[2])), Faults::default(), |_| {});
     let buffers: Vec<_> = (0..4).map(|_| filled(10, 1)).collect();
     for rank in [0, 1, 3] {
         let mut request =
@@ -524,7 +532,8 @@ fn a_deadline_names_who_is_missing() {
 
 #[test]
 fn who_called_first_waits_for_those_who_called_later_to_name_the_culprit() {
-    let mut group = Group::new(1, Grid::new(4, 2, 2).unwrap(), Faults::default(), |_| {});
+    let mut group =
+        Group::new(1, Grid::new(4, 2).unwrap().with_levels(levels(&[2])), Faults::default(), |_| {});
     group.nodes.iter_mut().for_each(|node| node.announces = true);
     let buffers: Vec<_> = (0..4).map(|_| filled(10, 1)).collect();
     let seconds = Duration::from_secs;
@@ -560,7 +569,7 @@ fn who_called_first_waits_for_those_who_called_later_to_name_the_culprit() {
 
 /// Three ranks of one node, and an operation for which the tensors of `shared` ranks are shared.
 fn on_one_node(shared: std::ops::Range<u32>) -> (Group, Vec<Buffer>, Vec<Request>) {
-    let group = Group::new(1, Grid::new(3, 3, 1).unwrap(), Faults::default(), |_| {});
+    let group = Group::new(1, Grid::new(3, 3).unwrap(), Faults::default(), |_| {});
     let buffers: Vec<_> = (0..3).map(|rank| filled(1000, rank + 1)).collect();
     let requests = (0..3).map(|rank| {
         let buffer = &buffers[rank as usize];
@@ -696,7 +705,8 @@ fn requests_that_do_not_fit_are_refused() {
 
 #[test]
 fn an_accelerator_that_fails_ends_the_group_and_says_why() {
-    let mut group = Group::new(3, Grid::new(2, 1, 2).unwrap(), Faults::default(), |_| {});
+    let mut group =
+        Group::new(3, Grid::new(2, 1).unwrap().with_levels(levels(&[2])), Faults::default(), |_| {});
     let buffers = [filled(700, 1), filled(700, 2)];
     group.copies[0].good = 5;
     let shape = sum(700);
@@ -721,7 +731,7 @@ fn an_accelerator_that_fails_ends_the_group_and_says_why() {
 
 #[test]
 fn who_waits_only_for_its_accelerator_says_so_before_the_others_blame_anyone() {
-    let mut group = Group::new(1, Grid::new(2, 2, 1).unwrap(), Faults::default(), |_| {});
+    let mut group = Group::new(1, Grid::new(2, 2).unwrap(), Faults::default(), |_| {});
     group.nodes[0].announces = true;
     // The contents of rank 0's tensor never come.
     group.copies[0].early = u32::MAX;

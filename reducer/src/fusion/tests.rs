@@ -75,7 +75,7 @@ fn bucket(generation: u32) -> Arc<Bucket> {
     let plan = plan(256, 1 << 20);
     let specs = ["a", "b", "c"].map(|name| spec(name, DType::F32, 4));
     let layout = layouts(&plan, &specs).swap_remove(0);
-    let grid = Grid::new(1, 1, plan.leaf_size).unwrap();
+    let grid = Grid::new(1, 1).unwrap();
     let problem = Problem::new(grid, Rank(0), &layout.shape, Rank(0));
     let schedule = Arc::new(plan.schedule_for(&problem).unwrap());
     Arc::new(Bucket::new(layout, generation, 3, &specs, schedule).unwrap())

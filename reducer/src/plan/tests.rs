@@ -1,6 +1,7 @@
 use super::*;
 use crate::check::check;
 use crate::dtype::{DType, ReduceOp};
+use crate::grid::tests::levels;
 use crate::schedule::{Access, Placement};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -16,7 +17,8 @@ fn every_difference_shows_by_name() {
     let others = [
         ("channel_num", Plan { channel_num: 3, ..plan }),
         ("schedule of all-reduce", Plan { overrides, ..plan }),
-        ("leaf_size", Plan { leaf_size: 3, ..plan }),
+        ("levels[0]", Plan { levels: levels(&[3]), ..plan }),
+        ("levels[1]", Plan { levels: levels(&[8, 3]), ..plan }),
         ("eager_bytes", Plan { eager_bytes: 3, ..plan }),
         ("chunk_bytes", Plan { chunk_bytes: 3, ..plan }),
         ("lanes", Plan { lanes: 3, ..plan }),
@@ -46,7 +48,7 @@ fn every_figure_of_the_costs_is_in_the_digest() {
 #[test]
 fn the_size_picks_the_algorithm() {
     let plan = Plan::default();
-    let (pair, grid) = (Grid::new(2, 1, 1).unwrap(), Grid::new(4, 1, 1).unwrap());
+    let (pair, grid) = (Grid::new(2, 1).unwrap(), Grid::new(4, 1).unwrap());
     for (bytes, pair_has, grid_has) in [
         (4, Algorithm::Direct, Algorithm::Direct),
         (1 << 10, Algorithm::Direct, Algorithm::Direct),
@@ -65,7 +67,7 @@ fn the_size_picks_the_algorithm() {
 fn many_nodes_take_rounds_and_large_tensors_several_trees() {
     use {Algorithm::*, Collective as C};
     let plan = Plan::default();
-    let [few, many] = [4, 33].map(|nodes| Grid::new(nodes, 1, 8).unwrap());
+    let [few, many] = [4, 33].map(|nodes| Grid::new(nodes, 1).unwrap());
     for (collective, of_few, of_many, of_large) in [
         (C::AllReduce, Direct, Bruck, Hierarchical),
         (C::Reduce, Direct, Binomial, Hierarchical),
@@ -93,7 +95,7 @@ fn many_nodes_take_rounds_and_large_tensors_several_trees() {
 fn a_named_algorithm_serves_every_size() {
     let overrides: Overrides = "all_reduce:ring".parse().unwrap();
     let plan = Plan { overrides, ..Plan::default() };
-    let grid = Grid::new(4, 1, 8).unwrap();
+    let grid = Grid::new(4, 1).unwrap();
     for bytes in [4, 1 << 20] {
         assert_eq!(plan.algorithm(&grid, &all_reduce(bytes)), Algorithm::Ring);
     }
@@ -139,7 +141,7 @@ fn all_ranks_choose_the_same() {
         }
         let per_node = rng.random_range(1..=2);
         let ranks = rng.random_range(1..=4) * per_node;
-        let grid = Grid::new(ranks, per_node, rng.random_range(1..=4)).unwrap();
+        let grid = Grid::new(ranks, per_node).unwrap();
         let mut shape = Shape {
             collective: match rng.random() {
                 true => Collective::AllReduce,

@@ -15,8 +15,8 @@ coded_enum! {
         Direct = 1, "direct";
         /// Blocks or partial sums go around a ring of all nodes. All-reduce, all-gather, reduce-scatter.
         Ring = 2, "ring";
-        /// Reduce-scatter within the node, within the leaf group, across leaf groups, and back. All-reduce and reduce of large tensors;
-        /// and scans of those, which pass along all nodes.
+        /// Reduce-scatter within the node, within the group of each level, across the groups of the last, and back. All-reduce and reduce of
+        /// large tensors; and scans of those, which pass along all nodes.
         Hierarchical = 3, "hierarchical";
         /// Pairs of nodes exchange and fold all they have, at twice the distance in each round. All-reduce of small tensors.
         RecursiveDoubling = 4, "recursive_doubling";
@@ -86,8 +86,8 @@ impl Algorithm {
         }
     }
 
-    /// Whether it folds an element over the ranks of a host, then over the hosts of a leaf group, then over the groups, each in rank
-    /// order: all that do give the same bits, whatever the type.
+    /// Whether it folds an element over the ranks of a host, then over the hosts of a group, then over the groups of each level, each in
+    /// rank order: all that do give the same bits, whatever the type.
     pub(crate) fn keeps_order(self) -> bool {
         matches!(self, Self::Direct | Self::Hierarchical | Self::Binomial | Self::Bruck)
     }
@@ -146,7 +146,7 @@ pub(super) fn cost(algorithm: Algorithm, problem: &Problem, chunks: u32) -> u64 
         (_, DoubleTree) => (2 * block, 4),
         // There and back, in as many slices.
         (_, Ring) => (2 * block, 2 * nodes),
-        (_, _) => (2 * block, 2 * u64::from(grid.leaf_size())),
+        (_, _) => (2 * block, 2 * u64::from(grid.unit_size(grid.levels().len()))),
     };
     bytes.saturating_add((MESSAGE_COST as u64).saturating_mul(messages).saturating_mul(chunks.into()))
 }

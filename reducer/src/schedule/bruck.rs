@@ -18,7 +18,7 @@ pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) ->
     let (len, at, room) = (b.bytes(chunk.slice), b.at(area, chunk.slice), b.full_chunk().end);
     let Gathered { blocks, sends } = all_gather(b, chunk, (at, ready), (0, room), len);
     // Other nodes' contributions are sent on from where they lie, so the groups' sums go elsewhere.
-    let groups = b.problem.grid.leaf_groups();
+    let groups = b.problem.grid.groups(0);
     let mut sums = Vec::new();
     for group in 0..if groups > 1 { groups as usize } else { 0 } {
         sums.push(b.slot(chunk, group + 1, room));

@@ -3,7 +3,7 @@
 //! Every node sends and receives each byte once, so a large broadcast or reduce takes about as long as its bytes take over one link; the
 //! first chunk takes H - 1 hops. A reduce goes from the first node to the last, whatever the root: the sum of the nodes so far is
 //! folded with the next one's contribution, and the last node sends the result to the root's. So the bits do not depend on the root. Where
-//! there is one leaf group this is the order of [`direct`](super::direct), but f16 and bf16 are rounded at every node.
+//! there is one group this is the order of [`direct`](super::direct), but f16 and bf16 are rounded at every node.
 
 use super::blocks::{receive, send};
 use super::builder::{Builder, Chunk};

@@ -1,6 +1,6 @@
-//! Direct: one round. Every node sends its whole contribution to all others, and each folds everything: the contributions of each leaf group in
-//! rank order, then the groups' in theirs. That is how [`hierarchical`](super::hierarchical) folds, so the bits of an element do not
-//! depend on the tensor's size.
+//! Direct: one round. Every node sends its whole contribution to all others, and each folds everything: the contributions of each group in
+//! rank order, level by level. That is how [`hierarchical`](super::hierarchical) folds, so the bits of an element do not depend on the
+//! tensor's size.
 //!
 //! Latency is one message; the traffic is (H - 1) times the tensor for each node, so it is for small tensors. The
 //! contribution is copied to a slot before it is sent: then no step waits for an acknowledgement before the result is
@@ -10,6 +10,7 @@ use super::binomial::Placed;
 use super::blocks::{others, receive, send};
 use super::builder::{Area, Builder, Chunk, ChunkResult};
 use super::{Buffer, BufferOffset, StepId};
+use crate::grid::Grid;
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
@@ -57,40 +58,68 @@ pub(super) fn fold_from_nodes(
     b.finish_sum(chunk, into, len, folded)
 }
 
-/// Folds all nodes' contributions, each there after its steps: those of each leaf group in rank order, then the groups' in theirs. The sums
-/// of the groups go to their places in `sums`, if there are any; else over a contribution that lies in a slot.
+/// Folds all nodes' contributions, each there after its steps: those of each group in rank order, level by level. The sums of the groups go
+/// to `sums`, if there are any, which have a place for each group of the first level; else over a contribution that lies in a slot.
 pub(super) fn fold_nodes(
     b: &mut Builder,
     chunk: Chunk,
-    (contributions, places): (&[Placed], Option<&[Placed]>),
+    (contributions, sums): (&[Placed], Option<&[Placed]>),
     into: BufferOffset,
     len: usize,
 ) -> Vec<StepId> {
-    let grid = b.problem.grid;
-    let (mut sums, mut summed) = (Vec::new(), Vec::new());
-    let groups = grid.leaf_groups();
-    for group in 0..groups {
-        let nodes = grid.leaf_group(group);
-        let members = &contributions[nodes.start as usize..nodes.end as usize];
-        let sources: Vec<_> = members.iter().map(|(place, _)| *place).collect();
-        let mut after: Vec<_> = members.iter().flat_map(|(_, after)| after).copied().collect();
-        let scratch = match places {
-            Some(places) => places.get(group as usize).map(|(place, free)| {
-                after.extend(free);
-                *place
-            }),
-            None => sources.iter().copied().find(|place| place.buffer == Buffer::Slot),
-        };
-        match scratch {
-            Some(scratch) if groups > 1 && sources.len() > 1 => {
-                summed.extend(b.fold(chunk, scratch, &sources, len, &after));
-                sums.push(scratch);
-            }
-            _ => {
-                summed.extend(after);
-                sums.extend(sources);
+    let (grid, level) = (b.problem.grid, b.problem.grid.top());
+    let folds = Folds { grid, contributions, sums, len };
+    let (sources, after) = folds.members(b, chunk, level, 0);
+    b.fold(chunk, into, &sources, len, &after)
+}
+
+/// The folds within groups.
+struct Folds<'a> {
+    grid: Grid,
+    contributions: &'a [Placed],
+    sums: Option<&'a [Placed]>,
+    len: usize,
+}
+
+impl Folds<'_> {
+    /// What the units of a group give, in rank order, and the steps after which it is there.
+    fn members(
+        &self,
+        b: &mut Builder,
+        chunk: Chunk,
+        level: usize,
+        group: u32,
+    ) -> (Vec<BufferOffset>, Vec<StepId>) {
+        let (mut places, mut there) = (Vec::new(), Vec::new());
+        for unit in self.grid.group(level, group) {
+            let Some(below) = level.checked_sub(1) else {
+                let (place, after) = &self.contributions[unit as usize];
+                places.push(*place);
+                there.extend(after);
+                continue;
+            };
+            let (sources, mut after) = self.members(b, chunk, below, unit);
+            let scratch = match self.sums {
+                Some(sums) => {
+                    let first = self.grid.group_of(0, unit * self.grid.unit_size(level));
+                    sums.get(first as usize).map(|(place, free)| {
+                        after.extend(free);
+                        *place
+                    })
+                }
+                None => sources.iter().copied().find(|place| place.buffer == Buffer::Slot),
+            };
+            match scratch {
+                Some(scratch) if sources.len() > 1 => {
+                    there.extend(b.fold(chunk, scratch, &sources, self.len, &after));
+                    places.push(scratch);
+                }
+                _ => {
+                    there.extend(after);
+                    places.extend(sources);
+                }
             }
         }
+        (places, there)
     }
-    b.fold(chunk, into, &sums, len, &summed)
 }

@@ -1,13 +1,13 @@
-//! Hierarchical: reduce-scatter within the leaf group, a full mesh of the slice's roots across groups, and back.
+//! Hierarchical: at each level a reduce-scatter within the group, then a full mesh of the roots above the last level, and back.
 //!
-//! A chunk is cut into as many slices as a leaf group has nodes. Being a *root* is a role per slice, so no node
-//! carries more than its share:
+//! At a level, the slice that a node works on (at first the chunk) is cut into as many slices as a group has units. Being a *root* is a
+//! role per slice, so no node carries more than its share:
 //!
 //! ```text
-//!   A  members of a group send slice q to the group's root of q, which folds
-//!   B  the roots of q (one a group) exchange: root r gets part r of the slice from all others, and folds
-//!   C  each root sends its finished part to the other roots of q
-//!   D  each root sends the finished slice to the members of its group
+//!   A  level by level: the units' roots in a group send slice q to the root of q, which folds, and goes on with it at the next level
+//!   B  above the last level the roots of the slice (one a group) exchange: root r gets part r of it from all others, and folds
+//!   C  each root sends its finished part to the other roots
+//!   D  level by level, back: each root sends the finished slice to the other units' roots in its group
 //! ```
 //!
 //! Each node sends 2(H - 1)/H of the chunk when groups are full. Where just two contributions meet, fragments are
@@ -21,100 +21,114 @@ use crate::grid::Grid;
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
-    let (grid, me) = (b.problem.grid, b.problem.node());
-    let slices = grid.leaf_size();
-    let group = grid.leaf_group_of(me);
+    let grid = b.problem.grid;
     let rounds = MessageNumbers { grid, chunks: b.chunk_count(), chunk: chunk.index };
-    let mut outcome = ChunkResult::default();
-    let mut slot = 0;
-    for q in 0..slices {
-        let slice = chunk.slice.part(q, slices);
-        if slice.is_empty() {
-            continue;
-        }
-        let root = grid.slice_root(group, q);
-        let (at, len) = (b.at(area, slice), b.bytes(slice));
-        if root != me {
-            let sent = send(b, chunk, (root, rounds.leaf(0, q, root)), at, len, ready);
-            outcome.result.push(receive(b, chunk, (root, rounds.leaf(1, q, root)), at, len, &[sent]));
-            continue;
-        }
-        let up = rounds.leaf(0, q, me);
-        let members: Vec<_> = grid.leaf_group(group).collect();
-        let gather = Gather { area, slice, nodes: &members, round: up };
-        let folded = gather.build(b, chunk, ready, &mut slot);
-        let done = mesh(b, chunk, area, &rounds, (q, slice), folded, &mut slot, &mut outcome.sends);
-        for &member in members.iter().filter(|&&node| node != me) {
-            outcome.sends.push(send(b, chunk, (member, rounds.leaf(1, q, me)), at, len, &done));
-        }
-        outcome.result.extend(done);
-    }
-    outcome
+    let mut climb = Climb { chunk, area, rounds, path: Vec::new(), slot: 0, sends: Vec::new() };
+    let result = climb.level(b, chunk.slice, ready);
+    ChunkResult { result, sends: climb.sends }
 }
 
-/// Phases B and C for one slice that this node is a root of; returns the steps after which the slice is final.
-#[expect(clippy::too_many_arguments, reason = "the parts of one chunk's state, used here only")]
-fn mesh(
-    b: &mut Builder,
+/// One chunk on its way up and back.
+struct Climb {
     chunk: Chunk,
     area: Area,
-    rounds: &MessageNumbers,
-    (q, slice): (u32, Slice),
-    folded: Vec<StepId>,
-    slot: &mut usize,
-    sends: &mut Vec<StepId>,
-) -> Vec<StepId> {
-    let (grid, me) = (b.problem.grid, b.problem.node());
-    let groups = grid.leaf_groups();
-    let own = grid.leaf_group_of(me);
-    let roots: Vec<u32> = (0..groups).map(|g| grid.slice_root(g, q)).collect();
-    let part = slice.part(own, groups);
-    let mut scattered = Vec::new();
-    for g in (0..groups).filter(|&g| g != own) {
-        let theirs = slice.part(g, groups);
-        let mut sent = None;
-        if !theirs.is_empty() {
-            let (from, len) = (b.at(area, theirs), b.bytes(theirs));
-            sent = Some(send(b, chunk, (roots[g as usize], rounds.mesh(0, q)), from, len, &folded));
-        }
-        scattered.push((g, theirs, sent));
-    }
-    let summed =
-        Gather { area, slice: part, nodes: &roots, round: rounds.mesh(0, q) }.build(b, chunk, &folded, slot);
-    let (at, len) = (b.at(area, part), b.bytes(part));
-    let mut done = b.finish_sum(chunk, at, len, summed);
-    let finished = done.clone();
-    for (g, theirs, sent) in scattered {
-        let peer = (roots[g as usize], rounds.mesh(1, q));
-        if len > 0 {
-            sends.push(send(b, chunk, peer, at, len, &finished));
-        }
-        if let Some(sent) = sent {
-            let (into, len) = (b.at(area, theirs), b.bytes(theirs));
-            done.push(receive(b, chunk, peer, into, len, &[sent]));
-        }
-    }
-    done
+    rounds: MessageNumbers,
+    /// The slices chosen at the levels so far: this node is its unit's root of that path.
+    path: Vec<u32>,
+    /// The next free slot's number.
+    slot: usize,
+    /// Sends that read the area, and that nothing waits for.
+    sends: Vec<StepId>,
 }
 
-/// Several nodes' contributions to one slice meet at this one.
-struct Gather<'a> {
-    area: Area,
-    slice: Slice,
-    /// All of them, this one included, in rank order.
-    nodes: &'a [u32],
-    round: u32,
-}
+impl Climb {
+    /// Phases A and D at the level that the path has led to, and all between them. The slice holds the contribution of this node's unit
+    /// after `ready`; returns the steps after which it holds the result.
+    fn level(&mut self, b: &mut Builder, slice: Slice, ready: &[StepId]) -> Vec<StepId> {
+        let (grid, me, level, chunk) = (b.problem.grid, b.problem.node(), self.path.len(), self.chunk);
+        let Some(&slices) = grid.levels().get(level) else { return self.mesh(b, slice, ready) };
+        let members = self.roots(&grid, me);
+        let (size, mut result) = (members.len() as u32, Vec::new());
+        for q in 0..slices {
+            let slice = slice.part(q, slices);
+            if slice.is_empty() {
+                continue;
+            }
+            let [up, down] = [0, 1].map(|phase| self.rounds.number(phase, &self.path, (q, size)));
+            let root = members[(q % size) as usize];
+            let (at, len) = (b.at(self.area, slice), b.bytes(slice));
+            if root != me {
+                let sent = send(b, chunk, (root, up), at, len, ready);
+                result.push(receive(b, chunk, (root, down), at, len, &[sent]));
+                continue;
+            }
+            let folded = self.gather(b, slice, (&members, up), ready);
+            self.path.push(q);
+            let done = self.level(b, slice, &folded);
+            self.path.pop();
+            for &member in members.iter().filter(|&&node| node != me) {
+                self.sends.push(send(b, chunk, (member, down), at, len, &done));
+            }
+            result.extend(done);
+        }
+        result
+    }
 
-impl Gather<'_> {
-    /// Returns the steps after which the slice holds all contributions. `slot` is the next free slot's number.
-    fn build(&self, b: &mut Builder, chunk: Chunk, ready: &[StepId], slot: &mut usize) -> Vec<StepId> {
-        let (grid, me, round) = (b.problem.grid, b.problem.node(), self.round);
-        let (at, len) = (b.at(self.area, self.slice), b.bytes(self.slice));
-        if len == 0 || self.nodes.len() == 1 {
+    /// Phases B and C, above the last level.
+    fn mesh(&mut self, b: &mut Builder, slice: Slice, folded: &[StepId]) -> Vec<StepId> {
+        let (grid, me, chunk) = (b.problem.grid, b.problem.node(), self.chunk);
+        let roots = self.roots(&grid, me);
+        let groups = roots.len() as u32;
+        let own = grid.unit_of(self.path.len(), me);
+        let [up, down] = [0, 1].map(|phase| self.rounds.number(phase, &self.path, (0, groups)));
+        let mut scattered = Vec::new();
+        for (g, &root) in (0..).zip(&roots).filter(|&(g, _)| g != own) {
+            let theirs = slice.part(g, groups);
+            let mut sent = None;
+            if !theirs.is_empty() {
+                let (from, len) = (b.at(self.area, theirs), b.bytes(theirs));
+                sent = Some(send(b, chunk, (root, up), from, len, folded));
+            }
+            scattered.push((root, theirs, sent));
+        }
+        let part = slice.part(own, groups);
+        let summed = self.gather(b, part, (&roots, up), folded);
+        let (at, len) = (b.at(self.area, part), b.bytes(part));
+        let mut done = b.finish_sum(chunk, at, len, summed);
+        let finished = done.clone();
+        for (root, theirs, sent) in scattered {
+            if len > 0 {
+                self.sends.push(send(b, chunk, (root, down), at, len, &finished));
+            }
+            if let Some(sent) = sent {
+                let (into, len) = (b.at(self.area, theirs), b.bytes(theirs));
+                done.push(receive(b, chunk, (root, down), into, len, &[sent]));
+            }
+        }
+        done
+    }
+
+    /// The roots of the path in this node's group, one for each unit.
+    fn roots(&self, grid: &Grid, me: u32) -> Vec<u32> {
+        let level = self.path.len();
+        grid.group(level, grid.group_of(level, me)).map(|unit| grid.root(unit, &self.path)).collect()
+    }
+
+    /// The contributions of several nodes (all of them, this one included, in rank order) to a slice meet at this one. Returns the steps after
+    /// which the slice holds their sum.
+    fn gather(
+        &mut self,
+        b: &mut Builder,
+        slice: Slice,
+        (nodes, round): (&[u32], u32),
+        ready: &[StepId],
+    ) -> Vec<StepId> {
+        let (grid, me, chunk) = (b.problem.grid, b.problem.node(), self.chunk);
+        let (at, len) = (b.at(self.area, slice), b.bytes(slice));
+        if len == 0 || nodes.len() == 1 {
             return ready.to_vec();
         }
-        if let &[x, y] = self.nodes {
+        if let &[x, y] = nodes {
             let from = grid.leader_of(if x == me { y } else { x });
             if !b.problem.works_on_device() {
                 return vec![b.step(chunk, Action::ReceiveReduce { from, round, into: at, len }, ready)];
@@ -122,27 +136,28 @@ impl Gather<'_> {
         }
         // All slots are as large as the largest slice, whatever they are for: a number may serve another purpose in
         // another chunk.
-        let room = b.full_chunk().largest_part(grid.leaf_size());
-        let first = *slot;
+        let slices = grid.levels().first().copied().unwrap_or(grid.nodes());
+        let room = b.full_chunk().largest_part(slices);
+        let first = self.slot;
         let (mut sources, mut after) = (Vec::new(), ready.to_vec());
-        if self.nodes.len() == 2 {
+        if nodes.len() == 2 {
             // As fragments are reduced that arrive.
             sources.push(at);
         }
-        for &node in self.nodes {
+        for &node in nodes {
             if node == me {
-                if self.nodes.len() > 2 {
+                if nodes.len() > 2 {
                     sources.push(at);
                 }
                 continue;
             }
-            let (into, free) = b.slot(chunk, *slot, room);
-            *slot += 1;
+            let (into, free) = b.slot(chunk, self.slot, room);
+            self.slot += 1;
             after.push(receive(b, chunk, (node, round), into, len, &free));
             sources.push(into);
         }
         let folded = b.fold(chunk, at, &sources, len, &after);
-        for number in first..*slot {
+        for number in first..self.slot {
             b.slot_used(chunk, number, &folded);
         }
         folded
@@ -150,7 +165,7 @@ impl Gather<'_> {
 }
 
 /// Numbers of the messages between two nodes. They run through the chunks of one phase, so that a receiver can grant
-/// many with one credit message.
+/// many with one credit message. Two nodes speak at one level only: that of the group in which their units differ.
 struct MessageNumbers {
     grid: Grid,
     chunks: u32,
@@ -158,19 +173,20 @@ struct MessageNumbers {
 }
 
 impl MessageNumbers {
-    /// Phases A (0) and D (1): slice `q` of `root`, which owns every size-th slice of its group.
-    fn leaf(&self, phase: u32, q: u32, root: u32) -> u32 {
-        let nodes = self.grid.leaf_group(self.grid.leaf_group_of(root));
-        let size = nodes.end - nodes.start;
-        let each = self.grid.leaf_size().div_ceil(size);
-        (phase * self.chunks + self.chunk) * each + q / size
-    }
-
-    /// Phases B (0) and C (1): two roots share one slice when both groups are full, else perhaps several.
-    fn mesh(&self, phase: u32, q: u32) -> u32 {
-        let slices = self.grid.leaf_size();
-        let even = self.grid.nodes().is_multiple_of(slices);
-        let (each, index) = if even { (1, 0) } else { (slices, q) };
-        (phase * self.chunks + self.chunk) * each + index
+    /// On the way up (phase 0) or back (1): slice `q` of a path, in a group of `size` units, where a unit owns every size-th slice.
+    fn number(&self, phase: u32, path: &[u32], (q, size): (u32, u32)) -> u32 {
+        // Two roots share one path when all groups below are full, else perhaps several.
+        let (paths, index) = match self.grid.nodes().is_multiple_of(self.grid.unit_size(path.len())) {
+            true => (1, 0),
+            false => self
+                .grid
+                .levels()
+                .iter()
+                .zip(path)
+                .fold((1, 0), |(paths, index), (slices, slice)| (paths * slices, index * slices + slice)),
+        };
+        let slices = self.grid.levels().get(path.len()).copied().unwrap_or(1);
+        let owned = slices.div_ceil(size);
+        ((phase * self.chunks + self.chunk) * paths + index) * owned + q / size
     }
 }

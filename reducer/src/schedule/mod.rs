@@ -56,7 +56,7 @@ pub use self::problem::{Access, Placement, Problem};
 use self::messages::MessageTable;
 use crate::counts::Counts;
 use crate::dtype::ReduceOp;
-use crate::grid::{Grid, GridError, Rank};
+use crate::grid::{Grid, Rank};
 use crate::header::Collective;
 use crate::transport::LaneFlag;
 use std::sync::Arc;
@@ -85,9 +85,6 @@ impl Params {
 /// Why there is no schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ScheduleError {
-    /// The rank or the root is not of the grid, or the grid cannot be.
-    #[error(transparent)]
-    Grid(#[from] GridError),
     /// More memory than can be addressed, or more steps than a schedule can have.
     #[error("{what} of a tensor of {count} elements are too many; split the tensor or use larger chunks")]
     TooLarge {

@@ -35,7 +35,7 @@ fn address(rank: u32) -> Ipv4Addr {
 
 /// The ways of each rank of two hosts, with the hosts' memory.
 fn two_hosts(sim: &Sim, over_tcp: bool) -> Vec<UpChannels> {
-    let grid = Grid::new(4, 2, 1).unwrap();
+    let grid = Grid::new(4, 2).unwrap();
     let shape = crate::channel::shm::SegmentShape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: 0 };
     let mut all = vec![];
     for (leader, other) in [(0, 2), (2, 0)] {
@@ -409,7 +409,7 @@ impl Node for Flat {
 fn a_collective_of_ranks_as_equals_runs_over_it() {
     const COUNT: usize = 100_003;
     let plan = Plan::default();
-    let grid = Grid::new(4, 1, plan.leaf_size).unwrap();
+    let grid = Grid::new(4, 1).unwrap();
     let mut sim = Sim::new(3);
     let mut ranks: Vec<Flat> = (0..)
         .zip(two_hosts(&sim, false))

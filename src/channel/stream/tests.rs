@@ -108,14 +108,14 @@ fn host<D: Device + Send + 'static>(rank: u32, device: D, bytes: usize) -> Host 
 
 fn host_of<D: Device + Send + 'static>(rank: u32, channel: TcpChannel<D>, bytes: usize) -> Host {
     let up = UpChannels::from(channel);
-    let executor = executor(rank, Grid::new(2, 1, Plan::default().leaf_size).unwrap());
+    let executor = executor(rank, Grid::new(2, 1).unwrap());
     let parts = EngineParts { executor, rank: Rank(rank), up, node: None, dead_after: DEAD_AFTER };
     Host { engine: Engine::new(parts, Instant::ZERO), _memory: Owned::new(bytes).unwrap() }
 }
 
 fn start(now: Instant, rank: u32, host: &mut Host, bytes: usize) -> OpId {
     let plan = Plan::default();
-    let grid = Grid::new(2, 1, plan.leaf_size).unwrap();
+    let grid = Grid::new(2, 1).unwrap();
     let count = bytes as u64 / 4;
     let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
     let request = Request {

@@ -51,7 +51,7 @@ fn leaders<F: Fabric>(hub: Rc<RefCell<Hub>>, ends: [F; 2], settings: [Settings; 
     let mut settings = settings.into_iter();
     let mut rank = 0;
     let leaders = ends.map(|end| {
-        let grid = Grid::new(2, 1, Plan::default().leaf_size).unwrap();
+        let grid = Grid::new(2, 1).unwrap();
         let mut config = ExecutorConfig::new(Rank(rank), grid, Kernels::detect());
         config.eager_bytes = Plan::default().eager_bytes as usize;
         // So few bytes that small operations need credit, too.
@@ -87,7 +87,7 @@ impl<F: Fabric> Leader<F> {
     #[allow(unsafe_code)]
     fn start_again(&mut self, rank: u32, index: usize) {
         let plan = Plan::default();
-        let grid = Grid::new(2, 1, plan.leaf_size).unwrap();
+        let grid = Grid::new(2, 1).unwrap();
         let data = &mut self.data[index];
         let count = data.len() as u64;
         let shape = Shape { collective: Collective::AllReduce, dtype: DType::I32, op: ReduceOp::Sum, count };
@@ -287,7 +287,7 @@ fn memory_beyond_the_budget_is_copied_and_what_goes_is_forgotten() {
 fn a_peer_that_refuses_for_long_is_not_sent_to_all_the_time() {
     let mut pair = pair(12, alike(true));
     // Rank 0 assumes that there is room for all of it.
-    let grid = Grid::new(2, 1, Plan::default().leaf_size).unwrap();
+    let grid = Grid::new(2, 1).unwrap();
     pair.leaders[0].executor = executor(ExecutorConfig::new(Rank(0), grid, Kernels::detect()));
     for _ in 0..8 {
         pair.leaders[0].start(0, vec![1; 200]);

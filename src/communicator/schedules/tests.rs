@@ -9,7 +9,7 @@ use super::*;
 
 #[test]
 fn a_thousand_shapes_keep_as_many_schedules_as_are_kept() {
-    let (plan, grid) = (Plan::default(), Grid::new(2, 2, 8).unwrap());
+    let (plan, grid) = (Plan::default(), Grid::new(2, 2).unwrap());
     let part = |count| ScheduleKey {
         grid,
         rank: Rank(0),
@@ -37,7 +37,7 @@ fn a_thousand_shapes_keep_as_many_schedules_as_are_kept() {
 
 #[test]
 fn counts_that_change_in_each_step_do_not_drive_the_others_out() {
-    let (plan, grid) = (Plan::default(), Grid::new(2, 2, 8).unwrap());
+    let (plan, grid) = (Plan::default(), Grid::new(2, 2).unwrap());
     let shape = |collective| Shape { collective, dtype: DType::F32, op: ReduceOp::Sum, count: 9 };
     let equal = Problem::new(grid, Rank(0), &shape(Collective::AllGather), Rank(0));
     let uneven = |step| {
@@ -66,9 +66,8 @@ fn counts_that_change_in_each_step_do_not_drive_the_others_out() {
 #[test]
 fn a_group_finds_the_schedules_of_an_earlier_one_with_as_many_ranks() {
     let known = Known::default();
-    let tables = |rank, ranks| {
-        Tables::new(Rank(rank), Grid::new(ranks, 1, 8).unwrap(), Plan::default(), known.clone())
-    };
+    let tables =
+        |rank, ranks| Tables::new(Rank(rank), Grid::new(ranks, 1).unwrap(), Plan::default(), known.clone());
     let schedule = |tables: &Tables, count| {
         let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
         tables.schedule(&tables.problem(&shape, Rank(0))).unwrap()

@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn a_transport_is_its_channels_and_then_why() {
     let of = |ranks, per_node, rank, reasons: &[&str]| {
-        let grid = Grid::new(ranks, per_node, 4).unwrap();
+        let grid = Grid::new(ranks, per_node).unwrap();
         let reasons = reasons.iter().map(|reason| reason.to_string()).collect();
         Transport::new(&grid, Rank(rank), "rud", reasons).to_string()
     };

@@ -355,7 +355,7 @@ impl Groups {
 /// The executor of a group.
 #[allow(unsafe_code)]
 fn executor(id: u32, members: &Members, like: &ExecutorConfig) -> Result<Executor, String> {
-    let grid = Grid::new(members.size(), 1, like.grid.leaf_size()).map_err(|why| why.to_string())?;
+    let grid = Grid::new(members.size(), 1).map_err(|why| why.to_string())?;
     let config = ExecutorConfig {
         rank: members.own(),
         grid,

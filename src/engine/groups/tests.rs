@@ -10,7 +10,7 @@ use crate::runtime::Clock;
 
 /// The configuration of the group of all of so many ranks, on rank 0.
 fn all(ranks: u32) -> ExecutorConfig {
-    ExecutorConfig::new(Rank(0), Grid::new(ranks, 1, 8).unwrap(), Kernels::detect())
+    ExecutorConfig::new(Rank(0), Grid::new(ranks, 1).unwrap(), Kernels::detect())
 }
 
 fn members(ranks: &[u32]) -> Arc<Members> {

@@ -28,7 +28,7 @@ impl Report for Handle {
 }
 
 fn request() -> Request {
-    let (plan, grid) = (Plan::default(), Grid::new(1, 1, Plan::default().leaf_size).unwrap());
+    let (plan, grid) = (Plan::default(), Grid::new(1, 1).unwrap());
     let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count: 1 };
     Request {
         identity: Identity::AdHoc { root: Rank(0) },

@@ -58,7 +58,7 @@ impl Waiter {
 
 /// Two ranks of one host that have found nothing to do.
 pub(super) fn resting(now: Instant) -> [Waiter; 2] {
-    let (plan, grid) = (Plan::default(), Grid::new(2, 2, Plan::default().leaf_size).unwrap());
+    let (plan, grid) = (Plan::default(), Grid::new(2, 2).unwrap());
     let mut waiters = engines(&plan, grid).map(|mut engine| {
         let (node, rank) = (engine.node.clone().unwrap(), engine.rank);
         engine.up.reach_all(node, grid, rank);

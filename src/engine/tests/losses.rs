@@ -158,7 +158,7 @@ fn the_loss_of_a_rank_that_has_left_ends_only_what_waits_for_it() {
         let lost = Rank(per_node);
         for is_message in [false, true] {
             let memory = Owned::new(64).unwrap();
-            let grid = Grid::new(ranks, per_node, 1).unwrap();
+            let grid = Grid::new(ranks, per_node).unwrap();
             let config = ExecutorConfig::new(Rank(0), grid, Kernels::detect());
             // SAFETY: it goes into an engine, which drops it last.
             let executor = unsafe { Executor::new(config) }.unwrap();

@@ -55,7 +55,7 @@ impl Channel for Silent {
 /// Rank 0 of two, on one host or on two.
 fn first_of_two(hosts: u32) -> (Engine, Grid) {
     let plan = Plan::default();
-    let grid = Grid::new(2, 2 / hosts, plan.leaf_size).unwrap();
+    let grid = Grid::new(2, 2 / hosts).unwrap();
     if hosts == 1 {
         let [first, _] = engines(&plan, grid);
         return (first, grid);

@@ -8,7 +8,7 @@ fn figures_come_from_the_first_file_that_has_them() {
     let home = folder.join("shouter");
     std::fs::create_dir_all(&home).unwrap();
     let environment: Environment = [("XDG_CACHE_HOME", folder.to_str().unwrap())].into_iter().collect();
-    let grid = Grid::of_hosts(&[1, 1], 8).unwrap();
+    let grid = Grid::of_hosts(&[1, 1]).unwrap();
     let usual = parsed(&[]).unwrap();
     let of = |args: &PlanArgs| of(args, &grid, "rud", &environment);
     assert_eq!(of(&usual).unwrap().source, Source::BuiltIn);
@@ -33,7 +33,7 @@ fn figures_come_from_the_first_file_that_has_them() {
 
     let named = parsed(&["--costs", jobs.to_str().unwrap()]).unwrap();
     assert_eq!(of(&named).unwrap().costs, with(1_111));
-    let other = super::of(&named, &Grid::of_hosts(&[2, 2], 8).unwrap(), "rud", &environment).unwrap_err();
+    let other = super::of(&named, &Grid::of_hosts(&[2, 2]).unwrap(), "rud", &environment).unwrap_err();
     assert!(other.to_string().contains("no job of 2x2 ranks over rud"), "{other}");
     std::fs::write(&jobs, "damaged").unwrap();
     assert!(of(&named).is_err());

@@ -29,7 +29,7 @@ fn schedules(shape: Shape, algorithm: Algorithm, grid: Grid, root: Rank, ranks: 
 
 fn proves(shape: Shape, algorithm: Algorithm, grid: Grid, root: Rank, ranks: Ranks<'_>) {
     let schedules = schedules(shape, algorithm, grid, root, ranks);
-    if let Err(flaw) = check(&schedules, BUDGET) {
+    if let Err(flaw) = proves_all(algorithm, &schedules, BUDGET) {
         panic!("{algorithm:?} {shape} on {grid:?} from {root}: {flaw}");
     }
 }
@@ -63,11 +63,11 @@ fn every_collective_is_right_for_1_to_17_ranks() {
     for grid in grids() {
         for collective in COLLECTIVES {
             let reduces = collective.reduces();
-            if !reduces && grid.leaf_size() > 1 {
-                continue; // Leaf groups matter to the order of folds only.
+            if !reduces && !grid.levels().is_empty() {
+                continue; // Levels matter to the order of folds only.
             }
             for algorithm in serving(collective) {
-                if grid.leaf_size() > 1 && !folds_by_leaves(algorithm) {
+                if !grid.levels().is_empty() && !folds_by_levels(algorithm) {
                     continue;
                 }
                 // On larger grids `everywhere` proves the others, once each.
@@ -93,7 +93,7 @@ fn every_collective_is_right_for_1_to_17_ranks() {
 fn every_collective_that_reads_inputs_where_they_lie_is_right_for_2_to_17_ranks() {
     let mut rng = SmallRng::seed_from_u64(9);
     for ranks in 2..=17 {
-        let grid = Grid::new(ranks, ranks, 1).unwrap();
+        let grid = Grid::new(ranks, ranks).unwrap();
         for collective in COLLECTIVES.into_iter().chain([Collective::Broadcast]) {
             if collective == Collective::AllReduce {
                 continue; // These are views.
@@ -125,8 +125,8 @@ fn every_collective_that_reads_inputs_where_they_lie_is_right_for_2_to_17_ranks(
 fn every_root_is_right() {
     let rooted = COLLECTIVES.into_iter().filter(|collective| collective.has_root());
     for collective in rooted.chain([Collective::Broadcast]) {
-        for grid in [Grid::new(16, 1, 4), Grid::new(16, 4, 2), Grid::new(16, 16, 1), Grid::new(15, 3, 2)] {
-            let grid = grid.unwrap();
+        for (ranks, per_node, size) in [(16, 1, 4), (16, 4, 2), (16, 16, 1), (15, 3, 2)] {
+            let grid = Grid::new(ranks, per_node).unwrap().with_levels(levels(&[size]));
             for root in (0..grid.ranks()).map(Rank) {
                 let mut in_place = |_| (Access::Host, Placement::InPlace);
                 for algorithm in serving(collective) {
@@ -140,7 +140,7 @@ fn every_root_is_right() {
 /// The proof sees what is wrong with the collectives over blocks.
 #[test]
 fn a_block_in_the_wrong_place_is_found() {
-    let grid = Grid::new(4, 2, 1).unwrap();
+    let grid = Grid::new(4, 2).unwrap();
     for collective in COLLECTIVES {
         let mut apart = |_| (Access::Host, Placement::Separate);
         let right = schedules(shape(collective, 6), Algorithm::Hierarchical, grid, Rank(1), &mut apart);
@@ -162,7 +162,7 @@ fn a_block_in_the_wrong_place_is_found() {
 
 #[test]
 fn an_all_to_all_in_place_must_not_overwrite_what_was_not_acknowledged() {
-    let grid = Grid::new(3, 1, 1).unwrap();
+    let grid = Grid::new(3, 1).unwrap();
     let mut in_place = |_| (Access::Host, Placement::InPlace);
     let mut wrong =
         schedules(shape(Collective::AllToAll, 6), Algorithm::Hierarchical, grid, Rank(0), &mut in_place);
@@ -186,7 +186,7 @@ fn an_all_to_all_in_place_must_not_overwrite_what_was_not_acknowledged() {
 
 #[test]
 fn more_ranks_than_a_lane_has_room_for_are_refused() {
-    let grid = Grid::new(512, 2, 1).unwrap();
+    let grid = Grid::new(512, 2).unwrap();
     let shape = shape(Collective::AllGather, 5);
     let why = build(Algorithm::Direct, &Problem::new(grid, Rank(3), &shape, Rank(0)), &PARAMS).unwrap_err();
     assert!(why.to_string().contains("lane_bytes"), "{why}");

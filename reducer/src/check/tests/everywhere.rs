@@ -46,8 +46,8 @@ fn build_all(what: What, grid: Grid, count: u64, root: Rank, placement: Placemen
 
 fn proves(what: What, grid: Grid, count: u64, root: Rank, placement: Placement) {
     let schedules = build_all(what, grid, count, root, placement);
-    if let Err(flaw) = check(&schedules, BUDGET) {
-        let (collective, algorithm) = what;
+    let (collective, algorithm) = what;
+    if let Err(flaw) = proves_all(algorithm, &schedules, BUDGET) {
         panic!("{algorithm:?} {collective} of {count} on {grid:?} from {root}, {placement:?}: {flaw}");
     }
 }
@@ -76,14 +76,13 @@ fn blocks_in_lane(collective: Collective, grid: Grid) -> u64 {
     }
 }
 
-/// One collective on all grids; the leaf groups, the root and where the input lies differ from one to the next.
+/// One collective on all grids; the levels, the root and where the input lies differ from one to the next.
 fn on_all_grids(what: What) {
     let mut rng = SmallRng::seed_from_u64(what.1 as u64);
     let flat = (1..=32).map(|ranks| (ranks, 1));
     let hosts = (1..=8).flat_map(|nodes| (2..=8).map(move |locals| (nodes, locals)));
     for (nodes, locals) in flat.chain(hosts) {
-        let leaf = [1, 2, 3, 8][rng.random_range(0..4)];
-        let grid = Grid::new(nodes * locals, locals, leaf).unwrap();
+        let grid = Grid::new(nodes * locals, locals).unwrap().with_levels(any_levels(&mut rng));
         for count in counts(what.0, grid) {
             let root = Rank(rng.random_range(0..grid.ranks()));
             let apart = what.0 != Collective::Broadcast && rng.random();
@@ -120,7 +119,7 @@ fn every_root_of_up_to_16_ranks() {
     for what in all().filter(|(collective, _)| collective.has_root()) {
         for ranks in 1..=16 {
             for locals in (1..=ranks).filter(|locals| ranks % locals == 0) {
-                let grid = Grid::new(ranks, locals, 3).unwrap();
+                let grid = Grid::new(ranks, locals).unwrap().with_levels(levels(&[3]));
                 for root in 0..ranks {
                     proves(what, grid, 5, Rank(root), Placement::InPlace);
                 }
@@ -133,7 +132,7 @@ fn every_root_of_up_to_16_ranks() {
 #[test]
 fn a_sample_of_up_to_1024_ranks() {
     for (nodes, locals) in [(100, 1), (257, 1), (512, 1), (1024, 1), (96, 2), (33, 8)] {
-        let grid = Grid::new(nodes * locals, locals, 8).unwrap();
+        let grid = Grid::new(nodes * locals, locals).unwrap().with_levels(Levels::default());
         let mut proved = std::collections::BTreeSet::new();
         for what @ (collective, algorithm) in all() {
             // One that fits no two nodes, and one with a piece for each.
@@ -158,7 +157,7 @@ fn a_sample_of_up_to_1024_ranks() {
 #[test]
 fn a_dissemination_barrier_takes_a_message_of_each_node_in_each_round() {
     for (nodes, rounds) in [(2, 1), (5, 3), (16, 4), (33, 6), (512, 9)] {
-        let grid = Grid::new(nodes, 1, 8).unwrap();
+        let grid = Grid::new(nodes, 1).unwrap().with_levels(Levels::default());
         let what = (Collective::Barrier, Algorithm::Dissemination);
         let proof = check(&build_all(what, grid, 0, Rank(0), Placement::InPlace), BUDGET).unwrap();
         assert_eq!(proof.messages, (nodes * rounds) as usize, "{nodes}");
@@ -171,7 +170,7 @@ fn a_broken_one_is_found() {
     for what @ (collective, algorithm) in all() {
         let count = if collective == Collective::Barrier { 0 } else { 70 };
         for (nodes, locals) in [(5, 1), (6, 1), (3, 2)] {
-            let grid = Grid::new(nodes * locals, locals, 2).unwrap();
+            let grid = Grid::new(nodes * locals, locals).unwrap().with_levels(levels(&[2]));
             // In place, an all-to-all has waits that keep what was not sent; apart, pairwise rounds only wait for one another.
             let apart = !matches!(collective, Collective::Broadcast | Collective::AllToAll);
             let placement = if apart { Placement::Separate } else { Placement::InPlace };

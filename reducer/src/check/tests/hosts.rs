@@ -53,7 +53,7 @@ fn proves(rng: &mut SmallRng, collective: Collective, algorithm: Algorithm, grid
     };
     let schedules: Vec<_> = (0..grid.ranks()).map(&mut schedule).collect();
     schedules.iter().for_each(|schedule| costs_hold(schedule, schedules[0].cost()));
-    if let Err(flaw) = check(&schedules, BUDGET) {
+    if let Err(flaw) = proves_all(algorithm, &schedules, BUDGET) {
         panic!("{algorithm:?} {shape} on {grid:?} from {root}: {flaw}");
     }
 }
@@ -62,7 +62,7 @@ fn on_all(collectives: impl Fn(Collective) -> bool) {
     let mut rng = SmallRng::seed_from_u64(14);
     let mut proved = 0;
     for list in (2..=4).flat_map(lists) {
-        let grid = Grid::of_hosts(&list, rng.random_range(1..=4)).unwrap();
+        let grid = Grid::of_hosts(&list).unwrap().with_levels(any_levels(&mut rng));
         for collective in Collective::ALL.into_iter().filter(|one| collectives(*one)) {
             for algorithm in serving(collective).filter(|one| one.serves(collective, &grid)) {
                 proves(&mut rng, collective, algorithm, grid);
@@ -86,7 +86,8 @@ fn movements_are_right_on_hosts_with_different_numbers_of_ranks() {
 /// Blocks that are forwarded from host to host are as many from each.
 #[test]
 fn algorithms_that_forward_blocks_are_replaced_on_hosts_with_different_numbers_of_ranks() {
-    let [even, uneven] = [[2, 2], [3, 1]].map(|list| Grid::of_hosts(&list, 8).unwrap());
+    let [even, uneven] =
+        [[2, 2], [3, 1]].map(|list| Grid::of_hosts(&list).unwrap().with_levels(Levels::default()));
     let mut replaced = 0;
     for collective in Collective::ALL {
         for algorithm in serving(collective) {

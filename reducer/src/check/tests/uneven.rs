@@ -81,9 +81,9 @@ fn in_place(schedules: &[Schedule]) -> Option<Vec<Schedule>> {
     schedules.iter().map(|schedule| Some((**schedule.in_place()?).clone())).collect()
 }
 
-/// Leaf groups matter to the order of folds over nodes only.
+/// Levels matter to the order of folds over nodes only.
 fn worthwhile(collective: Collective, grid: Grid) -> bool {
-    grid.leaf_size() == 1 || collective == Collective::ReduceScatterV
+    grid.levels().is_empty() || collective == Collective::ReduceScatterV
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn blocks_that_differ_are_right_for_1_to_17_ranks() {
 fn an_all_to_all_of_pairs_that_give_as_much_as_they_take_is_right_in_place() {
     let mut rng = SmallRng::seed_from_u64(10);
     for (ranks, per_node) in [(1, 1), (2, 1), (3, 1), (5, 1), (4, 2), (6, 2), (6, 3), (4, 4)] {
-        let grid = Grid::new(ranks, per_node, 1).unwrap();
+        let grid = Grid::new(ranks, per_node).unwrap();
         for most in [1, 9, 60] {
             let mut matrix = vec![0; (ranks * ranks) as usize];
             for from in 0..ranks {
@@ -141,7 +141,7 @@ fn an_all_to_all_of_pairs_that_give_as_much_as_they_take_is_right_in_place() {
 #[test]
 fn scans_are_right_for_1_to_17_ranks() {
     let (mut rng, mut read) = (SmallRng::seed_from_u64(11), 0);
-    for grid in grids().filter(|grid| grid.leaf_size() == 1) {
+    for grid in grids().filter(|grid| grid.levels().is_empty()) {
         for collective in [Collective::Scan, Collective::ExScan] {
             for algorithm in [Algorithm::Direct, Algorithm::Hierarchical] {
                 for dtype in [DType::F32, DType::F16] {
@@ -172,7 +172,7 @@ fn every_root_of_blocks_that_differ_is_right() {
     let mut rng = SmallRng::seed_from_u64(12);
     for collective in [Collective::GatherV, Collective::ScatterV] {
         for (ranks, per_node) in [(16, 1), (16, 4), (16, 16), (15, 3)] {
-            let grid = Grid::new(ranks, per_node, 1).unwrap();
+            let grid = Grid::new(ranks, per_node).unwrap();
             for root in (0..ranks).map(Rank) {
                 let counts = counts(&mut rng, collective, grid, Spread::Wide);
                 let shape = shape(&mut rng, collective, 0);
@@ -188,7 +188,7 @@ fn every_root_of_blocks_that_differ_is_right() {
 #[test]
 fn slots_do_not_grow_with_how_much_blocks_differ() {
     for (ranks, per_node) in [(8, 1), (8, 2)] {
-        let grid = Grid::new(ranks, per_node, 1).unwrap();
+        let grid = Grid::new(ranks, per_node).unwrap();
         let slots = |counts: Vec<u64>| {
             let shape = Shape {
                 collective: Collective::ReduceScatterV,
@@ -208,7 +208,7 @@ fn slots_do_not_grow_with_how_much_blocks_differ() {
 /// The proof sees sums of sums where the elements' type would round each.
 #[test]
 fn a_scan_of_partial_folds_in_a_narrow_type_is_found() {
-    let grid = Grid::new(4, 1, 1).unwrap();
+    let grid = Grid::new(4, 1).unwrap();
     let shape = Shape { collective: Collective::Scan, dtype: DType::F32, op: ReduceOp::Sum, count: 10 };
     let problem = Problem::new(grid, Rank(0), &shape, Rank(0));
     let mut chain = schedules(&mut SmallRng::seed_from_u64(1), &problem, Algorithm::Hierarchical, 1);
@@ -224,7 +224,7 @@ fn a_scan_of_partial_folds_in_a_narrow_type_is_found() {
 /// The proof sees a contribution that is missing, or in another order.
 #[test]
 fn a_scan_in_the_wrong_order_is_found() {
-    let grid = Grid::new(4, 4, 1).unwrap();
+    let grid = Grid::new(4, 4).unwrap();
     let shape = Shape { collective: Collective::Scan, dtype: DType::F32, op: ReduceOp::Sum, count: 10 };
     let problem = Problem::new(grid, Rank(0), &shape, Rank(0));
     let right = schedules(&mut SmallRng::seed_from_u64(1), &problem, Algorithm::Direct, 1);
@@ -240,7 +240,7 @@ fn a_scan_in_the_wrong_order_is_found() {
 /// The proof sees what is wrong with blocks that differ.
 #[test]
 fn a_piece_in_the_wrong_place_is_found() {
-    let grid = Grid::new(4, 2, 1).unwrap();
+    let grid = Grid::new(4, 2).unwrap();
     let mut rng = SmallRng::seed_from_u64(3);
     for collective in UNEVEN {
         let counts = match collective {
@@ -267,7 +267,7 @@ fn a_piece_in_the_wrong_place_is_found() {
 
 #[test]
 fn what_cannot_be_built_is_refused() {
-    let grid = Grid::new(3, 1, 1).unwrap();
+    let grid = Grid::new(3, 1).unwrap();
     let built = |problem: &Problem| build(Algorithm::Direct, problem, &PARAMS).unwrap_err().to_string();
     let shape = |collective, op| Shape { collective, dtype: DType::F32, op, count: 3 };
     let problem = |collective| Problem::new(grid, Rank(0), &shape(collective, ReduceOp::Sum), Rank(0));

@@ -45,7 +45,7 @@ fn run(group: &mut Group, parts: Vec<Request>, what: Collective) {
 /// before it is compared for the sum.
 #[test]
 fn ranks_agree_after_more_operations_than_are_announced() {
-    let grid = Grid::new(RANKS, RANKS, 1).unwrap();
+    let grid = Grid::new(RANKS, RANKS).unwrap();
     for collective in Collective::ALL.into_iter().filter(|one| !one.has_counts()) {
         let mut group = Group::new(5, grid, Faults::default(), |_| {});
         for algorithm in Algorithm::ALL.into_iter().filter(|one| one.applies_to(collective)) {

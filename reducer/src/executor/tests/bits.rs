@@ -5,6 +5,7 @@ use super::harness::{Buffer, Faults, Group, shape};
 use crate::cost;
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::Request;
+use crate::grid::tests::any_levels;
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, Shape};
 use crate::kernel::Kernels;
@@ -51,7 +52,8 @@ fn run(seed: u64) {
         &[2, 1, 1, 3],
         &[1, 1, 4, 1, 2],
     ];
-    let grid = Grid::of_hosts(hosts[rng.random_range(0..hosts.len())], rng.random_range(1..=4)).unwrap();
+    let grid =
+        Grid::of_hosts(hosts[rng.random_range(0..hosts.len())]).unwrap().with_levels(any_levels(&mut rng));
     let ranks = grid.ranks();
     let round = |dtype: &DType| matches!(dtype, DType::F16 | DType::Bf16 | DType::F32);
     // Half of them are those whose sums round most.
@@ -130,7 +132,7 @@ fn scan(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let hosts: [&[u32]; 9] =
         [&[3], &[2; 3], &[3; 2], &[1; 5], &[1], &[1; 8], &[2; 4], &[3, 1], &[1, 2, 1, 3]];
-    let grid = Grid::of_hosts(hosts[rng.random_range(0..hosts.len())], 1).unwrap();
+    let grid = Grid::of_hosts(hosts[rng.random_range(0..hosts.len())]).unwrap();
     let ranks = grid.ranks();
     let dtype = [DType::F16, DType::Bf16, DType::F32][rng.random_range(0..3)];
     let op = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max][rng.random_range(0..3)];
@@ -173,7 +175,8 @@ fn chosen(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let hosts: [&[u32]; 8] =
         [&[3], &[2; 3], &[1; 5], &[3; 3], &[1; 8], &[3, 1], &[2, 1, 1, 3], &[1, 4, 1, 2]];
-    let grid = Grid::of_hosts(hosts[rng.random_range(0..hosts.len())], rng.random_range(1..=4)).unwrap();
+    let grid =
+        Grid::of_hosts(hosts[rng.random_range(0..hosts.len())]).unwrap().with_levels(any_levels(&mut rng));
     let dtype = [DType::F16, DType::Bf16, DType::F32][rng.random_range(0..3)];
     let collective = [Collective::AllReduce, Collective::Reduce][rng.random_range(0..2)];
     let shape = Shape { collective, ..shape(dtype, ReduceOp::Sum, 700) };

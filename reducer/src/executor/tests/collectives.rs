@@ -119,7 +119,7 @@ fn prepare(seed: u64) -> Run {
     let mut rng = SmallRng::seed_from_u64(seed);
     // On one node inputs may be read where they lie.
     let nodes = if rng.random_ratio(2, 5) { 1 } else { rng.random_range(2..=7) };
-    let grid = super::harness::grid(&mut rng, nodes, 3, 3);
+    let grid = super::harness::grid(&mut rng, nodes, 3);
     let faults = if rng.random() { BAD } else { Faults { in_order: rng.random(), ..Faults::default() } };
     let one_sided = rng.random();
     let mut group = Group::new(seed, grid, faults, |config| config.one_sided = one_sided);

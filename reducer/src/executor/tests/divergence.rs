@@ -5,7 +5,8 @@ use super::definition::expected;
 use super::harness::{self, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
 use crate::executor::{Completed, OpError, Request, StartError, Tally, Vote};
-use crate::grid::{Grid, Rank};
+use crate::grid::tests::any_levels;
+use crate::grid::{Grid, Levels, Rank};
 use crate::header::{Collective, Header, Identity, Shape, View};
 use crate::schedule::{Algorithm, Problem, build};
 use rand::rngs::SmallRng;
@@ -164,7 +165,7 @@ impl Item {
 fn run(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
     let (ranks, per_node) = GRIDS[rng.random_range(0..GRIDS.len())];
-    let grid = Grid::new(ranks, per_node, rng.random_range(1..=3)).unwrap();
+    let grid = Grid::new(ranks, per_node).unwrap().with_levels(any_levels(&mut rng));
     let kind = KINDS[rng.random_range(0..KINDS.len())];
     let culprit = rng.random_range(0..ranks);
     let faults = Faults { duplicate: 10, full: 10, refuse: 0, in_order: rng.random() };
@@ -317,7 +318,7 @@ fn the_minority_is_named_and_a_tie_shows_both() {
 
 #[test]
 fn votes_that_make_no_sense_count_for_nothing() {
-    let grid = Grid::new(4, 2, 8).unwrap();
+    let grid = Grid::new(4, 2).unwrap().with_levels(Levels::default());
     let mut group = Group::new(1, grid, Faults::default(), |_| {});
     let template = group.executors[2].vote::<harness::View<'_>>(None);
     assert!(template.is_empty(), "nothing is in dispute");

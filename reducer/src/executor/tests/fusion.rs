@@ -5,6 +5,7 @@ use crate::dtype::{DType, ReduceOp};
 use crate::executor::op::OpState;
 use crate::executor::{OpId, Request, StartError};
 use crate::fusion::{Bucket, Ends, FusionQueue, Member, Ready, layouts};
+use crate::grid::tests::any_levels;
 use crate::grid::{Grid, Rank};
 use crate::header::Identity;
 use crate::memory::MemoryKind;
@@ -75,7 +76,7 @@ fn run(seed: u64, fuses: bool) -> Outcome {
     let mut rng = SmallRng::seed_from_u64(seed);
     let grids = [(2, 1), (3, 3), (4, 2), (6, 3), (5, 1), (8, 2)];
     let (ranks, per_node) = grids[rng.random_range(0..grids.len())];
-    let grid = Grid::new(ranks, per_node, rng.random_range(1..=3)).unwrap();
+    let grid = Grid::new(ranks, per_node).unwrap().with_levels(any_levels(&mut rng));
     let faults = match rng.random_range(0..3) {
         0 => Faults::default(),
         1 => Faults { in_order: true, full: 10, ..Faults::default() },

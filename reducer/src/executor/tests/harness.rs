@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::super::*;
+use crate::grid::tests::any_levels;
 use crate::grid::{Grid, Rank};
 use crate::header::{Collective, HEADER_BYTES, Identity, Shape};
 use crate::kernel::Kernels;
@@ -256,10 +257,10 @@ impl Accelerator for Copies {
 }
 
 /// A grid of so many nodes with up to `most` ranks each: on half of them the same number on each node.
-pub(super) fn grid(rng: &mut SmallRng, nodes: u32, most: u32, leaf: u32) -> Grid {
+pub(super) fn grid(rng: &mut SmallRng, nodes: u32, most: u32) -> Grid {
     let even = rng.random_bool(0.5).then(|| rng.random_range(1..=most));
     let locals: Vec<_> = (0..nodes).map(|_| even.unwrap_or_else(|| rng.random_range(1..=most))).collect();
-    Grid::of_hosts(&locals, rng.random_range(1..=leaf)).unwrap()
+    Grid::of_hosts(&locals).unwrap().with_levels(any_levels(rng))
 }
 
 /// All ranks of a group.

@@ -54,7 +54,7 @@ impl Member {
             crate::channel::shm::SegmentShape { ranks: 2, lanes: 1, lane_bytes: 4096, arena_bytes: ARENA };
         let first = NodeSegment::create(shape).unwrap();
         let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();
-        let grid = Grid::new(2, 1, 1).unwrap();
+        let grid = Grid::new(2, 1).unwrap();
         let ranks = [Arc::new(first), Arc::new(second)].into_iter().zip(0..);
         let mut all = ranks.map(|(segment, rank)| Self {
             local: Local::new(Arc::clone(&segment), grid, Rank(rank), || None),

@@ -45,7 +45,7 @@ struct End {
 
 impl End {
     fn new(rank: u32, peers: &[PeerAddress], streams: KernelStreams, settings: Settings) -> Self {
-        let grid = Grid::new(peers.len() as u32 + 1, 1, Plan::default().leaf_size).unwrap();
+        let grid = Grid::new(peers.len() as u32 + 1, 1).unwrap();
         let channel = StreamChannel::open(streams, Rank(rank), peers, settings, Clock.now()).unwrap();
         Self { channel, executor: executor(rank, grid) }
     }

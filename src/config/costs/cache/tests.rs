@@ -97,7 +97,7 @@ fn entries_that_cannot_be_used_are_left_out() {
 
 #[test]
 fn hosts_are_counted_by_runs() {
-    let text = |locals: &[u32]| MeasuredFor::here(&Grid::of_hosts(locals, 8).unwrap(), "rud", "").hosts;
+    let text = |locals: &[u32]| MeasuredFor::here(&Grid::of_hosts(locals).unwrap(), "rud", "").hosts;
     assert_eq!(text(&[1, 1]), "2x1");
     assert_eq!(text(&[4, 4, 2, 4]), "2x4+1x2+1x4");
 }
