@@ -146,7 +146,8 @@ pub(super) fn cost(algorithm: Algorithm, problem: &Problem, chunks: u32) -> u64 
         (_, DoubleTree) => (2 * block, 4),
         // There and back, in as many slices.
         (_, Ring) => (2 * block, 2 * nodes),
-        (_, _) => (2 * block, 2 * u64::from(grid.unit_size(grid.levels().len()))),
+        // Two hosts speak at one level, each way in as many slices at most as that has.
+        (_, _) => (2 * block, 2 * u64::from(grid.levels().iter().copied().max().unwrap_or(1))),
     };
     bytes.saturating_add((MESSAGE_COST as u64).saturating_mul(messages).saturating_mul(chunks.into()))
 }

@@ -54,7 +54,7 @@ impl Climb {
             if slice.is_empty() {
                 continue;
             }
-            let [up, down] = [0, 1].map(|phase| self.rounds.number(phase, &self.path, (q, size)));
+            let [up, down] = [0, 1].map(|phase| self.rounds.number(phase, level, (q, size)));
             let root = members[(q % size) as usize];
             let (at, len) = (b.at(self.area, slice), b.bytes(slice));
             if root != me {
@@ -76,11 +76,11 @@ impl Climb {
 
     /// Phases B and C, above the last level.
     fn mesh(&mut self, b: &mut Builder, slice: Slice, folded: &[StepId]) -> Vec<StepId> {
-        let (grid, me, chunk) = (b.problem.grid, b.problem.node(), self.chunk);
+        let (grid, me, level, chunk) = (b.problem.grid, b.problem.node(), self.path.len(), self.chunk);
         let roots = self.roots(&grid, me);
         let groups = roots.len() as u32;
-        let own = grid.unit_of(self.path.len(), me);
-        let [up, down] = [0, 1].map(|phase| self.rounds.number(phase, &self.path, (0, groups)));
+        let own = grid.unit_of(level, me);
+        let [up, down] = [0, 1].map(|phase| self.rounds.number(phase, level, (0, groups)));
         let mut scattered = Vec::new();
         for (g, &root) in (0..).zip(&roots).filter(|&(g, _)| g != own) {
             let theirs = slice.part(g, groups);
@@ -165,7 +165,10 @@ impl Climb {
 }
 
 /// Numbers of the messages between two nodes. They run through the chunks of one phase, so that a receiver can grant
-/// many with one credit message. Two nodes speak at one level only: that of the group in which their units differ.
+/// many with one credit message.
+///
+/// Two nodes speak at one level only: that of the group in which their units differ. They share one path there, since at most one of two
+/// units is not full: it is the last. In a full unit each node is the root of one path.
 struct MessageNumbers {
     grid: Grid,
     chunks: u32,
@@ -173,20 +176,9 @@ struct MessageNumbers {
 }
 
 impl MessageNumbers {
-    /// On the way up (phase 0) or back (1): slice `q` of a path, in a group of `size` units, where a unit owns every size-th slice.
-    fn number(&self, phase: u32, path: &[u32], (q, size): (u32, u32)) -> u32 {
-        // Two roots share one path when all groups below are full, else perhaps several.
-        let (paths, index) = match self.grid.nodes().is_multiple_of(self.grid.unit_size(path.len())) {
-            true => (1, 0),
-            false => self
-                .grid
-                .levels()
-                .iter()
-                .zip(path)
-                .fold((1, 0), |(paths, index), (slices, slice)| (paths * slices, index * slices + slice)),
-        };
-        let slices = self.grid.levels().get(path.len()).copied().unwrap_or(1);
-        let owned = slices.div_ceil(size);
-        ((phase * self.chunks + self.chunk) * paths + index) * owned + q / size
+    /// On the way up (phase 0) or back (1): slice `q` of a level, in a group of `size` units, where a unit owns every size-th slice.
+    fn number(&self, phase: u32, level: usize, (q, size): (u32, u32)) -> u32 {
+        let slices = self.grid.levels().get(level).copied().unwrap_or(1);
+        (phase * self.chunks + self.chunk) * slices.div_ceil(size) + q / size
     }
 }
