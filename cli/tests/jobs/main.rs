@@ -19,6 +19,7 @@ mod groups_beside;
 mod hosts;
 mod info;
 mod launchers;
+mod levels;
 mod observe;
 mod p2p;
 mod preflight;
