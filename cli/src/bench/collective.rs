@@ -20,7 +20,7 @@ use clap::Args;
 use shouter::{Collective, Group, ReduceOp};
 
 use super::peers::{self, Peer};
-use super::report::Report;
+use super::report::{Report, Rounds};
 use super::sizes::Sizes;
 use super::{kernel, patience, ranks_output, workload};
 use crate::failure::CommandError;
@@ -77,9 +77,13 @@ pub(crate) struct JobArgs {
     /// The MTU of the links between hosts, in bytes
     #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
-    /// About how long each size is measured, in seconds
+    /// About how long each size is measured in a round, in seconds
     #[arg(long, default_value_t = 0.5, value_parser = super::seconds)]
     seconds: f64,
+    /// How often all take their turns, so that a busy minute of the machine hits all of them; figures are medians over the rounds [default:
+    /// 3 beside peers, else 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=101))]
+    rounds: Option<u32>,
     /// Peers to run in the same call: openmpi, mpich, gloo, kernel (allreduce only); a measurement that a peer lacks is said
     /// to be unavailable; Gloo is that of the first Python that has PyTorch: python3 of PATH, the environment of
     /// scripts/lib/venv torch 2.15, /usr/bin/python3
@@ -231,9 +235,38 @@ fn launcher(job: &JobArgs) -> Result<Command, CommandError> {
     Ok(command)
 }
 
-/// Runs our ranks with these options of the worker, then the peers.
+/// Rounds beside peers, unless the command line says how many.
+const USUAL_ROUNDS: u32 = 3;
+
+/// Runs our ranks with these options of the worker, then the peers, and so on for all rounds.
 fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> Result<(), CommandError> {
     let mut report = Report::new(job.json);
+    let usual = if job.against.is_empty() { 1 } else { USUAL_ROUNDS };
+    let rounds = job.rounds.unwrap_or(usual);
+    let mut gathered = Rounds::default();
+    let mut absent = Vec::new();
+    for number in 1..=rounds {
+        if rounds > 1 && !job.json {
+            eprintln!("round {number} of {rounds}");
+        }
+        if let Err(why) = round(what, job, data, sizes, (&mut gathered, &mut absent)) {
+            report.extend(gathered.medians())?;
+            report.finish()?;
+            return Err(why);
+        }
+    }
+    report.extend(gathered.medians())?;
+    Ok(report.finish()?)
+}
+
+/// One round. Peers that turn out to have nothing to measure are added to `absent`, and left out from then on.
+fn round(
+    what: &Measured<'_>,
+    job: &JobArgs,
+    data: &[&str],
+    sizes: &[u64],
+    (gathered, absent): (&mut Rounds, &mut Vec<Peer>),
+) -> Result<(), CommandError> {
     let mut command = launcher(job)?;
     command.arg("bench").args(what.worker);
     command.args(["--seconds", &job.seconds.to_string()]).args(data).stdin(Stdio::null());
@@ -241,9 +274,9 @@ fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> 
         let link = job.hosts > 1 && !matches!(job.transport.as_str(), "verbs" | "kernel");
         line.device = link.then(|| job.device.clone());
         line.mtu = link.then_some(job.mtu.into());
-        report.push(line)?;
+        gathered.push(line);
     }
-    for peer in &job.against {
+    for peer in job.against.iter().filter(|peer| !absent.contains(peer)).copied().collect::<Vec<_>>() {
         let lines = match peer {
             Peer::Kernel if what.collective == Some(Collective::AllReduce) => kernel::run(&kernel::Job {
                 kind: kernel::PeerWorkload::Allreduce,
@@ -254,7 +287,7 @@ fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> 
                 mtu: job.mtu.into(),
             })?,
             peer => peers::run(
-                *peer,
+                peer,
                 &peers::Job {
                     bench: what.name,
                     ranks: job.ranks,
@@ -264,9 +297,12 @@ fn measure(what: &Measured<'_>, job: &JobArgs, data: &[&str], sizes: &[u64]) -> 
                 },
             )?,
         };
-        report.extend(lines)?;
+        if lines.is_empty() {
+            absent.push(peer);
+        }
+        lines.into_iter().for_each(|line| gathered.push(line));
     }
-    Ok(report.finish()?)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use shouter::Collective;
 
 use super::workload;
+pub(crate) use rounds::Rounds;
+
+mod rounds;
 
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -90,6 +93,13 @@ pub(crate) struct ReportLine {
     /// The number of passes under the medians.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) passes: Option<u32>,
+    /// The number of rounds under the medians, and the least and the greatest `p50_us` of them, where there were several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) rounds: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) least_p50_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) greatest_p50_us: Option<f64>,
 }
 
 impl ReportLine {

@@ -18,6 +18,7 @@ fn args(dtype: &str, against: Vec<Peer>) -> CollectiveArgs {
         device: "virtio".into(),
         mtu: 9000,
         seconds: 0.1,
+        rounds: None,
         against,
         json: true,
     };

@@ -1,5 +1,36 @@
 use super::*;
 
+/// A line of a round with this median.
+fn of_round(who: &str, bytes: u64, p50_us: f64) -> ReportLine {
+    let mut line = ReportLine::collective(Collective::AllReduce, who, (2, 1), Some(bytes), &mut [1000; 3]);
+    line.p50_us = Some(p50_us);
+    line
+}
+
+#[test]
+fn rounds_become_medians_with_the_least_and_the_greatest() {
+    let mut rounds = Rounds::default();
+    for p50 in [3.0, 9.0, 4.0] {
+        rounds.push(of_round("shouter", 4, p50));
+        rounds.push(of_round("shouter", 64, 10.0 * p50));
+        rounds.push(of_round("gloo", 4, 100.0));
+    }
+    let medians = rounds.medians();
+    let seen: Vec<_> = medians.iter().map(|line| (line.who.as_str(), line.bytes, line.p50_us)).collect();
+    assert_eq!(
+        seen,
+        [("shouter", Some(4), Some(4.0)), ("shouter", Some(64), Some(40.0)), ("gloo", Some(4), Some(100.0))]
+    );
+    let first = &medians[0];
+    assert_eq!((first.rounds, first.iterations), (Some(3), Some(9)));
+    assert_eq!((first.least_p50_us, first.greatest_p50_us), (Some(3.0), Some(9.0)));
+    // What a peer lacks stays away, and one round is what it was.
+    assert_eq!(medians[2].used_us, None);
+    let mut one = Rounds::default();
+    one.push(of_round("shouter", 4, 3.0));
+    assert_eq!(one.medians(), [of_round("shouter", 4, 3.0)]);
+}
+
 #[test]
 fn percentiles_come_from_the_sorted_latencies() {
     let mut nanos: Vec<u64> = (1..=100).rev().map(|n| n * 1000).collect();
