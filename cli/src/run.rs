@@ -56,7 +56,8 @@ const LONGEST_SOCKET_PATH: usize = 107;
         shouter run -n 2 --json -- ./trainer | jq .          one JSON object a line\n\n\
         Every rank is given SHOUTER_RANK, SHOUTER_SIZE, SHOUTER_LOCAL_RANK, SHOUTER_LOCAL_SIZE, SHOUTER_NODE, SHOUTER_ADDR,\n\
         SHOUTER_PORT, SHOUTER_JOB and SHOUTER_KEY_FILE, and, where they apply, SHOUTER_CORES or SHOUTER_IDLE, SHOUTER_PORTS, SHOUTER_LOSS,\n\
-        SHOUTER_CORRUPT and SHOUTER_FAULT_SEED; and PyTorch's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.\n\n\
+        SHOUTER_CORRUPT and SHOUTER_FAULT_SEED; SHOUTER_RUN, by which ranks of a launcher that COMMAND starts are known as that one's;\n\
+        and PyTorch's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT.\n\n\
         Exit status: 0 when every rank exits with 0; else that of the rank that failed first, 128 + n when signal n\n\
         killed it; 2 a wrong command line; 126 COMMAND cannot be executed; 127 COMMAND does not exist."
 )]
@@ -281,7 +282,6 @@ fn describe(
     let ours = ["SHOUTER_KEY", "SHOUTER_CORES", "SHOUTER_PORTS", "SHOUTER_LOSS", "SHOUTER_CORRUPT"];
     let of_torchrun = [
         "TORCHELASTIC_USE_AGENT_STORE",
-        "TORCHELASTIC_RUN_ID",
         "TORCHELASTIC_RESTART_COUNT",
         "TORCHELASTIC_MAX_RESTARTS",
         "GROUP_RANK",
@@ -290,10 +290,11 @@ fn describe(
         "ROLE_RANK",
         "ROLE_WORLD_SIZE",
     ];
-    for name in ours.into_iter().chain(of_torchrun) {
+    for name in ours.into_iter().chain(of_torchrun).chain(shouter::config::OF_OTHERS) {
         command.env_remove(name);
     }
     command
+        .env(shouter::config::OF_RUN, "1")
         .env("SHOUTER_RANK", placement.rank.to_string())
         .env("SHOUTER_SIZE", ranks.to_string())
         .env("SHOUTER_LOCAL_RANK", placement.local_rank.to_string())

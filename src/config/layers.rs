@@ -12,10 +12,11 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Source};
 use super::keys::{self, KEYS};
+use super::launcher::OF_RUN;
 
-/// Variables that begin with `SHOUTER_` and are no keys: the file itself, the log filter, and prefixes that examples,
+/// Variables that begin with `SHOUTER_` and are no keys: the file itself, the log filter, the mark of `shouter run`, and prefixes that examples,
 /// tests and benches keep for themselves.
-const OTHER_VARIABLES: [&str; 2] = ["SHOUTER_CONFIG", "SHOUTER_LOG"];
+const OTHER_VARIABLES: [&str; 3] = ["SHOUTER_CONFIG", "SHOUTER_LOG", OF_RUN];
 const OTHER_PREFIXES: [&str; 3] = ["SHOUTER_DEMO_", "SHOUTER_TEST_", "SHOUTER_BENCH_"];
 
 /// The largest configuration file that is read, in bytes.
@@ -107,6 +108,13 @@ impl Environment {
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.0.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
+    /// The same, without a variable.
+    #[must_use]
+    pub(super) fn without(mut self, name: &str) -> Self {
+        self.0.remove(name);
         self
     }
 

@@ -46,6 +46,7 @@ use crate::observe::MetricsTarget;
 pub use costs::{CostCache, CostTable, MeasuredFor};
 pub use error::{ConfigError, Source};
 pub(crate) use launcher::LauncherStore;
+pub use launcher::{OF_OTHERS, OF_RUN};
 pub use layers::Environment;
 pub(crate) use placement::{MAX_RANKS, StorePlacement};
 pub use shouter_reducer::grid::Levels;
@@ -342,6 +343,7 @@ impl Builder {
     /// # Errors
     /// As [`Builder::from_process`].
     pub fn from_environment(environment: Environment) -> Result<Self, ConfigError> {
+        let environment = launcher::innermost(environment);
         let layers = Layers::read(&environment)?;
         Ok(Self { environment, layers, lists: None, through_store: false })
     }

@@ -176,6 +176,25 @@ fn ranks_of_mpich_meet_through_pmi_1() {
     check(&run(command), 4, 2);
 }
 
+/// The ranks are those of the launcher within, though they inherit the variables of the rank of `shouter run`.
+#[test]
+fn the_innermost_of_nested_launchers_counts() {
+    let launchers = [
+        ("mpirun.openmpi", &["--oversubscribe", "--bind-to", "none", "-n", "4"][..]),
+        ("mpiexec.hydra", &["-n", "4"]),
+    ];
+    for (program, options) in launchers.into_iter().filter(|(program, _)| there(program)) {
+        let mut command = launcher(env!("CARGO_BIN_EXE_shouter"), "sum");
+        command.args(["run", "-n", "1", "--", program]).args(options).args(rank(&[]));
+        check(&run(command), 4, 1);
+        // And the other way round.
+        let mut command = launcher(program, "sum");
+        command.args(&options[..options.len() - 1]).args(["1", env!("CARGO_BIN_EXE_shouter")]);
+        command.args(["run", "-n", "4", "--"]).args(rank(&[]));
+        check(&run(command), 4, 1);
+    }
+}
+
 #[test]
 fn ranks_of_mpich_in_two_network_namespaces_are_on_two_hosts() {
     if !there("mpiexec.hydra") {

@@ -112,13 +112,12 @@ fn every_rank_learns_its_place() {
 #[test]
 fn every_rank_has_the_variables_of_pytorch() {
     let home = Home::new("pytorch");
-    let show = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR; [ $MASTER_PORT -ne $SHOUTER_PORT ] && [ -z \"$TORCHELASTIC_USE_AGENT_STORE$TORCHELASTIC_RUN_ID\" ]";
+    let show = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $MASTER_ADDR; [ $MASTER_PORT -ne $SHOUTER_PORT ] && [ -z \"$TORCHELASTIC_USE_AGENT_STORE$TORCHELASTIC_RUN_ID$PMI_RANK\" ]";
     let mut command = home.launcher(&["-n", "3", "--hosts", "2", "--", "sh", "-c", show]);
-    // Of a torchrun around it.
-    let output = command
-        .envs([("RANK", "7"), ("TORCHELASTIC_USE_AGENT_STORE", "True"), ("TORCHELASTIC_RUN_ID", "outer")])
-        .output()
-        .unwrap();
+    // Of a torchrun and an mpiexec around it.
+    let outer =
+        [("TORCHELASTIC_USE_AGENT_STORE", "True"), ("TORCHELASTIC_RUN_ID", "outer"), ("PMI_RANK", "7")];
+    let output = command.env("RANK", "7").envs(outer).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert_eq!(
         lines(&output.stdout),

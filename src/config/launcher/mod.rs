@@ -3,7 +3,8 @@
 //! torchrun (`RANK` with `LOCAL_RANK`), Open MPI, PMI-1 (MPICH, `srun --mpi=pmi2`), Slurm, Kubernetes, and at last `RANK` alone, which
 //! PyTorchJob and people set. docs/launchers.md has a table of the variables.
 //!
-//! Keys of ours come before all of them, each on its own.
+//! Keys of ours come before all of them, each on its own; not those of a `shouter run` around a launcher, which are for the process that
+//! has started it ([`innermost`]).
 
 use super::error::{ConfigError, Source};
 use super::layers::Environment;
@@ -27,6 +28,41 @@ pub(super) enum Launcher {
     Slurm,
     Kubernetes,
     Torch,
+}
+
+/// The variable by which a rank of `shouter run` is known; the ranks of a launcher that it starts inherit it.
+pub const OF_RUN: &str = "SHOUTER_RUN";
+
+/// Variables that launchers set for each of their ranks. `shouter run` takes them away from its own: a process that has [`OF_RUN`] and one
+/// of these was started by that launcher within a rank of `shouter run`.
+pub const OF_OTHERS: [&str; 5] = [TORCHRUN, "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID"];
+
+/// The one of torchrun.
+const TORCHRUN: &str = "TORCHELASTIC_RUN_ID";
+
+/// A rank's place as `shouter run` gives it: in variables of ours, and in torchrun's.
+const PLACE: [&str; 9] = [
+    "SHOUTER_RANK",
+    "SHOUTER_SIZE",
+    "SHOUTER_LOCAL_RANK",
+    "SHOUTER_LOCAL_SIZE",
+    "SHOUTER_NODE",
+    "SHOUTER_ADDR",
+    "SHOUTER_PORT",
+    "SHOUTER_PORTS",
+    "SHOUTER_JOB",
+];
+const PLACE_OF_TORCHRUN: [&str; 6] =
+    ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"];
+
+/// The variables without the place that an outer `shouter run` has given, where another launcher has started this process within it.
+pub(super) fn innermost(environment: Environment) -> Environment {
+    let has = |name: &str| environment.get(name).is_some();
+    if !has(OF_RUN) || !OF_OTHERS.into_iter().any(has) {
+        return environment;
+    }
+    let of_torchrun = if has(TORCHRUN) { &[][..] } else { &PLACE_OF_TORCHRUN };
+    PLACE.iter().chain(of_torchrun).fold(environment, |rest, name| rest.without(name))
 }
 
 /// Where the ranks of an indexed Job meet by default: a pod has all ports to itself.

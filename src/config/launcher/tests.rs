@@ -119,3 +119,147 @@ fn an_attempt_of_torchruns_has_a_name_of_its_own() {
     };
     assert_eq!([variables("0"), variables("2")], ["job", "job.2"]);
 }
+
+/// The six settings of a place by hand, in the order in which errors name them.
+const BY_HAND: [(&str, &str, &str); 6] = [
+    ("size", "SHOUTER_SIZE", "2"),
+    ("rank", "SHOUTER_RANK", "1"),
+    ("local_size", "SHOUTER_LOCAL_SIZE", "1"),
+    ("addr", "SHOUTER_ADDR", "head"),
+    ("port", "SHOUTER_PORT", "7000"),
+    ("key", KEY.0, KEY.1),
+];
+
+/// Whichever of them are given, and whatever a launcher around gives.
+fn some_by_hand(which: u32) -> impl Iterator<Item = (bool, (&'static str, &'static str, &'static str))> {
+    BY_HAND.into_iter().enumerate().map(move |(at, setting)| (which & (1 << at) != 0, setting))
+}
+
+fn variables_of(which: u32) -> Vec<(&'static str, &'static str)> {
+    let given = some_by_hand(which).filter(|(is_given, _)| *is_given);
+    given.map(|(_, (_, name, value))| (name, value)).collect()
+}
+
+#[test]
+fn whatever_is_not_given_by_hand_is_named() {
+    for which in 0..1 << BY_HAND.len() {
+        let missing: Vec<_> = some_by_hand(which).filter(|(is_given, _)| !is_given).collect();
+        let built = build(&variables_of(which));
+        if missing.is_empty() {
+            assert_eq!(numbers(&built.unwrap()), [1, 2, 0, 1]);
+            continue;
+        }
+        let Err(ConfigError::Missing { keys, remedy }) = built else { panic!("{which:06b}: {built:?}") };
+        assert_eq!(keys, missing.iter().map(|(_, (key, ..))| *key).collect::<Vec<_>>());
+        for (_, (_, name, _)) in missing {
+            assert!(remedy.contains(name), "{name}: {remedy}");
+        }
+    }
+}
+
+#[test]
+fn whatever_is_not_given_by_hand_comes_from_torchrun() {
+    let torchrun = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "4"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "master"),
+        ("MASTER_PORT", "29500"),
+    ];
+    for which in 0..1 << BY_HAND.len() {
+        let given = |at: u32| which & (1 << at) != 0;
+        let built = build(&[&torchrun[..], &variables_of(which)].concat());
+        let or = |at, ours: u32, theirs| if given(at) { ours } else { theirs };
+        let (size, rank, local_size) = (or(0, 2, 4), or(1, 1, 0), or(2, 1, 2));
+        // torchrun's number on the host, 0, is not that of the second rank of a host.
+        if [size, rank, local_size] == [2, 1, 2] {
+            let why = built.unwrap_err().to_string();
+            assert!(why.contains("variable LOCAL_RANK") && why.contains("variable SHOUTER_RANK"), "{why}");
+            continue;
+        }
+        if !given(5) {
+            let why = built.unwrap_err();
+            assert!(
+                matches!(&why, ConfigError::Missing { keys, .. } if *keys == ["key"]),
+                "{which:06b}: {why}"
+            );
+            continue;
+        }
+        let config = built.unwrap();
+        assert_eq!([config.rank, config.size, config.local_size], [rank, size, local_size], "{which:06b}");
+        let (host, port) = (&*config.rendezvous.host, config.rendezvous.port);
+        assert_eq!(host, if given(3) { "head" } else { "master" });
+        assert_eq!(port, if given(4) { 7000 } else { 29_501 });
+    }
+}
+
+#[test]
+fn launchers_are_looked_for_in_the_documented_order() {
+    let torchrun = [
+        ("RANK", "1"),
+        ("LOCAL_RANK", "1"),
+        ("WORLD_SIZE", "4"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "a"),
+        ("MASTER_PORT", "5"),
+        KEY,
+    ];
+    let kubernetes = [("JOB_COMPLETION_INDEX", "0"), ("SHOUTER_SIZE", "6"), ("SHOUTER_ADDR", "a")];
+    let all: [(&[_], u32); 5] =
+        [(&torchrun, 1), (&OPEN_MPI[..4], 2), (&HYDRA, 3), (&SLURM, 5), (&kubernetes, 0)];
+    for first in 0..all.len() {
+        let variables = all[first..].iter().flat_map(|(variables, _)| variables.iter().copied());
+        let rank = all[first].1;
+        let environment: Environment = variables.collect();
+        let launcher = Launcher::of(&environment);
+        assert_eq!(environment.get(launcher.names()[0]), Some(&*rank.to_string()), "{launcher:?}");
+    }
+}
+
+/// What `shouter run` sets, and what launchers set that one of its ranks has started.
+const RUN: [(&str, &str); 15] = [
+    (OF_RUN, "1"),
+    ("SHOUTER_RANK", "0"),
+    ("SHOUTER_SIZE", "1"),
+    ("SHOUTER_LOCAL_RANK", "0"),
+    ("SHOUTER_LOCAL_SIZE", "1"),
+    ("SHOUTER_NODE", "0"),
+    ("SHOUTER_ADDR", "127.0.0.1"),
+    ("SHOUTER_PORT", "7000"),
+    ("SHOUTER_JOB", "outer"),
+    ("RANK", "0"),
+    ("WORLD_SIZE", "1"),
+    ("LOCAL_RANK", "0"),
+    ("LOCAL_WORLD_SIZE", "1"),
+    ("MASTER_ADDR", "127.0.0.1"),
+    ("MASTER_PORT", "7001"),
+];
+
+#[test]
+fn the_innermost_of_nested_launchers_counts() {
+    assert_eq!(numbers(&build(&RUN).unwrap()), [0, 1, 0, 1]);
+
+    let torchrun = [
+        ("RANK", "1"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "1"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "inner"),
+        ("MASTER_PORT", "29500"),
+        ("TORCHELASTIC_RUN_ID", "inner"),
+        KEY,
+    ];
+    let config = build(&[&RUN[..], &torchrun].concat()).unwrap();
+    assert_eq!((numbers(&config), config.node, &*config.job), ([1, 2, 1, 2], None, "inner"));
+    assert_eq!((&*config.rendezvous.host, config.rendezvous.port), ("inner", 29_501));
+
+    for (launcher, rank, size) in [(&OPEN_MPI[..], 2, 4), (&HYDRA, 3, 4), (&SLURM, 5, 6)] {
+        let config = build(&[&RUN[..], launcher, &[KEY]].concat()).unwrap();
+        assert_eq!((config.rank, config.size, config.node), (rank, size, None));
+    }
+
+    // By hand, without `shouter run`, keys come first there, too.
+    let config = build(&[&torchrun[..], &RUN[1..]].concat()).unwrap();
+    assert_eq!(numbers(&config), [0, 1, 0, 1]);
+}
