@@ -8,11 +8,15 @@ PROGRAM is `shouter`, else the one in PATH. A launcher that is not installed cou
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
@@ -137,46 +141,59 @@ def two_network_namespaces(_: str) -> None:
             subprocess.run(["ip", "netns", "delete", host], capture_output=True, check=False)
 
 
-def meet_the_dead(life: str, deadline: int) -> tuple[str, float]:
-    """What rank 0 of 2 says when it meets a rank whose program is `life`, and how many seconds after that one's end; started by hand."""
-    meets = f"import datetime, shouter.torch, torch.distributed as dist; dist.init_process_group('gloo', timeout=datetime.timedelta(0, {deadline}))"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    environment = environment_of(
-        SHOUTER_SIZE="2", SHOUTER_LOCAL_SIZE="2", SHOUTER_ADDR="127.0.0.1", SHOUTER_PORT=str(port), SHOUTER_KEY="0123456789abcdef" * 2
-    )
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            env=environment | {"SHOUTER_RANK": str(number), "SHOUTER_LOCAL_RANK": str(number)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for number, program in enumerate([meets, life])
-    ]
-    try:
-        ranks[1].wait(60)
-        begin = monotonic()
-        says, _ = ranks[0].communicate(timeout=60)
-        assert ranks[0].returncode != 0, says
-        return says, monotonic() - begin
-    finally:
-        for each in ranks:
-            each.kill()
-            each.communicate()
+def meet_the_dead(life: str, deadline: int) -> None:
+    """Jobs in which each rank in turn is the one that dies, on one host and on two; all at the same time, since they mostly wait. `life` is
+    what that rank does: `nothing`, or it `joins` as the others do and is killed then. Prints a JSON line for each other rank."""
+    import datetime
+
+    import torch.distributed as dist
+
+    import shouter.torch
+
+    jobs = [(size, hosts, victim) for size, hosts in ((3, 1), (4, 2)) for victim in range(size)]
+    free = [socket.create_server(("127.0.0.1", 0)) for _ in jobs]
+    ports = [each.getsockname()[1] for each in free]
+    for each in free:
+        each.close()
+    for (size, hosts, victim), port in zip(jobs, ports):
+        here = size // hosts
+        for number in range(size):
+            if os.fork() != 0:
+                continue
+            place = {"RANK": number, "SIZE": size, "LOCAL_RANK": number % here, "LOCAL_SIZE": here, "PORT": port, "KEY": "0123456789abcdef" * 2}
+            os.environ.update({f"SHOUTER_{name}": str(value) for name, value in place.items()}, SHOUTER_ADDR="127.0.0.1")
+            if number == victim:
+                if life == "joins":
+                    shouter.init(transport="kernel", mode="caller", measure_costs="off")
+                os.kill(os.getpid(), signal.SIGKILL)
+            began, says = monotonic(), "it has met a dead rank"
+            try:
+                dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=deadline))
+            except Exception as why:  # noqa: BLE001
+                says = f"{type(why).__name__}: {why}"
+            line = {"size": size, "victim": victim, "rank": number, "says": says, "took": monotonic() - began}
+            os.write(1, (json.dumps(line) + "\n").encode())
+            os._exit(0)
+    for _ in range(sum(size for size, _, _ in jobs)):
+        os.wait()
+
+
+def named_by_all(life: str, deadline: int) -> None:
+    says = start(sys.executable, str(HERE), "--meet", life, str(deadline), SHOUTER_DUMP_FOLDER=tempfile.gettempdir())
+    told = [json.loads(line) for line in says.splitlines()]
+    assert len(told) == 3 * 2 + 4 * 3, says
+    for each in told:
+        # It may name itself, as the one that has not reached rank 0.
+        named = {int(number) for number in re.findall(r"\brank (\d+)", each["says"])} - {each["rank"]}
+        assert named == {each["victim"]} and each["took"] < 20, each
 
 
 def a_rank_that_does_not_come(_: str) -> None:
-    says, took = meet_the_dead("pass", 5)
-    assert "rank 1" in says and took < 20, (took, says)
+    named_by_all("nothing", 6)
 
 
 def a_rank_that_dies_while_it_meets(_: str) -> None:
-    dies = "import os, shouter; shouter.init(transport='kernel', mode='caller', measure_costs='off'); os.kill(os.getpid(), 9)"
-    says, took = meet_the_dead(dies, 50)
-    assert "rank 1" in says and took < 20, (took, says)
+    named_by_all("joins", 50)
 
 
 def check_of_the_hosts(program: str) -> None:
@@ -232,4 +249,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    rank(sys.argv[2:]) if sys.argv[1:2] == ["--rank"] else main()
+    if sys.argv[1:2] == ["--rank"]:
+        rank(sys.argv[2:])
+    elif sys.argv[1:2] == ["--meet"]:
+        meet_the_dead(sys.argv[2], int(sys.argv[3]))
+    else:
+        main()

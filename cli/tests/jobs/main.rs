@@ -20,6 +20,7 @@ mod hosts;
 mod info;
 mod launchers;
 mod levels;
+mod meeting;
 mod observe;
 mod p2p;
 mod preflight;
