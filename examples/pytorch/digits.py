@@ -1,4 +1,7 @@
-"""Learns handwritten digits with DistributedDataParallel: torchrun --nproc-per-node 2 digits.py [gloo|shouter] [EPOCHS]"""
+"""Learns handwritten digits with DistributedDataParallel: torchrun --nproc-per-node 2 digits.py [gloo|shouter] [EPOCHS] [FILE]
+
+Rank 0 writes the trained parameters to FILE.
+"""
 import gzip, os, sys, time
 import torch
 import torch.distributed as dist
@@ -34,5 +37,7 @@ for epoch in range(epochs):
         right = (net(images[1536:]).argmax(1) == digits[1536:]).float().mean()
         print(f"epoch {epoch} loss {mean.item() / size:.6f} right {right:.1%}", flush=True)
 if rank == 0:
+    if len(sys.argv) > 3:
+        torch.save(net.state_dict(), sys.argv[3])
     print(f"{backend}: a step takes {sorted(took)[len(took) // 2]:.0f} us (median of {len(took)})")
 dist.destroy_process_group()

@@ -83,17 +83,19 @@ def an_abort():
 
 
 def a_rank_that_raises():
-    """Where nobody catches it, the other one has the exception's text."""
-    dist.barrier()
-    if dist.get_rank() == 1:
-        try:
-            raise ValueError("no data")
-        except ValueError:
-            sys.excepthook(*sys.exc_info())  # as the interpreter does before it ends
-    else:
-        why = refused(lambda: dist.all_reduce(torch.ones(1000)), "it has given up: ValueError: no data", error=shouter.ShouterError)
-        assert why.rank == 1 and why.reason == "aborted" and isinstance(why, BACKEND_ERROR), vars(why)
-    again()
+    """Where nobody catches it, the other one has the exception's text. Each in turn."""
+    for culprit in range(dist.get_world_size()):
+        dist.barrier()
+        if dist.get_rank() == culprit:
+            try:
+                raise ValueError(f"no data for rank {culprit}")
+            except ValueError:
+                sys.excepthook(*sys.exc_info())  # as the interpreter does before it ends
+        else:
+            said = f"it has given up: ValueError: no data for rank {culprit}"
+            why = refused(lambda: dist.all_reduce(torch.ones(1000)), said, error=shouter.ShouterError)
+            assert why.rank == culprit and why.reason == "aborted" and isinstance(why, BACKEND_ERROR), vars(why)
+        again()
     dist.barrier()
 
 

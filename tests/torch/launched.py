@@ -208,13 +208,20 @@ def check_of_the_hosts(program: str) -> None:
 
 
 def no_launcher(_: str) -> None:
-    try:
-        start(sys.executable, str(HERE), "--rank", "shouter")
-    except AssertionError as why:
-        for word in ("`size`, `rank`", "python -m shouter run", "MASTER_ADDR", "ConfigError"):
-            assert word in str(why), (word, why)
-    else:
-        raise AssertionError("a rank without a launcher has joined something")
+    """All that neither a launcher nor the settings give is named, with what to do."""
+    some = {"SHOUTER_RANK": "0", "SHOUTER_SIZE": "2"}
+    for given, lacking in (
+        ({}, "`size`, `rank`, `local_size`, `addr`, `port` and `key` are missing"),
+        (some, "`local_size`, `addr`, `port` and `key` are missing"),
+        (some | {"SHOUTER_LOCAL_SIZE": "2", "SHOUTER_PORT": "7000"}, "`key` is missing"),
+    ):
+        try:
+            start(sys.executable, str(HERE), "--rank", "shouter", **given)
+        except AssertionError as why:
+            for word in (lacking, "python -m shouter run", "MASTER_ADDR", "ConfigError"):
+                assert word in str(why), (word, why)
+        else:
+            raise AssertionError(f"a rank with {given} has joined something")
 
 
 def main() -> None:

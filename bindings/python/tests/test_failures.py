@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from conftest import Job, environment
 
 
@@ -323,26 +324,30 @@ def test_ends_with_work_under_way(job: Job) -> None:
     assert "ended" in ended.stdout and "heard" in ended.stdout, ended.stdout + ended.stderr
 
 
-def test_a_rank_that_raises_is_named(job: Job) -> None:
+@pytest.mark.parametrize(("hosts", "culprit"), [(1, 0), (1, 2), (3, 0), (3, 2)])
+def test_a_rank_that_raises_is_named(job: Job, hosts: int, culprit: int) -> None:
     ended = job(
-        2,
-        """
+        3,
+        f"""
+        culprit = {culprit}
         g = shouter.init()
-        if g.rank == 1:
-            # The message arrives when the other's operation is in progress.
-            g.recv(np.zeros(1), 0)
+        if g.rank == culprit:
+            # The messages arrive when the others' operations are in progress.
+            for other in {{0, 1, 2}} - {{culprit}}:
+                g.recv(np.zeros(1), other)
             raise ValueError("there is no data")
         try:
             work = g.allreduce_async(np.ones(100_000))
-            g.send(np.ones(1), 1)
+            g.send(np.ones(1), culprit)
             work.wait()
         except PeerFailed as why:
-            print("heard", why.rank, why.reason)
+            print("heard", why.rank, why.reason, "it has given up: ValueError: there is no data" in str(why))
         """,
         ok=False,
+        options=("--hosts", str(hosts), "--transport", "kernel"),
         SHOUTER_DUMP_FOLDER=".",
     )
-    assert "heard 1 aborted" in ended.stdout and "there is no data" in ended.stderr, ended.stdout + ended.stderr
+    assert ended.stdout.count(f"heard {culprit} aborted True") == 2, ended.stdout + ended.stderr
 
 
 def test_two_jobs_at_once(job: Job) -> None:
