@@ -102,7 +102,7 @@ class Operations:
             if finish is not None:
                 finish()
             return None
-        return self._answer_all([started], waits)
+        return self._answer_flight(Flight([handle], outputs, finish), waits)
 
     def _answer_all(self, started: Sequence[Started], waits: bool) -> Work | None:
         """The same, of several collectives."""
@@ -123,9 +123,9 @@ class Operations:
         waits = self._waits(opts)
         tensor = _single(tensors, "all_reduce")
         if waits and self._limit is None:
+            # The most common call, with the most common kind of tensor: the checks below add a sixth to the time of a small one.
             name = SUMMED.get(tensor.dtype)
-            if name is not None and opts.reduceOp == SUM and tensor.is_cpu and tensor.layout is STRIDED and plain(tensor):
-                # The most common call, with the most common kind of tensor: the checks below add a sixth to the time of a small one.
+            if name is not None and opts.reduceOp == SUM and tensor.is_cpu and tensor.layout is STRIDED and tensor.is_contiguous() and not tensor.is_neg():
                 self._sequence += 1
                 at, size = tensor.data_ptr(), tensor.nbytes
                 try:

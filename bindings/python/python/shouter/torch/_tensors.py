@@ -31,8 +31,8 @@ _OPS = {
 
 SUM = ReduceOp.RedOpType.SUM
 
-# The types whose sum is one.
-SUMMED = {dtype: name for dtype, name in DTYPES.items() if dtype is not torch.bool}
+# The types whose sum is one, without complex ones, whose tensors may be conjugated.
+SUMMED = {dtype: name for dtype, name in DTYPES.items() if dtype is not torch.bool and not dtype.is_complex}
 
 STRIDED = torch.strided
 

@@ -96,7 +96,11 @@ class Flight:
         self._lock = threading.Lock()
 
     def done(self) -> bool:
-        return all(handle.done() for handle in self.handles)
+        # Each call asks; `all` with a generator takes twice as long.
+        for handle in self.handles:  # noqa: SIM110
+            if not handle.done():
+                return False
+        return True
 
     def error(self) -> BaseException | None:
         """How it has failed, if it has."""
