@@ -54,7 +54,7 @@ impl Pair {
                 remote_port: PORT,
                 local_port: 50_000,
                 paths: 1,
-                max_payload: room,
+                max_datagram: rud::datagram_room(mtu.into(), &ADDRESSES[0].into()),
             };
             sessions.push(stack.rud_mut().open(Instant::ZERO, params).expect("a session opens"));
         }

@@ -105,7 +105,7 @@ fn params(end: usize) -> SessionParams {
         remote_port: 40_000,
         local_port: 40_000,
         paths: 8,
-        max_payload: 9000,
+        max_datagram: 9104,
     }
 }
 

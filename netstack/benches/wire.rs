@@ -140,7 +140,7 @@ fn stack(c: &mut Criterion) {
         remote_port: RUD_PORT,
         local_port: 50_000,
         paths: 1,
-        max_payload: stack.max_rud_payload(B, 16).unwrap(),
+        max_datagram: stack.max_rud_datagram(B).unwrap(),
     };
 
     let mut idle = stack_with(Vec::new(), 0);

@@ -72,7 +72,7 @@ impl Pair {
                 remote_port: RUD_PORT,
                 local_port: 50_000,
                 paths: 1,
-                max_payload: rud::payload_room(MTU.into(), &ADDRESSES[1 - me].into(), 0),
+                max_datagram: rud::datagram_room(MTU.into(), &ADDRESSES[1 - me].into()),
             };
             stack.rud_mut().open(now, params).expect("a session")
         };

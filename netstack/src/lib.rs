@@ -81,7 +81,7 @@
 //!     local_port: 50_000,
 //!     remote_port: 4791,
 //!     paths: 1,
-//!     max_payload: alice.max_rud_payload(right_ip, 8)?,
+//!     max_datagram: alice.max_rud_datagram(right_ip)?,
 //! };
 //! let to_alice = SessionParams {
 //!     local_tag: 0x2222,

@@ -195,7 +195,8 @@ fn run(seed: u64) -> Totals {
         .collect();
     for (from, host) in hosts.iter_mut().enumerate() {
         for to in (0..count).filter(|&to| to != from) {
-            let max_payload = host.stack.max_rud_payload(address(to), 16).unwrap();
+            let max_datagram = host.stack.max_rud_datagram(address(to)).unwrap();
+            let max_payload = max_datagram - shouter_netstack::wire::rud::HEADER_LEN - 16;
             let params = SessionParams {
                 local_tag: tag(to, from),
                 remote_tag: tag(from, to),
@@ -204,7 +205,7 @@ fn run(seed: u64) -> Totals {
                 remote_port: RUD_PORT,
                 local_port: 50_000,
                 paths: 1 + (seed % 4) as u16,
-                max_payload,
+                max_datagram,
             };
             let session = host.stack.rud_mut().open(Instant::ZERO, params).unwrap();
             for number in 0..per_pair {

@@ -108,7 +108,7 @@ fn open_between(hosts: &mut [Host], from: usize, to: usize, [local, remote]: [Ip
         remote_port: RUD_PORT,
         local_port: 50_000,
         paths: 1,
-        max_payload: hosts[from].stack.max_rud_payload(remote, 0).unwrap(),
+        max_datagram: hosts[from].stack.max_rud_datagram(remote).unwrap(),
     };
     hosts[from].stack.rud_mut().open(Instant::ZERO, params).unwrap()
 }

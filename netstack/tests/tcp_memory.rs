@@ -130,7 +130,7 @@ fn a_thousand_rud_sessions_without_messages_cost_sixteen_kibibytes_each() {
         remote_port: 4791,
         local_port: 50_000,
         paths: 4,
-        max_payload: 1408,
+        max_datagram: 1472,
     };
     let sessions: Vec<_> = (0..COUNT).map(|peer| endpoint.open(now, session(peer)).unwrap()).collect();
     let idle = (held() - before) / COUNT as isize;

@@ -25,7 +25,6 @@ const FIRST_SOURCE_PORT: u16 = 50_000;
 
 struct Peer {
     session: SessionId,
-    max_fragment: usize,
 }
 
 /// Sessions to the other leaders over one stack, each of which begins with its first use.
@@ -73,9 +72,7 @@ impl<D: Device + 'static> RudChannel<D> {
     ) -> Result<Self, OpenError> {
         let mut sessions = Vec::with_capacity(peers.len());
         for peer in peers {
-            let room = rud::payload_room(mtu.into(), &peer.ip.into(), HEADER_BYTES);
-            let max_fragment = room / 64 * 64;
-            if max_fragment == 0 {
+            if rud::payload_room(mtu.into(), &peer.ip.into(), HEADER_BYTES) < LEAST_FRAGMENT {
                 return Err(OpenError::Mtu { rank: peer.rank, mtu: mtu.into() });
             }
             let params = SessionParams {
@@ -86,11 +83,11 @@ impl<D: Device + 'static> RudChannel<D> {
                 remote_port: port,
                 local_port: FIRST_SOURCE_PORT,
                 paths,
-                max_payload: max_fragment,
+                max_datagram: rud::datagram_room(mtu.into(), &peer.ip.into()),
             };
             let session =
                 stack.rud_mut().enlist(params).map_err(|why| OpenError::Session { rank: peer.rank, why })?;
-            sessions.push((peer.rank, Peer { session, max_fragment }));
+            sessions.push((peer.rank, Peer { session }));
         }
         Ok(Self { stack, peers: sessions.into_iter().collect(), strays: 0, pending_control: vec![] })
     }
@@ -222,7 +219,8 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
 impl<D: Device + 'static> Transport for RudChannel<D> {
     #[inline]
     fn max_fragment(&self, to: Rank) -> usize {
-        self.peers.of(to).map_or(LEAST_FRAGMENT, |peer| peer.max_fragment)
+        let room = |peer: &Peer| self.stack.rud().payload_limit(peer.session, HEADER_BYTES) / 64 * 64;
+        self.peers.of(to).map_or(LEAST_FRAGMENT, room)
     }
 
     #[inline]
@@ -294,6 +292,17 @@ impl rud::Sink for Sink<'_> {
     fn failed(&mut self, session: SessionId, why: rud::Failure) {
         if let Some(index) = self.index(session) {
             self.peers.lose(index, Loss::Rud(why));
+        }
+    }
+
+    fn path_changed(&mut self, session: SessionId, bytes: usize) {
+        if let Some(rank) = self.index(session).and_then(|index| self.peers.rank(index)) {
+            tracing::warn!(
+                %rank,
+                bytes,
+                "the path to another host carries UDP datagrams of this length and no longer ones; messages are cut to it; see \
+                 whether an MTU on the way was changed"
+            );
         }
     }
 }

@@ -68,9 +68,12 @@ fn rank_body() {
     let joined = join();
     println!("took {:?}", begun.elapsed());
     end(joined.and_then(|group| {
-        let mut values = vec![1f32; 100_000];
-        group.all_reduce(&mut values, ReduceOp::Sum)?;
-        assert!(values.iter().all(|value| *value == 2.0));
+        for _ in 0..parameter("ROUNDS").unwrap().parse().unwrap() {
+            let mut values = vec![1f32; 100_000];
+            group.all_reduce(&mut values, ReduceOp::Sum)?;
+            assert!(values.iter().all(|value| *value == 2.0));
+        }
+        println!("resent {}", group.stats().resent);
         group.finalize()
     }))
 }
@@ -86,12 +89,14 @@ struct Network {
     kernel: Option<&'static str>,
     /// A command line for the namespace of the switch, after everything is set up.
     spoil: Option<&'static str>,
+    /// All-reduces of 400 kB.
+    rounds: u32,
 }
 
 impl Default for Network {
     fn default() -> Self {
         let addresses = ["10.81.0.1/24", "10.81.0.2/24"];
-        Self { transport: "rud", mtu: [MTU; 2], addresses, kernel: None, spoil: None }
+        Self { transport: "rud", mtu: [MTU; 2], addresses, kernel: None, spoil: None, rounds: 1 }
     }
 }
 
@@ -178,6 +183,7 @@ impl Network {
             ("TEST_SCENARIO", "join"),
             ("TEST_OWN", &(rank + 1).to_string()),
             ("TEST_INTERFACE_MTU", &self.mtu[0].to_string()),
+            ("TEST_ROUNDS", &self.rounds.to_string()),
         ] {
             command.env(format!("SHOUTER_{key}"), value);
         }
@@ -225,6 +231,19 @@ fn a_switch_that_drops_jumbo_frames_is_told_with_what_passes_over_tcp() {
     let network = Network { transport: "tcp", spoil, ..Network::default() };
     let said = network.run("a_switch_that_drops_jumbo_frames_is_told_with_what_passes_over_tcp");
     assert_told(said, &[SHORT]);
+}
+
+/// The switch drops long packets once 10 MB of them have passed: the job goes on, over datagrams that are not so long.
+#[test]
+fn a_switch_that_drops_jumbo_frames_in_the_middle_of_a_job_does_not_end_it() {
+    let spoil = Some(filter!("meta length > 1500 quota over 10 mbytes"));
+    let network = Network { spoil, rounds: 100, ..Network::default() };
+    let said = network.run("a_switch_that_drops_jumbo_frames_in_the_middle_of_a_job_does_not_end_it");
+    for said in said.into_iter().flatten() {
+        let resent = said.split("resent ").nth(1).and_then(|rest| rest.lines().next()).unwrap_or("0");
+        assert!(resent.parse::<u64>().is_ok_and(|resent| resent > 0), "{said}");
+        assert!(!said.contains("error"), "{said}");
+    }
 }
 
 #[test]

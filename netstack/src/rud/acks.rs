@@ -4,9 +4,13 @@ use super::api::Config;
 use super::nanos;
 use super::recovery::NEVER;
 use crate::wire::rud::Held;
+use std::collections::VecDeque;
 
 #[cfg(test)]
 mod tests;
+
+/// Probes of the peer that may wait for their answers: those of one volley.
+const MOST_PROBES: usize = 64;
 
 /// Pending acknowledgements, and requests for the peer's.
 ///
@@ -28,10 +32,12 @@ pub(super) struct Acks {
     arrived_at: u64,
     /// Whether that is not certain.
     late: bool,
+    /// When the data before that came.
+    arrived_before: u64,
     /// Data received with a mark.
     marks: u64,
-    /// A probe that was not answered yet.
-    probe: Option<Probe>,
+    /// Probes that were not answered yet; an acknowledgement is due for each.
+    probes: VecDeque<Probe>,
 }
 
 /// A peer's probe.
@@ -69,6 +75,7 @@ impl Acks {
     /// Data was received, `marked` or not, which this end may have had for `late` nanoseconds before it looked.
     #[inline]
     pub(super) fn on_data(&mut self, now: u64, late: u64, marked: bool) {
+        self.arrived_before = self.arrived_at;
         self.arrived_at = now.saturating_sub(late);
         self.late = late != 0;
         self.marks += u64::from(marked);
@@ -97,24 +104,32 @@ impl Acks {
     #[inline]
     pub(super) fn on_reported(&mut self) {
         self.unacked = 0;
-        self.due = false;
+        self.due = !self.probes.is_empty();
         self.at = NEVER;
     }
 
     /// A probe came, which this end may have had for `late` nanoseconds. It is answered at the next opportunity.
     pub(super) fn on_probe(&mut self, now: u64, late: u64, stamp: u64) {
-        self.probe = Some(Probe { stamp, arrived_at: now.saturating_sub(late), late: late != 0 });
+        if self.probes.len() == MOST_PROBES {
+            self.probes.pop_front();
+        }
+        self.probes.push_back(Probe { stamp, arrived_at: now.saturating_sub(late), late: late != 0 });
         self.due = true;
     }
 
-    /// The probe to be answered.
+    /// The probe to be answered next.
     pub(super) fn probe(&self) -> Option<Probe> {
-        self.probe
+        self.probes.front().copied()
     }
 
-    /// It was answered.
+    /// It is answered by the datagram that goes out now.
     pub(super) fn on_answered(&mut self) {
-        self.probe = None;
+        self.probes.pop_front();
+    }
+
+    /// When data came last, and when before that.
+    pub(super) fn arrivals(&self) -> (u64, u64) {
+        (self.arrived_at, self.arrived_before)
     }
 
     /// Data received with a mark.

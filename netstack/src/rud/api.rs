@@ -11,18 +11,24 @@ use crate::wire::rud::{HEADER_LEN, MAX_BODY, MAX_WINDOW};
 /// Largest message header of an upper layer, in bytes.
 pub const MAX_MESSAGE_HEADER: usize = MAX_BODY;
 
-/// Largest payload of one datagram in bytes, whatever the MTU: the UDP payload has to stay below 64 KiB.
-pub const MAX_PAYLOAD: usize = 65_507 - HEADER_LEN - MAX_BODY;
+/// Largest datagram in bytes, whatever the MTU: UDP over IPv4 takes no more.
+pub const MAX_DATAGRAM: usize = 65_507;
 
-/// Payload bytes that fit one datagram behind a message header of `message_header` bytes, when IP packets may have
-/// `mtu` bytes on the path between addresses of `ip`'s family. Zero if nothing fits.
-pub const fn payload_room(mtu: usize, ip: &IpAddr, message_header: usize) -> usize {
+/// The largest datagram in bytes (the UDP payload), when IP packets may have `mtu` bytes on the path between addresses of `ip`'s
+/// family.
+pub const fn datagram_room(mtu: usize, ip: &IpAddr) -> usize {
     let ip_header = match ip {
         IpAddr::V4(_) => 20,
         IpAddr::V6(_) => 40,
     };
-    let room = mtu.saturating_sub(ip_header + 8 + HEADER_LEN + message_header);
-    if room > MAX_PAYLOAD { MAX_PAYLOAD } else { room }
+    let room = mtu.saturating_sub(ip_header + 8);
+    if room > MAX_DATAGRAM { MAX_DATAGRAM } else { room }
+}
+
+/// Payload bytes that fit one datagram behind a message header of `message_header` bytes, when IP packets may have
+/// `mtu` bytes on the path between addresses of `ip`'s family. Zero if nothing fits.
+pub const fn payload_room(mtu: usize, ip: &IpAddr, message_header: usize) -> usize {
+    datagram_room(mtu, ip).saturating_sub(HEADER_LEN + message_header)
 }
 
 /// Limits and times of an endpoint. The default suits links within a data centre.
@@ -62,6 +68,8 @@ pub struct Config {
     pub heartbeat: Duration,
     /// A peer that is silent for this long is dead.
     pub dead_after: Duration,
+    /// Where the path carries shorter datagrams than the session may send, longer ones are tried at this interval.
+    pub mtu_raise: Duration,
 }
 
 impl Default for Config {
@@ -85,6 +93,7 @@ impl Default for Config {
             refusal_backoff: Duration::from_micros(50),
             heartbeat: Duration::from_secs(1),
             dead_after: Duration::from_secs(10),
+            mtu_raise: Duration::from_secs(10),
         }
     }
 }
@@ -141,8 +150,9 @@ pub struct SessionParams {
     pub local_port: u16,
     /// Paths to spray over, at least 1.
     pub paths: u16,
-    /// Largest payload of a datagram in bytes (see [`payload_room`]).
-    pub max_payload: usize,
+    /// The largest datagram in bytes: header, message header and payload (see [`datagram_room`]). A path that turns out to carry
+    /// less is given less.
+    pub max_datagram: usize,
 }
 
 /// The user's name for a message, handed back when its memory is free again.
@@ -222,7 +232,7 @@ pub enum Failure {
         stalled: Duration,
         /// How often all that it had not acknowledged was sent again.
         timeouts: u32,
-        /// RUD header, message header and payload of the oldest unacknowledged datagram.
+        /// Length of the oldest unacknowledged datagram: RUD header, message header, and payload or a part of it.
         bytes: usize,
     },
 }
@@ -300,8 +310,8 @@ pub enum OpenError {
         paths: u16,
     },
     /// A datagram cannot be that long.
-    #[error("a payload of {asked} bytes exceeds the {limit} of a datagram; send smaller fragments")]
-    PayloadTooLong {
+    #[error("datagrams of {asked} bytes exceed the {limit} that UDP carries; ask for less")]
+    DatagramTooLong {
         /// The requested limit in bytes.
         asked: usize,
         /// The largest possible in bytes.
@@ -395,6 +405,12 @@ pub struct Counters {
     pub marks_received: u64,
     /// Paths that are left out because they lose what the others deliver.
     pub paths_out: u16,
+    /// The longest datagram, in bytes, that the path is held to carry.
+    pub path_datagram: u16,
+    /// Parts of messages sent whose datagrams are longer.
+    pub pieces: u64,
+    /// Parts of messages received that found no room, or made no sense.
+    pub pieces_dropped: u64,
 }
 
 /// Statistics of an endpoint: datagrams that belong to no session, and totals.
@@ -420,6 +436,10 @@ pub trait Sink {
 
     /// The session ended by itself. Called once.
     fn failed(&mut self, session: SessionId, why: Failure);
+
+    /// The path was found to carry datagrams of `bytes` bytes, and none that are longer; or of as many as the session may send, after it
+    /// had carried less. Messages go on as before. For people; the default ignores it.
+    fn path_changed(&mut self, _session: SessionId, _bytes: usize) {}
 }
 
 /// Takes datagrams that are to be sent; the stack adds UDP and IP.

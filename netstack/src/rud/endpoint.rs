@@ -1,29 +1,27 @@
-//! The sessions of one shard: finds a datagram's session, schedules sessions to send, and keeps the next deadline.
+//! The sessions of one shard: opens and closes them, and queues their messages. `endpoint/drive.rs` finds a datagram's session,
+//! schedules sessions to send, and keeps the next deadline.
+
+mod drive;
+mod looks;
 
 use core::cmp::Reverse;
 use core::net::IpAddr;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::api::{
-    Config, Counters, DatagramMeta, Emit, EndpointCounters, MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken,
-    OpenError, SendError, SessionId, SessionParams, Sink,
+    Config, Counters, EndpointCounters, MAX_DATAGRAM, MAX_MESSAGE_HEADER, MessageToken, OpenError, SendError,
+    SessionId, SessionParams, Sink,
 };
 use super::deadlines::Deadlines;
-use super::paths::Paths;
 use super::recovery::NEVER;
-use super::session::{Accepted, Look, Session, TransmitOutcome, UnknownSender};
+use super::session::{Session, UnknownSender};
 use super::table::TagTable;
 use crate::device::FramesOut;
 use crate::ip::peers::Peers;
 use crate::region::Extent;
 use crate::time::Instant;
-use crate::wire::rud::{DatagramKind, Header};
-
-/// Nanoseconds between looks for datagrams, above which an end cannot tell how long one was there.
-const LATE: u64 = 5_000;
-
-/// Data datagrams that a session may send before the next session is served.
-const QUANTUM: u32 = 64;
+use crate::wire::rud::{HEADER_LEN, Header};
+use looks::Looks;
 
 #[derive(Debug)]
 struct Entry {
@@ -51,37 +49,6 @@ impl Entry {
         session: None,
         enlisted: None,
     };
-}
-
-/// When the caller has looked for datagrams. Nanoseconds.
-#[derive(Debug, Default)]
-struct Looks {
-    last: u64,
-    /// Between the last two.
-    interval: u64,
-    /// The look before the pause whose datagrams are being read, and how long the pause was.
-    since: u64,
-    pause: u64,
-    /// For how long a datagram that is found now may have been there; zero if that is not long.
-    late: u64,
-}
-
-impl Looks {
-    /// One more; whether the one before left datagrams behind.
-    #[inline]
-    fn on_look(&mut self, now: u64, more: bool) {
-        self.interval = now.saturating_sub(self.last);
-        //= rud/spec.md section 7.1
-        // Datagrams that a pause has left are read in several looks, for as long as the pause at most. Those that wait
-        // for longer wait for a host that is too slow.
-        if !more || now.saturating_sub(self.since) > 2 * self.pause {
-            self.since = self.last;
-            self.pause = self.interval;
-        }
-        let waited = now.saturating_sub(self.since);
-        self.late = if waited > LATE { waited } else { 0 };
-        self.last = now;
-    }
 }
 
 /// All RUD sessions of one shard.
@@ -170,8 +137,8 @@ impl Endpoint {
         if params.local_port == 0 || params.remote_port == 0 || last_port.is_none() {
             return Err(OpenError::Ports { port: params.local_port, paths: params.paths });
         }
-        if params.max_payload > MAX_PAYLOAD {
-            return Err(OpenError::PayloadTooLong { asked: params.max_payload, limit: MAX_PAYLOAD });
+        if params.max_datagram > MAX_DATAGRAM {
+            return Err(OpenError::DatagramTooLong { asked: params.max_datagram, limit: MAX_DATAGRAM });
         }
         if self.tags.get(params.local_tag).is_some() {
             return Err(OpenError::TagInUse);
@@ -326,6 +293,19 @@ impl Endpoint {
         entry.session.as_deref().map_or(unused, Session::capacity)
     }
 
+    /// Payload bytes that go in one datagram to the peer, behind a message header of `message_header` bytes, as far as is known of the
+    /// path now. A longer message, up to what the session may send, goes in pieces. Zero for a session that was closed.
+    #[inline]
+    pub fn payload_limit(&self, id: SessionId, message_header: usize) -> usize {
+        let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation())
+        else {
+            return 0;
+        };
+        let unused = entry.enlisted.as_ref().map_or(0, |params| params.max_datagram);
+        let datagram = entry.session.as_deref().map_or(unused, Session::path_datagram);
+        datagram.saturating_sub(HEADER_LEN + message_header)
+    }
+
     /// Sends the peer a heartbeat with the next [`transmit`](Self::transmit), instead of when one is due.
     pub fn announce(&mut self, id: SessionId) {
         self.begin_enlisted(self.latest, id);
@@ -382,70 +362,6 @@ impl Endpoint {
         self.session(id).is_none_or(Session::is_idle)
     }
 
-    /// The caller looks for datagrams now; `more`: its look before left some behind. A caller that looks rarely cannot
-    /// tell how long a datagram was there, and its acknowledgements say so. Without these calls every datagram counts
-    /// as one that has just come.
-    #[inline]
-    pub fn on_poll(&mut self, now: Instant, more: bool) {
-        self.latest = now.as_nanos();
-        self.looks.on_look(now.as_nanos(), more);
-    }
-
-    /// Takes in one received UDP payload.
-    #[inline]
-    pub fn on_datagram(
-        &mut self,
-        now: Instant,
-        meta: &DatagramMeta,
-        udp_payload: &[u8],
-        sink: &mut impl Sink,
-    ) {
-        let now = now.as_nanos();
-        let Ok(header) = Header::parse(udp_payload) else {
-            self.counters.malformed += 1;
-            return;
-        };
-        let Some(index) = self.tags.get(header.tag) else {
-            self.counters.unknown_session += 1;
-            self.unknown = Some(UnknownSender { from: meta.src_ip, at: now });
-            self.unknown_is_new = true;
-            return;
-        };
-        let mut entry = &mut self.entries[index as usize];
-        if entry.session.is_none() {
-            //= rud/spec.md section 3.4
-            // Data alone is a first use, if it is undamaged and has the session's addresses.
-            if header.kind != DatagramKind::Data {
-                return;
-            }
-            let Some(params) = entry.enlisted.as_deref() else { return };
-            let paths = Paths::new(params);
-            if !paths.lead(meta) {
-                self.counters.wrong_address += 1;
-                return;
-            }
-            if !paths.verify(meta, &header, udp_payload) {
-                self.counters.crc_dropped += 1;
-                return;
-            }
-            let id = SessionId::new(index, entry.generation);
-            self.begin_enlisted(now, id);
-            entry = &mut self.entries[index as usize];
-        }
-        let Some(session) = entry.session.as_deref_mut() else { return };
-        let look = Look { now, late: self.looks.late };
-        match session.on_datagram(look, meta, &header, udp_payload, sink) {
-            Accepted::Yes => {}
-            Accepted::WrongAddress => self.counters.wrong_address += 1,
-            Accepted::Damaged => self.counters.crc_dropped += 1,
-        }
-        entry.due = entry.due.min(session.near_deadline());
-        if !entry.ready && session.wants_transmit(now) {
-            Self::make_ready(&mut self.ready, entry, index);
-        }
-        Self::arm(&mut self.deadlines, entry, index);
-    }
-
     /// Whether a session leads to `host`.
     pub fn has_peer(&self, host: IpAddr) -> bool {
         self.peers.has(host)
@@ -458,87 +374,6 @@ impl Endpoint {
         self.entries.get(usize::from(index))?.session.as_deref().map(Session::acked)
     }
 
-    /// Sends due datagrams (resends, data, acknowledgements, heartbeats) while `emit` has room.
-    #[inline]
-    pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
-        let now = now.as_nanos();
-        while let Some(&index) = self.ready.front() {
-            let entry = &mut self.entries[index as usize];
-            let outcome = match entry.session.as_deref_mut() {
-                Some(session) => {
-                    let outcome = session.transmit(now, self.looks.interval, QUANTUM, emit);
-                    entry.due = session.deadline();
-                    Self::arm(&mut self.deadlines, entry, index);
-                    outcome
-                }
-                None => TransmitOutcome::Done,
-            };
-            match outcome {
-                TransmitOutcome::Done => {
-                    entry.ready = false;
-                    self.ready.pop_front();
-                }
-                TransmitOutcome::Paced(at) => {
-                    entry.ready = false;
-                    if !core::mem::replace(&mut entry.paced, true) {
-                        self.paced.push(Reverse((at, index)));
-                    }
-                    self.ready.pop_front();
-                }
-                TransmitOutcome::More => self.ready.rotate_left(1),
-                TransmitOutcome::Blocked => {
-                    // The next session begins when there is room again.
-                    self.ready.rotate_left(1);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Fires timers that are due: losses, probes, time-outs, acknowledgements, heartbeats, refused messages whose
-    /// back-off is over, dead peers. Call [`transmit`](Self::transmit) afterwards.
-    pub fn on_timeout(&mut self, now: Instant, sink: &mut impl Sink) {
-        let now = now.as_nanos();
-        self.latest = now;
-        while let Some(&Reverse((_, index))) = self.paced.peek().filter(|Reverse((at, _))| *at <= now) {
-            self.paced.pop();
-            let entry = &mut self.entries[index as usize];
-            entry.paced = false;
-            Self::make_ready(&mut self.ready, entry, index);
-        }
-        if self.deadlines.first().0 > now {
-            return;
-        }
-        if core::mem::take(&mut self.unknown_is_new) {
-            (0..self.entries.len() as u16).for_each(|index| self.fire(now, index, sink));
-        }
-        loop {
-            let (at, index) = self.deadlines.first();
-            if at > now {
-                return;
-            }
-            if self.entries[index as usize].due <= now {
-                self.fire(now, index, sink);
-            }
-            let entry = &mut self.entries[index as usize];
-            entry.armed = entry.due;
-            self.deadlines.put_off_first(entry.due);
-        }
-    }
-
-    /// Fires the timers of one session.
-    fn fire(&mut self, now: u64, index: u16, sink: &mut impl Sink) {
-        let entry = &mut self.entries[index as usize];
-        let Some(session) = entry.session.as_deref_mut() else { return };
-        session.on_timeout(now, self.unknown, sink);
-        // Not again in this call, whatever the session says.
-        entry.due = session.deadline().max(now + 1);
-        if session.wants_transmit(now) {
-            Self::make_ready(&mut self.ready, entry, index);
-        }
-        Self::arm(&mut self.deadlines, entry, index);
-    }
-
     /// Lets `deadlines` have a time that is no later than the session's.
     #[inline]
     fn arm(deadlines: &mut Deadlines, entry: &mut Entry, index: u16) {
@@ -546,21 +381,6 @@ impl Endpoint {
             entry.armed = entry.due;
             deadlines.bring_forward(index, entry.due);
         }
-    }
-
-    /// When [`on_timeout`](Self::on_timeout) has to be called at the latest. It may find nothing to do then, because
-    /// deadlines that moved back are not tracked one by one. `None` without sessions.
-    #[inline]
-    pub fn next_deadline(&self) -> Option<Instant> {
-        let paced = self.paced.peek().map_or(NEVER, |Reverse((at, _))| *at);
-        let earliest = self.deadlines.first().0.min(paced);
-        (earliest != NEVER).then_some(Instant::from_nanos(earliest))
-    }
-
-    /// Whether [`transmit`](Self::transmit) has something to send.
-    #[inline]
-    pub fn wants_transmit(&self) -> bool {
-        !self.ready.is_empty()
     }
 
     /// Statistics of a session; all zero for a session that was closed.

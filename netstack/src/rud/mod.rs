@@ -17,17 +17,21 @@
 //! - A session needs no handshake: both ends got its tags from an authenticated rendezvous.
 //! - Lost datagrams are found by time, not by counting (as TCP's RACK does), so spraying over paths does no harm.
 //! - A session is made of parts that keep their own state: `sender` and `receiver` by PSN, `acks` (when to acknowledge, when to
-//!   ask for it), `recovery` (round-trip time, losses, timers), `liveness` (heartbeats), `paths` (addresses and source ports), `spray`
-//!   (which path a datagram takes, and which are left out), and `cc`, congestion control.
+//!   ask for it), `asks` (probes of this end), `recovery` (round-trip time, losses, timers), `liveness` (heartbeats), `paths` (addresses and
+//!   source ports), `spray` (which path a datagram takes, and which are left out), `mtu` (how long a datagram may be), `pieces` (messages
+//!   that are received in parts), and `cc`, congestion control.
 
 mod acks;
 mod api;
+mod asks;
 mod cc;
 mod crc;
 mod deadlines;
 mod endpoint;
 mod liveness;
+mod mtu;
 mod paths;
+mod pieces;
 mod receiver;
 mod recovery;
 mod sender;
@@ -40,8 +44,8 @@ mod tests;
 pub(crate) use api::NoSink;
 pub use api::{
     Clue, Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
-    MAX_MESSAGE_HEADER, MAX_PAYLOAD, MessageToken, OpenError, RefusalReason, SendError, SessionId,
-    SessionParams, Sink, payload_room,
+    MAX_DATAGRAM, MAX_MESSAGE_HEADER, MessageToken, OpenError, RefusalReason, SendError, SessionId,
+    SessionParams, Sink, datagram_room, payload_room,
 };
 pub use endpoint::Endpoint;
 

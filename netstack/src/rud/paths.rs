@@ -1,7 +1,7 @@
 //! A session's addresses and paths: where its datagrams go, and how they are sealed.
 
 use super::api::{DatagramMeta, Destination, Emit, SessionParams};
-use super::crc::{self, HEAD_ROOM};
+use super::crc;
 use crate::region::Extent;
 use crate::wire::rud::{HEADER_LEN, Header};
 use core::net::IpAddr;
@@ -51,15 +51,15 @@ impl Paths {
         crc::verify(datagram, header.payload_offset(), self.crc_in, meta.src_port, meta.dst_port)
     }
 
-    /// Puts the fixed header in front of the body that lies in `head`, and sends both and the payload on `path`. False if `emit`
+    /// Puts the fixed header in front of the body that lies in `head`, which has room for both, and sends both and the payload on `path`. False if `emit`
     /// did not take them.
     // Inlined, as its callers make the header: its fields need not be stored first.
     #[inline(always)]
-    pub(super) fn send(
+    pub(super) fn send<const N: usize>(
         &self,
         path: u16,
         header: &Header,
-        head: &mut [u8; HEAD_ROOM],
+        head: &mut [u8; N],
         payload_crc: u32,
         payload: Option<Extent>,
         emit: &mut impl Emit,

@@ -192,9 +192,15 @@ impl Recovery {
         }
     }
 
-    /// Moves datagrams that count as lost by time from the wire to the lost ones; returns how many.
+    /// Moves datagrams that count as lost by time from the wire to the lost ones; `on_lost` gets the payload bytes of each. Returns
+    /// how many.
     #[inline]
-    pub(super) fn detect_losses(&mut self, now: u64, sender: &mut Sender) -> u32 {
+    pub(super) fn detect_losses(
+        &mut self,
+        now: u64,
+        sender: &mut Sender,
+        mut on_lost: impl FnMut(u16),
+    ) -> u32 {
         //= rud/spec.md section 6.3
         // The oldest first; where one is not lost yet, no younger one is.
         self.loss_at = NEVER;
@@ -205,7 +211,7 @@ impl Recovery {
                 self.loss_at = lost_at;
                 break;
             }
-            sender.lose_oldest();
+            on_lost(sender.lose_oldest());
             lost += 1;
         }
         lost
@@ -224,6 +230,18 @@ impl Recovery {
     fn reordering(&self) -> u64 {
         let quarter = if self.min_rtt == NEVER { 0 } else { self.min_rtt / 4 };
         (quarter * u64::from(self.reorder_steps)).min(self.srtt).max(self.times.min_reordering)
+    }
+
+    /// How long the answer to a probe may take.
+    pub(super) fn patience(&self) -> u64 {
+        let rto = if self.srtt == 0 { 3 * self.times.initial_rtt } else { self.srtt + 4 * self.rttvar };
+        rto.max(self.times.min_rto)
+    }
+
+    /// The path carries what it did not: timers begin anew.
+    pub(super) fn on_path_mended(&mut self, now: u64) {
+        (self.backoff, self.probe_backoff, self.probed, self.probe_due) = (0, 0, false, false);
+        (self.tail_at, self.progress_at, self.loss_at) = (now, now, NEVER);
     }
 
     /// When the tail of the datagrams in flight is probed or timed out.

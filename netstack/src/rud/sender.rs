@@ -66,6 +66,8 @@ pub(super) struct Acked {
     pub(super) newest_sent_at: u64,
     /// Its serial number.
     pub(super) newest_serial: u32,
+    /// Payload bytes of the longest of those sent only once.
+    pub(super) longest: u16,
 }
 
 impl Acked {
@@ -78,6 +80,7 @@ impl Acked {
         newest: false,
         newest_sent_at: 0,
         newest_serial: 0,
+        longest: 0,
     };
 
     /// Takes the timing from the acknowledgement of a datagram. True if it is certain that the last transmission arrived.
@@ -93,8 +96,11 @@ impl Acked {
                 return sent.tries == 1;
             }
         }
-        if sent.tries == 1 && (self.clean_sent_at == NEVER || sent.sent_at > self.clean_sent_at) {
-            self.clean_sent_at = sent.sent_at;
+        if sent.tries == 1 {
+            self.longest = self.longest.max(sent.bytes);
+            if self.clean_sent_at == NEVER || sent.sent_at > self.clean_sent_at {
+                self.clean_sent_at = sent.sent_at;
+            }
         }
         if !self.newest || (sent.serial.wrapping_sub(self.newest_serial) as i32) > 0 {
             self.newest = true;
@@ -227,7 +233,16 @@ impl Sender {
 
     /// Header and payload bytes of the oldest datagram on the wire.
     pub(super) fn oldest_bytes(&self) -> usize {
-        self.slots.oldest_bytes().map_or(0, |(at, bytes)| bytes + usize::from(self.messages[at].body_len()))
+        self.slots.on_wire().next().map_or(0, |at| self.message_bytes(at))
+    }
+
+    /// Header and payload bytes of the longest datagram on the wire.
+    pub(super) fn longest_bytes(&self) -> usize {
+        self.slots.on_wire().map(|at| self.message_bytes(at)).max().unwrap_or(0)
+    }
+
+    fn message_bytes(&self, at: usize) -> usize {
+        usize::from(self.slots.bytes(at)) + usize::from(self.messages[at].body_len())
     }
 
     /// Queues a message whose header of `len` bytes, at most 64, `write` puts in its place; the payload has at most 65,535.
@@ -320,9 +335,9 @@ impl Sender {
         }
     }
 
-    /// Moves the oldest datagram on the wire to the lost ones.
-    pub(super) fn lose_oldest(&mut self) {
-        self.slots.lose_oldest();
+    /// Moves the oldest datagram on the wire to the lost ones; its payload bytes.
+    pub(super) fn lose_oldest(&mut self) -> u16 {
+        self.slots.lose_oldest()
     }
 
     /// Moves the most recently sent datagram to the front of the lost ones, to be sent again as a probe.

@@ -3,13 +3,13 @@
 //! Routers choose a link by a hash of the addresses and ports (ECMP, RFC 2992), so a link or switch that fails takes with it
 //! every datagram of the paths that lead over it, and none of the others.
 
-use crate::wire::rud::Psn;
-
 #[cfg(test)]
 mod tests;
 
-/// The fewest losses in a row for which a path is left out.
+/// The fewest losses in a row for which a path is left out, and the fewest deliveries of others meanwhile.
 const STREAK: u16 = 3;
+/// Losses in a row of all paths in use after which the others are used as well.
+const HOPELESS: u16 = 8;
 /// A path is left out if the chance of its losses in a row is less than this.
 const CHANCE: f64 = 1e-6;
 /// The fewest losses of a path that delivers some for which its share is judged.
@@ -38,13 +38,16 @@ struct Health {
     lost: u16,
     /// Losses since something was delivered.
     streak: u16,
+    /// What all paths had delivered at the first of them.
+    since: u32,
     /// Trials that failed, and the loss before them.
     failures: u8,
     standing: Standing,
 }
 
 impl Health {
-    const FRESH: Self = Self { delivered: 0, lost: 0, streak: 0, failures: 0, standing: Standing::InUse };
+    const FRESH: Self =
+        Self { delivered: 0, lost: 0, streak: 0, since: 0, failures: 0, standing: Standing::InUse };
 
     fn forget(&mut self) {
         if self.delivered + self.lost >= MEMORY {
@@ -61,8 +64,8 @@ impl Health {
     }
 }
 
-/// The choice among a session's paths. `next` is below `count`, `out` the number of paths that are not in use: at most half of
-/// all; `health` has one record a path, or none while no datagram was lost.
+/// The choice among a session's paths. `next` is below `count`, `out` the number of paths that are not in use, below `count`, too;
+/// `health` has one record a path, or none while no datagram was lost.
 #[derive(Debug, Default)]
 pub(super) struct Spray {
     count: u16,
@@ -70,12 +73,10 @@ pub(super) struct Spray {
     /// The path of the last transmission from each slot of the sender; empty before there is one, and with one path.
     taken: Box<[u16]>,
     slots: u32,
-    /// The path of the last acknowledgement without data, and its floor, while the peer has not shown whether it has it.
-    report: Option<(u16, Psn)>,
-    /// The peer's base, as its last datagram had it.
-    base: Psn,
     health: Box<[Health]>,
     out: u16,
+    /// Datagrams that were delivered since there are records, modulo 2^32.
+    delivered: u32,
 }
 
 impl Spray {
@@ -84,9 +85,19 @@ impl Spray {
         Self { count, slots, ..Self::default() }
     }
 
+    /// All paths.
+    pub(super) fn count(&self) -> u16 {
+        self.count
+    }
+
     /// The paths that are not in use.
     pub(super) fn out(&self) -> u16 {
         self.out
+    }
+
+    /// The paths that are in use.
+    pub(super) fn in_use(&self) -> u16 {
+        self.count - self.out
     }
 
     /// The path of a datagram without data.
@@ -95,30 +106,64 @@ impl Spray {
         if self.out == 0 { self.next } else { self.pick_around(None) }
     }
 
-    /// The path of the data in `slot`; `again`: it was sent before, and takes another path than then.
+    /// The paths in use in the order of their numbers: the `number`th, counted on from the first again.
+    pub(super) fn in_order(&self, number: u16) -> u16 {
+        let in_use = |path: &u16| {
+            self.health.get(usize::from(*path)).is_none_or(|health| health.standing == Standing::InUse)
+        };
+        (0..self.count).filter(in_use).nth((number % self.in_use()).into()).unwrap_or(self.next)
+    }
+
+    /// The next path, whether it is in use or not.
+    pub(super) fn in_turn(&self) -> u16 {
+        self.next
+    }
+
+    /// A path that is left out, and is to be tried now.
     #[inline]
-    pub(super) fn pick_for(&self, now: u64, slot: u16, again: bool) -> u16 {
-        if again || self.out != 0 { self.pick_with_care(now, slot, again) } else { self.next }
+    pub(super) fn trial(&self, now: u64) -> Option<u16> {
+        if self.out == 0 { None } else { self.first_due(now) }
     }
 
     #[cold]
-    fn pick_with_care(&self, now: u64, slot: u16, again: bool) -> u16 {
-        //= rud/spec.md section 6.7
-        // A resend takes another path than the transmission that was lost; new data tries a path that is out.
-        if again {
-            return self.pick_around(self.taken.get(usize::from(slot)).copied());
-        }
+    fn first_due(&self, now: u64) -> Option<u16> {
         let due = |health: &Health| matches!(health.standing, Standing::Out(at) if at <= now);
-        self.health.iter().position(due).map_or_else(|| self.pick_around(None), |path| path as u16)
+        self.health.iter().position(due).map(|path| path as u16)
     }
 
-    /// The next path in use that is not `other`; that one if no other is in use.
+    /// The path of new data.
+    #[inline]
+    pub(super) fn pick_new(&self, now: u64) -> u16 {
+        if self.out == 0 { self.next } else { self.pick_with_care(now) }
+    }
+
+    /// The path of the data in `slot`, which was sent before and takes another path than then: `good`, if that is known to deliver.
+    #[cold]
+    pub(super) fn pick_again(&self, slot: u16, good: Option<u16>) -> u16 {
+        //= rud/spec.md section 6.7
+        // A resend takes another path than the transmission that was lost.
+        let before = self.taken.get(usize::from(slot)).copied();
+        good.filter(|_| good != before).unwrap_or_else(|| self.pick_around(before))
+    }
+
+    #[cold]
+    fn pick_with_care(&self, now: u64) -> u16 {
+        //= rud/spec.md section 6.7
+        // New data tries a path that is out.
+        self.first_due(now).unwrap_or_else(|| self.pick_around(None))
+    }
+
+    /// The next path in use that is not `other`; that one if no other is in use. Where those in use deliver nothing, all paths
+    /// count as in use.
     #[cold]
     fn pick_around(&self, other: Option<u16>) -> u16 {
+        //= rud/spec.md section 6.7
+        // When the last paths in use fail, one that is left out may be back.
+        let in_use = |health: &Health| health.standing == Standing::InUse;
+        let hopeless = self.health.iter().all(|h| !in_use(h) || h.streak >= HOPELESS);
         let in_turn = (self.next..self.count).chain(0..self.next);
         let mut usable = in_turn.filter(|&path| {
-            Some(path) != other
-                && self.health.get(usize::from(path)).is_none_or(|h| h.standing == Standing::InUse)
+            Some(path) != other && (hopeless || self.health.get(usize::from(path)).is_none_or(in_use))
         });
         usable.next().or(other).unwrap_or(self.next)
     }
@@ -150,28 +195,23 @@ impl Spray {
         self.taken = vec![path; self.slots as usize].into_boxed_slice();
     }
 
-    /// An acknowledgement without data went out on `path`, with this floor. One that the peer has already shows nothing.
-    #[inline]
-    pub(super) fn on_ack_sent(&mut self, path: u16, floor: Psn) {
-        self.report = (floor != self.base).then_some((path, floor));
+    /// A probe tries `path`, which is left out: it is until the answer comes.
+    pub(super) fn on_probe_trial(&mut self, now: u64, path: u16) {
+        if let Some(health) = self.health.get_mut(usize::from(path)) {
+            health.rest(now);
+        }
     }
 
-    /// The peer's base is `base`: if that is the floor of the last acknowledgement, it has arrived.
-    #[inline]
-    pub(super) fn on_base(&mut self, base: Psn) {
-        self.base = base;
-        if !self.health.is_empty()
-            && let Some((path, _)) = self.report.take_if(|(_, floor)| *floor == base)
-        {
+    /// A probe on `path` was answered.
+    pub(super) fn on_probe_delivered(&mut self, path: u16) {
+        if !self.health.is_empty() {
             self.count_delivered(path);
         }
     }
 
-    /// The peer sent what it had sent before: it lacks the last acknowledgement.
-    pub(super) fn on_duplicate(&mut self, now: u64) {
-        if let Some((path, _)) = self.report.take()
-            && self.count > 1
-        {
+    /// A probe on `path` was lost.
+    pub(super) fn on_probe_lost(&mut self, now: u64, path: u16) {
+        if self.count > 1 {
             self.on_lost(now, path);
         }
     }
@@ -186,6 +226,7 @@ impl Spray {
 
     #[cold]
     fn count_delivered(&mut self, path: u16) {
+        self.delivered = self.delivered.wrapping_add(1);
         let health = &mut self.health[usize::from(path)];
         health.streak = 0;
         health.delivered += 1;
@@ -203,34 +244,38 @@ impl Spray {
             self.health = vec![Health::FRESH; usize::from(self.count)].into_boxed_slice();
         }
         let health = &mut self.health[usize::from(path)];
+        if health.streak == 0 {
+            health.since = self.delivered;
+        }
         health.streak = health.streak.saturating_add(1);
         health.lost += 1;
         health.forget();
         let standing = health.standing;
         match standing {
             Standing::Tried => {}
-            Standing::InUse if 2 * (self.out + 1) <= self.count && self.is_worse(path) => self.out += 1,
+            Standing::InUse if self.is_worse(path) => self.out += 1,
             Standing::InUse | Standing::Out(_) => return,
         }
         self.health[usize::from(path)].rest(now);
     }
 
-    /// Whether a path loses far more than the others in use.
+    /// Whether a path loses far more than the others in use that deliver: false if there are none.
     fn is_worse(&self, path: u16) -> bool {
         //= rud/spec.md section 6.7
-        // So many losses in a row as chance does not make of the others' share; or a quarter of its datagrams and four times
-        // the others' share.
-        let Health { delivered, lost, streak, .. } = self.health[usize::from(path)];
+        // So many losses in a row as chance does not make of the others' share, while others deliver; or a quarter of its datagrams
+        // and four times the others' share. A path that may be dead itself is no measure.
+        let Health { delivered, lost, streak, since, .. } = self.health[usize::from(path)];
         let (mut arrived, mut gone) = (0u32, 0u32);
         for (at, other) in self.health.iter().enumerate() {
-            if at != usize::from(path) && other.standing == Standing::InUse {
+            if at != usize::from(path) && other.standing == Standing::InUse && other.streak < STREAK {
                 arrived += u32::from(other.delivered);
                 gone += u32::from(other.lost);
             }
         }
         let share = f64::from(gone + 1) / f64::from(arrived + gone + 1);
         let (delivered, lost) = (u32::from(delivered), u32::from(lost));
-        let stopped = streak >= STREAK && share.powi(streak.into()) < CHANCE;
+        let others_deliver = self.delivered.wrapping_sub(since) >= STREAK.into();
+        let stopped = streak >= STREAK && others_deliver && share.powi(streak.into()) < CHANCE;
         let poor =
             lost >= FEW && 3 * lost >= delivered && lost * (arrived + gone) > 4 * gone * (lost + delivered);
         stopped || poor

@@ -41,21 +41,17 @@ impl<D: Device> Stack<D> {
         &mut self.rud
     }
 
-    /// Largest payload of a RUD datagram to `remote` behind a message header of `message_header` bytes.
+    /// Largest RUD datagram to `remote`, in bytes.
     ///
     /// # Errors
-    /// [`SendError::NoRoute`] or [`SendError::NotUnicast`], or [`SendError::MtuTooSmall`] if nothing fits.
-    pub fn max_rud_payload(
-        &self,
-        remote: impl Into<IpAddr>,
-        message_header: usize,
-    ) -> Result<usize, SendError> {
+    /// [`SendError::NoRoute`] or [`SendError::NotUnicast`], or [`SendError::MtuTooSmall`] if no header fits.
+    pub fn max_rud_datagram(&self, remote: impl Into<IpAddr>) -> Result<usize, SendError> {
         let remote = remote.into();
         let way = route(&self.ports, any_like(remote), remote)?;
         let mtu = self.ports.get(way.port).map_or(0, |port| port.iface.mtu);
-        match rud::payload_room(usize::from(mtu), &remote, message_header) {
-            0 => Err(SendError::MtuTooSmall { mtu }),
-            room => Ok(room),
+        match rud::datagram_room(usize::from(mtu), &remote) {
+            room if room > crate::wire::rud::HEADER_LEN => Ok(room),
+            _ => Err(SendError::MtuTooSmall { mtu }),
         }
     }
 

@@ -181,7 +181,7 @@ fn session<D: Device>(
         remote_port: RUD_PORT,
         local_port: 50_000,
         paths: 3,
-        max_payload: stack.max_rud_payload(remote, 16).unwrap(),
+        max_datagram: stack.max_rud_datagram(remote).unwrap(),
     };
     stack.rud_mut().open(Instant::ZERO, params).unwrap()
 }
@@ -191,7 +191,7 @@ fn rud_messages_cross_and_their_memory_is_released() {
     let mut pair = Pair::new(config(A), config(B));
     let to_b = session(&mut pair.a, A, B, (1, 2));
     session(&mut pair.b, B, A, (2, 1));
-    let largest = pair.a.max_rud_payload(B, 16).unwrap();
+    let largest = pair.a.max_rud_datagram(B).unwrap() - crate::wire::rud::HEADER_LEN - 16;
     assert_eq!(largest, 1500 - 20 - 8 - crate::wire::rud::HEADER_LEN - 16);
     for message in 0..100u64 {
         let len = [0, 1, 700, largest][message as usize % 4];
@@ -664,8 +664,8 @@ fn ports_are_selected_by_route_and_by_source() {
         [(0, A.into()), (1, second.into())]
     );
     let near_b = Ipv4Addr::new(10, 1, 0, 9);
-    assert!(stack.max_rud_payload(near_b, 0).unwrap() > 8000);
-    assert!(stack.max_rud_payload(B, 0).unwrap() < 1500);
+    assert!(stack.max_rud_datagram(near_b).unwrap() > 8000);
+    assert!(stack.max_rud_datagram(B).unwrap() < 1500);
 
     let socket = stack.udp_mut().bind(SocketAddrV4::new(second, 0), SocketConfig::default()).unwrap();
     let mut send = |to| {
@@ -689,7 +689,7 @@ fn ports_are_selected_by_route_and_by_source() {
 fn a_port_that_cannot_hold_a_rud_datagram_says_so() {
     let (device, _wire) = Loopback::pair(100, 8);
     let stack = stack_of(device, PortConfig::new(A, 24, 68));
-    assert_eq!(stack.max_rud_payload(B, 64), Err(SendError::MtuTooSmall { mtu: 68 }));
+    assert_eq!(stack.max_rud_datagram(B), Err(SendError::MtuTooSmall { mtu: 68 }));
     assert_eq!(rud::payload_room(68, &B.into(), 64), 0);
 }
 

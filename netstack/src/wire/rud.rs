@@ -19,6 +19,12 @@ pub const HEADER_LEN: usize = 40;
 /// Largest body behind the fixed header, in bytes: an upper layer's message header, or acknowledgement blocks.
 pub const MAX_BODY: usize = 64;
 
+/// Bytes behind the message header in the body of a piece: which part of the payload it has.
+pub const SPLIT_LEN: usize = 4;
+
+/// Pieces begin at multiples of so many bytes of payload.
+pub const SPLIT_UNIT: usize = 64;
+
 /// Bytes of one acknowledgement block.
 pub const BLOCK_LEN: usize = 18;
 
@@ -34,7 +40,7 @@ pub const MAX_WINDOW: u32 = 64 * (WORDS - 1);
 /// 64-PSN words in a receiver's bitmap.
 pub const WORDS: u32 = 64;
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 const ACK_REQUEST: u8 = 0x80;
 
 /// A packet sequence number. The order is that of RFC 1982: it wraps.
@@ -121,13 +127,21 @@ pub enum DatagramKind {
     Probe = 2,
     /// An acknowledgement that brings a probe's stamp back.
     Answer = 3,
+    /// A part of a message whose datagram is too long for the path.
+    Piece = 4,
 }
 
 impl DatagramKind {
+    /// Whether it brings a message, or a part of one.
+    #[inline]
+    pub const fn has_message(self) -> bool {
+        matches!(self, Self::Data | Self::Piece)
+    }
+
     /// Bytes of stamp in the body.
     const fn stamp_len(self) -> usize {
         match self {
-            Self::Data | Self::Ack => 0,
+            Self::Data | Self::Ack | Self::Piece => 0,
             Self::Probe | Self::Answer => STAMP_LEN,
         }
     }
@@ -141,9 +155,9 @@ pub enum MalformedDatagram {
     #[error("a RUD datagram has at least 40 bytes")]
     Short,
     /// Another version, or no RUD at all.
-    #[error("not version 2 of RUD; run the same version on every host")]
+    #[error("not version 3 of RUD; run the same version on every host")]
     Version,
-    /// A kind of datagram that version 2 does not have.
+    /// A kind of datagram that version 3 does not have.
     #[error("unknown kind of RUD datagram")]
     Kind,
     /// The lengths in the header do not add up to the datagram's.
@@ -161,7 +175,7 @@ pub struct Header {
     pub kind: DatagramKind,
     /// The sender requests an acknowledgement without delay.
     pub ack_request: bool,
-    /// Bytes of body behind the fixed header, at most [`MAX_BODY`].
+    /// Bytes of body behind the fixed header, at most [`MAX_BODY`]; in a piece [`SPLIT_LEN`] more.
     pub body_len: u8,
     /// Bytes of payload behind the body.
     pub payload_len: u16,
@@ -199,6 +213,7 @@ impl Header {
             1 => DatagramKind::Ack,
             2 => DatagramKind::Probe,
             3 => DatagramKind::Answer,
+            4 => DatagramKind::Piece,
             _ => return Err(MalformedDatagram::Kind),
         };
         let header = Self {
@@ -215,7 +230,8 @@ impl Header {
             marks: u16_at(fixed, 36),
             held: Held(u16_at(fixed, 38)),
         };
-        if header.body_len as usize > MAX_BODY
+        let most = if kind == DatagramKind::Piece { MAX_BODY + SPLIT_LEN } else { MAX_BODY };
+        if header.body_len as usize > most
             || u32::from(header.base_lag) > MAX_WINDOW
             || u32::from(header.sack_word) >= WORDS
         {
@@ -224,9 +240,14 @@ impl Header {
         if HEADER_LEN + header.body_len as usize + header.payload_len as usize != datagram.len() {
             return Err(MalformedDatagram::Length);
         }
-        if kind != DatagramKind::Data {
+        if kind == DatagramKind::Piece {
+            if usize::from(header.body_len) < SPLIT_LEN {
+                return Err(MalformedDatagram::Length);
+            }
+        } else if kind != DatagramKind::Data {
             let blocks = usize::from(header.body_len).checked_sub(kind.stamp_len());
-            if header.payload_len != 0 || !blocks.is_some_and(|len| len.is_multiple_of(BLOCK_LEN)) {
+            let is_padded = header.payload_len != 0 && kind != DatagramKind::Probe;
+            if is_padded || !blocks.is_some_and(|len| len.is_multiple_of(BLOCK_LEN)) {
                 return Err(MalformedDatagram::Length);
             }
         }
@@ -267,10 +288,38 @@ impl Header {
             .map(|bytes| u64::from_be_bytes(*bytes))
     }
 
+    /// Which part of a message's payload `datagram` has, if it is a piece.
+    #[inline]
+    pub fn split(&self, datagram: &[u8]) -> Option<Split> {
+        if self.kind != DatagramKind::Piece {
+            return None;
+        }
+        let bytes = datagram.get(..self.payload_offset())?.last_chunk::<SPLIT_LEN>()?;
+        Some(Split { unit: u16_at(bytes, 0), total: u16_at(bytes, 2) })
+    }
+
     /// The offset of the payload in the datagram.
     #[inline]
     pub fn payload_offset(&self) -> usize {
         HEADER_LEN + self.body_len as usize
+    }
+}
+
+/// Which part of a message's payload a piece has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Where it begins, in units of [`SPLIT_UNIT`] bytes.
+    pub unit: u16,
+    /// Bytes of the whole payload.
+    pub total: u16,
+}
+
+impl Split {
+    /// Writes it.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8; SPLIT_LEN]) {
+        out[0..2].copy_from_slice(&self.unit.to_be_bytes());
+        out[2..4].copy_from_slice(&self.total.to_be_bytes());
     }
 }
 

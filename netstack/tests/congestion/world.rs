@@ -13,7 +13,7 @@ use core::time::Duration;
 use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::rud::{
     Config, Counters, DatagramMeta, Destination, Disposition, Emit, Endpoint, Failure, MessageToken,
-    SessionId, SessionParams, Sink, payload_room,
+    SessionId, SessionParams, Sink, datagram_room, payload_room,
 };
 use shouter_netstack::sim::{Link, LinkConfig, Packet};
 use shouter_netstack::time::Instant;
@@ -184,7 +184,7 @@ impl World {
                 remote_port: PORT,
                 local_port: 50_000,
                 paths: 4,
-                max_payload: payload,
+                max_datagram: datagram_room(scenario.mtu, &address(0)),
             };
             endpoint.open(Instant::ZERO, params).expect("a session")
         };

@@ -73,7 +73,7 @@ impl Wire {
             remote_port: RUD_PORT,
             local_port: 50_000,
             paths: 1,
-            max_payload: rud::payload_room(mtu.into(), &IpAddr::V4(peer), 0),
+            max_datagram: rud::datagram_room(mtu.into(), &IpAddr::V4(peer)),
         };
         let session = stack.rud_mut().open(Clock.now(), params).map_err(|why| failed(&why))?;
         let sockets =

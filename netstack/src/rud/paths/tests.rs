@@ -1,4 +1,5 @@
 use super::*;
+use crate::rud::crc::HEAD_ROOM;
 use crate::wire::rud::{DatagramKind, Held, Psn};
 
 const IPS: [IpAddr; 2] =
@@ -14,7 +15,7 @@ fn paths(end: usize) -> Paths {
         remote_port: 40_000,
         local_port: 50_000,
         paths: 3,
-        max_payload: 0,
+        max_datagram: 0,
     })
 }
 

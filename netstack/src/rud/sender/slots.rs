@@ -49,6 +49,8 @@ pub(super) struct Transmission {
     pub(super) tries: u8,
     /// Whether it was held for lost.
     pub(super) lost: bool,
+    /// Its payload bytes.
+    pub(super) bytes: u16,
 }
 
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
@@ -161,10 +163,16 @@ impl Slots {
         self.all.get(self.sent.head as usize).map(|slot| (slot.sent_at, slot.serial))
     }
 
-    /// The slot and payload bytes of the oldest datagram on the wire.
-    pub(super) fn oldest_bytes(&self) -> Option<(usize, usize)> {
-        let at = usize::from(self.sent.head);
-        self.all.get(at).map(|slot| (at, usize::from(slot.bytes)))
+    /// The slots of the datagrams on the wire, the oldest first.
+    pub(super) fn on_wire(&self) -> impl Iterator<Item = usize> {
+        let slot = |at: u16| self.all.get(usize::from(at)).map(|_| at);
+        core::iter::successors(slot(self.sent.head), move |at| slot(self.all[usize::from(*at)].next))
+            .map(usize::from)
+    }
+
+    /// Payload bytes of a slot's message.
+    pub(super) fn bytes(&self, at: usize) -> u16 {
+        self.all[at].bytes
     }
 
     /// The token of a slot's message.
@@ -212,13 +220,15 @@ impl Slots {
         append(&mut self.all, &mut self.sent, at);
     }
 
-    /// Moves the oldest datagram on the wire to the end of the lost ones.
-    pub(super) fn lose_oldest(&mut self) {
-        if self.sent.len != 0 {
-            let at = self.sent.head as usize;
-            self.take_from_wire(at);
-            append(&mut self.all, &mut self.lost, at);
+    /// Moves the oldest datagram on the wire to the end of the lost ones; its payload bytes.
+    pub(super) fn lose_oldest(&mut self) -> u16 {
+        if self.sent.len == 0 {
+            return 0;
         }
+        let at = self.sent.head as usize;
+        self.take_from_wire(at);
+        append(&mut self.all, &mut self.lost, at);
+        self.all[at].bytes
     }
 
     /// Moves the most recently sent datagram to the front of the lost ones.
@@ -248,7 +258,7 @@ impl Slots {
             unlink(&mut self.all, &mut self.sent, at);
             self.flight_bytes -= bytes as usize;
         }
-        Transmission { sent_at, serial, tries, lost }
+        Transmission { sent_at, serial, tries, lost, bytes }
     }
 
     /// The message of a slot that was taken off is finished.

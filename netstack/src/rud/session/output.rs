@@ -1,12 +1,13 @@
-//! A session's output: resends first, then new data, then the acknowledgements that are pending.
+//! A session's output: resends first, then new data, then what `reports.rs` sends.
 
 use super::Session;
+use crate::region::Extent;
 use crate::rud::api::Emit;
 use crate::rud::cc::Controller as _;
 use crate::rud::crc::HEAD_ROOM;
 use crate::rud::sender::Pick;
 use crate::time::Instant;
-use crate::wire::rud::{BLOCK_LEN, Block, DatagramKind, HEADER_LEN, Header, MAX_BLOCKS, STAMP_LEN};
+use crate::wire::rud::{DatagramKind, HEADER_LEN, Header, SPLIT_LEN, SPLIT_UNIT, Split};
 
 /// How a call of `transmit` ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,8 +34,7 @@ impl Session {
     #[inline]
     pub(in crate::rud) fn wants_transmit(&self, now: u64) -> bool {
         !self.failed
-            && (self.acks.is_due()
-                || self.liveness.heartbeat_due()
+            && (self.has_reports()
                 || self.sender.has_work() && self.window_open()
                 || self.sender.retry_at() <= now)
     }
@@ -71,12 +71,7 @@ impl Session {
             self.pace.on_sent(now, self.cc.gap(), interval);
             left -= 1;
         }
-        while self.acks.is_due() || self.liveness.heartbeat_due() {
-            if emit.room() == 0 || !self.send_ack(now, emit) {
-                return TransmitOutcome::Blocked;
-            }
-        }
-        outcome
+        if self.send_reports(now, emit) { outcome } else { TransmitOutcome::Blocked }
     }
 
     /// Whether the next datagram should request an acknowledgement because nothing may follow it.
@@ -115,8 +110,17 @@ impl Session {
             marks: self.acks.marks() as u16,
             held: self.acks.held(now),
         };
-        let path = self.spray.pick_for(now, slot, again);
-        if !self.paths.send(path, &header, message.head_mut(), payload_crc, payload, emit) {
+        let path = match again {
+            true => self.spray.pick_again(slot, self.asks.good_path(now)),
+            false => self.spray.pick_new(now),
+        };
+        let sent = match payload {
+            Some(payload) if header.payload_offset() + payload_len > self.mtu.limit() => {
+                self.send_pieces(slot, path, &header, payload, emit)
+            }
+            _ => self.paths.send(path, &header, message.head_mut(), payload_crc, payload, emit),
+        };
+        if !sent {
             // The report of this datagram is still pending.
             self.receiver.unreported();
             return false;
@@ -139,60 +143,52 @@ impl Session {
         true
     }
 
-    fn send_ack(&mut self, now: u64, emit: &mut impl Emit) -> bool {
-        let mut blocks = [Block::default(); MAX_BLOCKS];
-        let ((sack_word, sack), count) = self.receiver.report(&mut blocks);
-        let mut head = [0; HEAD_ROOM];
-        let body = &mut head[HEADER_LEN..];
-        for (block, out) in blocks[..count].iter().zip(body.as_chunks_mut::<BLOCK_LEN>().0) {
-            block.emit(out);
-        }
-        //= rud/spec.md section 4.3
-        // A stamp behind the blocks: the peer's, or that of a heartbeat.
-        let probe = self.acks.probe();
-        let (kind, stamp) = match probe {
-            Some(probe) => (DatagramKind::Answer, Some(probe.stamp)),
-            None if self.liveness.heartbeat_due() => (DatagramKind::Probe, Some(now)),
-            None => (DatagramKind::Ack, None),
-        };
-        let mut len = count * BLOCK_LEN;
-        if let Some(stamp) = stamp {
-            body[len..len + STAMP_LEN].copy_from_slice(&stamp.to_be_bytes());
-            len += STAMP_LEN;
-        }
-        let psn = self.sender.next();
-        let header = Header {
-            kind,
-            ack_request: false,
-            body_len: len as u8,
-            payload_len: 0,
-            tag: self.remote_tag,
-            psn,
-            base_lag: psn.since(self.sender.base()) as u16,
-            cumulative: self.receiver.floor(),
-            sack_word,
-            sack,
-            marks: self.acks.marks() as u16,
-            held: probe.map_or_else(|| self.acks.held(now), |probe| probe.held(now)),
-        };
-        let path = self.spray.pick();
-        if !self.paths.send(path, &header, &mut head, 0, None, emit) {
-            self.receiver.unreported();
-            return false;
-        }
-        self.on_sent(now, path);
-        self.spray.on_ack_sent(path, header.cumulative);
-        self.counters.acks_sent += 1;
-        match kind {
-            DatagramKind::Answer => self.acks.on_answered(),
-            _ => self.counters.heartbeats += u64::from(self.liveness.take_heartbeat()),
+    /// Sends the picked message in pieces, as far as there is room; true if all went out. `header` is that of the whole datagram.
+    #[cold]
+    fn send_pieces(
+        &mut self,
+        slot: u16,
+        path: u16,
+        header: &Header,
+        payload: Extent,
+        emit: &mut impl Emit,
+    ) -> bool {
+        //= rud/spec.md section 6.8
+        // They have the PSN of the message, and the same path: of a transmission it is one that is lost or arrives.
+        let body_len = usize::from(header.body_len);
+        let room = self.mtu.limit().saturating_sub(HEADER_LEN + body_len + SPLIT_LEN);
+        let most = (room / SPLIT_UNIT).max(1) * SPLIT_UNIT;
+        let mut head = [0; HEAD_ROOM + SPLIT_LEN];
+        head[..HEAD_ROOM].copy_from_slice(self.sender.message_mut(slot).head_mut());
+        let mut from = self.cut.take().filter(|(of, _)| *of == header.psn).map_or(0, |(_, from)| from);
+        while from < payload.len() {
+            let Some(piece) = payload.slice(from, most.min(payload.len() - from)) else { return true };
+            let split = Split { unit: (from / SPLIT_UNIT) as u16, total: header.payload_len };
+            if let Some(out) = head[HEADER_LEN + body_len..].first_chunk_mut() {
+                split.emit(out);
+            }
+            let is_last = from + piece.len() == payload.len();
+            let header = Header {
+                kind: DatagramKind::Piece,
+                ack_request: header.ack_request && is_last,
+                body_len: (body_len + SPLIT_LEN) as u8,
+                payload_len: piece.len() as u16,
+                ..*header
+            };
+            let crc = crate::crc::crc32c(piece.as_bytes());
+            if emit.room() == 0 || !self.paths.send(path, &header, &mut head, crc, Some(piece), emit) {
+                self.cut = Some((header.psn, from));
+                return false;
+            }
+            self.counters.pieces += 1;
+            from += piece.len();
         }
         true
     }
 
     /// A datagram with an acknowledgement went out on `path`.
     #[inline]
-    fn on_sent(&mut self, now: u64, path: u16) {
+    pub(super) fn on_sent(&mut self, now: u64, path: u16) {
         self.spray.on_sent(path);
         self.liveness.on_sent(now);
         if !self.receiver.ack_pending() {

@@ -2,7 +2,7 @@ use super::*;
 
 /// Sends one datagram of data from slot `slot`; the path that it took.
 fn send(spray: &mut Spray, now: u64, slot: u16, again: bool) -> u16 {
-    let path = spray.pick_for(now, slot, again);
+    let path = if again { spray.pick_again(slot, None) } else { spray.pick_new(now) };
     spray.on_sent(path);
     spray.on_data_sent(now, slot, again, path);
     path
@@ -26,7 +26,7 @@ fn round(spray: &mut Spray, now: u64, dead: &[u16]) -> u32 {
 #[test]
 fn paths_take_turns_and_a_datagram_that_was_not_taken_leaves_its_path_the_next() {
     let mut spray = Spray::new(3, 4);
-    assert_eq!((spray.pick(), spray.pick_for(0, 0, false)), (0, 0));
+    assert_eq!((spray.pick(), spray.pick_new(0)), (0, 0));
     assert_eq!((0..5).map(|i| send(&mut spray, i, 0, false)).collect::<Vec<_>>(), [0, 1, 2, 0, 1]);
     assert_eq!(spray.pick(), 2);
 }
@@ -52,31 +52,35 @@ fn a_dead_path_is_left_out_and_tried_ever_less_often_until_it_is_back() {
     assert!((0..10).all(|path| taken.contains(&path)), "{taken:?}");
 }
 
-/// An end that sends no data learns from the peer's base and its duplicates.
+//= rud/spec.md section 6.7
 #[test]
-fn acknowledgements_show_which_paths_are_dead() {
+fn an_end_without_data_learns_by_probes_and_tries_again_by_them() {
     let mut spray = Spray::new(4, 4);
-    let acknowledge = |spray: &mut Spray, floor: u32| {
+    let mut lost = 0;
+    for i in 0..1_000 {
         let path = spray.pick();
         spray.on_sent(path);
-        spray.on_ack_sent(path, Psn(floor));
-        path
-    };
-    let mut lost = 0;
-    for floor in 1..1000 {
-        while acknowledge(&mut spray, floor) == 2 {
-            spray.on_duplicate(u64::from(floor));
+        if path == 2 {
+            spray.on_probe_lost(i, path);
             lost += 1;
-        }
-        spray.on_base(Psn(floor));
-        if floor % 7 == 0 {
-            // A heartbeat: the peer has that floor already, and a duplicate shows nothing.
-            acknowledge(&mut spray, floor);
-            spray.on_duplicate(u64::from(floor));
+        } else {
+            spray.on_probe_delivered(path);
         }
     }
-    assert_eq!(spray.out(), 1);
+    assert_eq!((spray.out(), spray.in_use()), (1, 3));
     assert!((3..=10).contains(&lost), "{lost}");
+    assert_eq!(spray.trial(1_000), None);
+    let mut trials = 0;
+    for i in 0..1_000 {
+        if let Some(path) = spray.trial(i * FIRST_REST) {
+            assert_eq!(path, 2);
+            spray.on_probe_trial(i * FIRST_REST, path);
+            trials += 1;
+        }
+    }
+    assert!((9..=11).contains(&trials), "{trials}");
+    spray.on_probe_delivered(2);
+    assert_eq!(spray.out(), 0);
 }
 
 /// With one path in use, a resend stays on it, and does not go where nothing arrives.
@@ -91,22 +95,55 @@ fn of_two_paths_the_one_that_delivers_is_kept() {
     }
 }
 
+//= rud/spec.md section 6.7
 #[test]
-fn at_most_half_of_the_paths_are_left_out_and_none_where_all_lose() {
-    for count in [1, 2, 3, 10, 64] {
-        let mut spray = Spray::new(count, 4);
-        for i in 0..10_000 {
-            // Nothing arrives at all.
-            send(&mut spray, i * 1000, 0, i % 7 != 0);
+fn all_dead_paths_are_left_out_but_never_the_last_that_delivers() {
+    for count in [2u16, 3, 10, 64] {
+        for live in 1..count.min(5) {
+            let mut spray = Spray::new(count, 4);
+            let dead: Vec<u16> = (live..count).collect();
+            let losses: u32 = (0..10_000).map(|i| round(&mut spray, i * 1000, &dead)).sum();
+            assert_eq!(spray.out(), count - live, "{live} of {count}");
+            // Until they are known, and trials.
+            assert!(losses <= 30 * u32::from(count), "{live} of {count}: {losses}");
         }
-        assert_eq!(spray.out(), 0, "{count} paths");
-        let dead: Vec<u16> = (0..count).filter(|path| path % 4 != 3).collect();
-        for i in 0..if count > 3 { 10_000 } else { 0 } {
-            round(&mut spray, 1_000_000_000 + i * 1000, &dead);
-        }
-        assert!(2 * spray.out() <= count, "{} of {count}", spray.out());
-        assert!(count < 4 || spray.out() != 0);
     }
+}
+
+//= rud/spec.md section 6.7
+#[test]
+fn none_is_left_out_where_all_lose() {
+    for count in [1, 2, 3, 10, 64] {
+        for delivered in [0, 10_000] {
+            let mut spray = Spray::new(count, 4);
+            round(&mut spray, 0, if count > 1 { &[0] } else { &[] });
+            (0..delivered).for_each(|i| _ = round(&mut spray, i * 1000, &[]));
+            assert_eq!(spray.out(), 0, "{count} paths");
+            for i in 0..10_000 {
+                // Nothing arrives at all.
+                send(&mut spray, 20_000_000 + i * 1000, 0, i % 7 != 0);
+                assert_eq!(spray.out(), 0, "{count} paths, {delivered} delivered before");
+            }
+        }
+    }
+}
+
+/// A sender whose last path dies has nothing new to send, only resends.
+#[test]
+fn where_the_last_path_dies_another_that_is_back_is_found() {
+    let mut spray = Spray::new(10, 4);
+    let dead: Vec<u16> = (1..10).collect();
+    (0..10_000).for_each(|i| _ = round(&mut spray, i * 1000, &dead));
+    assert_eq!(spray.out(), 9);
+    send(&mut spray, 10_001_000, 0, false);
+    let path = (0..100).map(|_| send(&mut spray, 10_001_000, 0, true)).find(|path| *path == 7);
+    assert_eq!(path, Some(7));
+    spray.on_delivered(0);
+    assert_eq!(spray.out(), 8);
+    assert!(
+        (0..10).all(|_| round(&mut spray, 10_002_000, &[0, 1, 2, 3, 4, 5, 6, 8, 9]) == 0 || spray.out() >= 8)
+    );
+    assert_eq!(send(&mut spray, 10_003_000, 0, false), 7, "path 0 is out now");
 }
 
 #[test]

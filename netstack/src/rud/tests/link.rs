@@ -28,6 +28,8 @@ pub(super) struct App {
     pub(super) rng: Option<SmallRng>,
     /// Message numbers in the order of arrival.
     pub(super) order: Vec<u64>,
+    /// What was said of the path.
+    pub(super) path_changes: Vec<usize>,
 }
 
 impl Sink for App {
@@ -57,6 +59,10 @@ impl Sink for App {
 
     fn failed(&mut self, _: SessionId, why: Failure) {
         self.failures.push(why);
+    }
+
+    fn path_changed(&mut self, _: SessionId, bytes: usize) {
+        self.path_changes.push(bytes);
     }
 }
 
@@ -168,7 +174,7 @@ pub(super) fn params(end: usize, tags: [u64; 2]) -> SessionParams {
         remote_port: PORTS[1 - end],
         local_port: PORTS[end],
         paths: 4,
-        max_payload: 1400,
+        max_datagram: 1504,
     }
 }
 
@@ -192,6 +198,9 @@ pub(super) struct World {
     pub(super) mark_all: bool,
     /// The paths, by number, whose datagrams are lost, from either end.
     pub(super) dead: Vec<u16>,
+    /// The longest datagrams that pass from either end, in bytes, on the paths of `narrow`, or on all if it is empty.
+    pub(super) carries: [usize; 2],
+    pub(super) narrow: Vec<u16>,
 }
 
 impl World {
@@ -234,6 +243,8 @@ impl World {
             links: [0, 1].map(|i| Link::new(link, seed * 2 + i)),
             mark_all: false,
             dead: Vec::new(),
+            carries: [usize::MAX; 2],
+            narrow: Vec::new(),
         }
     }
 
@@ -267,7 +278,10 @@ impl World {
             let mut collect = Collect { out: Vec::new(), room: 64 };
             end.endpoint.transmit(now, &mut collect);
             for (to, bytes) in collect.out {
-                if !self.dead.contains(&(to.src_port - PORTS[index])) {
+                let path = to.src_port - PORTS[index];
+                let is_narrow = self.narrow.is_empty() || self.narrow.contains(&path);
+                let passes = bytes.len() <= self.carries[index] || !is_narrow;
+                if passes && !self.dead.contains(&path) {
                     self.links[index].send(now, Datagram { src_port: to.src_port, bytes });
                 }
             }

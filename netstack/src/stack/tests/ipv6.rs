@@ -294,7 +294,8 @@ fn udp_sockets_of_both_versions_on_one_port() {
 #[test]
 fn rud_messages_cross_over_ipv6() {
     let mut pair = Pair::new(only(A6), only(B6));
-    let largest = pair.a.max_rud_payload(B6, 16).unwrap();
+    let most = pair.a.max_rud_datagram(B6).unwrap();
+    let largest = most - crate::wire::rud::HEADER_LEN - 16;
     assert_eq!(largest, 1500 - 40 - 8 - crate::wire::rud::HEADER_LEN - 16);
     let params = |local: Ipv6Addr, remote: Ipv6Addr, tags: (u64, u64)| SessionParams {
         local_tag: tags.0,
@@ -304,7 +305,7 @@ fn rud_messages_cross_over_ipv6() {
         remote_port: RUD_PORT,
         local_port: 50_000,
         paths: 3,
-        max_payload: largest,
+        max_datagram: most,
     };
     let to_b = pair.a.rud_mut().open(Instant::ZERO, params(A6, B6, (1, 2))).unwrap();
     pair.b.rud_mut().open(Instant::ZERO, params(B6, A6, (2, 1))).unwrap();

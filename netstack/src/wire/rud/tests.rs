@@ -3,14 +3,16 @@ use proptest::prelude::*;
 
 prop_compose! {
     fn any_header()(
-        kind in 0..4usize, ack_request in any::<bool>(), body in 0..=MAX_BODY as u8, payload_len in 0..=9000u16,
+        kind in 0..5usize, ack_request in any::<bool>(), body in 0..=MAX_BODY as u8, payload_len in 0..=9000u16,
         tag in any::<u64>(), psn in any::<u32>(), base_lag in 0..=MAX_WINDOW as u16, cumulative in any::<u32>(),
         sack_word in 0..WORDS as u16, sack in any::<u64>(), marks in any::<u16>(), held in any::<u16>(),
     ) -> Header {
-        let kind = [DatagramKind::Data, DatagramKind::Ack, DatagramKind::Probe, DatagramKind::Answer][kind];
+        let kind = [DatagramKind::Data, DatagramKind::Ack, DatagramKind::Probe, DatagramKind::Answer, DatagramKind::Piece][kind];
         let blocks = usize::from(body).min(MAX_BLOCKS * BLOCK_LEN) / BLOCK_LEN * BLOCK_LEN;
         let (body_len, payload_len) = match kind {
             DatagramKind::Data => (body, payload_len),
+            DatagramKind::Piece => (body + SPLIT_LEN as u8, payload_len),
+            DatagramKind::Probe => ((blocks + kind.stamp_len()) as u8, payload_len),
             _ => ((blocks + kind.stamp_len()) as u8, 0),
         };
         Header {
@@ -55,6 +57,22 @@ proptest! {
 }
 
 #[test]
+fn a_piece_says_which_part_it_has() {
+    let header =
+        Header { kind: DatagramKind::Piece, body_len: 5 + SPLIT_LEN as u8, payload_len: 3, ..HEADER };
+    let mut datagram = vec![0; HEADER_LEN + 5 + SPLIT_LEN + 3];
+    header.emit(datagram.first_chunk_mut().unwrap());
+    let split = Split { unit: 17, total: 8_896 };
+    split.emit(datagram[HEADER_LEN + 5..].first_chunk_mut().unwrap());
+    assert_eq!(Header::parse(&datagram).unwrap().split(&datagram), Some(split));
+    assert_eq!(Header { kind: DatagramKind::Data, ..header }.split(&datagram), None);
+    // Without room for that, it is none.
+    Header { body_len: SPLIT_LEN as u8 - 1, payload_len: 9, ..header }
+        .emit(datagram.first_chunk_mut().unwrap());
+    assert_eq!(Header::parse(&datagram), Err(MalformedDatagram::Length));
+}
+
+#[test]
 fn a_psn_wraps() {
     assert!(Psn(u32::MAX).is_before(Psn(3)));
     assert!(!Psn(3).is_before(Psn(u32::MAX)));
@@ -63,22 +81,24 @@ fn a_psn_wraps() {
     assert_eq!(Psn(u32::MAX).word_start(), Psn(u32::MAX - 63));
 }
 
+const HEADER: Header = Header {
+    kind: DatagramKind::Data,
+    ack_request: false,
+    body_len: 0,
+    payload_len: 0,
+    tag: 7,
+    psn: Psn(1),
+    base_lag: 0,
+    cumulative: Psn(1),
+    sack_word: 0,
+    sack: 0,
+    marks: 0,
+    held: Held::new(0, false),
+};
+
 #[test]
 fn fields_out_of_range_are_refused() {
-    let header = Header {
-        kind: DatagramKind::Data,
-        ack_request: false,
-        body_len: 0,
-        payload_len: 0,
-        tag: 7,
-        psn: Psn(1),
-        base_lag: 0,
-        cumulative: Psn(1),
-        sack_word: 0,
-        sack: 0,
-        marks: 0,
-        held: Held::default(),
-    };
+    let header = HEADER;
     let mut bytes = [0; HEADER_LEN];
     Header { sack_word: WORDS as u16, ..header }.emit(&mut bytes);
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Range));
@@ -87,7 +107,7 @@ fn fields_out_of_range_are_refused() {
     header.emit(&mut bytes);
     bytes[4] = 0x10;
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Version));
-    bytes[4] = 0x24;
+    bytes[4] = 0x35;
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Kind));
 }
 

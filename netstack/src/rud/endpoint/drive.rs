@@ -1,0 +1,176 @@
+//! What drives an endpoint: datagrams, time, and room to send.
+
+use core::cmp::Reverse;
+
+use super::Endpoint;
+use crate::rud::api::{DatagramMeta, Emit, SessionId, Sink};
+use crate::rud::paths::Paths;
+use crate::rud::recovery::NEVER;
+use crate::rud::session::{Accepted, Look, TransmitOutcome, UnknownSender};
+use crate::time::Instant;
+use crate::wire::rud::Header;
+
+/// Data datagrams that a session may send before the next session is served.
+const QUANTUM: u32 = 64;
+
+impl Endpoint {
+    /// The caller looks for datagrams now; `more`: its look before left some behind. A caller that looks rarely cannot
+    /// tell how long a datagram was there, and its acknowledgements say so. Without these calls every datagram counts
+    /// as one that has just come.
+    #[inline]
+    pub fn on_poll(&mut self, now: Instant, more: bool) {
+        self.latest = now.as_nanos();
+        self.looks.on_look(now.as_nanos(), more);
+    }
+
+    /// Takes in one received UDP payload.
+    #[inline]
+    pub fn on_datagram(
+        &mut self,
+        now: Instant,
+        meta: &DatagramMeta,
+        udp_payload: &[u8],
+        sink: &mut impl Sink,
+    ) {
+        let now = now.as_nanos();
+        let Ok(header) = Header::parse(udp_payload) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let Some(index) = self.tags.get(header.tag) else {
+            self.counters.unknown_session += 1;
+            self.unknown = Some(UnknownSender { from: meta.src_ip, at: now });
+            self.unknown_is_new = true;
+            return;
+        };
+        let mut entry = &mut self.entries[index as usize];
+        if entry.session.is_none() {
+            //= rud/spec.md section 3.4
+            // Data alone is a first use, if it is undamaged and has the session's addresses.
+            if !header.kind.has_message() {
+                return;
+            }
+            let Some(params) = entry.enlisted.as_deref() else { return };
+            let paths = Paths::new(params);
+            if !paths.lead(meta) {
+                self.counters.wrong_address += 1;
+                return;
+            }
+            if !paths.verify(meta, &header, udp_payload) {
+                self.counters.crc_dropped += 1;
+                return;
+            }
+            let id = SessionId::new(index, entry.generation);
+            self.begin_enlisted(now, id);
+            entry = &mut self.entries[index as usize];
+        }
+        let Some(session) = entry.session.as_deref_mut() else { return };
+        let look = Look { now, late: self.looks.late };
+        match session.on_datagram(look, meta, &header, udp_payload, sink) {
+            Accepted::Yes => {}
+            Accepted::WrongAddress => self.counters.wrong_address += 1,
+            Accepted::Damaged => self.counters.crc_dropped += 1,
+        }
+        entry.due = entry.due.min(session.near_deadline());
+        if !entry.ready && session.wants_transmit(now) {
+            Self::make_ready(&mut self.ready, entry, index);
+        }
+        Self::arm(&mut self.deadlines, entry, index);
+    }
+
+    /// Sends due datagrams (resends, data, acknowledgements, heartbeats) while `emit` has room.
+    #[inline]
+    pub fn transmit(&mut self, now: Instant, emit: &mut impl Emit) {
+        let now = now.as_nanos();
+        while let Some(&index) = self.ready.front() {
+            let entry = &mut self.entries[index as usize];
+            let outcome = match entry.session.as_deref_mut() {
+                Some(session) => {
+                    let outcome = session.transmit(now, self.looks.interval, QUANTUM, emit);
+                    entry.due = session.deadline();
+                    Self::arm(&mut self.deadlines, entry, index);
+                    outcome
+                }
+                None => TransmitOutcome::Done,
+            };
+            match outcome {
+                TransmitOutcome::Done => {
+                    entry.ready = false;
+                    self.ready.pop_front();
+                }
+                TransmitOutcome::Paced(at) => {
+                    entry.ready = false;
+                    if !core::mem::replace(&mut entry.paced, true) {
+                        self.paced.push(Reverse((at, index)));
+                    }
+                    self.ready.pop_front();
+                }
+                TransmitOutcome::More => self.ready.rotate_left(1),
+                TransmitOutcome::Blocked => {
+                    // The next session begins when there is room again.
+                    self.ready.rotate_left(1);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Fires timers that are due: losses, probes, time-outs, acknowledgements, heartbeats, refused messages whose
+    /// back-off is over, dead peers. Call [`transmit`](Self::transmit) afterwards.
+    pub fn on_timeout(&mut self, now: Instant, sink: &mut impl Sink) {
+        let now = now.as_nanos();
+        self.latest = now;
+        while let Some(&Reverse((_, index))) = self.paced.peek().filter(|Reverse((at, _))| *at <= now) {
+            self.paced.pop();
+            let entry = &mut self.entries[index as usize];
+            entry.paced = false;
+            Self::make_ready(&mut self.ready, entry, index);
+        }
+        if self.deadlines.first().0 > now {
+            return;
+        }
+        if core::mem::take(&mut self.unknown_is_new) {
+            (0..self.entries.len() as u16).for_each(|index| self.fire(now, index, sink));
+        }
+        loop {
+            let (at, index) = self.deadlines.first();
+            if at > now {
+                return;
+            }
+            if self.entries[index as usize].due <= now {
+                self.fire(now, index, sink);
+            }
+            let entry = &mut self.entries[index as usize];
+            entry.armed = entry.due;
+            self.deadlines.put_off_first(entry.due);
+        }
+    }
+
+    /// Fires the timers of one session.
+    fn fire(&mut self, now: u64, index: u16, sink: &mut impl Sink) {
+        let entry = &mut self.entries[index as usize];
+        let Some(session) = entry.session.as_deref_mut() else { return };
+        session.on_timeout(now, self.unknown, sink);
+        // Not again in this call, whatever the session says.
+        entry.due = session.deadline().max(now + 1);
+        if session.wants_transmit(now) {
+            Self::make_ready(&mut self.ready, entry, index);
+        }
+        Self::arm(&mut self.deadlines, entry, index);
+    }
+
+    /// When [`on_timeout`](Self::on_timeout) has to be called at the latest. It may find nothing to do then, because
+    /// deadlines that moved back are not tracked one by one. `None` without sessions.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let paced = self.paced.peek().map_or(NEVER, |Reverse((at, _))| *at);
+        let earliest = self.deadlines.first().0.min(paced);
+        (earliest != NEVER).then_some(Instant::from_nanos(earliest))
+    }
+
+    /// Whether [`transmit`](Self::transmit) has something to send.
+    #[inline]
+    pub fn wants_transmit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+}

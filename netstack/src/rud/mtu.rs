@@ -1,0 +1,263 @@
+//! How long a datagram the path carries, found by probing (spec.md section 6.8; RFC 8899).
+//!
+//! ```text
+//!    settled --- datagrams get lost ---> tries of the limit --- one is answered ---> settled
+//!       |                                      |
+//!   `raise_at`                              all fail: the limit is the base
+//!       |                                      v
+//!       '---> tries of the largest ---> tries between the limit and what has failed ---> settled
+//! ```
+
+use super::asks::Asked;
+use super::recovery::NEVER;
+use crate::wire::rud::HEADER_LEN;
+
+#[cfg(test)]
+mod tests;
+
+/// The longest datagram that every path is held to carry, in bytes.
+//= RFC 8899 section 5.1.2: BASE_PLPMTU
+const BASE: u16 = 1_200;
+
+/// A size has failed after so many tries, or after one for each path in use if those are more.
+//= RFC 8899 section 5.1.2: MAX_PROBES
+const TRIES: u16 = 3;
+
+/// A search ends when the limit is known as well as this, in bytes.
+const STEP: u16 = 64;
+
+/// Losses in a row of long datagrams, none of which was delivered, after which the limit is tried.
+const SUSPICIOUS: u32 = 8;
+
+/// An answer may be overtaken by so many nanoseconds at least.
+const LEAST_WAIT: u64 = 20_000;
+
+/// The time for a try doubles at most this often while neither of its probes is answered.
+const MOST_DOUBLINGS: u8 = 6;
+
+/// A try that is out: a padded probe, then one that is not, on the same path.
+#[derive(Clone, Copy, Debug, Default)]
+struct Try {
+    small_stamp: u64,
+    small_answered: bool,
+    ends_at: u64,
+}
+
+/// What one size has come to.
+#[derive(Clone, Copy, Debug)]
+struct Trial {
+    size: u16,
+    failures: u16,
+    /// Tries sent.
+    tries: u16,
+    /// Tries in a row of which nothing was heard.
+    unheard: u8,
+    current: Option<Try>,
+}
+
+/// Something that the session has to act upon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// Datagrams above the limit, which is lower now, are lost.
+    Lowered,
+    /// A search has ended.
+    Settled,
+}
+
+/// The longest datagram that may be sent in one, and the search for it. Sizes are those of whole datagrams in bytes; `limit` lies
+/// between `base` and `most`, `failed` above it.
+#[derive(Debug)]
+pub(super) struct PathMtu {
+    base: u16,
+    most: u16,
+    limit: u16,
+    /// The shortest that is known to get lost; one more than `most` if none is.
+    failed: u16,
+    trial: Option<Trial>,
+    /// A try is to be sent now.
+    due: bool,
+    raise_at: u64,
+    raise_after: u64,
+    /// Long datagrams lost in a row, and the payload bytes of the longest.
+    lost: u32,
+    longest_lost: u16,
+}
+
+impl PathMtu {
+    /// Datagrams of up to `most` bytes are held for carried.
+    pub(super) fn new(most: usize, raise_after: u64) -> Self {
+        let most = u16::try_from(most).unwrap_or(u16::MAX - 1);
+        Self {
+            base: BASE.min(most),
+            most,
+            limit: most,
+            failed: most + 1,
+            trial: None,
+            due: false,
+            raise_at: NEVER,
+            raise_after,
+            lost: 0,
+            longest_lost: 0,
+        }
+    }
+
+    /// The longest datagram to be sent.
+    #[inline]
+    pub(super) fn limit(&self) -> usize {
+        self.limit.into()
+    }
+
+    /// Whether a try is to be sent now.
+    #[inline]
+    pub(super) fn is_due(&self) -> bool {
+        self.due
+    }
+
+    /// The size to try.
+    pub(super) fn size(&self) -> u16 {
+        self.trial.map_or(0, |trial| trial.size)
+    }
+
+    /// How many tries of it were sent.
+    pub(super) fn tries(&self) -> u16 {
+        self.trial.map_or(0, |trial| trial.tries)
+    }
+
+    /// When `on_timeout` has something to do.
+    #[inline]
+    pub(super) fn deadline(&self) -> u64 {
+        match &self.trial {
+            Some(Trial { current: Some(current), .. }) => current.ends_at,
+            Some(_) => NEVER,
+            None => self.raise_at,
+        }
+    }
+
+    /// A datagram with `payload` bytes of payload was declared lost.
+    pub(super) fn on_lost(&mut self, payload: u16) {
+        if HEADER_LEN + usize::from(payload) > self.base.into() {
+            self.lost += 1;
+            self.longest_lost = self.longest_lost.max(payload);
+        }
+        if self.lost >= SUSPICIOUS {
+            self.doubt();
+        }
+    }
+
+    /// Whether deliveries are worth looking at.
+    #[inline]
+    pub(super) fn has_losses(&self) -> bool {
+        self.lost != 0
+    }
+
+    /// A datagram with `payload` bytes of payload, sent once, was delivered.
+    pub(super) fn on_delivered(&mut self, payload: u16) {
+        if payload >= self.longest_lost {
+            (self.lost, self.longest_lost) = (0, 0);
+        }
+    }
+
+    /// Nothing is acknowledged of what is on the wire, at most `longest` bytes in one datagram.
+    pub(super) fn on_stalled(&mut self, longest: usize) {
+        if longest > self.base.into() {
+            self.doubt();
+        }
+    }
+
+    /// Long datagrams seem to get lost: the limit is tried.
+    fn doubt(&mut self) {
+        (self.lost, self.longest_lost) = (0, 0);
+        if self.trial.is_none() && self.limit > self.base {
+            self.begin(self.limit);
+        }
+    }
+
+    fn begin(&mut self, size: u16) {
+        self.trial = Some(Trial { size, failures: 0, tries: 0, unheard: 0, current: None });
+        self.due = true;
+    }
+
+    /// A try has gone out, its small probe with `small_stamp`; a time-out is `patience`.
+    pub(super) fn on_tried(&mut self, now: u64, small_stamp: u64, patience: u64) {
+        self.due = false;
+        if let Some(trial) = &mut self.trial {
+            trial.tries = trial.tries.wrapping_add(1);
+            let ends_at = now.saturating_add(patience << trial.unheard);
+            trial.current = Some(Try { small_stamp, ends_at, ..Try::default() });
+        }
+    }
+
+    /// A probe was answered, that with `stamp`.
+    pub(super) fn on_answer(&mut self, now: u64, stamp: u64, asked: &Asked) -> Option<Finding> {
+        let trial = self.trial.as_mut()?;
+        if asked.padded_to != 0 && asked.padded_to == trial.size {
+            return self.passed(now);
+        }
+        if let Some(current) = trial.current.as_mut().filter(|current| current.small_stamp == stamp) {
+            //= rud/spec.md section 6.8
+            // The padded probe went out first, on the same path: its answer is at most overtaken.
+            current.small_answered = true;
+            current.ends_at = current.ends_at.min(now + now.saturating_sub(asked.sent_at).max(LEAST_WAIT));
+        }
+        None
+    }
+
+    /// Judges a try whose time is over, or begins a search. `paths` are in use.
+    pub(super) fn on_timeout(&mut self, now: u64, paths: u16) -> Option<Finding> {
+        if now < self.deadline() {
+            return None;
+        }
+        let Some(trial) = &mut self.trial else {
+            //= rud/spec.md section 6.8
+            // Longer ones are tried again, the longest first.
+            self.raise_at = NEVER;
+            self.failed = self.most + 1;
+            self.begin(self.most);
+            return None;
+        };
+        let current = trial.current.take()?;
+        self.due = true;
+        if !current.small_answered {
+            trial.unheard = (trial.unheard + 1).min(MOST_DOUBLINGS);
+            return None;
+        }
+        trial.unheard = 0;
+        trial.failures += 1;
+        if trial.failures >= TRIES.max(paths) { self.has_failed(now) } else { None }
+    }
+
+    /// The size that is tried gets through.
+    fn passed(&mut self, now: u64) -> Option<Finding> {
+        let size = self.trial.take()?.size;
+        self.due = false;
+        let is_new = size > self.limit;
+        self.limit = size;
+        self.go_on(now, is_new)
+    }
+
+    /// The size that is tried does not get through.
+    fn has_failed(&mut self, now: u64) -> Option<Finding> {
+        let size = self.trial.take()?.size;
+        self.due = false;
+        self.failed = self.failed.min(size);
+        if size > self.limit {
+            return self.go_on(now, true);
+        }
+        self.limit = self.base;
+        self.go_on(now, false);
+        Some(Finding::Lowered)
+    }
+
+    /// Tries the next size, halfway, until the limit is known well enough.
+    fn go_on(&mut self, now: u64, searches: bool) -> Option<Finding> {
+        if self.limit == self.most {
+            self.raise_at = NEVER;
+        } else if self.failed - self.limit > STEP {
+            self.begin(self.limit + (self.failed - self.limit) / 2);
+            return None;
+        } else {
+            self.raise_at = now.saturating_add(self.raise_after);
+        }
+        searches.then_some(Finding::Settled)
+    }
+}

@@ -1,0 +1,193 @@
+//! Received datagrams: their checks, their acknowledgements, their messages.
+
+use super::{Accepted, Look, Session, Settled};
+use crate::rud::api::{Clue, DatagramMeta, Disposition, RefusalReason, Sink};
+use crate::rud::cc::{AckSample, Controller as _};
+use crate::rud::pieces::Piece;
+use crate::rud::receiver::Arrival;
+use crate::rud::recovery::NEVER;
+use crate::rud::sender::{AckContext, Acked};
+use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, Psn, SPLIT_LEN};
+
+/// So long after the last data a peer knows what was acknowledged of it, in nanoseconds.
+const OVERDUE: u64 = 1_000_000;
+
+impl Session {
+    /// A datagram with the session's tag, which this end may have had for `late` nanoseconds before it looked.
+    #[inline]
+    pub(in crate::rud) fn on_datagram(
+        &mut self,
+        Look { now, late }: Look,
+        meta: &DatagramMeta,
+        header: &Header,
+        datagram: &[u8],
+        sink: &mut impl Sink,
+    ) -> Accepted {
+        //= rud/spec.md section 5.1
+        // Addresses, then the CRC are checked, before anything takes effect.
+        if !self.paths.lead(meta) {
+            self.liveness.on_clue(now, Clue::OtherAddress);
+            return Accepted::WrongAddress;
+        }
+        if !self.paths.verify(meta, header, datagram) {
+            self.counters.crc_dropped += 1;
+            self.liveness.on_clue(now, Clue::Damaged);
+            return Accepted::Damaged;
+        }
+        if self.failed {
+            return Accepted::Yes;
+        }
+        self.liveness.on_heard(now);
+        let base = header.psn.minus(u32::from(header.base_lag));
+        if !self.receiver.base(base) {
+            self.counters.out_of_window += 1;
+            return Accepted::Yes;
+        }
+        //= rud/spec.md section 5.1
+        // Acknowledgements take effect before the payload is delivered.
+        self.on_acknowledgement(Look { now, late }, header, datagram, sink);
+        match header.kind {
+            DatagramKind::Data | DatagramKind::Piece => {
+                self.acks.on_data(now, late, meta.congestion_experienced);
+                self.on_data(now, header, datagram, sink);
+            }
+            DatagramKind::Ack | DatagramKind::Probe | DatagramKind::Answer => {
+                self.counters.acks_received += 1;
+                self.on_stamp(Look { now, late }, header, datagram, sink);
+            }
+        }
+        self.acks.set_due(header.ack_request);
+        Accepted::Yes
+    }
+
+    #[inline]
+    fn on_data(&mut self, now: u64, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+        match self.receiver.classify(header.psn) {
+            Arrival::New => {
+                let (front, payload) = datagram.split_at(header.payload_offset());
+                if header.kind == DatagramKind::Data {
+                    if !self.pieces.are_none() {
+                        self.pieces.forget(header.psn);
+                    }
+                    self.deliver(header.psn, &front[HEADER_LEN..], payload, sink);
+                } else {
+                    self.on_piece(header, datagram, sink);
+                }
+            }
+            Arrival::Duplicate => {
+                self.receiver.duplicate(header.psn);
+                self.asks.on_doubt(now, self.acks.arrivals().1);
+                self.acks.set_due(true);
+                self.counters.duplicates += 1;
+            }
+            Arrival::OutOfWindow => self.counters.out_of_window += 1,
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, psn: Psn, body: &[u8], payload: &[u8], sink: &mut impl Sink) {
+        match sink.deliver(self.id, body, payload) {
+            Disposition::Consumed => {
+                self.receiver.consumed(psn);
+                self.counters.received += 1;
+                self.counters.received_bytes += payload.len() as u64;
+            }
+            Disposition::Refused(why) => {
+                self.receiver.refused(psn);
+                self.acks.set_due(true);
+                self.counters.refused += 1;
+                self.counters.refused_not_ready += u64::from(why == RefusalReason::NotReady);
+            }
+        }
+    }
+
+    /// A part of a message: the last one to come makes it whole.
+    #[cold]
+    fn on_piece(&mut self, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+        let (front, bytes) = datagram.split_at(header.payload_offset());
+        let Some(split) = header.split(datagram) else { return };
+        match self.pieces.take(header.psn, split, bytes) {
+            Piece::Whole(payload) => {
+                let body = &front[HEADER_LEN..front.len() - SPLIT_LEN];
+                self.deliver(header.psn, body, &payload, sink);
+            }
+            Piece::Kept => {}
+            Piece::Dropped => self.counters.pieces_dropped += 1,
+        }
+    }
+
+    fn on_stamp(&mut self, Look { now, late }: Look, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+        let Some(stamp) = header.stamp(datagram) else { return };
+        if header.kind == DatagramKind::Probe {
+            //= rud/spec.md section 6.7
+            // It waits for acknowledgements, and nothing has come for long: of its data or of ours, most gets lost. It is answered on
+            // every path.
+            let heard = self.acks.arrivals().0;
+            let is_stuck = header.base_lag != 0 && now.saturating_sub(heard) > OVERDUE;
+            let times = if is_stuck && self.asks.on_doubt(now, heard) { self.spray.count() } else { 1 };
+            (0..times).for_each(|_| self.acks.on_probe(now, late, stamp));
+        } else if let Some(asked) = self.asks.answered(stamp) {
+            self.signals.on_answer(now, late, header.held, asked.sent_at);
+            self.spray.on_probe_delivered(asked.path);
+            if let Some(finding) = self.mtu.on_answer(now, stamp, &asked) {
+                self.on_finding(now, finding, sink);
+            }
+        }
+    }
+
+    #[inline]
+    fn on_acknowledgement(&mut self, look: Look, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
+        let Look { now, late } = look;
+        let flight = self.sender.flight();
+        let context =
+            AckContext { now, min_rtt: self.recovery.min_rtt(), round_trip: self.recovery.round_trip() };
+        let mut acked = Acked::NOTHING;
+        let mut settled = Settled { id: self.id, sink, spray: &mut self.spray };
+        let first_word = header.cumulative.word_start();
+        self.sender.on_cumulative(&context, header.cumulative, &mut acked, &mut settled);
+        let start = first_word.plus(u32::from(header.sack_word) * 64);
+        self.sender.on_word(&context, start, header.sack, 0, &mut acked, &mut settled);
+        if !header.kind.has_message() {
+            // Padding may follow.
+            for block in Block::parse_all(&datagram[HEADER_LEN..header.payload_offset()]) {
+                let start = first_word.plus(u32::from(block.word) * 64);
+                let Block { received, refused, .. } = block;
+                self.sender.on_word(&context, start, received, refused, &mut acked, &mut settled);
+            }
+        }
+        if acked.count | acked.refused == 0 {
+            return;
+        }
+        self.counters.acked += u64::from(acked.count);
+        self.counters.refused_by_peer += u64::from(acked.refused);
+        self.counters.spurious += u64::from(acked.spurious);
+        self.recovery.on_acked(now, &acked);
+        if self.mtu.has_losses() {
+            self.mtu.on_delivered(acked.longest);
+        }
+        let signal = self.signals.read(now, late, header, acked.clean_sent_at);
+        self.counters.marked += u64::from(signal.marked);
+        self.cc.on_acked(&AckSample {
+            now,
+            acked: acked.count + acked.refused,
+            marked: signal.marked,
+            spurious: acked.spurious,
+            sent_at: if acked.newest { acked.newest_sent_at } else { NEVER },
+            delay: signal.delay,
+            base: signal.base,
+            flight,
+        });
+        self.detect_losses(now);
+    }
+
+    /// Moves datagrams that count as lost by time to the lost ones.
+    #[inline]
+    pub(super) fn detect_losses(&mut self, now: u64) {
+        let mtu = &mut self.mtu;
+        let lost = self.recovery.detect_losses(now, &mut self.sender, |payload| mtu.on_lost(payload));
+        if lost != 0 {
+            self.cc.on_lost(lost);
+            self.counters.lost += u64::from(lost);
+        }
+    }
+}

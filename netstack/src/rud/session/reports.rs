@@ -1,0 +1,173 @@
+//! A session's datagrams without data: acknowledgements, heartbeats, answers, and probes of paths and of their MTU.
+
+use super::Session;
+use crate::region::{Extent, Region};
+use crate::rud::api::{Emit, MAX_DATAGRAM};
+use crate::rud::crc::HEAD_ROOM;
+use crate::wire::rud::{BLOCK_LEN, Block, DatagramKind, HEADER_LEN, Header, MAX_BLOCKS, STAMP_LEN};
+
+/// What probes are padded with.
+static PADDING: [u8; MAX_DATAGRAM] = [0; MAX_DATAGRAM];
+
+impl Session {
+    /// Whether something without data is to be sent now.
+    #[inline]
+    pub(super) fn has_reports(&self) -> bool {
+        self.acks.is_due() || self.liveness.heartbeat_due() || self.asks.is_due() || self.mtu.is_due()
+    }
+
+    /// Sends all of it; false if there is no room.
+    #[inline]
+    pub(super) fn send_reports(&mut self, now: u64, emit: &mut impl Emit) -> bool {
+        while self.acks.is_due() || self.liveness.heartbeat_due() {
+            if emit.room() == 0 || !self.send_ack(now, emit) {
+                return false;
+            }
+        }
+        if self.asks.is_due() || self.mtu.is_due() { self.send_probes(now, emit) } else { true }
+    }
+
+    /// The acknowledgement that is due: an answer, a probe, or neither.
+    fn send_ack(&mut self, now: u64, emit: &mut impl Emit) -> bool {
+        if let Some(probe) = self.acks.probe() {
+            let path = self.asks.good_path(now).unwrap_or_else(|| self.spray.pick());
+            let held = probe.held(now);
+            let header = Header { held, ..self.report_header(now, DatagramKind::Answer) };
+            if !self.send_report(path, header, Some(probe.stamp), 0, emit) {
+                return false;
+            }
+            self.acks.on_answered();
+            self.after_report(now, path);
+            return true;
+        }
+        let heartbeat = self.liveness.heartbeat_due();
+        let trial = self.spray.trial(now);
+        let path = trial.unwrap_or_else(|| self.spray.pick());
+        let good = self.asks.good_path(now);
+        let asks = heartbeat || trial.is_some() || self.asks.wants_ack(now, path);
+        //= rud/spec.md section 6.7
+        // While probes find out which paths deliver, the acknowledgement itself takes one that does.
+        if !asks || good.is_some() {
+            let header = self.report_header(now, DatagramKind::Ack);
+            let path = good.unwrap_or(path);
+            if !self.send_report(path, header, None, 0, emit) {
+                return false;
+            }
+            self.after_report(now, path);
+        }
+        if !asks {
+            return true;
+        }
+        if !self.send_probe(now, path, 0, emit) {
+            return false;
+        }
+        if trial.is_some() {
+            self.spray.on_probe_trial(now, path);
+        }
+        self.counters.heartbeats += u64::from(self.liveness.take_heartbeat());
+        true
+    }
+
+    /// The probes of paths, and the next try of a size.
+    #[cold]
+    fn send_probes(&mut self, now: u64, emit: &mut impl Emit) -> bool {
+        while self.asks.is_due() {
+            if emit.room() == 0 || !self.send_probe(now, self.spray.in_turn(), 0, emit) {
+                return false;
+            }
+            self.asks.on_due_sent();
+        }
+        if self.mtu.is_due() {
+            //= rud/spec.md section 6.8
+            // The padded one first, then one that is not, on the same path.
+            let path = self.spray.in_order(self.mtu.tries());
+            if emit.room() < 2 || !self.send_probe(now, path, self.mtu.size(), emit) {
+                return false;
+            }
+            let small = self.asks.stamp();
+            self.mtu.on_tried(now, small, self.recovery.patience());
+            return self.send_probe(now, path, 0, emit);
+        }
+        true
+    }
+
+    /// A probe on `path`, in a datagram of `padded_to` bytes; zero: not padded.
+    fn send_probe(&mut self, now: u64, path: u16, padded_to: u16, emit: &mut impl Emit) -> bool {
+        let header = self.report_header(now, DatagramKind::Probe);
+        if !self.send_report(path, header, Some(self.asks.stamp()), padded_to.into(), emit) {
+            return false;
+        }
+        if self.asks.take_lost(now, path) {
+            self.spray.on_probe_lost(now, path);
+        }
+        self.asks.on_sent(now, path, padded_to);
+        self.after_report(now, path);
+        true
+    }
+
+    fn report_header(&self, now: u64, kind: DatagramKind) -> Header {
+        let psn = self.sender.next();
+        Header {
+            kind,
+            ack_request: false,
+            body_len: 0,
+            payload_len: 0,
+            tag: self.remote_tag,
+            psn,
+            base_lag: psn.since(self.sender.base()) as u16,
+            cumulative: self.receiver.floor(),
+            sack_word: 0,
+            sack: 0,
+            marks: self.acks.marks() as u16,
+            held: self.acks.held(now),
+        }
+    }
+
+    /// Sends `header` with what is to be reported, and a stamp behind it; a padded one has a report of the header's word alone.
+    fn send_report(
+        &mut self,
+        path: u16,
+        header: Header,
+        stamp: Option<u64>,
+        padded_to: usize,
+        emit: &mut impl Emit,
+    ) -> bool {
+        let mut blocks = [Block::default(); MAX_BLOCKS];
+        let ((sack_word, sack), count) = match padded_to {
+            0 => self.receiver.report(&mut blocks),
+            _ => (self.receiver.piggyback(), 0),
+        };
+        let mut head = [0; HEAD_ROOM];
+        let body = &mut head[HEADER_LEN..];
+        for (block, out) in blocks[..count].iter().zip(body.as_chunks_mut::<BLOCK_LEN>().0) {
+            block.emit(out);
+        }
+        //= rud/spec.md section 4.3
+        // A stamp behind the blocks: the peer's, or our own.
+        let mut len = count * BLOCK_LEN;
+        if let Some(stamp) = stamp {
+            body[len..len + STAMP_LEN].copy_from_slice(&stamp.to_be_bytes());
+            len += STAMP_LEN;
+        }
+        let padding = padding(padded_to.saturating_sub(HEADER_LEN + len));
+        let crc = padding.map_or(0, |padding| crate::crc::crc32c(padding.as_bytes()));
+        let payload_len = padding.map_or(0, |padding| padding.len()) as u16;
+        let header = Header { body_len: len as u8, payload_len, sack_word, sack, ..header };
+        if !self.paths.send(path, &header, &mut head, crc, padding, emit) {
+            self.receiver.unreported();
+            return false;
+        }
+        true
+    }
+
+    /// A datagram without data went out on `path`.
+    fn after_report(&mut self, now: u64, path: u16) {
+        self.on_sent(now, path);
+        self.counters.acks_sent += 1;
+    }
+}
+
+/// So many bytes of padding; `None` of none.
+fn padding(len: usize) -> Option<Extent> {
+    if len == 0 { None } else { Region::from_static(&PADDING).extent(0, len as u32) }
+}

@@ -1,0 +1,124 @@
+//! A session's timers.
+
+use super::{Session, UnknownSender};
+use crate::rud::api::{Clue, Failure, Sink};
+use crate::rud::cc::Controller as _;
+use crate::rud::liveness::Silence;
+use crate::rud::mtu::Finding;
+use crate::rud::recovery::{NEVER, TailTimer};
+use crate::wire::rud::HEADER_LEN;
+use core::time::Duration;
+
+impl Session {
+    /// Fires every timer whose time has come. `unknown` sent the last datagram with a tag of no session.
+    pub(in crate::rud) fn on_timeout(
+        &mut self,
+        now: u64,
+        unknown: Option<UnknownSender>,
+        sink: &mut impl Sink,
+    ) {
+        if self.failed {
+            return;
+        }
+        self.acks.on_timeout(now);
+        if now >= self.recovery.loss_deadline() {
+            self.detect_losses(now);
+        }
+        if self.sender.flight() != 0 {
+            match self.recovery.on_tail_timer(now) {
+                None => {}
+                Some(TailTimer::Probe) => {
+                    //= rud/spec.md section 6.4
+                    // The most recently sent datagram goes again, outside the window.
+                    self.sender.probe();
+                    self.counters.probes += 1;
+                }
+                Some(TailTimer::TimeOut) => {
+                    //= rud/spec.md section 6.5
+                    // Everything on the wire is lost.
+                    self.counters.timeouts += 1;
+                    self.cc.on_timeout();
+                    self.stalled(now, sink);
+                    self.mtu.on_stalled(HEADER_LEN + self.sender.longest_bytes());
+                    self.lose_all();
+                    self.asks.volley(now);
+                }
+            }
+        }
+        if let Some(finding) = self.mtu.on_timeout(now, self.spray.in_use()) {
+            self.on_finding(now, finding, sink);
+        }
+        if let Some(unknown) = unknown.filter(|unknown| unknown.from == self.paths.remote_ip()) {
+            self.liveness.on_clue(unknown.at, Clue::UnknownSession);
+        }
+        if let Some(Silence { silent, clue }) = self.liveness.on_timeout(now) {
+            let timeouts = if self.sender.is_quiet() { 0 } else { self.recovery.backoff() };
+            self.fail(Failure::PeerSilent { silent: Duration::from_nanos(silent), timeouts, clue }, sink);
+        }
+    }
+
+    /// Everything on the wire is lost.
+    fn lose_all(&mut self) {
+        while self.sender.flight() != 0 {
+            self.sender.lose_oldest();
+            self.counters.lost += 1;
+        }
+    }
+
+    /// The path carries more, or less, than it did.
+    #[cold]
+    pub(super) fn on_finding(&mut self, now: u64, finding: Finding, sink: &mut impl Sink) {
+        match finding {
+            //= rud/spec.md section 6.8
+            // What was too long is sent again in pieces, and its loss was no congestion.
+            Finding::Lowered => {
+                self.lose_all();
+                self.recovery.on_path_mended(now);
+                self.cc.on_idle();
+            }
+            Finding::Settled => sink.path_changed(self.id, self.mtu.limit()),
+        }
+    }
+
+    /// Ends a session whose datagrams do not arrive although the peer lives.
+    fn stalled(&mut self, now: u64, sink: &mut impl Sink) {
+        let stalled = now.saturating_sub(self.recovery.progress_at());
+        // Several time-outs, so that our own long pause is not taken for the path's failure.
+        if stalled >= self.liveness.dead_after()
+            && self.recovery.backoff() >= 4
+            && !self.liveness.is_suspected()
+        {
+            self.fail(
+                Failure::NoProgress {
+                    stalled: Duration::from_nanos(stalled),
+                    timeouts: self.recovery.backoff(),
+                    bytes: (HEADER_LEN + self.sender.oldest_bytes()).min(self.mtu.limit()),
+                },
+                sink,
+            );
+        }
+    }
+
+    fn fail(&mut self, why: Failure, sink: &mut impl Sink) {
+        if !self.failed {
+            self.failed = true;
+            sink.failed(self.id, why);
+        }
+    }
+
+    /// The timers that a received datagram can bring forward.
+    #[inline]
+    pub(in crate::rud) fn near_deadline(&self) -> u64 {
+        self.acks.deadline().min(self.recovery.loss_deadline()).min(self.sender.retry_at())
+    }
+
+    /// When `on_timeout` has something to do.
+    #[inline]
+    pub(in crate::rud) fn deadline(&self) -> u64 {
+        if self.failed {
+            return NEVER;
+        }
+        let deadline = self.near_deadline().min(self.liveness.deadline()).min(self.mtu.deadline());
+        if self.sender.flight() == 0 { deadline } else { deadline.min(self.recovery.tail_deadline()) }
+    }
+}

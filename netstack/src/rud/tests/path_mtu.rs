@@ -1,0 +1,195 @@
+//! Paths that drop long datagrams: from the beginning, later, in one direction, some of them, and for a time.
+
+use super::*;
+
+/// Messages with payloads of up to 1,400 bytes in datagrams of up to 1,504; the base is 1,200.
+const SHORT: usize = 1_264;
+
+fn quick() -> Config {
+    Config {
+        dead_after: Duration::from_secs(2),
+        heartbeat: Duration::from_millis(250),
+        mtu_raise: Duration::from_secs(1),
+        ..Config::default()
+    }
+}
+
+/// Steps until both ends have sent everything; messages and times are those of `what`.
+fn finish(world: &mut World, within: u64, what: &str) {
+    let deadline = world.now + within;
+    world.run_to_completion(deadline, what);
+}
+
+fn limits(world: &World) -> [usize; 2] {
+    world.ends.each_ref().map(|end| end.endpoint.counters(end.id).path_datagram.into())
+}
+
+fn pieces(world: &World) -> [u64; 2] {
+    world.ends.each_ref().map(|end| end.endpoint.counters(end.id).pieces)
+}
+
+//= rud/spec.md section 6.8
+#[test]
+fn a_path_that_drops_long_datagrams_from_the_beginning_delivers_all_in_pieces() {
+    for seed in 0..50 {
+        for paths in [1, 4] {
+            let what = format!("seed {seed}, {paths} paths");
+            let mut world = World::with_paths(
+                seed,
+                LinkConfig { loss: if seed % 2 == 0 { 0.0 } else { 0.02 }, ..delayed(10_000) },
+                paths,
+            );
+            world.carries = [SHORT; 2];
+            for end in &mut world.ends {
+                end.to_send.extend(0..400);
+                end.app.refuse = if seed % 5 == 0 { 0.05 } else { 0.0 };
+            }
+            finish(&mut world, 2_000 * MS, &what);
+            assert_exact(&world, 400, &what);
+            assert!(limits(&world).iter().all(|limit| *limit <= SHORT), "{what}: {:?}", limits(&world));
+            assert!(pieces(&world).iter().all(|pieces| *pieces > 0), "{what}");
+        }
+    }
+}
+
+//= rud/spec.md section 6.8
+#[test]
+fn a_path_that_narrows_while_messages_are_under_way_ends_no_session() {
+    for seed in 0..30 {
+        let what = format!("seed {seed}");
+        let mut world = World::with_tags(seed, &quick(), LinkConfig { loss: 0.01, ..delayed(10_000) }, TAGS);
+        for end in &mut world.ends {
+            end.to_send.extend(0..6_000);
+        }
+        while world.ends[0].to_send.len() as u64 > 5_900 - 150 * seed {
+            world.step();
+        }
+        world.carries = [SHORT; 2];
+        finish(&mut world, 2_000 * MS, &what);
+        assert_exact(&world, 6_000, &what);
+        assert!(limits(&world).iter().any(|limit| *limit <= SHORT), "{what}: {:?}", limits(&world));
+    }
+}
+
+//= rud/spec.md section 6.8
+#[test]
+fn each_direction_is_searched_for_itself() {
+    for narrow in [0, 1] {
+        let mut world = World::with_tags(3, &quick(), delayed(10_000), TAGS);
+        world.carries[narrow] = SHORT;
+        for end in &mut world.ends {
+            end.to_send.extend(0..1_000);
+        }
+        finish(&mut world, 1_000 * MS, "one direction");
+        assert_exact(&world, 1_000, "one direction");
+        assert!(limits(&world)[narrow] <= SHORT);
+        assert_eq!((limits(&world)[1 - narrow], pieces(&world)[1 - narrow]), (1_504, 0));
+    }
+}
+
+/// Those that carry all are used, and the others are left out as those that lose.
+//= rud/spec.md section 6.7
+#[test]
+fn where_some_paths_drop_long_datagrams_the_others_carry_them() {
+    for seed in 0..20 {
+        let what = format!("seed {seed}");
+        let mut world = World::with_paths(seed, delayed(10_000), 10);
+        world.carries = [SHORT; 2];
+        world.narrow = vec![0, 2, 3, 5, 7, 8, 9];
+        for end in &mut world.ends {
+            // Full payloads.
+            end.to_send.extend((0..4_000).map(|number| number * 5 + 2));
+        }
+        finish(&mut world, 2_000 * MS, &what);
+        assert_exact(&world, 4_000, &what);
+        let out = world.ends.each_ref().map(|end| end.endpoint.counters(end.id).paths_out);
+        assert!(
+            limits(&world).iter().all(|limit| *limit == 1_504) && out.iter().all(|out| *out >= 6),
+            "{what}: {out:?} out"
+        );
+    }
+}
+
+/// Nanoseconds that one end takes for so many full messages.
+fn time_of(world: &mut World, messages: core::ops::Range<u64>) -> u64 {
+    let start = world.now;
+    world.ends[0].to_send.extend(messages.map(|number| number * 5 + 2));
+    finish(world, 10_000 * MS, "a measurement");
+    world.now - start
+}
+
+//= rud/spec.md section 6.8
+#[test]
+fn an_mtu_that_grows_again_is_found_and_the_throughput_is_as_before() {
+    let link = LinkConfig { bits_per_second: 100_000_000_000, ..delayed(10_000) };
+    let mut world = World::with_tags(3, &quick(), link, TAGS);
+    time_of(&mut world, 0..10_000);
+    let before = time_of(&mut world, 10_000..20_000);
+    world.carries = [SHORT; 2];
+    time_of(&mut world, 20_000..30_000);
+    let narrow = time_of(&mut world, 30_000..40_000);
+    // Each in two pieces: less than half as fast.
+    assert!(narrow < 3 * before, "{narrow} ns after {before} ns");
+    assert!(limits(&world)[0] <= SHORT && limits(&world)[0] > SHORT - 64);
+    world.carries = [usize::MAX; 2];
+    let then = world.now + 2_500 * MS;
+    while world.now < then {
+        world.step();
+    }
+    assert_eq!(limits(&world)[0], 1_504);
+    assert!(matches!(world.ends[0].app.path_changes[..], [narrow, 1_504] if narrow <= SHORT));
+    let sent = pieces(&world);
+    let after = time_of(&mut world, 40_000..50_000);
+    assert!(after < before * 11 / 10, "{after} ns after {before} ns");
+    assert_eq!(pieces(&world), sent);
+    assert_eq!((world.ends[1].app.consumed.len(), world.ends[1].app.corrupt), (50_000, 0));
+}
+
+//= rud/spec.md section 6.8
+#[test]
+fn pauses_outages_and_losses_narrow_nothing() {
+    let mut world = World::with_tags(5, &quick(), LinkConfig { loss: 0.05, ..delayed(10_000) }, TAGS);
+    for round in 0..20u64 {
+        for end in &mut world.ends {
+            end.to_send.extend(round * 500..round * 500 + 500);
+        }
+        let begun = world.now;
+        while world.now < begun + 50_000 {
+            world.step();
+        }
+        // The peer stands still, or nothing passes, for up to 400 ms.
+        let ends = world.now + round * 20 * MS;
+        world.ends[1].alive = round % 2 == 0;
+        while world.now < ends {
+            world.step();
+            if round % 2 == 0 {
+                world.links.iter_mut().for_each(|link| link.retain(|_| false));
+            }
+        }
+        world.ends[1].alive = true;
+        finish(&mut world, 2_000 * MS, &format!("round {round}"));
+        assert_eq!(limits(&world), [1_504; 2], "round {round}");
+    }
+    assert_exact(&world, 10_000, "pauses");
+    assert_eq!(pieces(&world), [0; 2]);
+}
+
+/// Below the base nothing helps: the session fails, and says of what length the datagrams are.
+#[test]
+fn a_path_that_carries_less_than_the_base_is_found() {
+    let mut world = World::new(1, &quick(), delayed(10_000));
+    world.carries = [1_000; 2];
+    world.ends[0].to_send.extend([2, 3, 4]);
+    while world.ends[0].app.failures.is_empty() {
+        world.step();
+        assert!(world.now < 10_000 * MS);
+    }
+    assert!(
+        matches!(
+            world.ends[0].app.failures[..],
+            [Failure::NoProgress { bytes, timeouts, .. }] if bytes <= 1_200 && timeouts > 30
+        ),
+        "{:?}",
+        world.ends[0].app.failures
+    );
+}
