@@ -3,7 +3,7 @@
 //! ```text
 //!    settled --- datagrams get lost ---> tries of the limit --- one is answered ---> settled
 //!       |                                      |
-//!   `raise_at`                              all fail: the limit is the base
+//!   `deadline`                              all fail: the limit is the base
 //!       |                                      v
 //!       '---> tries of the largest ---> tries between the limit and what has failed ---> settled
 //! ```
@@ -36,11 +36,10 @@ const LEAST_WAIT: u64 = 20_000;
 const MOST_DOUBLINGS: u8 = 6;
 
 /// A try that is out: a padded probe, then one that is not, on the same path.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Try {
     small_stamp: u64,
     small_answered: bool,
-    ends_at: u64,
 }
 
 /// What one size has come to.
@@ -76,8 +75,11 @@ pub(super) struct PathMtu {
     trial: Option<Trial>,
     /// A try is to be sent now.
     due: bool,
-    raise_at: u64,
+    /// When the try that is out ends, or the next search begins.
+    deadline: u64,
     raise_after: u64,
+    /// The limit that the upper layer was told.
+    told: u16,
     /// Long datagrams lost in a row, and the payload bytes of the longest.
     lost: u32,
     longest_lost: u16,
@@ -94,8 +96,9 @@ impl PathMtu {
             failed: most + 1,
             trial: None,
             due: false,
-            raise_at: NEVER,
+            deadline: NEVER,
             raise_after,
+            told: most,
             lost: 0,
             longest_lost: 0,
         }
@@ -126,11 +129,7 @@ impl PathMtu {
     /// When `on_timeout` has something to do.
     #[inline]
     pub(super) fn deadline(&self) -> u64 {
-        match &self.trial {
-            Some(Trial { current: Some(current), .. }) => current.ends_at,
-            Some(_) => NEVER,
-            None => self.raise_at,
-        }
+        self.deadline
     }
 
     /// A datagram with `payload` bytes of payload was declared lost.
@@ -175,6 +174,7 @@ impl PathMtu {
     fn begin(&mut self, size: u16) {
         self.trial = Some(Trial { size, failures: 0, tries: 0, unheard: 0, current: None });
         self.due = true;
+        self.deadline = NEVER;
     }
 
     /// A try has gone out, its small probe with `small_stamp`; a time-out is `patience`.
@@ -182,8 +182,8 @@ impl PathMtu {
         self.due = false;
         if let Some(trial) = &mut self.trial {
             trial.tries = trial.tries.wrapping_add(1);
-            let ends_at = now.saturating_add(patience << trial.unheard);
-            trial.current = Some(Try { small_stamp, ends_at, ..Try::default() });
+            trial.current = Some(Try { small_stamp, small_answered: false });
+            self.deadline = now.saturating_add(patience << trial.unheard);
         }
     }
 
@@ -197,9 +197,17 @@ impl PathMtu {
             //= rud/spec.md section 6.8
             // The padded probe went out first, on the same path: its answer is at most overtaken.
             current.small_answered = true;
-            current.ends_at = current.ends_at.min(now + now.saturating_sub(asked.sent_at).max(LEAST_WAIT));
+            self.deadline = self.deadline.min(now + now.saturating_sub(asked.sent_at).max(LEAST_WAIT));
         }
         None
+    }
+
+    /// The limit, if it is settled and another than was said before.
+    pub(super) fn take_news(&mut self) -> Option<usize> {
+        if self.trial.is_some() || core::mem::replace(&mut self.told, self.limit) == self.limit {
+            return None;
+        }
+        Some(self.limit.into())
     }
 
     /// Judges a try whose time is over, or begins a search. `paths` are in use.
@@ -210,11 +218,11 @@ impl PathMtu {
         let Some(trial) = &mut self.trial else {
             //= rud/spec.md section 6.8
             // Longer ones are tried again, the longest first.
-            self.raise_at = NEVER;
             self.failed = self.most + 1;
             self.begin(self.most);
             return None;
         };
+        self.deadline = NEVER;
         let current = trial.current.take()?;
         self.due = true;
         if !current.small_answered {
@@ -251,12 +259,12 @@ impl PathMtu {
     /// Tries the next size, halfway, until the limit is known well enough.
     fn go_on(&mut self, now: u64, searches: bool) -> Option<Finding> {
         if self.limit == self.most {
-            self.raise_at = NEVER;
+            self.deadline = NEVER;
         } else if self.failed - self.limit > STEP {
             self.begin(self.limit + (self.failed - self.limit) / 2);
             return None;
         } else {
-            self.raise_at = now.saturating_add(self.raise_after);
+            self.deadline = now.saturating_add(self.raise_after);
         }
         searches.then_some(Finding::Settled)
     }

@@ -230,8 +230,7 @@ impl Header {
             marks: u16_at(fixed, 36),
             held: Held(u16_at(fixed, 38)),
         };
-        let most = if kind == DatagramKind::Piece { MAX_BODY + SPLIT_LEN } else { MAX_BODY };
-        if header.body_len as usize > most
+        if header.body_len as usize > MAX_BODY && !header.is_long_piece()
             || u32::from(header.base_lag) > MAX_WINDOW
             || u32::from(header.sack_word) >= WORDS
         {
@@ -240,18 +239,27 @@ impl Header {
         if HEADER_LEN + header.body_len as usize + header.payload_len as usize != datagram.len() {
             return Err(MalformedDatagram::Length);
         }
-        if kind == DatagramKind::Piece {
-            if usize::from(header.body_len) < SPLIT_LEN {
-                return Err(MalformedDatagram::Length);
-            }
-        } else if kind != DatagramKind::Data {
-            let blocks = usize::from(header.body_len).checked_sub(kind.stamp_len());
-            let is_padded = header.payload_len != 0 && kind != DatagramKind::Probe;
-            if is_padded || !blocks.is_some_and(|len| len.is_multiple_of(BLOCK_LEN)) {
-                return Err(MalformedDatagram::Length);
-            }
+        if kind != DatagramKind::Data && !header.has_right_body() {
+            return Err(MalformedDatagram::Length);
         }
         Ok(header)
+    }
+
+    /// Whether it is a piece with a body of up to [`SPLIT_LEN`] more than others have.
+    #[cold]
+    fn is_long_piece(&self) -> bool {
+        self.kind == DatagramKind::Piece && usize::from(self.body_len) <= MAX_BODY + SPLIT_LEN
+    }
+
+    /// Whether body and payload are such as the kind has, which is not data.
+    fn has_right_body(&self) -> bool {
+        let body = usize::from(self.body_len);
+        if self.kind == DatagramKind::Piece {
+            return body >= SPLIT_LEN;
+        }
+        let blocks = body.checked_sub(self.kind.stamp_len());
+        (self.payload_len == 0 || self.kind == DatagramKind::Probe)
+            && blocks.is_some_and(|len| len.is_multiple_of(BLOCK_LEN))
     }
 
     /// The tag in `datagram`, even if the rest of it is malformed.

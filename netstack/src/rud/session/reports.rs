@@ -40,14 +40,12 @@ impl Session {
             self.after_report(now, path);
             return true;
         }
-        let heartbeat = self.liveness.heartbeat_due();
-        let trial = self.spray.trial(now);
-        let path = trial.unwrap_or_else(|| self.spray.pick());
-        let good = self.asks.good_path(now);
-        let asks = heartbeat || trial.is_some() || self.asks.wants_ack(now, path);
+        let (trial, good) = (self.spray.trial(now), self.asks.good_path(now));
+        let mut path = self.spray.pick();
+        let asks = trial.is_some() || self.liveness.heartbeat_due() || self.asks.wants_ack(now, path);
         //= rud/spec.md section 6.7
         // While probes find out which paths deliver, the acknowledgement itself takes one that does.
-        if !asks || good.is_some() {
+        if !asks || good.is_some() || trial.is_some() {
             let header = self.report_header(now, DatagramKind::Ack);
             let path = good.unwrap_or(path);
             if !self.send_report(path, header, None, 0, emit) {
@@ -58,6 +56,7 @@ impl Session {
         if !asks {
             return true;
         }
+        path = trial.unwrap_or(path);
         if !self.send_probe(now, path, 0, emit) {
             return false;
         }

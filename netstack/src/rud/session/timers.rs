@@ -68,15 +68,15 @@ impl Session {
     /// The path carries more, or less, than it did.
     #[cold]
     pub(super) fn on_finding(&mut self, now: u64, finding: Finding, sink: &mut impl Sink) {
-        match finding {
+        if finding == Finding::Lowered {
             //= rud/spec.md section 6.8
             // What was too long is sent again in pieces, and its loss was no congestion.
-            Finding::Lowered => {
-                self.lose_all();
-                self.recovery.on_path_mended(now);
-                self.cc.on_idle();
-            }
-            Finding::Settled => sink.path_changed(self.id, self.mtu.limit()),
+            self.lose_all();
+            self.recovery.on_path_mended(now);
+            self.cc.on_idle();
+        }
+        if let Some(bytes) = self.mtu.take_news() {
+            sink.path_changed(self.id, bytes);
         }
     }
 
