@@ -668,10 +668,11 @@ proptest! {
         for (mut bytes, dressed) in garbage {
             if dressed && bytes.len() >= HEADER {
                 // As evil a peer as can be: it knows the tag and computes the CRC.
-                let (kind, rest) = (bytes[4] & 3, bytes.len() - HEADER);
+                let (kind, rest) = (bytes[4] % 5, bytes.len() - HEADER);
+                let kind = if kind == 4 && rest < 4 { 0 } else { kind };
                 let stamp = if kind >= 2 { 8 } else { 0 };
-                let body = if kind == 0 { rest.min(64) } else { rest.saturating_sub(stamp).min(54) / 18 * 18 + stamp };
-                if kind != 0 { bytes.resize(HEADER + body, 0); }
+                let body = if kind == 0 { rest.min(64) } else if kind == 4 { rest.min(bytes[5] as usize % 65 + 4) } else { rest.saturating_sub(stamp).min(54) / 18 * 18 + stamp };
+                if [1, 3].contains(&kind) || bytes.len() < HEADER + body { bytes.resize(HEADER + body, 0); }
                 bytes[4] = 0x30 | kind;
                 bytes[5] = body as u8 | bytes[5] & 0x80;
                 let payload_len = (bytes.len() - HEADER - body) as u16;
