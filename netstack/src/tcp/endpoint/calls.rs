@@ -156,19 +156,20 @@ impl Endpoint {
     /// # let mut now = Instant::ZERO;
     /// # let listener = server.tcp_mut().listen("10.0.0.2:80".parse()?, 1, None)?;
     /// # let connection = client.tcp_connect(now, None, "10.0.0.2:80".parse()?, None)?;
-    /// # let mut turn = |client: &mut Stack<_>, server: &mut Stack<_>| {
+    /// # while !client.tcp().connected(connection)? {
     /// #     now += core::time::Duration::from_micros(1);
     /// #     client.poll(now);
     /// #     server.poll(now);
-    /// # };
-    /// # while !client.tcp().connected(connection)? {
-    /// #     turn(&mut client, &mut server);
     /// # }
     /// let page = SharedBytes::new(vec![b'x'; 10_000]).ok_or("4 GiB and more")?;
-    /// client.tcp_mut().write_shared(Instant::ZERO, connection, &page)?; // Other connections may send it, too.
-    /// # (0..100).for_each(|_| turn(&mut client, &mut server));
+    /// client.tcp_mut().write_shared(now, connection, &page)?; // Other connections may send it, too.
+    /// # for _ in 0..1000 {
+    /// #     now += core::time::Duration::from_micros(1);
+    /// #     client.poll(now);
+    /// #     server.poll(now);
+    /// # }
     /// # let (accepted, _) = server.tcp_mut().accept(listener).ok_or("no connection")?;
-    /// # assert_eq!(server.tcp_mut().read(Instant::ZERO, accepted, &mut [0; 20_000])?, 10_000);
+    /// # assert_eq!(server.tcp_mut().read(now, accepted, &mut [0; 20_000])?, 10_000);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
