@@ -64,7 +64,8 @@ impl FromStr for Carrier {
 /// The port and its addresses.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct PortArgs {
-    /// The port: af_packet:INTERFACE, af_xdp:INTERFACE, tap:NAME, virtio:SOCKET, vhost:SOCKET or pci:ADDRESS
+    /// The port: tap:NAME, an interface of the kernel's without DPDK; or of DPDK, if it is built in, af_packet:INTERFACE,
+    /// af_xdp:INTERFACE, virtio:SOCKET, vhost:SOCKET or pci:ADDRESS
     #[arg(long)]
     pub(crate) device: Carrier,
     /// Our IPv4 address on it, with the prefix length: 10.0.0.2/24

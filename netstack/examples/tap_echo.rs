@@ -1,6 +1,7 @@
 //! A TCP server behind a TAP interface: it sends back what it gets.
 #![allow(missing_docs)]
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::time::{Duration, Instant as Clock};
 
@@ -10,21 +11,19 @@ use shouter_netstack::stack::{PortConfig, Stack, StackConfig};
 use shouter_netstack::tcp::{ConnectionId, Error as TcpError, TcpEvent};
 use shouter_netstack::time::Instant;
 
-/// Sends back what has come, as far as the peer takes it. False at the end of the connection.
-fn echo(stack: &mut Stack<Tap>, now: Instant, id: ConnectionId) -> Result<bool, TcpError> {
+/// Sends back what has come until the peer has ended its data. `WouldBlock`: an event will follow when it can go on; `rest` is
+/// what the peer takes first.
+fn echo(stack: &mut Stack<Tap>, now: Instant, id: ConnectionId, rest: &mut Vec<u8>) -> Result<(), TcpError> {
     let mut buffer = [0; 16 * 1024];
     loop {
-        // What is not sent is not read, so that the peer is slowed down.
-        let room = stack.tcp().info(id).map_or(0, |info| info.writable).min(buffer.len());
-        if room == 0 {
-            return Ok(true);
+        while !rest.is_empty() {
+            let sent = stack.tcp_mut().write(now, id, rest)?;
+            rest.drain(..sent);
         }
-        match stack.tcp_mut().read(now, id, &mut buffer[..room]) {
-            Ok(0) => return Ok(false),
-            Ok(len) => stack.tcp_mut().write(now, id, &buffer[..len])?,
-            Err(TcpError::WouldBlock) => return Ok(true),
-            Err(why) => return Err(why),
-        };
+        match stack.tcp_mut().read(now, id, &mut buffer)? {
+            0 => return Ok(()),
+            len => rest.extend(&buffer[..len]),
+        }
     }
 }
 
@@ -35,6 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut stack = Stack::new(StackConfig::new(OsRng.try_next_u64()?));
     let port = stack.add_port(tap, PortConfig::new([10, 0, 0, 2].into(), 24, mtu))?;
     let listener = stack.tcp_mut().listen("10.0.0.2:7777".parse()?, 128, None)?;
+    let mut connections = HashMap::new();
     let start = Clock::now();
     loop {
         let now = Instant::ZERO + start.elapsed();
@@ -42,24 +42,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         while let Some(event) = stack.tcp_mut().next_event() {
             let id = match event {
                 TcpEvent::Acceptable(_) => match stack.tcp_mut().accept(listener) {
-                    Some((id, peer)) => {
-                        println!("{peer} connects");
-                        id
-                    }
+                    Some((id, _peer)) => id,
                     None => continue,
                 },
-                TcpEvent::Readable(id) | TcpEvent::Writable(id) => id,
+                TcpEvent::Readable(id) | TcpEvent::Writable(id) | TcpEvent::Failed(id, _) => id,
                 _ => continue,
             };
-            // At the end, and after an error: closing it forgets it.
-            if !echo(&mut stack, now, id).unwrap_or(false) {
+            let rest = connections.entry(id).or_default();
+            if echo(&mut stack, now, id, rest) != Err(TcpError::WouldBlock) {
+                // It is done, or has failed. What was written is still sent.
                 stack.tcp_mut().close(now, id);
+                connections.remove(&id);
             }
         }
-        if progress.is_idle() && !stack.tcp().wants_transmit() {
+        if progress.is_idle() && !stack.tcp().wants_transmit() && !stack.is_backlogged() {
             // Until the next frame or timer. A server that is never idle would rather poll.
             let timer = stack.next_deadline().map_or(Duration::MAX, |at| at.saturating_since(now));
-            stack.device(port).ok_or("no port")?.wait(timer.min(Duration::from_secs(1)))?;
+            stack.device(port).ok_or("no port")?.wait(timer)?;
         }
     }
 }

@@ -23,7 +23,7 @@
 //!
 //! - Payload is never copied when sent: protocols emit header bytes plus an [`Extent`](region::Extent) of
 //!   registered memory, and the device reads it when it transmits.
-//! - Payload is borrowed when received: a [`rud::Sink`] sees the bytes in the receive buffer, checked, and uses or
+//! - Payload is borrowed when received: a sink (`rud::Sink`) sees the bytes in the receive buffer, checked, and uses or
 //!   copies them before it returns.
 //! - Beside the stack stands `verbs`: RDMA queue pairs, where the adapter is the transport.
 //! - [`Stack::poll`](stack::Stack::poll) is one iteration of the loop; the caller decides when and where it runs:

@@ -59,15 +59,14 @@ impl Region {
 #[derive(Clone, Debug)]
 pub struct SharedBytes {
     bytes: Arc<[u8]>,
-    len: u32,
 }
 
 impl SharedBytes {
     /// All of `bytes`; `None` for 4 GiB and more.
     pub fn new(bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
         let bytes = bytes.into();
-        let len = u32::try_from(bytes.len()).ok()?;
-        Some(Self { bytes, len })
+        u32::try_from(bytes.len()).ok()?;
+        Some(Self { bytes })
     }
 
     /// Length in bytes.
@@ -80,10 +79,14 @@ impl SharedBytes {
         self.bytes.is_empty()
     }
 
-    /// The bytes as an extent. Who takes it keeps this until nothing refers to the extent any more.
-    pub(crate) fn extent(&self) -> Extent {
-        // The bytes do not move and nobody can write them, since there is no `&mut` to what a shared Arc holds.
-        Extent { base: NonNull::from(&*self.bytes).cast(), len: self.len }
+    /// The bytes as an extent.
+    ///
+    /// # Safety
+    /// The caller keeps this, or a clone of it, until nothing refers to the extent any more.
+    pub(crate) unsafe fn extent(&self) -> Extent {
+        // The bytes do not move, and nobody can write them, since there is no `&mut` to what a shared Arc holds. `new` has checked
+        // their number.
+        Extent { base: NonNull::from(&*self.bytes).cast(), len: self.bytes.len() as u32 }
     }
 }
 
@@ -125,7 +128,8 @@ impl Extent {
     /// The bytes.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: the extent lies inside its region (checked when it was made), whose creator promised that the
-        // bytes stay readable and unwritten until the extent is released.
+        // bytes stay readable and unwritten until the extent is released; or who took it keeps the shared bytes for as
+        // long. Devices promise to tell the stack truly when they read it no more.
         unsafe { core::slice::from_raw_parts(self.base.as_ptr(), self.len as usize) }
     }
 

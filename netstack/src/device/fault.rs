@@ -297,7 +297,9 @@ impl<D: Device> Fault<D> {
     }
 }
 
-impl<D: Device> Device for Fault<D> {
+// SAFETY: frames that wait here are copies; all others are the inner device's.
+#[allow(unsafe_code)]
+unsafe impl<D: Device> Device for Fault<D> {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

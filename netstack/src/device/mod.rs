@@ -112,7 +112,13 @@ pub struct DeviceCounters {
 }
 
 /// One queue pair of an Ethernet port.
-pub trait Device {
+///
+/// # Safety
+/// Frames refer to memory that their sender frees, or writes, when the stack says that nothing reads it any more. So the bytes of a frame are read
+/// only within the call of [`transmit`](Self::transmit) that was given it, or else while [`holds_extents`](Self::holds_extents) returns true; and the frames of a batch
+/// that are not taken are left in it.
+#[allow(unsafe_code)]
+pub unsafe trait Device {
     /// The device's capabilities.
     fn capabilities(&self) -> &Capabilities;
 

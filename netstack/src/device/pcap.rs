@@ -128,7 +128,9 @@ impl<D: fmt::Debug, W> fmt::Debug for Pcap<D, W> {
     }
 }
 
-impl<D: Device, W: io::Write> Device for Pcap<D, W> {
+// SAFETY: frames are written to the file within `transmit`; all else is the inner device's.
+#[allow(unsafe_code)]
+unsafe impl<D: Device, W: io::Write> Device for Pcap<D, W> {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }

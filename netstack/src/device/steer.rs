@@ -392,7 +392,9 @@ impl<D: Device> Owner<D> {
     }
 }
 
-impl<D: Device> Device for Steered<D> {
+// SAFETY: the owner's frames are the inner device's, which keeps the promise; the other shards' are copied within `transmit`.
+#[allow(unsafe_code)]
+unsafe impl<D: Device> Device for Steered<D> {
     fn capabilities(&self) -> &Capabilities {
         match &self.0 {
             Share::Owner(owner) => &owner.capabilities,

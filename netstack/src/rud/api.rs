@@ -452,12 +452,12 @@ pub trait Emit {
     fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool;
 }
 
-/// The sink of a stack on which no session is opened: nothing can come.
+/// The sink of a poll without one. What comes for a session stays with its sender, which sends it again later.
 pub(crate) struct NoSink;
 
 impl Sink for NoSink {
     fn deliver(&mut self, _: SessionId, _: &[u8], _: &[u8]) -> Disposition {
-        Disposition::Consumed
+        Disposition::Refused(RefusalReason::NotReady)
     }
     fn released(&mut self, _: SessionId, _: MessageToken) {}
     fn failed(&mut self, _: SessionId, _: Failure) {}

@@ -8,7 +8,7 @@
 //!                 |                 ^
 //!   ARP --> TxBatch per port        |   burst per port
 //!                 |                 |
-//!              device (loopback, fault, pcap, dpdk, simulated)
+//!              device (loopback, fault, pcap, tap, dpdk, simulated)
 //! ```
 //!
 //! [`Stack::poll`] works as follows: a burst is received from each port and handed to the protocols, timers fire, and
@@ -133,7 +133,8 @@ impl<D: Device> Stack<D> {
     }
 
     /// One poll: receive a burst from each port, run the protocols and their timers, transmit as much as devices take.
-    /// A stack with RUD sessions is polled [with their sink](Self::poll_with): here their messages are lost.
+    /// A stack with RUD sessions is polled with their sink (`poll_with`): here messages are refused, so that their senders send them
+    /// again, and who waits for the ends of messages and sessions does not hear of them.
     #[inline]
     pub fn poll(&mut self, now: Instant) -> Progress {
         Progress { frames_in: self.receive(now), frames_out: self.transmit(now) }
@@ -267,10 +268,22 @@ impl<D: Device> Stack<D> {
         if !clear {
             clear = self.note_frames_out() == FramesOut::None;
         }
-        if clear && self.tcp.awaits_frames() {
-            self.tcp.on_frames_released();
+        if self.tcp.awaits_frames() {
+            match clear {
+                true => self.tcp.on_frames_released(),
+                false => self.mark_frames(),
+            }
         }
         frames_out
+    }
+
+    /// If the frames of the last mark have left, memory that rested since before it comes back, and there is a new mark.
+    #[cold]
+    fn mark_frames(&mut self) {
+        if self.ports.iter().all(Port::is_past_mark) {
+            self.tcp.on_mark();
+            self.ports.iter_mut().for_each(|port| port.iface.set_mark());
+        }
     }
 
     /// Informs the protocols if frames refer to memory of their users. [`release_held`](Self::release_held) informs

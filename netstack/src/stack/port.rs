@@ -44,6 +44,8 @@ pub(super) struct Interface {
     /// Frames that were ever put into `tx`, and that the device ever took.
     queued: u64,
     sent: u64,
+    /// How many were put there before the last mark.
+    mark: u64,
     scratch: Scratch,
     /// Slots of frames in flight, with the number of their frame.
     in_flight: VecDeque<(u64, Slot)>,
@@ -92,10 +94,16 @@ impl Interface {
             tx: TxBatch::with_capacity(sizes.tx_frames.max(1) + RESERVED),
             queued: 0,
             sent: 0,
+            mark: 0,
             scratch: Scratch::new(sizes.scratch_slots, usize::from(checked.mtu)),
             in_flight: VecDeque::with_capacity(usize::from(sizes.scratch_slots)),
             link: Link { up: false, next_check: Instant::ZERO },
         }
+    }
+
+    /// Marks the frames queued so far.
+    pub(super) fn set_mark(&mut self) {
+        self.mark = self.queued;
     }
 
     /// Frames of data that still fit the batch.
@@ -305,6 +313,11 @@ impl<D: Device> Port<D> {
                 iface.scratch.release(slot);
             }
         }
+    }
+
+    /// Whether the frames before the mark have left, and the device keeps none.
+    pub(super) fn is_past_mark(&self) -> bool {
+        self.iface.sent >= self.iface.mark && !self.device.holds_extents()
     }
 
     /// Whether no frame waits, and the device keeps none.

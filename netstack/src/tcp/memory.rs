@@ -42,6 +42,21 @@ struct Block {
     runs: u32,
 }
 
+/// Memory that rests until frames have left.
+#[derive(Debug, Default)]
+struct Resting {
+    /// Blocks whose runs were all released.
+    blocks: Vec<u32>,
+    /// Bytes that were sent from where they are.
+    shared: Vec<SharedBytes>,
+}
+
+impl Resting {
+    fn is_empty(&self) -> bool {
+        self.blocks.is_empty() && self.shared.is_empty()
+    }
+}
+
 /// The blocks.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
@@ -52,10 +67,8 @@ pub(crate) struct Memory {
     vacant: Vec<u32>,
     /// Blocks to fill next.
     free: Vec<u32>,
-    /// Blocks whose runs were all released, but which a frame may still refer to.
-    resting: Vec<u32>,
-    /// Shared bytes likewise.
-    resting_shared: Vec<SharedBytes>,
+    /// Memory that was released, but which a frame may still refer to: of the time before the last mark, and since then.
+    resting: [Resting; 2],
     /// How many blocks may exist.
     limit: usize,
     /// How many do.
@@ -131,7 +144,7 @@ impl Memory {
         if let Some(index) = self.current {
             match self.blocks.get(index as usize) {
                 Some(block) if block.used < BLOCK => return Some(index),
-                Some(block) if block.runs == 0 => self.resting.push(index),
+                Some(block) if block.runs == 0 => self.resting[1].blocks.push(index),
                 _ => {}
             }
             self.current = None;
@@ -169,13 +182,13 @@ impl Memory {
         let Some(block) = self.blocks.get_mut(run.block as usize) else { return };
         block.runs -= 1;
         if block.runs == 0 && self.current != Some(run.block) {
-            self.resting.push(run.block);
+            self.resting[1].blocks.push(run.block);
         }
     }
 
     /// The same for bytes that were sent from where they are.
     pub(crate) fn release_shared(&mut self, bytes: SharedBytes) {
-        self.resting_shared.push(bytes);
+        self.resting[1].shared.push(bytes);
     }
 
     /// Whether there are blocks that could be filled again if no frame referred to them, and it is worth while: of the
@@ -183,9 +196,7 @@ impl Memory {
     #[inline]
     pub(crate) fn awaits_frames(&self) -> bool {
         let current = self.current.and_then(|index| self.blocks.get(index as usize));
-        !self.resting.is_empty()
-            || !self.resting_shared.is_empty()
-            || current.is_some_and(|block| block.runs == 0 && block.used >= CACHED)
+        self.rests() || current.is_some_and(|block| block.runs == 0 && block.used >= CACHED)
     }
 
     /// No frame that was emitted so far is in a batch or a device: released blocks may be filled again.
@@ -196,15 +207,28 @@ impl Memory {
         {
             block.used = 0;
         }
-        if !self.resting.is_empty() || !self.resting_shared.is_empty() {
-            self.wake_resting();
+        if self.rests() {
+            (0..2).for_each(|age| self.wake(age));
         }
     }
 
+    #[inline]
+    fn rests(&self) -> bool {
+        self.resting.iter().any(|resting| !resting.is_empty())
+    }
+
+    /// No frame that was emitted before the last mark is in a batch or a device; and here is the next mark. So memory comes back
+    /// although frames wait all the time.
+    pub(crate) fn on_mark(&mut self) {
+        self.wake(0);
+        self.resting.swap(0, 1);
+    }
+
     /// Blocks that rested may be filled again, and shared bytes go.
-    fn wake_resting(&mut self) {
-        self.resting_shared.clear();
-        for index in self.resting.drain(..) {
+    fn wake(&mut self, age: usize) {
+        let Some(Resting { blocks, shared }) = self.resting.get_mut(age) else { return };
+        shared.clear();
+        for index in blocks.drain(..) {
             let Some(block) = self.blocks.get_mut(index as usize) else { continue };
             block.used = 0;
             if self.free.len() < SPARE {

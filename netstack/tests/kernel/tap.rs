@@ -140,6 +140,56 @@ fn an_interface_that_is_down_drops_frames_and_says_so() {
 }
 
 #[test]
+fn an_interface_that_is_deleted_is_an_error_of_the_wait() {
+    super::in_namespace(
+        "tap::an_interface_that_is_deleted_is_an_error_of_the_wait",
+        super::has_tun(),
+        || {
+            let tap = Tap::open("shouter0").unwrap();
+            tap.wait(Duration::ZERO).unwrap();
+            tap.wait(Duration::from_millis(1)).unwrap();
+            run("ip", "link delete shouter0");
+            let error = tap.wait(PATIENCE).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::NotConnected);
+            assert!(error.to_string().contains("shouter0 was deleted"), "{error}");
+        },
+    );
+}
+
+/// Another user of the interface may have set how frames are described: longer headers, or big endian ones.
+#[test]
+fn settings_of_an_interfaces_last_user_do_no_harm() {
+    super::in_namespace("tap::settings_of_an_interfaces_last_user_do_no_harm", super::has_tun(), || {
+        run("ip", "tuntap add dev shouter0 mode tap");
+        describe_otherwise("shouter0");
+        let mut server = Server::new();
+        let now = server.now();
+        server.stack.ping(now, Ipv4Addr::new(10, 77, 0, 1), 1, 1, b"").unwrap();
+        server.until("an answer", |stack, _| stack.next_echo_reply());
+        assert_eq!(server.stack.counters().rx_unknown_ethertype, 0);
+    });
+}
+
+/// Opens the interface and asks for headers of 12 bytes.
+fn describe_otherwise(name: &str) {
+    use std::os::fd::AsRawFd;
+    let file = std::fs::File::options().read(true).write(true).open("/dev/net/tun").unwrap();
+    let mut request = [0_u8; 40];
+    request[..name.len()].copy_from_slice(name.as_bytes());
+    // IFF_TAP, IFF_NO_PI, IFF_VNET_HDR.
+    request[16..18].copy_from_slice(&0x5002_u16.to_ne_bytes());
+    let length = 12_i32;
+    // SAFETY: TUNSETIFF reads and writes a `struct ifreq` of 40 bytes, and TUNSETVNETHDRSZ reads an `int`.
+    let done = unsafe {
+        [
+            libc::ioctl(file.as_raw_fd(), 0x4004_54ca, request.as_mut_ptr()),
+            libc::ioctl(file.as_raw_fd(), 0x4004_54d8, &length),
+        ]
+    };
+    assert_eq!(done, [0, 0], "{}", std::io::Error::last_os_error());
+}
+
+#[test]
 fn an_interface_that_is_taken_or_badly_named_is_refused() {
     super::in_namespace(
         "tap::an_interface_that_is_taken_or_badly_named_is_refused",

@@ -74,7 +74,9 @@ impl DpdkDevice {
     }
 }
 
-impl Device for DpdkDevice {
+// SAFETY: frames are copied into DPDK's buffers within `transmit`, and stay in their batch until then.
+#[allow(unsafe_code)]
+unsafe impl Device for DpdkDevice {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

@@ -29,6 +29,9 @@ use super::{Capabilities, Device, DeviceCounters, MAX_EXTENTS, RxFrame, TxBatch}
 use crate::time::Instant;
 use crate::wire::{ethernet, vlan};
 
+/// The longest wait for a frame.
+const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+
 /// The program's end of a TAP interface.
 ///
 /// ```no_run
@@ -59,7 +62,9 @@ pub struct Tap {
 #[non_exhaustive]
 pub enum TapError {
     /// Linux has no interfaces of that name.
-    #[error("'{name}' names no interface: a name has 1 to 15 bytes, without '/', '%' and white space")]
+    #[error(
+        "'{name}' names no interface: a name has 1 to 15 bytes, without '/', ':', '%', NUL and white space, and is not '.' or '..'"
+    )]
     Name {
         /// As given.
         name: String,
@@ -83,9 +88,11 @@ pub enum TapError {
         /// The system's answer.
         why: io::Error,
     },
-    /// Its state cannot be read.
-    #[error("the state of the TAP interface {name} cannot be read ({why}); see `ip link show {name}`")]
-    State {
+    /// It cannot be set up, or its state cannot be read.
+    #[error(
+        "the TAP interface {name} cannot be set up ({why}); Linux 4.14 and later can, see also `ip link show {name}`"
+    )]
+    SetUp {
         /// The interface.
         name: String,
         /// The system's answer.
@@ -101,12 +108,13 @@ impl Tap {
     /// [`TapError`] names what is missing.
     pub fn open(name: &str) -> Result<Self, TapError> {
         let bytes = interface_name(name).ok_or_else(|| TapError::Name { name: name.to_owned() })?;
-        let state = |why: Errno| TapError::State { name: name.to_owned(), why: why.into() };
+        let state = |why: Errno| TapError::SetUp { name: name.to_owned(), why: why.into() };
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let frames = rustix::fs::open("/dev/net/tun", flags, Mode::empty())
             .map_err(|why| TapError::NoTun { why: why.into() })?;
         sys::attach(&frames, bytes)
             .map_err(|why| TapError::Attach { name: name.to_owned(), why: why.into() })?;
+        sys::set_up(&frames, offload::LEN as i32).map_err(state)?;
         let control =
             socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(state)?;
         let mtu = sys::mtu(&control, bytes).map_err(state)?;
@@ -136,13 +144,23 @@ impl Tap {
     /// Waits until a frame can be received, for `timeout` at most: for a program that has nothing else to do.
     ///
     /// # Errors
-    /// The system's; a signal ends the wait without one.
+    /// [`io::ErrorKind::NotConnected`] if the interface was deleted: nothing will come any more. Else the system's; a signal ends the wait
+    /// without one.
     pub fn wait(&self, timeout: Duration) -> io::Result<()> {
-        let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
-        match poll(&mut [PollFd::new(&self.frames, PollFlags::IN)], Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(why) => Err(why.into()),
+        let timeout = timeout.min(LONGEST_WAIT);
+        let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
+        let mut frames = [PollFd::new(&self.frames, PollFlags::IN)];
+        match poll(&mut frames, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(why) => return Err(why.into()),
         }
+        let [frames] = frames;
+        if frames.revents().intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL) {
+            let name = String::from_utf8_lossy(&self.name);
+            let says = format!("the TAP interface {} was deleted; open it anew", name.trim_end_matches('\0'));
+            return Err(io::Error::new(io::ErrorKind::NotConnected, says));
+        }
+        Ok(())
     }
 }
 
@@ -169,7 +187,9 @@ impl AsFd for Tap {
     }
 }
 
-impl Device for Tap {
+// SAFETY: the kernel copies a frame within the system call that `transmit` makes.
+#[allow(unsafe_code)]
+unsafe impl Device for Tap {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

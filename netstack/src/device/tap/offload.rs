@@ -1,5 +1,5 @@
-//! What a frame leaves to the other side, as the header in front of it: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6) in the
-//! machine's byte order, as TAP interfaces have it.
+//! What a frame leaves to the other side, as the header in front of it: `struct virtio_net_hdr` (Virtio 1.2 section 5.1.6),
+//! little endian and without the number of buffers.
 
 use crate::device::segment;
 use crate::device::{Frame, RxChecksum, Transport};
@@ -36,11 +36,11 @@ pub(super) fn describe(frame: &mut Frame) -> Option<[u8; LEN]> {
     header[0] = NEEDS_CHECKSUM;
     if offload.segment_size > 0 {
         header[1] = if is_ipv6 { TCP6 } else { TCP4 };
-        header[2..4].copy_from_slice(&headers_len.to_ne_bytes());
-        header[4..6].copy_from_slice(&offload.segment_size.to_ne_bytes());
+        header[2..4].copy_from_slice(&headers_len.to_le_bytes());
+        header[4..6].copy_from_slice(&offload.segment_size.to_le_bytes());
     }
-    header[6..8].copy_from_slice(&(l4 as u16).to_ne_bytes());
-    header[8..].copy_from_slice(&(checksum_at as u16).to_ne_bytes());
+    header[6..8].copy_from_slice(&(l4 as u16).to_le_bytes());
+    header[8..].copy_from_slice(&(checksum_at as u16).to_le_bytes());
     Some(header)
 }
 
@@ -53,5 +53,5 @@ pub(super) fn read(header: [u8; LEN]) -> (RxChecksum, u16) {
         _ => RxChecksum::Verified,
     };
     let [a, b, ..] = size;
-    (checksum, if kind == 0 { 0 } else { u16::from_ne_bytes([a, b]) })
+    (checksum, if kind == 0 { 0 } else { u16::from_le_bytes([a, b]) })
 }

@@ -14,6 +14,10 @@ pub(super) const NAME_LEN: usize = 16;
 const ATTACH: Opcode = 0x4004_54ca;
 /// `TUNSETOFFLOAD`: what the frames that are read may leave undone.
 const SET_OFFLOAD: Opcode = 0x4004_54d0;
+/// `TUNSETVNETHDRSZ`: how long the header in front of a frame is.
+const SET_HEADER_LEN: Opcode = 0x4004_54d8;
+/// `TUNSETVNETLE`: whether it is little endian.
+const SET_LITTLE_ENDIAN: Opcode = 0x4004_54dc;
 /// `SIOCGIFHWADDR`.
 const GET_MAC: Opcode = 0x8927;
 /// `SIOCGIFMTU`.
@@ -49,9 +53,21 @@ impl Request {
 
 /// Makes `fd`, an open `/dev/net/tun`, the program's end of the interface `name`, which is created if there is none.
 pub(super) fn attach(fd: impl AsFd, name: [u8; NAME_LEN]) -> Result<()> {
-    Request::call::<ATTACH>(fd.as_fd(), name, MODE)?;
+    Request::call::<ATTACH>(fd.as_fd(), name, MODE).map(drop)
+}
+
+/// Has frames carry a little-endian header of `header_len` bytes, and leave checksums and the cutting of segments undone. An interface keeps what its last
+/// user has set.
+pub(super) fn set_up(fd: impl AsFd, header_len: i32) -> Result<()> {
+    let fd = fd.as_fd();
+    let (mut header_len, mut little) = (header_len, 1_i32);
+    // SAFETY: both calls read an `int` and keep no pointer to it.
+    unsafe {
+        ioctl(fd, Updater::<SET_HEADER_LEN, i32>::new(&mut header_len))?;
+        ioctl(fd, Updater::<SET_LITTLE_ENDIAN, i32>::new(&mut little))?;
+    }
     // SAFETY: the call takes a number by value.
-    unsafe { ioctl(fd.as_fd(), IntegerSetter::<SET_OFFLOAD>::new_usize(OFFLOAD)) }
+    unsafe { ioctl(fd, IntegerSetter::<SET_OFFLOAD>::new_usize(OFFLOAD)) }
 }
 
 /// The address of the kernel's end.

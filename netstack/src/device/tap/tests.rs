@@ -34,7 +34,7 @@ fn frame(v6: bool, transport: Transport, payload: &'static [u8], segment_size: u
 }
 
 fn number(bytes: &[u8]) -> usize {
-    usize::from(u16::from_ne_bytes([bytes[0], bytes[1]]))
+    usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))
 }
 
 proptest! {

@@ -16,6 +16,8 @@ enum Mode {
     Keep,
     /// Takes none.
     Shut,
+    /// Takes one frame at a time.
+    Trickle,
 }
 
 /// A device that may refer to extents for as long as the test wishes.
@@ -25,7 +27,9 @@ struct Keeping {
     keeps: bool,
 }
 
-impl Device for Keeping {
+// SAFETY: frames are the inner device's; this one reads none.
+#[allow(unsafe_code)]
+unsafe impl Device for Keeping {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
@@ -38,6 +42,13 @@ impl Device for Keeping {
     fn transmit(&mut self, now: Instant, batch: &mut TxBatch) -> usize {
         if self.mode.get() == Mode::Shut {
             return 0;
+        }
+        if self.mode.get() == Mode::Trickle {
+            let mut one = TxBatch::with_capacity(1);
+            let taken = batch.frames().first().map_or(0, |frame| usize::from(one.push(*frame)));
+            self.inner.transmit(now, &mut one);
+            batch.consume(taken);
+            return taken;
         }
         self.keeps |= batch.frames().iter().any(|frame| !frame.extents().is_empty());
         self.inner.transmit(now, batch)
@@ -261,6 +272,38 @@ fn shared_bytes_of_an_aborted_connection_go_when_its_frames_have_left() {
     hosts.mode.set(Mode::Pass);
     hosts.steps(2);
     assert!(!kept());
+}
+
+#[test]
+fn shared_bytes_go_although_frames_wait_all_the_time() {
+    const PIECE: usize = 1000;
+    let mut hosts = Hosts::new();
+    let id = hosts.connection();
+    hosts.mode.set(Mode::Trickle);
+    hosts.a.tcp_mut().modify(hosts.now, id, |options| options.send_buffer = 64 * PIECE).unwrap();
+    let mut pieces = vec![];
+    let (mut clear, mut most) = (0, 0);
+    for _ in 0..20_000 {
+        loop {
+            let memory: Arc<[u8]> = [7; PIECE].into();
+            let bytes = SharedBytes::new(memory.clone()).unwrap();
+            if hosts.a.tcp_mut().write_shared(hosts.now, id, &bytes).is_err() {
+                break;
+            }
+            pieces.push(Arc::downgrade(&memory));
+        }
+        hosts.step();
+        while let Some(accepted) = hosts.b.tcp_mut().next_event() {
+            if let tcp::TcpEvent::Readable(reader) = accepted {
+                while hosts.b.tcp_mut().read(hosts.now, reader, &mut [0; 4096]).is_ok_and(|len| len > 0) {}
+            }
+        }
+        clear += usize::from(!hosts.a.is_backlogged());
+        pieces.retain(|piece| piece.strong_count() > 0);
+        most = most.max(pieces.len());
+    }
+    assert!(clear < 200, "frames were to wait: the batch was empty {clear} times");
+    assert!(most < 400, "{most} pieces were kept");
 }
 
 #[test]

@@ -97,6 +97,12 @@ impl Endpoint {
         self.shared.awaits_frames()
     }
 
+    /// No frame of ours from before the last mark waits any more, in a batch or in a device, and here is the next mark: memory of bytes that were
+    /// acknowledged before the last can be used again.
+    pub(crate) fn on_mark(&mut self) {
+        self.shared.on_mark();
+    }
+
     /// No frame of ours waits any more, in a batch or in a device: memory of acknowledged bytes can be used again.
     #[inline]
     pub fn on_frames_released(&mut self) {

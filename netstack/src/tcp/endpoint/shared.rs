@@ -87,10 +87,21 @@ impl Shared {
         self.memory.awaits_frames() || !self.starved.is_empty()
     }
 
+    /// No frame from before the last mark waits any more, and here is the next mark.
+    pub(super) fn on_mark(&mut self) {
+        self.memory.on_mark();
+        self.wake_starved();
+    }
+
     /// No frame waits any more, in a batch or in a device.
     #[inline]
     pub(super) fn on_frames_released(&mut self) {
         self.memory.on_frames_released();
+        self.wake_starved();
+    }
+
+    #[inline]
+    fn wake_starved(&mut self) {
         if !self.starved.is_empty() && !self.memory.is_full() {
             let starved = core::mem::take(&mut self.starved);
             self.events.queue().extend(starved.into_iter().map(TcpEvent::Writable));

@@ -112,8 +112,11 @@ impl Queue {
     }
 
     /// Appends shared bytes as they are.
+    #[allow(unsafe_code)]
     pub(super) fn push_shared(&mut self, bytes: SharedBytes) {
-        self.append(bytes.extent(), Holder::Shared(bytes));
+        // SAFETY: the piece has the bytes until they are acknowledged or given up, then `Memory` until no frame refers to them.
+        let extent = unsafe { bytes.extent() };
+        self.append(extent, Holder::Shared(bytes));
     }
 
     fn append(&mut self, extent: Extent, holder: Holder) {

@@ -36,7 +36,9 @@ impl<D: Device> Shaped<D> {
     }
 }
 
-impl<D: Device> Device for Shaped<D> {
+// SAFETY: all frames are the inner device's, which keeps the promise.
+#[allow(unsafe_code)]
+unsafe impl<D: Device> Device for Shaped<D> {
     fn capabilities(&self) -> &Capabilities {
         self.inner.capabilities()
     }
