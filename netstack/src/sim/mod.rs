@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Every link has a bandwidth, a delay, a queue and faults: loss, duplicates, reordering, flipped bits. A [`Link`] can be used
-//! alone, to test a protocol without frames. The same seed gives the same run, to the bit, so a failure that a test names by
-//! its seed can be repeated. The nodes are the caller's: a [`Node`] polls a stack and returns when it is to be polled
+//! alone, to test a protocol without frames; the repository's `netstack/tests/fabric` joins many of them to a fat tree of switches.
+//! The same seed gives the same run, to the bit, so a failure that a test names by its seed can be repeated. The nodes are the caller's: a [`Node`] polls a stack and returns when it is to be polled
 //! next, so sinks, reducers and traffic generators live in it.
 //!
 //! ```
