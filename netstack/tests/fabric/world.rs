@@ -11,7 +11,7 @@ use rand::{Rng, RngCore, SeedableRng};
 use shouter_netstack::region::{Extent, Region};
 use shouter_netstack::rud::{
     Config, Counters, DatagramMeta, Destination, Disposition, Emit, Endpoint, Failure, MessageToken,
-    SessionId, SessionParams, Sink, payload_room,
+    SessionId, SessionParams, Sink, datagram_room, payload_room,
 };
 use shouter_netstack::sim::LinkConfig;
 use shouter_netstack::time::Instant;
@@ -231,7 +231,7 @@ impl World {
             remote_port: PORT,
             local_port: FIRST_PORT,
             paths,
-            max_payload: app.payload,
+            max_datagram: datagram_room(MTU, &address(local)),
         };
         endpoint.open(Instant::ZERO, params).expect("a session")
     }
