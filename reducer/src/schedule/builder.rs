@@ -64,9 +64,10 @@ pub(super) struct ChunkResult {
     pub(super) sends: Vec<StepId>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SlotUse {
     offset: usize,
+    /// 0 until the slot is used.
     bytes: usize,
     /// The slot may be written again after these.
     last: Vec<StepId>,
@@ -278,11 +279,14 @@ impl Builder {
     pub(super) fn slot(&mut self, chunk: Chunk, number: usize, elems: u64) -> (BufferOffset, Vec<StepId>) {
         let bytes = (elems as usize * self.problem.elem()).next_multiple_of(UNIT as usize);
         let set = &mut self.slots[(chunk.index % self.params.depth) as usize];
-        while set.len() <= number {
-            set.push(SlotUse { offset: self.slot_bytes, bytes, last: Vec::new() });
+        if set.len() <= number {
+            set.resize_with(number + 1, SlotUse::default);
+        }
+        let slot = &mut set[number];
+        if slot.bytes == 0 {
+            (slot.offset, slot.bytes) = (self.slot_bytes, bytes);
             self.slot_bytes += bytes;
         }
-        let slot = &set[number];
         debug_assert!(slot.bytes >= bytes, "a slot is as large on its first use as on any other");
         (BufferOffset { buffer: Buffer::Slot, offset: slot.offset }, slot.last.clone())
     }

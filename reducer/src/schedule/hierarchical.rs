@@ -12,18 +12,20 @@
 //!
 //! Each node sends 2(H - 1)/H of the chunk when groups are full. Where just two contributions meet, fragments are
 //! reduced as they arrive (on a device they wait in a slot, and are folded in the same order); where more meet, they wait in
-//! slots and are folded in rank order.
+//! slots and are folded in rank order. A slot is as large as a slice of its level: in all a node has slots for less than a chunk when groups
+//! are full.
 
 use super::blocks::{receive, send};
 use super::builder::{Area, Builder, Chunk, ChunkResult, Slice};
 use super::{Action, StepId};
-use crate::grid::Grid;
+use crate::grid::{Grid, Levels};
 
 /// One chunk over the up grid; the area holds this node's contribution after `ready`.
 pub(super) fn up(b: &mut Builder, chunk: Chunk, area: Area, ready: &[StepId]) -> ChunkResult {
     let grid = b.problem.grid;
     let rounds = MessageNumbers { grid, chunks: b.chunk_count(), chunk: chunk.index };
-    let mut climb = Climb { chunk, area, rounds, path: Vec::new(), slot: 0, sends: Vec::new() };
+    let mut climb =
+        Climb { chunk, area, rounds, path: Vec::new(), slots: [0; Levels::MOST + 1], sends: Vec::new() };
     let result = climb.level(b, chunk.slice, ready);
     ChunkResult { result, sends: climb.sends }
 }
@@ -35,8 +37,8 @@ struct Climb {
     rounds: MessageNumbers,
     /// The slices chosen at the levels so far: this node is its unit's root of that path.
     path: Vec<u32>,
-    /// The next free slot's number.
-    slot: usize,
+    /// Slots in use by level; the last is above the last level.
+    slots: [usize; Levels::MOST + 1],
     /// Sends that read the area, and that nothing waits for.
     sends: Vec<StepId>,
 }
@@ -134,11 +136,10 @@ impl Climb {
                 return vec![b.step(chunk, Action::ReceiveReduce { from, round, into: at, len }, ready)];
             }
         }
-        // All slots are as large as the largest slice, whatever they are for: a number may serve another purpose in
-        // another chunk.
-        let slices = grid.levels().first().copied().unwrap_or(grid.nodes());
-        let room = b.full_chunk().largest_part(slices);
-        let first = self.slot;
+        let (level, room) = (self.path.len(), self.room(b));
+        // Each level has numbers of its own: a slot is as large in any other chunk, whatever slices are empty there.
+        let number = |index: usize| index * (grid.levels().len() + 1) + level;
+        let first = self.slots[level];
         let (mut sources, mut after) = (Vec::new(), ready.to_vec());
         if nodes.len() == 2 {
             // As fragments are reduced that arrive.
@@ -151,16 +152,24 @@ impl Climb {
                 }
                 continue;
             }
-            let (into, free) = b.slot(chunk, self.slot, room);
-            self.slot += 1;
+            let (into, free) = b.slot(chunk, number(self.slots[level]), room);
+            self.slots[level] += 1;
             after.push(receive(b, chunk, (node, round), into, len, &free));
             sources.push(into);
         }
         let folded = b.fold(chunk, at, &sources, len, &after);
-        for number in first..self.slot {
-            b.slot_used(chunk, number, &folded);
+        for index in first..self.slots[level] {
+            b.slot_used(chunk, number(index), &folded);
         }
         folded
+    }
+
+    /// Elements of the largest slice that meets at the level that the path has led to. The first group of a level is full.
+    fn room(&self, b: &Builder) -> u64 {
+        (0..=self.path.len()).fold(b.full_chunk().end, |elems, level| {
+            let units = b.problem.grid.group(level, 0).len() as u32;
+            Slice { start: 0, end: elems }.largest_part(units)
+        })
     }
 }
 

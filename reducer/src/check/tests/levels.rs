@@ -121,6 +121,22 @@ fn levels_save_messages() {
     assert_eq!(messages(&[2, 2, 2, 2]), of_a_node(1 + 1 + 1 + 1 + 3));
 }
 
+/// Slots are as large as the slices of their level: however groups are cut, a chunk's have room for it, less the node's own slice.
+#[test]
+fn slots_hold_no_more_than_a_chunk() {
+    let count = 64 * 64;
+    for sizes in [&[][..], &[8], &[4, 4], &[4, 4, 4], &[16], &[4, 16], &[64]] {
+        let grid = Grid::new(64, 1).unwrap().with_levels(levels(sizes));
+        let shape = Shape { collective: Collective::AllReduce, dtype: DType::F32, op: ReduceOp::Sum, count };
+        let params = Params { chunk_bytes: 4 * count as usize, lane_bytes: 4 * count as usize, ..PARAMS };
+        for rank in 0..64 {
+            let problem = Problem::new(grid, Rank(rank), &shape, Rank(0));
+            let schedule = build(Algorithm::Hierarchical, &problem, &params).unwrap();
+            assert_eq!(schedule.slot_bytes(), 4 * 64 * 63, "{sizes:?} on {rank}");
+        }
+    }
+}
+
 /// The order is that of the levels, and the proof tells it from any other.
 #[test]
 fn another_order_is_seen() {
