@@ -1,24 +1,37 @@
-//! Grids of two levels and more: every reduction whose order the levels are part of, on all grids of up to 16 nodes, from every root, and on
-//! some of up to 1,024 nodes. All fold in the same order.
+//! Grids of two levels and more: every reduction whose order the levels are part of, on all grids of up to 16 nodes, and on some of up to
+//! 1,024. All fold in the same order. Of a part of a chunk, on nodes of one rank, reduces are from every root; of several chunks, and on
+//! nodes of two ranks (of three: up to 8 nodes), from one root each.
 
 use super::*;
 
 /// Small chunks, so that a tensor has several with few elements.
 const PARAMS: Params = Params { chunk_bytes: 2048, lanes: 2, lane_bytes: 2048, depth: 2 };
 
-/// Groups within full ones or not, by the number of nodes; three levels and four, with the one above.
-const LISTS: [&[u32]; 9] =
-    [&[2, 2], &[2, 3], &[3, 2], &[3, 3], &[4, 2], &[2, 4], &[2, 2, 2], &[2, 3, 2], &[2, 2, 2, 2]];
+/// Elements of two chunks and a part: a lane and a slot are used again. A reduce-scatter's blocks are in a chunk together.
+const CHUNKS: u64 = 512 * 2 + 130;
+/// Elements of a part of a chunk; of a reduce-scatter's blocks, several chunks where there are eight or more.
+const FEW: u64 = 70;
 
 const REDUCTIONS: [Collective; 3] = [Collective::AllReduce, Collective::Reduce, Collective::ReduceScatter];
 
-/// All grids of so many nodes with several levels, each once.
+/// The lists of at most so many levels that differ among so many units: no group is larger than all.
+fn lists(units: u32, most: usize) -> Vec<Vec<u32>> {
+    let mut all = vec![Vec::new()];
+    if most > 0 {
+        for size in 2..=units {
+            let above = lists(units.div_ceil(size), most - 1);
+            all.extend(above.into_iter().map(|above| [vec![size], above].concat()));
+        }
+    }
+    all
+}
+
+/// All grids of so many nodes with several levels, each once: a group has any number of units.
 fn grids(nodes: u32, locals: u32) -> Vec<Grid> {
     let flat = Grid::new(nodes * locals, locals).unwrap();
-    let mut grids: Vec<_> = LISTS.iter().map(|sizes| flat.with_levels(levels(sizes))).collect();
+    let mut grids: Vec<_> =
+        lists(nodes, Levels::MOST).iter().map(|sizes| flat.with_levels(levels(sizes))).collect();
     grids.retain(|grid| grid.levels().len() > 1);
-    grids.sort_unstable_by_key(|grid| grid.levels().to_vec());
-    grids.dedup();
     grids
 }
 
@@ -49,6 +62,19 @@ fn proves(what: (Collective, Algorithm), grid: Grid, count: u64, root: Rank) {
     }
 }
 
+/// Proves every reduction whose order the levels are part of; those that have a root from each of these.
+fn reduces(grid: Grid, count: u64, roots: impl IntoIterator<Item = u32> + Clone) {
+    for collective in REDUCTIONS {
+        for algorithm in ordered(collective) {
+            let roots = roots.clone().into_iter().map(Rank);
+            for root in roots.take(if collective.has_root() { usize::MAX } else { 1 }) {
+                let count = if collective.is_blocked() { FEW } else { count };
+                proves((collective, algorithm), grid, count, root);
+            }
+        }
+    }
+}
+
 #[test]
 fn hierarchical_all_reduces_are_right_on_1_to_16_nodes() {
     for nodes in 1..=16 {
@@ -62,17 +88,28 @@ fn hierarchical_all_reduces_are_right_on_1_to_16_nodes() {
 }
 
 #[test]
-fn every_reduction_is_in_order_on_1_to_16_nodes_from_every_root() {
+fn every_reduction_is_in_order_on_1_to_16_nodes_of_one_rank_from_every_root() {
+    for grid in (1..=16).flat_map(|nodes| grids(nodes, 1)) {
+        reduces(grid, FEW, 0..grid.ranks());
+    }
+}
+
+/// From one root each.
+#[test]
+fn every_reduction_of_several_chunks_is_in_order_on_1_to_16_nodes_of_one_rank() {
     for nodes in 1..=16 {
-        for grid in grids(nodes, 1).into_iter().chain(grids(nodes, 2)) {
-            for collective in REDUCTIONS {
-                for algorithm in ordered(collective) {
-                    let roots = if collective.has_root() && grid.most_locals() == 1 { nodes } else { 1 };
-                    for root in (0..roots).map(Rank) {
-                        proves((collective, algorithm), grid, 70, root);
-                    }
-                }
-            }
+        for (number, grid) in (0..).zip(grids(nodes, 1)) {
+            reduces(grid, CHUNKS, [number % nodes]);
+        }
+    }
+}
+
+/// From one root each: with several grids of as many nodes, leaders and others.
+#[test]
+fn every_reduction_of_several_chunks_is_in_order_on_hosts_of_several_ranks() {
+    for (nodes, locals) in (1..=16).map(|nodes| (nodes, 2)).chain((1..=8).map(|nodes| (nodes, 3))) {
+        for (number, grid) in (0..).zip(grids(nodes, locals)) {
+            reduces(grid, CHUNKS, [number % grid.ranks()]);
         }
     }
 }
