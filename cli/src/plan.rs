@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use shouter::channel::CELL_BYTES;
-use shouter::config::{Environment, Levels};
+use shouter::config::{Builder, ConfigError, Environment, Levels};
 use shouter::{Collective, DType, ReduceOp};
 use shouter_reducer::cost::{self, Model, Picoseconds};
 use shouter_reducer::grid::{Grid, Rank};
@@ -43,8 +43,8 @@ use table::Row;
         shouter plan --ranks 256 --hosts 256 --levels 8,4   groups of 8 hosts, and groups of 4 of those\n  \
         shouter plan --measure                        measure this machine, and keep the figures\n  \
         shouter plan --ranks 2 --hosts 2 --collective all --bytes 4..16Mi --compare\n\n\
-        Bytes count as in `shouter bench`. SHOUTER_SCHEDULE=all_reduce:ring gives a collective of a job one algorithm for all sizes, \
-        SHOUTER_LEVELS=8,4 other levels.\n\n\
+        Bytes count as in `shouter bench`. SHOUTER_SCHEDULE=all_reduce:ring gives a collective of a job one algorithm for all sizes. \
+        SHOUTER_LEVELS=8,4 gives a job other levels, and `shouter plan`, too, where --levels does not.\n\n\
         Exit status: 0 done, 1 a measurement failed or a file cannot be read or written, 2 a wrong command line."
 )]
 pub(crate) struct PlanArgs {
@@ -60,9 +60,9 @@ pub(crate) struct PlanArgs {
     /// Sizes in bytes: 4..1Gi runs in powers of four; lists are separated by commas
     #[arg(long, default_value = "4..1Gi")]
     bytes: Sizes,
-    /// How hosts are grouped: the sizes of groups, innermost first, as the key `levels`
-    #[arg(long, default_value_t, conflicts_with = "measure")]
-    levels: Levels,
+    /// How hosts are grouped: the sizes of groups, innermost first [default: the key `levels` of the environment or its file]
+    #[arg(long, conflicts_with = "measure")]
+    levels: Option<Levels>,
     /// The elements' type
     #[arg(long, default_value = "f32")]
     dtype: DType,
@@ -126,16 +126,18 @@ pub(crate) fn main(args: &PlanArgs) -> Status {
 }
 
 fn predict(args: &PlanArgs) -> Result<(), CommandError> {
-    let grid = grid(args)?;
+    let environment = Environment::of_process();
+    let levels = levels(args, &environment)?;
+    let grid = grid(args, levels)?;
     let transport = if grid.nodes() > 1 { args.transport.as_str() } else { "shm" };
-    let figures = figures::of(args, &grid, transport, &Environment::of_process())?;
-    let plan = Plan { levels: args.levels, costs: figures.costs, ..Plan::default() };
+    let figures = figures::of(args, &grid, transport, &environment)?;
+    let plan = Plan { levels, costs: figures.costs, ..Plan::default() };
     let mut out = io::stdout().lock();
     let mut off = Vec::new();
     for &collective in &args.collective.0 {
         let mut rows = rows(&plan, &grid, collective, args)?;
         if args.compare {
-            compare::measure(&mut rows, collective, &grid, args, &figures.source)?;
+            compare::measure(&mut rows, collective, (&grid, levels), args, &figures.source)?;
             off.extend(compare::beyond(&rows, args.within));
         }
         if args.json {
@@ -158,11 +160,17 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
     }
 }
 
-fn grid(args: &PlanArgs) -> Result<Grid, CommandError> {
+/// The levels that are named, else those of a job that this process would start.
+fn levels(args: &PlanArgs, environment: &Environment) -> Result<Levels, CommandError> {
+    let configured = || Builder::from_environment(environment.clone())?.levels();
+    args.levels.map_or_else(configured, Ok).map_err(|why: ConfigError| CommandError::Usage(why.to_string()))
+}
+
+fn grid(args: &PlanArgs, levels: Levels) -> Result<Grid, CommandError> {
     let ranks = args.ranks.or(matches!(args.hosts, Hosts::Number(_)).then_some(2));
     let locals = args.hosts.fill(ranks).map_err(CommandError::Usage)?;
     let grid = Grid::of_hosts(&locals).map_err(|why| CommandError::Usage(why.to_string()))?;
-    Ok(grid.with_levels(args.levels))
+    Ok(grid.with_levels(levels))
 }
 
 /// The hosts as text.

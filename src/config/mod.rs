@@ -364,6 +364,14 @@ impl Builder {
         Some((shown, &value.source))
     }
 
+    /// How reductions group hosts ([`Config::levels`]), in a program that starts no rank.
+    ///
+    /// # Errors
+    /// [`ConfigError`] for a value that is no list of sizes; nothing else is checked.
+    pub fn levels(&self) -> Result<Levels, ConfigError> {
+        value::levels(&self.layers, "levels")
+    }
+
     /// Gives the ranks by explicit lists; see [`Config::from_lists`].
     #[must_use]
     pub fn lists(mut self, iplist: &[IpAddr], ports: &[u16]) -> Self {
@@ -448,7 +456,7 @@ impl Builder {
                 seed: value::integer(layers, "fault_seed", 0..=u64::MAX)?.unwrap_or(1),
             },
             schedule: value::overrides(layers, "schedule")?,
-            levels: value::levels(layers, "levels")?,
+            levels: self.levels()?,
             fuse_below: value::integer(layers, "fuse_below", 0..=1 << 30)?.unwrap_or(0),
             fuse_bytes: value::integer(layers, "fuse_bytes", 1..=1 << 30)?.unwrap_or(64 << 10),
             costs: costs::of(layers, environment, place.rank)?,

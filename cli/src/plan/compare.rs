@@ -19,7 +19,7 @@ use crate::failure::CommandError;
 pub(super) fn measure(
     rows: &mut [Row],
     collective: Collective,
-    grid: &Grid,
+    (grid, levels): (&Grid, Levels),
     args: &PlanArgs,
     source: &Source,
 ) -> Result<(), CommandError> {
@@ -33,7 +33,7 @@ pub(super) fn measure(
         hosts: grid.nodes(),
         transport: &args.transport,
         dtype: args.dtype.name(),
-        levels: args.levels,
+        levels,
         seconds: args.seconds,
         algorithm: None,
         source,

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use shouter::config::{CostTable, Environment};
+use shouter::config::{CostTable, Environment, Levels};
 use shouter::{Collective, DType, ReduceOp};
 use shouter_reducer::cost::Costs;
 use shouter_reducer::grid::Grid;
@@ -65,7 +65,7 @@ pub(super) fn main(args: &PlanArgs) -> Result<(), CommandError> {
 /// Measures two ranks on `hosts` hosts.
 fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, CommandError> {
     let grid = Grid::new(2, 2 / hosts).map_err(|why| CommandError::Usage(why.to_string()))?;
-    let grid = grid.with_levels(args.levels);
+    let grid = grid.with_levels(Levels::default());
     let mut points = Vec::new();
     for &(collective, algorithm, sizes) in what {
         let job = Job {
@@ -73,7 +73,7 @@ fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, Co
             hosts,
             transport: &args.transport,
             dtype: DType::F32.name(),
-            levels: args.levels,
+            levels: Levels::default(),
             seconds: args.seconds,
             algorithm: Some(algorithm),
             source: &Source::BuiltIn,

@@ -43,10 +43,10 @@ fn what_makes_no_sense_is_refused() {
     ] {
         assert!(parsed(args).is_err(), "{args:?}");
     }
-    let too_many = grid(&parsed(&["--ranks", "2", "--hosts", "7"]).unwrap()).unwrap_err();
+    let too_many = grid(&parsed(&["--ranks", "2", "--hosts", "7"]).unwrap(), Levels::default()).unwrap_err();
     assert!(too_many.to_string().contains("2 ranks cannot fill 7 hosts"), "{too_many}");
     let none = parsed(&["--ranks", "4", "--collective", "reduce_scatter", "--bytes", "4,8"]).unwrap();
-    let four = grid(&none).unwrap();
+    let four = grid(&none, Levels::default()).unwrap();
     let refused = rows(&Plan::default(), &four, Collective::ReduceScatter, &none).unwrap_err();
     assert!(refused.to_string().contains("multiple of 16"), "{refused}");
 }
@@ -54,7 +54,7 @@ fn what_makes_no_sense_is_refused() {
 #[test]
 fn each_size_has_its_algorithm_its_times_and_its_bound() {
     let args = parsed(&["--ranks", "64", "--hosts", "8", "--bytes", "4..1Gi"]).unwrap();
-    let grid = grid(&args).unwrap();
+    let grid = grid(&args, Levels::default()).unwrap();
     let rows = rows(&Plan::default(), &grid, Collective::AllReduce, &args).unwrap();
     assert_eq!(rows.len(), 15);
     for row in &rows {
@@ -74,7 +74,7 @@ fn each_size_has_its_algorithm_its_times_and_its_bound() {
 #[test]
 fn hosts_may_have_different_numbers_of_ranks() {
     let args = parsed(&["--hosts", "4,2", "--bytes", "24Ki,1536Ki"]).unwrap();
-    let grid = grid(&args).unwrap();
+    let grid = grid(&args, Levels::default()).unwrap();
     assert_eq!((grid.ranks(), hosts(&grid)), (6, "hosts of 4, 2".to_owned()));
     for collective in Collective::ALL.into_iter().filter(|&one| cost::is_modelled(one)) {
         for row in rows(&Plan::default(), &grid, collective, &args).unwrap() {
@@ -83,10 +83,16 @@ fn hosts_may_have_different_numbers_of_ranks() {
             assert!(!of_blocks, "{collective}: a ring forwards as many blocks of each host");
         }
     }
-    let refused = compare::measure(&mut [], Collective::AllReduce, &grid, &args, &figures::Source::BuiltIn)
-        .unwrap_err();
+    let refused = compare::measure(
+        &mut [],
+        Collective::AllReduce,
+        (&grid, Levels::default()),
+        &args,
+        &figures::Source::BuiltIn,
+    )
+    .unwrap_err();
     assert!(refused.to_string().contains("the same number of ranks"), "{refused}");
-    let spread = super::grid(&parsed(&["--ranks", "7", "--hosts", "2"]).unwrap()).unwrap();
+    let spread = super::grid(&parsed(&["--ranks", "7", "--hosts", "2"]).unwrap(), Levels::default()).unwrap();
     assert_eq!(hosts(&spread), "hosts of 4, 3");
 }
 
@@ -106,9 +112,10 @@ fn levels_change_predictions() {
             levels,
         ];
         let args = parsed(&args).unwrap();
-        let grid = grid(&args).unwrap();
+        let levels = super::levels(&args, &Environment::default()).unwrap();
+        let grid = grid(&args, levels).unwrap();
         let costs = Costs::of_transport("kernel");
-        let plan = Plan { levels: args.levels, costs, ..Plan::default() };
+        let plan = Plan { levels, costs, ..Plan::default() };
         let rows = rows(&plan, &grid, Collective::AllReduce, &args).unwrap();
         let hierarchical = rows[0].algorithms.iter().find(|(name, _)| *name == "hierarchical").unwrap();
         (groups(&grid), rows[0].levels.clone(), hierarchical.1.clone().unwrap())
@@ -121,9 +128,30 @@ fn levels_change_predictions() {
 }
 
 #[test]
+fn levels_are_those_of_a_job_unless_they_are_named() {
+    let file = std::env::temp_dir().join(format!("shouter-plan-levels-{}.toml", std::process::id()));
+    std::fs::write(&file, "levels = [2, 3]\n").unwrap();
+    let (file_is, levels_are) = (("SHOUTER_CONFIG", file.to_str().unwrap()), ("SHOUTER_LEVELS", "4,4"));
+    let of = |args: &[&str], variables: &[(&str, &str)]| {
+        levels(&parsed(args).unwrap(), &variables.iter().copied().collect()).map(|found| found.to_string())
+    };
+    assert_eq!(of(&[], &[]).unwrap(), Levels::default().to_string());
+    assert_eq!(of(&[], &[file_is]).unwrap(), "2,3");
+    assert_eq!(of(&[], &[file_is, levels_are]).unwrap(), "4,4");
+    for named in ["1", "8", "5,2"] {
+        assert_eq!(of(&["--levels", named], &[file_is, levels_are]).unwrap(), named);
+    }
+    std::fs::remove_file(&file).unwrap();
+    let refused = of(&[], &[("SHOUTER_LEVELS", "8,0")]).unwrap_err();
+    assert!(matches!(refused, CommandError::Usage(_)), "{refused}");
+    assert!(refused.to_string().contains("SHOUTER_LEVELS"), "{refused}");
+}
+
+#[test]
 fn small_operations_of_one_host_go_through_cells() {
     let args = parsed(&["--bytes", "4Ki,8Ki"]).unwrap();
-    let rows = rows(&Plan::default(), &grid(&args).unwrap(), Collective::AllReduce, &args).unwrap();
+    let rows = rows(&Plan::default(), &grid(&args, Levels::default()).unwrap(), Collective::AllReduce, &args)
+        .unwrap();
     assert_eq!(rows[0].algorithm, "cells");
     assert_ne!(rows[1].algorithm, "cells");
 }
@@ -131,7 +159,9 @@ fn small_operations_of_one_host_go_through_cells() {
 #[test]
 fn predictions_that_are_too_far_off_are_named() {
     let args = parsed(&["--bytes", "8Ki"]).unwrap();
-    let mut rows = rows(&Plan::default(), &grid(&args).unwrap(), Collective::AllReduce, &args).unwrap();
+    let mut rows =
+        rows(&Plan::default(), &grid(&args, Levels::default()).unwrap(), Collective::AllReduce, &args)
+            .unwrap();
     let predicted = rows[0].predicted_us.unwrap();
     for (measured, far) in [(predicted, 0), (predicted * 1.9, 0), (predicted * 2.1, 1), (predicted / 2.1, 1)]
     {
