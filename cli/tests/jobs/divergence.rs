@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::ranks::{MISMATCH, end, job, join, parameter, scenario, tell};
+use crate::ranks::{MISMATCH, job, join, parameter, play, tell};
 use shouter::{DType, Error, Group, ReduceOp, TensorSpec};
 
 const KINDS: [&str; 9] =
@@ -32,12 +32,30 @@ enum Item {
 /// The body of a rank; as a test of its own it does nothing.
 #[test]
 fn rank_body() {
-    if scenario().is_some() {
-        end(join().and_then(play));
-    }
+    play(&[("diverge", diverge), ("die", die)], join);
 }
 
-fn play(group: Group) -> Result<(), Error> {
+fn is_culprit(group: &Group) -> bool {
+    parameter("CULPRIT").unwrap() == group.rank().to_string()
+}
+
+/// The culprit starts another operation than the others, and dies at once.
+fn die(group: &Group) -> Result<(), Error> {
+    let spec = |name: &str, count| TensorSpec::all_reduce(name, DType::F32, count, ReduceOp::Sum);
+    let ids = group.register(&[spec("small", 700), spec("large", 300_000)])?;
+    for _ in 0..5 {
+        group.all_reduce(&mut vec![1f32; 20_000], ReduceOp::Sum)?;
+    }
+    if is_culprit(group) {
+        let _work = group.lend(ids[1], vec![1f32; 300_000])?;
+        // SAFETY: the process ends here.
+        unsafe { libc::raise(libc::SIGKILL) };
+    }
+    group.lend(ids[0], vec![1f32; 700])?.wait()?;
+    Ok(())
+}
+
+fn diverge(group: &Group) -> Result<(), Error> {
     let count: usize = parameter("COUNT").unwrap().parse().unwrap();
     let spec = |name: &str| TensorSpec::all_reduce(name, DType::F32, count as u64, ReduceOp::Sum);
     // Two generations, so that two tensors have the same name.
@@ -47,7 +65,7 @@ fn play(group: Group) -> Result<(), Error> {
     let sum = |count| Item::Reduce(DType::F32, ReduceOp::Sum, count);
     let common = [Item::Push(0), Item::Push(1), sum(count), Item::Push(1), Item::Finalize];
     let mut list = common.to_vec();
-    if parameter("CULPRIT").unwrap() == group.rank().to_string() {
+    if is_culprit(group) {
         match parameter("KIND").unwrap().as_str() {
             "order" => list.swap(0, 1),
             "skip" => drop(list.remove(1)),
@@ -64,7 +82,7 @@ fn play(group: Group) -> Result<(), Error> {
     let shared = parameter("SHARED").is_some();
     for (at, item) in list.iter().enumerate() {
         let (bytes, expected) = match *item {
-            Item::Finalize => return group.finalize(),
+            Item::Finalize => return Ok(()),
             Item::Push(_) => (count * 4, Some(count)),
             Item::Reduce(dtype, _, count) => (count * dtype.size(), Some(count)),
         };
@@ -98,14 +116,7 @@ fn play(group: Group) -> Result<(), Error> {
 }
 
 /// One job.
-fn diverge(
-    kind: &str,
-    (ranks, hosts): (u32, u32),
-    culprit: u32,
-    transport: &str,
-    count: usize,
-    shared: bool,
-) {
+fn run(kind: &str, (ranks, hosts): (u32, u32), culprit: u32, transport: &str, count: usize, shared: bool) {
     let mut plan = job!(ranks, hosts, "diverge").env("SHOUTER_DEADLINE", "20s");
     plan = match transport {
         "tcp" => plan.env("SHOUTER_TRANSPORT", "tcp"),
@@ -147,16 +158,33 @@ fn nobody_gets_a_wrong_sum_when_any_rank_runs_something_else() {
                 for culprit in 0..grid.0 {
                     for transport in over {
                         for count in COUNTS {
-                            diverge(kind, grid, culprit, transport, count, false);
-                            diverge(kind, grid, culprit, transport, count, true);
+                            run(kind, grid, culprit, transport, count, false);
+                            run(kind, grid, culprit, transport, count, true);
                         }
                     }
                 }
             } else {
                 let culprit = case as u32 % grid.0;
-                diverge(kind, grid, culprit, over[case / 2 % over.len()], COUNTS[case % 3], case % 5 < 2);
+                run(kind, grid, culprit, over[case / 2 % over.len()], COUNTS[case % 3], case % 5 < 2);
             }
             case += 1;
+        }
+    }
+}
+
+/// It has sent something to some of the others only, and its vote does not come.
+#[test]
+fn a_rank_that_runs_something_else_and_dies_is_named_by_all() {
+    for culprit in 0..8 {
+        let plan = job!(8, 8, "die").with("CULPRIT", culprit).env("SHOUTER_LEVELS", "2,2");
+        let state = plan.args(&["--transport", "kernel"]).run();
+        for (number, rank) in (0..).zip(&state.ranks).filter(|(number, _)| *number != culprit) {
+            assert_eq!(rank.code, Some(MISMATCH), "rank {number}: {}\n{state}", rank.error());
+            assert!(
+                rank.error().contains(&format!("rank {culprit}: it runs")),
+                "rank {number}: {}\n{state}",
+                rank.error()
+            );
         }
     }
 }

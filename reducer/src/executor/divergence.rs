@@ -72,6 +72,11 @@ impl Tally {
         self.nodes.values().filter(|(_, all)| *all).count() as u64 >= u64::from(nodes)
     }
 
+    /// The lowest node that has not cast all its votes.
+    fn absent(&self, nodes: u32) -> Option<u32> {
+        (0..nodes).find(|node| self.nodes.get(node).is_none_or(|(_, all)| !all))
+    }
+
     /// The verdict of the votes for a rank whose own view is this one; `None` where they show no difference.
     pub fn judge(&self, own: Option<View>) -> Option<Divergence> {
         let mut views: Vec<Vote> = Vec::new();
@@ -174,8 +179,17 @@ impl Executor {
     /// Ends the group with a divergence, as a rank of the node has found it; this rank's own view is `own`.
     pub fn blame(&mut self, found: Option<Divergence>, own: Option<View>) {
         let found = found.map(|divergence| divergence.seen_with(own));
-        let culprit = found.map_or(self.agreement.suspect(), |divergence| divergence.rank);
+        let culprit = found.map_or_else(|| self.suspect(), |divergence| divergence.rank);
         self.abort(culprit, AbortReason::Diverged(found.map(Box::new)));
+    }
+
+    /// The culprit where the votes show no difference. All that have voted run the same, so a leader names one that has not: it may have
+    /// died, and what differs was seen by others only.
+    fn suspect(&self) -> Rank {
+        let (grid, rank) = (self.config.grid, self.config.rank);
+        let votes = self.agreement.tally().filter(|_| grid.is_leader(rank));
+        let absent = votes.and_then(|votes| votes.absent(grid.nodes()));
+        absent.map_or(self.agreement.suspect(), |node| grid.leader_of(node))
     }
 
     /// This rank's view of operation `seq`: that of the operation that it runs under this number.

@@ -4,7 +4,7 @@ use super::collectives::{Tensors, numbers};
 use super::definition::expected;
 use super::harness::{self, Faults, Group, shape};
 use crate::dtype::{DType, ReduceOp};
-use crate::executor::{Completed, OpError, Request, StartError, Tally, Vote};
+use crate::executor::{AbortReason, Completed, OpError, Request, StartError, Tally, Vote};
 use crate::grid::tests::any_levels;
 use crate::grid::{Grid, Levels, Rank};
 use crate::header::{Collective, Header, Identity, Shape, View};
@@ -329,5 +329,22 @@ fn votes_that_make_no_sense_count_for_nothing() {
         let _ = group.executors[0].on_fragment(&Header { round, len, ..vote }, &[]);
         assert_eq!(group.executors[0].counters().malformed, before + 1);
         assert!(group.executors[0].diverged().is_none());
+    }
+}
+
+#[test]
+fn a_node_whose_votes_are_missing_is_named_where_all_others_run_the_same() {
+    let grid = Grid::new(4, 1).unwrap().with_levels(Levels::default());
+    let mut group = Group::new(1, grid, Faults::default(), |_| {});
+    let vote = |rank| Vote { view: view(1), rank: Rank(rank), ranks: 1 };
+    for culprit in 0..3 {
+        group.executors[3].diverge(0, Rank((culprit + 1) % 3));
+        let executor = &mut group.executors[3];
+        let tally = executor.agreement.tally_of(0).unwrap();
+        (0..4).filter(|rank| *rank != culprit).for_each(|rank| tally.cast(rank, vec![vote(rank)]));
+        assert!(executor.conclude::<harness::View<'_>>(None).is_none(), "the votes show no difference");
+        let cause = executor.aborted().unwrap();
+        assert_eq!((cause.culprit, &cause.reason), (Rank(culprit), &AbortReason::Diverged(None)));
+        group = Group::new(1, grid, Faults::default(), |_| {});
     }
 }
