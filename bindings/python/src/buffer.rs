@@ -14,6 +14,8 @@ pub(crate) struct Buffer {
     pub(crate) at: usize,
     pub(crate) bytes: usize,
     pub(crate) dtype: DType,
+    /// The type that the memory itself has, where it is one of the library's.
+    pub(crate) own: Option<DType>,
     pub(crate) is_readonly: bool,
     /// The stream that produces the elements, for GPU memory.
     pub(crate) stream: Option<u64>,
@@ -53,9 +55,10 @@ impl Buffer {
         }
         let (format, bytes): (String, usize) =
             (view.getattr("format")?.extract()?, view.getattr("itemsize")?.extract()?);
-        let dtype = dtype.or(element::by_format(format.as_bytes(), bytes));
-        let Some(dtype) = dtype else { return Err(no_type(py, what, &format)) };
-        Self::exported(py, PyUntypedBuffer::get(&view.call_method1("cast", ("B",))?)?, what, Some(dtype))
+        let own = element::by_format(format.as_bytes(), bytes);
+        let Some(dtype) = dtype.or(own) else { return Err(no_type(py, what, &format)) };
+        let export = PyUntypedBuffer::get(&view.call_method1("cast", ("B",))?)?;
+        Ok(Self { own, ..Self::exported(py, export, what, Some(dtype))? })
     }
 
     fn exported(py: Python<'_>, export: PyUntypedBuffer, what: &str, dtype: Option<DType>) -> PyResult<Self> {
@@ -73,7 +76,7 @@ impl Buffer {
             return Err(argument(py, format!("{what} has {bytes} bytes, which is no number of {dtype}")));
         }
         let (at, is_readonly) = (export.buf_ptr().addr(), export.readonly());
-        Ok(Self { at, bytes, dtype, is_readonly, stream: None, kept: Kept::Export(export) })
+        Ok(Self { at, bytes, dtype, own, is_readonly, stream: None, kept: Kept::Export(export) })
     }
 
     /// An array without a buffer format in NumPy (bfloat16 and 8-bit floats of ml_dtypes), or one that is lent by
@@ -82,10 +85,11 @@ impl Buffer {
         let py = array.py();
         if array.hasattr("__array_interface__")? {
             let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
-            if let Some(dtype) = dtype.or_else(|| element::by_name(&name)) {
+            let own = element::by_name(&name);
+            if let Some(dtype) = dtype.or(own) {
                 let bits = ["u1", "u2", "u4", "u8"][dtype.size().trailing_zeros().min(3) as usize];
                 let export = PyUntypedBuffer::get(&array.call_method1("view", (bits,))?)?;
-                return Self::exported(py, export, what, Some(dtype));
+                return Ok(Self { own, ..Self::exported(py, export, what, Some(dtype))? });
             }
             return Err(argument(
                 py,
@@ -119,9 +123,8 @@ impl Buffer {
         let strides: Option<Vec<usize>> = get("strides")?.extract()?;
         let stream: Option<u64> = get("stream")?.extract()?;
         let size = typestr.get(2..).and_then(|bytes| bytes.parse::<usize>().ok());
-        let of_size =
-            size.and_then(|size| Some((size, dtype.or_else(|| element::by_typestr(&typestr, size))?)));
-        let Some((size, dtype)) = of_size else {
+        let own = size.and_then(|size| element::by_typestr(&typestr, size));
+        let Some((size, dtype)) = size.zip(dtype.or(own)) else {
             return Err(no_type(py, what, &typestr));
         };
         let compact = shape.iter().rev().scan(size, |stride, length| {
@@ -144,18 +147,39 @@ impl Buffer {
             return Err(argument(py, format!("{what} has {bytes} bytes, which is no number of {dtype}")));
         }
         let kept = Kept::Object(array.clone().unbind());
-        Ok(Self { at, bytes, dtype, is_readonly, stream: Some(stream.unwrap_or(0)), kept })
+        Ok(Self { at, bytes, dtype, own, is_readonly, stream: Some(stream.unwrap_or(0)), kept })
     }
 
     fn of_dlpack(py: Python<'_>, tensor: ManagedTensor, what: &str, dtype: Option<DType>) -> PyResult<Self> {
         let ManagedTensor { at, bytes, is_readonly, .. } = tensor;
-        let Some(dtype) = dtype.or(tensor.dtype) else {
+        let own = tensor.dtype;
+        let Some(dtype) = dtype.or(own) else {
             return Err(argument(
                 py,
                 format!("{what} has elements of a type that the library has not; convert it, or give dtype="),
             ));
         };
-        Ok(Self { at, bytes, dtype, is_readonly, stream: None, kept: Kept::Managed(tensor) })
+        Ok(Self { at, bytes, dtype, own, is_readonly, stream: None, kept: Kept::Managed(tensor) })
+    }
+
+    /// Refuses elements of another type than `dtype`, as which they are taken. Bytes may be anything, and 16-bit words bfloat16, of which the
+    /// buffer protocol knows nothing.
+    pub(crate) fn is_of(&self, py: Python<'_>, what: &str, dtype: DType) -> PyResult<()> {
+        let is_known = !matches!(dtype, DType::Bf16 | DType::F8E4M3 | DType::F8E5M2);
+        match self.own {
+            None if !is_known => Ok(()),
+            Some(own) if own == dtype || own == DType::U8 => Ok(()),
+            Some(DType::U16) if dtype == DType::Bf16 => Ok(()),
+            own => {
+                let found = own.map_or("another type".into(), |own| own.to_string());
+                Err(argument(
+                    py,
+                    format!(
+                        "{what} is of {found}, and the tensor was registered as {dtype}; convert it, as by .astype"
+                    ),
+                ))
+            }
+        }
     }
 
     /// The same buffer, refused if it is read-only.

@@ -38,6 +38,11 @@ def test_bad_input(job: Job) -> None:
         refused(lambda: g.allreduce(x, "band"), "f64")
         refused(lambda: g.allreduce([1, 2]), "list", "no buffer")
         refused(lambda: g.allreduce(np.array(["a"])), "format")
+        for name in ("allreduce", "broadcast", "reduce", "reducescatter", "alltoall", "scan", "exscan"):
+            refused(lambda: getattr(g, name)(None), "no array is given")
+            refused(lambda: getattr(g, name + "_async")(None), "no array is given")
+        for name in ("allgather", "gather", "scatter"):
+            refused(lambda: getattr(g, name)(None, None), "no array is given")
         refused(lambda: g.allreduce(x.astype(">f8")), "format")
         refused(lambda: g.allreduce(np.ones(3, "u1"), dtype="bfloat16"), "3 bytes")
         refused(lambda: g.allreduce(x, dtype="decimal"), "decimal")
@@ -53,6 +58,14 @@ def test_bad_input(job: Job) -> None:
         refused(lambda: g.group([0, 0]), "twice")
         refused(lambda: g.allreduce_async(x).wait(-1), "timeout")
         refused(lambda: g.register([shouter.Tensor("t", 3, kind="sort")]), "sort")
+        # The elements of a registered tensor have the type that it was registered with; bytes, and words as bfloat16, have none.
+        weights, halves = g.register([shouter.Tensor("weights", 6), shouter.Tensor("halves", 6, "bfloat16")])
+        for wrong in (np.ones(3), np.ones(6, "i4"), np.ones(6, ">f4"), np.ones(3, object)):
+            refused(lambda: g.push(weights, wrong), "the input is of", "f32", "astype")
+        refused(lambda: g.push(weights, np.ones(6, "f4"), out=np.ones(6, "u4")), "the output is of u32", "f32")
+        refused(lambda: g.push(halves, np.ones(6, "f2")), "the input is of f16", "bf16")
+        for tensor, array in ((weights, np.ones(6, "f4")), (weights, bytearray(24)), (halves, np.zeros(6, "u2"))):
+            g.push(tensor, array).wait()
         g.barrier()
         x = np.ones(8); g.allreduce(x); assert (x == 2).all()  # The group goes on.
 

@@ -1,7 +1,7 @@
 //! The start of a group's operations: checks their arguments, and keeps the owners of their memory.
 
 use pyo3::prelude::*;
-use shouter::{Collective, Error};
+use shouter::{Collective, DType, Error};
 
 use super::Group;
 use crate::buffer::{Buffer, Kept};
@@ -21,10 +21,30 @@ impl Group {
         (dtype, counts): (Option<&str>, GivenCounts),
         py: Python<'_>,
     ) -> PyResult<(Call, Vec<Kept>)> {
-        let dtype = call::dtype_of(py, dtype)?;
+        let buffers = Self::buffers(py, (input, output), call::dtype_of(py, dtype)?)?;
+        self.call_on(kind, buffers, (op, root), counts, py)
+    }
+
+    /// The memory of arrays, the output's to be written to.
+    pub(super) fn buffers(
+        py: Python<'_>,
+        (input, output): (Option<&Bound<'_, PyAny>>, Option<&Bound<'_, PyAny>>),
+        dtype: Option<DType>,
+    ) -> PyResult<(Option<Buffer>, Option<Buffer>)> {
         let given = input.map(|array| Buffer::of(array, "the input", dtype)).transpose()?;
         let taken = output.map(|array| Buffer::of(array, "the output", dtype)?.writable(py, "the output"));
-        let taken = taken.transpose()?;
+        Ok((given, taken.transpose()?))
+    }
+
+    /// The same on memory.
+    pub(super) fn call_on(
+        &self,
+        kind: Collective,
+        (given, taken): (Option<Buffer>, Option<Buffer>),
+        (op, root): (&str, u32),
+        counts: GivenCounts,
+        py: Python<'_>,
+    ) -> PyResult<(Call, Vec<Kept>)> {
         let op = call::op(op).map_err(|why| raised(py, &why))?;
         let dtype = match (&given, &taken) {
             (Some(given), Some(taken)) if given.dtype != taken.dtype => {
@@ -35,7 +55,9 @@ impl Group {
                 ));
             }
             (Some(one), _) | (None, Some(one)) => one.dtype,
-            (None, None) => shouter::DType::U8,
+            // A block of no elements needs no array.
+            (None, None) if kind == Collective::Barrier || kind.has_counts() => DType::U8,
+            (None, None) => return Err(argument(py, format!("{kind}: no array is given; give one"))),
         };
         let span = |buffer: &Option<Buffer>| buffer.as_ref().map_or((0, 0), |found| (found.at, found.bytes));
         let (mut from, mut into) = (span(&given), span(&taken));
