@@ -21,6 +21,7 @@ use crate::error::Error;
 use crate::runtime::{Clock, Instant};
 pub use exchange::Exchange;
 pub(super) use exchange::Message;
+use exchange::check_apart;
 pub(super) use started::Messages;
 
 /// The sender of the messages that a receive or a probe asks for.
@@ -166,7 +167,8 @@ impl Group {
     /// order theirs, they cannot wait for each other for ever.
     ///
     /// # Errors
-    /// Each has its own, as [`send`](Self::send) and [`receive`](Self::receive).
+    /// Each has its own, as [`send`](Self::send) and [`receive`](Self::receive); all have [`Error::Argument`] for a receive into memory that
+    /// another one sends or receives, as raw addresses may have it.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -213,7 +215,7 @@ impl Group {
     /// Runs all of these to their ends, and returns an outcome for each.
     fn exchange(&self, exchanges: &[Exchange<'_>]) -> Vec<Result<Status, Error>> {
         let all = |error: Error| exchanges.iter().map(|_| Err(error.clone())).collect();
-        if let Err(error) = self.drive.check_process() {
+        if let Err(error) = self.drive.check_process().and_then(|()| check_apart(exchanges)) {
             return all(error);
         }
         if let [one] = exchanges

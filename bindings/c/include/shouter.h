@@ -873,7 +873,8 @@ shouter_status_t shouter_recv(const struct shouter_t *shouter,
 
 /* Runs `n` sends and receives at once, started in this order, and returns when all have ended; each has its status written. However
  * ranks order theirs, they cannot wait for each other for ever. Returns the first status that is not SHOUTER_OK. Nothing is started, and
- * nothing written, where an argument of one cannot be used. */
+ * nothing written, where an argument of one cannot be used. A receive into memory that another entry sends or receives is
+ * SHOUTER_ERROR_ARGUMENT of each. */
 shouter_status_t shouter_exchange(const struct shouter_t *shouter,
                                   struct shouter_exchange_t *exchanges,
                                   size_t n);

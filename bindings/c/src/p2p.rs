@@ -119,7 +119,8 @@ pub unsafe extern "C" fn shouter_recv(
 
 /// Runs `n` sends and receives at once, started in this order, and returns when all have ended; each has its status written. However
 /// ranks order theirs, they cannot wait for each other for ever. Returns the first status that is not SHOUTER_OK. Nothing is started, and
-/// nothing written, where an argument of one cannot be used.
+/// nothing written, where an argument of one cannot be used. A receive into memory that another entry sends or receives is
+/// SHOUTER_ERROR_ARGUMENT of each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shouter_exchange(
     shouter: *const Shouter,

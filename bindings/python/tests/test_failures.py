@@ -55,6 +55,8 @@ def test_bad_input(job: Job) -> None:
         refused(lambda: g.reducescatter(bytes(2), counts=[1, 1]), "read-only")
         refused(lambda: g.broadcast(x, 2), "root 2")
         refused(lambda: g.send(x, 5), "5")
+        refused(lambda: g.sendrecv(x[:6], 1 - g.rank, x[2:], 1 - g.rank), "memory that is apart")
+        refused(lambda: g.sendrecv_async(x, 1 - g.rank, x, 1 - g.rank), "memory that is apart")
         refused(lambda: g.group([0, 0]), "twice")
         refused(lambda: g.allreduce_async(x).wait(-1), "timeout")
         refused(lambda: g.register([shouter.Tensor("t", 3, kind="sort")]), "sort")

@@ -185,6 +185,34 @@ impl<'a> Exchange<'a> {
     }
 }
 
+/// Refuses a receive into memory that another of these messages sends or receives. Blocks of elements have copies of their own.
+pub(super) fn check_apart(messages: &[Exchange<'_>]) -> Result<(), Error> {
+    if messages.len() < 2 {
+        return Ok(());
+    }
+    let mut ranges: Vec<_> = messages
+        .iter()
+        .filter(|one| one.strided.is_none() && one.message.bytes() > 0)
+        .map(|Exchange { message, .. }| {
+            let start = message.buffer().0.as_ptr().addr();
+            (start, start + message.bytes(), message.operation() == Operation::Receive)
+        })
+        .collect();
+    ranges.sort_unstable();
+    // How far those before reach, and how far the receives among them.
+    let (mut used, mut written) = (0, 0);
+    for (start, end, is_written) in ranges {
+        if start < if is_written { used } else { written } {
+            return Err(Error::Argument(
+                "a receive of these messages is into memory that another one of them sends or receives; give memory that is apart".into(),
+            ));
+        }
+        used = used.max(end);
+        written = written.max(if is_written { end } else { 0 });
+    }
+    Ok(())
+}
+
 impl Exchange<'_> {
     /// The message, by the address that was given.
     pub(super) fn message(&self) -> &Message {
@@ -252,3 +280,6 @@ impl Message {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use shouter_reducer::p2p::{PostError, SendRequest, Status as Matched, TransferError, TransferId};
 
 use super::Status;
-use super::exchange::{Exchange, Message};
+use super::exchange::{Exchange, Message, check_apart};
 use crate::communicator::Group;
 use crate::communicator::drive::Post;
 use crate::communicator::drive::start_post;
@@ -209,7 +209,8 @@ impl Group {
     /// failed. A send and a receive are what [`send_receive`](Self::send_receive) does, without waiting.
     ///
     /// # Errors
-    /// As [`start_message`](Self::start_message), where none of them was started; [`Error::Argument`] for no messages.
+    /// As [`start_message`](Self::start_message), where none of them was started; [`Error::Argument`] for no messages, and for a receive into
+    /// memory that another one sends or receives.
     ///
     /// # Safety
     /// As for [`start_message`](Self::start_message), for all of them.
@@ -237,6 +238,7 @@ impl Group {
         if messages.is_empty() {
             return Err(Error::Argument("there is no message to start".into()));
         }
+        check_apart(messages)?;
         let step = self.annotations.step();
         let staged = messages.iter().map(|one| one.staged(self, step)).collect::<Result<Vec<_>, _>>()?;
         let mut staged = staged;
