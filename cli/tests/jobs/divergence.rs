@@ -179,12 +179,12 @@ fn a_rank_that_runs_something_else_and_dies_is_named_by_all() {
         let plan = job!(8, 8, "die").with("CULPRIT", culprit).env("SHOUTER_LEVELS", "2,2");
         let state = plan.args(&["--transport", "kernel"]).run();
         for (number, rank) in (0..).zip(&state.ranks).filter(|(number, _)| *number != culprit) {
-            assert_eq!(rank.code, Some(MISMATCH), "rank {number}: {}\n{state}", rank.error());
-            assert!(
-                rank.error().contains(&format!("rank {culprit}: it runs")),
-                "rank {number}: {}\n{state}",
-                rank.error()
-            );
+            // It has run something else and is dead: who comes late hears of its death first.
+            let [runs, dead] =
+                ["it runs", "the process is dead"].map(|what| format!("rank {culprit}: {what}"));
+            let error = rank.error();
+            assert!(rank.code != Some(0), "rank {number}: {error}\n{state}");
+            assert!(error.contains(&runs) || error.contains(&dead), "rank {number}: {error}\n{state}");
         }
     }
 }
