@@ -295,6 +295,7 @@ def what_is_refused():
     refused(lambda: dist.all_gather_into_tensor(torch.ones(5), x), error=RuntimeError)
     refused(lambda: dist.all_to_all_single(torch.ones(7), torch.ones(7)), error=RuntimeError)
     refused(lambda: dist.all_reduce(x, ReduceOp.BAND), "band", "f32", error=shouter.ArgumentError)
+    refused(lambda: dist.broadcast(x, -1), "root -1", "ranks count from 0")
     refused(lambda: dist.all_reduce(x.to(torch.complex64), ReduceOp.MAX), "complex", error=Exception)
     refused(lambda: dist.scatter(x, [torch.ones(3)] * size() if rank() == 0 else None, 0), error=RuntimeError) if rank() == 0 else None
     # PyTorch 2 itself does nothing with tensors that have no data, and asks no backend.

@@ -5,6 +5,8 @@ use shouter::{
     BlockCounts, Collective, CollectiveCall, DType, Error, ReduceOp, Source, Staging, Tag, UnevenCall,
 };
 
+use crate::number::{Count, MessageTag, Rank};
+
 /// Memory by address: the address and the number of bytes.
 pub(crate) type Span = (usize, usize);
 
@@ -50,8 +52,17 @@ pub(crate) struct Counts {
     pub(crate) taken: Vec<usize>,
 }
 
-/// Counts from Python: of the blocks of the input, and of those of the output.
+/// Counts: of the blocks of the input, and of those of the output.
 pub(crate) type GivenCounts = (Option<Vec<usize>>, Option<Vec<usize>>);
+
+/// The same from Python.
+pub(crate) type CountArguments = (Option<Vec<Count>>, Option<Vec<Count>>);
+
+/// The counts as numbers.
+pub(crate) fn given_counts((given, taken): CountArguments) -> GivenCounts {
+    let usizes = |counts: Vec<Count>| counts.into_iter().map(|count| count.0 as usize).collect();
+    (given.map(usizes), taken.map(usizes))
+}
 
 impl Counts {
     /// The counts of this rank's part with this many elements of input and output; a side without counts is one block.
@@ -78,7 +89,7 @@ impl Counts {
 }
 
 /// The counts of a tensor to be registered, from Python: one for each rank; or those of what is given and taken.
-pub(crate) type RegisteredCounts = (Option<Vec<u64>>, Option<Vec<u64>>, Option<Vec<u64>>);
+pub(crate) type RegisteredCounts = (Option<Vec<Count>>, Option<Vec<Count>>, Option<Vec<Count>>);
 
 /// The collective, the elements and the counts of a tensor to be registered. A kind with counts has the name of the one without.
 ///
@@ -90,6 +101,7 @@ pub(crate) fn registered_kind(
     counts: RegisteredCounts,
 ) -> Result<(Collective, u64, BlockCounts), Error> {
     let wrong = |why: &str| Error::Argument(format!("{name}: {why}"));
+    let numbers = |counts: Vec<Count>| counts.into_iter().map(|count| count.0).collect();
     let even = kind(name)?;
     if even.has_counts() {
         return Err(wrong("a kind with counts has the name of the one without"));
@@ -100,8 +112,10 @@ pub(crate) fn registered_kind(
             let elements = elements.or(needed).ok_or_else(|| wrong("give elements, or counts"))?;
             return Ok((even, elements, BlockCounts::None));
         }
-        (Some(counts), None, None) => BlockCounts::OfRanks(counts),
-        (None, Some(given), Some(taken)) => BlockCounts::OfPairs { given, taken },
+        (Some(counts), None, None) => BlockCounts::OfRanks(numbers(counts)),
+        (None, Some(given), Some(taken)) => {
+            BlockCounts::OfPairs { given: numbers(given), taken: numbers(taken) }
+        }
         _ => return Err(wrong("give counts, or given and taken, or none of them")),
     };
     let counted = kind(&format!("{name}-v")).map_err(|_| wrong("it has no counts; give elements"))?;
@@ -126,8 +140,9 @@ pub(crate) fn registered(kind: Collective, counts: &BlockCounts, rank: u32) -> G
 }
 
 impl Endpoint {
-    pub(crate) fn from(source: Option<u32>, tag: Option<u32>) -> Self {
-        Self::From { source: source.map_or(Source::Any, Source::Rank), tag: tag.map_or(Tag::Any, Tag::Is) }
+    pub(crate) fn from(source: Option<Rank>, tag: Option<MessageTag>) -> Self {
+        let source = source.map_or(Source::Any, |rank| Source::Rank(rank.0));
+        Self::From { source, tag: tag.map_or(Tag::Any, |tag| Tag::Is(tag.0)) }
     }
 }
 

@@ -12,15 +12,16 @@ use pyo3::types::PyDict;
 use shouter::{Error, TensorSpec};
 
 use crate::buffer::{Buffer, Kept};
-use crate::call::{self, Call, Counts, Endpoint, GivenCounts, RegisteredCounts};
+use crate::call::{self, Call, CountArguments, Counts, Endpoint, RegisteredCounts};
 use crate::error::{argument, raised};
 use crate::memory::Memory;
+use crate::number::{Bytes, Color, Elements, MessageTag, OrderKey, Rank, Root, Step, TensorNumber};
 use crate::sys;
 use crate::wait::aside;
 use crate::work::{Returns, Work, sweep};
 
 /// A tensor to be registered, from Python: name, kind, elements, type, reduction, root and counts.
-type GivenTensor = (String, String, Option<u64>, String, String, u32, RegisteredCounts);
+type GivenTensor = (String, String, Option<Elements>, String, String, Root, RegisteredCounts);
 
 /// One rank's membership in a group: the base of `shouter.Group`.
 #[pyclass(frozen, weakref, module = "shouter._core")]
@@ -114,7 +115,7 @@ impl Group {
     }
 
     /// Runs a collective on arrays, and waits for it.
-    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None, counts=(None, None)))]
+    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=Root(0), dtype=None, counts=(None, None)))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn run(
         &self,
@@ -123,17 +124,18 @@ impl Group {
         input: Option<&Bound<'_, PyAny>>,
         output: Option<&Bound<'_, PyAny>>,
         op: &str,
-        root: u32,
+        root: Root,
         dtype: Option<&str>,
-        counts: GivenCounts,
+        counts: CountArguments,
     ) -> PyResult<()> {
         let kind = call::kind(kind).map_err(|why| raised(py, &why))?;
-        let (call, kept) = self.call(kind, (input, output), (op, root), (dtype, counts), py)?;
+        let (call, kept) =
+            self.call(kind, (input, output), (op, root.0), (dtype, call::given_counts(counts)), py)?;
         self.complete(py, &call, kept)
     }
 
     /// Starts a collective on arrays; the handle's `wait` returns `result`.
-    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=0, dtype=None, counts=(None, None), result=None))]
+    #[pyo3(signature = (kind, input=None, output=None, op="sum", root=Root(0), dtype=None, counts=(None, None), result=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn begin_run(
         &self,
@@ -142,20 +144,21 @@ impl Group {
         input: Option<&Bound<'_, PyAny>>,
         output: Option<&Bound<'_, PyAny>>,
         op: &str,
-        root: u32,
+        root: Root,
         dtype: Option<&str>,
-        counts: GivenCounts,
+        counts: CountArguments,
         result: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
         let kind = call::kind(kind).map_err(|why| raised(py, &why))?;
-        let (call, kept) = self.call(kind, (input, output), (op, root), (dtype, counts), py)?;
+        let (call, kept) =
+            self.call(kind, (input, output), (op, root.0), (dtype, call::given_counts(counts)), py)?;
         Ok(Work::new(self.begin(py, &call)?, kept, result))
     }
 
     /// Starts a collective on memory by address: as `begin_run`, for callers that know where their elements are. `keep`
     /// is kept until the operation has ended. With a `stream` the memory is a GPU's. With `wait` the call returns after
     /// the end, without a handle.
-    #[pyo3(signature = (kind, address_in=0, bytes_in=0, address_out=0, bytes_out=0, dtype="uint8", op="sum", root=0,
+    #[pyo3(signature = (kind, address_in=0, bytes_in=0, address_out=0, bytes_out=0, dtype="uint8", op="sum", root=Root(0),
                         factor=None, counts=(None, None), keep=None, stream=None, wait=false))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn start(
@@ -168,9 +171,9 @@ impl Group {
         bytes_out: usize,
         dtype: &str,
         op: &str,
-        root: u32,
+        root: Root,
         factor: Option<f64>,
-        counts: GivenCounts,
+        counts: CountArguments,
         keep: Option<Py<PyAny>>,
         stream: Option<u64>,
         wait: bool,
@@ -179,8 +182,8 @@ impl Group {
         let (kind, dtype, op) = parsed().map_err(|why: Error| raised(py, &why))?;
         let (input, output) = ((address_in, bytes_in), (address_out, bytes_out));
         let elements = (bytes_in / dtype.size(), bytes_out / dtype.size());
-        let counts = Counts::of(kind, self.rank == root, counts, elements);
-        let call = Call { kind, input, output, dtype, op, root, factor, counts, stream };
+        let counts = Counts::of(kind, self.rank == root.0, call::given_counts(counts), elements);
+        let call = Call { kind, input, output, dtype, op, root: root.0, factor, counts, stream };
         let kept = keep.into_iter().map(Kept::Object).collect();
         if wait {
             return self.complete(py, &call, kept).map(|()| None);
@@ -189,18 +192,18 @@ impl Group {
     }
 
     /// Starts a send of an array's elements.
-    #[pyo3(signature = (array, to, tag=0, dtype=None, synchronous=false))]
+    #[pyo3(signature = (array, to, tag=MessageTag(0), dtype=None, synchronous=false))]
     fn send(
         &self,
         py: Python<'_>,
         array: &Bound<'_, PyAny>,
-        to: u32,
-        tag: u32,
+        to: Rank,
+        tag: MessageTag,
         dtype: Option<&str>,
         synchronous: bool,
     ) -> PyResult<Work> {
         let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
-        self.messages(py, [(buffer, Endpoint::To { rank: to, tag, synchronous })], Returns::Nothing)
+        self.messages(py, [(buffer, Endpoint::To { rank: to.0, tag: tag.0, synchronous })], Returns::Nothing)
     }
 
     /// Starts a receive into an array; the handle's `wait` returns a `Status`.
@@ -209,8 +212,8 @@ impl Group {
         &self,
         py: Python<'_>,
         array: &Bound<'_, PyAny>,
-        source: Option<u32>,
-        tag: Option<u32>,
+        source: Option<Rank>,
+        tag: Option<MessageTag>,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
         let buffer = Buffer::of(array, "the array", call::dtype_of(py, dtype)?)?;
@@ -219,28 +222,28 @@ impl Group {
     }
 
     /// Starts a send and a receive at once; the handle's `wait` returns the `Status` of the received message.
-    #[pyo3(signature = (array, to, into, source=None, tag=0, receive_tag=None, dtype=None))]
+    #[pyo3(signature = (array, to, into, source=None, tag=MessageTag(0), receive_tag=None, dtype=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn sendrecv(
         &self,
         py: Python<'_>,
         array: &Bound<'_, PyAny>,
-        to: u32,
+        to: Rank,
         into: &Bound<'_, PyAny>,
-        source: Option<u32>,
-        tag: u32,
-        receive_tag: Option<u32>,
+        source: Option<Rank>,
+        tag: MessageTag,
+        receive_tag: Option<MessageTag>,
         dtype: Option<&str>,
     ) -> PyResult<Work> {
         let dtype = call::dtype_of(py, dtype)?;
         let into = Buffer::of(into, "the output", dtype)?.writable(py, "the output")?;
         let from = Buffer::of(array, "the input", dtype)?;
-        let send = Endpoint::To { rank: to, tag, synchronous: false };
+        let send = Endpoint::To { rank: to.0, tag: tag.0, synchronous: false };
         self.messages(py, [(into, Endpoint::from(source, receive_tag)), (from, send)], Returns::Status)
     }
 
     /// Starts a send of the elements at an address, as `start` does.
-    #[pyo3(signature = (address, bytes, dtype, to, tag=0, synchronous=false, keep=None, stream=None))]
+    #[pyo3(signature = (address, bytes, dtype, to, tag=MessageTag(0), synchronous=false, keep=None, stream=None))]
     #[expect(clippy::too_many_arguments, reason = "Python's keywords")]
     fn start_send(
         &self,
@@ -248,8 +251,8 @@ impl Group {
         address: usize,
         bytes: usize,
         dtype: &str,
-        to: u32,
-        tag: u32,
+        to: Rank,
+        tag: MessageTag,
         synchronous: bool,
         keep: Option<Py<PyAny>>,
         stream: Option<u64>,
@@ -258,7 +261,7 @@ impl Group {
             py,
             (address, bytes),
             dtype,
-            Endpoint::To { rank: to, tag, synchronous },
+            Endpoint::To { rank: to.0, tag: tag.0, synchronous },
             keep,
             stream,
         )
@@ -273,8 +276,8 @@ impl Group {
         address: usize,
         bytes: usize,
         dtype: &str,
-        source: Option<u32>,
-        tag: Option<u32>,
+        source: Option<Rank>,
+        tag: Option<MessageTag>,
         keep: Option<Py<PyAny>>,
         stream: Option<u64>,
     ) -> PyResult<Work> {
@@ -285,9 +288,10 @@ impl Group {
     /// they differ. Returns their numbers.
     fn register(&self, py: Python<'_>, tensors: Vec<GivenTensor>) -> PyResult<Vec<u32>> {
         let spec = |(name, kind, elements, dtype, op, root, counts): GivenTensor| {
-            let (collective, count, counts) = call::registered_kind(&kind, elements, counts)?;
+            let (collective, count, counts) =
+                call::registered_kind(&kind, elements.map(|elements| elements.0), counts)?;
             let (dtype, op) = (call::dtype(&dtype)?, call::op(&op)?);
-            Ok(TensorSpec { name, collective, dtype, count, op, root, counts })
+            Ok(TensorSpec { name, collective, dtype, count, op, root: root.0, counts })
         };
         let specs = tensors.into_iter().map(spec).collect::<Result<Vec<_>, Error>>();
         let specs = specs.map_err(|error| raised(py, &error))?;
@@ -303,14 +307,14 @@ impl Group {
     fn push(
         &self,
         py: Python<'_>,
-        tensor: u32,
+        tensor: TensorNumber,
         input: Option<&Bound<'_, PyAny>>,
         output: Option<&Bound<'_, PyAny>>,
         result: Option<Py<PyAny>>,
     ) -> PyResult<Work> {
-        let spec = lock(&self.registered).get(&tensor).cloned();
+        let spec = lock(&self.registered).get(&tensor.0).cloned();
         let Some(TensorSpec { collective, dtype, count, root, counts, .. }) = spec else {
-            return Err(argument(py, format!("no tensor was registered with the number {tensor}")));
+            return Err(argument(py, format!("no tensor was registered with the number {}", tensor.0)));
         };
         let counts = call::registered(collective, &counts, self.rank);
         let buffers = Self::buffers(py, (input, output), Some(dtype))?;
@@ -318,13 +322,13 @@ impl Group {
         buffers.1.iter().try_for_each(|taken| taken.is_of(py, "the output", dtype))?;
         let (call, kept) = self.call_on(collective, buffers, ("sum", root), counts, py)?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
-        let work = self.started(py, |group| sys::push(group, shouter::TensorId(tensor), &call, count))?;
+        let work = self.started(py, |group| sys::push(group, shouter::TensorId(tensor.0), &call, count))?;
         Ok(Work::new(work, kept, result))
     }
 
     /// The trainer's step, for errors and timelines.
-    fn set_step(&self, py: Python<'_>, step: u64) -> PyResult<()> {
-        self.live(py)?.set_step(step);
+    fn set_step(&self, py: Python<'_>, step: Step) -> PyResult<()> {
+        self.live(py)?.set_step(step.0);
         Ok(())
     }
 
@@ -335,9 +339,10 @@ impl Group {
     }
 
     /// The number in the job of a rank of this group.
-    fn job_rank(&self, py: Python<'_>, rank: u32) -> PyResult<u32> {
-        let found = self.live(py)?.job_rank(rank);
-        found.ok_or_else(|| argument(py, format!("rank {rank} is no rank of this group of {}", self.size)))
+    fn job_rank(&self, py: Python<'_>, rank: Rank) -> PyResult<u32> {
+        let found = self.live(py)?.job_rank(rank.0);
+        found
+            .ok_or_else(|| argument(py, format!("rank {} is no rank of this group of {}", rank.0, self.size)))
     }
 
     /// Programs of XLA that name no group use this one from now on.
@@ -406,11 +411,12 @@ impl Group {
     fn split(
         &self,
         py: Python<'_>,
-        color: Option<u32>,
-        key: i64,
+        color: Option<Color>,
+        key: OrderKey,
         deadline: Option<f64>,
     ) -> PyResult<Option<Self>> {
         let deadline = deadline_of(py, deadline)?;
+        let (color, key) = (color.map(|color| color.0), key.0);
         let group = self.live(py)?;
         let make = move || match deadline {
             Some(deadline) => group.split_within(color, key, deadline),
@@ -421,8 +427,9 @@ impl Group {
 
     /// Makes a group of these ranks, with a deadline of its own, in seconds, if given.
     #[pyo3(signature = (ranks, deadline=None))]
-    fn group(&self, py: Python<'_>, ranks: Vec<u32>, deadline: Option<f64>) -> PyResult<Self> {
+    fn group(&self, py: Python<'_>, ranks: Vec<Rank>, deadline: Option<f64>) -> PyResult<Self> {
         let deadline = deadline_of(py, deadline)?;
+        let ranks: Vec<u32> = ranks.into_iter().map(|rank| rank.0).collect();
         let group = self.live(py)?;
         let make = move || match deadline {
             Some(deadline) => group.group_within(&ranks, deadline),
@@ -432,9 +439,9 @@ impl Group {
     }
 
     /// Zeroed memory that the ranks of the host share.
-    fn alloc(&self, py: Python<'_>, bytes: usize) -> PyResult<Memory> {
+    fn alloc(&self, py: Python<'_>, bytes: Bytes) -> PyResult<Memory> {
         let group = self.live(py)?;
-        let made = py.detach(|| group.alloc::<u8>(bytes));
+        let made = py.detach(|| group.alloc::<u8>(bytes.0));
         made.map(Memory::new).map_err(|error| raised(py, &error))
     }
 

@@ -8,6 +8,7 @@ use shouter::config::Builder;
 
 use crate::error::raised;
 use crate::group::Group;
+use crate::number::Port;
 use crate::store::Store;
 use crate::wait::aside;
 
@@ -18,14 +19,15 @@ use crate::wait::aside;
 pub(crate) fn join(
     py: Python<'_>,
     settings: Vec<(String, String)>,
-    lists: Option<(Vec<String>, Vec<u16>)>,
+    lists: Option<(Vec<String>, Vec<Port>)>,
     store: Option<Py<PyAny>>,
 ) -> PyResult<Group> {
     let configured = || -> Result<Builder, Error> {
         let mut builder = Builder::from_process()?;
         if let Some((addresses, ports)) = &lists {
+            let ports: Vec<u16> = ports.iter().map(|port| port.0).collect();
             builder = builder
-                .lists(&addresses.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?, ports);
+                .lists(&addresses.iter().map(|text| address(text)).collect::<Result<Vec<_>, _>>()?, &ports);
         }
         for (key, value) in &settings {
             builder = builder.set(key, value)?;

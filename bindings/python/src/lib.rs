@@ -13,6 +13,7 @@ mod error;
 mod group;
 mod join;
 mod memory;
+mod number;
 mod store;
 mod sys;
 mod wait;

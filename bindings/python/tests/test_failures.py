@@ -68,6 +68,43 @@ def test_bad_input(job: Job) -> None:
         refused(lambda: g.push(halves, np.ones(6, "f2")), "the input is of f16", "bf16")
         for tensor, array in ((weights, np.ones(6, "f4")), (weights, bytearray(24)), (halves, np.zeros(6, "u2"))):
             g.push(tensor, array).wait()
+        # Integers that the argument's type cannot hold name the argument and its range; others than integers are TypeErrors.
+        y, ones = x.copy(), [1] * g.size
+        for out in (-1, 2**32, 10**5000):
+            for root in (g.broadcast, g.reduce, g.broadcast_async, g.reduce_async):
+                refused(lambda: root(x, root=out), "root", "ranks count from 0")
+            for root in (g.gather, g.scatter, g.gather_async, g.scatter_async):
+                refused(lambda: root(x, y, root=out), "root", "ranks count from 0")
+            for rank in (g.send, g.send_async, g.recv, g.recv_async):
+                refused(lambda: rank(x, out), "rank", "ranks count from 0")
+                refused(lambda: rank(x, 1 - g.rank, tag=out), "tag", "from 0 to 4294967295")
+            for both in (g.sendrecv, g.sendrecv_async):
+                refused(lambda: both(x, out, y, 0), "rank", "ranks count from 0")
+                refused(lambda: both(x, 0, y, out), "rank", "ranks count from 0")
+                refused(lambda: both(x, 0, y, 0, tag=out), "tag", "from 0 to 4294967295")
+                refused(lambda: both(x, 0, y, 0, receive_tag=out), "tag", "from 0 to 4294967295")
+            refused(lambda: g.push(out, x), "tensor", "from 0 to 4294967295")
+            refused(lambda: g.split(out), "color", "from 0 to 4294967295")
+            refused(lambda: g.group([0, out]), "rank", "ranks count from 0")
+            refused(lambda: g.job_rank(out), "rank", "ranks count from 0")
+            refused(lambda: g.register([shouter.Tensor("t", 3, kind="broadcast", root=out)]), "root", "ranks count from 0")
+        for out in (-1, 2**64):
+            for counted in (g.allgather, g.reducescatter, g.allgather_async, g.reducescatter_async):
+                refused(lambda: counted(x, y, counts=[1, out]), f"count {out}", "from 0 to")
+            for counted in (g.gather, g.scatter, g.gather_async, g.scatter_async):
+                refused(lambda: counted(x, y, counts=[1, out]), f"count {out}", "from 0 to")
+            refused(lambda: g.alltoall(x, y, given=[1, out], taken=ones), f"count {out}", "from 0 to")
+            refused(lambda: g.alltoall(x, y, given=ones, taken=[out, 1]), f"count {out}", "from 0 to")
+            refused(lambda: g.register([shouter.Tensor("t", out)]), f"elements {out}", "from 0 to")
+            refused(lambda: g.register([shouter.Tensor("t", counts=[1, out], kind="allgather")]), f"count {out}", "from 0 to")
+            refused(lambda: g.set_step(out), f"step {out}", "from 0 to")
+        for shape in (-1, [2, -1], [-1, -1]):
+            refused(lambda: g.empty(shape), "shape", "lengths are 0 or more")
+        refused(lambda: g.empty(2**64), "number of bytes", "from 0 to")
+        refused(lambda: g.split(0, 2**63), "key", "from -9223372036854775808")
+        refused(lambda: g.broadcast(x, 0.5), "integer", error=TypeError)
+        refused(lambda: g.send(x, "1"), "integer", error=TypeError)
+        refused(lambda: g.group([0, None]), "integer", error=TypeError)
         g.barrier()
         x = np.ones(8); g.allreduce(x); assert (x == 2).all()  # The group goes on.
 
@@ -197,6 +234,8 @@ for settings, error, word in [
     ({"rank": 0, "size": 1, "dedline": "3s"}, shouter.ConfigError, "deadline"),
     ({"rank": 0, "size": 1, "ports": [1]}, shouter.ArgumentError, "iplist"),
     ({"iplist": ["here"], "ports": 1}, shouter.ArgumentError, "here"),
+    ({"iplist": ["127.0.0.1"], "ports": [-1]}, shouter.ArgumentError, "port -1"),
+    ({"iplist": ["127.0.0.1"], "ports": 65_536}, shouter.ArgumentError, "from 0 to 65535"),
 ]:
     try:
         shouter.init(**settings)

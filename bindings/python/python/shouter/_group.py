@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from . import _core, _ends
 from ._core import Work
+from .errors import ArgumentError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -421,6 +422,8 @@ class Group:
         least. Without NumPy it is a memoryview of bytes, and `shape` their number.
         """
         lengths = [shape] if isinstance(shape, int) else list(shape)
+        if any(length < 0 for length in lengths):
+            raise ArgumentError(f"an array of shape {tuple(lengths)}; lengths are 0 or more")
         try:
             import numpy
         except ImportError:
