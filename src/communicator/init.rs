@@ -65,9 +65,10 @@ const SPARE: usize = MAX_OPERATIONS;
 pub fn init(mut config: Config) -> Result<Group, Error> {
     log::start_if_asked();
     if let (Some(place), Some(kind)) = (config.store.take(), config.launcher_store.take()) {
-        let opened = OfLauncher::open(&kind);
-        let mut store =
-            opened.map_err(|why| Error::join(format!("the launcher's store cannot be used: {why}")))?;
+        let mut store = OfLauncher::open(&kind).map_err(|why| {
+            let (rank, remedy) = (config.rank, kind.remedy());
+            Error::join_without(rank, format!("rank {rank} cannot use the launcher's store: {why}; {remedy}"))
+        })?;
         meeting::complete(&mut config, place, &mut store)?;
     }
     log::speak_for(config.rank);

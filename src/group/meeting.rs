@@ -90,7 +90,7 @@ pub fn complete(config: &mut Config, given: StorePlacement, store: &mut dyn Stor
         host: host_name(),
     };
     let until = Instant::now() + config.rendezvous_deadline;
-    let mut steps = Steps { store, until };
+    let mut steps = Steps { rank: config.rank, store, until };
     let (place, listener) = match config.rank {
         0 => lead(config, given, own, &mut steps)?,
         rank => (follow(rank, &own, &mut steps)?, None),
@@ -123,6 +123,7 @@ fn failed(rank: Option<u32>, text: String) -> JoinError {
 
 /// The steps that ranks take at the store, within the remaining time.
 struct Steps<'a> {
+    rank: u32,
     store: &'a mut dyn Store,
     until: Instant,
 }
@@ -134,7 +135,14 @@ impl Steps<'_> {
 
     fn put(&mut self, key: &str, value: &[u8]) -> Result<(), JoinError> {
         let put = self.store.put(key, value);
-        put.map_err(|why| failed(None, format!("the job's store does not take {key}: {why}")))
+        put.map_err(|why| {
+            let rank = self.rank;
+            let what = format!("rank {rank} could not put {key} into the job's store: {why}");
+            failed(
+                Some(rank),
+                format!("{what}; look whether the store's process runs, and whether this rank reaches it"),
+            )
+        })
     }
 
     fn get(&mut self, key: &str, of: u32) -> Result<Vec<u8>, JoinError> {
@@ -168,7 +176,8 @@ impl Steps<'_> {
             failed(
                 None,
                 format!(
-                    "not all ranks have come to the launcher's store: {why}; look at the log of the others"
+                    "rank {} waited at the launcher's store, and not all ranks have come: {why}; look at the log of the others",
+                    self.rank
                 ),
             )
         })

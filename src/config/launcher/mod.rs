@@ -20,6 +20,23 @@ pub(crate) enum LauncherStore {
     Pmix,
 }
 
+impl LauncherStore {
+    /// What to do where it cannot be used.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Self::Pmi1(_) => {
+                "PMI_RANK, PMI_SIZE and PMI_FD are for ranks that mpiexec or `srun --mpi=pmi2` has started: let it start this process, with \
+                 nothing between them that closes the descriptor, unset them, or set SHOUTER_ADDR, SHOUTER_PORT and SHOUTER_KEY, by which the \
+                 ranks meet without the launcher"
+            }
+            Self::Pmix => {
+                "PMIX_NAMESPACE and PMIX_RANK are for ranks that mpirun or `srun --mpi=pmix` has started: let it start this process, unset them, \
+                 or set SHOUTER_ADDR, SHOUTER_PORT and SHOUTER_KEY, by which the ranks meet without the launcher"
+            }
+        }
+    }
+}
+
 /// The launcher that started this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Launcher {
