@@ -7,10 +7,10 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::Arc;
 
+use super::RendezvousAddress;
 use super::error::{ConfigError, Source};
 use super::layers::{Environment, Layers};
 use super::placement::{MAX_RANKS, RankPlacement, SourcedNumber, number};
-use super::{RendezvousAddress, value};
 
 pub(super) fn place(
     layers: &Layers,
@@ -49,13 +49,21 @@ pub(super) fn place(
     let local_size = entries.iter().filter(|entry| on_host(entry)).count() as u32;
     let local_rank = entries[..rank as usize].iter().filter(|entry| on_host(entry)).count() as u32;
     let node = hosts_before(&entries, rank);
+    if let Some(given) = number(layers, environment, "node", "", 0..=MAX_RANKS - 1)?
+        && given.value != node
+    {
+        return Err(ConfigError::Conflict {
+            what: format!("iplist has rank {rank} on host {node}, and {}", given.shown("node")),
+            remedy: "leave node out".into(),
+        });
+    }
     let first = entries[0];
     Ok(RankPlacement {
         rank,
         size,
         local_rank,
         local_size,
-        node: value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32).or(Some(node)),
+        node: Some(node),
         rendezvous: RendezvousAddress { host: first.ip().to_string(), port: first.port(), listener },
         store: None,
         launcher_store: None,

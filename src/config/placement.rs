@@ -39,7 +39,7 @@ pub(super) struct SourcedNumber {
 }
 
 impl SourcedNumber {
-    fn shown(&self, key: &str) -> String {
+    pub(super) fn shown(&self, key: &str) -> String {
         match &self.source {
             Some(source) => format!("{key} {} ({source})", self.value),
             None => format!("{key} {}", self.value),
@@ -148,7 +148,7 @@ pub(super) fn place(layers: &Layers, environment: &Environment) -> Result<RankPl
         size: size.value,
         local_rank: local_rank.value,
         local_size: local_size.value,
-        node: node(layers)?,
+        node: node(layers, rank, local_rank)?,
         rendezvous: RendezvousAddress { host: host.clone(), port, listener: None },
         store: None,
         launcher_store: None,
@@ -187,13 +187,14 @@ pub(super) fn place_through(
         let source = layers.get(key).map(|value| value.source.clone());
         SourcedNumber { value, source }
     };
-    check(rank, size, &shown("local_rank", local_rank), &shown("local_size", local_size))?;
+    let local_rank = shown("local_rank", local_rank);
+    check(rank, size, &local_rank, &shown("local_size", local_size))?;
     Ok(RankPlacement {
         rank: rank.value,
         size: size.value,
-        local_rank,
+        local_rank: local_rank.value,
         local_size,
-        node: node(layers)?,
+        node: node(layers, rank, &local_rank)?,
         rendezvous: RendezvousAddress {
             host: given_host(layers)?.unwrap_or_default(),
             port: given_port(layers)?.unwrap_or_default(),
@@ -211,8 +212,25 @@ fn leaves_meeting_open(layers: &Layers) -> bool {
     !(given(&["rank", "size"]) || given(&["port"]) && has_key)
 }
 
-fn node(layers: &Layers) -> Result<Option<u32>, ConfigError> {
-    Ok(value::integer(layers, "node", 0..=MAX_RANKS - 1)?.map(|node| node as u32))
+/// This host's number, where a key gives it. Each host before this one has a rank at least, so it is at most the number of the host's first
+/// rank; where ranks meet, they compare it with the number of hosts before this one.
+fn node(
+    layers: &Layers,
+    rank: &SourcedNumber,
+    local_rank: &SourcedNumber,
+) -> Result<Option<u32>, ConfigError> {
+    let Some(node) = number(layers, &Environment::default(), "node", "", 0..=MAX_RANKS - 1)? else {
+        return Ok(None);
+    };
+    if node.value > rank.value.saturating_sub(local_rank.value) {
+        return Err(ConfigError::Conflict {
+            what: format!("{} does not go with {}", node.shown("node"), rank.shown("rank")),
+            remedy: "hosts count from 0 in the order of their ranks, so rank 0's is 0, and none before this one is without a rank; \
+                     leave node out"
+                .into(),
+        });
+    }
+    Ok(Some(node.value))
 }
 
 /// The error for needed values that were not given. Each has its key, whether it was given, and how to give it.

@@ -467,3 +467,28 @@ fn rank_0_reads_the_figures_of_costs() {
     assert!(refused.contains("/nowhere/costs.toml"), "{refused}");
     assert_eq!(given("1").unwrap().costs, CostTable::default());
 }
+
+#[test]
+fn a_host_comes_before_its_ranks() {
+    let alone = |node| build(&[("SHOUTER_SIZE", "1"), ("SHOUTER_RANK", "0"), ("SHOUTER_NODE", node)]);
+    assert_eq!(alone("0").unwrap().node, Some(0));
+    says(alone("5"), &["node 5 (environment variable SHOUTER_NODE)", "rank 0", "leave node out"]);
+    // Rank 1 of 2 on one host is on the first.
+    assert_eq!(two_ranks(&[("SHOUTER_NODE", "0")]).unwrap().node, Some(0));
+    says(two_ranks(&[("SHOUTER_NODE", "1")]), &["node 1", "SHOUTER_NODE", "rank 1"]);
+    // Alone on its host it may be on the second.
+    assert_eq!(
+        two_ranks(&[("SHOUTER_NODE", "1"), ("SHOUTER_LOCAL_SIZE", "1"), ("SHOUTER_ADDR", "h")]).unwrap().node,
+        Some(1)
+    );
+    let third = [("SHOUTER_NODE", "2"), ("SHOUTER_LOCAL_SIZE", "1"), ("SHOUTER_ADDR", "h")];
+    says(two_ranks(&third), &["node 2", "rank 1"]);
+    // Lists give each host's number.
+    let iplist = ["10.0.0.1", "10.0.0.2"];
+    let second = [("SHOUTER_RANK", "1"), ("SHOUTER_NODE", "1")];
+    assert_eq!(by_lists(&second, &iplist, &[7000]).unwrap().node, Some(1));
+    says(
+        by_lists(&[("SHOUTER_RANK", "1"), ("SHOUTER_NODE", "0")], &iplist, &[7000]),
+        &["node 0", "iplist", "1"],
+    );
+}
