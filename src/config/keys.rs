@@ -82,7 +82,7 @@ pub const KEYS: &[KeySpec] = &[
         "key_file",
         "the path of a file that holds the key",
         "none",
-        "the same, from a file that only the user can read",
+        "the same, from a file; one that other users may read (`chmod 600` ends that) is taken with a warning in the log",
     ),
     key(
         "job",

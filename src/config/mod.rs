@@ -335,6 +335,8 @@ impl Builder {
     /// # Errors
     /// [`ConfigError`] for a file that cannot be read, and for keys that there are not.
     pub fn from_process() -> Result<Self, ConfigError> {
+        // Before the join: values may be taken with a warning.
+        crate::log::start_if_asked();
         Self::from_environment(Environment::of_process())
     }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use pyo3::prelude::*;
 use shouter::Error;
 use shouter::config::Builder;
+use shouter::log;
 
 use crate::error::raised;
 use crate::group::Group;
@@ -22,6 +23,7 @@ pub(crate) fn join(
     lists: Option<(Vec<String>, Vec<Port>)>,
     store: Option<Py<PyAny>>,
 ) -> PyResult<Group> {
+    log::start();
     let configured = || -> Result<Builder, Error> {
         let mut builder = Builder::from_process()?;
         if let Some((addresses, ports)) = &lists {

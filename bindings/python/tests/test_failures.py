@@ -146,6 +146,64 @@ def test_another_thread_ends_a_call_that_waits(job: Job) -> None:
     )
 
 
+def test_close_waits_for_a_recv_of_another_thread(job: Job) -> None:
+    job(
+        2,
+        """
+        import threading
+
+        g = shouter.init(deadline="60s")
+        if g.rank == 0:
+            x, heard = np.zeros(3), []
+            work = g.recv_async(x, 1)
+            waits = threading.Thread(target=lambda: heard.append(work.wait()))
+            waits.start()
+            g.send(np.ones(1), 1)
+            g.close()
+            waits.join()
+            assert heard[0].source == 1 and (x == 7).all(), (heard, x)
+        else:
+            # Rank 0 has nothing left to do but to close when this has come.
+            g.recv(np.zeros(1), 0)
+            g.send(np.full(3, 7.0), 0)
+            g.close()
+        """,
+    )
+
+
+def test_a_store_of_a_launcher_that_is_not_there() -> None:
+    script = """
+import shouter
+try:
+    shouter.init()
+    raise SystemExit("joined")
+except shouter.JoinError as why:
+    assert why.rank == 1, why.rank
+    for word in ("rank 1 cannot use the launcher's store", "unset them", "SHOUTER_PORT and SHOUTER_KEY", *WORDS):
+        assert word in str(why), (word, str(why))
+"""
+    pmi1 = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "99"}
+    pmix = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "PMIX_RANK": "1", "PMIX_NAMESPACE": "none"}
+    for variables, words in ((pmi1, ("PMI_FD=99", "mpiexec")), (pmix, ("PMIx", "mpirun"))):
+        code = script.replace("*WORDS", ", ".join(map(repr, words)))
+        subprocess.run([sys.executable, "-c", code], env=environment(**variables), check=True, timeout=60)
+
+
+def test_a_key_file_that_others_may_read_is_taken_with_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("0123456789" * 4)
+    script = "import shouter; shouter.init(rank=0, size=1); shouter.close()"
+    for mode, warns in ((0o600, False), (0o400, False), (0o640, True), (0o644, True), (0o604, True)):
+        path.chmod(mode)
+        for extra in ({}, {"SHOUTER_LOG": "off"}):
+            variables = environment(SHOUTER_KEY_FILE=str(path), **extra)
+            ended = subprocess.run(
+                [sys.executable, "-c", script], env=variables, check=True, timeout=60, capture_output=True, text=True
+            )
+            said = "others may read the key file" in ended.stderr and "chmod 600" in ended.stderr
+            assert said == (warns and not extra), (oct(mode), extra, ended.stderr)
+
+
 def test_others_hear_what_a_rank_has_raised(job: Job) -> None:
     """On its host and on another one, whoever it is, in an operation and in none; and the program's own hook is called."""
     for odd, how in ((0, "raise"), (1, "raise"), (3, "abort"), (2, "with"), (1, "half")):
@@ -230,6 +288,7 @@ def test_init_says_what_is_wrong() -> None:
 import shouter
 for settings, error, word in [
     ({"rank": 3, "size": 2}, shouter.ConfigError, "rank"),
+    ({"rank": 0, "size": 1, "node": 5}, shouter.ConfigError, "node 5"),
     ({"rank": 0, "size": 2, "rendezvous": "127.0.0.1:1"}, shouter.ConfigError, "key"),
     ({"rank": 0, "size": 1, "dedline": "3s"}, shouter.ConfigError, "deadline"),
     ({"rank": 0, "size": 1, "ports": [1]}, shouter.ArgumentError, "iplist"),
