@@ -445,7 +445,8 @@ impl Group {
         self.job.drive.with(move |engine| engine.give_up(Clock.now(), &words))
     }
 
-    /// Leaves the group together with all its other ranks: waits for this rank's operations under way, then for all ranks.
+    /// Leaves the group together with all its other ranks: waits for this rank's operations under way, then for all ranks. A receive is under
+    /// way until its message has come, which another rank may still send, or `deadline` has passed; [`abort`](Self::abort) ends it at once.
     ///
     /// A process leaves the job with the last of its groups: groups that were made of this one ([`split`](Self::split)) go on, and
     /// so do threads and links until they are dropped, too.
