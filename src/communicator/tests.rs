@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::net::TcpListener;
+use std::sync::OnceLock;
 use std::thread;
 
 use super::*;
@@ -24,6 +25,26 @@ pub(super) fn ranks_with(hosts: u32, size: u32, mode: &str) -> Vec<Group> {
     ranks_keyed(hosts, size, mode.as_slice())
 }
 
+/// Where the groups of this process leave their dumps. It is removed when the process ends.
+fn dump_folder() -> &'static str {
+    static FOLDER: OnceLock<(u32, String)> = OnceLock::new();
+    extern "C" fn remove() {
+        // Not by the end of a forked child.
+        if let Some((_, folder)) = FOLDER.get().filter(|(owner, _)| *owner == std::process::id()) {
+            let _ = std::fs::remove_dir_all(folder);
+        }
+    }
+    let (_, folder) = FOLDER.get_or_init(|| {
+        let own = std::process::id();
+        let path = std::env::temp_dir().join(format!("shouter-dumps-{own}"));
+        std::fs::create_dir(&path).unwrap();
+        // SAFETY: the handler only reads a static, and removes files.
+        assert_eq!(unsafe { libc::atexit(remove) }, 0);
+        (own, path.to_str().unwrap().to_owned())
+    });
+    folder
+}
+
 /// The same with more keys.
 pub(super) fn ranks_keyed(hosts: u32, size: u32, more: &[(&str, &str)]) -> Vec<Group> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -41,6 +62,7 @@ pub(super) fn ranks_keyed(hosts: u32, size: u32, more: &[(&str, &str)]) -> Vec<G
             ("port", &port),
             ("key", "a secret of this test"),
             ("deadline", "20s"),
+            ("dump_folder", dump_folder()),
         ];
         let builder = Builder::from_environment(Environment::default());
         keys.into_iter()
