@@ -661,7 +661,7 @@ fn two(name: &str) -> ([Shared; 2], PathBuf) {
     let join = |rank: u32| {
         let file = folder.join(format!("{rank}.toml"));
         let keys = format!(
-            "rank = {rank}\nsize = 2\nlocal_rank = {rank}\nlocal_size = 2\nport = {port}\nkey = \"secret of the test\"\n"
+            "rank = {rank}\nsize = 2\nlocal_rank = {rank}\nlocal_size = 2\nport = {port}\nkey = \"secret of the test\"\ndump_folder = {folder:?}\n"
         );
         std::fs::write(&file, keys).unwrap();
         let path = CString::new(file.to_str().unwrap()).unwrap();
@@ -1298,8 +1298,9 @@ fn a_group_of_one_sends_to_itself() {
         message = Message::default();
         let received = shouter_recv(shouter, to, 4, SHOUTER_F32, any.0, 9, &mut message);
         assert_eq!((received, message, into), (SHOUTER_OK, sent, [1.5, -2.0, 4.0, 0.0]), "{}", last());
+        let mut short = [0f32; 2];
         let mut both = [
-            entry(SHOUTER_RECV, to, 2),
+            entry(SHOUTER_RECV, short.as_mut_ptr().cast(), 2),
             entry(SHOUTER_SYNCHRONOUS_SEND, from.cast_mut(), 3),
             entry(SHOUTER_RECV, to, 4),
             entry(SHOUTER_SEND, from.cast_mut(), 3),
