@@ -56,6 +56,13 @@ impl Pieces {
         }
     }
 
+    /// The messages with PSNs before `base` are settled.
+    #[cold]
+    pub(super) fn forget_before(&mut self, base: Psn) {
+        self.partial.retain(|partial| !partial.psn.is_before(base));
+        self.held = self.partial.iter().map(|partial| partial.payload.len()).sum();
+    }
+
     /// A piece of the message with this PSN, which is not settled.
     pub(super) fn take(&mut self, psn: Psn, split: Split, bytes: &[u8]) -> Piece {
         let (from, total) = (usize::from(split.unit) * SPLIT_UNIT, usize::from(split.total));
@@ -81,7 +88,11 @@ impl Pieces {
     /// The place of a message's pieces, made if there is room.
     fn find(&mut self, psn: Psn, total: usize) -> Option<usize> {
         if let Some(at) = self.partial.iter().position(|partial| partial.psn == psn) {
-            return (self.partial[at].payload.len() == total).then_some(at);
+            if self.partial[at].payload.len() == total {
+                return Some(at);
+            }
+            // One of the two is false, and what is true is sent again.
+            self.held -= self.partial.swap_remove(at).payload.len();
         }
         //= rud/spec.md section 6.8
         // Where there is no room, the youngest give way: their sender sends them again.

@@ -335,6 +335,13 @@ impl Sender {
         }
     }
 
+    /// The picked datagram went out in part. What is sent for the first time is acknowledged after its last frame at the earliest.
+    pub(super) fn on_sent_in_part(&mut self, pick: Pick) {
+        if pick.again {
+            self.slots.on_begun(pick.slot.into());
+        }
+    }
+
     /// Moves the oldest datagram on the wire to the lost ones; its payload bytes.
     pub(super) fn lose_oldest(&mut self) -> u16 {
         self.slots.lose_oldest()

@@ -34,7 +34,9 @@ fn pieces_that_make_no_sense_are_dropped() {
     assert_eq!(take(u16::MAX, u16::MAX, 64), Piece::Dropped);
     assert_eq!(take(0, 200, 65), Piece::Dropped, "no whole units, and not the end");
     assert_eq!(take(0, 200, 64), Piece::Kept);
-    assert_eq!(take(0, 199, 64), Piece::Dropped, "of another length than before");
+    assert_eq!(take(0, 199, 64), Piece::Kept, "of another length than before, in its place");
+    assert_eq!(take(1, 200, 136), Piece::Kept);
+    assert_eq!(take(0, 200, 64), Piece::Whole(vec![1; 200]));
     let mut longest = |unit, len| pieces.take(Psn(2), Split { unit, total: u16::MAX }, &vec![1; len]);
     assert_eq!((longest(1_023, 63), longest(0, 64 * 1_022)), (Piece::Kept, Piece::Kept));
     assert_eq!(longest(1_022, 64), Piece::Whole(vec![1; 65_535]));
@@ -54,4 +56,14 @@ fn the_youngest_give_way_and_the_oldest_is_always_taken() {
     assert!(pieces.are_none() && pieces.held == 0);
     let long = vec![3; 65_000];
     assert_eq!(give(&mut pieces, 1, &long, 0..1_000), Piece::Kept, "longer than all the room");
+}
+
+#[test]
+fn pieces_of_settled_messages_are_forgotten() {
+    let mut pieces = Pieces::new(1_500);
+    (5..7).for_each(|psn| assert_eq!(give(&mut pieces, psn, &payload(640), 0..5), Piece::Kept));
+    pieces.forget_before(Psn(6));
+    assert_eq!((pieces.partial.len(), pieces.held), (1, 640));
+    pieces.forget_before(Psn(7));
+    assert!(pieces.are_none() && pieces.held == 0);
 }

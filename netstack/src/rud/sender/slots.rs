@@ -45,7 +45,7 @@ pub(super) struct Transmission {
     pub(super) sent_at: u64,
     /// The number of that transmission.
     pub(super) serial: u32,
-    /// How often it was sent under its PSN.
+    /// How often it was sent under its PSN, or begun to be.
     pub(super) tries: u8,
     /// Whether it was held for lost.
     pub(super) lost: bool,
@@ -218,6 +218,11 @@ impl Slots {
         self.serial = self.serial.wrapping_add(1);
         self.flight_bytes += slot.bytes as usize;
         append(&mut self.all, &mut self.sent, at);
+    }
+
+    /// Frames of another transmission of a lost datagram have gone out: an acknowledgement may be of that or of one before.
+    pub(super) fn on_begun(&mut self, at: usize) {
+        self.all[at].tries = self.all[at].tries.saturating_add(1);
     }
 
     /// Moves the oldest datagram on the wire to the end of the lost ones; its payload bytes.

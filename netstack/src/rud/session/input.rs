@@ -43,6 +43,9 @@ impl Session {
             self.counters.out_of_window += 1;
             return Accepted::Yes;
         }
+        if !self.pieces.are_none() {
+            self.pieces.forget_before(base);
+        }
         //= rud/spec.md section 5.1
         // Acknowledgements take effect before the payload is delivered.
         self.on_acknowledgement(Look { now, late }, header, datagram, sink);
@@ -106,9 +109,13 @@ impl Session {
     fn on_piece(&mut self, header: &Header, datagram: &[u8], sink: &mut impl Sink) {
         let (front, bytes) = datagram.split_at(header.payload_offset());
         let Some(split) = header.split(datagram) else { return };
-        match self.pieces.take(header.psn, split, bytes) {
+        let body = &front[HEADER_LEN..front.len() - SPLIT_LEN];
+        let piece = match body.len() + usize::from(split.total) > self.max_message {
+            true => Piece::Dropped,
+            false => self.pieces.take(header.psn, split, bytes),
+        };
+        match piece {
             Piece::Whole(payload) => {
-                let body = &front[HEADER_LEN..front.len() - SPLIT_LEN];
                 self.deliver(header.psn, body, &payload, sink);
             }
             Piece::Kept => {}

@@ -116,9 +116,12 @@ impl Session {
         };
         let sent = match payload {
             Some(payload) if header.payload_offset() + payload_len > self.mtu.limit() => {
-                self.send_pieces(slot, path, &header, payload, emit)
+                self.send_pieces(pick, path, &header, payload, emit)
             }
-            _ => self.paths.send(path, &header, message.head_mut(), payload_crc, payload, emit),
+            _ => {
+                self.cut = None;
+                self.paths.send(path, &header, message.head_mut(), payload_crc, payload, emit)
+            }
         };
         if !sent {
             // The report of this datagram is still pending.
@@ -147,7 +150,7 @@ impl Session {
     #[cold]
     fn send_pieces(
         &mut self,
-        slot: u16,
+        pick: Pick,
         path: u16,
         header: &Header,
         payload: Extent,
@@ -159,7 +162,7 @@ impl Session {
         let room = self.mtu.limit().saturating_sub(HEADER_LEN + body_len + SPLIT_LEN);
         let most = (room / SPLIT_UNIT).max(1) * SPLIT_UNIT;
         let mut head = [0; HEAD_ROOM + SPLIT_LEN];
-        head[..HEAD_ROOM].copy_from_slice(self.sender.message_mut(slot).head_mut());
+        head[..HEAD_ROOM].copy_from_slice(self.sender.message_mut(pick.slot).head_mut());
         let mut from = self.cut.take().filter(|(of, _)| *of == header.psn).map_or(0, |(_, from)| from);
         while from < payload.len() {
             let Some(piece) = payload.slice(from, most.min(payload.len() - from)) else { return true };
@@ -178,6 +181,10 @@ impl Session {
             let crc = crate::crc::crc32c(piece.as_bytes());
             if emit.room() == 0 || !self.paths.send(path, &header, &mut head, crc, Some(piece), emit) {
                 self.cut = Some((header.psn, from));
+                if from != 0 {
+                    // Its frames may wait when the transmission before is acknowledged.
+                    self.sender.on_sent_in_part(pick);
+                }
                 return false;
             }
             self.counters.pieces += 1;
