@@ -300,8 +300,8 @@ impl rud::Sink for Sink<'_> {
             tracing::warn!(
                 %rank,
                 bytes,
-                "the path to another host carries UDP datagrams of this length and no longer ones; messages are cut to it; see \
-                 whether an MTU on the way was changed"
+                "the path to another host now carries UDP datagrams of this length, and messages are cut to it; where the ports' MTU allows \
+                 longer ones, see whether an MTU on the way was changed"
             );
         }
     }

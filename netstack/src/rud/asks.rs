@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 mod tests;
 
 /// For so long the peer's lack of acknowledgements is one and the same, in nanoseconds.
-const ONE_DOUBT: u64 = 1_000_000;
+pub(super) const ONE_DOUBT: u64 = 1_000_000;
 
 /// So long the fate of a probe is waited for, in nanoseconds, before the next goes the same way.
 const FATE: u64 = 200_000;

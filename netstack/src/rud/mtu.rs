@@ -8,6 +8,7 @@
 //!       '---> tries of the largest ---> tries between the limit and what has failed ---> settled
 //! ```
 
+use super::api::MAX_MESSAGE_HEADER;
 use super::asks::Asked;
 use super::recovery::NEVER;
 use crate::wire::rud::HEADER_LEN;
@@ -28,6 +29,10 @@ const STEP: u16 = 64;
 
 /// Losses in a row of long datagrams, none of which was delivered, after which the limit is tried.
 const SUSPICIOUS: u32 = 8;
+
+/// The limit fails only after so many nanoseconds without a delivery of its length: full buffers drop long datagrams more than short
+/// ones, for a while.
+const LEAST_DOUBT: u64 = 100_000_000;
 
 /// An answer may be overtaken by so many nanoseconds at least.
 const LEAST_WAIT: u64 = 20_000;
@@ -52,6 +57,11 @@ struct Trial {
     /// Tries in a row of which nothing was heard.
     unheard: u8,
     current: Option<Try>,
+    /// When the first try went out, and a time-out at the last one.
+    begun: u64,
+    patience: u64,
+    /// Payload of the datagrams that are the cause, in bytes: one that is delivered proves that the size passes.
+    proof: u16,
 }
 
 /// Something that the session has to act upon.
@@ -145,34 +155,54 @@ impl PathMtu {
 
     /// Whether deliveries are worth looking at.
     #[inline]
-    pub(super) fn has_losses(&self) -> bool {
-        self.lost != 0
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.lost != 0 || self.trial.is_some()
     }
 
     /// A datagram with `payload` bytes of payload, sent once, was delivered.
-    pub(super) fn on_delivered(&mut self, payload: u16) {
+    pub(super) fn on_delivered(&mut self, now: u64, payload: u16) {
         if payload >= self.longest_lost {
             (self.lost, self.longest_lost) = (0, 0);
+        }
+        //= rud/spec.md section 6.8
+        if self.trial.is_some_and(|trial| trial.size == self.limit && payload >= trial.proof) {
+            self.trial = None;
+            self.due = false;
+            self.deadline =
+                if self.limit == self.most { NEVER } else { now.saturating_add(self.raise_after) };
         }
     }
 
     /// Nothing is acknowledged of what is on the wire, at most `longest` bytes in one datagram.
     pub(super) fn on_stalled(&mut self, longest: usize) {
         if longest > self.base.into() {
+            let payload = longest.saturating_sub(HEADER_LEN + MAX_MESSAGE_HEADER);
+            self.longest_lost = self.longest_lost.max(payload as u16);
             self.doubt();
         }
     }
 
     /// Long datagrams seem to get lost: the limit is tried.
     fn doubt(&mut self) {
-        (self.lost, self.longest_lost) = (0, 0);
+        let proof = core::mem::take(&mut self.longest_lost);
+        self.lost = 0;
         if self.trial.is_none() && self.limit > self.base {
             self.begin(self.limit);
+            self.trial = self.trial.map(|trial| Trial { proof, ..trial });
         }
     }
 
     fn begin(&mut self, size: u16) {
-        self.trial = Some(Trial { size, failures: 0, tries: 0, unheard: 0, current: None });
+        self.trial = Some(Trial {
+            size,
+            failures: 0,
+            tries: 0,
+            unheard: 0,
+            current: None,
+            begun: 0,
+            patience: 0,
+            proof: u16::MAX,
+        });
         self.due = true;
         self.deadline = NEVER;
     }
@@ -181,7 +211,11 @@ impl PathMtu {
     pub(super) fn on_tried(&mut self, now: u64, small_stamp: u64, patience: u64) {
         self.due = false;
         if let Some(trial) = &mut self.trial {
-            trial.tries = trial.tries.wrapping_add(1);
+            if trial.tries == 0 {
+                trial.begun = now;
+            }
+            trial.tries = trial.tries.saturating_add(1);
+            trial.patience = patience;
             trial.current = Some(Try { small_stamp, small_answered: false });
             self.deadline = now.saturating_add(patience << trial.unheard);
         }
@@ -223,15 +257,23 @@ impl PathMtu {
             return None;
         };
         self.deadline = NEVER;
-        let current = trial.current.take()?;
         self.due = true;
+        let current = trial.current.take()?;
         if !current.small_answered {
             trial.unheard = (trial.unheard + 1).min(MOST_DOUBLINGS);
             return None;
         }
         trial.unheard = 0;
-        trial.failures += 1;
-        if trial.failures >= TRIES.max(paths) { self.has_failed(now) } else { None }
+        trial.failures = trial.failures.saturating_add(1);
+        let is_doubt = trial.size == self.limit;
+        if trial.failures >= TRIES.max(paths) && (!is_doubt || now - trial.begun >= LEAST_DOUBT) {
+            return self.has_failed(now);
+        }
+        if is_doubt {
+            self.due = false;
+            self.deadline = now.saturating_add(trial.patience);
+        }
+        None
     }
 
     /// The size that is tried gets through.

@@ -6,6 +6,7 @@ mod world;
 
 use core::time::Duration;
 
+use shouter_netstack::rud::Counters;
 use shouter_netstack::sim::{LinkConfig, Packet as _};
 use world::{OPENED, Scenario, World};
 
@@ -258,4 +259,23 @@ fn a_jumbo_link_is_full_within_a_few_round_trips() {
     let utilisation = world.utilisation(from, carried);
     println!("MTU 9000 after five round trips: {utilisation:.3}");
     assert!(utilisation > 0.95, "{utilisation}");
+}
+
+/// A probe of full length finds no room where a short one does, and that is no path that narrowed.
+#[test]
+fn buffers_that_are_too_small_for_long_datagrams_narrow_no_path() {
+    for (senders, queue_bytes) in [(32, 40_000), (64, 60_000), (128, 100_000)] {
+        let mut scenario = Scenario::incast(senders);
+        scenario.mtu = 9000;
+        scenario.port.queue_bytes = queue_bytes;
+        let mut world = World::new(scenario);
+        world.send_each(200);
+        world.complete(Duration::from_secs(10));
+        let sum =
+            |figure: fn(&Counters) -> u64| (0..senders).map(|n| figure(&world.counters(n))).sum::<u64>();
+        let (lost, pieces) = (sum(|counters| counters.lost), sum(|counters| counters.pieces));
+        println!("incast of {senders} at MTU 9000 into {queue_bytes} bytes: {lost} lost, {pieces} pieces");
+        assert!(lost > 100, "{senders}: the buffer was to overflow, {lost} lost");
+        assert_eq!(pieces, 0, "{senders}");
+    }
 }

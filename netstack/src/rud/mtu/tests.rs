@@ -40,7 +40,7 @@ fn a_limit_that_fails_falls_to_the_base_and_a_search_finds_what_the_path_carries
         let (found, tries) = search(&mut mtu, &mut now, carries, 1);
         assert_eq!(found, [Finding::Lowered, Finding::Settled], "{carries}");
         assert!(mtu.limit <= carries && mtu.limit + STEP > carries, "{carries}: {mtu:?}");
-        assert!(tries <= 3 * 8 + 7 && now < 50 * MS, "{tries} tries, {now} ns");
+        assert!(tries <= 3 * 8 + 24 && now < 200 * MS, "{tries} tries, {now} ns");
         // It is settled until it is raised.
         mtu.on_stalled(usize::from(mtu.limit).min(1_200));
         assert!(!mtu.is_due() && mtu.deadline() == now + 10_000 * MS);
@@ -65,14 +65,44 @@ fn losses_count_while_nothing_as_long_is_delivered() {
     for _ in 0..100 {
         (1..SUSPICIOUS).for_each(|_| mtu.on_lost(8_000));
         mtu.on_lost(1_000);
-        assert!(mtu.has_losses() && !mtu.is_due());
-        mtu.on_delivered(8_000);
-        assert!(!mtu.has_losses());
+        assert!(mtu.is_in_doubt() && !mtu.is_due());
+        mtu.on_delivered(0, 8_000);
+        assert!(!mtu.is_in_doubt());
     }
     (1..SUSPICIOUS).for_each(|_| mtu.on_lost(8_000));
-    mtu.on_delivered(7_999);
+    mtu.on_delivered(0, 7_999);
     mtu.on_lost(2_000);
     assert!(mtu.is_due());
+}
+
+/// Full buffers drop long datagrams more than short ones, for a while, and not all of them.
+#[test]
+fn a_doubt_ends_when_a_datagram_as_long_as_those_lost_is_delivered() {
+    let (mut mtu, mut now) = (PathMtu::new(8_972, 10_000 * MS), 0);
+    for delivered in [7_999, 8_000] {
+        (0..SUSPICIOUS).for_each(|_| mtu.on_lost(8_000));
+        assert!(mtu.is_due());
+        for _ in 1..TRIES {
+            let mut asks = super::super::asks::Asks::new(2);
+            asks.on_sent(now, 0, mtu.size());
+            let small = asks.stamp();
+            asks.on_sent(now, 0, 0);
+            mtu.on_tried(now, small, 6 * MS);
+            now += 50_000;
+            assert_eq!(mtu.on_answer(now, small, &asks.answered(small).unwrap()), None);
+            now = mtu.deadline();
+            assert_eq!(mtu.on_timeout(now, 1), None);
+            // The next try is a time-out later.
+            assert!(!mtu.is_due() && mtu.deadline() == now + 6 * MS);
+            now = mtu.deadline();
+            assert_eq!(mtu.on_timeout(now, 1), None);
+            assert!(mtu.is_due());
+        }
+        mtu.on_delivered(now, delivered);
+        assert_eq!(mtu.trial.is_none(), delivered == 8_000);
+        mtu.trial = None;
+        assert_eq!(mtu.limit, 8_972);
+    }
 }
 
 /// A peer without a core answers neither probe of a try.
@@ -96,7 +126,8 @@ fn silence_is_no_failure_and_is_asked_ever_less_often() {
 fn a_size_fails_on_every_path_before_it_counts() {
     let (mut mtu, mut now) = (PathMtu::new(1_264, 10_000 * MS), 0);
     mtu.on_stalled(1_264);
-    assert_eq!(search(&mut mtu, &mut now, 1_200, 10), (vec![Finding::Lowered], 10));
+    let (found, tries) = search(&mut mtu, &mut now, 1_200, 10);
+    assert!(found == [Finding::Lowered] && tries >= 10, "{found:?}, {tries} tries");
     assert_eq!(mtu.limit, 1_200);
 }
 

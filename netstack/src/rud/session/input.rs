@@ -2,15 +2,13 @@
 
 use super::{Accepted, Look, Session, Settled};
 use crate::rud::api::{Clue, DatagramMeta, Disposition, RefusalReason, Sink};
+use crate::rud::asks::ONE_DOUBT;
 use crate::rud::cc::{AckSample, Controller as _};
 use crate::rud::pieces::Piece;
 use crate::rud::receiver::Arrival;
 use crate::rud::recovery::NEVER;
 use crate::rud::sender::{AckContext, Acked};
 use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, Psn, SPLIT_LEN};
-
-/// So long after the last data a peer knows what was acknowledged of it, in nanoseconds.
-const OVERDUE: u64 = 1_000_000;
 
 impl Session {
     /// A datagram with the session's tag, which this end may have had for `late` nanoseconds before it looked.
@@ -130,7 +128,7 @@ impl Session {
             // It waits for acknowledgements, and nothing has come for long: of its data or of ours, most gets lost. It is answered on
             // every path.
             let heard = self.acks.arrivals().0;
-            let is_stuck = header.base_lag != 0 && now.saturating_sub(heard) > OVERDUE;
+            let is_stuck = header.base_lag != 0 && now.saturating_sub(heard) > ONE_DOUBT;
             let times = if is_stuck && self.asks.on_doubt(now, heard) { self.spray.count() } else { 1 };
             (0..times).for_each(|_| self.acks.on_probe(now, late, stamp));
         } else if let Some(asked) = self.asks.answered(stamp) {
@@ -169,8 +167,8 @@ impl Session {
         self.counters.refused_by_peer += u64::from(acked.refused);
         self.counters.spurious += u64::from(acked.spurious);
         self.recovery.on_acked(now, &acked);
-        if self.mtu.has_losses() {
-            self.mtu.on_delivered(acked.longest);
+        if self.mtu.is_in_doubt() {
+            self.mtu.on_delivered(now, acked.longest);
         }
         let signal = self.signals.read(now, late, header, acked.clean_sent_at);
         self.counters.marked += u64::from(signal.marked);

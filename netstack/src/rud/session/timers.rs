@@ -109,7 +109,11 @@ impl Session {
     /// The timers that a received datagram can bring forward.
     #[inline]
     pub(in crate::rud) fn near_deadline(&self) -> u64 {
-        self.acks.deadline().min(self.recovery.loss_deadline()).min(self.sender.retry_at())
+        self.acks
+            .deadline()
+            .min(self.recovery.loss_deadline())
+            .min(self.sender.retry_at())
+            .min(self.mtu.deadline())
     }
 
     /// When `on_timeout` has something to do.
@@ -118,7 +122,7 @@ impl Session {
         if self.failed {
             return NEVER;
         }
-        let deadline = self.near_deadline().min(self.liveness.deadline()).min(self.mtu.deadline());
+        let deadline = self.near_deadline().min(self.liveness.deadline());
         if self.sender.flight() == 0 { deadline } else { deadline.min(self.recovery.tail_deadline()) }
     }
 }
