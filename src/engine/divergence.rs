@@ -21,7 +21,7 @@ pub(crate) const VIEWS: Duration = Duration::from_millis(200);
 /// ...and every rank for the votes of all.
 pub(crate) const VERDICT: Duration = Duration::from_millis(600);
 
-/// How long, in all, where the connections for the votes are being made meanwhile.
+/// How long, in all, where the connections for the votes are being made meanwhile, or those of several hosts are missing.
 const CONNECTED: Duration = Duration::from_millis(2500);
 
 /// Between two looks at the votes.
@@ -58,8 +58,9 @@ impl Ballot {
         now >= self.until
     }
 
-    /// A connection with another leader is being made: its votes are waited for, and may take so long afterwards.
-    pub(super) fn await_connections(&mut self, now: Instant) {
+    /// A connection with another leader is being made, or it isn't known yet whose votes will never come: votes are waited for so long
+    /// from now on.
+    pub(super) fn await_votes(&mut self, now: Instant) {
         self.until = self.until.max((now + VIEWS).min(self.begun + CONNECTED));
     }
 

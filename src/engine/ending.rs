@@ -137,8 +137,8 @@ impl EndState {
         ballot.looked(now);
         let grid = executor.config().grid;
         let is_leader = grid.is_leader(executor.config().rank);
-        if is_connecting {
-            ballot.await_connections(now);
+        if is_connecting || (is_leader && executor.lacks_votes_of_several()) {
+            ballot.await_votes(now);
         } else if !is_leader && grid.nodes() > 1 {
             ballot.await_leader();
         }
@@ -201,11 +201,11 @@ mod tests {
         let at = |millis| begin + Duration::from_millis(millis);
         let mut ballot = Ballot::begin(begin);
         assert!(!ballot.is_late(at(599)) && ballot.is_late(at(600)));
-        ballot.await_connections(at(100));
+        ballot.await_votes(at(100));
         assert!(ballot.is_late(at(600)), "as before");
-        ballot.await_connections(at(1000));
+        ballot.await_votes(at(1000));
         assert!(!ballot.is_late(at(1199)) && ballot.is_late(at(1200)));
-        ballot.await_connections(at(2400));
+        ballot.await_votes(at(2400));
         assert!(!ballot.is_late(at(2499)) && ballot.is_late(at(2500)), "not for ever");
     }
 }

@@ -72,9 +72,9 @@ impl Tally {
         self.nodes.values().filter(|(_, all)| *all).count() as u64 >= u64::from(nodes)
     }
 
-    /// The lowest node that has not cast all its votes.
-    fn absent(&self, nodes: u32) -> Option<u32> {
-        (0..nodes).find(|node| self.nodes.get(node).is_none_or(|(_, all)| !all))
+    /// The nodes that have not cast all their votes.
+    fn absent(&self, nodes: u32) -> impl Iterator<Item = u32> {
+        (0..nodes).filter(|node| self.nodes.get(node).is_none_or(|(_, all)| !all))
     }
 
     /// The verdict of the votes for a rank whose own view is this one; `None` where they show no difference.
@@ -167,6 +167,13 @@ impl Executor {
         self.agreement.tally().is_none_or(|tally| tally.is_complete(self.config.grid.nodes()))
     }
 
+    /// Whether the votes show no difference, and those of several nodes are missing: which of these has died is known when the
+    /// others' have come.
+    pub fn lacks_votes_of_several(&self) -> bool {
+        let (Some(votes), Some(seq)) = (self.agreement.tally(), self.diverged()) else { return false };
+        votes.absent(self.config.grid.nodes()).nth(1).is_some() && votes.judge(self.own_view(seq)).is_none()
+    }
+
     /// Ends the group with what the votes say; with what is known if not all have voted.
     pub fn conclude<N: NodeMemory>(&mut self, node: Option<&N>) -> Option<Divergence> {
         let seq = self.diverged()?;
@@ -188,7 +195,7 @@ impl Executor {
     fn suspect(&self) -> Rank {
         let (grid, rank) = (self.config.grid, self.config.rank);
         let votes = self.agreement.tally().filter(|_| grid.is_leader(rank));
-        let absent = votes.and_then(|votes| votes.absent(grid.nodes()));
+        let absent = votes.and_then(|votes| votes.absent(grid.nodes()).next());
         absent.map_or(self.agreement.suspect(), |node| grid.leader_of(node))
     }
 
