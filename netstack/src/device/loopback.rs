@@ -70,14 +70,7 @@ impl Loopback {
 
     /// The same with all offloads: checksums are not filled in, and super-segments of any length pass in one frame.
     pub fn pair_with_offloads(mtu: u16, capacity: usize) -> (Self, Self) {
-        let capabilities = Capabilities {
-            tx_tcp_checksum: true,
-            tx_udp_checksum: true,
-            tso_max: u32::from(u16::MAX),
-            rx_checksum: true,
-            lro: true,
-            ..Capabilities::plain("loopback", mtu, capacity.clamp(1, 64) as u16)
-        };
+        let capabilities = Capabilities::offloading("loopback", mtu, capacity.clamp(1, 64) as u16);
         Self::connect(capabilities, capacity)
     }
 

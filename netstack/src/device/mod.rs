@@ -84,6 +84,18 @@ impl Capabilities {
         }
     }
 
+    /// A device whose other side does all that a frame leaves undone: checksums, and super-segments, which pass whole both ways.
+    pub(crate) const fn offloading(kind: &'static str, mtu: u16, burst: u16) -> Self {
+        Self {
+            tx_tcp_checksum: true,
+            tx_udp_checksum: true,
+            tso_max: u16::MAX as u32,
+            rx_checksum: true,
+            lro: true,
+            ..Self::plain(kind, mtu, burst)
+        }
+    }
+
     /// Whether the device does the work that a frame of `ip_len` bytes (Ethernet header not counted) leaves to it.
     #[inline]
     pub fn can(&self, offload: Offload, ip_len: usize) -> bool {

@@ -120,14 +120,7 @@ impl Tap {
         let mtu = sys::mtu(&control, bytes).map_err(state)?;
         let mut mac = sys::mac(&frames).map_err(state)?;
         mac[5] ^= 1;
-        let capabilities = Capabilities {
-            tx_tcp_checksum: true,
-            tx_udp_checksum: true,
-            tso_max: u32::from(u16::MAX),
-            rx_checksum: true,
-            lro: true,
-            ..Capabilities::plain("tap", u16::try_from(mtu).unwrap_or(u16::MAX), 32)
-        };
+        let capabilities = Capabilities::offloading("tap", u16::try_from(mtu).unwrap_or(u16::MAX), 32);
         let longest = offload::LEN + ethernet::HEADER_LEN + vlan::TAG_LEN + usize::from(u16::MAX);
         let buffer = vec![0; longest].into_boxed_slice();
         Ok(Self {

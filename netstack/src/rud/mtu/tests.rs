@@ -23,7 +23,12 @@ fn search(mtu: &mut PathMtu, now: &mut u64, carries: u16, paths: u16) -> (Vec<Fi
             }
         } else if mtu.trial.is_some() {
             *now = mtu.deadline();
-            found.extend(mtu.on_timeout(*now, paths));
+            let finding = mtu.on_timeout(*now, paths);
+            if finding == Some(Finding::Lowered) {
+                // As docs/deploy.md says.
+                assert!((LEAST_DOUBT..150 * MS).contains(now), "lowered after {now} ns");
+            }
+            found.extend(finding);
         } else {
             return (found, tries);
         }
