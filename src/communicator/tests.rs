@@ -25,6 +25,13 @@ pub(super) fn ranks_with(hosts: u32, size: u32, mode: &str) -> Vec<Group> {
     ranks_keyed(hosts, size, mode.as_slice())
 }
 
+/// A port of 127.0.0.1 without a listener, below the range from which the kernel takes ports: other tests' sockets do not get it by chance.
+pub(super) fn free_port() -> u16 {
+    let by_kernel = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut below = (0..10_000).map(|step| 10_000 + (by_kernel % 10_000 + step) % 10_000);
+    below.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
+}
+
 /// Where the groups of this process leave their dumps. It is removed when the process ends.
 fn dump_folder() -> &'static str {
     static FOLDER: OnceLock<(u32, String)> = OnceLock::new();
@@ -47,7 +54,7 @@ fn dump_folder() -> &'static str {
 
 /// The same with more keys.
 pub(super) fn ranks_keyed(hosts: u32, size: u32, more: &[(&str, &str)]) -> Vec<Group> {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let member = |rank: u32| {
         let per_host = size / hosts;
         let numbers = [size, rank, per_host, rank % per_host, port.into()];

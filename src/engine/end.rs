@@ -44,6 +44,7 @@ impl Engine {
     pub(super) fn end(&mut self, culprit: Rank, why: AbortReason) {
         if why == AbortReason::Failed && self.executor.diverged().is_some() {
             // After a divergence peers leave as soon as they know the votes, which this rank is about to.
+            self.executor.abort(culprit, why);
             return;
         }
         if self.executor.given_up().is_some() && !matches!(why, AbortReason::GaveUp(_)) {

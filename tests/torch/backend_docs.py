@@ -33,7 +33,8 @@ def check_of(at: int, snippet: str) -> Callable[[], str | None]:
         if os.environ["RANK"] == "0":
             with socket.socket() as probe:
                 probe.bind(("127.0.0.1", 0))
-                _store.set(f"port {at}", str(probe.getsockname()[1]))
+                # Below the range from which the kernel takes ports: other tests' sockets do not get it by chance.
+                _store.set(f"port {at}", str(10_000 + probe.getsockname()[1] % 10_000))
         os.environ["MASTER_PORT"] = _store.get(f"port {at}").decode()
         exec(compile(snippet, f"snippet {at}", "exec"), {"__name__": "__main__"})
         assert not dist.is_initialized()

@@ -251,7 +251,7 @@ fn ranks_of_slurm_without_pmi_need_a_key_and_say_so() {
 fn ranks_by_the_variables_of_torchrun_meet_with_a_key() {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     // The port above must be free as well; below the range of other connections no process takes it by chance.
-    let port = 10_000 + port % 20_000;
+    let port = 10_000 + port % 10_000;
     let start = |rank_number: u32| {
         let words = rank(&[]);
         let mut command = launcher(&words[0], "sum");

@@ -22,6 +22,8 @@ pub(super) struct Agreement {
     tally: Option<Tally>,
     /// The rank reported as the culprit if no votes arrive.
     suspect: Rank,
+    /// Ranks that were reported dead during the dispute, in this order.
+    dead: Vec<Rank>,
 }
 
 /// The agreement of a node's ranks on an operation, as far as it is known.
@@ -38,7 +40,14 @@ pub(super) enum NodeAgreement {
 impl Agreement {
     /// Nothing is known, and nothing in dispute.
     pub(super) fn new(rank: Rank) -> Self {
-        Self { through: 0, compare_at: COMPARED, asked: (0, BTreeSet::new()), tally: None, suspect: rank }
+        Self {
+            through: 0,
+            compare_at: COMPARED,
+            asked: (0, BTreeSet::new()),
+            tally: None,
+            suspect: rank,
+            dead: Vec::new(),
+        }
     }
 
     /// Whether all ranks of the node run the same operations up to and including `seq`. Lanes are numbered by what all operations
@@ -105,6 +114,18 @@ impl Agreement {
     /// The rank reported as the culprit if no votes arrive.
     pub(super) fn suspect(&self) -> Rank {
         self.suspect
+    }
+
+    /// During the dispute a rank was reported dead.
+    pub(super) fn died(&mut self, rank: Rank) {
+        if !self.dead.contains(&rank) {
+            self.dead.push(rank);
+        }
+    }
+
+    /// The ranks that were reported dead during the dispute. The first of them may be why the later ones left.
+    pub(super) fn dead(&self) -> &[Rank] {
+        &self.dead
     }
 
     /// The votes, if ranks disagree.

@@ -167,11 +167,22 @@ impl Executor {
         self.agreement.tally().is_none_or(|tally| tally.is_complete(self.config.grid.nodes()))
     }
 
-    /// Whether the votes show no difference, and those of several nodes are missing: which of these has died is known when the
-    /// others' have come.
+    /// Whether the votes show no difference, those of several nodes are missing, and none of these is known to be dead: which has died
+    /// is known when the others' votes have come.
     pub fn lacks_votes_of_several(&self) -> bool {
         let (Some(votes), Some(seq)) = (self.agreement.tally(), self.diverged()) else { return false };
-        votes.absent(self.config.grid.nodes()).nth(1).is_some() && votes.judge(self.own_view(seq)).is_none()
+        let grid = self.config.grid;
+        votes.absent(grid.nodes()).nth(1).is_some()
+            && votes.judge(self.own_view(seq)).is_none()
+            && self.dead_without_vote().is_none()
+    }
+
+    /// The first rank that was reported dead of those whose node has not voted. Ranks that hear of a death before they hear of the
+    /// dispute leave without a vote as well, later.
+    fn dead_without_vote(&self) -> Option<Rank> {
+        let (votes, grid) = (self.agreement.tally()?, self.config.grid);
+        let has_voted = |rank: Rank| votes.absent(grid.nodes()).all(|node| node != grid.node_of(rank));
+        self.agreement.dead().iter().copied().find(|rank| !has_voted(*rank))
     }
 
     /// Ends the group with what the votes say; with what is known if not all have voted.
@@ -185,9 +196,14 @@ impl Executor {
 
     /// Ends the group with a divergence, as a rank of the node has found it; this rank's own view is `own`.
     pub fn blame(&mut self, found: Option<Divergence>, own: Option<View>) {
-        let found = found.map(|divergence| divergence.seen_with(own));
-        let culprit = found.map_or_else(|| self.suspect(), |divergence| divergence.rank);
-        self.abort(culprit, AbortReason::Diverged(found.map(Box::new)));
+        let (culprit, why) = match found.map(|divergence| divergence.seen_with(own)) {
+            Some(found) => (found.rank, AbortReason::Diverged(Some(Box::new(found)))),
+            None => match self.dead_without_vote() {
+                Some(dead) => (dead, AbortReason::Failed),
+                None => (self.suspect(), AbortReason::Diverged(None)),
+            },
+        };
+        self.end_for(culprit, why, None);
     }
 
     /// The culprit where the votes show no difference. All that have voted run the same, so a leader names one that has not: it may have

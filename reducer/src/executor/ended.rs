@@ -54,9 +54,15 @@ impl Executor {
     /// Ends the group, and notes how the failure showed on this rank.
     pub fn abort_seen(&mut self, culprit: Rank, why: AbortReason, seen: Option<Box<str>>) {
         // After a divergence peers leave as soon as they know the votes, which this rank waits for.
-        if self.agreement.disputed().is_some() && why == AbortReason::Failed {
+        if self.agreement.disputed().is_some() && !self.ended.is_over() && why == AbortReason::Failed {
+            self.agreement.died(culprit);
             return;
         }
+        self.end_for(culprit, why, seen);
+    }
+
+    /// Ends the group on this rank, votes or not.
+    pub(super) fn end_for(&mut self, culprit: Rank, why: AbortReason, seen: Option<Box<str>>) {
         let own = self.config.rank;
         if !self.ended.is_over() {
             self.control.note(Record {

@@ -9,7 +9,7 @@ use std::thread::{self, Thread};
 
 use shouter_reducer::header::Collective;
 
-use super::super::tests::{each, in_place, ranks, ranks_keyed, ranks_with};
+use super::super::tests::{each, free_port, in_place, ranks, ranks_keyed, ranks_with};
 use super::*;
 use crate::allocations;
 use crate::config::{Builder, Environment};
@@ -125,7 +125,7 @@ fn the_second_start_of_a_bucket_allocates_nothing() {
 
 #[test]
 fn ranks_that_fuse_differently_are_told_the_key() {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let port = free_port().to_string();
     let member = |rank: &str| {
         let keys = [
             ("size", "2"),

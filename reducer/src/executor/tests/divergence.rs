@@ -355,3 +355,26 @@ fn a_node_whose_votes_are_missing_is_named_where_all_others_run_the_same() {
         group = Group::new(1, grid, Faults::default(), |_| {});
     }
 }
+
+#[test]
+fn a_dead_rank_is_named_although_others_that_heard_of_its_death_did_not_vote_either() {
+    let grid = Grid::new(4, 1).unwrap().with_levels(Levels::default());
+    let vote = |rank| Vote { view: view(1), rank: Rank(rank), ranks: 1 };
+    for (dead, left) in [(2, 0), (0, 2), (1, 0), (0, 1)] {
+        let mut group = Group::new(1, grid, Faults::default(), |_| {});
+        let executor = &mut group.executors[3];
+        executor.diverge(0, Rank(0));
+        executor.agreement.tally_of(0).unwrap().cast(3, vec![vote(3)]);
+        let voter = (0..3).find(|rank| ![dead, left].contains(rank)).unwrap();
+        // It has voted, and leaves with the verdict.
+        executor.agreement.tally_of(0).unwrap().cast(voter, vec![vote(voter)]);
+        executor.abort(Rank(voter), AbortReason::Failed);
+        assert!(executor.aborted().is_none() && executor.lacks_votes_of_several());
+        executor.abort(Rank(dead), AbortReason::Failed);
+        executor.abort(Rank(left), AbortReason::Failed);
+        assert!(executor.aborted().is_none() && !executor.lacks_votes_of_several());
+        assert!(executor.conclude::<harness::View<'_>>(None).is_none());
+        let cause = executor.aborted().unwrap();
+        assert_eq!((cause.culprit, &cause.reason), (Rank(dead), &AbortReason::Failed));
+    }
+}
