@@ -3,7 +3,7 @@
 //! Every rank runs it under the job's launcher and joins the group as a trainer does. Then all pairs of ranks are
 //! [measured](measure). Rank 0 [gathers](report) the figures, [judges](judge) them, and prints.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::path::Path;
 
 use clap::Args;
@@ -14,6 +14,7 @@ use crate::bench::{seconds, sizes};
 use crate::failure::CommandError;
 use crate::info;
 use crate::status::Status;
+use crate::stdout;
 use measure::Plan;
 use report::{OfRank, Report, gather};
 
@@ -103,14 +104,9 @@ fn check(args: &CheckArgs, config: Config) -> Result<Status, CommandError> {
         return Ok(Status::OK);
     };
     let report = Report::new(&all, bytes, args.factor)?;
-    let shown = match args.json {
-        true => serde_json::to_string(&report).map_err(io::Error::from)? + "\n",
-        false => text::text(&report),
-    };
-    match io::stdout().lock().write_all(shown.as_bytes()) {
-        // A reader that closes the pipe early, such as `head`, is no failure.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(error.into()),
-        _ => {}
+    match args.json {
+        true => stdout::print_json(&report)?,
+        false => stdout::print(&text::text(&report))?,
     }
     left?;
     Ok(if report.ok { Status::OK } else { Status::SLOW })

@@ -7,6 +7,7 @@ use shouter::observe::{Explanation, OpenOperation, explain};
 
 use crate::failure::CommandError;
 use crate::status::Status;
+use crate::stdout;
 
 /// Arguments of `shouter explain`.
 #[derive(Debug, Args)]
@@ -27,16 +28,15 @@ pub(crate) struct ExplainArgs {
 
 /// Runs it and returns the exit status.
 pub(crate) fn main(args: &ExplainArgs) -> Status {
-    let explained = explain(&args.files).map_err(|error| error.to_string());
-    let shown = explained.and_then(|found| match args.json {
-        true => serde_json::to_string(&found).map_err(|error| error.to_string()),
-        false => Ok(text(&found)),
+    let explained = explain(&args.files).map_err(|error| CommandError::Failed(error.to_string()));
+    let printed = explained.and_then(|found| {
+        let printed = match args.json {
+            true => stdout::print_json(&found),
+            false => stdout::print(&format!("{}\n", text(&found).trim_end())),
+        };
+        Ok(printed?)
     });
-    let outcome = shown.map(|shown| {
-        println!("{}", shown.trim_end());
-        Status::OK
-    });
-    Status::of("explain", outcome.map_err(CommandError::Failed))
+    Status::of("explain", printed.map(|()| Status::OK))
 }
 
 fn text(found: &Explanation) -> String {

@@ -4,12 +4,13 @@
 //! DPDK.
 
 use std::fmt::Write as _;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::status::Status;
+use crate::stdout;
 
 mod built;
 mod gpu;
@@ -119,12 +120,9 @@ pub(crate) fn main(args: &Args) -> Status {
     ];
     let usable = sections.iter().flat_map(|(_, items)| items).all(|item| !settings::is_wrong(item));
     let text = if args.json { lines(&sections) } else { table(&sections) };
-    match text.and_then(|text| io::stdout().lock().write_all(text.as_bytes())) {
-        // A reader that closes the pipe early, such as `head`, is no failure.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Status::of("info", Err(error.into())),
-        _ if usable => Status::OK,
-        _ => Status::FAILED,
-    }
+    let status = if usable { Status::OK } else { Status::FAILED };
+    let printed = text.and_then(|text| stdout::print(&text));
+    Status::of("info", printed.map(|()| status).map_err(Into::into))
 }
 
 type Section = (&'static str, Vec<Item>);

@@ -18,6 +18,7 @@ mod info;
 mod plan;
 mod run;
 mod status;
+mod stdout;
 mod timeline;
 
 #[derive(Debug, Parser)]

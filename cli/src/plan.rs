@@ -8,7 +8,6 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
@@ -21,12 +20,12 @@ use shouter_reducer::header::Shape;
 use shouter_reducer::plan::{self, Plan};
 use shouter_reducer::schedule::Problem;
 
-use crate::bench::report::print_json;
 use crate::bench::sizes::Sizes;
 use crate::bench::workload;
 use crate::failure::CommandError;
 use crate::hosts::Hosts;
 use crate::status::Status;
+use crate::stdout::{self, print_json};
 use table::Row;
 
 /// Predict how long collectives take, and which algorithm serves which size
@@ -132,7 +131,6 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
     let transport = if grid.nodes() > 1 { args.transport.as_str() } else { "shm" };
     let figures = figures::of(args, &grid, transport, &environment)?;
     let plan = Plan { levels, costs: figures.costs, ..Plan::default() };
-    let mut out = io::stdout().lock();
     let mut off = Vec::new();
     for &collective in &args.collective.0 {
         let mut rows = rows(&plan, &grid, collective, args)?;
@@ -147,11 +145,10 @@ fn predict(args: &PlanArgs) -> Result<(), CommandError> {
             let elements =
                 if collective.reduces() { format!(" of {} {}", args.dtype, args.op) } else { String::new() };
             let (ranks, hosts, groups) = (grid.ranks(), hosts(&grid), groups(&grid));
-            writeln!(
-                out,
-                "{collective}{elements}, {ranks} ranks on {hosts}{groups} over {transport}, {origin}"
-            )?;
-            out.write_all(table::text(&rows).as_bytes())?;
+            let title = format!(
+                "{collective}{elements}, {ranks} ranks on {hosts}{groups} over {transport}, {origin}\n"
+            );
+            stdout::print(&(title + &table::text(&rows)))?;
         }
     }
     match off.is_empty() {

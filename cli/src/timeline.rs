@@ -7,6 +7,7 @@ use shouter::observe::{Merged, merge};
 
 use crate::failure::CommandError;
 use crate::status::Status;
+use crate::stdout;
 
 /// Arguments of `shouter timeline`.
 #[derive(Debug, Args)]
@@ -40,13 +41,14 @@ struct MergeArgs {
 /// Runs it and returns the exit status.
 pub(crate) fn main(args: &TimelineArgs) -> Status {
     let What::Merge(MergeArgs { out, files }) = &args.what;
-    let outcome = merge(files, out).map(|Merged { ranks, events, overwritten }| {
+    let merged = merge(files, out).map_err(|error| CommandError::Failed(error.to_string()));
+    let printed = merged.and_then(|Merged { ranks, events, overwritten }| {
         let lost = match overwritten {
             0 => String::new(),
             lost => format!("; {lost} earlier ones had made room for later ones"),
         };
-        println!("{}: {events} events of {ranks} ranks{lost}", out.display());
-        Status::OK
+        let told = format!("{}: {events} events of {ranks} ranks{lost}\n", out.display());
+        Ok(stdout::print(&told)?)
     });
-    Status::of("timeline", outcome.map_err(|error| CommandError::Failed(error.to_string())))
+    Status::of("timeline", printed.map(|()| Status::OK))
 }

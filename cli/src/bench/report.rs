@@ -1,12 +1,13 @@
 //! The results of a benchmark: one [`ReportLine`] per measured series, printed as JSON for machines, or for people as a
 //! table with ratios to every peer.
 
-use std::io::{self, Write};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 use shouter::Collective;
 
 use super::workload;
+use crate::stdout;
 pub(crate) use rounds::Rounds;
 
 mod rounds;
@@ -110,7 +111,7 @@ impl ReportLine {
 
     /// Prints the line as JSON.
     pub(crate) fn print(&self) -> io::Result<()> {
-        print_json(self)
+        stdout::print_json(self)
     }
 
     /// The figures of a collective over `ranks`, from the latencies of its iterations in nanoseconds. `bytes` counts as
@@ -210,14 +211,6 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Prints a value as one line of JSON, at once.
-pub(crate) fn print_json(value: &impl Serialize) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    serde_json::to_writer(&mut out, value)?;
-    out.write_all(b"\n")?;
-    out.flush()
-}
-
 /// Rounds to four decimals, so that the JSON stays readable.
 pub(crate) fn round4(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
@@ -255,7 +248,7 @@ impl Report {
             return Ok(());
         }
         eprintln!();
-        io::stdout().lock().write_all(table(&self.lines).as_bytes())
+        stdout::print(&table(&self.lines))
     }
 }
 

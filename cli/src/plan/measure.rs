@@ -2,7 +2,7 @@
 //!
 //! The first fit is within one host, the second between two emulated ones, with the host's figures.
 
-use std::fs;
+use std::{fs, io};
 
 use shouter::config::{CostTable, Environment, Levels};
 use shouter::{Collective, DType, ReduceOp};
@@ -15,6 +15,7 @@ use super::figures::{self, Source};
 use super::fit::{self, Point};
 use super::{PlanArgs, shape};
 use crate::failure::CommandError;
+use crate::stdout;
 
 /// A collective, its algorithm, and a few sizes of each kind, so that every figure of the model affects some of them.
 type Series = (Collective, Algorithm, &'static [u64]);
@@ -46,18 +47,18 @@ pub(super) fn main(args: &PlanArgs) -> Result<(), CommandError> {
     let within = points(&WITHIN, 1, args)?;
     let (host, off) = fit::fit(Costs::of_transport("shm"), &fit::HOST, &within);
     table.set("shm", host);
-    report("shm", &host, off, args);
+    report("shm", &host, off, args)?;
     let between = points(&BETWEEN, 2, args)?;
     let begin = Costs { host: host.host, ..Costs::of_transport(&args.transport) };
     let (all, off) = fit::fit(begin, &fit::NETWORK, &between);
     table.set(&args.transport, all);
-    report(&args.transport, &all, off, args);
+    report(&args.transport, &all, off, args)?;
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
     fs::write(&path, table.text())?;
     if !args.json {
-        println!("written to {}", path.display());
+        stdout::print(&format!("written to {}\n", path.display()))?;
     }
     Ok(())
 }
@@ -86,15 +87,17 @@ fn points(what: &[Series], hosts: u32, args: &PlanArgs) -> Result<Vec<Point>, Co
     Ok(points)
 }
 
-fn report(transport: &str, costs: &Costs, off: f64, args: &PlanArgs) {
+fn report(transport: &str, costs: &Costs, off: f64, args: &PlanArgs) -> io::Result<()> {
     if args.json {
         let fields: serde_json::Map<_, _> =
             costs.fields().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
-        println!("{}", serde_json::json!({ "transport": transport, "costs": fields, "largest_ratio": off }));
-        return;
+        return stdout::print_json(
+            &serde_json::json!({ "transport": transport, "costs": fields, "largest_ratio": off }),
+        );
     }
-    println!("{transport}: predictions of what was measured are off by {off:.2}x at most");
+    let mut told = format!("{transport}: predictions of what was measured are off by {off:.2}x at most\n");
     for (name, value) in costs.fields() {
-        println!("  {name:<12}{value:>9}");
+        told += &format!("  {name:<12}{value:>9}\n");
     }
+    stdout::print(&told)
 }

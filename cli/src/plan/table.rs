@@ -57,25 +57,28 @@ impl Serialize for Row {
 /// A row for each size, a column for each algorithm.
 pub(super) fn text(rows: &[Row]) -> String {
     let compared = rows.iter().any(|row| row.measured_us.is_some());
-    let mut out = format!("{:>12}  {:<14}{:>13}{:>13}", "bytes", "algorithm", "predicted us", "bound us");
+    let mut out = format!("{:>12}  {:<18}{:>14}{:>13}", "bytes", "algorithm", "predicted us", "bound us");
     if compared {
         out += &format!("{:>13}{:>8}", "measured us", "ratio");
     }
     let algorithms = rows.first().map(|row| &row.algorithms[..]).unwrap_or_default();
+    // Two spaces before the longest name.
+    let width = |name: &str| 14.max(name.len() + 2);
     for (name, _) in algorithms {
-        out += &format!("{name:>14}");
+        out += &format!("{name:>width$}", width = width(name));
     }
     out.push('\n');
     for row in rows {
         let predicted = row.predicted_us.map_or("-".into(), time);
-        out += &format!("{:>12}  {:<14}{predicted:>13}{:>13}", row.bytes, row.algorithm, time(row.bound_us));
+        out += &format!("{:>12}  {:<18}{predicted:>14}{:>13}", row.bytes, row.algorithm, time(row.bound_us));
         if compared {
             let measured = row.measured_us.map_or("-".into(), time);
             let ratio = row.ratio().map_or("-".into(), |ratio| format!("{ratio:.2}"));
             out += &format!("{measured:>13}{ratio:>8}");
         }
-        for (_, predicted) in &row.algorithms {
-            out += &format!("{:>14}", predicted.as_ref().map_or("none".into(), |&us| time(us)));
+        for (name, predicted) in &row.algorithms {
+            let predicted = predicted.as_ref().map_or("none".into(), |&us| time(us));
+            out += &format!("{predicted:>width$}", width = width(name));
         }
         out.push('\n');
     }

@@ -66,6 +66,9 @@ fn each_size_has_its_algorithm_its_times_and_its_bound() {
     assert_eq!((rows[0].algorithm, rows[14].algorithm), ("bruck", "hierarchical"));
     let text = table::text(&rows);
     assert!(text.lines().count() == 16 && text.contains("1073741824  hierarchical"), "{text}");
+    for (name, _) in &rows[0].algorithms {
+        assert!(text.lines().next().unwrap().split_whitespace().any(|word| word == *name), "{text}");
+    }
     let json: serde_json::Value = serde_json::to_value(&rows[0]).unwrap();
     assert_eq!(json["algorithm"], "bruck");
     assert!(json["algorithms_us"]["ring"].is_f64() && json.get("measured_us").is_none(), "{json}");

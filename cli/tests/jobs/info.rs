@@ -144,3 +144,16 @@ fn help_of_a_command_has_its_longer_text() {
         all.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     assert!(commands.filter(|line| !line.contains("  help ")).all(|line| has_text(&line)), "{all}");
 }
+
+#[test]
+fn a_reader_that_closes_the_pipe_early_is_no_failure() {
+    for arguments in
+        [&["info"][..], &["info", "--json"], &["plan", "--ranks", "64", "--hosts", "64"], &["plan", "--json"]]
+    {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shouter"));
+        let ended = command.args(arguments).stdout(writer).output().unwrap();
+        assert!(ended.status.success() && ended.stderr.is_empty(), "{arguments:?}: {ended:?}");
+    }
+}

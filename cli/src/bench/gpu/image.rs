@@ -7,6 +7,7 @@ use shouter_reducer::cuda::kernel::{Architecture, Image, compile, compile_with_c
 
 use super::GpuArgs;
 use crate::failure::CommandError;
+use crate::stdout;
 
 /// The kernels for a device, or why there are none.
 pub(super) fn find(args: &GpuArgs, device: &DeviceInfo) -> Result<Image, String> {
@@ -28,7 +29,7 @@ pub(super) fn compile_all(args: &GpuArgs) -> Result<(), CommandError> {
             compile_with_cache(architecture, None).map_err(|why| CommandError::Failed(why.to_string()))?;
         let file = Image::place(folder, architecture);
         fs::write(&file, image.bytes())?;
-        println!("{}: {} bytes", file.display(), image.bytes().len());
+        stdout::print(&format!("{}: {} bytes\n", file.display(), image.bytes().len()))?;
     }
     Ok(())
 }

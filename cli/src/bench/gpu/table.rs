@@ -1,11 +1,10 @@
 //! The rows of the check: JSON lines for machines, a table for people.
 
-use std::io::{self, Write};
-
 use serde::Serialize;
 
-use crate::bench::report::{print_json, round4};
+use crate::bench::report::round4;
 use crate::failure::CommandError;
+use crate::stdout;
 
 /// The verdict on a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -161,7 +160,7 @@ impl Table {
             row.verdict = None;
         }
         if self.json {
-            print_json(&row)?;
+            stdout::print_json(&row)?;
         } else {
             eprint!(".");
         }
@@ -175,7 +174,7 @@ impl Table {
             self.head.iter().for_each(|line| eprintln!("{line}"));
         } else {
             eprintln!();
-            io::stdout().lock().write_all(self.text().as_bytes())?;
+            stdout::print(&self.text())?;
         }
         let failed: Vec<&str> = self
             .rows
