@@ -3,10 +3,33 @@
 //! With a core to itself a waiting loop spins, for a message is worth most when it is seen within 100 ns. With
 //! more ranks than cores a spinning thread keeps the awaited one from running, so it must yield the core after a
 //! few tries. [`IdlePolicy`] holds the numbers, [`Backoff`] the position in the sequence.
+//!
+//! A policy is chosen by the number of ranks and cores, and a scheduler may put two ranks on one core all the same, because something else
+//! computes on the other. A thread notices that by its yields: one that lets another waiting thread run returns after some microseconds.
+//! So the thread yields after a few tries for its next waits, too. A yield to a thread that computes lasts a time slice, milliseconds, in which
+//! nothing is waited for; after one of these the thread spins as its policy says.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use super::{Activity, Clock, CoreAllowance, Instant};
+
+/// Idle polls of a wait before the thread considers that it may share its core.
+const FEW_SPINS: u32 = 16;
+
+/// A yield that lasts longer than this has let another thread run...
+const ANOTHER_RAN: Duration = Duration::from_micros(2);
+
+/// ...and one that lasts at least this long, a thread that computes.
+const COMPUTED: Duration = Duration::from_micros(500);
+
+/// Waits for which a thread that has found another waiting thread on its core yields after a few tries.
+const REMEMBERED: u32 = 64;
+
+thread_local! {
+    /// Waits for which this thread is still held to share its core with a thread that waits as well.
+    static SHARED_FOR: Cell<u32> = const { Cell::new(0) };
+}
 
 /// How long a waiting loop spins and yields before it parks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +123,8 @@ pub enum BackoffStep {
 #[derive(Clone, Debug)]
 pub struct Backoff {
     policy: IdlePolicy,
+    /// The spins of this wait: those of the policy, or few, until the thread is found not to share its core.
+    spins: u32,
     idle_polls: u32,
     next_park: Duration,
 }
@@ -107,12 +132,13 @@ pub struct Backoff {
 impl Backoff {
     /// At the start of the sequence.
     pub fn new(policy: IdlePolicy) -> Self {
-        Self { policy, idle_polls: 0, next_park: policy.first_park }
+        Self { policy, spins: policy.spins.min(FEW_SPINS), idle_polls: 0, next_park: policy.first_park }
     }
 
     /// Back to the start of the sequence.
     #[inline]
     pub fn reset(&mut self) {
+        self.spins = self.policy.spins.min(FEW_SPINS);
         self.idle_polls = 0;
         self.next_park = self.policy.first_park;
     }
@@ -124,7 +150,7 @@ impl Backoff {
             self.reset();
             return BackoffStep::Go;
         }
-        if self.idle_polls < self.policy.spins {
+        if self.idle_polls < self.spins {
             self.idle_polls += 1;
             BackoffStep::Spin
         } else {
@@ -134,7 +160,12 @@ impl Backoff {
 
     #[cold]
     fn impatient(&mut self) -> BackoffStep {
-        if self.idle_polls - self.policy.spins < self.policy.yields {
+        if self.spins < self.policy.spins && self.idle_polls == self.spins && !shares_core() {
+            self.spins = self.policy.spins;
+            self.idle_polls += 1;
+            return BackoffStep::Spin;
+        }
+        if self.idle_polls - self.spins < self.policy.yields {
             self.idle_polls += 1;
             return BackoffStep::Yield;
         }
@@ -167,7 +198,7 @@ impl Backoff {
                 false
             }
             BackoffStep::Yield => {
-                std::thread::yield_now();
+                give_way();
                 false
             }
             BackoffStep::Park(longest) => {
@@ -180,6 +211,29 @@ impl Backoff {
             }
         }
     }
+}
+
+/// Gives up the core once, and notes whom that has let run.
+pub(super) fn give_way() {
+    let begin = Clock.now();
+    std::thread::yield_now();
+    note_yield(Clock.now().saturating_since(begin));
+}
+
+/// A yield of this thread took so long.
+fn note_yield(took: Duration) {
+    if took >= COMPUTED {
+        SHARED_FOR.set(0);
+    } else if took > ANOTHER_RAN {
+        SHARED_FOR.set(REMEMBERED);
+    }
+}
+
+/// Whether this thread is held to share its core, for one more wait.
+fn shares_core() -> bool {
+    let left = SHARED_FOR.get();
+    SHARED_FOR.set(left.saturating_sub(1));
+    left > 0
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use super::lock;
+use crate::runtime::idle::give_way;
 use crate::runtime::{Activity, Backoff, BackoffStep, Instant};
 
 /// The condition of a waiting thread; returns true once it holds and its result is stored for the thread.
@@ -62,7 +63,7 @@ impl Ticket {
             match idle.step(Activity::Idle) {
                 BackoffStep::Go | BackoffStep::Spin => std::hint::spin_loop(),
                 BackoffStep::Yield => {
-                    std::thread::yield_now();
+                    give_way();
                     if deadline.is_some() {
                         return; // The caller reads the clock.
                     }

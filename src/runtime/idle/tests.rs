@@ -58,3 +58,37 @@ fn more_ranks_than_cores_yield_after_a_few_spins() {
     let here = IdlePolicy::detect(usize::MAX);
     assert!(here.spins <= 16, "nobody has that many cores: {here:?}");
 }
+
+#[test]
+fn a_thread_that_shares_its_core_with_a_waiting_one_yields_soon() {
+    let spins = || {
+        let mut idle = Backoff::new(IdlePolicy { spins: 1_000, ..POLICY });
+        (0..).find(|_| idle.step(Activity::Idle) == BackoffStep::Yield).unwrap()
+    };
+    assert_eq!(spins(), 1_000);
+    note_yield(Duration::from_nanos(300));
+    assert_eq!(spins(), 1_000, "nothing else was to run");
+    note_yield(Duration::from_micros(7));
+    for wait in 0..REMEMBERED {
+        assert_eq!(spins(), FEW_SPINS, "{wait}");
+    }
+    assert_eq!(spins(), 1_000, "no yield has lasted since");
+    note_yield(Duration::from_micros(7));
+    assert_eq!(spins(), FEW_SPINS);
+    note_yield(Duration::from_millis(3));
+    assert_eq!(spins(), 1_000, "what computes gives the core back late");
+}
+
+#[test]
+fn each_wait_of_a_loop_considers_it_anew() {
+    let mut idle = Backoff::new(IdlePolicy { spins: 1_000, ..POLICY });
+    let mut spins = || {
+        let _busy = idle.step(Activity::Busy);
+        (0..).find(|_| idle.step(Activity::Idle) == BackoffStep::Yield).unwrap()
+    };
+    assert_eq!(spins(), 1_000);
+    note_yield(Duration::from_micros(7));
+    assert_eq!(spins(), FEW_SPINS);
+    SHARED_FOR.set(0);
+    assert_eq!(spins(), 1_000);
+}
