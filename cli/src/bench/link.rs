@@ -31,6 +31,8 @@ pub(super) enum Protocol {
     Raw,
     Udp,
     Rud,
+    /// RUD with a datagram for each message.
+    RudSingle,
     Tcp,
 }
 
@@ -50,9 +52,11 @@ impl FromStr for Measured {
         match text {
             "verbs" => Ok(Self::Channel("verbs")),
             "kernel" => Ok(Self::Channel("kernel")),
-            text => Protocol::from_str(text, false).map(Self::Wire).map_err(|_| {
-                format!("unknown protocol '{text}'; there are raw, udp, rud, tcp, verbs and kernel")
-            }),
+            "raw" => Ok(Self::Wire(Protocol::Raw)),
+            "udp" => Ok(Self::Wire(Protocol::Udp)),
+            "rud" => Ok(Self::Wire(Protocol::Rud)),
+            "tcp" => Ok(Self::Wire(Protocol::Tcp)),
+            text => Err(format!("unknown protocol '{text}'; there are raw, udp, rud, tcp, verbs and kernel")),
         }
     }
 }
@@ -141,7 +145,8 @@ pub(crate) struct PingpongArgs {
 #[derive(Args, Clone, Debug)]
 #[command(
     long_about = "Measures how many messages of a size one core sends in a second and another receives, each given to the protocol on its own: \
-        a frame, a datagram of UDP or RUD, or a write of TCP, which puts many into a segment. The kernel's peer sends datagrams of UDP.",
+        a frame, a datagram of UDP, a message of RUD, or a write of TCP. TCP puts many into a segment, and RUD several into a datagram; the row \
+        rud-single has a datagram for each. The kernel's peer sends datagrams of UDP.",
     after_help = "Examples:\n  \
     shouter bench messages --bytes 32 --protocol raw,udp,rud\n  \
     shouter bench messages --bytes 8,32,256 --protocol rud,tcp --against kernel --json"
@@ -251,8 +256,12 @@ pub(crate) fn messages(args: &MessagesArgs) -> Result<(), CommandError> {
             "{name} has no messages to count; there are raw, udp, rud and tcp"
         )));
     }
-    let extra = ["--messages", "--bytes", &sizes_that_fit(&args.link, &args.bytes)?];
-    measure(&args.link, &extra, Some((PeerWorkload::Messages, &args.bytes.0, false)))
+    let mut link = args.link.clone();
+    if let Some(at) = link.protocol.iter().position(|it| *it == Measured::Wire(Protocol::Rud)) {
+        link.protocol.insert(at + 1, Measured::Wire(Protocol::RudSingle));
+    }
+    let extra = ["--messages", "--bytes", &sizes_that_fit(&link, &args.bytes)?];
+    measure(&link, &extra, Some((PeerWorkload::Messages, &args.bytes.0, false)))
 }
 
 /// The sizes as the worker takes them, if a datagram holds each.

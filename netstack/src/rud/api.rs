@@ -36,7 +36,7 @@ pub const fn payload_room(mtu: usize, ip: &IpAddr, message_header: usize) -> usi
 pub struct Config {
     /// Sessions that may be open at once, at most 65,535.
     pub max_sessions: usize,
-    /// Messages a session may have queued and unacknowledged, and so datagrams on the wire; at most 4,032.
+    /// Datagrams a session may have queued and unacknowledged; at most 4,032.
     pub window_packets: u32,
     /// Payload bytes a session may have unacknowledged on the wire.
     pub window_bytes: usize,
@@ -187,16 +187,16 @@ pub struct Destination {
     pub dst_port: u16,
 }
 
-/// The upper layer's answer to a datagram.
+/// The upper layer's answer to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
-    /// It used or copied the bytes: the datagram will not be delivered again.
+    /// It used or copied the bytes: the message will not be delivered again.
     Consumed,
     /// It cannot use the bytes now: the sender sends them again later.
     Refused(RefusalReason),
 }
 
-/// Why a datagram was refused. Counted here; the peer only learns that it was refused.
+/// Why a message was refused. Counted here; the peer only learns that it was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RefusalReason {
@@ -348,7 +348,7 @@ pub enum SendError {
     },
 }
 
-/// Statistics of a session since it was opened. Counts are of datagrams.
+/// Statistics of a session since it was opened. Counts are of datagrams, where they are not said to be of messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Data sent for the first time.
@@ -359,7 +359,7 @@ pub struct Counters {
     pub last_resent: Option<(Instant, MessageToken)>,
     /// Payload bytes sent for the first time.
     pub sent_bytes: u64,
-    /// Data acknowledged as consumed.
+    /// Data acknowledged as consumed; of several messages, all.
     pub acked: u64,
     /// Data declared lost.
     pub lost: u64,
@@ -369,15 +369,15 @@ pub struct Counters {
     pub probes: u64,
     /// Retransmission time-outs.
     pub timeouts: u64,
-    /// Our data refused by the peer.
+    /// Our messages refused by the peer.
     pub refused_by_peer: u64,
-    /// Data consumed by the sink.
+    /// Messages consumed by the sink.
     pub received: u64,
     /// Payload bytes consumed by the sink.
     pub received_bytes: u64,
     /// Data that had been received before.
     pub duplicates: u64,
-    /// Data refused by the sink.
+    /// Messages refused by the sink.
     pub refused: u64,
     /// Of those, refused because the operation was not posted.
     pub refused_not_ready: u64,
@@ -428,7 +428,7 @@ pub struct EndpointCounters {
 
 /// Receives an endpoint's datagrams and events. Called from within the endpoint: keep it short.
 pub trait Sink {
-    /// A new datagram, checked, in order of arrival. The bytes are borrowed for the call.
+    /// A new message, checked, in order of arrival. The bytes are borrowed for the call.
     fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> Disposition;
 
     /// The message is acknowledged and no frame refers to its extent: the memory is free.

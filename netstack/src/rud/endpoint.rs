@@ -19,6 +19,7 @@ use super::table::TagTable;
 use crate::device::FramesOut;
 use crate::ip::peers::Peers;
 use crate::region::Extent;
+use crate::scratch::Bytes;
 use crate::time::Instant;
 use crate::wire::rud::{HEADER_LEN, Header};
 use looks::Looks;
@@ -75,6 +76,8 @@ pub struct Endpoint {
     /// session is due is put off then.
     deadlines: Deadlines,
     frames_out: FramesOut,
+    /// Of sessions that were closed, what frames may still refer to.
+    left_behind: Vec<Bytes>,
     /// The last one: enough for a clue, and no work in a flood of such datagrams.
     unknown: Option<UnknownSender>,
     /// The sessions were not informed of it yet.
@@ -97,6 +100,7 @@ impl Endpoint {
             latest: 0,
             deadlines: Deadlines::default(),
             frames_out: FramesOut::None,
+            left_behind: Vec::new(),
             unknown: None,
             unknown_is_new: false,
             counters: EndpointCounters::default(),
@@ -212,15 +216,20 @@ impl Endpoint {
             self.tags.remove(tag);
             self.peers.remove(peer);
             let entry = &mut self.entries[id.index()];
-            (entry.session, entry.enlisted) = (None, None);
+            let session = entry.session.take();
+            if self.frames_out != FramesOut::None {
+                self.left_behind.extend(session.into_iter().flat_map(|session| session.into_memory()));
+            }
+            entry.enlisted = None;
             entry.due = NEVER;
             entry.generation = entry.generation.wrapping_add(1);
             self.free.push(id.index() as u16);
         }
     }
 
-    /// Queues one datagram: `header` (at most 64 bytes) is copied, `payload` is read when the datagram is sent, and
-    /// sent again, until [`Sink::released`] gives `token` back.
+    /// Queues a message: `header` (at most 64 bytes) is copied, `payload` is read when the datagram is sent, and
+    /// sent again, until [`Sink::released`] gives `token` back. Messages of up to 255 bytes, header and payload, that are queued one after the
+    /// other share a datagram (spec.md section 6.9).
     ///
     /// # Errors
     /// [`SendError::Full`]: try again after acknowledgements. A closed or failed session, or a header or payload that is too long.
@@ -282,7 +291,16 @@ impl Endpoint {
         }
     }
 
-    /// Datagrams that [`send`](Self::send) would take now; zero for a session that was closed or has failed.
+    /// Whether small messages that are queued from now on share datagrams, as they do at first. One that has its own arrives no sooner, but
+    /// takes as much work as a large one.
+    pub fn set_bundles(&mut self, id: SessionId, used: bool) {
+        self.begin_enlisted(self.latest, id);
+        if let Some(session) = self.session_mut(id) {
+            session.set_bundles(used);
+        }
+    }
+
+    /// Messages that [`send`](Self::send) would take now, at least; zero for a session that was closed or has failed.
     #[inline]
     pub fn capacity(&self, id: SessionId) -> usize {
         let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation())
@@ -344,12 +362,14 @@ impl Endpoint {
     #[inline]
     pub fn awaits_frames(&self) -> bool {
         let holds = |entry: &Entry| entry.session.as_ref().is_some_and(|s| s.holds_releases());
-        self.frames_out != FramesOut::None && self.entries.iter().any(holds)
+        let waits = || self.entries.iter().any(holds) || !self.left_behind.is_empty();
+        self.frames_out != FramesOut::None && waits()
     }
 
     /// Releases the messages that waited for frames, none of which is out any more.
     pub fn release_held(&mut self, sink: &mut impl Sink) {
         self.set_frames_out(FramesOut::None);
+        self.left_behind.clear();
         self.sessions_mut().for_each(|session| session.release_held(sink));
     }
 

@@ -27,6 +27,15 @@ pub(super) enum Arrival {
     OutOfWindow,
 }
 
+/// A bundle of which the sink has consumed some messages and refused others.
+#[derive(Debug)]
+struct Mixed {
+    psn: Psn,
+    consumed: u64,
+    refused: u64,
+    is_reported: bool,
+}
+
 /// The bitmap of received PSNs. A PSN's word is `psn / 64` modulo 64, which stays right when PSNs wrap.
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -41,6 +50,8 @@ pub(super) struct Receiver {
     again: u64,
     /// Words with refusals that were not reported.
     refusals: u64,
+    /// Above the floor, which they hold as refused PSNs do. They are in neither bitmap.
+    mixed: Vec<Mixed>,
 }
 
 fn word(psn: Psn) -> u32 {
@@ -62,6 +73,7 @@ impl Receiver {
             fresh: 0,
             again: 0,
             refusals: 0,
+            mixed: Vec::new(),
         }
     }
 
@@ -73,7 +85,7 @@ impl Receiver {
     /// Whether there is something to report besides the floor.
     #[inline]
     pub(super) fn ack_pending(&self) -> bool {
-        self.fresh | self.refusals != 0
+        self.fresh | self.refusals != 0 || self.mixed.iter().any(|mixed| !mixed.is_reported)
     }
 
     /// How `psn` compares with those that have arrived.
@@ -82,7 +94,8 @@ impl Receiver {
         let ahead = psn.since(self.floor);
         if ahead < MAX_WINDOW {
             let index = word(psn) as usize;
-            if (self.received[index] | self.refused[index]) & bit(psn) == 0 {
+            let known = (self.received[index] | self.refused[index]) & bit(psn) != 0;
+            if !known && !self.mixed.iter().any(|mixed| mixed.psn == psn) {
                 Arrival::New
             } else {
                 Arrival::Duplicate
@@ -115,6 +128,15 @@ impl Receiver {
         self.raise_highest(psn);
     }
 
+    /// Of the bundle `psn`, which was [`Arrival::New`], the sink consumed these messages and refused those.
+    #[cold]
+    pub(super) fn mixed(&mut self, psn: Psn, consumed: u64, refused: u64) {
+        //= rud/spec.md section 5.3
+        // It holds the floor until the sender knows which of its messages were refused.
+        self.mixed.push(Mixed { psn, consumed, refused, is_reported: false });
+        self.raise_highest(psn);
+    }
+
     /// `psn` arrived again: our acknowledgement of it was lost or late.
     pub(super) fn duplicate(&mut self, psn: Psn) {
         //= rud/spec.md section 5.5
@@ -127,6 +149,9 @@ impl Receiver {
             if self.refused[word(psn) as usize] & bit(psn) != 0 {
                 self.refusals |= 1 << word(psn);
             }
+            for mixed in self.mixed.iter_mut().filter(|mixed| mixed.psn == psn) {
+                mixed.is_reported = false;
+            }
         }
     }
 
@@ -138,6 +163,7 @@ impl Receiver {
                 self.refusals |= 1 << index;
             }
         }
+        self.mixed.iter_mut().for_each(|mixed| mixed.is_reported = false);
     }
 
     /// The words from the floor's to the last one with arrivals.
@@ -167,6 +193,7 @@ impl Receiver {
             self.floor = self.floor.word_start().plus(64);
         }
         self.floor = base;
+        self.mixed.retain(|mixed| !mixed.psn.is_before(base));
         if self.highest.is_before(base) {
             self.highest = base;
         }
@@ -187,6 +214,13 @@ impl Receiver {
     pub(super) fn report(&mut self, blocks: &mut [Block; MAX_BLOCKS]) -> ((u16, u64), usize) {
         let mut count = 0;
         // Refusals fit only into blocks, so they go first.
+        let start = self.floor.word_start();
+        for mixed in self.mixed.iter_mut().filter(|mixed| !mixed.is_reported).take(MAX_BLOCKS) {
+            mixed.is_reported = true;
+            let Mixed { psn, consumed: received, refused, .. } = *mixed;
+            blocks[count] = Block { word: Block::BUNDLE | psn.since(start) as u16, received, refused };
+            count += 1;
+        }
         while self.refusals != 0 && count < MAX_BLOCKS {
             let (offset, index) = self.lowest(self.refusals);
             self.refusals &= !(1 << index);

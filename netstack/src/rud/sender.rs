@@ -10,10 +10,11 @@
 //!             '------- back-off <------- refused              acknowledged: back to the free ones
 //! ```
 //!
-//! A message occupies a slot from `push` to its acknowledgement; it gets its PSN when it is first sent. The list of
+//! A message occupies a slot from `push` to its acknowledgement, small ones together; it gets its PSN when it is first sent. The list of
 //! sent slots is in order of transmission, so that neither detection of losses nor acknowledgement looks at a
 //! datagram that it does not change.
 
+mod bundles;
 mod message;
 mod releases;
 mod sequence;
@@ -24,8 +25,11 @@ use std::collections::VecDeque;
 use super::api::{Config, MessageToken};
 use super::nanos;
 use super::recovery::NEVER;
+use crate::device::FramesOut;
 use crate::region::Extent;
-use crate::wire::rud::{MAX_BODY, Psn};
+use crate::scratch::Bytes;
+use crate::wire::rud::{MAX_BODY, Psn, RECORD_LEN};
+use bundles::Bundles;
 use message::Message;
 use releases::Releases;
 use sequence::Sequence;
@@ -54,8 +58,10 @@ pub(super) struct Pick {
 pub(super) struct Acked {
     /// Datagrams acknowledged as consumed.
     pub(super) count: u32,
-    /// Datagrams refused.
+    /// Datagrams refused, or some messages of them.
     pub(super) refused: u32,
+    /// The messages that were.
+    pub(super) refused_messages: u32,
     /// Datagrams that had been held for lost and were not.
     pub(super) spurious: u32,
     /// When the most recently sent one was sent, of those sent only once; `NEVER` if there is none.
@@ -75,6 +81,7 @@ impl Acked {
     pub(super) const NOTHING: Self = Self {
         count: 0,
         refused: 0,
+        refused_messages: 0,
         spurious: 0,
         clean_sent_at: NEVER,
         newest: false,
@@ -146,11 +153,12 @@ pub(super) struct Sender {
     /// The first back-off after a refusal.
     refusal_backoff: u64,
     releases: Releases,
+    bundles: Bundles,
 }
 
 impl Sender {
-    /// An empty sender whose first PSN is `first`.
-    pub(super) fn new(first: Psn, config: &Config) -> Self {
+    /// An empty sender whose first PSN is `first`, and whose datagrams have at most `room` bytes of body and payload.
+    pub(super) fn new(first: Psn, config: &Config, room: usize) -> Self {
         Self {
             slots: Slots::new(config.window_packets),
             messages: Box::default(),
@@ -159,6 +167,7 @@ impl Sender {
             retries: VecDeque::new(),
             refusal_backoff: nanos(config.refusal_backoff),
             releases: Releases::new(),
+            bundles: Bundles::new(room),
         }
     }
 
@@ -167,9 +176,25 @@ impl Sender {
         &self.releases
     }
 
-    /// The acknowledged messages that wait for frames.
-    pub(super) fn releases_mut(&mut self) -> &mut Releases {
-        &mut self.releases
+    /// Sets the state of frames that may still be read. If there are none, [`release_held`](Self::release_held) follows.
+    pub(super) fn set_frames_out(&mut self, out: FramesOut) {
+        self.releases.set_frames_out(out);
+    }
+
+    /// Releases the acknowledged messages that waited for frames: none is out any more.
+    pub(super) fn release_held(&mut self, release: impl FnMut(MessageToken)) {
+        self.releases.drain(release);
+        self.bundles.on_frames_gone();
+    }
+
+    /// Small messages that are queued from now on share datagrams of up to `room` bytes of payload; with zero, none do.
+    pub(super) fn set_bundles(&mut self, room: usize) {
+        self.bundles.set_used(room);
+    }
+
+    /// The memory that frames may refer to and that is this sender's own.
+    pub(super) fn into_memory(self) -> impl Iterator<Item = Bytes> {
+        self.bundles.into_memory()
     }
 
     /// Lowest PSN that is not settled.
@@ -245,8 +270,8 @@ impl Sender {
         usize::from(self.slots.bytes(at)) + usize::from(self.messages[at].body_len())
     }
 
-    /// Queues a message whose header of `len` bytes, at most 64, `write` puts in its place; the payload has at most 65,535.
-    /// False if no slot is free.
+    /// Queues a message whose header of `len` bytes, at most 64, `write` puts in its place; the payload has at most 65,535. A small one joins
+    /// the one queued before it. False if no slot is free.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -256,11 +281,20 @@ impl Sender {
         token: MessageToken,
     ) -> bool {
         let bytes = payload.map_or(0, |extent| extent.len() as u16);
+        let room_beside = self.bundles.room_beside(usize::from(bytes) + usize::from(len));
+        if room_beside != 0
+            && let Some(last) = self.slots.last_queued()
+            && self.messages[last].room_beside() as usize
+                >= RECORD_LEN + usize::from(bytes) + usize::from(len)
+        {
+            self.join(last, len, write, payload, token);
+            return true;
+        }
         let Some(at) = self.slots.queue(token, bytes) else { return false };
         if self.messages.is_empty() {
             self.allocate();
         }
-        self.messages[at].renew(len, write, payload);
+        self.messages[at].renew(len, write, payload, room_beside);
         true
     }
 
@@ -321,9 +355,16 @@ impl Sender {
         &mut self.messages[slot as usize]
     }
 
-    /// The token of the message in `slot`.
+    /// The token of the message in `slot`, or of the first of a bundle.
     pub(super) fn token(&self, slot: u16) -> MessageToken {
-        self.slots.token(slot.into())
+        let first = |number| self.bundles.tokens(number).first().copied();
+        self.slots.bundle(slot.into()).and_then(first).unwrap_or_else(|| self.slots.token(slot.into()))
+    }
+
+    /// Whether several messages are in `slot`.
+    #[inline]
+    pub(super) fn is_bundle(&self, slot: u16) -> bool {
+        self.slots.bundle(slot.into()).is_some()
     }
 
     /// The picked datagram was sent.
@@ -352,9 +393,13 @@ impl Sender {
         self.slots.lose_youngest();
     }
 
-    /// Drops all payload: from now on messages are sent, or sent again, as headers alone.
+    /// Drops all payload of the user's: from now on messages are sent, or sent again, as headers alone. Those in bundles are copies.
     pub(super) fn forget_payloads(&mut self) {
-        self.messages.iter_mut().for_each(Message::forget_payload);
+        for (at, message) in self.messages.iter_mut().enumerate() {
+            if self.slots.bundle(at).is_none() {
+                message.forget_payload();
+            }
+        }
         self.slots.forget_bytes();
     }
 
@@ -430,6 +475,9 @@ impl Sender {
         }
         acked.count += 1;
         self.slots.free_up(at);
+        if let Some(number) = sent.bundle {
+            return self.bundle_consumed(number, &sent, on);
+        }
         let release = &mut |token| on.released(token);
         self.releases.acknowledged(self.slots.token(at), sent.tries > 1, release);
     }
@@ -442,11 +490,18 @@ impl Sender {
         if acked.take_in(context, &sent) {
             on.delivered(at);
         }
+        let messages = sent.bundle.map_or(1, |number| self.bundles.tokens(number).len() as u32);
+        self.wait(context.now, at, messages, acked);
+    }
+
+    /// What is in slot `at`, so many messages, was refused, and is queued again later.
+    fn wait(&mut self, now: u64, at: usize, messages: u32, acked: &mut Acked) {
         acked.refused += 1;
+        acked.refused_messages += messages;
         self.slots.refuse(at);
         let before = self.messages[at].on_refused();
         let backoff = self.refusal_backoff.saturating_mul(1 << before.min(32));
-        let due = context.now.saturating_add(backoff);
+        let due = now.saturating_add(backoff);
         let place = self.retries.partition_point(|other| other.due <= due);
         self.retries.insert(place, Retry { slot: at as u16, due });
     }

@@ -23,6 +23,7 @@ use super::sender::{OnSettled, Sender};
 use super::spray::Spray;
 use crate::device::FramesOut;
 use crate::region::Extent;
+use crate::scratch::Bytes;
 use crate::wire::rud::{HEADER_LEN, MAX_BODY, Psn};
 use core::net::IpAddr;
 use core::time::Duration;
@@ -36,6 +37,8 @@ pub(super) enum Accepted {
     WrongAddress,
     /// It was damaged in transit.
     Damaged,
+    /// What the peer has put into it makes no sense.
+    Malformed,
 }
 
 /// The sender of a datagram with a tag of no session, and the time.
@@ -119,7 +122,11 @@ impl Session {
             spray: Spray::new(params.paths, config.window_packets),
             asks: Asks::new(params.paths),
             mtu: PathMtu::new(params.max_datagram, nanos(config.mtu_raise)),
-            sender: Sender::new(first_psn(params.remote_tag), config),
+            sender: Sender::new(
+                first_psn(params.remote_tag),
+                config,
+                params.max_datagram.saturating_sub(HEADER_LEN),
+            ),
             receiver: Receiver::new(first_psn(params.local_tag)),
             pieces: Pieces::new(config.window_bytes),
             cut: None,
@@ -216,9 +223,19 @@ impl Session {
         self.sender.forget_payloads();
     }
 
+    /// Whether small messages that are queued from now on share datagrams.
+    pub(super) fn set_bundles(&mut self, used: bool) {
+        self.sender.set_bundles(if used { self.max_message } else { 0 });
+    }
+
+    /// The memory that frames may refer to and that is the session's own.
+    pub(super) fn into_memory(self) -> impl Iterator<Item = Bytes> {
+        self.sender.into_memory()
+    }
+
     /// Sets the state of emitted frames, which may still be read.
     pub(super) fn set_frames_out(&mut self, out: FramesOut) {
-        self.sender.releases_mut().set_frames_out(out);
+        self.sender.set_frames_out(out);
     }
 
     /// Whether acknowledged messages wait until no frame refers to them.
@@ -229,7 +246,7 @@ impl Session {
     /// No frame is out any more.
     pub(super) fn release_held(&mut self, sink: &mut impl Sink) {
         let id = self.id;
-        self.sender.releases_mut().drain(|token| sink.released(id, token));
+        self.sender.release_held(|token| sink.released(id, token));
     }
 
     /// The counters, with gauges read off the state.

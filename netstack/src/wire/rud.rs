@@ -34,13 +34,22 @@ pub const STAMP_LEN: usize = 8;
 /// Most acknowledgement blocks in one datagram.
 pub const MAX_BLOCKS: usize = MAX_BODY / BLOCK_LEN;
 
+/// Most messages in one bundle: as many as a block has bits for.
+pub const MAX_BUNDLED: usize = 64;
+
+/// The longest payload of a bundle, in bytes: its datagram has 1,200, which every path carries.
+pub const MAX_BUNDLE: usize = 1_200 - HEADER_LEN;
+
+/// Bytes in front of each message of a bundle: the lengths of its header and of its payload.
+pub const RECORD_LEN: usize = 2;
+
 /// PSNs from the lowest unsettled one that may be in use at once.
 pub const MAX_WINDOW: u32 = 64 * (WORDS - 1);
 
 /// 64-PSN words in a receiver's bitmap.
 pub const WORDS: u32 = 64;
 
-const VERSION: u8 = 3;
+const VERSION: u8 = 4;
 const ACK_REQUEST: u8 = 0x80;
 
 /// A packet sequence number. The order is that of RFC 1982: it wraps.
@@ -129,19 +138,21 @@ pub enum DatagramKind {
     Answer = 3,
     /// A part of a message whose datagram is too long for the path.
     Piece = 4,
+    /// Several small messages: the payload is a record of each, there is no body.
+    Bundle = 5,
 }
 
 impl DatagramKind {
-    /// Whether it brings a message, or a part of one.
+    /// Whether it brings messages, or a part of one.
     #[inline]
     pub const fn has_message(self) -> bool {
-        matches!(self, Self::Data | Self::Piece)
+        matches!(self, Self::Data | Self::Piece | Self::Bundle)
     }
 
     /// Bytes of stamp in the body.
     const fn stamp_len(self) -> usize {
         match self {
-            Self::Data | Self::Ack | Self::Piece => 0,
+            Self::Data | Self::Ack | Self::Piece | Self::Bundle => 0,
             Self::Probe | Self::Answer => STAMP_LEN,
         }
     }
@@ -155,9 +166,9 @@ pub enum MalformedDatagram {
     #[error("a RUD datagram has at least 40 bytes")]
     Short,
     /// Another version, or no RUD at all.
-    #[error("not version 3 of RUD; run the same version on every host")]
+    #[error("not version 4 of RUD; run the same version on every host")]
     Version,
-    /// A kind of datagram that version 3 does not have.
+    /// A kind of datagram that version 4 does not have.
     #[error("unknown kind of RUD datagram")]
     Kind,
     /// The lengths in the header do not add up to the datagram's.
@@ -214,6 +225,7 @@ impl Header {
             2 => DatagramKind::Probe,
             3 => DatagramKind::Answer,
             4 => DatagramKind::Piece,
+            5 => DatagramKind::Bundle,
             _ => return Err(MalformedDatagram::Kind),
         };
         let header = Self {
@@ -254,8 +266,10 @@ impl Header {
     /// Whether body and payload are such as the kind has, which is not data.
     fn has_right_body(&self) -> bool {
         let body = usize::from(self.body_len);
-        if self.kind == DatagramKind::Piece {
-            return body >= SPLIT_LEN;
+        match self.kind {
+            DatagramKind::Piece => return body >= SPLIT_LEN,
+            DatagramKind::Bundle => return body == 0,
+            _ => {}
         }
         let blocks = body.checked_sub(self.kind.stamp_len());
         (self.payload_len == 0 || self.kind == DatagramKind::Probe)
@@ -331,18 +345,72 @@ impl Split {
     }
 }
 
-/// The state of the 64 PSNs of one word.
+/// The messages in the payload of a bundle, as header and payload each: those up to the first that is cut off.
+#[derive(Clone, Debug)]
+pub struct Bundled<'a>(&'a [u8]);
+
+impl<'a> Bundled<'a> {
+    /// Those in `payload`, which was received.
+    #[inline]
+    pub const fn new(payload: &'a [u8]) -> Self {
+        Self(payload)
+    }
+
+    /// Whether `payload` is that of a bundle: one message to [`MAX_BUNDLED`], the last of which ends with it, and each with a header of
+    /// at most [`MAX_BODY`] bytes.
+    #[inline]
+    pub fn are_whole(payload: &'a [u8]) -> bool {
+        let mut messages = Self(payload);
+        let mut count = 0;
+        for (header, _) in messages.by_ref() {
+            count += 1;
+            if count > MAX_BUNDLED || header.len() > MAX_BODY {
+                return false;
+            }
+        }
+        count != 0 && messages.0.is_empty()
+    }
+}
+
+impl<'a> Iterator for Bundled<'a> {
+    type Item = (&'a [u8], &'a [u8]);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (lengths, rest) = self.0.split_first_chunk::<RECORD_LEN>()?;
+        let (header, rest) = rest.split_at_checked(lengths[0].into())?;
+        let (payload, rest) = rest.split_at_checked(lengths[1].into())?;
+        self.0 = rest;
+        Some((header, payload))
+    }
+}
+
+/// The state of the 64 PSNs of one word, or of the messages of one bundle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// The word, counted from the one that the cumulative acknowledgement lies in.
+    /// The word, counted from the one that the cumulative acknowledgement lies in; or with [`Block::BUNDLE`] a PSN, counted from the
+    /// first of that word.
     pub word: u16,
-    /// Bit i: PSN i of the word was consumed.
+    /// Bit i: PSN i of the word, or message i of the bundle, was consumed.
     pub received: u64,
-    /// Bit i: PSN i of the word was refused, and has to be sent again under another PSN.
+    /// Bit i: it was refused, and has to be sent again under another PSN.
     pub refused: u64,
 }
 
 impl Block {
+    /// The bit of `word` in the block of a bundle.
+    pub const BUNDLE: u16 = 1 << 15;
+
+    /// Of a bundle's block, its PSN, counted from the first of the word that the cumulative acknowledgement lies in.
+    #[inline]
+    pub fn bundle(&self) -> Option<u32> {
+        (self.word & Self::BUNDLE != 0).then_some(u32::from(self.word & !Self::BUNDLE))
+    }
+
+    fn is_in_range(&self) -> bool {
+        self.bundle().map_or(u32::from(self.word) < WORDS, |psn| psn < 64 * WORDS)
+    }
+
     /// The blocks in the body of an acknowledgement. A block whose word is out of range ends them.
     #[inline]
     pub fn parse_all(body: &[u8]) -> impl Iterator<Item = Self> + '_ {
@@ -354,7 +422,7 @@ impl Block {
                 received: u64_at(bytes, 2),
                 refused: u64_at(bytes, 10),
             })
-            .take_while(|block| u32::from(block.word) < WORDS)
+            .take_while(Self::is_in_range)
     }
 
     /// Writes the block.

@@ -70,6 +70,7 @@ impl Endpoint {
             Accepted::Yes => {}
             Accepted::WrongAddress => self.counters.wrong_address += 1,
             Accepted::Damaged => self.counters.crc_dropped += 1,
+            Accepted::Malformed => self.counters.malformed += 1,
         }
         entry.due = entry.due.min(session.near_deadline());
         if !entry.ready && session.wants_transmit(now) {

@@ -13,6 +13,8 @@ pub(in crate::rud) struct Message {
     /// How often the peer has refused it.
     refusals: u8,
     asks_for_ack: bool,
+    /// Bytes that are left in its datagram for other messages.
+    room_beside: u16,
     payload: Option<Extent>,
     /// CRC of the payload, once it was computed.
     payload_crc: Option<u32>,
@@ -25,17 +27,19 @@ impl Message {
         body_len: 0,
         refusals: 0,
         asks_for_ack: false,
+        room_beside: 0,
         payload: None,
         payload_crc: None,
     };
 
-    /// Becomes a new message, whose header of `len` bytes `write` puts in its place.
+    /// Becomes a new message, whose header of `len` bytes `write` puts in its place, and beside which so much room is left.
     #[inline]
     pub(super) fn renew(
         &mut self,
         len: u8,
         write: impl FnOnce(&mut [u8; MAX_BODY]),
         payload: Option<Extent>,
+        room_beside: u16,
     ) {
         if let Some(body) = self.head[HEADER_LEN..].first_chunk_mut() {
             write(body);
@@ -43,6 +47,7 @@ impl Message {
         self.body_len = len;
         self.refusals = 0;
         self.asks_for_ack = false;
+        self.room_beside = room_beside;
         self.payload = payload;
         self.payload_crc = None;
     }
@@ -67,6 +72,40 @@ impl Message {
         (payload, *self.payload_crc.get_or_insert_with(compute))
     }
 
+    /// Bytes that are left in its datagram for other messages.
+    #[inline]
+    pub(super) fn room_beside(&self) -> u16 {
+        self.room_beside
+    }
+
+    /// The upper layer's header.
+    pub(super) fn header(&self) -> &[u8] {
+        self.head.get(HEADER_LEN..HEADER_LEN + usize::from(self.body_len)).unwrap_or_default()
+    }
+
+    /// The payload.
+    pub(super) fn extent(&self) -> Option<Extent> {
+        self.payload
+    }
+
+    /// It is the first of a bundle, whose payload has its header, too.
+    pub(super) fn bundle_up(&mut self) {
+        self.body_len = 0;
+    }
+
+    /// Another has joined it, and takes `record` bytes of `payload`; `is_full`: it is the last.
+    #[inline]
+    pub(super) fn take_beside(&mut self, payload: Option<Extent>, record: u16, is_full: bool) {
+        self.payload = payload;
+        self.room_beside = if is_full { 0 } else { self.room_beside.saturating_sub(record) };
+    }
+
+    /// Some of the messages of a bundle are settled; the others are in this payload.
+    pub(super) fn replace_payload(&mut self, payload: Option<Extent>) {
+        self.payload = payload;
+        self.payload_crc = None;
+    }
+
     /// From now on it is sent without payload.
     pub(super) fn forget_payload(&mut self) {
         self.payload = None;
@@ -87,6 +126,8 @@ impl Message {
 
     /// The peer has refused it once more: how often it had before.
     pub(super) fn on_refused(&mut self) -> u8 {
+        // Messages that come now do not wait for as long.
+        self.room_beside = 0;
         let before = self.refusals;
         self.refusals = before.saturating_add(1);
         before

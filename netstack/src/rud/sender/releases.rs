@@ -17,7 +17,7 @@ impl Releases {
     }
 
     /// Sets the state of frames that may still be read. If there are none, [`drain`](Self::drain) follows.
-    pub(in crate::rud) fn set_frames_out(&mut self, out: FramesOut) {
+    pub(super) fn set_frames_out(&mut self, out: FramesOut) {
         self.frames_out = out;
     }
 
@@ -27,8 +27,15 @@ impl Releases {
     }
 
     /// Releases all messages.
-    pub(in crate::rud) fn drain(&mut self, release: impl FnMut(MessageToken)) {
+    pub(super) fn drain(&mut self, release: impl FnMut(MessageToken)) {
         self.held.drain(..).for_each(release);
+    }
+
+    /// Whether a frame may still refer to a message that was acknowledged.
+    #[inline]
+    pub(super) fn may_be_read(&self, resent: bool) -> bool {
+        // A waiting frame is not the one that was acknowledged: the message was sent again.
+        self.frames_out == FramesOut::Held || self.frames_out == FramesOut::Waiting && resent
     }
 
     /// Releases a message that was acknowledged, or keeps it back if a frame may refer to it.
@@ -39,18 +46,15 @@ impl Releases {
         resent: bool,
         release: &mut impl FnMut(MessageToken),
     ) {
-        if self.frames_out == FramesOut::None || !self.hold(token, resent) {
+        if self.may_be_read(resent) {
+            self.hold(token);
+        } else {
             release(token);
         }
     }
 
-    /// A waiting frame is not the one that was acknowledged: the message was sent again.
     #[cold]
-    fn hold(&mut self, token: MessageToken, resent: bool) -> bool {
-        let hold = self.frames_out == FramesOut::Held || resent;
-        if hold {
-            self.held.push(token);
-        }
-        hold
+    fn hold(&mut self, token: MessageToken) {
+        self.held.push(token);
     }
 }

@@ -91,6 +91,14 @@ impl Sequence {
         psns & !self.settled[ring_index(start) / 64]
     }
 
+    /// The slot of a PSN that was sent and is not settled.
+    pub(super) fn slot_of(&self, psn: Psn) -> Option<usize> {
+        let index = ring_index(psn);
+        let is_open = psn.since(self.base) < self.next.since(self.base)
+            && self.settled[index / 64] >> (index % 64) & 1 == 0;
+        is_open.then_some(self.slots[index].into())
+    }
+
     /// Settles a PSN that is not settled, if it was sent: its slot.
     #[inline]
     pub(super) fn settle(&mut self, psn: Psn) -> Option<usize> {

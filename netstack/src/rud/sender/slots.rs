@@ -4,15 +4,10 @@ use super::sequence::NIL;
 use crate::rud::api::MessageToken;
 use crate::wire::rud::Psn;
 
-/// The state of a slot's message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SlotState {
-    Free,
-    Queued,
-    Sent,
-    Lost,
-    Refused,
-}
+/// The bit in `marks` of a datagram that was sent and counts as lost.
+const LOST: u8 = 1;
+/// The bit of a bundle, whose number stands in place of the token.
+const BUNDLE: u8 = 2;
 
 /// The part of a message that every acknowledgement touches.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +20,7 @@ struct Slot {
     next: u16,
     bytes: u16,
     tries: u8,
-    state: SlotState,
+    marks: u8,
 }
 
 /// A list through the slots; the links are in the slots.
@@ -51,6 +46,8 @@ pub(super) struct Transmission {
     pub(super) lost: bool,
     /// Its payload bytes.
     pub(super) bytes: u16,
+    /// Which bundle it is, if it is one.
+    pub(super) bundle: Option<u16>,
 }
 
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
@@ -94,7 +91,7 @@ impl Slots {
             next: NIL,
             bytes: 0,
             tries: 0,
-            state: SlotState::Free,
+            marks: 0,
         };
         self.all = vec![slot; self.count as usize].into_boxed_slice();
         self.free = EMPTY;
@@ -191,7 +188,7 @@ impl Slots {
         slot.token = token;
         slot.bytes = bytes;
         slot.tries = 0;
-        slot.state = SlotState::Queued;
+        slot.marks = 0;
         append(&mut self.all, &mut self.queued, at);
         Some(at)
     }
@@ -200,21 +197,20 @@ impl Slots {
     #[inline]
     pub(super) fn requeue(&mut self, at: usize) {
         self.all[at].tries = 0;
-        self.all[at].state = SlotState::Queued;
         append(&mut self.all, &mut self.queued, at);
     }
 
     /// A queued or lost datagram was sent under `psn`.
     #[inline]
     pub(super) fn on_sent(&mut self, now: u64, at: usize, psn: Psn) {
-        let from = if self.all[at].state == SlotState::Lost { &mut self.lost } else { &mut self.queued };
+        let from = if self.all[at].marks & LOST != 0 { &mut self.lost } else { &mut self.queued };
         unlink(&mut self.all, from, at);
         let slot = &mut self.all[at];
         slot.psn = psn;
         slot.sent_at = now;
         slot.serial = self.serial;
         slot.tries = slot.tries.saturating_add(1);
-        slot.state = SlotState::Sent;
+        slot.marks &= !LOST;
         self.serial = self.serial.wrapping_add(1);
         self.flight_bytes += slot.bytes as usize;
         append(&mut self.all, &mut self.sent, at);
@@ -248,40 +244,61 @@ impl Slots {
     fn take_from_wire(&mut self, at: usize) {
         unlink(&mut self.all, &mut self.sent, at);
         self.flight_bytes -= self.all[at].bytes as usize;
-        self.all[at].state = SlotState::Lost;
+        self.all[at].marks |= LOST;
     }
 
     /// Takes a datagram that was sent and is settled now out of its list. It is [freed](Self::free_up) or
     /// [refused](Self::refuse) next.
     #[inline]
     pub(super) fn take_off(&mut self, at: usize) -> Transmission {
-        let Slot { sent_at, serial, tries, bytes, state, .. } = self.all[at];
-        let lost = state == SlotState::Lost;
+        let Slot { sent_at, serial, tries, bytes, marks, .. } = self.all[at];
+        let lost = marks & LOST != 0;
+        let bundle = self.bundle(at);
         if lost {
             unlink(&mut self.all, &mut self.lost, at);
         } else {
             unlink(&mut self.all, &mut self.sent, at);
             self.flight_bytes -= bytes as usize;
         }
-        Transmission { sent_at, serial, tries, lost, bytes }
+        Transmission { sent_at, serial, tries, lost, bytes, bundle }
     }
 
     /// The message of a slot that was taken off is finished.
     #[inline]
     pub(super) fn free_up(&mut self, at: usize) {
-        self.all[at].state = SlotState::Free;
         prepend(&mut self.all, &mut self.free, at);
     }
 
     /// The message of a slot that was taken off waits, to be [queued again](Self::requeue).
     pub(super) fn refuse(&mut self, at: usize) {
-        self.all[at].state = SlotState::Refused;
+        self.all[at].marks &= !LOST;
     }
 
-    /// No message has a payload any more.
+    /// The bundle in a slot, if there is one.
+    #[inline]
+    pub(super) fn bundle(&self, at: usize) -> Option<u16> {
+        let Slot { marks, token, .. } = self.all[at];
+        (marks & BUNDLE != 0).then_some(token.0 as u16)
+    }
+
+    /// The message in a slot that is not on the wire is part of this bundle of `bytes` from now on, or the bundle is another one.
+    pub(super) fn set_bundle(&mut self, at: usize, number: u16, bytes: u16) {
+        let slot = &mut self.all[at];
+        slot.marks |= BUNDLE;
+        slot.token = MessageToken(number.into());
+        slot.bytes = bytes;
+    }
+
+    /// A queued bundle became longer.
+    #[inline]
+    pub(super) fn grow(&mut self, at: usize, bytes: u16) {
+        self.all[at].bytes += bytes;
+    }
+
+    /// No message has a payload any more, but for bundles.
     pub(super) fn forget_bytes(&mut self) {
-        self.all.iter_mut().for_each(|slot| slot.bytes = 0);
-        self.flight_bytes = 0;
+        self.all.iter_mut().filter(|slot| slot.marks & BUNDLE == 0).for_each(|slot| slot.bytes = 0);
+        self.flight_bytes = self.on_wire().map(|at| usize::from(self.bytes(at))).sum();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::rud::pieces::Piece;
 use crate::rud::receiver::Arrival;
 use crate::rud::recovery::NEVER;
 use crate::rud::sender::{AckContext, Acked};
-use crate::wire::rud::{Block, DatagramKind, HEADER_LEN, Header, Psn, SPLIT_LEN};
+use crate::wire::rud::{Block, Bundled, DatagramKind, HEADER_LEN, Header, Psn, SPLIT_LEN};
 
 impl Session {
     /// A datagram with the session's tag, which this end may have had for `late` nanoseconds before it looked.
@@ -32,6 +32,9 @@ impl Session {
             self.liveness.on_clue(now, Clue::Damaged);
             return Accepted::Damaged;
         }
+        if header.kind == DatagramKind::Bundle && !Bundled::are_whole(&datagram[header.payload_offset()..]) {
+            return Accepted::Malformed;
+        }
         if self.failed {
             return Accepted::Yes;
         }
@@ -48,7 +51,7 @@ impl Session {
         // Acknowledgements take effect before the payload is delivered.
         self.on_acknowledgement(Look { now, late }, header, datagram, sink);
         match header.kind {
-            DatagramKind::Data | DatagramKind::Piece => {
+            DatagramKind::Data | DatagramKind::Piece | DatagramKind::Bundle => {
                 self.acks.on_data(now, late, meta.congestion_experienced);
                 self.on_data(now, header, datagram, sink);
             }
@@ -66,13 +69,15 @@ impl Session {
         match self.receiver.classify(header.psn) {
             Arrival::New => {
                 let (front, payload) = datagram.split_at(header.payload_offset());
-                if header.kind == DatagramKind::Data {
-                    if !self.pieces.are_none() {
-                        self.pieces.forget(header.psn);
+                match header.kind {
+                    DatagramKind::Piece => self.on_piece(header, datagram, sink),
+                    DatagramKind::Bundle => self.on_bundle(header.psn, payload, sink),
+                    _ => {
+                        if !self.pieces.are_none() {
+                            self.pieces.forget(header.psn);
+                        }
+                        self.deliver(header.psn, &front[HEADER_LEN..], payload, sink);
                     }
-                    self.deliver(header.psn, &front[HEADER_LEN..], payload, sink);
-                } else {
-                    self.on_piece(header, datagram, sink);
                 }
             }
             Arrival::Duplicate => {
@@ -87,18 +92,48 @@ impl Session {
 
     #[inline]
     fn deliver(&mut self, psn: Psn, body: &[u8], payload: &[u8], sink: &mut impl Sink) {
+        if self.offer(body, payload, sink) {
+            self.receiver.consumed(psn);
+        } else {
+            self.receiver.refused(psn);
+            self.acks.set_due(true);
+        }
+    }
+
+    /// Offers the upper layer a message; whether it has consumed it.
+    #[inline]
+    fn offer(&mut self, body: &[u8], payload: &[u8], sink: &mut impl Sink) -> bool {
         match sink.deliver(self.id, body, payload) {
             Disposition::Consumed => {
-                self.receiver.consumed(psn);
                 self.counters.received += 1;
                 self.counters.received_bytes += payload.len() as u64;
+                true
             }
             Disposition::Refused(why) => {
-                self.receiver.refused(psn);
-                self.acks.set_due(true);
                 self.counters.refused += 1;
                 self.counters.refused_not_ready += u64::from(why == RefusalReason::NotReady);
+                false
             }
+        }
+    }
+
+    /// The messages of a bundle, each with a verdict of its own.
+    fn on_bundle(&mut self, psn: Psn, payload: &[u8], sink: &mut impl Sink) {
+        let (mut consumed, mut refused, mut bit) = (0, 0, 1_u64);
+        for (header, payload) in Bundled::new(payload) {
+            *if self.offer(header, payload, sink) { &mut consumed } else { &mut refused } |= bit;
+            bit = bit.wrapping_shl(1);
+        }
+        if refused == 0 {
+            self.receiver.consumed(psn);
+            return;
+        }
+        //= rud/spec.md section 5.3
+        // Where all are refused, so is the PSN.
+        self.acks.set_due(true);
+        match consumed {
+            0 => self.receiver.refused(psn),
+            _ => self.receiver.mixed(psn, consumed, refused),
         }
     }
 
@@ -155,8 +190,13 @@ impl Session {
         if !header.kind.has_message() {
             // Padding may follow.
             for block in Block::parse_all(&datagram[HEADER_LEN..header.payload_offset()]) {
-                let start = first_word.plus(u32::from(block.word) * 64);
                 let Block { received, refused, .. } = block;
+                if let Some(psn) = block.bundle() {
+                    let psn = first_word.plus(psn);
+                    self.sender.on_bundle(&context, psn, received, refused, &mut acked, &mut settled);
+                    continue;
+                }
+                let start = first_word.plus(u32::from(block.word) * 64);
                 self.sender.on_word(&context, start, received, refused, &mut acked, &mut settled);
             }
         }
@@ -164,7 +204,7 @@ impl Session {
             return;
         }
         self.counters.acked += u64::from(acked.count);
-        self.counters.refused_by_peer += u64::from(acked.refused);
+        self.counters.refused_by_peer += u64::from(acked.refused_messages);
         self.counters.spurious += u64::from(acked.spurious);
         self.recovery.on_acked(now, &acked);
         if self.mtu.is_in_doubt() {

@@ -1,3 +1,4 @@
+mod bundles;
 mod first_use;
 mod goodput;
 mod link;
@@ -232,6 +233,7 @@ fn a_full_window_refuses_until_acknowledgements_come() {
     let config = Config { window_packets: 100, ..Config::default() };
     let mut world = World::with_tags(1, &config, delayed(10_000), TAGS);
     let end = &mut world.ends[0];
+    end.endpoint.set_bundles(end.id, false);
     assert_eq!(end.endpoint.capacity(end.id), 100);
     for number in 0..100 {
         end.endpoint.send(end.id, &expected_header(number), extent_of(number), MessageToken(number)).unwrap();
@@ -312,6 +314,7 @@ fn a_piggybacked_acknowledgement_takes_effect_before_the_delivery() {
 fn acknowledgements_wait_for_company() {
     let config = Config::default();
     let [(mut a, a_id), (mut b, _)] = pair();
+    a.set_bundles(a_id, false);
     let mut journal = Journal::default();
     let mut exchange = |count: u64, a: &mut Endpoint, b: &mut Endpoint| {
         for number in 0..count {
@@ -364,6 +367,7 @@ fn a_header_written_in_place_is_that_of_every_transmission() {
 #[test]
 fn datagrams_take_turns_over_the_paths() {
     let [(mut a, a_id), _] = pair();
+    a.set_bundles(a_id, false);
     for number in 0..8 {
         a.send(a_id, &[], None, MessageToken(number)).unwrap();
     }
@@ -411,6 +415,7 @@ fn sessions_share_the_room() {
     let mut endpoint = Endpoint::new(wide());
     let ids = [1u64, 2, 3].map(|tag| endpoint.open(Instant::ZERO, params(0, [tag, tag << 8])).unwrap());
     transmit(&mut endpoint, 0);
+    ids.iter().for_each(|id| endpoint.set_bundles(*id, false));
     for number in 0..300 {
         for id in ids {
             endpoint.send(id, &[], None, MessageToken(number)).unwrap();
@@ -668,12 +673,12 @@ proptest! {
         for (mut bytes, dressed) in garbage {
             if dressed && bytes.len() >= HEADER {
                 // As evil a peer as can be: it knows the tag and computes the CRC.
-                let (kind, rest) = (bytes[4] % 5, bytes.len() - HEADER);
+                let (kind, rest) = (bytes[4] % 6, bytes.len() - HEADER);
                 let kind = if kind == 4 && rest < 4 { 0 } else { kind };
-                let stamp = if kind >= 2 { 8 } else { 0 };
-                let body = if kind == 0 { rest.min(64) } else if kind == 4 { rest.min(bytes[5] as usize % 65 + 4) } else { rest.saturating_sub(stamp).min(54) / 18 * 18 + stamp };
+                let stamp = if [2, 3].contains(&kind) { 8 } else { 0 };
+                let body = if kind == 5 { 0 } else if kind == 0 { rest.min(64) } else if kind == 4 { rest.min(bytes[5] as usize % 65 + 4) } else { rest.saturating_sub(stamp).min(54) / 18 * 18 + stamp };
                 if [1, 3].contains(&kind) || bytes.len() < HEADER + body { bytes.resize(HEADER + body, 0); }
-                bytes[4] = 0x30 | kind;
+                bytes[4] = 0x40 | kind;
                 bytes[5] = body as u8 | bytes[5] & 0x80;
                 let payload_len = (bytes.len() - HEADER - body) as u16;
                 bytes[6..8].copy_from_slice(&payload_len.to_be_bytes());
@@ -683,6 +688,11 @@ proptest! {
                 bytes[32] &= 0x0f;
                 bytes[34] = 0;
                 bytes[35] &= 63;
+                if stamp == 8 && body > 8 && bytes[32] & 1 != 0 {
+                    // The block of a bundle that was sent.
+                    bytes[22..24].copy_from_slice(&[0, 1]);
+                    bytes[HEADER..HEADER + 2].copy_from_slice(&[0x80, 1]);
+                }
                 let front = HEADER + body;
                 let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
                 let payload_crc = crate::crc::crc32c(&bytes[front..]);

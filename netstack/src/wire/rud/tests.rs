@@ -3,15 +3,16 @@ use proptest::prelude::*;
 
 prop_compose! {
     fn any_header()(
-        kind in 0..5usize, ack_request in any::<bool>(), body in 0..=MAX_BODY as u8, payload_len in 0..=9000u16,
+        kind in 0..6usize, ack_request in any::<bool>(), body in 0..=MAX_BODY as u8, payload_len in 0..=9000u16,
         tag in any::<u64>(), psn in any::<u32>(), base_lag in 0..=MAX_WINDOW as u16, cumulative in any::<u32>(),
         sack_word in 0..WORDS as u16, sack in any::<u64>(), marks in any::<u16>(), held in any::<u16>(),
     ) -> Header {
-        let kind = [DatagramKind::Data, DatagramKind::Ack, DatagramKind::Probe, DatagramKind::Answer, DatagramKind::Piece][kind];
+        let kind = [DatagramKind::Data, DatagramKind::Ack, DatagramKind::Probe, DatagramKind::Answer, DatagramKind::Piece, DatagramKind::Bundle][kind];
         let blocks = usize::from(body).min(MAX_BLOCKS * BLOCK_LEN) / BLOCK_LEN * BLOCK_LEN;
         let (body_len, payload_len) = match kind {
             DatagramKind::Data => (body, payload_len),
             DatagramKind::Piece => (body + SPLIT_LEN as u8, payload_len),
+            DatagramKind::Bundle => (0, payload_len),
             DatagramKind::Probe => ((blocks + kind.stamp_len()) as u8, payload_len),
             _ => ((blocks + kind.stamp_len()) as u8, 0),
         };
@@ -45,9 +46,12 @@ proptest! {
     }
 
     #[test]
-    fn blocks_come_back(words in proptest::collection::vec((0..WORDS as u16, any::<u64>(), any::<u64>()), 0..=MAX_BLOCKS)) {
+    fn blocks_come_back(words in proptest::collection::vec((0..WORDS as u16, any::<Option<[u8; 2]>>(), any::<u64>(), any::<u64>()), 0..=MAX_BLOCKS)) {
         let blocks: Vec<Block> =
-            words.into_iter().map(|(word, received, refused)| Block { word, received, refused }).collect();
+            words.into_iter().map(|(word, bundle, received, refused)| {
+                let bundle = bundle.map(|bytes| Block::BUNDLE | u16::from_be_bytes(bytes) % 4096);
+                Block { word: bundle.unwrap_or(word), received, refused }
+            }).collect();
         let mut body = vec![0; blocks.len() * BLOCK_LEN];
         for (block, out) in blocks.iter().zip(body.as_chunks_mut::<BLOCK_LEN>().0) {
             block.emit(out);
@@ -70,6 +74,31 @@ fn a_piece_says_which_part_it_has() {
     Header { body_len: SPLIT_LEN as u8 - 1, payload_len: 9, ..header }
         .emit(datagram.first_chunk_mut().unwrap());
     assert_eq!(Header::parse(&datagram), Err(MalformedDatagram::Length));
+}
+
+proptest! {
+    #[test]
+    fn what_is_whole_is_made_of_its_messages(bytes in proptest::collection::vec(0..6u8, 0..100)) {
+        if Bundled::are_whole(&bytes) {
+            let again: Vec<u8> = Bundled::new(&bytes)
+                .flat_map(|(header, payload)| [&[header.len() as u8, payload.len() as u8], header, payload].concat())
+                .collect();
+            prop_assert_eq!(again, bytes);
+        }
+    }
+}
+
+#[test]
+fn a_bundle_has_whole_messages_and_nothing_else() {
+    let messages = |payload: &[u8]| Bundled::new(payload).count();
+    assert!(Bundled::are_whole(&[0, 0]) && Bundled::are_whole(&[1, 2, 3, 4, 5, 0, 1, 6]));
+    assert_eq!(messages(&[1, 2, 3, 4, 5, 0, 1, 6]), 2);
+    for broken in [&[][..], &[0], &[1, 0], &[0, 3, 1, 2], &[0, 0, 9], &[1, 1, 0, 0, 200, 0]] {
+        assert!(!Bundled::are_whole(broken), "{broken:?}");
+    }
+    assert!(Bundled::are_whole(&[0; 2 * MAX_BUNDLED]) && !Bundled::are_whole(&[0; 2 * MAX_BUNDLED + 2]));
+    let long_header = |len: u8| [&[len, 0][..], &vec![0; len.into()]].concat();
+    assert!(Bundled::are_whole(&long_header(64)) && !Bundled::are_whole(&long_header(65)));
 }
 
 #[test]
@@ -107,7 +136,7 @@ fn fields_out_of_range_are_refused() {
     header.emit(&mut bytes);
     bytes[4] = 0x10;
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Version));
-    bytes[4] = 0x35;
+    bytes[4] = 0x46;
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Kind));
 }
 

@@ -1,0 +1,198 @@
+//! Bundles: small messages that are queued behind each other share a datagram (spec.md section 6.9), and with it a slot and a PSN.
+//!
+//! A message is copied into a bundle when it joins one. The first message of a bundle is an ordinary one until the second comes.
+
+use super::slots::Transmission;
+use super::{AckContext, Acked, OnSettled, Sender};
+use crate::region::Extent;
+use crate::rud::api::MessageToken;
+use crate::scratch::Bytes;
+use crate::wire::rud::{Bundled, MAX_BODY, MAX_BUNDLE, MAX_BUNDLED, Psn, RECORD_LEN};
+
+/// The longest message, header and payload, that shares a datagram: its lengths have a byte each. To copy so much takes far less time than
+/// a datagram.
+const SMALL: usize = 255;
+
+/// The messages of one datagram. What lies in `bytes` is not written again while a frame may refer to it.
+#[derive(Debug)]
+struct Bundle {
+    bytes: Bytes,
+    len: usize,
+    tokens: Vec<MessageToken>,
+}
+
+/// The bundles of a sender, by their numbers. There are as many as were in use at once.
+#[derive(Debug)]
+pub(super) struct Bundles {
+    /// The longest payload of one; zero: no messages share a datagram.
+    most: usize,
+    all: Vec<Bundle>,
+    free: Vec<u16>,
+    /// Settled ones that a frame may still refer to.
+    resting: Vec<u16>,
+}
+
+impl Bundles {
+    /// For datagrams with a body and payload of up to `room` bytes.
+    pub(super) fn new(room: usize) -> Self {
+        Self { most: room.min(MAX_BUNDLE), all: Vec::new(), free: Vec::new(), resting: Vec::new() }
+    }
+
+    /// Whether messages queued from now on share datagrams. Those that do already still do.
+    pub(super) fn set_used(&mut self, room: usize) {
+        self.most = room.min(MAX_BUNDLE);
+    }
+
+    /// How much is left for others in the datagram of a message with so many bytes of header and payload.
+    #[inline]
+    pub(super) fn room_beside(&self, bytes: usize) -> u16 {
+        if bytes > SMALL { 0 } else { self.most.saturating_sub(RECORD_LEN + bytes) as u16 }
+    }
+
+    /// An empty bundle.
+    fn take(&mut self) -> u16 {
+        if let Some(number) = self.free.pop() {
+            return number;
+        }
+        let bytes = Bytes::new(MAX_BUNDLE);
+        self.all.push(Bundle { bytes, len: 0, tokens: Vec::with_capacity(MAX_BUNDLED) });
+        (self.all.len() - 1) as u16
+    }
+
+    /// Adds a message. There is room for it.
+    #[inline]
+    fn add(&mut self, number: u16, header: &[u8], payload: &[u8], token: MessageToken) {
+        let bundle = &mut self.all[usize::from(number)];
+        bundle.bytes.write(bundle.len, &[header.len() as u8, payload.len() as u8]);
+        bundle.bytes.write(bundle.len + RECORD_LEN, header);
+        bundle.bytes.write(bundle.len + RECORD_LEN + header.len(), payload);
+        bundle.len += RECORD_LEN + header.len() + payload.len();
+        bundle.tokens.push(token);
+    }
+
+    #[inline]
+    fn payload(&self, number: u16) -> Option<Extent> {
+        let bundle = &self.all[usize::from(number)];
+        bundle.bytes.extent(0, bundle.len)
+    }
+
+    #[inline]
+    pub(super) fn tokens(&self, number: u16) -> &[MessageToken] {
+        &self.all[usize::from(number)].tokens
+    }
+
+    /// The messages of a bundle are settled, or lie in another one.
+    #[inline]
+    fn give_back(&mut self, number: u16, may_be_read: bool) {
+        let bundle = &mut self.all[usize::from(number)];
+        bundle.len = 0;
+        bundle.tokens.clear();
+        if may_be_read { &mut self.resting } else { &mut self.free }.push(number);
+    }
+
+    /// No frame refers to any that was given back.
+    pub(super) fn on_frames_gone(&mut self) {
+        self.free.append(&mut self.resting);
+    }
+
+    /// The memory of all, for frames that may still refer to it.
+    pub(super) fn into_memory(self) -> impl Iterator<Item = Bytes> {
+        self.all.into_iter().map(|bundle| bundle.bytes)
+    }
+}
+
+impl Sender {
+    /// Puts a message behind the one in slot `at`, whose datagram was not sent and has room for it.
+    #[inline]
+    pub(super) fn join(
+        &mut self,
+        at: usize,
+        len: u8,
+        write: impl FnOnce(&mut [u8; MAX_BODY]),
+        payload: Option<Extent>,
+        token: MessageToken,
+    ) {
+        let number = match self.slots.bundle(at) {
+            Some(number) => number,
+            None => self.begin_bundle(at),
+        };
+        let mut header = [0; MAX_BODY];
+        write(&mut header);
+        let payload = payload.as_ref().map_or(&[][..], Extent::as_bytes);
+        self.bundles.add(number, &header[..usize::from(len).min(MAX_BODY)], payload, token);
+        let record = RECORD_LEN + usize::from(len) + payload.len();
+        self.slots.grow(at, record as u16);
+        let is_full = self.bundles.tokens(number).len() >= MAX_BUNDLED;
+        self.messages[at].take_beside(self.bundles.payload(number), record as u16, is_full);
+    }
+
+    /// The message in slot `at` becomes the first of a bundle.
+    fn begin_bundle(&mut self, at: usize) -> u16 {
+        let number = self.bundles.take();
+        let message = &mut self.messages[at];
+        let payload = message.extent();
+        self.bundles.add(
+            number,
+            message.header(),
+            payload.as_ref().map_or(&[][..], Extent::as_bytes),
+            self.slots.token(at),
+        );
+        message.bundle_up();
+        self.slots.set_bundle(at, number, self.bundles.all[usize::from(number)].len as u16);
+        number
+    }
+
+    /// The messages of a bundle were consumed.
+    #[inline(never)]
+    pub(super) fn bundle_consumed(&mut self, number: u16, sent: &Transmission, on: &mut impl OnSettled) {
+        let release = &mut |token| on.released(token);
+        for token in self.bundles.tokens(number) {
+            self.releases.acknowledged(*token, sent.tries > 1, release);
+        }
+        self.bundles.give_back(number, self.releases.may_be_read(sent.tries > 1));
+    }
+
+    /// Of the bundle `psn` the peer has consumed and refused these messages. It says so of all of them, or of none.
+    #[cold]
+    pub(in crate::rud) fn on_bundle(
+        &mut self,
+        context: &AckContext,
+        psn: Psn,
+        consumed: u64,
+        refused: u64,
+        acked: &mut Acked,
+        on: &mut impl OnSettled,
+    ) {
+        let Some(at) = self.sequence.slot_of(psn) else { return };
+        let Some(number) = self.slots.bundle(at) else { return };
+        let others = MAX_BUNDLED - self.bundles.tokens(number).len();
+        let all = u64::MAX.checked_shr(others as u32).unwrap_or(0);
+        if consumed & refused != 0 || consumed | refused != all || refused == 0 {
+            return;
+        }
+        self.sequence.settle(psn);
+        self.sequence.advance();
+        //= rud/spec.md section 6.9
+        // What was refused makes a new bundle, with a new PSN: the old one is settled.
+        let sent = self.slots.take_off(at);
+        if acked.take_in(context, &sent) {
+            on.delivered(at);
+        }
+        let rest = self.bundles.take();
+        let payload = self.bundles.payload(number);
+        let messages = Bundled::new(payload.as_ref().map_or(&[], Extent::as_bytes));
+        for (i, (header, bytes)) in messages.enumerate() {
+            let Some(token) = self.bundles.tokens(number).get(i).copied() else { break };
+            if refused >> i & 1 != 0 {
+                self.bundles.add(rest, header, bytes, token);
+            } else {
+                self.releases.acknowledged(token, sent.tries > 1, &mut |token| on.released(token));
+            }
+        }
+        self.bundles.give_back(number, self.releases.may_be_read(sent.tries > 1));
+        let payload = self.bundles.payload(rest);
+        self.slots.set_bundle(at, rest, payload.map_or(0, |extent| extent.len() as u16));
+        self.messages[at].replace_payload(payload);
+        self.wait(context.now, at, refused.count_ones(), acked);
+    }
+}

@@ -1,0 +1,269 @@
+//! Small messages that share datagrams.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::link::SMALL;
+use super::*;
+use crate::device::FramesOut;
+use crate::region::Extent;
+use crate::wire::rud::{Bundled, DatagramKind, HEADER_LEN, Header, MAX_BUNDLED};
+
+fn kind(bytes: &[u8]) -> DatagramKind {
+    Header::parse(bytes).unwrap().kind
+}
+
+/// Gives datagrams to the other end, `to`.
+fn deliver(out: &[(Destination, Vec<u8>)], to: usize, endpoint: &mut Endpoint, sink: &mut impl Sink) {
+    for (destination, bytes) in out {
+        endpoint.on_datagram(Instant::ZERO, &meta(to, destination.src_port), bytes, sink);
+    }
+}
+
+fn queue(endpoint: &mut Endpoint, id: SessionId, numbers: impl Iterator<Item = u64>) {
+    for number in numbers {
+        let header = expected_header(number);
+        endpoint.send(id, &header, extent_of(number), MessageToken(number)).unwrap();
+    }
+}
+
+//= rud/spec.md section 6.9
+#[test]
+fn small_messages_of_one_turn_share_datagrams() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let (mut at_a, mut at_b) = (App::default(), App::default());
+    for number in 0..100 {
+        a.send(a_id, &[], extent_from(vec![number; 32]), MessageToken(number.into())).unwrap();
+    }
+    let out = transmit(&mut a, 0);
+    // 34 bytes each, of 1,160.
+    let counts: Vec<usize> =
+        out.iter().map(|(_, bytes)| Bundled::new(&bytes[HEADER_LEN..]).count()).collect();
+    assert_eq!(counts, [34, 34, 32]);
+    assert!(out.iter().all(|(_, bytes)| kind(bytes) == DatagramKind::Bundle && bytes.len() <= 1200));
+    assert_eq!(a.counters(a_id).sent, 3);
+    // Never more than a block can tell apart.
+    (0..100).for_each(|number| a.send(a_id, &[], None, MessageToken(number)).unwrap());
+    let out = transmit(&mut a, 0);
+    let counts: Vec<usize> =
+        out.iter().map(|(_, bytes)| Bundled::new(&bytes[HEADER_LEN..]).count()).collect();
+    assert_eq!(counts, [MAX_BUNDLED, 36]);
+    // A message alone is not a bundle, nor does a large one join.
+    let [(mut a, a_id), _] = pair();
+    queue(&mut a, a_id, [SMALL].into_iter());
+    assert_eq!(kind(&transmit(&mut a, 0)[0].1), DatagramKind::Data);
+    queue(&mut a, a_id, [SMALL, 3, SMALL + 1, SMALL + 2, 4].into_iter());
+    let out = transmit(&mut a, 0);
+    let kinds: Vec<DatagramKind> = out.iter().map(|(_, bytes)| kind(bytes)).collect();
+    assert_eq!(kinds, [DatagramKind::Data, DatagramKind::Data, DatagramKind::Bundle, DatagramKind::Data]);
+    deliver(&out, 1, &mut b, &mut at_b);
+    assert_eq!((at_b.order, at_b.corrupt), (vec![SMALL, 3, SMALL + 1, SMALL + 2, 4], 0));
+    // The whole datagram is acknowledged, and so each of its messages.
+    b.on_timeout(Instant::ZERO + Config::default().ack_delay, &mut App::default());
+    deliver(&transmit(&mut b, 30_000), 0, &mut a, &mut at_a);
+    let released: Vec<u64> = at_a.released.into_keys().collect();
+    assert_eq!(released, [3, 4, SMALL, SMALL + 1, SMALL + 2]);
+}
+
+/// Refuses the messages with certain first bytes.
+#[derive(Default)]
+struct Picky {
+    refuse: Vec<u8>,
+    consumed: Vec<u8>,
+}
+
+impl Sink for Picky {
+    fn deliver(&mut self, _: SessionId, header: &[u8], _: &[u8]) -> Disposition {
+        if self.refuse.contains(&header[0]) {
+            return Disposition::Refused(RefusalReason::NoMemory);
+        }
+        self.consumed.push(header[0]);
+        Disposition::Consumed
+    }
+    fn released(&mut self, _: SessionId, _: MessageToken) {}
+    fn failed(&mut self, _: SessionId, why: Failure) {
+        panic!("{why}");
+    }
+}
+
+//= rud/spec.md section 5.3
+#[test]
+fn each_message_of_a_bundle_has_its_own_verdict() {
+    let [(mut a, a_id), (mut b, b_id)] = pair();
+    let mut at_b = Picky { refuse: vec![1, 4], ..Picky::default() };
+    (0..6).for_each(|number| a.send(a_id, &[number], None, MessageToken(number.into())).unwrap());
+    let first = transmit(&mut a, 0);
+    assert_eq!(first.len(), 1);
+    deliver(&first, 1, &mut b, &mut at_b);
+    assert_eq!(at_b.consumed, [0, 2, 3, 5]);
+    // A copy of it is a duplicate, and has the verdict told again.
+    let verdict = transmit(&mut b, 0);
+    deliver(&first, 1, &mut b, &mut at_b);
+    assert_eq!((at_b.consumed.len(), b.counters(b_id).duplicates), (4, 1));
+    let again = transmit(&mut b, 0);
+    assert_eq!((verdict.len(), again.len()), (1, 1));
+    for (verdict, released) in [(again, &[0, 2, 3, 5][..]), (verdict, &[])] {
+        let mut at_a = App::default();
+        deliver(&verdict, 0, &mut a, &mut at_a);
+        assert_eq!(at_a.released.into_keys().collect::<Vec<_>>(), released);
+        assert_eq!(a.counters(a_id).refused_by_peer, 2);
+    }
+    // The others come again, as one datagram with a new PSN.
+    assert!(transmit(&mut a, 0).iter().all(|(_, bytes)| !kind(bytes).has_message()));
+    let due = Instant::ZERO + Config::default().refusal_backoff;
+    a.on_timeout(due, &mut App::default());
+    let second = transmit(&mut a, due.as_nanos());
+    assert_eq!(second.len(), 1);
+    at_b.refuse = vec![1];
+    deliver(&second, 1, &mut b, &mut at_b);
+    assert_eq!(at_b.consumed, [0, 2, 3, 5, 4]);
+    let mut at_a = App::default();
+    deliver(&transmit(&mut b, 0), 0, &mut a, &mut at_a);
+    assert_eq!(at_a.released.into_keys().collect::<Vec<_>>(), [4]);
+    // Those that are queued meanwhile do not wait with it.
+    (6..8).for_each(|number| a.send(a_id, &[number], None, MessageToken(number.into())).unwrap());
+    deliver(&transmit(&mut a, due.as_nanos()), 1, &mut b, &mut at_b);
+    assert_eq!(at_b.consumed, [0, 2, 3, 5, 4, 6, 7]);
+}
+
+#[test]
+fn bundles_on_a_bad_network_lose_and_repeat_nothing() {
+    let (mut bundles, mut refused) = (0, 0);
+    for seed in 0..400 {
+        let what = format!("seed {seed}");
+        let mut world = World::new(seed, &Config::default(), faulty());
+        for end in &mut world.ends {
+            end.app.refuse = [0.0, 0.02, 0.3, 0.5][seed as usize % 4];
+            // Large ones between them, here and there.
+            end.to_send.extend((0..1000).map(|i| if i % 97 == 5 { i } else { SMALL + i }));
+        }
+        world.run_to_completion(100_000 * MS, &what);
+        assert_exact(&world, 1000, &what);
+        for (end, peer) in [(0, 1), (1, 0)] {
+            let counters = world.ends[end].endpoint.counters(world.ends[end].id);
+            assert_eq!(counters.refused_by_peer, u64::from(world.ends[peer].app.refusals), "{what}");
+            bundles += counters.sent;
+            refused += counters.refused_by_peer;
+        }
+    }
+    assert!(bundles < 300_000 && refused > 200_000, "{bundles} {refused}");
+}
+
+#[test]
+fn a_fence_leaves_bundles_whole() {
+    let mut world = World::new(1, &Config::default(), LinkConfig { loss: 0.2, ..delayed(10_000) });
+    world.ends[0].to_send.extend((0..500).map(|i| SMALL + i));
+    for _ in 0..3 {
+        world.step();
+        let end = &mut world.ends[0];
+        end.endpoint.fence(end.id);
+    }
+    world.run_to_completion(500 * MS, "fenced");
+    assert_exact_at(&world, 500);
+}
+
+fn assert_exact_at(world: &World, messages: usize) {
+    let app = &world.ends[1].app;
+    assert_eq!((app.consumed.len(), world.ends[0].app.released.len()), (messages, messages));
+    assert!(app.consumed.values().all(|times| *times == 1));
+}
+
+/// A bundle with this payload, and a right CRC.
+fn dressed(bundle: &[u8], payload: &[u8]) -> Vec<u8> {
+    let header = Header { payload_len: payload.len() as u16, ..Header::parse(bundle).unwrap() };
+    let mut bytes = bundle[..HEADER_LEN].to_vec();
+    header.emit(bytes.first_chunk_mut().unwrap());
+    let addresses = crc::addresses(link::IPS[0], link::IPS[1]);
+    crc::seal(&mut bytes, addresses, 40_000, link::PORTS[1], crate::crc::crc32c(payload));
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+#[test]
+fn a_malformed_bundle_has_no_effect() {
+    let [(mut a, a_id), (mut b, b_id)] = pair();
+    (0..3).for_each(|number| a.send(a_id, &[number], None, MessageToken(number.into())).unwrap());
+    let out = transmit(&mut a, 0);
+    let (mut journal, right) = (Journal::default(), meta(1, 40_000));
+    let long_header = [&[65, 0][..], &[0; 65]].concat();
+    let malformed: [&[u8]; 5] =
+        [&[], &[1, 0, 7, 9], &[0, 0, 1, 5, 8], &[0; 2 * MAX_BUNDLED + 2], &long_header];
+    for payload in malformed {
+        b.on_datagram(Instant::ZERO, &right, &dressed(&out[0].1, payload), &mut journal);
+    }
+    assert_eq!((b.endpoint_counters().malformed, journal.0.len()), (5, 0));
+    assert_eq!(b.counters(b_id), Counters { crc_dropped: 0, ..b.counters(b_id) });
+    let whole = dressed(&out[0].1, &out[0].1[HEADER_LEN..]);
+    b.on_datagram(Instant::ZERO, &right, &whole, &mut journal);
+    assert_eq!(journal.0, ["deliver [0] 0", "deliver [1] 0", "deliver [2] 0"]);
+}
+
+#[test]
+fn a_million_damaged_bundles_deliver_nothing() {
+    let [(mut a, a_id), (mut b, b_id)] = pair();
+    queue(&mut a, a_id, SMALL..SMALL + 10);
+    let (to, bytes) = transmit(&mut a, 0).remove(0);
+    let mut rng = SmallRng::seed_from_u64(7);
+    let mut journal = Journal::default();
+    let mut damaged = bytes.clone();
+    for _ in 0..1_000_000 {
+        for _ in 0..rng.random_range(1..6) {
+            let bit = rng.random_range(0..damaged.len() * 8);
+            damaged[bit / 8] ^= 1 << (bit % 8);
+        }
+        if damaged != bytes {
+            b.on_datagram(Instant::ZERO, &meta(1, to.src_port), &damaged, &mut journal);
+        }
+        damaged.copy_from_slice(&bytes);
+    }
+    assert!(journal.0.is_empty(), "{:?}", journal.0);
+    assert_eq!(b.counters(b_id).received, 0);
+    assert!(b.counters(b_id).crc_dropped > 500_000);
+}
+
+/// Keeps the payload of what is emitted, as a device does that reads it later.
+#[derive(Default)]
+struct Keep(Vec<Extent>);
+
+impl Emit for Keep {
+    fn room(&self) -> usize {
+        64
+    }
+    fn emit(&mut self, _: &Destination, _: &[u8], payload: Option<Extent>) -> bool {
+        self.0.extend(payload);
+        true
+    }
+}
+
+#[test]
+fn the_memory_of_a_bundle_rests_while_a_frame_may_refer_to_it() {
+    for close in [false, true] {
+        let [(mut a, a_id), (mut b, _)] = pair();
+        queue(&mut a, a_id, SMALL + 10..SMALL + 14);
+        let mut kept = Keep::default();
+        a.transmit(Instant::ZERO, &mut kept);
+        a.set_frames_out(FramesOut::Held);
+        let bytes = kept.0[0].as_bytes().to_vec();
+        if close {
+            a.close(a_id);
+            assert!(a.awaits_frames());
+        } else {
+            // Acknowledged, and many others follow.
+            let (mut at_a, mut at_b) = (App::default(), App::default());
+            let [(mut twin, _), _] = pair();
+            queue(&mut twin, a_id, SMALL + 10..SMALL + 14);
+            deliver(&transmit(&mut twin, 0), 1, &mut b, &mut at_b);
+            b.on_timeout(Instant::ZERO + Config::default().ack_delay, &mut at_b);
+            deliver(&transmit(&mut b, 30_000), 0, &mut a, &mut at_a);
+            assert!(at_a.released.is_empty() && a.awaits_frames());
+            queue(&mut a, a_id, SMALL + 20..SMALL + 90);
+            a.transmit(Instant::ZERO, &mut Keep::default());
+            assert_eq!(kept.0[0].as_bytes(), bytes, "it was written while a device may read it");
+            a.release_held(&mut at_a);
+            assert_eq!(at_a.released.len(), 4);
+        }
+        assert_eq!(kept.0[0].as_bytes(), bytes);
+        a.release_held(&mut App::default());
+        assert!(!a.awaits_frames());
+    }
+}
