@@ -85,7 +85,12 @@ impl Receiver {
     /// Whether there is something to report besides the floor.
     #[inline]
     pub(super) fn ack_pending(&self) -> bool {
-        self.fresh | self.refusals != 0 || self.mixed.iter().any(|mixed| !mixed.is_reported)
+        self.fresh | self.refusals != 0 || !self.mixed.is_empty() && self.has_mixed(|mixed| !mixed.is_reported)
+    }
+
+    #[cold]
+    fn has_mixed(&self, is_it: impl Fn(&Mixed) -> bool) -> bool {
+        self.mixed.iter().any(is_it)
     }
 
     /// How `psn` compares with those that have arrived.
@@ -95,7 +100,7 @@ impl Receiver {
         if ahead < MAX_WINDOW {
             let index = word(psn) as usize;
             let known = (self.received[index] | self.refused[index]) & bit(psn) != 0;
-            if !known && !self.mixed.iter().any(|mixed| mixed.psn == psn) {
+            if !known && (self.mixed.is_empty() || !self.has_mixed(|mixed| mixed.psn == psn)) {
                 Arrival::New
             } else {
                 Arrival::Duplicate

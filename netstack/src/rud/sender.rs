@@ -28,7 +28,7 @@ use super::recovery::NEVER;
 use crate::device::FramesOut;
 use crate::region::Extent;
 use crate::scratch::Bytes;
-use crate::wire::rud::{MAX_BODY, Psn, RECORD_LEN};
+use crate::wire::rud::{MAX_BODY, Psn};
 use bundles::Bundles;
 use message::Message;
 use releases::Releases;
@@ -281,11 +281,8 @@ impl Sender {
         token: MessageToken,
     ) -> bool {
         let bytes = payload.map_or(0, |extent| extent.len() as u16);
-        let room_beside = self.bundles.room_beside(usize::from(bytes) + usize::from(len));
-        if room_beside != 0
-            && let Some(last) = self.slots.last_queued()
-            && self.messages[last].room_beside() as usize
-                >= RECORD_LEN + usize::from(bytes) + usize::from(len)
+        if let Some(last) = self.slots.last_queued()
+            && self.fits_behind(last, usize::from(len) + usize::from(bytes))
         {
             self.join(last, len, write, payload, token);
             return true;
@@ -294,7 +291,7 @@ impl Sender {
         if self.messages.is_empty() {
             self.allocate();
         }
-        self.messages[at].renew(len, write, payload, room_beside);
+        self.messages[at].renew(len, write, payload);
         true
     }
 
@@ -359,12 +356,6 @@ impl Sender {
     pub(super) fn token(&self, slot: u16) -> MessageToken {
         let first = |number| self.bundles.tokens(number).first().copied();
         self.slots.bundle(slot.into()).and_then(first).unwrap_or_else(|| self.slots.token(slot.into()))
-    }
-
-    /// Whether several messages are in `slot`.
-    #[inline]
-    pub(super) fn is_bundle(&self, slot: u16) -> bool {
-        self.slots.bundle(slot.into()).is_some()
     }
 
     /// The picked datagram was sent.
@@ -475,7 +466,7 @@ impl Sender {
         }
         acked.count += 1;
         self.slots.free_up(at);
-        if let Some(number) = sent.bundle {
+        if let Some(number) = self.slots.bundle(at) {
             return self.bundle_consumed(number, &sent, on);
         }
         let release = &mut |token| on.released(token);
@@ -490,7 +481,7 @@ impl Sender {
         if acked.take_in(context, &sent) {
             on.delivered(at);
         }
-        let messages = sent.bundle.map_or(1, |number| self.bundles.tokens(number).len() as u32);
+        let messages = self.slots.bundle(at).map_or(1, |number| self.bundles.tokens(number).len() as u32);
         self.wait(context.now, at, messages, acked);
     }
 

@@ -43,12 +43,6 @@ impl Bundles {
         self.most = room.min(MAX_BUNDLE);
     }
 
-    /// How much is left for others in the datagram of a message with so many bytes of header and payload.
-    #[inline]
-    pub(super) fn room_beside(&self, bytes: usize) -> u16 {
-        if bytes > SMALL { 0 } else { self.most.saturating_sub(RECORD_LEN + bytes) as u16 }
-    }
-
     /// An empty bundle.
     fn take(&mut self) -> u16 {
         if let Some(number) = self.free.pop() {
@@ -102,7 +96,27 @@ impl Bundles {
 }
 
 impl Sender {
-    /// Puts a message behind the one in slot `at`, whose datagram was not sent and has room for it.
+    /// Whether a message of so many bytes, header and payload, shares the datagram of the one in slot `at`, which is queued.
+    #[inline]
+    pub(super) fn fits_behind(&self, at: usize, bytes: usize) -> bool {
+        let message = &self.messages[at];
+        let before = match self.slots.bundle(at) {
+            Some(number) if self.bundles.tokens(number).len() < MAX_BUNDLED => self.bundles.all[usize::from(number)].len,
+            Some(_) => return false,
+            None => {
+                let first = usize::from(self.slots.bytes(at)) + usize::from(message.body_len());
+                if first > SMALL {
+                    return false;
+                }
+                RECORD_LEN + first
+            }
+        };
+        //= rud/spec.md section 6.9
+        // None joins those that were refused: it would wait with them.
+        bytes <= SMALL && before + RECORD_LEN + bytes <= self.bundles.most && message.is_new()
+    }
+
+    /// Puts a message behind the one in slot `at`, where it fits.
     #[inline]
     pub(super) fn join(
         &mut self,
@@ -120,26 +134,25 @@ impl Sender {
         write(&mut header);
         let payload = payload.as_ref().map_or(&[][..], Extent::as_bytes);
         self.bundles.add(number, &header[..usize::from(len).min(MAX_BODY)], payload, token);
-        let record = RECORD_LEN + usize::from(len) + payload.len();
-        self.slots.grow(at, record as u16);
-        let is_full = self.bundles.tokens(number).len() >= MAX_BUNDLED;
-        self.messages[at].take_beside(self.bundles.payload(number), record as u16, is_full);
+        self.become_bundle(at, number);
     }
 
     /// The message in slot `at` becomes the first of a bundle.
     fn begin_bundle(&mut self, at: usize) -> u16 {
         let number = self.bundles.take();
-        let message = &mut self.messages[at];
+        let message = &self.messages[at];
         let payload = message.extent();
-        self.bundles.add(
-            number,
-            message.header(),
-            payload.as_ref().map_or(&[][..], Extent::as_bytes),
-            self.slots.token(at),
-        );
-        message.bundle_up();
-        self.slots.set_bundle(at, number, self.bundles.all[usize::from(number)].len as u16);
+        let payload = payload.as_ref().map_or(&[][..], Extent::as_bytes);
+        self.bundles.add(number, message.header(), payload, self.slots.token(at));
         number
+    }
+
+    /// What is in slot `at`, and not on the wire, is this bundle from now on.
+    #[inline]
+    fn become_bundle(&mut self, at: usize, number: u16) {
+        let payload = self.bundles.payload(number);
+        self.slots.set_bundle(at, number, payload.map_or(0, |extent| extent.len() as u16));
+        self.messages[at].become_bundle(payload);
     }
 
     /// The messages of a bundle were consumed.
@@ -190,9 +203,7 @@ impl Sender {
             }
         }
         self.bundles.give_back(number, self.releases.may_be_read(sent.tries > 1));
-        let payload = self.bundles.payload(rest);
-        self.slots.set_bundle(at, rest, payload.map_or(0, |extent| extent.len() as u16));
-        self.messages[at].replace_payload(payload);
+        self.become_bundle(at, rest);
         self.wait(context.now, at, refused.count_ones(), acked);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::region::Extent;
 use crate::rud::crc::HEAD_ROOM;
-use crate::wire::rud::{HEADER_LEN, MAX_BODY};
+use crate::wire::rud::{DatagramKind, HEADER_LEN, MAX_BODY};
 
 /// A message. The upper layer's header is written once, where every transmission is sent from; each puts its own fixed
 /// header in front of it.
@@ -13,8 +13,8 @@ pub(in crate::rud) struct Message {
     /// How often the peer has refused it.
     refusals: u8,
     asks_for_ack: bool,
-    /// Bytes that are left in its datagram for other messages.
-    room_beside: u16,
+    /// That of a bundle, or of data.
+    kind: DatagramKind,
     payload: Option<Extent>,
     /// CRC of the payload, once it was computed.
     payload_crc: Option<u32>,
@@ -27,19 +27,18 @@ impl Message {
         body_len: 0,
         refusals: 0,
         asks_for_ack: false,
-        room_beside: 0,
+        kind: DatagramKind::Data,
         payload: None,
         payload_crc: None,
     };
 
-    /// Becomes a new message, whose header of `len` bytes `write` puts in its place, and beside which so much room is left.
+    /// Becomes a new message, whose header of `len` bytes `write` puts in its place.
     #[inline]
     pub(super) fn renew(
         &mut self,
         len: u8,
         write: impl FnOnce(&mut [u8; MAX_BODY]),
         payload: Option<Extent>,
-        room_beside: u16,
     ) {
         if let Some(body) = self.head[HEADER_LEN..].first_chunk_mut() {
             write(body);
@@ -47,7 +46,7 @@ impl Message {
         self.body_len = len;
         self.refusals = 0;
         self.asks_for_ack = false;
-        self.room_beside = room_beside;
+        self.kind = DatagramKind::Data;
         self.payload = payload;
         self.payload_crc = None;
     }
@@ -72,10 +71,16 @@ impl Message {
         (payload, *self.payload_crc.get_or_insert_with(compute))
     }
 
-    /// Bytes that are left in its datagram for other messages.
+    /// Whether it is data, or several messages.
     #[inline]
-    pub(super) fn room_beside(&self) -> u16 {
-        self.room_beside
+    pub(in crate::rud) fn kind(&self) -> DatagramKind {
+        self.kind
+    }
+
+    /// Whether the peer has never refused it.
+    #[inline]
+    pub(super) fn is_new(&self) -> bool {
+        self.refusals == 0
     }
 
     /// The upper layer's header.
@@ -88,22 +93,11 @@ impl Message {
         self.payload
     }
 
-    /// It is the first of a bundle, whose payload has its header, too.
-    pub(super) fn bundle_up(&mut self) {
-        self.body_len = 0;
-    }
-
-    /// Another has joined it, and takes `record` bytes of `payload`; `is_full`: it is the last.
+    /// It is a bundle from now on, which has its header in this payload, too.
     #[inline]
-    pub(super) fn take_beside(&mut self, payload: Option<Extent>, record: u16, is_full: bool) {
-        self.payload = payload;
-        self.room_beside = if is_full { 0 } else { self.room_beside.saturating_sub(record) };
-    }
-
-    /// Some of the messages of a bundle are settled; the others are in this payload.
-    pub(super) fn replace_payload(&mut self, payload: Option<Extent>) {
-        self.payload = payload;
-        self.payload_crc = None;
+    pub(super) fn become_bundle(&mut self, payload: Option<Extent>) {
+        (self.kind, self.body_len) = (DatagramKind::Bundle, 0);
+        (self.payload, self.payload_crc) = (payload, None);
     }
 
     /// From now on it is sent without payload.
@@ -126,8 +120,6 @@ impl Message {
 
     /// The peer has refused it once more: how often it had before.
     pub(super) fn on_refused(&mut self) -> u8 {
-        // Messages that come now do not wait for as long.
-        self.room_beside = 0;
         let before = self.refusals;
         self.refusals = before.saturating_add(1);
         before

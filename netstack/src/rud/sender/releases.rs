@@ -46,10 +46,10 @@ impl Releases {
         resent: bool,
         release: &mut impl FnMut(MessageToken),
     ) {
-        if self.may_be_read(resent) {
-            self.hold(token);
-        } else {
+        if self.frames_out == FramesOut::None || !self.may_be_read(resent) {
             release(token);
+        } else {
+            self.hold(token);
         }
     }
 

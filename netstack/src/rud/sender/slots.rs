@@ -46,8 +46,6 @@ pub(super) struct Transmission {
     pub(super) lost: bool,
     /// Its payload bytes.
     pub(super) bytes: u16,
-    /// Which bundle it is, if it is one.
-    pub(super) bundle: Option<u16>,
 }
 
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
@@ -253,14 +251,13 @@ impl Slots {
     pub(super) fn take_off(&mut self, at: usize) -> Transmission {
         let Slot { sent_at, serial, tries, bytes, marks, .. } = self.all[at];
         let lost = marks & LOST != 0;
-        let bundle = self.bundle(at);
         if lost {
             unlink(&mut self.all, &mut self.lost, at);
         } else {
             unlink(&mut self.all, &mut self.sent, at);
             self.flight_bytes -= bytes as usize;
         }
-        Transmission { sent_at, serial, tries, lost, bytes, bundle }
+        Transmission { sent_at, serial, tries, lost, bytes }
     }
 
     /// The message of a slot that was taken off is finished.
@@ -281,18 +278,13 @@ impl Slots {
         (marks & BUNDLE != 0).then_some(token.0 as u16)
     }
 
-    /// The message in a slot that is not on the wire is part of this bundle of `bytes` from now on, or the bundle is another one.
+    /// What is in a slot, and not on the wire, is this bundle of `bytes` from now on.
+    #[inline]
     pub(super) fn set_bundle(&mut self, at: usize, number: u16, bytes: u16) {
         let slot = &mut self.all[at];
         slot.marks |= BUNDLE;
         slot.token = MessageToken(number.into());
         slot.bytes = bytes;
-    }
-
-    /// A queued bundle became longer.
-    #[inline]
-    pub(super) fn grow(&mut self, at: usize, bytes: u16) {
-        self.all[at].bytes += bytes;
     }
 
     /// No message has a payload any more, but for bundles.

@@ -69,15 +69,15 @@ impl Session {
         match self.receiver.classify(header.psn) {
             Arrival::New => {
                 let (front, payload) = datagram.split_at(header.payload_offset());
-                match header.kind {
-                    DatagramKind::Piece => self.on_piece(header, datagram, sink),
-                    DatagramKind::Bundle => self.on_bundle(header.psn, payload, sink),
-                    _ => {
-                        if !self.pieces.are_none() {
-                            self.pieces.forget(header.psn);
-                        }
-                        self.deliver(header.psn, &front[HEADER_LEN..], payload, sink);
+                if header.kind == DatagramKind::Data {
+                    if !self.pieces.are_none() {
+                        self.pieces.forget(header.psn);
                     }
+                    self.deliver(header.psn, &front[HEADER_LEN..], payload, sink);
+                } else if header.kind == DatagramKind::Bundle {
+                    self.on_bundle(header.psn, payload, sink);
+                } else {
+                    self.on_piece(header, datagram, sink);
                 }
             }
             Arrival::Duplicate => {

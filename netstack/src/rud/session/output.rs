@@ -93,12 +93,11 @@ impl Session {
         let ack_request = again || self.sender.message(slot).asks_for_ack() || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
-        let kind = if self.sender.is_bundle(slot) { DatagramKind::Bundle } else { DatagramKind::Data };
         let message = self.sender.message_mut(slot);
         let (payload, payload_crc) = message.payload();
         let payload_len = payload.map_or(0, |extent| extent.len());
         let header = Header {
-            kind,
+            kind: message.kind(),
             ack_request,
             body_len: message.body_len(),
             payload_len: payload_len as u16,
