@@ -36,7 +36,7 @@ pub const fn payload_room(mtu: usize, ip: &IpAddr, message_header: usize) -> usi
 pub struct Config {
     /// Sessions that may be open at once, at most 65,535.
     pub max_sessions: usize,
-    /// Datagrams a session may have queued and unacknowledged; at most 4,032.
+    /// Datagrams a session may have queued and unacknowledged, and a sixteenth more of small messages; at most 4,032.
     pub window_packets: u32,
     /// Payload bytes a session may have unacknowledged on the wire.
     pub window_bytes: usize,

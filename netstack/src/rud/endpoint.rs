@@ -300,7 +300,7 @@ impl Endpoint {
         }
     }
 
-    /// Messages that [`send`](Self::send) would take now, at least; zero for a session that was closed or has failed.
+    /// Messages that [`send`](Self::send) would take now, of any length; zero for a session that was closed or has failed.
     #[inline]
     pub fn capacity(&self, id: SessionId) -> usize {
         let Some(entry) = self.entries.get(id.index()).filter(|entry| entry.generation == id.generation())

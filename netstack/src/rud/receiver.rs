@@ -85,7 +85,8 @@ impl Receiver {
     /// Whether there is something to report besides the floor.
     #[inline]
     pub(super) fn ack_pending(&self) -> bool {
-        self.fresh | self.refusals != 0 || !self.mixed.is_empty() && self.has_mixed(|mixed| !mixed.is_reported)
+        self.fresh | self.refusals != 0
+            || !self.mixed.is_empty() && self.has_mixed(|mixed| !mixed.is_reported)
     }
 
     #[cold]

@@ -145,8 +145,8 @@ pub(super) struct Sender {
     slots: Slots,
     /// As many as there are slots, once there is one to send; never moved then.
     messages: Box<[Message]>,
-    /// Slots.
-    count: u32,
+    /// Slots that large messages may take.
+    large: u32,
     sequence: Sequence,
     /// In the order of their time.
     retries: VecDeque<Retry>,
@@ -156,13 +156,25 @@ pub(super) struct Sender {
     bundles: Bundles,
 }
 
+/// Slots that are left for small messages, where large ones may take so many.
+const fn reserved(large: u32) -> u32 {
+    //= rud/spec.md section 6.10
+    // What is queued already does not keep a small message out.
+    large / 16 + 1
+}
+
+/// Slots of a sender.
+pub(super) fn slots(config: &Config) -> u32 {
+    config.window_packets + reserved(config.window_packets)
+}
+
 impl Sender {
     /// An empty sender whose first PSN is `first`, and whose datagrams have at most `room` bytes of body and payload.
     pub(super) fn new(first: Psn, config: &Config, room: usize) -> Self {
         Self {
-            slots: Slots::new(config.window_packets),
+            slots: Slots::new(slots(config)),
             messages: Box::default(),
-            count: config.window_packets,
+            large: config.window_packets,
             sequence: Sequence::new(first),
             retries: VecDeque::new(),
             refusal_backoff: nanos(config.refusal_backoff),
@@ -209,10 +221,10 @@ impl Sender {
         self.sequence.next()
     }
 
-    /// Messages that `push` would take.
+    /// Large messages that `push` would take; small ones may find more room.
     #[inline]
     pub(super) fn capacity(&self) -> u32 {
-        self.slots.free()
+        self.slots.free().saturating_sub(reserved(self.large))
     }
 
     /// Whether no message is queued or unacknowledged.
@@ -281,13 +293,19 @@ impl Sender {
         token: MessageToken,
     ) -> bool {
         let bytes = payload.map_or(0, |extent| extent.len() as u16);
-        if let Some(last) = self.slots.last_queued()
-            && self.fits_behind(last, usize::from(len) + usize::from(bytes))
+        let len_bytes = usize::from(len) + usize::from(bytes);
+        let is_small = self.bundles.is_small(len_bytes);
+        if is_small
+            && let Some(last) = self.slots.last_small()
+            && self.fits_behind(last, len_bytes)
         {
             self.join(last, len, write, payload, token);
             return true;
         }
-        let Some(at) = self.slots.queue(token, bytes) else { return false };
+        if !is_small && self.capacity() == 0 {
+            return false;
+        }
+        let Some(at) = self.slots.queue(token, bytes, is_small) else { return false };
         if self.messages.is_empty() {
             self.allocate();
         }
@@ -297,13 +315,13 @@ impl Sender {
 
     #[cold]
     fn allocate(&mut self) {
-        self.messages = vec![Message::NONE; self.count as usize].into_boxed_slice();
+        self.messages = vec![Message::NONE; (self.large + reserved(self.large)) as usize].into_boxed_slice();
     }
 
     /// The message queued last requests its acknowledgement at once, if it has not been sent yet.
     #[inline]
     pub(super) fn request_ack(&mut self) {
-        if let Some(at) = self.slots.last_queued() {
+        if let Some(at) = self.slots.newest() {
             self.messages[at].ask_for_ack();
         }
     }
@@ -317,7 +335,7 @@ impl Sender {
         }
     }
 
-    /// The datagram to send next: the oldest lost one with its PSN, otherwise the oldest queued one, which gets the
+    /// The datagram to send next: the oldest lost one with its PSN, otherwise the first queued one, which gets the
     /// next PSN if that is not too far ahead.
     #[inline]
     pub(super) fn pick(&self) -> Option<Pick> {
@@ -331,7 +349,7 @@ impl Sender {
     /// Whether nothing can follow the picked datagram until something is acknowledged.
     #[inline]
     pub(super) fn is_last(&self) -> bool {
-        self.slots.queued() + self.slots.lost() <= 1 && self.slots.free() == 0 || self.sequence.room() <= 1
+        self.slots.queued() + self.slots.lost() <= 1 && self.capacity() == 0 || self.sequence.room() <= 1
     }
 
     /// Whether something waits behind the picked datagram.

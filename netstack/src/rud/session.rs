@@ -19,7 +19,7 @@ use super::paths::Paths;
 use super::pieces::Pieces;
 use super::receiver::Receiver;
 use super::recovery::Recovery;
-use super::sender::{OnSettled, Sender};
+use super::sender::{self, OnSettled, Sender};
 use super::spray::Spray;
 use crate::device::FramesOut;
 use crate::region::Extent;
@@ -119,7 +119,7 @@ impl Session {
             remote_tag: params.remote_tag,
             max_message: params.max_datagram.saturating_sub(HEADER_LEN),
             paths: Paths::new(params),
-            spray: Spray::new(params.paths, config.window_packets),
+            spray: Spray::new(params.paths, sender::slots(config)),
             asks: Asks::new(params.paths),
             mtu: PathMtu::new(params.max_datagram, nanos(config.mtu_raise)),
             sender: Sender::new(
@@ -190,7 +190,7 @@ impl Session {
         self.sender.request_ack();
     }
 
-    /// Messages that `push` would take.
+    /// Large messages that `push` would take.
     #[inline]
     pub(super) fn capacity(&self) -> usize {
         if self.failed { 0 } else { self.sender.capacity() as usize }

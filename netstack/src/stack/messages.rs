@@ -128,7 +128,10 @@ impl<D: Device> Emitter<'_, D> {
 impl<D: Device> rud::Emit for Emitter<'_, D> {
     #[inline]
     fn room(&self) -> usize {
-        self.ports.iter().map(|port| port.iface.room()).max().unwrap_or(0)
+        match &*self.ports {
+            [port] => port.iface.room(),
+            ports => ports.iter().map(|port| port.iface.room()).max().unwrap_or(0),
+        }
     }
 
     /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit

@@ -43,6 +43,12 @@ impl Bundles {
         self.most = room.min(MAX_BUNDLE);
     }
 
+    /// Whether a message of so many bytes, header and payload, may share a datagram, and goes before large ones.
+    #[inline]
+    pub(super) fn is_small(&self, bytes: usize) -> bool {
+        bytes <= SMALL && self.most != 0
+    }
+
     /// An empty bundle.
     fn take(&mut self) -> u16 {
         if let Some(number) = self.free.pop() {
@@ -96,24 +102,18 @@ impl Bundles {
 }
 
 impl Sender {
-    /// Whether a message of so many bytes, header and payload, shares the datagram of the one in slot `at`, which is queued.
+    /// Whether a small message of so many bytes, header and payload, shares the datagram of the one in slot `at`, which is queued.
     #[inline]
     pub(super) fn fits_behind(&self, at: usize, bytes: usize) -> bool {
         let message = &self.messages[at];
         let before = match self.slots.bundle(at) {
-            Some(number) if self.bundles.tokens(number).len() < MAX_BUNDLED => self.bundles.all[usize::from(number)].len,
-            Some(_) => return false,
-            None => {
-                let first = usize::from(self.slots.bytes(at)) + usize::from(message.body_len());
-                if first > SMALL {
-                    return false;
-                }
-                RECORD_LEN + first
-            }
+            Some(number) if self.bundles.tokens(number).len() == MAX_BUNDLED => return false,
+            Some(number) => self.bundles.all[usize::from(number)].len,
+            None => RECORD_LEN + usize::from(self.slots.bytes(at)) + usize::from(message.body_len()),
         };
         //= rud/spec.md section 6.9
         // None joins those that were refused: it would wait with them.
-        bytes <= SMALL && before + RECORD_LEN + bytes <= self.bundles.most && message.is_new()
+        before + RECORD_LEN + bytes <= self.bundles.most && message.is_new()
     }
 
     /// Puts a message behind the one in slot `at`, where it fits.
@@ -135,6 +135,7 @@ impl Sender {
         let payload = payload.as_ref().map_or(&[][..], Extent::as_bytes);
         self.bundles.add(number, &header[..usize::from(len).min(MAX_BODY)], payload, token);
         self.become_bundle(at, number);
+        self.slots.set_newest(at);
     }
 
     /// The message in slot `at` becomes the first of a bundle.

@@ -8,6 +8,11 @@ use crate::wire::rud::Psn;
 const LOST: u8 = 1;
 /// The bit of a bundle, whose number stands in place of the token.
 const BUNDLE: u8 = 2;
+/// The bit of small messages, which go first.
+const SMALL: u8 = 4;
+
+/// So many small datagrams in a row leave while large ones wait.
+const MOST_SMALL: u32 = 64;
 
 /// The part of a message that every acknowledgement touches.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +55,7 @@ pub(super) struct Transmission {
 
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
 ///
-/// `sent` is in order of transmission, and `flight_bytes` the sum of its `bytes`. The free slots are a stack: those in use stay
+/// `sent` is in order of transmission, and `flight_bytes` the sum of its `bytes`. The free slots are a stack, which has neither `prev` nor tail: those in use stay
 /// few and in cache. Their memory is allocated when the first is taken: a session that only receives needs
 /// none.
 #[derive(Debug)]
@@ -59,11 +64,17 @@ pub(super) struct Slots {
     all: Box<[Slot]>,
     free: List,
     queued: List,
+    /// Queued small messages.
+    small: List,
     sent: List,
     lost: List,
     flight_bytes: usize,
     /// The number of the next transmission.
     serial: u32,
+    /// The slot that was queued last, unless it was sent since.
+    newest: u16,
+    /// Small datagrams that were sent since the last large one, while there was one.
+    small_sent: u32,
 }
 
 impl Slots {
@@ -71,7 +82,20 @@ impl Slots {
     pub(super) fn new(count: u32) -> Self {
         let free = List { len: count, ..EMPTY };
         let all = Box::default();
-        Self { count, all, free, queued: EMPTY, sent: EMPTY, lost: EMPTY, flight_bytes: 0, serial: 1 }
+        let (queued, small, sent, lost) = (EMPTY, EMPTY, EMPTY, EMPTY);
+        Self {
+            count,
+            all,
+            free,
+            queued,
+            small,
+            sent,
+            lost,
+            flight_bytes: 0,
+            serial: 1,
+            newest: NIL,
+            small_sent: 0,
+        }
     }
 
     /// Allocates the slots; the first free one, if there was none before.
@@ -110,10 +134,10 @@ impl Slots {
         self.free.len == self.count
     }
 
-    /// Queued messages.
+    /// Slots in which messages are queued.
     #[inline]
     pub(super) fn queued(&self) -> u32 {
-        self.queued.len
+        self.queued.len + self.small.len
     }
 
     /// Datagrams on the wire.
@@ -140,16 +164,32 @@ impl Slots {
         self.all.get(self.lost.head as usize).map(|slot| (self.lost.head, slot.psn))
     }
 
-    /// The slot that was queued first.
+    /// The queued slot that is sent next.
     #[inline]
     pub(super) fn first_queued(&self) -> Option<u16> {
-        (self.queued.len != 0).then_some(self.queued.head)
+        //= rud/spec.md section 6.10
+        // Small messages go first, and yet cannot hold up large ones for ever.
+        let small = self.small.len != 0 && (self.queued.len == 0 || self.small_sent < MOST_SMALL);
+        let first = if small { self.small.head } else { self.queued.head };
+        (first != NIL).then_some(first)
     }
 
-    /// The slot that was queued last.
+    /// The slot of the small message that was queued last.
     #[inline]
-    pub(super) fn last_queued(&self) -> Option<usize> {
-        (self.queued.len != 0).then_some(self.queued.tail.into())
+    pub(super) fn last_small(&self) -> Option<usize> {
+        (self.small.len != 0).then_some(self.small.tail.into())
+    }
+
+    /// The slot that was queued last, if it was not sent.
+    #[inline]
+    pub(super) fn newest(&self) -> Option<usize> {
+        (self.newest != NIL).then_some(self.newest.into())
+    }
+
+    /// A message has joined the one in this slot, which is queued.
+    #[inline]
+    pub(super) fn set_newest(&mut self, at: usize) {
+        self.newest = at as u16;
     }
 
     /// When and as which transmission the oldest datagram on the wire was sent.
@@ -176,18 +216,19 @@ impl Slots {
         self.all[at].token
     }
 
-    /// Queues a message with so many bytes of payload in a free slot.
+    /// Queues a message with so many bytes of payload, a small one or not, in a free slot.
     #[inline]
-    pub(super) fn queue(&mut self, token: MessageToken, bytes: u16) -> Option<usize> {
+    pub(super) fn queue(&mut self, token: MessageToken, bytes: u16, is_small: bool) -> Option<usize> {
         let first = if self.free.head == NIL { self.allocate()? } else { self.free.head };
         let at = usize::from(first);
-        unlink(&mut self.all, &mut self.free, at);
         let slot = &mut self.all[at];
+        (self.free.head, self.free.len) = (slot.next, self.free.len - 1);
         slot.token = token;
         slot.bytes = bytes;
         slot.tries = 0;
-        slot.marks = 0;
-        append(&mut self.all, &mut self.queued, at);
+        slot.marks = if is_small { SMALL } else { 0 };
+        self.newest = first;
+        append(&mut self.all, if is_small { &mut self.small } else { &mut self.queued }, at);
         Some(at)
     }
 
@@ -195,13 +236,27 @@ impl Slots {
     #[inline]
     pub(super) fn requeue(&mut self, at: usize) {
         self.all[at].tries = 0;
-        append(&mut self.all, &mut self.queued, at);
+        let is_small = self.all[at].marks & SMALL != 0;
+        append(&mut self.all, if is_small { &mut self.small } else { &mut self.queued }, at);
     }
 
     /// A queued or lost datagram was sent under `psn`.
     #[inline]
     pub(super) fn on_sent(&mut self, now: u64, at: usize, psn: Psn) {
-        let from = if self.all[at].marks & LOST != 0 { &mut self.lost } else { &mut self.queued };
+        let from = match self.all[at].marks & (LOST | SMALL) {
+            0 => {
+                self.small_sent = 0;
+                &mut self.queued
+            }
+            SMALL => {
+                self.small_sent = if self.queued.len == 0 { 0 } else { self.small_sent + 1 };
+                &mut self.small
+            }
+            _ => &mut self.lost,
+        };
+        if self.newest == at as u16 {
+            self.newest = NIL;
+        }
         unlink(&mut self.all, from, at);
         let slot = &mut self.all[at];
         slot.psn = psn;
@@ -263,7 +318,8 @@ impl Slots {
     /// The message of a slot that was taken off is finished.
     #[inline]
     pub(super) fn free_up(&mut self, at: usize) {
-        prepend(&mut self.all, &mut self.free, at);
+        self.all[at].next = self.free.head;
+        (self.free.head, self.free.len) = (at as u16, self.free.len + 1);
     }
 
     /// The message of a slot that was taken off waits, to be [queued again](Self::requeue).
@@ -282,7 +338,7 @@ impl Slots {
     #[inline]
     pub(super) fn set_bundle(&mut self, at: usize, number: u16, bytes: u16) {
         let slot = &mut self.all[at];
-        slot.marks |= BUNDLE;
+        slot.marks |= BUNDLE | SMALL;
         slot.token = MessageToken(number.into());
         slot.bytes = bytes;
     }

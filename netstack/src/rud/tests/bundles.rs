@@ -48,16 +48,16 @@ fn small_messages_of_one_turn_share_datagrams() {
     let counts: Vec<usize> =
         out.iter().map(|(_, bytes)| Bundled::new(&bytes[HEADER_LEN..]).count()).collect();
     assert_eq!(counts, [MAX_BUNDLED, 36]);
-    // A message alone is not a bundle, nor does a large one join.
+    // A message alone is not a bundle, nor does a large one join; those that are small go first.
     let [(mut a, a_id), _] = pair();
     queue(&mut a, a_id, [SMALL].into_iter());
     assert_eq!(kind(&transmit(&mut a, 0)[0].1), DatagramKind::Data);
     queue(&mut a, a_id, [SMALL, 3, SMALL + 1, SMALL + 2, 4].into_iter());
     let out = transmit(&mut a, 0);
     let kinds: Vec<DatagramKind> = out.iter().map(|(_, bytes)| kind(bytes)).collect();
-    assert_eq!(kinds, [DatagramKind::Data, DatagramKind::Data, DatagramKind::Bundle, DatagramKind::Data]);
+    assert_eq!(kinds, [DatagramKind::Bundle, DatagramKind::Data, DatagramKind::Data]);
     deliver(&out, 1, &mut b, &mut at_b);
-    assert_eq!((at_b.order, at_b.corrupt), (vec![SMALL, 3, SMALL + 1, SMALL + 2, 4], 0));
+    assert_eq!((at_b.order, at_b.corrupt), (vec![SMALL, SMALL + 1, SMALL + 2, 3, 4], 0));
     // The whole datagram is acknowledged, and so each of its messages.
     b.on_timeout(Instant::ZERO + Config::default().ack_delay, &mut App::default());
     deliver(&transmit(&mut b, 30_000), 0, &mut a, &mut at_a);
@@ -265,5 +265,48 @@ fn the_memory_of_a_bundle_rests_while_a_frame_may_refer_to_it() {
         assert_eq!(kept.0[0].as_bytes(), bytes);
         a.release_held(&mut App::default());
         assert!(!a.awaits_frames());
+    }
+}
+
+//= rud/spec.md section 6.10
+#[test]
+fn a_small_message_overtakes_eight_megabytes_that_are_queued() {
+    let mut world =
+        World::new(1, &Config::default(), LinkConfig { bits_per_second: 10_000_000_000, ..delayed(10_000) });
+    // As many as there is room for, of 1,400 bytes: 1.3 MB, which take 1 ms.
+    let end = &mut world.ends[0];
+    let bulk: Vec<u64> =
+        (0..2000).filter(|number| number % 5 > 1).take(end.endpoint.capacity(end.id)).collect();
+    end.to_send.extend(bulk);
+    world.step();
+    assert_eq!(world.ends[0].endpoint.capacity(world.ends[0].id), 0);
+    let now = world.now;
+    queue(&mut world.ends[0].endpoint, world.ends[0].id, [SMALL + 64].into_iter());
+    while !world.ends[1].app.consumed.contains_key(&(SMALL + 64)) {
+        world.step();
+    }
+    let took = world.now - now;
+    assert!(took < 60_000, "{took} ns, for a round trip of 20 us");
+    assert!(world.ends[1].app.order.len() < 200, "{}", world.ends[1].app.order.len());
+    world.run_to_completion(100 * MS, "bulk");
+}
+
+#[test]
+fn large_messages_get_their_turn_beside_small_ones() {
+    let [(mut a, a_id), _] = pair();
+    a.send(a_id, &[], extent_from(vec![1; 1000]), MessageToken(0)).unwrap();
+    let mut sent = 0;
+    // Each fills most of a bundle.
+    for turn in 0..20 {
+        (0..50)
+            .for_each(|number| a.send(a_id, &[], extent_from(vec![2; 250]), MessageToken(number)).unwrap());
+        let mut collect = Collect { out: Vec::new(), room: 10 };
+        a.transmit(Instant::ZERO, &mut collect);
+        sent += collect.out.iter().filter(|(_, bytes)| kind(bytes) == DatagramKind::Bundle).count();
+        if collect.out.iter().any(|(_, bytes)| kind(bytes) == DatagramKind::Data) {
+            assert!((60..=74).contains(&sent), "after {sent}");
+            return;
+        }
+        assert!(turn < 10, "{sent} small ones and no large one");
     }
 }

@@ -461,6 +461,7 @@ fn ipv6_and_one_path() {
 #[test]
 fn a_window_that_closes_asks_for_an_acknowledgement() {
     let [(mut a, a_id), _] = pair();
+    a.set_bundles(a_id, false);
     let asks = |bytes: &[u8]| bytes[5] & 0x80 != 0;
     a.send(a_id, &[], None, MessageToken(0)).unwrap();
     assert!(!asks(&transmit(&mut a, 0)[0].1));
