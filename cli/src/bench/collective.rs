@@ -1,6 +1,7 @@
 //! `shouter bench allreduce` and the other collectives: our own ranks under the launcher, then the peers, on the same
 //! cores.
 
+mod beside;
 mod callback;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -24,6 +25,7 @@ use super::report::{Report, Rounds};
 use super::sizes::Sizes;
 use super::{kernel, patience, ranks_output, workload};
 use crate::failure::CommandError;
+pub(crate) use beside::{BesideArgs, BesideWorkerArgs, main as beside, worker as beside_worker};
 pub(crate) use callback::{CallbackArgs, CallbackWorkerArgs, main as callback, worker as callback_worker};
 pub(crate) use making::{GroupArgs, GroupWorkerArgs, main as make_group, worker as make_group_worker};
 use numbers::{DTYPES, exact, whole};

@@ -222,6 +222,15 @@ enum Bench {
             SHOUTER_IDLE=yield shouter bench callback --mode dedicated --peer-mode dedicated"
     )]
     Callback(collective::CallbackArgs),
+    /// How long a small all-reduce takes while a large one runs
+    #[command(
+        long_about = "Measures how long a small all-reduce takes that starts while a large one runs, from the call until it returns, on rank 0: a \
+            round starts the large one, runs four small ones, and waits for the large one. Those count that end before it. All results are checked.",
+        after_help = "Examples:\n  \
+            shouter bench beside --hosts 2 --mtu 9000\n  \
+            shouter bench beside --hosts 2 --bytes 8,4Ki --large 8,1Mi,64Mi --json"
+    )]
+    Beside(collective::BesideArgs),
     /// Making a group of two ranks
     #[command(
         long_about = "Measures how long two ranks take to make a group of theirs, over connections that are warm: from the end of a barrier \
@@ -260,6 +269,8 @@ enum Bench {
     SendrecvWorker(collective::SendReceiveWorkerArgs),
     #[command(hide = true)]
     WindowWorker(collective::WindowWorkerArgs),
+    #[command(hide = true)]
+    BesideWorker(collective::BesideWorkerArgs),
     #[command(hide = true)]
     CallbackWorker(collective::CallbackWorkerArgs),
     #[command(hide = true)]
@@ -313,6 +324,8 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::SendrecvWorker(args) => collective::send_receive_worker(args),
         Bench::Window(args) => collective::window(args),
         Bench::WindowWorker(args) => collective::window_worker(args),
+        Bench::Beside(args) => collective::beside(args),
+        Bench::BesideWorker(args) => collective::beside_worker(args),
         Bench::Callback(args) => collective::callback(args),
         Bench::CallbackWorker(args) => collective::callback_worker(args),
         Bench::Group(args) => collective::make_group(args),

@@ -58,6 +58,9 @@ pub(crate) struct ReportLine {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<String>,
     /// How a rank hears of the end of an operation; its `p50_us` is the time since the start of the last rank.
+    /// The bytes of the operation that runs at the same time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) beside: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heard_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -170,6 +173,9 @@ impl ReportLine {
     pub(crate) fn series(&self) -> String {
         if let (Some(mode), Some(by)) = (&self.mode, &self.heard_by) {
             return format!("{mode}, by {by}");
+        }
+        if let Some(beside) = self.beside {
+            return format!("beside {beside}");
         }
         if let (Some(below), Some(priority)) = (self.fuse_below, &self.priority) {
             return format!("{}, by {priority}", if below == 0 { "single" } else { "fused" });

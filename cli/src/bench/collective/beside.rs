@@ -1,0 +1,156 @@
+//! `shouter bench beside`: how long a small all-reduce takes while a large one runs.
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use clap::Args;
+use shouter::{Collective, CollectiveCall, DType, Group, ReduceOp};
+
+use super::worker::now;
+use super::{JobArgs, check_job, launcher};
+use crate::bench::report::{Report, ReportLine, percentiles_us};
+use crate::bench::sizes::Sizes;
+use crate::bench::{patience, ranks_output};
+use crate::failure::CommandError;
+
+/// Rounds that warm up caches and plans; not measured.
+const WARM_UP: u64 = 2;
+/// Small all-reduces in a round, all of which begin while the large one may still run.
+const SMALL: usize = 4;
+
+/// Arguments of `shouter bench beside`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BesideArgs {
+    #[command(flatten)]
+    job: JobArgs,
+    /// Sizes of the small all-reduce in bytes, multiples of 8; lists are separated by commas
+    #[arg(long, default_value = "8")]
+    bytes: Sizes,
+    /// Size of the large one in bytes, a multiple of 8; each of a list is measured
+    #[arg(long, default_value = "64Mi")]
+    large: Sizes,
+}
+
+/// The arguments of a rank; started by the bench itself under the launcher.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BesideWorkerArgs {
+    #[arg(long)]
+    bytes: Sizes,
+    #[arg(long)]
+    large: Sizes,
+    #[arg(long)]
+    seconds: f64,
+}
+
+/// Runs the ranks.
+pub(crate) fn main(args: &BesideArgs) -> Result<(), CommandError> {
+    let BesideArgs { job, bytes: Sizes(sizes), large: Sizes(large) } = args;
+    check_job(job)?;
+    if job.threads || !job.against.is_empty() {
+        return Err(CommandError::Usage(
+            "all-reduces beside others are measured between processes, of shouter alone; leave out --threads and --against".into(),
+        ));
+    }
+    if let Some(bytes) = sizes.iter().chain(large).find(|bytes| **bytes == 0 || **bytes % 8 != 0) {
+        return Err(CommandError::Usage(format!("{bytes} bytes are no multiple of 8, as elements are")));
+    }
+    let list = |sizes: &[u64]| sizes.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let mut command = launcher(job)?;
+    command.args(["bench", "beside-worker", "--bytes", &list(sizes), "--large", &list(large)]);
+    command.args(["--seconds", &job.seconds.to_string()]);
+    let mut report = Report::new(job.json);
+    report.extend(ranks_output(
+        command.stdin(Stdio::null()),
+        patience(sizes.len() * large.len(), job.seconds),
+    )?)?;
+    Ok(report.finish()?)
+}
+
+/// The body of one rank.
+pub(crate) fn worker(args: &BesideWorkerArgs) -> Result<(), CommandError> {
+    let group =
+        shouter::init(shouter::Config::from_env().map_err(|why| CommandError::Usage(why.to_string()))?)?;
+    for &large in &args.large.0 {
+        for &bytes in &args.bytes.0 {
+            let mut nanos = measure(&group, bytes as usize / 8, large as usize / 8, args.seconds)?;
+            let (p50, p99) = percentiles_us(&mut nanos);
+            if group.rank() != 0 {
+                continue;
+            }
+            let line = ReportLine {
+                ranks: Some(group.size()),
+                hosts: Some(group.nodes()),
+                transport: Some(group.transport().channels.clone()),
+                bytes: Some(bytes),
+                beside: Some(large),
+                iterations: Some(nanos.len() as u64),
+                p50_us: Some(p50),
+                p99_us: Some(p99),
+                ..ReportLine::of("beside", "shouter")
+            };
+            line.print()?;
+        }
+    }
+    group.finalize()?;
+    Ok(())
+}
+
+/// Times of the small all-reduces in nanoseconds, the first of each round: the large one has only begun then.
+fn measure(group: &Group, small: usize, large: usize, seconds: f64) -> Result<Vec<u64>, CommandError> {
+    let mut data = vec![0u64; large];
+    let mut nanos = vec![];
+    let begun = Instant::now();
+    for round in 0.. {
+        let times = once(group, &mut data, small, round)?;
+        if round >= WARM_UP {
+            nanos.extend(times);
+        }
+        let mut over = [u64::from(begun.elapsed().as_secs_f64() >= seconds && round > WARM_UP)];
+        group.all_reduce(&mut over, ReduceOp::Max)?;
+        if over[0] != 0 {
+            break;
+        }
+    }
+    Ok(nanos)
+}
+
+/// Starts the large all-reduce, and runs small ones beside it; the times of those that have ended before it.
+#[allow(unsafe_code)]
+fn once(group: &Group, data: &mut [u64], small: usize, round: u64) -> Result<Vec<u64>, CommandError> {
+    let wrong = || CommandError::Failed(format!("round {round} beside {} elements is wrong", small));
+    data.fill(round);
+    group.barrier()?;
+    let call = CollectiveCall {
+        collective: Collective::AllReduce,
+        input: data.as_ptr().cast(),
+        output: data.as_mut_ptr().cast(),
+        count: data.len(),
+        dtype: DType::U64,
+        op: ReduceOp::Sum,
+        root: 0,
+    };
+    // SAFETY: the elements of `data` are left alone until the wait below.
+    let work = unsafe { group.start(&call) }?;
+    let mut times = vec![];
+    let mut ended = Ok(());
+    for number in 0..SMALL as u64 {
+        let mut values = vec![round + number; small];
+        let start = now();
+        ended = group.all_reduce(&mut values, ReduceOp::Sum).map_err(CommandError::from);
+        if ended.is_err() {
+            break;
+        }
+        if work.test().is_none() {
+            times.push(now() - start);
+        }
+        if values.iter().any(|value| *value != (round + number) * u64::from(group.size())) {
+            ended = Err(wrong());
+        }
+    }
+    work.wait(None)?;
+    ended?;
+    match data.iter().all(|value| *value == round * u64::from(group.size())) {
+        true => Ok(times),
+        false => Err(wrong()),
+    }
+}
