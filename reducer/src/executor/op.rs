@@ -235,8 +235,8 @@ impl Op {
     }
 
     /// Its place in the order of running operations.
-    pub(super) fn entry(&self) -> (u32, u64) {
-        (self.priority, self.seq())
+    pub(super) fn entry(&self) -> (u32, bool, u64) {
+        (self.priority, self.sends.wait_for_credit(), self.seq())
     }
 
     /// The deadline.

@@ -13,8 +13,9 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// A running operation as (priority, seq): the lowest is the most urgent.
-type Urgency = (u32, u64);
+/// A running operation as (priority, whether it is large, seq): the lowest is the most urgent. A small one goes before large ones of its
+/// priority: it takes next to nothing from them.
+type Urgency = (u32, bool, u64);
 
 #[derive(Debug)]
 struct OpSlot {
@@ -115,7 +116,7 @@ impl Ring {
     /// Changes all running operations.
     pub(super) fn edit_running(&mut self, mut act: impl FnMut(&mut Op)) {
         for index in 0..self.running.len() {
-            self.edit(self.running[index].1, &mut act);
+            self.edit(self.running[index].2, &mut act);
         }
     }
 
@@ -130,7 +131,7 @@ impl Ring {
     ) {
         let seq = self.next_seq;
         self.next_seq += 1;
-        insert(&mut self.running, (request.priority, seq));
+        insert(&mut self.running, (request.priority, sends.0, seq));
         self.undecided.push_back(seq);
         let steps = self.spare.pop().unwrap_or_default();
         self.edit(seq, |op| op.start(request, template, slots, sends, steps, now));
@@ -149,31 +150,31 @@ impl Ring {
 
     /// The running operations, the most urgent first.
     pub(super) fn running(&self) -> impl ExactSizeIterator<Item = &Op> {
-        self.running.iter().map(|&(_, seq)| self.op(seq))
+        self.running.iter().map(|&(.., seq)| self.op(seq))
     }
 
     /// The most urgent of them.
     pub(super) fn most_urgent(&self) -> Option<u64> {
-        self.running.first().map(|&(_, seq)| seq)
+        self.running.first().map(|&(.., seq)| seq)
     }
 
     /// The operation at a place of the list of those that are due, and whether it still runs.
     #[inline]
     pub(super) fn due(&self, index: usize) -> Option<(u64, bool)> {
-        let &(_, seq) = self.due.get(index)?;
+        let &(.., seq) = self.due.get(index)?;
         Some((seq, self.op(seq).runs(seq)))
     }
 
     /// All operations that are due.
     pub(super) fn all_due(&self) -> impl Iterator<Item = &Op> {
-        self.due.iter().filter(|&&(_, seq)| self.op(seq).runs(seq)).map(|&(_, seq)| self.op(seq))
+        self.due.iter().filter(|&&(.., seq)| self.op(seq).runs(seq)).map(|&(.., seq)| self.op(seq))
     }
 
     /// Takes the operations that have ended, or nothing to do any more, off the list.
     #[inline]
     pub(super) fn sweep(&mut self) {
         let (places, mask) = (&mut self.places, self.mask);
-        self.due.retain(|&(_, seq)| {
+        self.due.retain(|&(.., seq)| {
             let place = &mut places[(seq & mask) as usize];
             // An operation that has ended may be in the list, and another in its place.
             let runs = place.op.runs(seq);

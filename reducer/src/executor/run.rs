@@ -19,6 +19,9 @@ use crate::transport::{
 };
 use core::time::Duration;
 
+/// Operations behind a more urgent one move this part of the usual bytes in a poll.
+const BEHIND_URGENT: usize = 16;
+
 /// The outcome of running a step.
 pub(super) enum StepOutcome {
     /// It is done.
@@ -93,6 +96,10 @@ impl Executor {
             index += 1;
             if !runs || self.agreement.is_disputed(seq) {
                 continue;
+            }
+            if self.ring.most_urgent() != Some(seq) {
+                // Messages of the more urgent one are looked for soon.
+                budget = budget.min(self.config.poll_bytes / BEHIND_URGENT).max(1);
             }
             if self.ring.op(seq).early.is_due() {
                 self.replay(seq);
@@ -360,7 +367,7 @@ impl<T: Transport, N: NodeMemory> StepContext<'_, '_, T, N> {
         len: usize,
     ) -> StepOutcome {
         let node = self.config.grid.node_of(to);
-        if self.queues.is_full(node) {
+        if self.queues.is_full(node) && op.sends.wait_for_credit() {
             return StepOutcome::NotYet;
         }
         let Some((region, base)) = op.buffers.resolve(from, chunk) else { return StepOutcome::Broken };

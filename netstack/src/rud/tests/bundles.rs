@@ -270,25 +270,28 @@ fn the_memory_of_a_bundle_rests_while_a_frame_may_refer_to_it() {
 
 //= rud/spec.md section 6.10
 #[test]
-fn a_small_message_overtakes_eight_megabytes_that_are_queued() {
-    let mut world =
-        World::new(1, &Config::default(), LinkConfig { bits_per_second: 10_000_000_000, ..delayed(10_000) });
-    // As many as there is room for, of 1,400 bytes: 1.3 MB, which take 1 ms.
-    let end = &mut world.ends[0];
-    let bulk: Vec<u64> =
-        (0..2000).filter(|number| number % 5 > 1).take(end.endpoint.capacity(end.id)).collect();
-    end.to_send.extend(bulk);
-    world.step();
-    assert_eq!(world.ends[0].endpoint.capacity(world.ends[0].id), 0);
-    let now = world.now;
-    queue(&mut world.ends[0].endpoint, world.ends[0].id, [SMALL + 64].into_iter());
-    while !world.ends[1].app.consumed.contains_key(&(SMALL + 64)) {
+fn a_small_message_overtakes_five_megabytes_that_are_queued() {
+    let config = Config { window_packets: 4032, window_bytes: 8 << 20, ..Config::default() };
+    // Nanoseconds until a message of 64 bytes has arrived behind 4,000 of 1,400 bytes, on a link of 10 Gb/s.
+    let time_behind_bulk = |goes_first: bool| {
+        let link = LinkConfig { bits_per_second: 10_000_000_000, ..delayed(10_000) };
+        let mut world = World::new(1, &config, link);
+        let end = &mut world.ends[0];
+        end.endpoint.set_bundles(end.id, goes_first);
+        end.to_send.extend((0..).filter(|number| number % 5 > 1).take(4000));
         world.step();
-    }
-    let took = world.now - now;
-    assert!(took < 60_000, "{took} ns, for a round trip of 20 us");
-    assert!(world.ends[1].app.order.len() < 200, "{}", world.ends[1].app.order.len());
-    world.run_to_completion(100 * MS, "bulk");
+        let (now, end) = (world.now, &mut world.ends[0]);
+        queue(&mut end.endpoint, end.id, [SMALL + 64].into_iter());
+        while !world.ends[1].app.consumed.contains_key(&(SMALL + 64)) {
+            world.step();
+        }
+        let took = world.now - now;
+        world.run_to_completion(100 * MS, "bulk");
+        took
+    };
+    let (first, last) = (time_behind_bulk(true), time_behind_bulk(false));
+    assert!(first < 60_000, "{first} ns, for a round trip of 20 us");
+    assert!(last > 4_000_000, "{last} ns");
 }
 
 #[test]

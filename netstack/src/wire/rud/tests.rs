@@ -49,7 +49,7 @@ proptest! {
     fn blocks_come_back(words in proptest::collection::vec((0..WORDS as u16, any::<Option<[u8; 2]>>(), any::<u64>(), any::<u64>()), 0..=MAX_BLOCKS)) {
         let blocks: Vec<Block> =
             words.into_iter().map(|(word, bundle, received, refused)| {
-                let bundle = bundle.map(|bytes| Block::BUNDLE | u16::from_be_bytes(bytes) % 4096);
+                let bundle = bundle.map(|bytes| Block::BUNDLE | (u16::from_be_bytes(bytes) % 4096));
                 Block { word: bundle.unwrap_or(word), received, refused }
             }).collect();
         let mut body = vec![0; blocks.len() * BLOCK_LEN];
