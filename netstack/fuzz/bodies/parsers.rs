@@ -137,6 +137,11 @@ pub(crate) fn tcp(bytes: &[u8]) {
 /// RUD datagrams and the blocks of acknowledgements.
 pub(crate) fn rud(bytes: &[u8]) {
     assert!(rud::Block::parse_all(bytes).count() * rud::BLOCK_LEN <= bytes.len());
+    if rud::Bundled::are_whole(bytes) {
+        let messages =
+            rud::Bundled::new(bytes).map(|(header, payload)| rud::RECORD_LEN + header.len() + payload.len());
+        assert_eq!(messages.sum::<usize>(), bytes.len(), "a bundle is its messages and nothing else");
+    }
     let Ok(header) = rud::Header::parse(bytes) else { return };
     assert!(header.payload_offset() <= bytes.len());
     assert_eq!(

@@ -15,6 +15,7 @@
 //! - [`Endpoint`] is all sessions of one shard. It is sans-IO: the time, the datagrams and a place to put outgoing
 //!   ones are arguments.
 //! - A session needs no handshake: both ends got its tags from an authenticated rendezvous.
+//! - Small messages that are queued behind each other share a datagram, and go before large ones.
 //! - Lost datagrams are found by time, not by counting (as TCP's RACK does), so spraying over paths does no harm.
 //! - A session is made of parts that keep their own state: `sender` and `receiver` by PSN, `acks` (when to acknowledge, when to
 //!   ask for it), `asks` (probes of this end), `recovery` (round-trip time, losses, timers), `liveness` (heartbeats), `paths` (addresses and

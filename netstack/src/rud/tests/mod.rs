@@ -311,6 +311,23 @@ fn a_piggybacked_acknowledgement_takes_effect_before_the_delivery() {
 }
 
 #[test]
+fn an_acknowledgement_that_is_due_leaves_with_data() {
+    let [(mut a, a_id), (mut b, b_id)] = pair();
+    let mut journal = Journal::default();
+    a.set_bundles(a_id, false);
+    for number in 0..u64::from(Config::default().ack_every) {
+        a.send(a_id, &[], None, MessageToken(number)).unwrap();
+    }
+    for (to, bytes) in transmit(&mut a, 0) {
+        b.on_datagram(Instant::ZERO, &meta(1, to.src_port), &bytes, &mut journal);
+    }
+    assert!(b.wants_transmit(), "one is due");
+    b.send(b_id, &[1], None, MessageToken(0)).unwrap();
+    let out = transmit(&mut b, 0);
+    assert_eq!(out.iter().map(|(_, bytes)| bytes[4]).collect::<Vec<_>>(), [0x40], "data, and nothing else");
+}
+
+#[test]
 fn acknowledgements_wait_for_company() {
     let config = Config::default();
     let [(mut a, a_id), (mut b, _)] = pair();
