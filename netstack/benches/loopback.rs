@@ -55,6 +55,7 @@ impl Pair {
                 local_port: 50_000,
                 paths: 1,
                 max_datagram: rud::datagram_room(mtu.into(), &ADDRESSES[0].into()),
+                seal: None,
             };
             sessions.push(stack.rud_mut().open(Instant::ZERO, params).expect("a session opens"));
         }

@@ -106,6 +106,7 @@ fn params(end: usize) -> SessionParams {
         local_port: 40_000,
         paths: 8,
         max_datagram: 9104,
+        seal: None,
     }
 }
 

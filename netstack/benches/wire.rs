@@ -143,6 +143,7 @@ fn stack(c: &mut Criterion) {
         local_port: 50_000,
         paths: 1,
         max_datagram: stack.max_rud_datagram(B).unwrap(),
+        seal: None,
     };
 
     let mut idle = stack_with(Vec::new(), 0);

@@ -73,6 +73,7 @@ impl Pair {
                 local_port: 50_000,
                 paths: 1,
                 max_datagram: rud::datagram_room(MTU.into(), &ADDRESSES[1 - me].into()),
+                seal: None,
             };
             stack.rud_mut().open(now, params).expect("a session")
         };

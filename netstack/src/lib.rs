@@ -82,6 +82,7 @@
 //!     remote_port: 4791,
 //!     paths: 1,
 //!     max_datagram: alice.max_rud_datagram(right_ip)?,
+//!     seal: None,
 //! };
 //! let to_alice = SessionParams {
 //!     local_tag: 0x2222,

@@ -206,6 +206,7 @@ fn run(seed: u64) -> Totals {
                 local_port: 50_000,
                 paths: 1 + (seed % 4) as u16,
                 max_datagram,
+                seal: None,
             };
             let session = host.stack.rud_mut().open(Instant::ZERO, params).unwrap();
             for number in 0..per_pair {

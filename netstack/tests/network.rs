@@ -109,6 +109,7 @@ fn open_between(hosts: &mut [Host], from: usize, to: usize, [local, remote]: [Ip
         local_port: 50_000,
         paths: 1,
         max_datagram: hosts[from].stack.max_rud_datagram(remote).unwrap(),
+        seal: None,
     };
     hosts[from].stack.rud_mut().open(Instant::ZERO, params).unwrap()
 }

@@ -131,6 +131,7 @@ fn a_thousand_rud_sessions_without_messages_cost_sixteen_kibibytes_each() {
         local_port: 50_000,
         paths: 4,
         max_datagram: 1472,
+        seal: None,
     };
     let sessions: Vec<_> = (0..COUNT).map(|peer| endpoint.open(now, session(peer)).unwrap()).collect();
     let idle = (held() - before) / COUNT as isize;

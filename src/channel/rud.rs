@@ -1,7 +1,7 @@
 //! The channel between leaders of nodes: RUD sessions over this rank's ports, as the reducer's [`Transport`].
 //!
 //! A fragment goes out as one datagram, message header and payload, and is handed to the executor straight from the
-//! receive buffer. Session tags are derived from the group's secret, so no handshake crosses the data network.
+//! receive buffer. Session tags, and secrets of sealed sessions, are derived from the group's secret, so no handshake crosses the data network.
 
 use std::time::Duration;
 
@@ -61,18 +61,19 @@ pub enum OpenError {
 }
 
 impl<D: Device + 'static> RudChannel<D> {
-    /// Enlists a session to every peer, which begins with its first use: until then it has no state but its parameters. `secret` is the group's; `paths` the paths of each session; `port` the UDP port
+    /// Enlists a session to every peer, which begins with its first use: until then it has no state but its parameters. `secret` is the group's; `seals`: all sessions are sealed; `paths` are the paths of each session; `port` the UDP port
     /// that every leader listens on; `mtu` the largest IP packet of the data network, the same on all ranks.
     pub fn open(
         mut stack: Stack<D>,
         rank: Rank,
         peers: &[PeerAddress],
-        secret: &Key,
+        (secret, seals): (&Key, bool),
         (paths, port, mtu): (u16, u16, u16),
     ) -> Result<Self, OpenError> {
         let mut sessions = Vec::with_capacity(peers.len());
+        let head = HEADER_BYTES + if seals { rud::SEAL_BYTES } else { 0 };
         for peer in peers {
-            if rud::payload_room(mtu.into(), &peer.ip.into(), HEADER_BYTES) < LEAST_FRAGMENT {
+            if rud::payload_room(mtu.into(), &peer.ip.into(), head) < LEAST_FRAGMENT {
                 return Err(OpenError::Mtu { rank: peer.rank, mtu: mtu.into() });
             }
             let params = SessionParams {
@@ -84,6 +85,7 @@ impl<D: Device + 'static> RudChannel<D> {
                 local_port: FIRST_SOURCE_PORT,
                 paths,
                 max_datagram: rud::datagram_room(mtu.into(), &peer.ip.into()),
+                seal: seals.then(|| seal_secret(secret, rank, peer.rank)),
             };
             let session =
                 stack.rud_mut().enlist(params).map_err(|why| OpenError::Session { rank: peer.rank, why })?;
@@ -312,6 +314,13 @@ impl rud::Sink for Sink<'_> {
 fn tag(secret: &Key, from: Rank, to: Rank) -> u64 {
     let ranks = [&from.0.to_le_bytes()[..], &to.0.to_le_bytes()];
     u64::from_le_bytes(secret.tag_prefix("shouter rud session tag", &ranks))
+}
+
+/// The secret of the session between two ranks, from the group's: that is derived, with a fresh nonce, from the job's key, which no rank
+/// sends. Tags are derived from the group's secret, too, for another purpose: who reads them on the wire learns nothing of this one.
+fn seal_secret(secret: &Key, a: Rank, b: Rank) -> rud::SealSecret {
+    let ranks = [&a.0.min(b.0).to_le_bytes()[..], &a.0.max(b.0).to_le_bytes()];
+    rud::SealSecret::new(secret.tag("shouter rud session secret", &ranks))
 }
 
 /// The RUD configuration for a group whose dead ranks are found after `dead_after`, and a leader with `peers` others to

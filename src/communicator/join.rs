@@ -43,6 +43,8 @@ pub(super) fn join(config: &Config, plan: &Plan) -> Result<Joined, Error> {
     let local = LocalCapabilities::of(config, leads)?;
     let mut hello = Hello::of(config)?;
     hello.plan = plan.fields();
+    // Of what ranks must have in common, what performance does not depend on.
+    hello.plan.push(("rud_seal".to_owned(), config.rud_seal.into()));
     if leads {
         hello.blob = local.to_bytes()?;
     }

@@ -56,9 +56,10 @@ impl TransportKind {
         1 << self as u8
     }
 
-    /// The transports that a choice allows, the best first. `auto` never takes TCP.
-    fn allowed(choice: TransportChoice) -> &'static [Self] {
+    /// The transports that a choice allows, the best first. `auto` never takes TCP; where sessions are sealed, it takes what can be.
+    fn allowed(choice: TransportChoice, seals: bool) -> &'static [Self] {
         match choice {
+            TransportChoice::Auto | TransportChoice::Shm if seals => &[Self::Rud],
             TransportChoice::Auto | TransportChoice::Shm => &[Self::Verbs, Self::Rud, Self::Kernel],
             TransportChoice::Rud => &[Self::Rud],
             TransportChoice::Tcp => &[Self::Tcp],
@@ -100,7 +101,7 @@ pub(super) struct LocalCapabilities {
 impl LocalCapabilities {
     /// Surveys the devices, and opens the listening sockets that may be needed.
     pub(super) fn of(config: &Config, leads: bool) -> Result<Self, Error> {
-        let allowed = if leads { TransportKind::allowed(config.transport) } else { &[] };
+        let allowed = if leads { TransportKind::allowed(config.transport, config.rud_seal) } else { &[] };
         let rdma = match allowed.contains(&TransportKind::Verbs) {
             true => rdma::survey(&config.rdma_device),
             false => rdma::PortSurvey::default(),
@@ -339,7 +340,7 @@ pub(super) fn agree(
         leaders.into_iter().zip(both).filter(|((rank, _), _)| *rank != own)
     {
         check_same((own, &local.advertised), (rank, &advertised))?;
-        let allowed = TransportKind::allowed(config.transport);
+        let allowed = TransportKind::allowed(config.transport, config.rud_seal);
         let Some(kind) = allowed.iter().copied().find(|kind| there & back & kind.bit() != 0) else {
             return Err(Error::Config(no_transport(
                 config,
@@ -350,6 +351,7 @@ pub(super) fn agree(
             )));
         };
         let why = match config.transport {
+            TransportChoice::Auto | TransportChoice::Shm if config.rud_seal => "rud_seal = \"on\"".to_owned(),
             TransportChoice::Auto | TransportChoice::Shm => {
                 selection_reason(config, &local, allowed, kind, (&advertised, *there, back))
             }
@@ -415,6 +417,14 @@ fn selection_reason(
     all.join("; ")
 }
 
+/// Why a pair of hosts needs a port, where that does not go without saying.
+fn because(config: &Config) -> &'static str {
+    match config.rud_seal {
+        true => "rud_seal = \"on\", so hosts talk over RUD alone: ",
+        false => "",
+    }
+}
+
 /// The error text where a required transport does not reach the peer.
 fn no_transport(
     config: &Config,
@@ -444,11 +454,13 @@ fn no_transport(
             local.advertised.rdma, theirs.rdma
         ),
         _ if local.advertised.ports.is_empty() => format!(
-            "{own} has no port to {rank}; name its ports in the configuration (ports = [{{ device = \"...\", address = \
-             \"...\" }}]), or start the job with `shouter run --hosts`"
+            "{}{own} has no port to {rank}; name its ports in the configuration (ports = [{{ device = \"...\", address = \
+             \"...\" }}]), or start the job with `shouter run --hosts`",
+            because(config)
         ),
         _ => format!(
-            "no port of {own} leads to {rank}, whose addresses are {:?}; add it to a port's peers",
+            "{}no port of {own} leads to {rank}, whose addresses are {:?}; add it to a port's peers",
+            because(config),
             theirs.ports.iter().map(|port| port.0).collect::<Vec<_>>()
         ),
     }

@@ -159,6 +159,13 @@ pub const KEYS: &[KeySpec] = &[
          all ranks",
     ),
     key(
+        "rud_seal",
+        "one of on, off",
+        "off",
+        "whether what hosts send each other is encrypted and authenticated, by AES-256-GCM: they then talk over RUD alone, which transport auto takes \
+         and rud is; tcp, verbs and kernel are refused; the same on all ranks",
+    ),
+    key(
         "rdma_device",
         "the name of an RDMA device such as mlx5_0, with a port's number if need be (mlx5_0/1), or auto, or none",
         "auto",

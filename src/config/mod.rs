@@ -260,6 +260,8 @@ pub struct Config {
     pub offload: bool,
     /// Whether the frames of byte streams, and fragments over verbs, carry a CRC32C.
     pub crc: bool,
+    /// Whether RUD's sessions are sealed, and hosts talk over nothing else.
+    pub rud_seal: bool,
     /// Whether RDMA NICs may read and write tensors on a GPU themselves, where they can.
     pub gpu_direct: bool,
     /// The RDMA device to use: its name, with `/` and a port's number if need be; `auto`, or `none`.
@@ -419,6 +421,7 @@ impl Builder {
         };
         let time =
             |key, default| value::duration(layers, key).map(|d| d.unwrap_or(Duration::from_secs(default)));
+        let transport = value::word(layers, "transport", &transports)?.unwrap_or(TransportChoice::Auto);
         Ok(Config {
             rank: place.rank,
             size: place.size,
@@ -432,7 +435,7 @@ impl Builder {
             job: job_name(layers, environment)?,
             channel_num: number("channel_num", 1..=64, 10)?,
             data_port: number("data_port", 1..=65_000, DATA_PORT.into())? as u16,
-            transport: value::word(layers, "transport", &transports)?.unwrap_or(TransportChoice::Auto),
+            transport,
             idle: value::word(layers, "idle", &idles)?.unwrap_or(None),
             mode: value::word(layers, "mode", &modes)?.unwrap_or(Mode::Caller),
             cores: value::cores(layers, "cores")?.unwrap_or_default(),
@@ -445,6 +448,7 @@ impl Builder {
             hugepages: value::word(layers, "hugepages", &hugepages)?.unwrap_or(Hugepages::Auto),
             offload: value::word(layers, "offload", &[("on", true), ("off", false)])?.unwrap_or(false),
             crc: value::word(layers, "crc", &[("on", true), ("off", false)])?.unwrap_or(true),
+            rud_seal: value::seal(layers, transport)?,
             gpu_direct: value::word(layers, "gpu_direct", &[("on", true), ("off", false)])?.unwrap_or(false),
             rdma_device: value::text(layers, "rdma_device", |name| !name.is_empty())?
                 .unwrap_or_else(|| "auto".into()),

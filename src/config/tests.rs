@@ -296,6 +296,21 @@ fn what_is_missing_is_named_with_the_remedy() {
 }
 
 #[test]
+fn what_cannot_be_sealed_is_refused_with_both_keys() {
+    let with = |transport, seal| two_ranks(&[("SHOUTER_TRANSPORT", transport), ("SHOUTER_RUD_SEAL", seal)]);
+    for transport in ["tcp", "verbs", "kernel"] {
+        let parts = ["`rud_seal`", "SHOUTER_RUD_SEAL", transport, "SHOUTER_TRANSPORT", "transport = \"rud\""];
+        says(with(transport, "on"), &parts);
+        assert!(!with(transport, "off").unwrap().rud_seal);
+    }
+    for transport in ["auto", "shm", "rud"] {
+        assert!(with(transport, "on").unwrap().rud_seal, "{transport}");
+    }
+    assert!(!two_ranks(&[]).unwrap().rud_seal);
+    says(with("rud", "yes"), &["rud_seal", "one of on, off"]);
+}
+
+#[test]
 fn ranks_that_cannot_be_are_refused() {
     says(two_ranks(&[("SHOUTER_RANK", "2")]), &["rank 2 (environment variable SHOUTER_RANK)", "size 2"]);
     says(two_ranks(&[("SHOUTER_LOCAL_SIZE", "3")]), &["local_size 3", "more ranks than the job"]);

@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, Source};
 use super::keys;
 use super::layers::{Layers, Located, Raw};
-use super::{Address, LONGEST_WAIT, Levels, Overrides, PortConfig};
+use super::{Address, LONGEST_WAIT, Levels, Overrides, PortConfig, TransportChoice};
 use crate::observe::MetricsTarget;
 
 /// An integer key within its range, `None` when it is not given.
@@ -286,4 +286,23 @@ pub fn to_cores(text: &str) -> Option<Vec<usize>> {
         cores.extend(first..=last);
     }
     Some(cores)
+}
+
+/// Whether RUD's sessions are sealed. A transport that cannot seal is refused: nobody is to take its bytes for encrypted.
+pub(super) fn seal(layers: &Layers, transport: TransportChoice) -> Result<bool, ConfigError> {
+    use TransportChoice::{Auto, Kernel, Rud, Shm, Tcp, Verbs};
+    let seals = word(layers, "rud_seal", &[("on", true), ("off", false)])?.unwrap_or(false);
+    let source = |key| layers.get(key).map_or(Source::Call, |value| value.source.clone());
+    match transport {
+        Tcp | Verbs | Kernel if seals => Err(ConfigError::Conflict {
+            what: format!(
+                "`rud_seal` is on ({}), and `transport` is {} ({}), which does not encrypt",
+                source("rud_seal"),
+                transport.name(),
+                source("transport")
+            ),
+            remedy: "use transport = \"rud\", or leave rud_seal off where the network is trusted".into(),
+        }),
+        Auto | Shm | Rud | Tcp | Verbs | Kernel => Ok(seals),
+    }
 }

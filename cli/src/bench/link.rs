@@ -33,6 +33,8 @@ pub(super) enum Protocol {
     Rud,
     /// RUD with a datagram for each message.
     RudSingle,
+    /// RUD in a session that is sealed.
+    Sealed,
     Tcp,
 }
 
@@ -52,11 +54,9 @@ impl FromStr for Measured {
         match text {
             "verbs" => Ok(Self::Channel("verbs")),
             "kernel" => Ok(Self::Channel("kernel")),
-            "raw" => Ok(Self::Wire(Protocol::Raw)),
-            "udp" => Ok(Self::Wire(Protocol::Udp)),
-            "rud" => Ok(Self::Wire(Protocol::Rud)),
-            "tcp" => Ok(Self::Wire(Protocol::Tcp)),
-            text => Err(format!("unknown protocol '{text}'; there are raw, udp, rud, tcp, verbs and kernel")),
+            text => Protocol::from_str(text, false).map(Self::Wire).map_err(|_| {
+                format!("unknown protocol '{text}'; there are raw, udp, rud, sealed, tcp, verbs and kernel")
+            }),
         }
     }
 }
@@ -71,7 +71,7 @@ enum Offload {
 /// The arguments of the link benchmarks.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct LinkArgs {
-    /// The protocol to measure: raw, udp, rud, tcp, several separated by commas run in turn; or the channel verbs or
+    /// The protocol to measure: raw, udp, rud, sealed (RUD with rud_seal), tcp, several separated by commas run in turn; or the channel verbs or
     /// kernel, alone
     #[arg(long, value_delimiter = ',', default_value = "raw,rud")]
     protocol: Vec<Measured>,
@@ -253,7 +253,7 @@ pub(crate) fn messages(args: &MessagesArgs) -> Result<(), CommandError> {
         args.link.protocol.iter().find(|it| matches!(it, Measured::Channel(_)))
     {
         return Err(CommandError::Usage(format!(
-            "{name} has no messages to count; there are raw, udp, rud and tcp"
+            "{name} has no messages to count; there are raw, udp, rud, sealed and tcp"
         )));
     }
     let mut link = args.link.clone();
@@ -314,7 +314,7 @@ fn run(args: &LinkArgs, extra: &[&str]) -> Result<Vec<ReportLine>, CommandError>
     }
     if channel.is_some() && args.protocol.len() > 1 {
         return Err(CommandError::Usage(
-            "verbs and kernel are measured alone: give one of them, or a list of raw, udp, rud and tcp"
+            "verbs and kernel are measured alone: give one of them, or a list of raw, udp, rud, sealed and tcp"
                 .into(),
         ));
     }

@@ -281,6 +281,25 @@ fn all_ranks_end_with_the_same_bits() {
 }
 
 #[test]
+fn sealed_sessions_between_hosts_give_the_same_bits_with_loss_and_without() {
+    for (ranks, hosts) in [(2, 2), (4, 2)] {
+        let sealed = |play| job!(ranks, hosts, play).env("SHOUTER_RUD_SEAL", "on");
+        sealed("matrix").with("DTYPES", "f32 i8").run().assert_success();
+        sealed("push").args(&["--loss", "1%", "--corrupt", "1%", "--seed", "13"]).run().assert_success();
+        let (with, without) = (sealed("bits").run(), job!(ranks, hosts, "bits").run());
+        with.assert_success();
+        without.assert_success();
+        let bits = &without.ranks[0].told[0];
+        assert!(with.all_told(bits) && without.all_told(bits), "{with}\n{without}");
+    }
+    // A pair of hosts without ports has nothing that seals.
+    let state = job!(2, 2, "push").args(&["--transport", "kernel"]).env("SHOUTER_RUD_SEAL", "on").run();
+    for rank in &state.ranks {
+        assert!(rank.error().contains("`rud_seal`"), "{state}");
+    }
+}
+
+#[test]
 fn tcp_between_hosts_is_as_good() {
     for (ranks, hosts) in [(2, 2), (4, 2), (3, 3)] {
         let tcp = |play| job!(ranks, hosts, play).env("SHOUTER_TRANSPORT", "tcp");

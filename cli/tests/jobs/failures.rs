@@ -565,6 +565,21 @@ fn a_plan_that_differs_is_refused_with_the_key() {
 }
 
 #[test]
+fn one_rank_that_seals_and_one_that_does_not_are_refused_with_the_key() {
+    for (rank, other) in
+        [(1, "rud_seal: rank 1 has 1 and rank 0 has 0"), (0, "rud_seal: rank 1 has 0 and rank 0 has 1")]
+    {
+        let plan = job!(2, 2, "once").with("RANK", rank).with("KEY", "rud_seal").with("VALUE", "on");
+        let state = plan.run();
+        for rank in &state.ranks {
+            assert_eq!(rank.code, Some(JOIN), "{state}");
+            assert!(rank.error().contains(other), "{state}");
+            assert!(rank.ended.unwrap() < FOUND, "{state}");
+        }
+    }
+}
+
+#[test]
 fn a_name_that_does_not_resolve_is_tried_until_the_deadline() {
     let plan = over_sockets(job!(2, 2, "once")).with("RANK", 1).with("KEY", "addr");
     let plan = plan.with("VALUE", "no-such-host.invalid");

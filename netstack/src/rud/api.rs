@@ -4,9 +4,10 @@ use core::fmt;
 use core::net::IpAddr;
 use core::time::Duration;
 
+use super::seal::SealSecret;
 use crate::region::Extent;
 use crate::time::Instant;
-use crate::wire::rud::{HEADER_LEN, MAX_BODY, MAX_WINDOW};
+use crate::wire::rud::{HEADER_LEN, MAX_BODY, MAX_WINDOW, SEAL_LEN};
 
 /// Largest message header of an upper layer, in bytes.
 pub const MAX_MESSAGE_HEADER: usize = MAX_BODY;
@@ -26,10 +27,13 @@ pub const fn datagram_room(mtu: usize, ip: &IpAddr) -> usize {
 }
 
 /// Payload bytes that fit one datagram behind a message header of `message_header` bytes, when IP packets may have
-/// `mtu` bytes on the path between addresses of `ip`'s family. Zero if nothing fits.
+/// `mtu` bytes on the path between addresses of `ip`'s family. Zero if nothing fits. In a sealed session there are [`SEAL_BYTES`] less.
 pub const fn payload_room(mtu: usize, ip: &IpAddr, message_header: usize) -> usize {
     datagram_room(mtu, ip).saturating_sub(HEADER_LEN + message_header)
 }
+
+/// Bytes of a sealed datagram that a datagram of a session that is not sealed does not have.
+pub const SEAL_BYTES: usize = SEAL_LEN;
 
 /// Limits and times of an endpoint. The default suits links within a data centre.
 #[derive(Clone, Debug)]
@@ -153,6 +157,21 @@ pub struct SessionParams {
     /// The largest datagram in bytes: header, message header and payload (see [`datagram_room`]). A path that turns out to carry
     /// less is given less.
     pub max_datagram: usize,
+    /// The secret of a session that is sealed (spec.md section 10): its datagrams are encrypted and authenticated. As with tags, every
+    /// session has one of its own, and never one that was used before: two sessions with the same tags and secret give both away.
+    pub seal: Option<SealSecret>,
+}
+
+impl SessionParams {
+    /// Bytes of a datagram's seal.
+    pub(super) fn seal_len(&self) -> usize {
+        if self.seal.is_some() { SEAL_LEN } else { 0 }
+    }
+
+    /// The largest datagram without its seal.
+    pub(super) fn max_plain(&self) -> usize {
+        self.max_datagram.saturating_sub(self.seal_len())
+    }
 }
 
 /// The user's name for a message, handed back when its memory is free again.
@@ -291,6 +310,9 @@ pub enum OpenError {
     /// Zero is no random number.
     #[error("a session tag is zero; agree on a random one")]
     ZeroTag,
+    /// A sealed session's keys would be the same in both directions.
+    #[error("both tags of a sealed RUD session are the same; agree on random ones")]
+    SameTags,
     /// One address is IPv4, the other IPv6.
     #[error("local address {local} and remote address {remote} are of different families")]
     MixedFamilies {
@@ -383,7 +405,7 @@ pub struct Counters {
     pub refused_not_ready: u64,
     /// Data whose PSN lies outside the window.
     pub out_of_window: u64,
-    /// Datagrams whose CRC was wrong.
+    /// Datagrams whose CRC, or seal, was wrong.
     pub crc_dropped: u64,
     /// Pure acknowledgements sent, heartbeats included.
     pub acks_sent: u64,
@@ -422,8 +444,10 @@ pub struct EndpointCounters {
     pub unknown_session: u64,
     /// The addresses are not the session's.
     pub wrong_address: u64,
-    /// The CRC was wrong, over all sessions.
+    /// The CRC, or seal, was wrong, over all sessions.
     pub crc_dropped: u64,
+    /// Sealed datagrams that had come before, or were too old to tell.
+    pub replayed: u64,
 }
 
 /// Receives an endpoint's datagrams and events. Called from within the endpoint: keep it short.
@@ -447,7 +471,8 @@ pub trait Emit {
     /// How many datagrams `emit` would take now.
     fn room(&self) -> usize;
 
-    /// Sends the bytes of `header` (RUD header and body) followed by the payload. False if it was not taken; then
+    /// Sends the bytes of `header`, which are copied, followed by the payload. They are RUD's header and the body; of a sealed session all of the
+    /// datagram. False if it was not taken; then
     /// it will be offered again.
     fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool;
 }

@@ -14,6 +14,7 @@ use super::api::{
 };
 use super::deadlines::Deadlines;
 use super::recovery::NEVER;
+use super::seal::Seal;
 use super::session::{Session, UnknownSender};
 use super::table::TagTable;
 use crate::device::FramesOut;
@@ -38,6 +39,8 @@ struct Entry {
     session: Option<Box<Session>>,
     /// Of a session that begins with its first use.
     enlisted: Option<Box<SessionParams>>,
+    /// Of a sealed session from its first use on, also when it [rests](Endpoint::rest): no number is used twice.
+    seal: Option<Box<Seal>>,
 }
 
 impl Entry {
@@ -49,7 +52,15 @@ impl Entry {
         armed: NEVER,
         session: None,
         enlisted: None,
+        seal: None,
     };
+
+    /// The seal of a session with these parameters, if it has one.
+    fn seal(seal: &mut Option<Box<Seal>>, params: &SessionParams) {
+        if let (None, Some(secret)) = (&seal, &params.seal) {
+            *seal = Some(Box::new(Seal::new(secret, params.remote_tag, params.local_tag)));
+        }
+    }
 }
 
 /// All RUD sessions of one shard.
@@ -134,6 +145,9 @@ impl Endpoint {
         if params.local_tag == 0 || params.remote_tag == 0 {
             return Err(OpenError::ZeroTag);
         }
+        if params.seal.is_some() && params.local_tag == params.remote_tag {
+            return Err(OpenError::SameTags);
+        }
         if params.local_ip.is_ipv4() != params.remote_ip.is_ipv4() {
             return Err(OpenError::MixedFamilies { local: params.local_ip, remote: params.remote_ip });
         }
@@ -166,6 +180,7 @@ impl Endpoint {
         let id = SessionId::new(index, entry.generation);
         let mut session = Session::new(now, id, &self.config, params);
         session.set_frames_out(self.frames_out);
+        Entry::seal(&mut entry.seal, params);
         entry.due = session.deadline();
         entry.session = Some(Box::new(session));
         Self::arm(&mut self.deadlines, entry, index);
@@ -220,7 +235,7 @@ impl Endpoint {
             if self.frames_out != FramesOut::None {
                 self.left_behind.extend(session.into_iter().flat_map(|session| session.into_memory()));
             }
-            entry.enlisted = None;
+            (entry.enlisted, entry.seal) = (None, None);
             entry.due = NEVER;
             entry.generation = entry.generation.wrapping_add(1);
             self.free.push(id.index() as u16);
@@ -319,7 +334,7 @@ impl Endpoint {
         else {
             return 0;
         };
-        let unused = entry.enlisted.as_ref().map_or(0, |params| params.max_datagram);
+        let unused = entry.enlisted.as_ref().map_or(0, |params| params.max_plain());
         let datagram = entry.session.as_deref().map_or(unused, Session::path_datagram);
         datagram.saturating_sub(HEADER_LEN + message_header)
     }
@@ -371,6 +386,12 @@ impl Endpoint {
         self.set_frames_out(FramesOut::None);
         self.left_behind.clear();
         self.sessions_mut().for_each(|session| session.release_held(sink));
+    }
+
+    /// The seal of a session that has begun.
+    #[cfg(test)]
+    pub(super) fn seal_mut(&mut self, id: SessionId) -> &mut Seal {
+        self.entries[id.index()].seal.as_deref_mut().unwrap()
     }
 
     fn sessions_mut(&mut self) -> impl Iterator<Item = &mut Session> {

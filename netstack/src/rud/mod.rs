@@ -21,6 +21,7 @@
 //!   ask for it), `asks` (probes of this end), `recovery` (round-trip time, losses, timers), `liveness` (heartbeats), `paths` (addresses and
 //!   source ports), `spray` (which path a datagram takes, and which are left out), `mtu` (how long a datagram may be), `pieces` (messages
 //!   that are received in parts), and `cc`, congestion control.
+//! - `seal` stands between a session and the network, where sessions are sealed: the session sees datagrams as they are without.
 
 mod acks;
 mod api;
@@ -35,6 +36,7 @@ mod paths;
 mod pieces;
 mod receiver;
 mod recovery;
+mod seal;
 mod sender;
 mod session;
 mod spray;
@@ -45,10 +47,11 @@ mod tests;
 pub(crate) use api::NoSink;
 pub use api::{
     Clue, Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
-    MAX_DATAGRAM, MAX_MESSAGE_HEADER, MessageToken, OpenError, RefusalReason, SendError, SessionId,
-    SessionParams, Sink, datagram_room, payload_room,
+    MAX_DATAGRAM, MAX_MESSAGE_HEADER, MessageToken, OpenError, RefusalReason, SEAL_BYTES, SendError,
+    SessionId, SessionParams, Sink, datagram_room, payload_room,
 };
 pub use endpoint::Endpoint;
+pub use seal::SealSecret;
 
 use core::time::Duration;
 

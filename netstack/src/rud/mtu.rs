@@ -73,7 +73,7 @@ pub(super) enum Finding {
     Settled,
 }
 
-/// The longest datagram that may be sent in one, and the search for it. Sizes are those of whole datagrams in bytes; `limit` lies
+/// The longest datagram that may be sent in one, and the search for it. Sizes are those of whole datagrams in bytes, less that of the seal; `limit` lies
 /// between `base` and `most`, `failed` above it.
 #[derive(Debug)]
 pub(super) struct PathMtu {
@@ -96,11 +96,11 @@ pub(super) struct PathMtu {
 }
 
 impl PathMtu {
-    /// Datagrams of up to `most` bytes are held for carried.
-    pub(super) fn new(most: usize, raise_after: u64) -> Self {
+    /// Datagrams of up to `most` bytes, and `seal` more in which they are sealed, are held for carried.
+    pub(super) fn new(most: usize, seal: usize, raise_after: u64) -> Self {
         let most = u16::try_from(most).unwrap_or(u16::MAX - 1);
         Self {
-            base: BASE.min(most),
+            base: (BASE - seal as u16).min(most),
             most,
             limit: most,
             failed: most + 1,

@@ -61,6 +61,8 @@ pub(super) struct Session {
     id: SessionId,
     local_tag: u64,
     remote_tag: u64,
+    /// Bytes that the seal adds to each datagram; 0: the session is not sealed.
+    seal_len: usize,
     /// The longest message, header and payload, in bytes.
     max_message: usize,
     paths: Paths,
@@ -117,15 +119,16 @@ impl Session {
             id,
             local_tag: params.local_tag,
             remote_tag: params.remote_tag,
-            max_message: params.max_datagram.saturating_sub(HEADER_LEN),
+            seal_len: params.seal_len(),
+            max_message: params.max_plain().saturating_sub(HEADER_LEN),
             paths: Paths::new(params),
             spray: Spray::new(params.paths, sender::slots(config)),
             asks: Asks::new(params.paths),
-            mtu: PathMtu::new(params.max_datagram, nanos(config.mtu_raise)),
+            mtu: PathMtu::new(params.max_plain(), params.seal_len(), nanos(config.mtu_raise)),
             sender: Sender::new(
                 first_psn(params.remote_tag),
                 config,
-                params.max_datagram.saturating_sub(HEADER_LEN),
+                params.max_plain().saturating_sub(HEADER_LEN),
             ),
             receiver: Receiver::new(first_psn(params.local_tag)),
             pieces: Pieces::new(config.window_bytes),
@@ -133,7 +136,7 @@ impl Session {
             acks: Acks::new(config),
             recovery: Recovery::new(now, config),
             signals: Signals::new(),
-            cc: Swift::new(config, params.max_datagram.saturating_sub(HEADER_LEN)),
+            cc: Swift::new(config, params.max_plain().saturating_sub(HEADER_LEN)),
             pace: Pace::default(),
             max_bytes: config.window_bytes,
             liveness: Liveness::new(now, config),
@@ -196,7 +199,7 @@ impl Session {
         if self.failed { 0 } else { self.sender.capacity() as usize }
     }
 
-    /// The longest datagram that the path is held to carry, in bytes.
+    /// The longest datagram that the path is held to carry, in bytes, less those of the seal.
     #[inline]
     pub(super) fn path_datagram(&self) -> usize {
         self.mtu.limit()
@@ -258,7 +261,7 @@ impl Session {
             paced: Duration::from_nanos(self.pace.waited()),
             marks_received: self.acks.marks(),
             paths_out: self.spray.out(),
-            path_datagram: self.mtu.limit() as u16,
+            path_datagram: (self.mtu.limit() + self.seal_len) as u16,
             ..self.counters
         }
     }

@@ -3,6 +3,7 @@
 use core::net::IpAddr;
 
 use super::destination::{Emitter, Miss, ip_udp_len, route, udp_packet_headers};
+use super::port::QueueError;
 use super::receive::Receiver;
 use super::{Progress, SendError, Stack};
 use crate::device::{Device, Offload, RxChecksum};
@@ -179,6 +180,25 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
                     self.taken += port.flush(self.now);
                 }
                 pushed
+            }
+            // More than a frame's headers have room for: a sealed datagram, which lies in no extent.
+            None if payload.is_empty() => {
+                let ends = (template.source, remote);
+                let queued = match udp_packet_headers(ends, (src_port, dst_port), len, Ecn::Ect0) {
+                    Some(ip_udp) => iface.queue_bytes(&template.link, [ip_udp.as_bytes(), header, &[]]),
+                    None => Err(QueueError::TooLong),
+                };
+                match queued {
+                    Ok(()) if iface.waiting() % AHEAD == 0 => self.taken += port.flush(self.now),
+                    Ok(()) => {}
+                    Err(QueueError::Full) => return false,
+                    Err(QueueError::TooLong) => {
+                        self.counters.tx_too_long += 1;
+                        return true;
+                    }
+                }
+                self.counters.tx_rud += 1;
+                true
             }
             None => {
                 self.counters.tx_too_long += 1;

@@ -8,7 +8,9 @@ use proptest::prelude::*;
 use super::{ConfigError, PortConfig, PortId, SendError, Stack, StackConfig};
 use crate::device::{Capabilities, Device, DeviceCounters, Frame, Loopback, RxFrame, TxBatch};
 use crate::region::Region;
-use crate::rud::{self, Disposition, Failure, MessageToken, SessionId, SessionParams, Sink};
+use crate::rud::{
+    self, Disposition, Failure, MessageToken, SEAL_BYTES, SealSecret, SessionId, SessionParams, Sink,
+};
 use crate::time::Instant;
 use crate::udp::{Payload, SocketConfig};
 use crate::wire::ethernet::{EtherType, Mac};
@@ -173,6 +175,16 @@ fn session<D: Device>(
     remote: Ipv4Addr,
     tags: (u64, u64),
 ) -> SessionId {
+    session_with(stack, local, remote, tags, None)
+}
+
+fn session_with<D: Device>(
+    stack: &mut Stack<D>,
+    local: Ipv4Addr,
+    remote: Ipv4Addr,
+    tags: (u64, u64),
+    seal: Option<SealSecret>,
+) -> SessionId {
     let params = SessionParams {
         local_tag: tags.0,
         remote_tag: tags.1,
@@ -182,17 +194,28 @@ fn session<D: Device>(
         local_port: 50_000,
         paths: 3,
         max_datagram: stack.max_rud_datagram(remote).unwrap(),
+        seal,
     };
     stack.rud_mut().open(Instant::ZERO, params).unwrap()
 }
 
 #[test]
 fn rud_messages_cross_and_their_memory_is_released() {
+    messages_cross(None);
+}
+
+#[test]
+fn sealed_rud_messages_cross_and_their_memory_is_released() {
+    messages_cross(Some(SealSecret::new([5; 32])));
+}
+
+fn messages_cross(seal: Option<SealSecret>) {
     let mut pair = Pair::new(config(A), config(B));
-    let to_b = session(&mut pair.a, A, B, (1, 2));
-    session(&mut pair.b, B, A, (2, 1));
-    let largest = pair.a.max_rud_datagram(B).unwrap() - crate::wire::rud::HEADER_LEN - 16;
-    assert_eq!(largest, 1500 - 20 - 8 - crate::wire::rud::HEADER_LEN - 16);
+    let to_b = session_with(&mut pair.a, A, B, (1, 2), seal.clone());
+    session_with(&mut pair.b, B, A, (2, 1), seal.clone());
+    let seal_len = if seal.is_some() { SEAL_BYTES } else { 0 };
+    let largest = pair.a.max_rud_datagram(B).unwrap() - crate::wire::rud::HEADER_LEN - 16 - seal_len;
+    assert_eq!(largest, 1500 - 20 - 8 - crate::wire::rud::HEADER_LEN - 16 - seal_len);
     for message in 0..100u64 {
         let len = [0, 1, 700, largest][message as usize % 4];
         let extent = region().extent(message as usize, len as u32);

@@ -5,7 +5,8 @@
 //!  | crc  |k |b | len|    tag      | psn | cum |    sack     | lag |word |marks|held | body (<= 64) | payload ...
 //! ```
 //!
-//! All integers are in network order. The CRC is not checked here: it covers addresses that only the endpoint knows.
+//! All integers are in network order. The CRC is not checked here: it covers addresses that only the endpoint knows. A sealed datagram
+//! has its number in the CRC's place, body and payload encrypted, and 16 bytes behind them (section 10).
 #![forbid(unsafe_code)]
 
 use core::fmt;
@@ -49,7 +50,11 @@ pub const MAX_WINDOW: u32 = 64 * (WORDS - 1);
 /// 64-PSN words in a receiver's bitmap.
 pub const WORDS: u32 = 64;
 
+/// Bytes behind the payload of a sealed datagram: its authentication tag.
+pub const SEAL_LEN: usize = 16;
+
 const VERSION: u8 = 4;
+const SEALED: u8 = 0x08;
 const ACK_REQUEST: u8 = 0x80;
 
 /// A packet sequence number. The order is that of RFC 1982: it wraps.
@@ -216,10 +221,29 @@ impl Header {
     #[inline]
     pub fn parse(datagram: &[u8]) -> Result<Self, MalformedDatagram> {
         let fixed = datagram.first_chunk::<HEADER_LEN>().ok_or(MalformedDatagram::Short)?;
-        if fixed[4] >> 4 != VERSION {
+        Self::parse_fixed(fixed, fixed[4], datagram.len())
+    }
+
+    /// The same of a sealed datagram, and the lower half of its number. Nothing of it is to be believed before the seal was checked.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), and for a datagram that is not sealed.
+    pub fn parse_sealed(datagram: &[u8]) -> Result<(Self, u32), MalformedDatagram> {
+        let fixed = datagram.first_chunk::<HEADER_LEN>().ok_or(MalformedDatagram::Short)?;
+        if fixed[4] & SEALED == 0 {
+            return Err(MalformedDatagram::Kind);
+        }
+        let len = datagram.len().checked_sub(SEAL_LEN).ok_or(MalformedDatagram::Short)?;
+        Ok((Self::parse_fixed(fixed, fixed[4] & !SEALED, len)?, u32_at(fixed, 0)))
+    }
+
+    /// `kind` is the byte of version and kind; `len` the bytes of header, body and payload.
+    #[inline(always)]
+    fn parse_fixed(fixed: &[u8; HEADER_LEN], kind: u8, len: usize) -> Result<Self, MalformedDatagram> {
+        if kind >> 4 != VERSION {
             return Err(MalformedDatagram::Version);
         }
-        let kind = match fixed[4] & 0x0f {
+        let kind = match kind & 0x0f {
             0 => DatagramKind::Data,
             1 => DatagramKind::Ack,
             2 => DatagramKind::Probe,
@@ -248,7 +272,7 @@ impl Header {
         {
             return Err(MalformedDatagram::Range);
         }
-        if HEADER_LEN + header.body_len as usize + header.payload_len as usize != datagram.len() {
+        if HEADER_LEN + header.body_len as usize + header.payload_len as usize != len {
             return Err(MalformedDatagram::Length);
         }
         if kind != DatagramKind::Data && !header.has_right_body() {
@@ -296,6 +320,12 @@ impl Header {
         out[34..36].copy_from_slice(&self.sack_word.to_be_bytes());
         out[36..38].copy_from_slice(&self.marks.to_be_bytes());
         out[38..40].copy_from_slice(&self.held.0.to_be_bytes());
+    }
+
+    /// Marks a header that was emitted as that of a sealed datagram with this number.
+    pub fn mark_sealed(fixed: &mut [u8; HEADER_LEN], number: u64) {
+        fixed[..4].copy_from_slice(&(number as u32).to_be_bytes());
+        fixed[4] |= SEALED;
     }
 
     /// The stamp in `datagram`, if it has one.

@@ -185,6 +185,7 @@ impl World {
                 local_port: 50_000,
                 paths: 4,
                 max_datagram: datagram_room(scenario.mtu, &address(0)),
+                seal: None,
             };
             endpoint.open(Instant::ZERO, params).expect("a session")
         };

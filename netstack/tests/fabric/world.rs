@@ -232,6 +232,7 @@ impl World {
             local_port: FIRST_PORT,
             paths,
             max_datagram: datagram_room(MTU, &address(local)),
+            seal: None,
         };
         endpoint.open(Instant::ZERO, params).expect("a session")
     }

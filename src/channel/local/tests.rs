@@ -60,7 +60,7 @@ fn two_hosts(sim: &Sim, over_tcp: bool) -> Vec<UpChannels> {
             let streams = StackStreams::new(stack, PORT, DEAD_AFTER);
             TcpChannel::open(streams, rank, &peers, settings, now).unwrap().into()
         } else {
-            RudChannel::open(stack, rank, &peers, &secret, (2, PORT, MTU)).unwrap().into()
+            RudChannel::open(stack, rank, &peers, (&secret, false), (2, PORT, MTU)).unwrap().into()
         };
         let first = NodeSegment::create(shape).unwrap();
         let second = NodeSegment::attach(first.fd().try_clone_to_owned().unwrap(), shape, 1).unwrap();

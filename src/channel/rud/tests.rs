@@ -2,14 +2,16 @@
 
 use std::net::Ipv4Addr;
 
-use shouter_netstack::sim::{LinkConfig, Sim, SimDevice};
+use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{PortConfig, StackConfig};
 use shouter_reducer::header::{MatchKey, MessageKind};
+
+use shouter_reducer::transport::Disposition;
 
 use super::*;
 use crate::allocations::bytes;
 
-const PORT: u16 = 4_790;
+const PORT: u16 = 61_790;
 const MTU: u16 = 1_500;
 
 fn address(rank: u32) -> Ipv4Addr {
@@ -27,7 +29,7 @@ fn channel(others: u32) -> RudChannel<SimDevice> {
     let local_ip = address(0);
     let peer = |rank| PeerAddress { rank: Rank(rank), ip: address(rank), port: PORT, local_ip };
     let peers: Vec<_> = (1..=others).map(peer).collect();
-    RudChannel::open(stack, Rank(0), &peers, &Key::from_secret([7; 32]), (10, PORT, MTU)).unwrap()
+    RudChannel::open(stack, Rank(0), &peers, (&Key::from_secret([7; 32]), false), (10, PORT, MTU)).unwrap()
 }
 
 #[test]
@@ -66,4 +68,57 @@ fn a_session_costs_its_parameters_until_it_is_used_and_after_the_join_again() {
     // Its place among the times at which sessions are due.
     assert!(rests <= 32, "{rests} bytes stay");
     assert!(announced > 500 && used > announced, "{announced} {used}");
+}
+
+/// One end of two.
+struct Listener(RudChannel<SimDevice>);
+
+/// Nothing is counted of what comes.
+struct Nobody;
+
+impl Inbox for Nobody {
+    fn fragment(&mut self, _: &Header, _: &[u8]) -> Disposition {
+        Disposition::Consumed
+    }
+
+    fn released(&mut self, _: SendToken) {}
+}
+
+impl Node for Listener {
+    fn poll(&mut self, now: Instant) -> Option<Instant> {
+        self.0.receive(now, &mut Nobody);
+        self.0.transmit(now, &mut Nobody);
+        Some(now + Duration::from_micros(50))
+    }
+}
+
+/// Whether two ranks hear each other, each with its group's secret, and sealed or not.
+fn hear_each_other(ends: [(u8, bool); 2]) -> bool {
+    let mut sim = Sim::new(1);
+    let mut nodes = [0, 1].map(|rank: u32| {
+        let mut config = StackConfig::new(rank.into()).with_rud(PORT);
+        config.rud = rud_config(Duration::from_secs(10), 1);
+        let mut stack = Stack::new(config);
+        let device = sim.network().attach(MTU, LinkConfig::default());
+        stack.add_port(device, PortConfig::new(address(rank), 8, MTU)).unwrap();
+        let (other, local_ip) = (1 - rank, address(rank));
+        let peers = [PeerAddress { rank: Rank(other), ip: address(other), port: PORT, local_ip }];
+        let (secret, seals) = ends[rank as usize];
+        let secret = Key::from_secret([secret; 32]);
+        let channel = RudChannel::open(stack, Rank(rank), &peers, (&secret, seals), (3, PORT, MTU));
+        Listener(channel.unwrap())
+    });
+    nodes.iter_mut().for_each(|node| node.0.announce());
+    let heard =
+        |nodes: &[Listener]| (0..).zip(nodes).all(|(rank, node)| node.0.has_heard_from(Rank(1 - rank)));
+    sim.run_until(&mut nodes, Instant::from_nanos(3_000_000_000), |nodes| heard(nodes))
+}
+
+#[test]
+fn sealed_ends_hear_each_other_and_nobody_else() {
+    for both in [false, true] {
+        assert!(hear_each_other([(7, both), (7, both)]), "sealed: {both}");
+        assert!(!hear_each_other([(7, both), (8, both)]), "another group's secret, sealed: {both}");
+    }
+    assert!(!hear_each_other([(7, true), (7, false)]));
 }

@@ -81,6 +81,9 @@ impl Prepared {
             details.push(format!("MTU {}", self.selection.mtu));
         }
         details.push(format!("{} connections", config.channel_num));
+        if config.rud_seal && first.transport == TransportKind::Rud {
+            details.push("sealed".to_owned());
+        }
         if !config.crc {
             details.push("crc off".to_owned());
         }
@@ -119,7 +122,7 @@ impl Prepared {
                 Box::new(channel.map_err(|why| joined(&why))?)
             } else {
                 let wire = (connections, config.data_port, mtu);
-                let channel = RudChannel::open(ports.stack, rank, &lead, secret, wire);
+                let channel = RudChannel::open(ports.stack, rank, &lead, (secret, config.rud_seal), wire);
                 Box::new(channel.map_err(|why| joined(&why))?)
             };
             over_ports = Some((channel, lead));

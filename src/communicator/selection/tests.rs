@@ -47,14 +47,15 @@ fn leaders_that_do_not_go_together_are_named() {
 #[test]
 fn an_explicit_choice_allows_nothing_else_and_tcp_is_never_taken_by_itself() {
     assert_eq!(
-        TransportKind::allowed(TransportChoice::Auto),
+        TransportKind::allowed(TransportChoice::Auto, false),
         [TransportKind::Verbs, TransportKind::Rud, TransportKind::Kernel]
     );
+    assert_eq!(TransportKind::allowed(TransportChoice::Auto, true), [TransportKind::Rud]);
     for choice in
         [TransportChoice::Verbs, TransportChoice::Rud, TransportChoice::Tcp, TransportChoice::Kernel]
     {
         assert_eq!(
-            TransportKind::allowed(choice).iter().map(|kind| kind.name()).collect::<Vec<_>>(),
+            TransportKind::allowed(choice, false).iter().map(|kind| kind.name()).collect::<Vec<_>>(),
             [choice.name()]
         );
     }

@@ -75,7 +75,7 @@ const NO_PROGRESS: Loss =
 
 #[test]
 fn a_lost_peers_reason_is_that_of_its_channel() {
-    let remote = SocketAddr::from(([10, 0, 0, 1], 4790));
+    let remote = SocketAddr::from(([10, 0, 0, 1], 61_790));
     let cases = [
         (SILENT, 0, Reason::Lost),
         (NO_PROGRESS, 0, Reason::Unreachable),

@@ -104,9 +104,9 @@ fn send(wire: &mut Wire, protocol: Protocol, bytes: usize) -> Result<(), Command
             sent.map_err(|why| CommandError::Failed(why.to_string()))?;
             wire.stack.transmit(now);
         }
-        Protocol::Rud | Protocol::RudSingle => {
-            let payload = wire.payload(bytes);
-            let sent = wire.stack.rud_mut().send(wire.session, &[], payload, rud::MessageToken(0));
+        Protocol::Rud | Protocol::RudSingle | Protocol::Sealed => {
+            let (payload, session) = (wire.payload(bytes), wire.session(protocol));
+            let sent = wire.stack.rud_mut().send(session, &[], payload, rud::MessageToken(0));
             sent.map_err(|why| CommandError::Failed(why.to_string()))?;
             wire.stack.transmit(now);
         }
@@ -139,7 +139,7 @@ fn receive(wire: &mut Wire, protocol: Protocol, bytes: usize, inbox: &mut [u8]) 
                 wire.stack.poll_with(now, &mut Count::default());
                 wire.stack.udp_mut().recv(wire.socket, inbox).is_some()
             }
-            Protocol::Rud | Protocol::RudSingle => {
+            Protocol::Rud | Protocol::RudSingle | Protocol::Sealed => {
                 let mut sink = Count::default();
                 wire.stack.poll_with(now, &mut sink);
                 sink.frames > 0

@@ -63,8 +63,8 @@ fn payload_bytes(wire: &Wire, protocol: Protocol) -> usize {
     match protocol {
         Protocol::Raw => wire.mtu.into(),
         Protocol::Udp => usize::from(wire.mtu) - 28,
-        Protocol::Rud | Protocol::RudSingle => {
-            rud::payload_room(wire.mtu.into(), &(*wire.peer.ip()).into(), 0)
+        Protocol::Rud | Protocol::RudSingle | Protocol::Sealed => {
+            wire.stack.rud().payload_limit(wire.session(protocol), 0)
         }
         // IPv4, TCP, timestamps.
         Protocol::Tcp => usize::from(wire.mtu) - 52,
@@ -92,8 +92,10 @@ fn one(
     let (bytes, frames) = match protocol {
         Protocol::Raw => raw(wire, end, sends, len),
         Protocol::Udp => udp(wire, end, sends, len),
-        Protocol::Rud => rud(wire, end, sends, len, true),
-        Protocol::RudSingle => rud(wire, end, sends, len, false),
+        Protocol::Rud | Protocol::RudSingle | Protocol::Sealed => {
+            let (session, shared) = (wire.session(protocol), protocol != Protocol::RudSingle);
+            rud(wire, session, end, sends, len, shared)
+        }
         Protocol::Tcp if size.is_some() => tcp(wire, end, sends, |wire, now, id| write(wire, now, id, len))?,
         Protocol::Tcp => tcp(wire, end, sends, lend)?,
     };
@@ -155,21 +157,28 @@ fn udp(wire: &mut Wire, end: Instant, sends: bool, len: usize) -> (u64, u64) {
 }
 
 /// Frames are the datagrams with data that left.
-fn rud(wire: &mut Wire, end: Instant, sends: bool, len: usize, shared: bool) -> (u64, u64) {
+fn rud(
+    wire: &mut Wire,
+    session: rud::SessionId,
+    end: Instant,
+    sends: bool,
+    len: usize,
+    shared: bool,
+) -> (u64, u64) {
     let mut sink = Count::default();
-    wire.stack.rud_mut().set_bundles(wire.session, shared);
+    wire.stack.rud_mut().set_bundles(session, shared);
     let burst = if shared { MOST_WRITES } else { 64 };
-    let before = wire.stack.rud().counters(wire.session).sent;
+    let before = wire.stack.rud().counters(session).sent;
     loop {
         let now = Clock.now();
         if now >= end {
-            return (sink.bytes, wire.stack.rud().counters(wire.session).sent - before);
+            return (sink.bytes, wire.stack.rud().counters(session).sent - before);
         }
         if sends {
-            let room = wire.stack.rud().capacity(wire.session).min(burst);
+            let room = wire.stack.rud().capacity(session).min(burst);
             for _ in 0..room {
                 let payload = wire.payload(len);
-                if wire.stack.rud_mut().send(wire.session, &[], payload, rud::MessageToken(0)).is_err() {
+                if wire.stack.rud_mut().send(session, &[], payload, rud::MessageToken(0)).is_err() {
                     break;
                 }
             }

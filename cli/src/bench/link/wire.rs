@@ -11,11 +11,12 @@ use shouter::key::Key;
 use shouter::runtime::{Clock, Instant};
 use shouter_netstack::device::{Device, Frame, RxFrame, TxBatch};
 use shouter_netstack::region::{Extent, Region};
-use shouter_netstack::rud::{self, SessionId, SessionParams};
+use shouter_netstack::rud::{self, SealSecret, SessionId, SessionParams};
 use shouter_netstack::stack::{PortId, Stack};
 use shouter_netstack::tcp::{self, ConnectionId};
 use shouter_netstack::udp::{SocketConfig, UdpHandle};
 
+use super::Protocol;
 use crate::bench::pin;
 use crate::failure::CommandError;
 
@@ -36,7 +37,8 @@ pub(super) struct Wire {
     pub(super) mtu: u16,
     pub(super) stack: Stack<PortDevice>,
     pub(super) port: PortId,
-    pub(super) session: SessionId,
+    /// Sessions to the other end: one that is not sealed, and one that is.
+    sessions: [SessionId; 2],
     pub(super) socket: UdpHandle,
     pub(super) peer: SocketAddrV4,
     /// Opened on first use.
@@ -65,17 +67,20 @@ impl Wire {
         let mut stack = port::open(&config, rud_config).map_err(|why| failed(&why))?.stack;
         let port = stack.addresses().next().ok_or_else(|| failed(&"no port was opened"))?.0;
         let secret = &roster.session_secret;
-        let params = SessionParams {
-            local_tag: tag(secret, config.rank),
-            remote_tag: tag(secret, 1 - config.rank.min(1)),
+        let params = |seal: Option<SealSecret>| SessionParams {
+            local_tag: tag(secret, config.rank, seal.is_some()),
+            remote_tag: tag(secret, 1 - config.rank.min(1), seal.is_some()),
             remote_ip: IpAddr::V4(peer),
             local_ip: IpAddr::V4(local),
             remote_port: RUD_PORT,
             local_port: 50_000,
             paths: 1,
             max_datagram: rud::datagram_room(mtu.into(), &IpAddr::V4(peer)),
+            seal,
         };
-        let session = stack.rud_mut().open(Clock.now(), params).map_err(|why| failed(&why))?;
+        let sealed = SealSecret::new(secret.tag("shouter bench session secret", &[]));
+        let mut open = |seal| stack.rud_mut().open(Clock.now(), params(seal)).map_err(|why| failed(&why));
+        let sessions = [open(None)?, open(Some(sealed))?];
         let sockets =
             SocketConfig { queue_datagrams: 1024, queue_bytes: 16 << 20, ..SocketConfig::default() };
         let socket =
@@ -91,7 +96,7 @@ impl Wire {
             mtu,
             stack,
             port,
-            session,
+            sessions,
             socket,
             peer: SocketAddrV4::new(peer, UDP_PORT),
             connection: None,
@@ -263,9 +268,14 @@ impl Wire {
         self.connection.filter(|_| is_ready)
     }
 
+    /// The RUD session that a protocol uses.
+    pub(super) fn session(&self, protocol: Protocol) -> SessionId {
+        self.sessions[usize::from(protocol == Protocol::Sealed)]
+    }
+
     /// Datagrams and segments retransmitted so far.
     pub(super) fn resent(&self) -> u64 {
-        let rud = self.stack.rud().counters(self.session).resent;
+        let rud: u64 = self.sessions.iter().map(|id| self.stack.rud().counters(*id).resent).sum();
         let tcp = self.connection.and_then(|connection| self.stack.tcp().info(connection));
         rud + tcp.map_or(0, |info| info.retransmitted)
     }
@@ -284,7 +294,8 @@ impl Wire {
             let drained = self.drain(now).unwrap_or(0);
             let unsent = self.connection.and_then(|id| self.stack.tcp().info(id));
             let tcp_idle = unsent.is_none_or(|info| info.unacknowledged == 0) && drained == 0;
-            if !progress.is_idle() || !self.stack.rud().is_idle(self.session) || !tcp_idle {
+            let rud_idle = self.sessions.iter().all(|id| self.stack.rud().is_idle(*id));
+            if !progress.is_idle() || !rud_idle || !tcp_idle {
                 quiet_since = now;
             }
             if now - quiet_since > QUIET || now > end {
@@ -315,8 +326,9 @@ impl Wire {
 }
 
 /// The tag of datagrams to rank `to`, from the group's secret.
-fn tag(secret: &Key, to: u32) -> u64 {
-    u64::from_le_bytes(secret.tag_prefix("shouter bench session tag", &[&to.to_le_bytes()]))
+fn tag(secret: &Key, to: u32, is_sealed: bool) -> u64 {
+    let of = [&to.to_le_bytes()[..], &[is_sealed.into()]];
+    u64::from_le_bytes(secret.tag_prefix("shouter bench session tag", &of))
 }
 
 /// Counts the messages that RUD delivers.

@@ -2,11 +2,12 @@
 
 use core::cmp::Reverse;
 
-use super::Endpoint;
+use super::{Endpoint, Entry};
 use crate::rud::api::{DatagramMeta, Emit, SessionId, Sink};
 use crate::rud::paths::Paths;
 use crate::rud::recovery::NEVER;
-use crate::rud::session::{Accepted, Look, TransmitOutcome, UnknownSender};
+use crate::rud::seal::{Seal, Sealing, Unopened};
+use crate::rud::session::{Accepted, Look, Session, TransmitOutcome, UnknownSender};
 use crate::time::Instant;
 use crate::wire::rud::Header;
 
@@ -34,13 +35,11 @@ impl Endpoint {
     ) {
         let now = now.as_nanos();
         let Ok(header) = Header::parse(udp_payload) else {
-            self.counters.malformed += 1;
+            self.on_sealed(now, meta, udp_payload, sink);
             return;
         };
         let Some(index) = self.tags.get(header.tag) else {
-            self.counters.unknown_session += 1;
-            self.unknown = Some(UnknownSender { from: meta.src_ip, at: now });
-            self.unknown_is_new = true;
+            self.on_unknown(now, meta);
             return;
         };
         let mut entry = &mut self.entries[index as usize];
@@ -56,7 +55,7 @@ impl Endpoint {
                 self.counters.wrong_address += 1;
                 return;
             }
-            if !paths.verify(meta, &header, udp_payload) {
+            if params.seal.is_some() || !paths.verify(meta, &header, udp_payload) {
                 self.counters.crc_dropped += 1;
                 return;
             }
@@ -72,6 +71,74 @@ impl Endpoint {
             Accepted::Damaged => self.counters.crc_dropped += 1,
             Accepted::Malformed => self.counters.malformed += 1,
         }
+        self.after_datagram(now, index);
+    }
+
+    /// A datagram with the tag of no session.
+    #[inline]
+    fn on_unknown(&mut self, now: u64, meta: &DatagramMeta) {
+        self.counters.unknown_session += 1;
+        self.unknown = Some(UnknownSender { from: meta.src_ip, at: now });
+        self.unknown_is_new = true;
+    }
+
+    /// A datagram that is sealed, or malformed.
+    #[inline(never)]
+    fn on_sealed(&mut self, now: u64, meta: &DatagramMeta, datagram: &[u8], sink: &mut impl Sink) {
+        let Ok((header, number)) = Header::parse_sealed(datagram) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let Some(index) = self.tags.get(header.tag) else {
+            self.on_unknown(now, meta);
+            return;
+        };
+        let entry = &mut self.entries[index as usize];
+        //= rud/spec.md section 5.1
+        // Addresses, then seal and number are checked, before anything takes effect.
+        let leads = match (&mut entry.session, &entry.enlisted) {
+            (Some(session), _) => session.leads(now, meta),
+            //= rud/spec.md section 3.4
+            (None, Some(params)) if header.kind.has_message() => {
+                Entry::seal(&mut entry.seal, params);
+                Paths::new(params).lead(meta)
+            }
+            _ => return,
+        };
+        if !leads {
+            self.counters.wrong_address += 1;
+            return;
+        }
+        match entry.seal.as_deref_mut().map_or(Err(Unopened::Broken), |seal| seal.open(number, datagram)) {
+            Ok(()) => {}
+            Err(Unopened::Replayed) => {
+                self.counters.replayed += 1;
+                return;
+            }
+            Err(Unopened::Broken) => {
+                self.counters.crc_dropped += 1;
+                if let Some(session) = entry.session.as_deref_mut() {
+                    session.on_damaged(now);
+                }
+                return;
+            }
+        }
+        let id = SessionId::new(index, entry.generation);
+        self.begin_enlisted(now, id);
+        let entry = &mut self.entries[index as usize];
+        if let (Some(session), Some(seal)) = (entry.session.as_deref_mut(), entry.seal.as_deref()) {
+            let look = Look { now, late: self.looks.late };
+            let accepted = session.on_checked(look, meta, &header, seal.opened(), sink);
+            self.counters.malformed += u64::from(accepted == Accepted::Malformed);
+        }
+        self.after_datagram(now, index);
+    }
+
+    /// A session has taken in a datagram.
+    #[inline(always)]
+    fn after_datagram(&mut self, now: u64, index: u16) {
+        let entry = &mut self.entries[index as usize];
+        let Some(session) = entry.session.as_deref_mut() else { return };
         entry.due = entry.due.min(session.near_deadline());
         if !entry.ready && session.wants_transmit(now) {
             Self::make_ready(&mut self.ready, entry, index);
@@ -87,7 +154,11 @@ impl Endpoint {
             let entry = &mut self.entries[index as usize];
             let outcome = match entry.session.as_deref_mut() {
                 Some(session) => {
-                    let outcome = session.transmit(now, self.looks.interval, QUANTUM, emit);
+                    let interval = self.looks.interval;
+                    let outcome = match entry.seal.as_deref_mut() {
+                        None => session.transmit(now, interval, QUANTUM, emit),
+                        Some(seal) => transmit_sealed(session, seal, (now, interval), emit),
+                    };
                     entry.due = session.deadline();
                     Self::arm(&mut self.deadlines, entry, index);
                     outcome
@@ -174,4 +245,15 @@ impl Endpoint {
     pub fn wants_transmit(&self) -> bool {
         !self.ready.is_empty()
     }
+}
+
+/// As [`Session::transmit`], of a sealed session.
+#[inline(never)]
+fn transmit_sealed(
+    session: &mut Session,
+    seal: &mut Seal,
+    (now, interval): (u64, u64),
+    emit: &mut impl Emit,
+) -> TransmitOutcome {
+    session.transmit(now, interval, QUANTUM, &mut Sealing { seal, emit })
 }

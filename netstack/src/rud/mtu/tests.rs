@@ -40,7 +40,7 @@ fn search(mtu: &mut PathMtu, now: &mut u64, carries: u16, paths: u16) -> (Vec<Fi
 #[test]
 fn a_limit_that_fails_falls_to_the_base_and_a_search_finds_what_the_path_carries() {
     for carries in [1_200, 1_201, 1_472, 4_000, 8_000, 8_971] {
-        let (mut mtu, mut now) = (PathMtu::new(8_972, 10_000 * MS), 0);
+        let (mut mtu, mut now) = (PathMtu::new(8_972, 0, 10_000 * MS), 0);
         mtu.on_stalled(8_972);
         let (found, tries) = search(&mut mtu, &mut now, carries, 1);
         assert_eq!(found, [Finding::Lowered, Finding::Settled], "{carries}");
@@ -58,7 +58,7 @@ fn a_limit_that_fails_falls_to_the_base_and_a_search_finds_what_the_path_carries
 
 #[test]
 fn a_doubt_that_is_none_costs_one_try() {
-    let (mut mtu, mut now) = (PathMtu::new(8_972, 10_000 * MS), 0);
+    let (mut mtu, mut now) = (PathMtu::new(8_972, 0, 10_000 * MS), 0);
     (0..SUSPICIOUS).for_each(|_| mtu.on_lost(8_000));
     assert_eq!(search(&mut mtu, &mut now, 9_000, 1), (vec![], 1));
     assert_eq!((mtu.limit, mtu.deadline()), (8_972, NEVER));
@@ -66,7 +66,7 @@ fn a_doubt_that_is_none_costs_one_try() {
 
 #[test]
 fn losses_count_while_nothing_as_long_is_delivered() {
-    let mut mtu = PathMtu::new(8_972, 10_000 * MS);
+    let mut mtu = PathMtu::new(8_972, 0, 10_000 * MS);
     for _ in 0..100 {
         (1..SUSPICIOUS).for_each(|_| mtu.on_lost(8_000));
         mtu.on_lost(1_000);
@@ -83,7 +83,7 @@ fn losses_count_while_nothing_as_long_is_delivered() {
 /// Full buffers drop long datagrams more than short ones, for a while, and not all of them.
 #[test]
 fn a_doubt_ends_when_a_datagram_as_long_as_those_lost_is_delivered() {
-    let (mut mtu, mut now) = (PathMtu::new(8_972, 10_000 * MS), 0);
+    let (mut mtu, mut now) = (PathMtu::new(8_972, 0, 10_000 * MS), 0);
     for delivered in [7_999, 8_000] {
         (0..SUSPICIOUS).for_each(|_| mtu.on_lost(8_000));
         assert!(mtu.is_due());
@@ -113,7 +113,7 @@ fn a_doubt_ends_when_a_datagram_as_long_as_those_lost_is_delivered() {
 /// A peer without a core answers neither probe of a try.
 #[test]
 fn silence_is_no_failure_and_is_asked_ever_less_often() {
-    let (mut mtu, mut now, mut tries) = (PathMtu::new(8_972, 10_000 * MS), 0, 0);
+    let (mut mtu, mut now, mut tries) = (PathMtu::new(8_972, 0, 10_000 * MS), 0, 0);
     mtu.on_stalled(8_972);
     while now < 10_000 * MS {
         assert!(mtu.is_due());
@@ -129,7 +129,7 @@ fn silence_is_no_failure_and_is_asked_ever_less_often() {
 
 #[test]
 fn a_size_fails_on_every_path_before_it_counts() {
-    let (mut mtu, mut now) = (PathMtu::new(1_264, 10_000 * MS), 0);
+    let (mut mtu, mut now) = (PathMtu::new(1_264, 0, 10_000 * MS), 0);
     mtu.on_stalled(1_264);
     let (found, tries) = search(&mut mtu, &mut now, 1_200, 10);
     assert!(found == [Finding::Lowered] && tries >= 10, "{found:?}, {tries} tries");
@@ -138,7 +138,7 @@ fn a_size_fails_on_every_path_before_it_counts() {
 
 #[test]
 fn a_session_whose_datagrams_are_short_searches_nothing() {
-    let mut mtu = PathMtu::new(548, 10_000 * MS);
+    let mut mtu = PathMtu::new(548, 0, 10_000 * MS);
     mtu.on_stalled(548);
     (0..100).for_each(|_| mtu.on_lost(400));
     assert!(!mtu.is_due() && mtu.limit() == 548 && mtu.deadline() == NEVER);

@@ -16,6 +16,7 @@ fn paths(end: usize) -> Paths {
         local_port: 50_000,
         paths: 3,
         max_datagram: 0,
+        seal: None,
     })
 }
 

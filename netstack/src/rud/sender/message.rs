@@ -63,11 +63,12 @@ impl Message {
         &mut self.head
     }
 
-    /// The payload and its CRC, which is computed the first time.
+    /// The payload and its CRC, which is computed the first time; 0 if the datagram `has_seal`, and so no CRC.
     #[inline]
-    pub(in crate::rud) fn payload(&mut self) -> (Option<Extent>, u32) {
+    pub(in crate::rud) fn payload(&mut self, has_seal: bool) -> (Option<Extent>, u32) {
         let payload = self.payload;
-        let compute = || payload.map_or(0, |extent| crate::crc::crc32c(extent.as_bytes()));
+        let summed = || payload.filter(|_| !has_seal);
+        let compute = || summed().map_or(0, |extent| crate::crc::crc32c(extent.as_bytes()));
         (payload, *self.payload_crc.get_or_insert_with(compute))
     }
 

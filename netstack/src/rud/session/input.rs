@@ -27,11 +27,38 @@ impl Session {
             self.liveness.on_clue(now, Clue::OtherAddress);
             return Accepted::WrongAddress;
         }
-        if !self.paths.verify(meta, header, datagram) {
-            self.counters.crc_dropped += 1;
-            self.liveness.on_clue(now, Clue::Damaged);
+        if self.seal_len != 0 || !self.paths.verify(meta, header, datagram) {
+            self.on_damaged(now);
             return Accepted::Damaged;
         }
+        self.on_checked(Look { now, late }, meta, header, datagram, sink)
+    }
+
+    /// Whether a sealed datagram has the session's addresses.
+    pub(in crate::rud) fn leads(&mut self, now: u64, meta: &DatagramMeta) -> bool {
+        let leads = self.paths.lead(meta);
+        if !leads {
+            self.liveness.on_clue(now, Clue::OtherAddress);
+        }
+        leads
+    }
+
+    /// A datagram came damaged.
+    pub(in crate::rud) fn on_damaged(&mut self, now: u64) {
+        self.counters.crc_dropped += 1;
+        self.liveness.on_clue(now, Clue::Damaged);
+    }
+
+    /// A datagram that has passed its checks, and is as it was before it was sealed.
+    #[inline(always)]
+    pub(in crate::rud) fn on_checked(
+        &mut self,
+        Look { now, late }: Look,
+        meta: &DatagramMeta,
+        header: &Header,
+        datagram: &[u8],
+        sink: &mut impl Sink,
+    ) -> Accepted {
         if header.kind == DatagramKind::Bundle && !Bundled::are_whole(&datagram[header.payload_offset()..]) {
             return Accepted::Malformed;
         }

@@ -94,7 +94,7 @@ impl Session {
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
         let message = self.sender.message_mut(slot);
-        let (payload, payload_crc) = message.payload();
+        let (payload, payload_crc) = message.payload(self.seal_len != 0);
         let payload_len = payload.map_or(0, |extent| extent.len());
         let header = Header {
             kind: message.kind(),

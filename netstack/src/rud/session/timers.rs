@@ -76,7 +76,7 @@ impl Session {
             self.cc.on_idle();
         }
         if let Some(bytes) = self.mtu.take_news() {
-            sink.path_changed(self.id, bytes);
+            sink.path_changed(self.id, bytes + self.seal_len);
         }
     }
 
@@ -92,7 +92,7 @@ impl Session {
                 Failure::NoProgress {
                     stalled: Duration::from_nanos(stalled),
                     timeouts: self.recovery.backoff(),
-                    bytes: (HEADER_LEN + self.sender.oldest_bytes()).min(self.mtu.limit()),
+                    bytes: (HEADER_LEN + self.sender.oldest_bytes()).min(self.mtu.limit()) + self.seal_len,
                 },
                 sink,
             );

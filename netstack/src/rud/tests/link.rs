@@ -125,7 +125,7 @@ pub(super) struct End {
 /// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
-    src_port: u16,
+    pub(super) src_port: u16,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -181,7 +181,15 @@ pub(super) fn params(end: usize, tags: [u64; 2]) -> SessionParams {
         local_port: PORTS[end],
         paths: 4,
         max_datagram: 1504,
+        seal: None,
     }
+}
+
+/// The same of a sealed session that takes as long messages.
+pub(super) fn sealed_params(end: usize, tags: [u64; 2]) -> SessionParams {
+    let secret = SealSecret::new(core::array::from_fn(|at| at as u8));
+    let params = params(end, tags);
+    SessionParams { max_datagram: params.max_datagram + SEAL_BYTES, seal: Some(secret), ..params }
 }
 
 /// Addresses and ports of the datagrams that end `to` receives.
@@ -207,6 +215,8 @@ pub(super) struct World {
     /// The longest datagrams that pass from either end, in bytes, on the paths of `narrow`, or on all if it is empty.
     pub(super) carries: [usize; 2],
     pub(super) narrow: Vec<u16>,
+    /// What the ends send, with the number of the end, where it is recorded.
+    pub(super) recorded: Option<Vec<(usize, Datagram)>>,
 }
 
 impl World {
@@ -222,6 +232,18 @@ impl World {
             end.endpoint.close(end.id);
             let params = SessionParams { paths, ..params(index, [1 << 40, 2 << 40]) };
             end.id = end.endpoint.open(Instant::ZERO, params).unwrap();
+        }
+        world
+    }
+
+    /// Sealed sessions, whose first number is `first`.
+    pub(super) fn sealed(seed: u64, config: &Config, link: LinkConfig, first: u64) -> Self {
+        let mut world = Self::new(seed, config, link);
+        for (index, end) in world.ends.iter_mut().enumerate() {
+            end.endpoint.close(end.id);
+            let params = sealed_params(index, [1 << 40, 2 << 40]);
+            end.id = end.endpoint.open(Instant::ZERO, params).unwrap();
+            end.endpoint.seal_mut(end.id).count_from(first);
         }
         world
     }
@@ -251,6 +273,7 @@ impl World {
             dead: Vec::new(),
             carries: [usize::MAX; 2],
             narrow: Vec::new(),
+            recorded: None,
         }
     }
 
@@ -284,6 +307,9 @@ impl World {
             let mut collect = Collect { out: Vec::new(), room: 64 };
             end.endpoint.transmit(now, &mut collect);
             for (to, bytes) in collect.out {
+                if let Some(recorded) = &mut self.recorded {
+                    recorded.push((index, Datagram { src_port: to.src_port, bytes: bytes.clone() }));
+                }
                 let path = to.src_port - PORTS[index];
                 let is_narrow = self.narrow.is_empty() || self.narrow.contains(&path);
                 let passes = bytes.len() <= self.carries[index] || !is_narrow;

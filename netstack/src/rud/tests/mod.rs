@@ -3,6 +3,7 @@ mod first_use;
 mod goodput;
 mod link;
 mod path_mtu;
+mod sealed;
 
 use std::time::Duration;
 

@@ -306,6 +306,7 @@ fn rud_messages_cross_over_ipv6() {
         local_port: 50_000,
         paths: 3,
         max_datagram: most,
+        seal: None,
     };
     let to_b = pair.a.rud_mut().open(Instant::ZERO, params(A6, B6, (1, 2))).unwrap();
     pair.b.rud_mut().open(Instant::ZERO, params(B6, A6, (2, 1))).unwrap();

@@ -29,6 +29,10 @@ proptest! {
         let mut datagram = vec![0; header.payload_offset() + header.payload_len as usize];
         header.emit(datagram.first_chunk_mut().unwrap());
         prop_assert_eq!(Header::parse(&datagram), Ok(header));
+        let mut sealed = [&datagram[..], &[0; SEAL_LEN]].concat();
+        Header::mark_sealed(sealed.first_chunk_mut().unwrap(), header.tag);
+        prop_assert_eq!(Header::parse_sealed(&sealed), Ok((header, header.tag as u32)));
+        prop_assert!(Header::parse(&sealed).is_err() && Header::parse_sealed(&datagram).is_err());
         datagram.push(0);
         prop_assert_eq!(Header::parse(&datagram), Err(MalformedDatagram::Length));
         datagram.truncate(HEADER_LEN - 1);
@@ -136,8 +140,24 @@ fn fields_out_of_range_are_refused() {
     header.emit(&mut bytes);
     bytes[4] = 0x10;
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Version));
-    bytes[4] = 0x46;
-    assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Kind));
+    for kind in [0x46, 0x48, 0x4d] {
+        bytes[4] = kind;
+        assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Kind));
+    }
+    let sealed = |kind: u8, len: usize| {
+        let mut bytes = [&bytes[..], &[0; SEAL_LEN]].concat();
+        bytes[4] = kind;
+        Header::parse_sealed(&bytes[..len]).map(|(header, number)| (header.kind, number))
+    };
+    let whole = HEADER_LEN + SEAL_LEN;
+    assert_eq!(sealed(0x48, whole), Ok((DatagramKind::Data, 0)));
+    assert_eq!(sealed(0x48, whole - 1), Err(MalformedDatagram::Length));
+    assert_eq!(sealed(0x48, HEADER_LEN - 1), Err(MalformedDatagram::Short));
+    assert_eq!(sealed(0x38, whole), Err(MalformedDatagram::Version));
+    assert_eq!(
+        (sealed(0x40, whole), sealed(0x4d, whole)),
+        (Err(MalformedDatagram::Kind), Err(MalformedDatagram::Kind))
+    );
 }
 
 #[test]
