@@ -4,9 +4,8 @@ use std::net::Ipv4Addr;
 
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{PortConfig, StackConfig};
+use shouter_reducer::executor::Disposition;
 use shouter_reducer::header::{MatchKey, MessageKind};
-
-use shouter_reducer::transport::Disposition;
 
 use super::*;
 use crate::allocations::bytes;
