@@ -1,9 +1,11 @@
 //! What drives an endpoint: datagrams, time, and room to send.
 
 use core::cmp::Reverse;
+use std::collections::VecDeque;
 
 use super::{Endpoint, Entry};
-use crate::rud::api::{DatagramMeta, Emit, SessionId, Sink};
+use crate::rud::api::{DatagramMeta, Disposition, Emit, Failure, MessageToken, SessionId, Sink};
+use crate::rud::deadlines::Deadlines;
 use crate::rud::paths::Paths;
 use crate::rud::recovery::NEVER;
 use crate::rud::seal::{Seal, Sealing, Unopened};
@@ -35,7 +37,8 @@ impl Endpoint {
     ) {
         let now = now.as_nanos();
         let Ok(header) = Header::parse(udp_payload) else {
-            self.on_sealed(now, meta, udp_payload, sink);
+            // With another type of sink: so what a datagram without a seal goes through has one caller, and is inlined.
+            self.on_sealed(now, meta, udp_payload, &mut Sealed(sink));
             return;
         };
         let Some(index) = self.tags.get(header.tag) else {
@@ -71,7 +74,7 @@ impl Endpoint {
             Accepted::Damaged => self.counters.crc_dropped += 1,
             Accepted::Malformed => self.counters.malformed += 1,
         }
-        self.after_datagram(now, index);
+        Self::settle(&mut self.ready, &mut self.deadlines, now, index, entry);
     }
 
     /// A datagram with the tag of no session.
@@ -131,19 +134,18 @@ impl Endpoint {
             let accepted = session.on_checked(look, meta, &header, seal.opened(), sink);
             self.counters.malformed += u64::from(accepted == Accepted::Malformed);
         }
-        self.after_datagram(now, index);
+        Self::settle(&mut self.ready, &mut self.deadlines, now, index, entry);
     }
 
-    /// A session has taken in a datagram.
+    /// The session of an entry has taken in a datagram.
     #[inline(always)]
-    fn after_datagram(&mut self, now: u64, index: u16) {
-        let entry = &mut self.entries[index as usize];
+    fn settle(ready: &mut VecDeque<u16>, deadlines: &mut Deadlines, now: u64, index: u16, entry: &mut Entry) {
         let Some(session) = entry.session.as_deref_mut() else { return };
         entry.due = entry.due.min(session.near_deadline());
         if !entry.ready && session.wants_transmit(now) {
-            Self::make_ready(&mut self.ready, entry, index);
+            Self::make_ready(ready, entry, index);
         }
-        Self::arm(&mut self.deadlines, entry, index);
+        Self::arm(deadlines, entry, index);
     }
 
     /// Sends due datagrams (resends, data, acknowledgements, heartbeats) while `emit` has room.
@@ -244,6 +246,27 @@ impl Endpoint {
     #[inline]
     pub fn wants_transmit(&self) -> bool {
         !self.ready.is_empty()
+    }
+}
+
+/// The sink of a sealed datagram.
+struct Sealed<'a, S>(&'a mut S);
+
+impl<S: Sink> Sink for Sealed<'_, S> {
+    fn deliver(&mut self, session: SessionId, header: &[u8], payload: &[u8]) -> Disposition {
+        self.0.deliver(session, header, payload)
+    }
+
+    fn released(&mut self, session: SessionId, token: MessageToken) {
+        self.0.released(session, token);
+    }
+
+    fn failed(&mut self, session: SessionId, why: Failure) {
+        self.0.failed(session, why);
+    }
+
+    fn path_changed(&mut self, session: SessionId, bytes: usize) {
+        self.0.path_changed(session, bytes);
     }
 }
 
