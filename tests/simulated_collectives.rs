@@ -306,7 +306,7 @@ fn channel(
     let peers: Vec<_> = (0..grid.nodes()).filter(|peer| *peer != node).map(peer).collect();
     let (rank, secret, now) = (grid.leader_of(node), Key::from_secret([7; 32]), Instant::ZERO);
     match over {
-        Over::Rud => RudChannel::open(stack, rank, &peers, &secret, (2, PORT, MTU)).unwrap().into(),
+        Over::Rud => RudChannel::open(stack, rank, &peers, (&secret, false), (2, PORT, MTU)).unwrap().into(),
         Over::Tcp => {
             let salt = Key::from_secret([rank.0 as u8; 32]);
             let settings = Settings { secret, salt, connections: 2, dead_after, crc: true };
@@ -709,6 +709,7 @@ fn a_leader_has_a_session_to_each_of_very_many_others() {
     let peer =
         |rank| PeerAddress { rank: Rank(rank), ip: Ipv4Addr::from(0x0a01_0000 + rank), port: PORT, local_ip };
     let peers: Vec<_> = (1..LEADERS).map(peer).collect();
-    let channel = RudChannel::open(stack, Rank(0), &peers, &Key::from_secret([7; 32]), (1, PORT, MTU));
+    let channel =
+        RudChannel::open(stack, Rank(0), &peers, (&Key::from_secret([7; 32]), false), (1, PORT, MTU));
     assert!(channel.is_ok(), "{:?}", channel.err());
 }

@@ -325,7 +325,7 @@ proptest! {
         let mut journal = Journal::default();
         for (mut bytes, dressed) in garbage {
             if dressed > 0 && bytes.len() >= HEADER {
-                bytes[4] = [0x40, 0x48][dressed - 1] | bytes[4] % 5;
+                bytes[4] = [0x40, 0x48][dressed - 1] | (bytes[4] % 5);
                 bytes[8..16].copy_from_slice(&TAGS[1].to_be_bytes());
                 bytes[..3].copy_from_slice(&[0; 3]);
                 (bytes[5], bytes[32], bytes[34]) = (8, 0, 0);
