@@ -114,6 +114,11 @@ impl PathMtu {
         }
     }
 
+    /// The length of datagrams that every path carries.
+    pub(super) fn base(&self) -> u16 {
+        self.base
+    }
+
     /// The longest datagram to be sent.
     #[inline]
     pub(super) fn limit(&self) -> usize {

@@ -170,7 +170,7 @@ pub(super) fn slots(config: &Config) -> u32 {
 
 impl Sender {
     /// An empty sender whose first PSN is `first`, and whose datagrams have at most `room` bytes of body and payload.
-    pub(super) fn new(first: Psn, config: &Config, room: usize) -> Self {
+    pub(super) fn new(first: Psn, config: &Config, most_bundled: usize) -> Self {
         Self {
             slots: Slots::new(slots(config)),
             messages: Box::default(),
@@ -179,7 +179,7 @@ impl Sender {
             retries: VecDeque::new(),
             refusal_backoff: nanos(config.refusal_backoff),
             releases: Releases::new(),
-            bundles: Bundles::new(room),
+            bundles: Bundles::new(most_bundled),
         }
     }
 
@@ -199,9 +199,9 @@ impl Sender {
         self.bundles.on_frames_gone();
     }
 
-    /// Small messages that are queued from now on share datagrams of up to `room` bytes of payload; with zero, none do.
-    pub(super) fn set_bundles(&mut self, room: usize) {
-        self.bundles.set_used(room);
+    /// Whether small messages that are queued from now on share datagrams.
+    pub(super) fn set_bundles(&mut self, used: bool) {
+        self.bundles.set_used(used);
     }
 
     /// The memory that frames may refer to and that is this sender's own.

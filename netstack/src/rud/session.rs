@@ -115,6 +115,7 @@ fn first_psn(tag: u64) -> Psn {
 
 impl Session {
     pub(super) fn new(now: u64, id: SessionId, config: &Config, params: &SessionParams) -> Self {
+        let mtu = PathMtu::new(params.max_plain(), params.seal_len(), nanos(config.mtu_raise));
         Self {
             id,
             local_tag: params.local_tag,
@@ -124,12 +125,14 @@ impl Session {
             paths: Paths::new(params),
             spray: Spray::new(params.paths, sender::slots(config)),
             asks: Asks::new(params.paths),
-            mtu: PathMtu::new(params.max_plain(), params.seal_len(), nanos(config.mtu_raise)),
+            //= rud/spec.md section 6.9
+            // Every path carries a bundle whole.
             sender: Sender::new(
                 first_psn(params.remote_tag),
                 config,
-                params.max_plain().saturating_sub(HEADER_LEN),
+                usize::from(mtu.base()).saturating_sub(HEADER_LEN),
             ),
+            mtu,
             receiver: Receiver::new(first_psn(params.local_tag)),
             pieces: Pieces::new(config.window_bytes),
             cut: None,
@@ -228,7 +231,7 @@ impl Session {
 
     /// Whether small messages that are queued from now on share datagrams.
     pub(super) fn set_bundles(&mut self, used: bool) {
-        self.sender.set_bundles(if used { self.max_message } else { 0 });
+        self.sender.set_bundles(used);
     }
 
     /// The memory that frames may refer to and that is the session's own.

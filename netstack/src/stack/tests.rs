@@ -383,7 +383,7 @@ fn a_full_device_is_back_pressure() {
     stack.add_port(device, config).unwrap();
     let to_b = session(&mut stack, A, B, (1, 2));
     for message in 0..10 {
-        stack.rud_mut().send(to_b, &[message], region().extent(0, 100), MessageToken(0)).unwrap();
+        stack.rud_mut().send(to_b, &[message], region().extent(0, 300), MessageToken(0)).unwrap();
     }
     let mut sink = Collect::default();
     let mut numbers = Vec::new();
@@ -392,17 +392,17 @@ fn a_full_device_is_back_pressure() {
         stack.poll_with(at_micros(step), &mut sink);
         held += u64::from(stack.holds_extents() && stack.is_backlogged());
         wire.receive(at_micros(step), 1, &mut |frame| {
-            // Data frames carry one byte of body before the 100 of payload; heartbeats and ARP are shorter.
-            if frame.len() > 142 {
-                numbers.push(frame.head()[frame.len() - 101]);
+            // Data frames carry one byte of body before the 300 of payload, which is too much for messages to share one; heartbeats and ARP are shorter.
+            if frame.len() > 342 {
+                numbers.push(frame.head()[frame.len() - 301]);
             }
         });
     }
     for _ in 0..4 {
         stack.poll_with(at_micros(20), &mut sink);
         wire.receive(at_micros(20), 64, &mut |frame| {
-            if frame.len() > 142 {
-                numbers.push(frame.head()[frame.len() - 101]);
+            if frame.len() > 342 {
+                numbers.push(frame.head()[frame.len() - 301]);
             }
         });
     }

@@ -38,9 +38,6 @@ pub const MAX_BLOCKS: usize = MAX_BODY / BLOCK_LEN;
 /// Most messages in one bundle: as many as a block has bits for.
 pub const MAX_BUNDLED: usize = 64;
 
-/// The longest payload of a bundle, in bytes: its datagram has 1,200, which every path carries.
-pub const MAX_BUNDLE: usize = 1_200 - HEADER_LEN;
-
 /// Bytes in front of each message of a bundle: the lengths of its header and of its payload.
 pub const RECORD_LEN: usize = 2;
 

@@ -7,7 +7,7 @@ use super::{AckContext, Acked, OnSettled, Sender};
 use crate::region::Extent;
 use crate::rud::api::MessageToken;
 use crate::scratch::Bytes;
-use crate::wire::rud::{Bundled, MAX_BODY, MAX_BUNDLE, MAX_BUNDLED, Psn, RECORD_LEN};
+use crate::wire::rud::{Bundled, MAX_BODY, MAX_BUNDLED, Psn, RECORD_LEN};
 
 /// The longest message, header and payload, that shares a datagram: its lengths have a byte each. To copy so much takes far less time than
 /// a datagram.
@@ -24,8 +24,10 @@ struct Bundle {
 /// The bundles of a sender, by their numbers. There are as many as were in use at once.
 #[derive(Debug)]
 pub(super) struct Bundles {
-    /// The longest payload of one; zero: no messages share a datagram.
+    /// The longest payload of one, in bytes.
     most: usize,
+    /// Whether messages share datagrams.
+    used: bool,
     all: Vec<Bundle>,
     free: Vec<u16>,
     /// Settled ones that a frame may still refer to.
@@ -33,20 +35,20 @@ pub(super) struct Bundles {
 }
 
 impl Bundles {
-    /// For datagrams with a body and payload of up to `room` bytes.
-    pub(super) fn new(room: usize) -> Self {
-        Self { most: room.min(MAX_BUNDLE), all: Vec::new(), free: Vec::new(), resting: Vec::new() }
+    /// With a payload of up to `most` bytes.
+    pub(super) fn new(most: usize) -> Self {
+        Self { most, used: true, all: Vec::new(), free: Vec::new(), resting: Vec::new() }
     }
 
     /// Whether messages queued from now on share datagrams. Those that do already still do.
-    pub(super) fn set_used(&mut self, room: usize) {
-        self.most = room.min(MAX_BUNDLE);
+    pub(super) fn set_used(&mut self, used: bool) {
+        self.used = used;
     }
 
     /// Whether a message of so many bytes, header and payload, may share a datagram, and goes before large ones.
     #[inline]
     pub(super) fn is_small(&self, bytes: usize) -> bool {
-        bytes <= SMALL && self.most != 0
+        bytes <= SMALL && self.used
     }
 
     /// An empty bundle.
@@ -54,7 +56,7 @@ impl Bundles {
         if let Some(number) = self.free.pop() {
             return number;
         }
-        let bytes = Bytes::new(MAX_BUNDLE);
+        let bytes = Bytes::new(self.most);
         self.all.push(Bundle { bytes, len: 0, tokens: Vec::with_capacity(MAX_BUNDLED) });
         (self.all.len() - 1) as u16
     }

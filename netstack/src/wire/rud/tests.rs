@@ -140,7 +140,7 @@ fn fields_out_of_range_are_refused() {
     header.emit(&mut bytes);
     bytes[4] = 0x10;
     assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Version));
-    for kind in [0x46, 0x48, 0x4d] {
+    for kind in [0x46, 0x48, 0x4e] {
         bytes[4] = kind;
         assert_eq!(Header::parse(&bytes), Err(MalformedDatagram::Kind));
     }
@@ -155,7 +155,7 @@ fn fields_out_of_range_are_refused() {
     assert_eq!(sealed(0x48, HEADER_LEN - 1), Err(MalformedDatagram::Short));
     assert_eq!(sealed(0x38, whole), Err(MalformedDatagram::Version));
     assert_eq!(
-        (sealed(0x40, whole), sealed(0x4d, whole)),
+        (sealed(0x40, whole), sealed(0x4e, whole)),
         (Err(MalformedDatagram::Kind), Err(MalformedDatagram::Kind))
     );
 }
