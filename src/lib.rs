@@ -81,6 +81,7 @@ pub mod log;
 pub mod net;
 #[doc(hidden)]
 pub mod observe;
+pub mod ps;
 pub mod runtime;
 mod wire;
 

@@ -95,3 +95,24 @@ pub(crate) fn by_dlpack(code: u8, bits: u8) -> Option<DType> {
         _ => return None,
     })
 }
+
+/// The name of a type in NumPy, or ml_dtypes.
+pub(crate) fn name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F16 => "float16",
+        DType::Bf16 => "bfloat16",
+        DType::F32 => "float32",
+        DType::F64 => "float64",
+        DType::F8E4M3 => "float8_e4m3fn",
+        DType::F8E5M2 => "float8_e5m2",
+        DType::I8 => "int8",
+        DType::I16 => "int16",
+        DType::I32 => "int32",
+        DType::I64 => "int64",
+        DType::U8 => "uint8",
+        DType::U16 => "uint16",
+        DType::U32 => "uint32",
+        DType::U64 => "uint64",
+        own => own.name(),
+    }
+}

@@ -46,7 +46,7 @@ pub(crate) struct Group {
 }
 
 /// A group in use by a call; another thread may close it meanwhile. The last user's drop ends its operations.
-struct Live(Option<Arc<shouter::Group>>);
+pub(crate) struct Live(Option<Arc<shouter::Group>>);
 
 impl std::ops::Deref for Live {
     type Target = shouter::Group;
@@ -96,7 +96,7 @@ impl Group {
         }
     }
 
-    fn live(&self, py: Python<'_>) -> PyResult<Live> {
+    pub(crate) fn live(&self, py: Python<'_>) -> PyResult<Live> {
         let live = lock(&self.group).clone();
         live.map(|group| Live(Some(group))).ok_or_else(|| crate::error::closed(py))
     }

@@ -14,6 +14,7 @@ mod group;
 mod join;
 mod memory;
 mod number;
+mod ps;
 mod store;
 mod sys;
 mod wait;
@@ -31,6 +32,8 @@ mod core_module {
     use super::join::join;
     #[pymodule_export]
     use super::memory::Memory;
+    #[pymodule_export]
+    use super::ps::{PsActors, PsClient, PsSending, ps_serve};
     #[pymodule_export]
     use super::work::Work;
     #[pymodule_export]

@@ -11,6 +11,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use shouter::{Error, Exchange, Group, Tensor, TensorId, Work};
 
+use crate::buffer::Buffer;
 use crate::call::{Call, Endpoint, Message};
 
 /// Starts a collective.
@@ -72,6 +73,25 @@ pub(crate) fn start_messages(group: &Group, messages: &[Message]) -> Result<Work
     let exchanges = messages.iter().map(exchange).collect::<Result<Vec<_>, Error>>()?;
     // SAFETY: see `start`.
     unsafe { group.start_messages(&exchanges) }
+}
+
+/// The bytes of an array in the host's memory.
+pub(crate) fn given(buffer: &Buffer) -> &[u8] {
+    if buffer.bytes == 0 || buffer.stream.is_some() {
+        return &[];
+    }
+    // SAFETY: the buffer keeps its owner, and so the memory. Python does not forbid a second thread to write there; the elements are then
+    // undefined, and each is read once.
+    unsafe { std::slice::from_raw_parts(buffer.at as *const u8, buffer.bytes) }
+}
+
+/// The same of an array that is written.
+pub(crate) fn taken(buffer: &mut Buffer) -> &mut [u8] {
+    if buffer.bytes == 0 || buffer.stream.is_some() || buffer.is_readonly {
+        return &mut [];
+    }
+    // SAFETY: as for `given`.
+    unsafe { std::slice::from_raw_parts_mut(buffer.at as *mut u8, buffer.bytes) }
 }
 
 /// Memory of the library, whose content is Python's to read and write.

@@ -40,6 +40,15 @@ pub(crate) fn aside<R: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce() -> Result<R, Error> + Send + 'static,
 ) -> PyResult<R> {
+    aside_as(py, call, raised)
+}
+
+/// The same, with errors of another type, and how they are raised.
+pub(crate) fn aside_as<R: Send + 'static, E: Send + 'static>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<R, E> + Send + 'static,
+    raise: fn(Python<'_>, &E) -> PyErr,
+) -> PyResult<R> {
     let (tell, told) = mpsc::channel();
     let body = move || {
         // The receiver may be gone.
@@ -56,7 +65,7 @@ pub(crate) fn aside<R: Send + 'static>(
         });
         told = receiver;
         match next {
-            Ok(result) => return result.map_err(|error| raised(py, &error)),
+            Ok(result) => return result.map_err(|error| raise(py, &error)),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(raised(py, &Error::Internal("a call panicked".into())));

@@ -24,6 +24,7 @@ mod meeting;
 mod observe;
 mod p2p;
 mod preflight;
+mod ps;
 mod registered;
 mod run;
 mod staged;

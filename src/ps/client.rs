@@ -1,0 +1,474 @@
+//! A client: a trainer, or another actor that uses the servers.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use shouter_reducer::dtype::DType;
+
+use super::Error;
+use super::actors::Actors;
+use super::link::{Link, links};
+use super::message::{Array, Arrived, Envelope, Head, Home, Layout, Meta, Slab};
+use super::names::Names;
+use super::optimizer::Optimizer;
+use super::parameter::check_rows;
+use super::plan::Plan;
+use super::protocol::{ANSWER, Control, REQUEST, Reply, Request, bare, memory, next, next_control, send_control};
+use super::shard::Shard;
+use super::state::{check_new, check_same};
+use crate::key::random;
+
+/// Sets, pushes and pulls parameters.
+///
+/// A gradient goes to each server in one message with its name, type, shape and step. All calls wait for the servers' answers, until the
+/// plan's deadline at most.
+pub struct Client {
+    plan: Plan,
+    name: String,
+    names: Arc<Names>,
+    links: Vec<Link>,
+    home: Home,
+    step: u64,
+    known: HashMap<String, Known>,
+    /// The memory of the last messages to, and of the last ones from, each server.
+    sent: Vec<Option<Slab>>,
+    received: Vec<Option<Slab>>,
+    /// A server is lost: the answers of the others are not known.
+    lost: Option<Error>,
+}
+
+/// What a client knows of a parameter.
+struct Known {
+    meta: Meta,
+    shards: Vec<Shard>,
+    /// This trainer's pushes.
+    pushes: u64,
+}
+
+impl Client {
+    /// Connects this actor, which is no server of the plan, with all servers. All actors call this or
+    /// [`Server::connect`](super::Server::connect), as they would a collective.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] and [`Error::UnknownActor`] for a plan that cannot be, that other actors have not, or in which this one is a server;
+    /// the group's.
+    pub fn connect(actors: &Actors, plan: Plan) -> Result<Self, Error> {
+        plan.agree(actors)?;
+        let name = actors.name().to_owned();
+        if plan.server(&name).is_some() {
+            return Err(Error::Plan(format!("{name} is a server of the plan; connect it as one")));
+        }
+        let (links, home) = links(actors, &plan)?;
+        let none = || links.iter().map(|_| None).collect();
+        Ok(Self {
+            name,
+            names: actors.names.clone(),
+            home,
+            step: 0,
+            known: HashMap::new(),
+            sent: none(),
+            received: none(),
+            lost: None,
+            links,
+            plan,
+        })
+    }
+
+    /// Sets the step that messages and errors name.
+    pub fn set_step(&mut self, step: u64) {
+        self.step = step;
+    }
+
+    /// Sets a parameter of f32 or f64, and how the servers update it. One that is set gets another value and optimizer, without
+    /// state; its type and shape stay.
+    ///
+    /// # Errors
+    /// [`Error::Type`] and [`Error::Shape`] for a type that parameters cannot have, and for another one than is set; [`Error::Plan`] for an
+    /// optimizer that cannot be; [`Error::ServerLost`], [`Error::ShutDown`]; the group's.
+    pub fn set(&mut self, name: &str, value: Array<'_>, optimizer: Optimizer) -> Result<(), Error> {
+        let meta = self.meta(name, value);
+        check_new(&meta)?;
+        optimizer.check().map_err(Error::Plan)?;
+        let servers = self.links.len();
+        let shards: Vec<_> =
+            (0..servers).map(|server| self.plan.sharding.shard(meta.rows(), server, servers)).collect();
+        match self.known(name) {
+            Ok(known) => check_same(&known.meta, &meta, "the value")?,
+            Err(Error::NotSet { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let row = meta.row_bytes().unwrap_or(0);
+        self.call(&format!("setting '{name}'"), |server, home, spare| {
+            let meta = Meta { layout: Layout::Shard(shards[server].len() as u64), ..meta.clone() };
+            let mut envelope = Envelope::new(home, &Head { meta, body: Request::Set(optimizer) }, spare)?;
+            shards[server].gather(value.bytes, row, envelope.data_mut());
+            Ok(envelope)
+        })
+        .map(drop)
+    }
+
+    /// Pushes a gradient of the whole parameter.
+    ///
+    /// After an error other than those of the argument, and but for [`Error::ServerLost`], push the same gradient again: a server that has it
+    /// does not take it twice.
+    ///
+    /// # Errors
+    /// [`Error::NotSet`]; [`Error::Shape`] and [`Error::Type`]; [`Error::Stale`] where other trainers are too far behind until the deadline;
+    /// [`Error::Plan`] where this actor is no trainer; [`Error::ServerLost`], [`Error::ShutDown`]; the group's.
+    pub fn push(&mut self, name: &str, gradient: Array<'_>) -> Result<(), Error> {
+        let meta = self.meta(name, gradient);
+        let known = self.known_as(name, &meta, "the gradient")?;
+        let (row, body) = (meta.row_bytes().unwrap_or(0), known.pushes);
+        let shards = std::mem::take(&mut known.shards);
+        let pushed = self.call(&format!("pushing '{name}'"), |server, home, spare| {
+            let meta = Meta { layout: Layout::Shard(shards[server].len() as u64), ..meta.clone() };
+            let mut envelope = Envelope::new(home, &Head { meta, body: Request::Push(body) }, spare)?;
+            shards[server].gather(gradient.bytes, row, envelope.data_mut());
+            Ok(envelope)
+        });
+        self.pushed(name, shards, pushed)
+    }
+
+    /// Pushes some rows of a gradient: row `rows[i]` of the parameter's is row `i` of `values`. The indices are in ascending order; rows
+    /// with equal ones are summed.
+    ///
+    /// # Errors
+    /// As [`push`](Self::push), and [`Error::Rows`].
+    pub fn push_rows(&mut self, name: &str, rows: &[u64], values: Array<'_>) -> Result<(), Error> {
+        let given = self.meta(name, values);
+        let whole = self.known(name)?.meta.clone();
+        // As many rows as there are indices, and otherwise the parameter's shape.
+        let mut due = Meta { step: self.step, ..whole.clone() };
+        match due.shape.first_mut() {
+            Some(first) => *first = rows.len() as u64,
+            None => return Err(Error::Plan(format!("'{name}' has no dimensions, so no rows; push it whole"))),
+        }
+        check_same(&due, &given, "the rows")?;
+        let meta = Meta { step: self.step, ..whole };
+        check_rows(&meta, rows)?;
+        let known = self.known(name)?;
+        let (row, body) = (meta.row_bytes().unwrap_or(0), known.pushes);
+        let shards = std::mem::take(&mut known.shards);
+        let pushed = self.call(&format!("pushing rows of '{name}'"), |server, home, spare| {
+            let own: Vec<_> = (0..rows.len()).filter(|at| shards[server].place(rows[*at]).is_some()).collect();
+            let meta = Meta { layout: Layout::Rows(own.len() as u64), ..meta.clone() };
+            let mut envelope = Envelope::new(home, &Head { meta, body: Request::Push(body) }, spare)?;
+            let (indices, to) = envelope.data_mut().split_at_mut(own.len() * 8);
+            for (nth, at) in own.into_iter().enumerate() {
+                indices[nth * 8..][..8].copy_from_slice(&rows[at].to_ne_bytes());
+                to[nth * row..][..row].copy_from_slice(&values.bytes[at * row..][..row]);
+            }
+            Ok(envelope)
+        });
+        self.pushed(name, shards, pushed)
+    }
+
+    fn pushed(&mut self, name: &str, shards: Vec<Shard>, pushed: Result<Vec<Arrived<Reply>>, Error>) -> Result<(), Error> {
+        // An answer of NotSet has made the client forget the parameter.
+        if let Some(known) = self.known.get_mut(name) {
+            known.shards = shards;
+            known.pushes += u64::from(pushed.is_ok());
+        }
+        pushed.map(drop)
+    }
+
+    /// Pulls a parameter into `into`, which has its type and as many bytes. Returns the number of updates so far, the least of all servers'.
+    ///
+    /// # Errors
+    /// [`Error::NotSet`]; [`Error::Type`] and [`Error::Shape`]; [`Error::Stale`] as of [`push`](Self::push); [`Error::ServerLost`],
+    /// [`Error::ShutDown`]; the group's. After an error `into` is as it was.
+    pub fn pull_into(&mut self, name: &str, dtype: DType, into: &mut [u8]) -> Result<u64, Error> {
+        let step = self.step;
+        let known = self.known(name)?;
+        let Meta { shape, .. } = known.meta.clone();
+        if known.meta.dtype != dtype {
+            let (parameter, expected) = (name.to_owned(), known.meta.dtype);
+            return Err(Error::Type { parameter, what: "the array to pull into".into(), expected, found: dtype, step });
+        }
+        if known.meta.data_bytes() != Some(into.len()) {
+            let (parameter, found) = (name.to_owned(), vec![(into.len() / dtype.size()) as u64]);
+            return Err(Error::Shape { parameter, what: "the array to pull into".into(), expected: shape, found, step });
+        }
+        let row = known.meta.row_bytes().unwrap_or(0);
+        let pulled = self.call(&format!("pulling '{name}'"), |_, _, _| {
+            Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Pull }, None)
+        })?;
+        for (at, arrived) in pulled.iter().enumerate() {
+            let rows = self.known(name)?.shards[at].len() as u64;
+            let meta = &arrived.head.meta;
+            if (meta.layout, meta.dtype, &meta.shape) != (Layout::Shard(rows), dtype, &shape) {
+                return Err(self.meaningless(at, format!("{meta:?} in answer to a pull of '{name}'")));
+            }
+        }
+        let updates = pulled.iter().map(|arrived| arrived.head.meta.step).min().unwrap_or(0);
+        for (at, arrived) in pulled.into_iter().enumerate() {
+            self.known(name)?.shards[at].scatter(arrived.data(), row, into);
+            self.received[at] = Some(arrived.into_slab());
+        }
+        Ok(updates)
+    }
+
+    /// As [`pull_into`](Self::pull_into), into elements.
+    ///
+    /// # Errors
+    /// As [`pull_into`](Self::pull_into).
+    pub fn pull<T: crate::Element + bytemuck::Pod>(&mut self, name: &str, into: &mut [T]) -> Result<u64, Error> {
+        self.pull_into(name, T::DTYPE, bytemuck::cast_slice_mut(into))
+    }
+
+    /// The type and the shape of a parameter.
+    ///
+    /// # Errors
+    /// [`Error::NotSet`], [`Error::ServerLost`]; the group's.
+    pub fn describe(&mut self, name: &str) -> Result<(DType, Vec<u64>), Error> {
+        let meta = &self.known(name)?.meta;
+        Ok((meta.dtype, meta.shape.clone()))
+    }
+
+    /// Waits until all trainers that take part have called it.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] with those that have not, at the deadline; [`Error::Plan`] where this actor is no trainer; [`Error::ServerLost`],
+    /// [`Error::ShutDown`]; the group's.
+    pub fn wait_for_all(&mut self) -> Result<(), Error> {
+        let step = self.step;
+        // One server counts.
+        self.call_some("waiting for all trainers", 1, |_, _, _| {
+            Envelope::new(&None, &Head { meta: bare("", step), body: Request::Wait }, None)
+        })
+        .map(drop)
+    }
+
+    /// Makes the servers forget all parameters. Calls that wait for one end with [`Error::NotSet`].
+    ///
+    /// # Errors
+    /// [`Error::ServerLost`], [`Error::ShutDown`]; the group's.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.known.clear();
+        self.ask("resetting", |_| Request::Reset).map(drop)
+    }
+
+    /// Makes each server write its shards and the optimizers' state to `NAME.safetensors` in `folder` on its host, in place of a former
+    /// checkpoint. Call it while nobody pushes, such as after [`wait_for_all`](Self::wait_for_all), or parameters are of different steps.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`]; [`Error::ServerLost`]; the group's.
+    pub fn save(&mut self, folder: &str) -> Result<(), Error> {
+        let number = random::<8>().map_err(|why| Error::Plan(why.to_string()))?;
+        let number = u64::from_le_bytes(number);
+        self.ask("saving a checkpoint", |_| Request::Save(folder.to_owned(), number)).map(drop)
+    }
+
+    /// Makes each server take the checkpoint in `folder`, which [`save`](Self::save) has written with as many servers of the same names and
+    /// the same sharding. All servers look first whether theirs fits: either all take it or none.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] for one that is not there, damaged, or has other shapes than are set, and for files that do not belong together;
+    /// [`Error::ServerLost`]; the group's.
+    pub fn restore(&mut self, folder: &str) -> Result<(), Error> {
+        self.known.clear();
+        let checked = self.ask("reading a checkpoint", |_| Request::Check(folder.to_owned()))?;
+        let numbers = checked.iter().map(|arrived| match arrived.head.body {
+            Reply::Checked(number) => Some(number),
+            _ => None,
+        });
+        let numbers: Vec<_> = numbers.collect();
+        if numbers.windows(2).any(|pair| pair[0] != pair[1]) {
+            let text = "the servers' files are of different checkpoints; restore one that was saved by all".into();
+            return Err(Error::Checkpoint { path: folder.to_owned(), text });
+        }
+        self.ask("restoring a checkpoint", |_| Request::Restore(folder.to_owned())).map(drop)
+    }
+
+    /// The trainers that take part: those that have neither left nor been dropped, as the first server knows.
+    ///
+    /// # Errors
+    /// [`Error::ServerLost`]; the group's.
+    pub fn members(&mut self) -> Result<Vec<String>, Error> {
+        self.check_lost()?;
+        match self.control(0, &Control::Members, "asking for the members")? {
+            Control::MembersAre(there) if there.len() == self.plan.trainers.len() => {
+                let there = self.plan.trainers.iter().zip(there).filter(|(_, there)| *there);
+                Ok(there.map(|(name, _)| name.clone()).collect())
+            }
+            other => Err(self.meaningless(0, format!("{other:?} in answer to a question for the members"))),
+        }
+    }
+
+    /// Ends the service: calls of all clients that wait, or come later, end with [`Error::ShutDown`]. Clients leave as ever.
+    ///
+    /// # Errors
+    /// [`Error::ServerLost`]; the group's.
+    pub fn shut_down(&mut self) -> Result<(), Error> {
+        self.check_lost()?;
+        for at in 0..self.links.len() {
+            let link = &self.links[at];
+            send_control(&link.control, link.peer, &Control::ShutDown).map_err(|error| self.gone(at, "shutting down", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the servers, which end when all clients have. The other trainers do not wait for this one any more.
+    ///
+    /// # Errors
+    /// [`Error::ServerLost`]; the group's.
+    pub fn leave(mut self) -> Result<(), Error> {
+        self.check_lost()?;
+        for at in 0..self.links.len() {
+            match self.control(at, &Control::Leave, "leaving")? {
+                Control::Leave => {}
+                other => return Err(self.meaningless(at, format!("{other:?} in answer to a leave"))),
+            }
+        }
+        Ok(())
+    }
+
+    fn meta(&self, name: &str, array: Array<'_>) -> Meta {
+        let Array { dtype, shape, .. } = array;
+        Meta { name: name.to_owned(), dtype, shape: shape.to_vec(), layout: Layout::Dense, step: self.step }
+    }
+
+    /// What is known of a parameter; the first time a server is asked for it.
+    fn known(&mut self, name: &str) -> Result<&mut Known, Error> {
+        if !self.known.contains_key(name) {
+            let (step, servers) = (self.step, self.links.len());
+            let described = self.call_some(&format!("asking for '{name}'"), 1, |_, _, _| {
+                Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Describe }, None)
+            })?;
+            let Some(Head { meta, body: Reply::Described(pushes) }) = described.into_iter().next().map(|one| one.head) else {
+                return Err(self.meaningless(0, format!("no description of '{name}'")));
+            };
+            let shard = |server| self.plan.sharding.shard(meta.rows(), server, servers);
+            let known = Known { shards: (0..servers).map(shard).collect(), meta, pushes };
+            self.known.insert(name.to_owned(), known);
+        }
+        let step = self.step;
+        self.known.get_mut(name).ok_or_else(|| Error::NotSet { parameter: name.to_owned(), server: String::new(), step })
+    }
+
+    fn known_as(&mut self, name: &str, given: &Meta, what: &str) -> Result<&mut Known, Error> {
+        let known = self.known(name)?;
+        check_same(&known.meta, given, what)?;
+        Ok(known)
+    }
+
+    /// Asks all servers for something without elements.
+    fn ask(&mut self, doing: &str, request: impl Fn(usize) -> Request) -> Result<Vec<Arrived<Reply>>, Error> {
+        let step = self.step;
+        self.call(doing, |server, _, _| {
+            Envelope::new(&None, &Head { meta: bare("", step), body: request(server) }, None)
+        })
+    }
+
+    fn call(
+        &mut self,
+        doing: &str,
+        request: impl FnMut(usize, &Home, Option<Slab>) -> Result<Envelope, Error>,
+    ) -> Result<Vec<Arrived<Reply>>, Error> {
+        self.call_some(doing, self.links.len(), request)
+    }
+
+    /// Sends a request to each of the first servers, then takes all their answers, in their order. The first refusal is the error.
+    fn call_some(
+        &mut self,
+        doing: &str,
+        servers: usize,
+        mut request: impl FnMut(usize, &Home, Option<Slab>) -> Result<Envelope, Error>,
+    ) -> Result<Vec<Arrived<Reply>>, Error> {
+        self.check_lost()?;
+        // Trainers begin with different servers, or all would wait for the first one.
+        let first = self.plan.trainer(&self.name).unwrap_or(0);
+        let order = (0..servers).map(|nth| (nth + first) % servers);
+        for (nth, at) in order.clone().enumerate() {
+            let envelope = match request(at, &self.home, self.sent[at].take()) {
+                Ok(envelope) => envelope,
+                Err(error) if nth == 0 => return Err(error),
+                // The servers that have been asked would answer the next call.
+                Err(error) => return Err(self.lost.insert(error).clone()),
+            };
+            let link = &self.links[at];
+            let sent = link.data.send(envelope.bytes(), link.peer, REQUEST);
+            sent.map_err(|error| self.gone(at, doing, &error))?;
+            self.sent[at] = Some(envelope.into_slab());
+        }
+        let mut answers: Vec<_> = (0..servers).map(|_| None).collect();
+        for at in order {
+            answers[at] = Some(self.answer(at, doing)?);
+        }
+        let mut refused = None;
+        for answer in answers.iter().flatten() {
+            if let Reply::Refused(error) = &answer.head.body {
+                refused.get_or_insert(error.clone());
+            }
+        }
+        match refused {
+            None => Ok(answers.into_iter().flatten().collect()),
+            Some(error) => {
+                if let Error::NotSet { parameter, .. } = &error {
+                    self.known.remove(parameter);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn answer(&mut self, at: usize, doing: &str) -> Result<Arrived<Reply>, Error> {
+        let (link, home, spare) = (&self.links[at], &self.home, self.received[at].take());
+        // A server waits for the deadline itself before it answers.
+        let patience = self.plan.deadline.saturating_mul(2).min(crate::config::LONGEST_WAIT);
+        let room = |len| memory(home, spare, len);
+        match next(&link.data, (link.peer, ANSWER), patience, room) {
+            Ok(Some(Ok(answer))) => Ok(answer),
+            Ok(Some(Err(text))) => Err(self.meaningless(at, text)),
+            Ok(None) => {
+                let error = Error::ServerLost {
+                    server: link.name.clone(),
+                    rank: link.rank,
+                    doing: doing.to_owned(),
+                    text: format!("no answer within {patience:?}"),
+                    step: self.step,
+                };
+                Err(self.lost.insert(error).clone())
+            }
+            Err(error) => Err(self.gone(at, doing, &error)),
+        }
+    }
+
+    fn control(&mut self, at: usize, control: &Control, doing: &str) -> Result<Control, Error> {
+        let link = &self.links[at];
+        let asked = send_control(&link.control, link.peer, control)
+            .and_then(|()| next_control(&link.control, link.peer, self.plan.deadline));
+        match asked {
+            Ok(Some(Ok(answer))) => Ok(answer),
+            Ok(Some(Err(text))) => Err(self.meaningless(at, text)),
+            Ok(None) => {
+                let after = self.plan.deadline;
+                Err(self.lost.insert(Error::NoMessage { actor: self.links[at].name.clone(), after }).clone())
+            }
+            Err(error) => Err(self.gone(at, doing, &error)),
+        }
+    }
+
+    fn check_lost(&self) -> Result<(), Error> {
+        self.lost.clone().map_or(Ok(()), Err)
+    }
+
+    /// The error for a link that has failed: of the actor that it names.
+    fn gone(&mut self, at: usize, doing: &str, error: &crate::Error) -> Error {
+        let link = &self.links[at];
+        let ((name, rank), text) = (link.culprit(&self.names, error), error.to_string());
+        let error = if self.plan.server(&name).is_some() {
+            Error::ServerLost { server: name, rank, doing: doing.to_owned(), text, step: self.step }
+        } else if self.plan.trainer(&name).is_some() {
+            Error::TrainerLost { trainer: name, rank, text }
+        } else {
+            Error::Group(error.clone())
+        };
+        self.lost.insert(error).clone()
+    }
+
+    fn meaningless(&mut self, at: usize, text: String) -> Error {
+        let Link { name, rank, .. } = &self.links[at];
+        self.lost.insert(Error::Protocol { actor: name.clone(), rank: *rank, text }).clone()
+    }
+}

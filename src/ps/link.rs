@@ -1,0 +1,108 @@
+//! The ways between a client and a server: a group for data, and one for control.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::actors::Actors;
+use super::message::Home;
+use super::plan::{Lost, Plan};
+use super::Error;
+use crate::communicator::{Group, init_through};
+use crate::config::Builder;
+use crate::group::store::{Store, StoreError};
+
+/// One end of it.
+#[derive(Clone)]
+pub(super) struct Link {
+    pub(super) data: Arc<Group>,
+    pub(super) control: Arc<Group>,
+    /// The other end's rank in both groups.
+    pub(super) peer: u32,
+    /// Its name.
+    pub(super) name: String,
+    /// Its rank among the actors.
+    pub(super) rank: u32,
+    /// Whether the groups have these two alone.
+    is_pair: bool,
+}
+
+impl Link {
+    /// The name and the rank, among the actors, of the rank that an error of the groups names; those of the other end where it names none, or
+    /// this one.
+    pub(super) fn culprit(&self, actors: &super::names::Names, error: &crate::Error) -> (String, u32) {
+        match error.rank().filter(|rank| !self.is_pair && *rank != self.data.rank() && *rank < self.data.size()) {
+            Some(rank) => (actors.of(rank).to_owned(), rank),
+            None => (self.name.clone(), self.rank),
+        }
+    }
+}
+
+/// The links of this actor, to each client of a server and to each server of a client, in the order of ranks and of the plan. Every actor
+/// calls it.
+pub(super) fn links(actors: &Actors, plan: &Plan) -> Result<(Vec<Link>, Home), Error> {
+    let group = actors.group();
+    let is_server = plan.server(actors.name()).is_some();
+    let others: Vec<&str> = if is_server {
+        actors.names().filter(|name| plan.server(name).is_none()).collect()
+    } else {
+        plan.servers.iter().map(String::as_str).collect()
+    };
+    if plan.lost == Lost::End {
+        let (data, control) = (Arc::new(group.duplicate()?), Arc::new(group.duplicate()?));
+        let link = |name: &str| {
+            let rank = actors.rank(name)?;
+            Ok(Link { data: data.clone(), control: control.clone(), peer: rank, name: name.to_owned(), rank, is_pair: false })
+        };
+        let links = others.into_iter().map(link).collect::<Result<_, Error>>()?;
+        return Ok((links, Some(data)));
+    }
+    // All go through the pairs in one order, servers first, so nobody waits in a circle.
+    let meet = |name: &str| {
+        let rank = actors.rank(name)?;
+        let mut store = ThroughGroup { group, peer: rank, values: HashMap::new() };
+        let place = if is_server { "0" } else { "1" };
+        let configured = |why: crate::config::ConfigError| Error::Group(crate::Error::Config(why.to_string()));
+        let set = |builder: Builder, key, value| builder.set(key, value).map_err(configured);
+        let builder = Builder::from_process().map_err(configured)?;
+        let builder = set(set(builder, "size", "2")?, "rank", place)?;
+        let data = init_through(builder, &mut store)?;
+        let control = data.duplicate()?;
+        let (data, control) = (Arc::new(data), Arc::new(control));
+        Ok(Link { data, control, peer: u32::from(is_server), name: name.to_owned(), rank, is_pair: true })
+    };
+    Ok((others.into_iter().map(meet).collect::<Result<_, Error>>()?, None))
+}
+
+/// The store through which a pair meets: messages in the actors' group.
+struct ThroughGroup<'a> {
+    group: &'a Group,
+    peer: u32,
+    values: HashMap<String, Vec<u8>>,
+}
+
+/// The tag of the pairs' values; that of actors' messages is 0.
+const MEETING: u32 = 1;
+
+impl Store for ThroughGroup<'_> {
+    fn put(&mut self, key: &str, value: &[u8]) -> Result<(), StoreError> {
+        let mut message = key.as_bytes().to_vec();
+        message.push(0);
+        message.extend(value);
+        self.values.insert(key.to_owned(), value.to_vec());
+        Ok(self.group.send(&message, self.peer, MEETING)?)
+    }
+
+    fn get(&mut self, key: &str, timeout: Duration) -> Result<Vec<u8>, StoreError> {
+        while !self.values.contains_key(key) {
+            let status = self.group.probe(self.peer, MEETING, timeout)?;
+            let status = status.ok_or_else(|| format!("{key} did not come within {timeout:?}"))?;
+            let mut message = vec![0u8; status.bytes() as usize];
+            self.group.receive(&mut message, self.peer, MEETING)?;
+            let end = message.iter().position(|byte| *byte == 0).ok_or("a value without a key")?;
+            let name = String::from_utf8(message[..end].to_vec())?;
+            self.values.insert(name, message.split_off(end + 1));
+        }
+        Ok(self.values[key].clone())
+    }
+}

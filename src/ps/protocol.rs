@@ -1,0 +1,122 @@
+//! What clients ask of servers, and what those answer.
+//!
+//! Requests and answers are the data plane: one of each at a time between a client and a server. Membership and the end are the control
+//! plane: messages in a group of their own, which a server hears of while requests wait.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use shouter_reducer::dtype::DType;
+
+use super::Error;
+use super::message::{Arrived, Home, Layout, Meta, Slab};
+use super::optimizer::Optimizer;
+use crate::communicator::Group;
+use crate::wire;
+
+/// The tags of requests and of answers in the group of the data plane.
+pub(super) const REQUEST: u32 = 0;
+pub(super) const ANSWER: u32 = 1;
+/// The tag in the group of the control plane.
+pub(super) const CONTROL: u32 = 0;
+
+/// How often a server that waits for a message looks whether it has to end.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
+
+/// The most bytes of a message of the control plane.
+const LONGEST_CONTROL: u64 = 64 << 10;
+
+/// What a client asks of a server. The header's meta has the parameter.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Request {
+    /// Sets the parameter to the message's elements.
+    Set(Optimizer),
+    /// Gives a gradient; the number of the trainer's pushes to the parameter before it.
+    Push(u64),
+    /// Asks for the parameter.
+    Pull,
+    /// Asks for its type and shape, and for the number of the trainer's pushes.
+    Describe,
+    /// Waits for all trainers.
+    Wait,
+    /// Forgets all parameters.
+    Reset,
+    /// Writes a checkpoint to a folder, under a number.
+    Save(String, u64),
+    /// Reads one without taking it.
+    Check(String),
+    /// Takes the one that was read.
+    Restore(String),
+}
+
+/// What a server answers.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Reply {
+    Done,
+    /// The parameter's rows are the message's elements.
+    Rows,
+    /// The parameter's type and shape are in the meta; the number of the trainer's pushes.
+    Described(u64),
+    /// The number of a checkpoint.
+    Checked(u64),
+    Refused(Error),
+}
+
+/// Messages of the control plane.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Control {
+    /// The client leaves, in order; the server answers with the same.
+    Leave,
+    /// All servers end.
+    ShutDown,
+    /// Asks which trainers take part.
+    Members,
+    /// Those by their places in the plan.
+    MembersAre(#[serde(deserialize_with = "wire::at_most::<65536, _, _>")] Vec<bool>),
+}
+
+/// The meta of a message without elements.
+pub(super) fn bare(name: &str, step: u64) -> Meta {
+    Meta { name: name.to_owned(), dtype: DType::U8, shape: vec![0], layout: Layout::Dense, step }
+}
+
+/// The next message of a rank, with a text of what is wrong with it if it has no meaning; `None` if none comes within `timeout`.
+pub(super) fn next<B: for<'a> Deserialize<'a>>(
+    group: &Group,
+    (from, tag): (u32, u32),
+    timeout: Duration,
+    memory: impl FnOnce(usize) -> Result<Slab, crate::Error>,
+) -> Result<Option<Result<Arrived<B>, String>>, crate::Error> {
+    let Some(status) = group.probe(from, tag, timeout)? else { return Ok(None) };
+    let mut slab = memory(status.bytes() as usize)?;
+    group.receive(slab.bytes_mut(), from, tag)?;
+    Ok(Some(Arrived::open(slab)))
+}
+
+/// Memory for a message, the spare one if that is large enough.
+pub(super) fn memory(home: &Home, spare: Option<Slab>, len: usize) -> Result<Slab, crate::Error> {
+    match spare {
+        Some(spare) => spare.resized(home, len),
+        None => Slab::new(home, len),
+    }
+}
+
+pub(super) fn send_control(group: &Group, to: u32, control: &Control) -> Result<(), crate::Error> {
+    let bytes = wire::encode(control).map_err(|why| crate::Error::Internal(why.to_string()))?;
+    group.send(&bytes, to, CONTROL)
+}
+
+/// The next message of the control plane from a rank, if one comes within `timeout`; `Err` in it is one without meaning.
+pub(super) fn next_control(
+    group: &Group,
+    from: u32,
+    timeout: Duration,
+) -> Result<Option<Result<Control, String>>, crate::Error> {
+    let Some(status) = group.probe(from, CONTROL, timeout)? else { return Ok(None) };
+    if status.bytes() > LONGEST_CONTROL {
+        return Ok(Some(Err(format!("{} bytes of control", status.bytes()))));
+    }
+    let mut bytes = vec![0u8; status.bytes() as usize];
+    group.receive(&mut bytes, from, CONTROL)?;
+    Ok(Some(wire::decode(&bytes).map_err(|why| why.to_string())))
+}

@@ -1,0 +1,433 @@
+//! A server's parameters, who has pushed how often, and who waits for whom.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+use shouter_reducer::dtype::DType;
+
+use super::Error;
+use super::message::{Home, LONGEST_NAME, Layout, Meta};
+use super::optimizer::Optimizer;
+use super::parameter::{Gradient, Parameter, check_rows};
+use super::plan::{Mode, Plan};
+use super::server::{Own, Served};
+use super::shard::Shard;
+use crate::runtime::lock;
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(super) struct Sender<'a> {
+    pub(super) name: &'a str,
+    /// Its place among the plan's trainers.
+    pub(super) trainer: Option<usize>,
+}
+
+/// What a server holds.
+pub(super) struct Shards {
+    plan: Arc<Plan>,
+    pub(super) own: Own,
+    home: Home,
+    state: Mutex<State>,
+    /// Something has come that a wait may be for.
+    changed: Condvar,
+}
+
+/// A trainer that takes part, has left, or was dropped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Member {
+    There,
+    Left,
+    Dropped,
+}
+
+struct State {
+    entries: BTreeMap<String, Entry>,
+    /// By the trainers' places.
+    members: Vec<Member>,
+    /// How often each has waited for all.
+    waits: Vec<u64>,
+    shut_down_by: Option<String>,
+    has_failed: bool,
+}
+
+struct Entry {
+    parameter: Arc<RwLock<Parameter>>,
+    meta: Meta,
+    /// Pushes of each trainer.
+    pushes: Vec<u64>,
+    /// The gradients that a synchronous update waits with.
+    pending: Vec<Option<Gradient>>,
+    /// Whether a synchronous update is being made.
+    updating: bool,
+    shard: Arc<Shard>,
+}
+
+impl State {
+    /// The fewest of these among the trainers that take part.
+    fn slowest(&self, counts: &[u64]) -> Option<u64> {
+        let there = counts.iter().zip(&self.members).filter(|(_, member)| **member == Member::There);
+        there.map(|(count, _)| *count).min()
+    }
+
+    fn ahead(&self, counts: &[u64], own: u64) -> u64 {
+        own.saturating_sub(self.slowest(counts).unwrap_or(own))
+    }
+}
+
+impl Shards {
+    pub(super) fn new(plan: Arc<Plan>, own: Own, home: Home) -> Self {
+        let trainers = plan.trainers.len();
+        let state = State {
+            entries: BTreeMap::new(),
+            members: vec![Member::There; trainers],
+            waits: vec![0; trainers],
+            shut_down_by: None,
+            has_failed: false,
+        };
+        Self { plan, own, home, state: Mutex::new(state), changed: Condvar::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    fn not_set(&self, name: &str, step: u64) -> Error {
+        Error::NotSet { parameter: name.to_owned(), server: self.own.name.clone(), step }
+    }
+
+    /// Waits until `ready` says how; `late` has the error at the deadline.
+    fn wait_until<'a, R>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        step: u64,
+        mut ready: impl FnMut(&mut State) -> Result<Option<R>, Error>,
+        late: impl FnOnce(&State) -> Error,
+    ) -> Result<(MutexGuard<'a, State>, R), Error> {
+        let end = Instant::now() + self.plan.deadline;
+        loop {
+            if let Some(by) = &state.shut_down_by {
+                return Err(Error::ShutDown { by: by.clone(), step });
+            }
+            if let Some(result) = ready(&mut state)? {
+                return Ok((state, result));
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || state.has_failed {
+                return Err(late(&state));
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn stale(&self, state: &State, sender: Sender<'_>, about: (&str, u64), counts: &[u64], own: u64, limit: u64) -> Error {
+        let is_behind = |at: &usize| state.members[*at] == Member::There && own.saturating_sub(counts[*at]) > limit;
+        let behind = (0..counts.len()).filter(is_behind).map(|at| self.plan.trainers[at].clone());
+        Error::Stale {
+            parameter: about.0.to_owned(),
+            trainer: sender.name.to_owned(),
+            ahead: state.ahead(counts, own),
+            limit,
+            behind: behind.collect(),
+            after: self.plan.deadline,
+            step: about.1,
+        }
+    }
+
+    /// The entry of a parameter for a trainer, once the trainer is not too far ahead for another push or pull.
+    fn gate<'a>(
+        &'a self,
+        sender: Sender<'_>,
+        name: &str,
+        step: u64,
+        is_pull: bool,
+    ) -> Result<MutexGuard<'a, State>, Error> {
+        let limit = self.plan.mode.limit();
+        let ready = |state: &mut State| {
+            let entry = state.entries.get(name).ok_or_else(|| self.not_set(name, step))?;
+            let Some(trainer) = sender.trainer else { return Ok(Some(())) };
+            let own = entry.pushes[trainer];
+            let is_near = state.ahead(&entry.pushes, own) <= limit;
+            let is_updated = !is_pull || self.plan.mode != Mode::Synchronous || entry.pending[trainer].is_none() && !entry.updating;
+            Ok((is_near && is_updated).then_some(()))
+        };
+        let late = |state: &State| match (state.entries.get(name), sender.trainer) {
+            (Some(entry), Some(trainer)) => {
+                let own = entry.pushes[trainer];
+                self.stale(state, sender, (name, step), &entry.pushes, own, limit)
+            }
+            _ => self.not_set(name, step),
+        };
+        Ok(self.wait_until(self.lock(), step, ready, late)?.0)
+    }
+
+    /// The parameter that this meta asks for, when the mode permits to pull it.
+    pub(super) fn pulled(&self, sender: Sender<'_>, meta: &Meta) -> Result<Arc<RwLock<Parameter>>, Error> {
+        let state = self.gate(sender, &meta.name, meta.step, true)?;
+        let entry = state.entries.get(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
+        Ok(entry.parameter.clone())
+    }
+
+    pub(super) fn describe(&self, sender: Sender<'_>, meta: &Meta) -> Result<(Meta, u64), Error> {
+        let state = self.lock();
+        let entry = state.entries.get(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
+        Ok((entry.meta.clone(), sender.trainer.map_or(0, |trainer| entry.pushes[trainer])))
+    }
+
+    /// Sets a parameter: a new one, or another value of one with this type and shape.
+    pub(super) fn set(&self, meta: &Meta, optimizer: Optimizer, value: &[u8]) -> Result<(), Error> {
+        optimizer.check().map_err(Error::Plan)?;
+        check_new(meta)?;
+        let shard = Arc::new(self.plan.sharding.shard(meta.rows(), self.own.server, self.own.servers));
+        if meta.layout != Layout::Shard(shard.len() as u64) {
+            return Err(Error::Plan(format!(
+                "'{}' of {:?} comes with {:?}, and {} owns {} rows",
+                meta.name,
+                meta.shape,
+                meta.layout,
+                self.own.name,
+                shard.len()
+            )));
+        }
+        if let Some(by) = &self.lock().shut_down_by {
+            return Err(Error::ShutDown { by: by.clone(), step: meta.step });
+        }
+        let parameter = Parameter::new(&self.home, meta.clone(), optimizer, shard, value)?;
+        self.put(meta, parameter)
+    }
+
+    /// Takes a parameter in place of the former one.
+    pub(super) fn put(&self, meta: &Meta, parameter: Parameter) -> Result<(), Error> {
+        let mut state = self.lock();
+        let Some(entry) = state.entries.get(&meta.name) else {
+            let trainers = self.plan.trainers.len();
+            let entry = Entry {
+                meta: parameter.meta().clone(),
+                pushes: vec![0; trainers],
+                pending: (0..trainers).map(|_| None).collect(),
+                updating: false,
+                shard: parameter.shard.clone(),
+                parameter: Arc::new(RwLock::new(parameter)),
+            };
+            state.entries.insert(meta.name.clone(), entry);
+            return Ok(());
+        };
+        check_same(&entry.meta, meta, "the value")?;
+        let place = entry.parameter.clone();
+        drop(state);
+        *place.write().unwrap_or_else(PoisonError::into_inner) = parameter;
+        Ok(())
+    }
+
+    /// Takes a gradient. Returns the memory of those that have been used.
+    pub(super) fn push(&self, sender: Sender<'_>, pushes: u64, gradient: Gradient) -> Result<Vec<Gradient>, Error> {
+        let meta = gradient.head.meta.clone();
+        let Some(trainer) = sender.trainer else {
+            return Err(Error::Plan(format!("{} is no trainer of the plan, and cannot push", sender.name)));
+        };
+        {
+            let state = self.lock();
+            let entry = state.entries.get(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
+            check_gradient(entry, &meta, &gradient)?;
+        }
+        let mut state = self.gate(sender, &meta.name, meta.step, false)?;
+        let entry = state.entries.get_mut(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
+        // It may have been set anew meanwhile.
+        check_gradient(entry, &meta, &gradient)?;
+        match pushes.cmp(&entry.pushes[trainer]) {
+            // A trainer repeats a push that another server has refused.
+            std::cmp::Ordering::Less => return Ok(vec![gradient]),
+            std::cmp::Ordering::Equal => {}
+            std::cmp::Ordering::Greater => {
+                return Err(Error::Plan(format!(
+                    "push {pushes} of {} to '{}' where {} have come",
+                    sender.name, meta.name, entry.pushes[trainer]
+                )));
+            }
+        }
+        if self.plan.mode == Mode::Synchronous {
+            entry.pending[trainer] = Some(gradient);
+            entry.pushes[trainer] += 1;
+            return self.update(state, &meta.name);
+        }
+        let parameter = entry.parameter.clone();
+        drop(state);
+        let used = [gradient];
+        parameter.write().unwrap_or_else(PoisonError::into_inner).update(&used, false)?;
+        let mut state = self.lock();
+        if let Some(entry) = state.entries.get_mut(&meta.name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter)) {
+            entry.pushes[trainer] += 1;
+        }
+        self.changed.notify_all();
+        Ok(used.into())
+    }
+
+    /// Makes the synchronous update of a parameter if all gradients for it are there. One thread makes the updates of a parameter at a
+    /// time, so they are in order.
+    fn update<'a>(&'a self, mut state: MutexGuard<'a, State>, name: &str) -> Result<Vec<Gradient>, Error> {
+        let mut used = vec![];
+        loop {
+            let State { entries, members, .. } = &mut *state;
+            let Some(entry) = entries.get_mut(name) else { break };
+            let is_there = |at: &usize| members[*at] == Member::There;
+            let mut there = (0..members.len()).filter(is_there).peekable();
+            if entry.updating || there.peek().is_none() || there.any(|at| entry.pending[at].is_none()) {
+                break;
+            }
+            let gradients: Vec<_> = entry.pending.iter_mut().filter_map(Option::take).collect();
+            entry.updating = true;
+            let parameter = entry.parameter.clone();
+            drop(state);
+            let updated = parameter.write().unwrap_or_else(PoisonError::into_inner).update(&gradients, self.plan.average);
+            used.extend(gradients);
+            state = self.lock();
+            if let Some(entry) = state.entries.get_mut(name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter)) {
+                entry.updating = false;
+            }
+            self.changed.notify_all();
+            updated?;
+        }
+        Ok(used)
+    }
+
+    /// Waits until all trainers have called it as often as this one.
+    pub(super) fn wait(&self, sender: Sender<'_>, step: u64) -> Result<(), Error> {
+        let Some(trainer) = sender.trainer else {
+            return Err(Error::Plan(format!("{} is no trainer of the plan, and cannot wait with them", sender.name)));
+        };
+        let mut state = self.lock();
+        state.waits[trainer] += 1;
+        let own = state.waits[trainer];
+        self.changed.notify_all();
+        let ready = |state: &mut State| Ok((state.ahead(&state.waits, own) == 0).then_some(()));
+        let late = |state: &State| self.stale(state, sender, ("", step), &state.waits, own, 0);
+        let waited = self.wait_until(state, step, ready, late).map(drop);
+        if waited.is_err() {
+            self.lock().waits[trainer] -= 1;
+        }
+        waited
+    }
+
+    /// Forgets all parameters; those that wait for one hear that it is not set.
+    pub(super) fn reset(&self, step: u64) -> Result<(), Error> {
+        let mut state = self.lock();
+        if let Some(by) = &state.shut_down_by {
+            return Err(Error::ShutDown { by: by.clone(), step });
+        }
+        state.entries.clear();
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// A client is there no more. Returns the memory of gradients that were used, or dropped with it.
+    pub(super) fn leave(&self, trainer: Option<usize>, is_dropped: bool) -> Vec<Gradient> {
+        let Some(trainer) = trainer else { return vec![] };
+        let mut state = self.lock();
+        state.members[trainer] = if is_dropped { Member::Dropped } else { Member::Left };
+        let names: Vec<_> = state.entries.keys().cloned().collect();
+        // A trainer that leaves in order has pushed all that it means to; the gradients of one that is lost may be a part of a step.
+        let mut used: Vec<_> = match is_dropped {
+            true => state.entries.values_mut().filter_map(|entry| entry.pending[trainer].take()).collect(),
+            false => vec![],
+        };
+        self.changed.notify_all();
+        drop(state);
+        for name in names {
+            match self.update(self.lock(), &name) {
+                Ok(gradients) => used.extend(gradients),
+                Err(error) => tracing::error!("'{name}' was not updated without a trainer: {error}"),
+            }
+        }
+        used
+    }
+
+    pub(super) fn shut_down(&self, by: &str) {
+        self.lock().shut_down_by.get_or_insert_with(|| by.to_owned());
+        self.changed.notify_all();
+    }
+
+    /// Ends all waits.
+    pub(super) fn fail(&self) {
+        self.lock().has_failed = true;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.lock().has_failed
+    }
+
+    /// Which trainers take part.
+    pub(super) fn members(&self) -> Vec<bool> {
+        self.lock().members.iter().map(|member| *member == Member::There).collect()
+    }
+
+    pub(super) fn served(&self) -> Served {
+        let state = self.lock();
+        let dropped = self.plan.trainers.iter().zip(&state.members).filter(|(_, member)| **member == Member::Dropped);
+        Served { shut_down_by: state.shut_down_by.clone(), dropped: dropped.map(|(name, _)| name.clone()).collect() }
+    }
+
+    /// All parameters, by name.
+    pub(super) fn all(&self) -> Vec<(String, Arc<RwLock<Parameter>>)> {
+        self.lock().entries.iter().map(|(name, entry)| (name.clone(), entry.parameter.clone())).collect()
+    }
+
+    pub(super) fn home(&self) -> &Home {
+        &self.home
+    }
+}
+
+/// Refuses a parameter that there cannot be.
+pub(super) fn check_new(meta: &Meta) -> Result<(), Error> {
+    if !matches!(meta.dtype, DType::F32 | DType::F64) {
+        return Err(Error::Type {
+            parameter: meta.name.clone(),
+            what: "the value".into(),
+            expected: DType::F32,
+            found: meta.dtype,
+            step: meta.step,
+        });
+    }
+    if meta.name.is_empty() || meta.name.len() > LONGEST_NAME {
+        return Err(Error::Plan(format!("a parameter's name of {} bytes; give 1 to {LONGEST_NAME}", meta.name.len())));
+    }
+    Ok(())
+}
+
+/// Refuses another type or shape than the parameter's: the rule of clients and servers.
+pub(super) fn check_same(parameter: &Meta, given: &Meta, what: &str) -> Result<(), Error> {
+    let (name, what, step) = (given.name.clone(), what.to_owned(), given.step);
+    if parameter.dtype != given.dtype {
+        return Err(Error::Type { parameter: name, what, expected: parameter.dtype, found: given.dtype, step });
+    }
+    if parameter.shape != given.shape {
+        let (expected, found) = (parameter.shape.clone(), given.shape.clone());
+        return Err(Error::Shape { parameter: name, what, expected, found, step });
+    }
+    Ok(())
+}
+
+fn check_gradient(entry: &Entry, meta: &Meta, gradient: &Gradient) -> Result<(), Error> {
+    check_same(&entry.meta, meta, "the gradient")?;
+    match meta.layout {
+        layout if layout == entry.meta.layout => Ok(()),
+        Layout::Rows(_) => {
+            let (indices, _) = gradient.rows();
+            check_rows(meta, indices)?;
+            match indices.iter().position(|row| entry.shard.place(*row).is_none()) {
+                None => Ok(()),
+                Some(at) => Err(Error::Rows {
+                    parameter: meta.name.clone(),
+                    at: at as u64,
+                    row: indices[at],
+                    why: "the row is another server's; all ranks have to run the same release".into(),
+                    step: meta.step,
+                }),
+            }
+        }
+        other => Err(Error::Plan(format!("a gradient for '{}' comes with {other:?}", meta.name))),
+    }
+}
+
+#[cfg(test)]
+mod tests;
