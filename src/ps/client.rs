@@ -338,6 +338,7 @@ impl Client {
             let Some(Head { meta, body: Reply::Described(pushes) }) = described.into_iter().next().map(|one| one.head) else {
                 return Err(self.meaningless(0, format!("no description of '{name}'")));
             };
+            let meta = Meta { layout: Layout::Dense, ..meta };
             let shard = |server| self.plan.sharding.shard(meta.rows(), server, servers);
             let known = Known { shards: (0..servers).map(shard).collect(), meta, pushes };
             self.known.insert(name.to_owned(), known);

@@ -9,7 +9,7 @@ use super::message::Home;
 use super::plan::{Lost, Plan};
 use super::Error;
 use crate::communicator::{Group, init_through};
-use crate::config::Builder;
+use crate::config::{Builder, ConfigError};
 use crate::group::store::{Store, StoreError};
 
 /// One end of it.
@@ -57,21 +57,45 @@ pub(super) fn links(actors: &Actors, plan: &Plan) -> Result<(Vec<Link>, Home), E
         let links = others.into_iter().map(link).collect::<Result<_, Error>>()?;
         return Ok((links, Some(data)));
     }
+    let mut hosts = vec![0; group.size() as usize];
+    group.all_gather(&[group.node()], &mut hosts)?;
     // All go through the pairs in one order, servers first, so nobody waits in a circle.
     let meet = |name: &str| {
         let rank = actors.rank(name)?;
+        let place = Place { is_server, with_peer: hosts[rank as usize] == group.node() };
         let mut store = ThroughGroup { group, peer: rank, values: HashMap::new() };
-        let place = if is_server { "0" } else { "1" };
-        let configured = |why: crate::config::ConfigError| Error::Group(crate::Error::Config(why.to_string()));
-        let set = |builder: Builder, key, value| builder.set(key, value).map_err(configured);
-        let builder = Builder::from_process().map_err(configured)?;
-        let builder = set(set(builder, "size", "2")?, "rank", place)?;
+        let builder = place.builder().map_err(|why| crate::Error::Config(why.to_string()))?;
         let data = init_through(builder, &mut store)?;
         let control = data.duplicate()?;
         let (data, control) = (Arc::new(data), Arc::new(control));
         Ok(Link { data, control, peer: u32::from(is_server), name: name.to_owned(), rank, is_pair: true })
     };
     Ok((others.into_iter().map(meet).collect::<Result<_, Error>>()?, None))
+}
+
+/// This process's place in a pair, of which the server is rank 0.
+struct Place {
+    is_server: bool,
+    /// Both are on one host.
+    with_peer: bool,
+}
+
+impl Place {
+    /// The process's configuration, but for the place in the job, and the transport: ports and devices are the job's, so pairs on two hosts
+    /// use the kernel's sockets.
+    fn builder(&self) -> Result<Builder, ConfigError> {
+        let rank = if self.is_server { "0" } else { "1" };
+        let (local_size, local_rank, node) = if self.with_peer { ("2", rank, "0") } else { ("1", "0", rank) };
+        let own = [
+            ("size", "2"),
+            ("rank", rank),
+            ("local_size", local_size),
+            ("local_rank", local_rank),
+            ("node", node),
+            ("transport", if self.with_peer { "auto" } else { "kernel" }),
+        ];
+        own.into_iter().try_fold(Builder::from_process()?, |builder, (key, value)| builder.set(key, value))
+    }
 }
 
 /// The store through which a pair meets: messages in the actors' group.

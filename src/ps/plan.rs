@@ -68,11 +68,10 @@ pub struct Plan {
 
 impl Plan {
     /// A plan with these servers and trainers, and the defaults.
-    pub fn new(servers: &[&str], trainers: &[&str]) -> Self {
-        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    pub fn new(servers: &[impl AsRef<str>], trainers: &[impl AsRef<str>]) -> Self {
         Self {
-            servers: owned(servers),
-            trainers: owned(trainers),
+            servers: servers.iter().map(|name| name.as_ref().to_owned()).collect(),
+            trainers: trainers.iter().map(|name| name.as_ref().to_owned()).collect(),
             mode: Mode::Synchronous,
             sharding: Sharding::Contiguous,
             average: true,

@@ -80,11 +80,8 @@ enum GivenMode {
 
 impl GivenPlan {
     fn plan(self, py: Python<'_>) -> PyResult<Plan> {
-        let names = |names: &[String]| names.iter().map(String::as_str).map(str::to_owned).collect::<Vec<_>>();
-        let (servers, trainers) = (names(&self.servers), names(&self.trainers));
         let unknown = |what: &str, found: &str, known: &str| argument(py, format!("{what} \"{found}\"; give {known}"));
-        let borrowed = |names: &'_ [String]| names.iter().map(|name| &**name).collect::<Vec<&str>>();
-        let mut plan = Plan::new(&borrowed(&servers), &borrowed(&trainers));
+        let mut plan = Plan::new(&self.servers, &self.trainers);
         plan.mode = match self.mode {
             GivenMode::Bounded(limit) => Mode::Bounded(limit),
             GivenMode::Named(name) => match name.as_str() {
