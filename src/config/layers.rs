@@ -161,6 +161,10 @@ impl Layers {
         }
     }
 
+    pub(super) fn remove(&mut self, key: &str) {
+        self.0.remove(key);
+    }
+
     pub(super) fn get(&self, key: &str) -> Option<&Located> {
         self.0.get(key)
     }

@@ -361,6 +361,12 @@ impl Builder {
         Ok(self)
     }
 
+    /// The same without what was given of these keys.
+    pub(crate) fn without(mut self, keys: &[&str]) -> Self {
+        keys.iter().for_each(|key| self.layers.remove(key));
+        self
+    }
+
     /// A key's value as it was given, and where; `None` where its default holds. The job's key is not shown.
     pub fn in_force(&self, key: &str) -> Option<(String, &Source)> {
         let value = self.layers.get(key)?;

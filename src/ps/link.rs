@@ -81,8 +81,8 @@ struct Place {
 }
 
 impl Place {
-    /// The process's configuration, but for the place in the job, and the transport: ports and devices are the job's, so pairs on two hosts
-    /// use the kernel's sockets.
+    /// The process's configuration, but for the place in the job and what only one job can have: the meeting point, the port for counters,
+    /// devices. So pairs on two hosts use the kernel's sockets.
     fn builder(&self) -> Result<Builder, ConfigError> {
         let rank = if self.is_server { "0" } else { "1" };
         let (local_size, local_rank, node) = if self.with_peer { ("2", rank, "0") } else { ("1", "0", rank) };
@@ -94,7 +94,9 @@ impl Place {
             ("node", node),
             ("transport", if self.with_peer { "auto" } else { "kernel" }),
         ];
-        own.into_iter().try_fold(Builder::from_process()?, |builder, (key, value)| builder.set(key, value))
+        let of_job = ["addr", "port", "ports", "levels", "metrics", "timeline"];
+        let builder = Builder::from_process()?.without(&of_job);
+        own.into_iter().try_fold(builder, |builder, (key, value)| builder.set(key, value))
     }
 }
 

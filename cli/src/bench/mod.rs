@@ -16,6 +16,7 @@ mod gpu;
 mod kernel;
 mod link;
 mod peers;
+mod ps;
 pub(crate) mod report;
 pub(crate) mod sizes;
 pub(crate) mod workload;
@@ -30,6 +31,7 @@ pub(crate) mod workload;
     shouter bench pingpong --protocol raw,rud,tcp --bytes 64 --json\n  \
     shouter bench messages --protocol raw,udp,rud --bytes 32 --against kernel\n  \
     shouter bench connections --against kernel\n  \
+    shouter bench ps --servers 2 --trainers 2 --bytes 64Mi\n  \
     shouter bench gpu\n\n\
     Times on shared machines are not stable; the ratios within one call are what counts.\n\n\
     Exit status: 0 done (peers that are absent, and collectives that one of them lacks, are named on standard error), \
@@ -261,6 +263,16 @@ enum Bench {
     Pingpong(link::PingpongArgs),
     /// How many TCP connections a second are opened and closed, or what idle ones cost
     Connections(link::ConnectionsArgs),
+    /// Pushes and pulls of a parameter server, beside sends and receives of the same bytes
+    #[command(
+        long_about = "Measures a push and a pull of a whole parameter by all trainers at once, and in turn with that sends and receives of the \
+            same bytes between the same processes, from and to memory of the same kind. The slowest trainer counts; algbw counts the bytes there \
+            and back. Every pulled parameter is checked.",
+        after_help = "Examples:\n  \
+            shouter bench ps --servers 2 --trainers 2 --bytes 64Mi\n  \
+            shouter bench ps --hosts 2 --transport kernel --bytes 16Mi --json"
+    )]
+    Ps(ps::PsArgs),
     /// Check the kernels on a GPU, and time them and all-reduces beside copies
     Gpu(gpu::GpuArgs),
     #[command(hide = true)]
@@ -277,6 +289,8 @@ enum Bench {
     GroupWorker(collective::GroupWorkerArgs),
     #[command(hide = true)]
     StepWorker(collective::StepWorkerArgs),
+    #[command(hide = true)]
+    PsWorker(ps::PsRankArgs),
     #[command(hide = true)]
     LinkWorker(link::WorkerArgs),
     #[command(hide = true)]
@@ -336,6 +350,8 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::Messages(args) => link::messages(args),
         Bench::Pingpong(args) => link::pingpong(args),
         Bench::Connections(args) => link::connections(args),
+        Bench::Ps(args) => ps::main(args),
+        Bench::PsWorker(args) => ps::worker(args),
         Bench::Gpu(args) => gpu::main(args),
         Bench::CollectiveWorker(args) => collective::worker(args),
         Bench::LinkWorker(args) => link::worker(args),

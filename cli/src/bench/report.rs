@@ -15,7 +15,7 @@ mod rounds;
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReportLine {
-    /// The name of a collective, of an access to a window, or of a function that makes a group; `sendrecv`, `callback`, `step`, `stream`,
+    /// The name of a collective, of an access to a window, or of a function that makes a group; `sendrecv`, `callback`, `step`, `ps`, `stream`,
     /// `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
