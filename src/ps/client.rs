@@ -35,6 +35,8 @@ pub struct Client {
     received: Vec<Option<Slab>>,
     /// A server is lost: the answers of the others are not known.
     lost: Option<Error>,
+    /// The servers, from the first on, that have heard of its leave.
+    left: usize,
 }
 
 /// What a client knows of a parameter.
@@ -69,6 +71,7 @@ impl Client {
             sent: none(),
             received: none(),
             lost: None,
+            left: 0,
             links,
             plan,
         })
@@ -308,7 +311,8 @@ impl Client {
         Ok(())
     }
 
-    /// Leaves the servers, which end when all clients have. The other trainers do not wait for this one any more.
+    /// Leaves the servers, which end when all clients have. The other trainers do not wait for this one any more. A client that is dropped
+    /// without it is lost.
     ///
     /// # Errors
     /// [`Error::ServerLost`]; the group's.
@@ -316,7 +320,7 @@ impl Client {
         self.check_lost()?;
         for at in 0..self.links.len() {
             match self.control(at, &Control::Leave, "leaving")? {
-                Control::Leave => {}
+                Control::Leave => self.left = at + 1,
                 other => return Err(self.meaningless(at, format!("{other:?} in answer to a leave"))),
             }
         }
@@ -471,5 +475,14 @@ impl Client {
     fn meaningless(&mut self, at: usize, text: String) -> Error {
         let Link { name, rank, .. } = &self.links[at];
         self.lost.insert(Error::Protocol { actor: name.clone(), rank: *rank, text }).clone()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        for link in &self.links[self.left..] {
+            // Where the groups have ended, the server has heard of that.
+            let _ = send_control(&link.control, link.peer, &Control::GiveUp);
+        }
     }
 }

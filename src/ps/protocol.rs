@@ -67,6 +67,8 @@ pub(super) enum Reply {
 pub(super) enum Control {
     /// The client leaves, in order; the server answers with the same.
     Leave,
+    /// The client is there no more, and has not left in order.
+    GiveUp,
     /// All servers end.
     ShutDown,
     /// Asks which trainers take part.

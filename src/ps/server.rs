@@ -142,6 +142,7 @@ impl Serving {
                     // The client drops the groups when it has this. If it is gone already, that is as it wished.
                     let _ = send_control(&link.control, link.peer, &Control::Leave);
                 }
+                Ok(Some(Ok(Control::GiveUp))) => self.lost(link, &crate::Error::closed("it has ended without leaving"), left),
                 Ok(Some(Ok(Control::ShutDown))) => self.shards.shut_down(&link.name),
                 Ok(Some(Ok(Control::Members))) => {
                     let members = Control::MembersAre(self.shards.members());

@@ -1,4 +1,4 @@
-"""The snippets of docs/python.md, each by two ranks."""
+"""The snippets of docs/python.md and docs/ps.md, each by two ranks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from conftest import Job
 
-PAGE = Path(__file__).parents[3] / "docs" / "python.md"
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PAGES = [Path(__file__).parents[3] / "docs" / name for name in ("python.md", "ps.md")]
+SNIPPETS = [
+    snippet for page in PAGES for snippet in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+]
 
 
 @pytest.mark.parametrize("at", range(len(SNIPPETS)))

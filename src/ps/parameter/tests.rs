@@ -1,0 +1,100 @@
+use super::*;
+use crate::ps::shard::Sharding;
+
+fn about(layout: Layout) -> Meta {
+    Meta { name: "w".into(), dtype: DType::F32, shape: vec![4, 2], layout, step: 0 }
+}
+
+fn parameter(optimizer: Optimizer) -> Parameter {
+    let shard = Arc::new(Sharding::Contiguous.shard(4, 0, 1));
+    Parameter::new(&None, about(Layout::Dense), optimizer, shard, bytemuck::cast_slice(&[0f32; 8])).unwrap()
+}
+
+fn gradient(layout: Layout, rows: &[u64], values: &[f32]) -> Gradient {
+    let mut envelope = Envelope::new(&None, &Head { meta: about(layout), body: Request::Push(0) }, None).unwrap();
+    let (indices, to) = envelope.data_mut().split_at_mut(rows.len() * 8);
+    indices.copy_from_slice(bytemuck::cast_slice(rows));
+    to.copy_from_slice(bytemuck::cast_slice(values));
+    Gradient::open(envelope.into_slab()).unwrap()
+}
+
+fn dense(values: [f32; 8]) -> Gradient {
+    gradient(Layout::Shard(4), &[], &values)
+}
+
+fn rows(rows: &[u64], values: &[f32]) -> Gradient {
+    gradient(Layout::Rows(rows.len() as u64), rows, values)
+}
+
+fn value(parameter: &Parameter) -> &[f32] {
+    bytemuck::cast_slice(parameter.value())
+}
+
+const SGD: Optimizer = Optimizer::Sgd { rate: 1.0 };
+
+#[test]
+fn gradients_are_folded_in_their_order() {
+    // In another order the small one would survive.
+    let (large, small) = (1e8f32, 1f32);
+    let mut p = parameter(SGD);
+    p.update(&[dense([large; 8]), dense([small; 8]), dense([-large; 8])], false).unwrap();
+    assert_eq!(value(&p), [-((large + small) - large); 8]);
+    assert_eq!(p.version, 1);
+    let mut p = parameter(SGD);
+    p.update(&[dense([large; 8]), dense([-large; 8]), dense([small; 8])], false).unwrap();
+    assert_eq!(value(&p), [-1.0; 8]);
+}
+
+#[test]
+fn an_average_divides_once_by_the_number_of_gradients() {
+    let mut p = parameter(SGD);
+    p.update(&[dense([1.0; 8]), dense([2.0; 8]), dense([4.0; 8])], true).unwrap();
+    assert_eq!(value(&p), [-(7.0f32 / 3.0); 8]);
+}
+
+#[test]
+fn rows_update_themselves_alone_and_repeated_ones_are_summed() {
+    let mut p = parameter(Optimizer::Momentum { rate: 1.0, momentum: 0.5 });
+    p.update(&[rows(&[1, 1, 3], &[1.0, 1.0, 2.0, 2.0, 5.0, 5.0]), rows(&[1], &[4.0, 4.0])], false).unwrap();
+    assert_eq!(value(&p), [0.0, 0.0, -7.0, -7.0, 0.0, 0.0, -5.0, -5.0]);
+    p.update(&[rows(&[0], &[1.0, 1.0])], false).unwrap();
+    assert_eq!(value(&p), [-1.0, -1.0, -7.0, -7.0, 0.0, 0.0, -5.0, -5.0], "the velocity of other rows stays");
+    p.update(&[rows(&[], &[])], false).unwrap();
+    assert_eq!(p.version, 3);
+}
+
+#[test]
+fn rows_and_whole_gradients_go_together() {
+    for whole_first in [true, false] {
+        let mut p = parameter(SGD);
+        let mut gradients = [dense([1.0; 8]), rows(&[2], &[10.0, 20.0])];
+        if !whole_first {
+            gradients.reverse();
+        }
+        p.update(&gradients, false).unwrap();
+        assert_eq!(value(&p), [-1.0, -1.0, -1.0, -1.0, -11.0, -21.0, -1.0, -1.0]);
+    }
+}
+
+#[test]
+fn indices_are_in_range_and_in_order() {
+    let meta = about(Layout::Rows(3));
+    assert!(check_rows(&meta, &[0, 2, 2, 3]).is_ok());
+    for (indices, at, says) in [(&[0u64, 4][..], 1, "4 rows"), (&[2, 3, 1], 2, "the one before is 3"), (&[u64::MAX], 0, "4 rows")] {
+        let Err(Error::Rows { at: found, why, .. }) = check_rows(&meta, indices) else { panic!("{indices:?}") };
+        assert!(found == at && why.contains(says), "{why}");
+    }
+}
+
+#[test]
+fn a_pull_has_the_rows_and_the_number_of_updates() {
+    let mut p = parameter(SGD);
+    for _ in 0..300 {
+        p.update(&[dense([-1.0; 8])], false).unwrap();
+    }
+    let mut slab = super::super::message::Slab::new(&None, p.message().len()).unwrap();
+    slab.bytes_mut().copy_from_slice(p.message());
+    let pulled = Arrived::<Reply>::open(slab).unwrap();
+    assert_eq!((pulled.head.meta.step, pulled.head.meta.layout), (300, Layout::Shard(4)));
+    assert_eq!(bytemuck::cast_slice::<u8, f32>(pulled.data()), [300.0; 8]);
+}
