@@ -125,13 +125,15 @@ fn train(
     for epoch in 0..epochs {
         let mut last = 0.0;
         for batch in images[..TRAINED].chunks(BATCH) {
-            let own: Vec<_> = batch.iter().skip(trainers.rank() as usize).step_by(trainers.size() as usize).collect();
+            let own: Vec<_> =
+                batch.iter().skip(trainers.rank() as usize).step_by(trainers.size() as usize).collect();
             let (gradient, loss) = gradients(&net, &own);
             update(&mut net, gradient)?;
             last = loss;
         }
         let best = |scores: [f32; DIGITS]| (0..DIGITS).max_by(|a, b| scores[*a].total_cmp(&scores[*b]));
-        let right = images[TRAINED..].iter().filter(|(image, digit)| best(forward(&net, image).1) == Some(*digit));
+        let right =
+            images[TRAINED..].iter().filter(|(image, digit)| best(forward(&net, image).1) == Some(*digit));
         if trainers.rank() == 0 {
             let share = right.count() as f32 / (images.len() - TRAINED) as f32;
             println!("epoch {epoch} loss {last:.6} right {:.1}%", share * 100.0);
@@ -143,12 +145,14 @@ fn train(
 fn main() -> Result<(), Box<dyn Error>> {
     let Arguments { servers, epochs, data } = Arguments::parse();
     let group = shouter::init(Config::from_env()?)?;
-    let name = |rank| if rank < servers { format!("pserver{rank}") } else { format!("trainer{}", rank - servers) };
+    let name =
+        |rank| if rank < servers { format!("pserver{rank}") } else { format!("trainer{}", rank - servers) };
     let names: Vec<_> = (0..group.size()).map(name).collect();
     let (serving, training) = names.split_at_checked(servers as usize).ok_or("more servers than ranks")?;
     let actors = Actors::meet(&group, &names[group.rank() as usize])?;
     let plan = Plan::new(serving, training);
-    let trainers = group.split(Some(u32::from(group.rank() < servers)), 0)?.ok_or("every rank has a color")?;
+    let trainers =
+        group.split(Some(u32::from(group.rank() < servers)), 0)?.ok_or("every rank has a color")?;
     if group.rank() < servers {
         Server::connect(&actors, plan)?.serve()?;
     } else {

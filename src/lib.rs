@@ -46,11 +46,16 @@
 //! All are on by default. `dpdk`: RUD and our own TCP over DPDK ports. `verbs`: RDMA. `cuda`: tensors on GPUs; the driver is
 //! loaded at run time. Without them nothing of C is linked, and jobs run in shared memory and over the kernel's sockets.
 //!
+//! # As a parameter server
+//!
+//! [`ps`] has actors by name, servers of parameters and their clients, over a group's messages.
+//!
 //! # Modules
 //!
 //! Those in brackets are private, or open to the workspace's own programs and tests: no part of the API.
 //!
 //! ```text
+//!   ps             the parameter server, over the group
 //!   (communicator) the group as a trainer sees it: re-exported here
 //!   (engine)       executor, channels and liveness of one rank, polled by the runtime
 //!   (channel)      shared memory within a host; RUD, TCP, verbs and kernel sockets between hosts; ports

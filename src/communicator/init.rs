@@ -200,6 +200,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         grid,
         job: Arc::new(Job {
             grid,
+            node: shared.clone(),
             control,
             drive: drive.clone(),
             metrics,

@@ -140,6 +140,8 @@ pub struct Group {
 struct Job {
     /// The hosts of the job's ranks.
     grid: Grid,
+    /// The memory that the ranks of this host share, where there are several.
+    node: Option<Arc<NodeSegment>>,
     /// The control connections to the other ranks, where there are any.
     control: Option<Control>,
     drive: Drive,
@@ -319,7 +321,7 @@ impl Group {
     /// ```
     pub fn alloc<T: Element>(&self, count: usize) -> Result<Tensor<T>, Error> {
         self.drive.check_process()?;
-        let mut tensor = Tensor::new(self.node.as_ref(), count)?;
+        let mut tensor = Tensor::new(self.job.node.as_ref(), count)?;
         if self.channels.take_memory {
             tensor.register(&self.drive);
         }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytemuck::Pod;
-use super::message::{Array, Arrived, Envelope, Head, Layout, Meta, Slab};
 use super::Error;
+use super::message::{Array, Arrived, Envelope, Head, Layout, Meta, Slab};
 use super::names::Names;
 use super::sys::OwnedSend;
 use crate::communicator::{Element, Group, Source};
+use bytemuck::Pod;
 
 /// The tag of actors' messages in their group.
 const TAG: u32 = 0;
@@ -96,8 +96,14 @@ impl Actors {
     /// [`Error::UnknownActor`]; [`Error::Plan`] for what does not fit a message; the group's.
     pub fn isend(&self, to: &str, name: &str, step: u64, data: Array<'_>) -> Result<Sending, Error> {
         let rank = self.names.rank(to)?;
-        let meta = Meta { name: name.to_owned(), dtype: data.dtype, shape: data.shape.to_vec(), layout: Layout::Dense, step };
-        let mut envelope = Envelope::new(&Some(self.group.clone()), &Head { meta, body: () }, None)?;
+        let meta = Meta {
+            name: name.to_owned(),
+            dtype: data.dtype,
+            shape: data.shape.to_vec(),
+            layout: Layout::Dense,
+            step,
+        };
+        let mut envelope = Envelope::new(&Some(self.group.clone()), &Head { meta, body: () }, &mut None)?;
         envelope.data_mut().copy_from_slice(data.bytes);
         Ok(Sending(OwnedSend::start(&self.group, envelope, rank, TAG)?))
     }

@@ -12,6 +12,7 @@ use safetensors::tensor::{SafeTensors, TensorView, serialize};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use shouter_reducer::dtype::DType;
 
+use super::Error;
 use super::message::{Layout, Meta};
 use super::optimizer::Optimizer;
 use super::parameter::Parameter;
@@ -19,7 +20,6 @@ use super::plan::Plan;
 use super::server::Own;
 use super::shard::{Shard, Sharding};
 use super::state::{Shards, check_new};
-use super::Error;
 
 /// The version of the form.
 const FORMAT: u32 = 1;
@@ -72,17 +72,21 @@ fn shape_of(shape: &[u64], shard: &Shard) -> Vec<usize> {
 /// Writes the server's checkpoint; the former one stays until the new one is complete.
 pub(super) fn save(shards: &Shards, plan: &Plan, own: &Own, folder: &str, number: u64) -> Result<(), Error> {
     let path = file(folder, own);
-    let about = About { format: FORMAT, server: own.server, servers: own.servers, sharding: plan.sharding, number };
+    let about =
+        About { format: FORMAT, server: own.server, servers: own.servers, sharding: plan.sharding, number };
     let json = |value: serde_json::Result<String>| value.map_err(|why| refused(&path, why));
     let mut metadata = HashMap::from([(SHOUTER.to_owned(), json(serde_json::to_string(&about))?)]);
     let all = shards.all();
     // Nobody updates a parameter until all are written.
-    let held: Vec<_> =
-        all.iter().map(|(name, parameter)| (name, parameter.read().unwrap_or_else(PoisonError::into_inner))).collect();
+    let held: Vec<_> = all
+        .iter()
+        .map(|(name, parameter)| (name, parameter.read().unwrap_or_else(PoisonError::into_inner)))
+        .collect();
     let mut tensors = vec![];
     for (name, parameter) in &held {
         let Meta { dtype, ref shape, .. } = *parameter.meta();
-        let saved = Saved { dtype, shape: shape.clone(), optimizer: parameter.optimizer, updates: parameter.version };
+        let saved =
+            Saved { dtype, shape: shape.clone(), optimizer: parameter.optimizer, updates: parameter.version };
         metadata.insert(format!("parameter/{name}"), json(serde_json::to_string(&saved))?);
         let view = |bytes| {
             let shape = shape_of(shape, &parameter.shard);
@@ -115,14 +119,22 @@ pub(super) struct Checkpoint {
 /// Reads the server's checkpoint, and compares it with what is set.
 pub(super) fn read(shards: &Shards, plan: &Plan, own: &Own, folder: &str) -> Result<Checkpoint, Error> {
     let path = file(folder, own);
-    let bytes = fs::read(&path).map_err(|why| refused(&path, format!("{why}; give the folder of a checkpoint")))?;
+    let bytes =
+        fs::read(&path).map_err(|why| refused(&path, format!("{why}; give the folder of a checkpoint")))?;
     let wrong = |text: String| refused(&path, text);
-    let tensors = SafeTensors::deserialize(&bytes).map_err(|why| wrong(format!("{why}; the file is damaged")))?;
+    let tensors =
+        SafeTensors::deserialize(&bytes).map_err(|why| wrong(format!("{why}; the file is damaged")))?;
     let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|why| refused(&path, why))?;
     let metadata: BTreeMap<String, String> =
         header.metadata().iter().flatten().map(|(key, value)| (key.clone(), value.clone())).collect();
     let about: About = parse(metadata.get(SHOUTER)).map_err(wrong)?;
-    let due = About { format: FORMAT, server: own.server, servers: own.servers, sharding: plan.sharding, number: about.number };
+    let due = About {
+        format: FORMAT,
+        server: own.server,
+        servers: own.servers,
+        sharding: plan.sharding,
+        number: about.number,
+    };
     if about != due {
         return Err(wrong(format!(
             "it is of server {} of {}, {:?}, form {}, and this is server {} of {}, {:?}, form {FORMAT}; restore with the servers and the \
@@ -134,7 +146,8 @@ pub(super) fn read(shards: &Shards, plan: &Plan, own: &Own, folder: &str) -> Res
     for (key, text) in &metadata {
         let Some(name) = key.strip_prefix("parameter/") else { continue };
         let saved: Saved = parse(Some(text)).map_err(|why| wrong(format!("'{name}': {why}")))?;
-        let parameter = of_file(shards, plan, own, &tensors, name, &saved).map_err(|why| wrong(format!("'{name}': {why}")))?;
+        let parameter = of_file(shards, plan, own, &tensors, name, &saved)
+            .map_err(|why| wrong(format!("'{name}': {why}")))?;
         parameters.push(parameter);
     }
     for (name, set) in shards.all() {
@@ -177,14 +190,19 @@ fn of_file(
     let tensor = |of: String| {
         let tensor = tensors.tensor(&format!("{of}/{name}")).map_err(|why| format!("{of}: {why}"))?;
         if tensor.dtype() != type_of(dtype) || tensor.shape() != due || tensor.data().len() > bytes {
-            return Err(format!("{of} is {:?} {:?}, and {dtype} {due:?} is due", tensor.dtype(), tensor.shape()));
+            return Err(format!(
+                "{of} is {:?} {:?}, and {dtype} {due:?} is due",
+                tensor.dtype(),
+                tensor.shape()
+            ));
         }
         Ok(tensor.data().to_vec())
     };
     let value = tensor("value".into())?;
-    let states = (0..optimizer.states()).map(|at| tensor(format!("state{at}"))).collect::<Result<Vec<_>, _>>()?;
-    let mut parameter =
-        Parameter::new(shards.home(), meta.clone(), optimizer, shard, &value).map_err(|why| why.to_string())?;
+    let states =
+        (0..optimizer.states()).map(|at| tensor(format!("state{at}"))).collect::<Result<Vec<_>, _>>()?;
+    let mut parameter = Parameter::new(shards.home(), meta.clone(), optimizer, shard, &value)
+        .map_err(|why| why.to_string())?;
     parameter.resume(&states, updates).map_err(|why| why.to_string())?;
     Ok((meta, parameter))
 }

@@ -13,7 +13,9 @@ use super::names::Names;
 use super::optimizer::Optimizer;
 use super::parameter::check_rows;
 use super::plan::Plan;
-use super::protocol::{ANSWER, Control, REQUEST, Reply, Request, bare, memory, next, next_control, send_control};
+use super::protocol::{
+    ANSWER, Control, REQUEST, Reply, Request, bare, memory, next, next_control, send_control,
+};
 use super::shard::Shard;
 use super::state::{check_new, check_same};
 use crate::key::random;
@@ -144,7 +146,9 @@ impl Client {
         let mut due = Meta { step: self.step, ..whole.clone() };
         match due.shape.first_mut() {
             Some(first) => *first = rows.len() as u64,
-            None => return Err(Error::Plan(format!("'{name}' has no dimensions, so no rows; push it whole"))),
+            None => {
+                return Err(Error::Plan(format!("'{name}' has no dimensions, so no rows; push it whole")));
+            }
         }
         check_same(&due, &given, "the rows")?;
         let meta = Meta { step: self.step, ..whole };
@@ -153,7 +157,8 @@ impl Client {
         let (row, body) = (meta.row_bytes().unwrap_or(0), known.pushes);
         let shards = std::mem::take(&mut known.shards);
         let pushed = self.call(&format!("pushing rows of '{name}'"), |server, home, spare| {
-            let own: Vec<_> = (0..rows.len()).filter(|at| shards[server].place(rows[*at]).is_some()).collect();
+            let own: Vec<_> =
+                (0..rows.len()).filter(|at| shards[server].place(rows[*at]).is_some()).collect();
             let meta = Meta { layout: Layout::Rows(own.len() as u64), ..meta.clone() };
             let mut envelope = Envelope::new(home, &Head { meta, body: Request::Push(body) }, spare)?;
             let (indices, to) = envelope.data_mut().split_at_mut(own.len() * 8);
@@ -166,7 +171,12 @@ impl Client {
         self.pushed(name, shards, pushed)
     }
 
-    fn pushed(&mut self, name: &str, shards: Vec<Shard>, pushed: Result<Vec<Arrived<Reply>>, Error>) -> Result<(), Error> {
+    fn pushed(
+        &mut self,
+        name: &str,
+        shards: Vec<Shard>,
+        pushed: Result<Vec<Arrived<Reply>>, Error>,
+    ) -> Result<(), Error> {
         // An answer of NotSet has made the client forget the parameter.
         if let Some(known) = self.known.get_mut(name) {
             known.shards = shards;
@@ -186,15 +196,27 @@ impl Client {
         let Meta { shape, .. } = known.meta.clone();
         if known.meta.dtype != dtype {
             let (parameter, expected) = (name.to_owned(), known.meta.dtype);
-            return Err(Error::Type { parameter, what: "the array to pull into".into(), expected, found: dtype, step });
+            return Err(Error::Type {
+                parameter,
+                what: "the array to pull into".into(),
+                expected,
+                found: dtype,
+                step,
+            });
         }
         if known.meta.data_bytes() != Some(into.len()) {
             let (parameter, found) = (name.to_owned(), vec![(into.len() / dtype.size()) as u64]);
-            return Err(Error::Shape { parameter, what: "the array to pull into".into(), expected: shape, found, step });
+            return Err(Error::Shape {
+                parameter,
+                what: "the array to pull into".into(),
+                expected: shape,
+                found,
+                step,
+            });
         }
         let row = known.meta.row_bytes().unwrap_or(0);
         let pulled = self.call(&format!("pulling '{name}'"), |_, _, _| {
-            Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Pull }, None)
+            Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Pull }, &mut None)
         })?;
         for (at, arrived) in pulled.iter().enumerate() {
             let rows = self.known(name)?.shards[at].len() as u64;
@@ -206,7 +228,7 @@ impl Client {
         let updates = pulled.iter().map(|arrived| arrived.head.meta.step).min().unwrap_or(0);
         for (at, arrived) in pulled.into_iter().enumerate() {
             self.known(name)?.shards[at].scatter(arrived.data(), row, into);
-            self.received[at] = Some(arrived.into_slab());
+            keep(&mut self.received[at], arrived.into_slab());
         }
         Ok(updates)
     }
@@ -215,7 +237,11 @@ impl Client {
     ///
     /// # Errors
     /// As [`pull_into`](Self::pull_into).
-    pub fn pull<T: crate::Element + bytemuck::Pod>(&mut self, name: &str, into: &mut [T]) -> Result<u64, Error> {
+    pub fn pull<T: crate::Element + bytemuck::Pod>(
+        &mut self,
+        name: &str,
+        into: &mut [T],
+    ) -> Result<u64, Error> {
         self.pull_into(name, T::DTYPE, bytemuck::cast_slice_mut(into))
     }
 
@@ -237,7 +263,7 @@ impl Client {
         let step = self.step;
         // One server counts.
         self.call_some("waiting for all trainers", 1, |_, _, _| {
-            Envelope::new(&None, &Head { meta: bare("", step), body: Request::Wait }, None)
+            Envelope::new(&None, &Head { meta: bare("", step), body: Request::Wait }, &mut None)
         })
         .map(drop)
     }
@@ -277,7 +303,8 @@ impl Client {
         });
         let numbers: Vec<_> = numbers.collect();
         if numbers.windows(2).any(|pair| pair[0] != pair[1]) {
-            let text = "the servers' files are of different checkpoints; restore one that was saved by all".into();
+            let text =
+                "the servers' files are of different checkpoints; restore one that was saved by all".into();
             return Err(Error::Checkpoint { path: folder.to_owned(), text });
         }
         self.ask("restoring a checkpoint", |_| Request::Restore(folder.to_owned())).map(drop)
@@ -306,7 +333,8 @@ impl Client {
         self.check_lost()?;
         for at in 0..self.links.len() {
             let link = &self.links[at];
-            send_control(&link.control, link.peer, &Control::ShutDown).map_err(|error| self.gone(at, "shutting down", &error))?;
+            send_control(&link.control, link.peer, &Control::ShutDown)
+                .map_err(|error| self.gone(at, "shutting down", &error))?;
         }
         Ok(())
     }
@@ -337,9 +365,11 @@ impl Client {
         if !self.known.contains_key(name) {
             let (step, servers) = (self.step, self.links.len());
             let described = self.call_some(&format!("asking for '{name}'"), 1, |_, _, _| {
-                Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Describe }, None)
+                Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Describe }, &mut None)
             })?;
-            let Some(Head { meta, body: Reply::Described(pushes) }) = described.into_iter().next().map(|one| one.head) else {
+            let Some(Head { meta, body: Reply::Described(pushes) }) =
+                described.into_iter().next().map(|one| one.head)
+            else {
                 return Err(self.meaningless(0, format!("no description of '{name}'")));
             };
             let meta = Meta { layout: Layout::Dense, ..meta };
@@ -348,7 +378,11 @@ impl Client {
             self.known.insert(name.to_owned(), known);
         }
         let step = self.step;
-        self.known.get_mut(name).ok_or_else(|| Error::NotSet { parameter: name.to_owned(), server: String::new(), step })
+        self.known.get_mut(name).ok_or_else(|| Error::NotSet {
+            parameter: name.to_owned(),
+            server: String::new(),
+            step,
+        })
     }
 
     fn known_as(&mut self, name: &str, given: &Meta, what: &str) -> Result<&mut Known, Error> {
@@ -361,14 +395,14 @@ impl Client {
     fn ask(&mut self, doing: &str, request: impl Fn(usize) -> Request) -> Result<Vec<Arrived<Reply>>, Error> {
         let step = self.step;
         self.call(doing, |server, _, _| {
-            Envelope::new(&None, &Head { meta: bare("", step), body: request(server) }, None)
+            Envelope::new(&None, &Head { meta: bare("", step), body: request(server) }, &mut None)
         })
     }
 
     fn call(
         &mut self,
         doing: &str,
-        request: impl FnMut(usize, &Home, Option<Slab>) -> Result<Envelope, Error>,
+        request: impl FnMut(usize, &Home, &mut Option<Slab>) -> Result<Envelope, Error>,
     ) -> Result<Vec<Arrived<Reply>>, Error> {
         self.call_some(doing, self.links.len(), request)
     }
@@ -378,14 +412,14 @@ impl Client {
         &mut self,
         doing: &str,
         servers: usize,
-        mut request: impl FnMut(usize, &Home, Option<Slab>) -> Result<Envelope, Error>,
+        mut request: impl FnMut(usize, &Home, &mut Option<Slab>) -> Result<Envelope, Error>,
     ) -> Result<Vec<Arrived<Reply>>, Error> {
         self.check_lost()?;
         // Trainers begin with different servers, or all would wait for the first one.
         let first = self.plan.trainer(&self.name).unwrap_or(0);
         let order = (0..servers).map(|nth| (nth + first) % servers);
         for (nth, at) in order.clone().enumerate() {
-            let envelope = match request(at, &self.home, self.sent[at].take()) {
+            let envelope = match request(at, &self.home, &mut self.sent[at]) {
                 Ok(envelope) => envelope,
                 Err(error) if nth == 0 => return Err(error),
                 // The servers that have been asked would answer the next call.
@@ -394,7 +428,7 @@ impl Client {
             let link = &self.links[at];
             let sent = link.data.send(envelope.bytes(), link.peer, REQUEST);
             sent.map_err(|error| self.gone(at, doing, &error))?;
-            self.sent[at] = Some(envelope.into_slab());
+            keep(&mut self.sent[at], envelope.into_slab());
         }
         let mut answers: Vec<_> = (0..servers).map(|_| None).collect();
         for at in order {
@@ -418,10 +452,10 @@ impl Client {
     }
 
     fn answer(&mut self, at: usize, doing: &str) -> Result<Arrived<Reply>, Error> {
-        let (link, home, spare) = (&self.links[at], &self.home, self.received[at].take());
+        let (link, home, spare) = (&self.links[at], &self.home, &mut self.received[at]);
         // A server waits for the deadline itself before it answers.
         let patience = self.plan.deadline.saturating_mul(2).min(crate::config::LONGEST_WAIT);
-        let room = |len| memory(home, spare, len);
+        let room = |len| memory(home, || spare.take(), len);
         match next(&link.data, (link.peer, ANSWER), patience, room) {
             Ok(Some(Ok(answer))) => Ok(answer),
             Ok(Some(Err(text))) => Err(self.meaningless(at, text)),
@@ -475,6 +509,13 @@ impl Client {
     fn meaningless(&mut self, at: usize, text: String) -> Error {
         let Link { name, rank, .. } = &self.links[at];
         self.lost.insert(Error::Protocol { actor: name.clone(), rank: *rank, text }).clone()
+    }
+}
+
+/// Keeps memory for the next messages: the larger piece.
+fn keep(place: &mut Option<Slab>, slab: Slab) {
+    if place.as_ref().is_none_or(|kept| kept.capacity() < slab.capacity()) {
+        *place = Some(slab);
     }
 }
 

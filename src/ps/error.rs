@@ -23,7 +23,9 @@ pub enum Error {
         known: Vec<String>,
     },
     /// The parameter was never set, or was reset since.
-    #[error("step {step}: '{parameter}' is not set on {server}; set it before it is pushed to or pulled, and wait for all trainers between")]
+    #[error(
+        "step {step}: '{parameter}' is not set on {server}; set it before it is pushed to or pulled, and wait for all trainers between"
+    )]
     NotSet {
         /// The parameter.
         parameter: String,
@@ -33,7 +35,9 @@ pub enum Error {
         step: u64,
     },
     /// A tensor of another shape than the parameter's.
-    #[error("step {step}: '{parameter}' has the shape {expected:?}, and {what} has {found:?}; give one of the parameter's shape")]
+    #[error(
+        "step {step}: '{parameter}' has the shape {expected:?}, and {what} has {found:?}; give one of the parameter's shape"
+    )]
     Shape {
         /// The parameter.
         parameter: String,
@@ -47,7 +51,9 @@ pub enum Error {
         step: u64,
     },
     /// Elements of another type than the parameter's, or of a type that parameters cannot have.
-    #[error("step {step}: '{parameter}' is of {expected}, and {what} of {found}; convert it (parameters are f32 or f64)")]
+    #[error(
+        "step {step}: '{parameter}' is of {expected}, and {what} of {found}; convert it (parameters are f32 or f64)"
+    )]
     Type {
         /// The parameter.
         parameter: String,
@@ -98,7 +104,9 @@ pub enum Error {
         step: u64,
     },
     /// A server is gone, or did not answer before the deadline. What the others hold of a parameter may be a push ahead of it.
-    #[error("step {step}: {server} (rank {rank}) is lost while {doing}: {text}; restore a checkpoint in a new job")]
+    #[error(
+        "step {step}: {server} (rank {rank}) is lost while {doing}: {text}; restore a checkpoint in a new job"
+    )]
     ServerLost {
         /// Its name.
         server: String,
@@ -112,7 +120,9 @@ pub enum Error {
         step: u64,
     },
     /// A trainer is gone, and the plan says that the job ends then.
-    #[error("{trainer} (rank {rank}) is lost: {text}; start the job again from a checkpoint, or let the plan drop trainers")]
+    #[error(
+        "{trainer} (rank {rank}) is lost: {text}; start the job again from a checkpoint, or let the plan drop trainers"
+    )]
     TrainerLost {
         /// Its name.
         trainer: String,
@@ -146,7 +156,9 @@ pub enum Error {
         after: Duration,
     },
     /// A message without meaning.
-    #[error("a message of {actor} (rank {rank}) has no meaning: {text}; all ranks have to run the same release, and messages of actors go through them alone")]
+    #[error(
+        "a message of {actor} (rank {rank}) has no meaning: {text}; all ranks have to run the same release, and messages of actors go through them alone"
+    )]
     Protocol {
         /// The sender's name.
         actor: String,
@@ -192,7 +204,9 @@ impl Error {
     /// The rank that it names.
     pub fn rank(&self) -> Option<u32> {
         match self {
-            Self::ServerLost { rank, .. } | Self::TrainerLost { rank, .. } | Self::Protocol { rank, .. } => Some(*rank),
+            Self::ServerLost { rank, .. } | Self::TrainerLost { rank, .. } | Self::Protocol { rank, .. } => {
+                Some(*rank)
+            }
             Self::Group(error) => error.rank(),
             _ => None,
         }

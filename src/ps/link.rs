@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Error;
 use super::actors::Actors;
 use super::message::Home;
 use super::plan::{Lost, Plan};
-use super::Error;
 use crate::communicator::{Group, init_through};
 use crate::config::{Builder, ConfigError};
 use crate::group::store::{Store, StoreError};
@@ -31,7 +31,10 @@ impl Link {
     /// The name and the rank, among the actors, of the rank that an error of the groups names; those of the other end where it names none, or
     /// this one.
     pub(super) fn culprit(&self, actors: &super::names::Names, error: &crate::Error) -> (String, u32) {
-        match error.rank().filter(|rank| !self.is_pair && *rank != self.data.rank() && *rank < self.data.size()) {
+        match error
+            .rank()
+            .filter(|rank| !self.is_pair && *rank != self.data.rank() && *rank < self.data.size())
+        {
             Some(rank) => (actors.of(rank).to_owned(), rank),
             None => (self.name.clone(), self.rank),
         }
@@ -52,7 +55,14 @@ pub(super) fn links(actors: &Actors, plan: &Plan) -> Result<(Vec<Link>, Home), E
         let (data, control) = (Arc::new(group.duplicate()?), Arc::new(group.duplicate()?));
         let link = |name: &str| {
             let rank = actors.rank(name)?;
-            Ok(Link { data: data.clone(), control: control.clone(), peer: rank, name: name.to_owned(), rank, is_pair: false })
+            Ok(Link {
+                data: data.clone(),
+                control: control.clone(),
+                peer: rank,
+                name: name.to_owned(),
+                rank,
+                is_pair: false,
+            })
         };
         let links = others.into_iter().map(link).collect::<Result<_, Error>>()?;
         return Ok((links, Some(data)));

@@ -60,16 +60,17 @@ impl Meta {
     /// The bytes of one row; `None` where memory has no room for so many.
     pub(super) fn row_bytes(&self) -> Option<usize> {
         let row = self.shape.get(1..).unwrap_or(&[]);
-        row.iter().try_fold(self.dtype.size(), |bytes, length| bytes.checked_mul(usize::try_from(*length).ok()?))
+        row.iter()
+            .try_fold(self.dtype.size(), |bytes, length| bytes.checked_mul(usize::try_from(*length).ok()?))
     }
 
     /// The bytes of the elements, of indices too; `None` where memory has no room for so many.
     pub(super) fn data_bytes(&self) -> Option<usize> {
         let bytes = match self.layout {
-            Layout::Dense => {
-                usize::try_from(self.rows()).ok()?.checked_mul(self.row_bytes()?)?
+            Layout::Dense => usize::try_from(self.rows()).ok()?.checked_mul(self.row_bytes()?)?,
+            Layout::Rows(rows) => {
+                usize::try_from(rows).ok()?.checked_mul(self.row_bytes()?.checked_add(8)?)?
             }
-            Layout::Rows(rows) => usize::try_from(rows).ok()?.checked_mul(self.row_bytes()?.checked_add(8)?)?,
             Layout::Shard(rows) => usize::try_from(rows).ok()?.checked_mul(self.row_bytes()?)?,
         };
         isize::try_from(bytes).is_ok().then_some(bytes)
@@ -123,7 +124,8 @@ impl Slab {
             return Ok(Self { memory: Memory::Shared(group.alloc(words)?), len });
         }
         let mut own = vec![];
-        own.try_reserve_exact(words).map_err(|_| crate::Error::Argument(format!("there is no memory for {len} bytes")))?;
+        own.try_reserve_exact(words)
+            .map_err(|_| crate::Error::Argument(format!("there is no memory for {len} bytes")))?;
         own.resize(words, 0);
         Ok(Self { memory: Memory::Own(own), len })
     }
@@ -173,24 +175,29 @@ pub(super) struct Envelope {
 }
 
 impl Envelope {
-    /// A message with this header and room for its elements, in `spare` if that is large enough.
+    /// A message with this header and room for its elements, in the memory of `spare` if there is a use for that.
     pub(super) fn new<B: Serialize>(
         home: &Home,
         head: &Head<B>,
-        spare: Option<Slab>,
+        spare: &mut Option<Slab>,
     ) -> Result<Self, super::Error> {
-        let none = || super::Error::Plan(format!("'{}' of {:?} does not fit in memory", head.meta.name, head.meta.shape));
+        let none = || {
+            super::Error::Plan(format!(
+                "'{}' of {:?} does not fit in memory",
+                head.meta.name, head.meta.shape
+            ))
+        };
         head.meta.check().map_err(super::Error::Plan)?;
         let header = wire::encode(head).map_err(|why| super::Error::Plan(why.to_string()))?;
         if header.len() > LONGEST_HEADER {
-            return Err(super::Error::Plan(format!("a header of {} bytes; {LONGEST_HEADER} can be", header.len())));
+            return Err(super::Error::Plan(format!(
+                "a header of {} bytes; {LONGEST_HEADER} can be",
+                header.len()
+            )));
         }
         let data = data_at(header.len());
         let len = head.meta.data_bytes().and_then(|bytes| bytes.checked_add(data)).ok_or_else(none)?;
-        let mut slab = match spare {
-            Some(spare) => spare.resized(home, len)?,
-            None => Slab::new(home, len)?,
-        };
+        let mut slab = super::protocol::memory(home, || spare.take(), len)?;
         write_header(&mut slab.bytes_mut()[..data], &header);
         Ok(Self { slab, data })
     }
@@ -199,7 +206,10 @@ impl Envelope {
     pub(super) fn restamp<B: Serialize>(&mut self, head: &Head<B>) -> Result<(), super::Error> {
         let header = wire::encode(head).map_err(|why| super::Error::Plan(why.to_string()))?;
         if data_at(header.len()) > self.data {
-            return Err(super::Error::Plan(format!("a header of {} bytes in place of a shorter one", header.len())));
+            return Err(super::Error::Plan(format!(
+                "a header of {} bytes in place of a shorter one",
+                header.len()
+            )));
         }
         write_header(&mut self.slab.bytes_mut()[..self.data], &header);
         Ok(())

@@ -20,7 +20,10 @@ impl Names {
             return Err(Error::Plan(format!("{} names for {size} ranks; give one for each", names.len())));
         }
         for (rank, name) in names.iter().enumerate() {
-            if name.is_empty() || name.len() > LONGEST || name.chars().any(|letter| letter.is_control() || letter == '/') {
+            if name.is_empty()
+                || name.len() > LONGEST
+                || name.chars().any(|letter| letter.is_control() || letter == '/')
+            {
                 return Err(Error::Plan(format!(
                     "rank {rank} is called {name:?}; give 1 to {LONGEST} bytes without control characters and without '/'"
                 )));
@@ -57,7 +60,9 @@ impl Names {
     /// [`Error::UnknownActor`].
     pub(super) fn rank(&self, name: &str) -> Result<u32, Error> {
         let found = self.0.iter().position(|other| other == name);
-        found.map(|rank| rank as u32).ok_or_else(|| Error::UnknownActor { name: name.to_owned(), known: self.0.clone() })
+        found
+            .map(|rank| rank as u32)
+            .ok_or_else(|| Error::UnknownActor { name: name.to_owned(), known: self.0.clone() })
     }
 
     /// The name of a rank of the group.

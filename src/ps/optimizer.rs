@@ -62,10 +62,17 @@ impl Optimizer {
             Self::Adam { rate, beta1, beta2, epsilon } => (rate, [beta1, beta2], epsilon),
         };
         let is_part = |part: &f64| (0.0..1.0).contains(part);
-        if rate.is_finite() && rate >= 0.0 && parts.iter().all(is_part) && epsilon.is_finite() && epsilon >= 0.0 {
+        if rate.is_finite()
+            && rate >= 0.0
+            && parts.iter().all(is_part)
+            && epsilon.is_finite()
+            && epsilon >= 0.0
+        {
             return Ok(());
         }
-        Err(format!("{self:?}: a rate and an epsilon are finite and not negative, momentum and betas at least 0 and below 1"))
+        Err(format!(
+            "{self:?}: a rate and an epsilon are finite and not negative, momentum and betas at least 0 and below 1"
+        ))
     }
 }
 

@@ -4,14 +4,17 @@ use std::sync::Arc;
 
 use shouter_reducer::dtype::DType;
 
+use super::Error;
 use super::message::{Arrived, Envelope, Head, Home, Layout, Meta};
 use super::optimizer::{Optimizer, Real};
 use super::protocol::{Reply, Request};
 use super::shard::Shard;
-use super::Error;
 
 /// A gradient as it came: all rows of the shard, or some.
 pub(super) type Gradient = Arrived<Request>;
+
+/// Elements that are folded and applied at a time.
+const RUN: usize = 4096;
 
 /// Rows, state, and updates so far.
 pub(super) struct Parameter {
@@ -26,11 +29,17 @@ pub(super) struct Parameter {
 
 impl Parameter {
     /// `value` are the rows of the shard.
-    pub(super) fn new(home: &Home, meta: Meta, optimizer: Optimizer, shard: Arc<Shard>, value: &[u8]) -> Result<Self, Error> {
+    pub(super) fn new(
+        home: &Home,
+        meta: Meta,
+        optimizer: Optimizer,
+        shard: Arc<Shard>,
+        value: &[u8],
+    ) -> Result<Self, Error> {
         let meta = Meta { layout: Layout::Shard(shard.len() as u64), step: 0, ..meta };
         // The longest header that the parameter can have, so that it has room for each.
         let widest = Head { meta: Meta { step: u64::MAX, ..meta.clone() }, body: Reply::Rows };
-        let mut values = Envelope::new(home, &widest, None)?;
+        let mut values = Envelope::new(home, &widest, &mut None)?;
         values.restamp(&Head { meta: meta.clone(), body: Reply::Rows })?;
         values.data_mut().copy_from_slice(value);
         let words = value.len().div_ceil(8);
@@ -83,11 +92,12 @@ impl Parameter {
     fn update_as<T: Real>(&mut self, gradients: &[Gradient], average: bool) {
         let divisor = (average && gradients.len() > 1).then(|| T::of(gradients.len() as f64));
         let dense = gradients.iter().any(|gradient| !matches!(gradient.head.meta.layout, Layout::Rows(_)));
+        let rows = gradients.iter().any(|gradient| matches!(gradient.head.meta.layout, Layout::Rows(_)));
         let row = self.meta.row_bytes().unwrap_or(0) / size_of::<T>();
-        if let ([one], true, None) = (gradients, dense, divisor) {
-            self.apply::<T>(0, bytemuck::cast_slice(one.data()));
+        if dense && !rows {
+            self.update_whole(gradients, divisor);
         } else if dense {
-            let sum = self.fold_dense::<T>(gradients, row, divisor);
+            let sum = self.fold_mixed::<T>(gradients, row, divisor);
             self.apply(0, &sum);
         } else {
             for (place, sum) in fold_rows::<T>(gradients, &self.shard, row, divisor) {
@@ -96,8 +106,30 @@ impl Parameter {
         }
     }
 
-    /// The fold over the whole shard. An element that only some give is the fold of theirs.
-    fn fold_dense<T: Real>(&self, gradients: &[Gradient], row: usize, divisor: Option<T>) -> Vec<T> {
+    /// Whole gradients: folded and applied in runs that a core's cache holds.
+    fn update_whole<T: Real>(&mut self, gradients: &[Gradient], divisor: Option<T>) {
+        let all: Vec<&[T]> = gradients.iter().map(|gradient| bytemuck::cast_slice(gradient.data())).collect();
+        let Some((first, others)) = all.split_first() else { return };
+        if let ([], None) = (others, divisor) {
+            return self.apply(0, first);
+        }
+        let mut sum = Vec::with_capacity(RUN.min(first.len()));
+        for from in (0..first.len()).step_by(RUN) {
+            let run = from..(from + RUN).min(first.len());
+            sum.clear();
+            sum.extend_from_slice(&first[run.clone()]);
+            for other in others {
+                sum.iter_mut().zip(&other[run.clone()]).for_each(|(sum, given)| *sum = sum.sum(*given));
+            }
+            if let Some(divisor) = divisor {
+                sum.iter_mut().for_each(|sum| *sum = sum.divide(divisor));
+            }
+            self.apply(from, &sum);
+        }
+    }
+
+    /// The fold over the whole shard of whole gradients and rows. An element that only some give is the fold of theirs.
+    fn fold_mixed<T: Real>(&self, gradients: &[Gradient], row: usize, divisor: Option<T>) -> Vec<T> {
         let count = self.value().len() / size_of::<T>();
         let mut sum: Vec<T> = vec![];
         // Rows before the first dense gradient.
@@ -130,7 +162,8 @@ impl Parameter {
 
     fn apply<T: Real>(&mut self, from: usize, gradient: &[T]) {
         let to = from + gradient.len();
-        let mut states = self.states.iter_mut().map(|state| &mut bytemuck::cast_slice_mut::<u64, T>(state)[from..to]);
+        let mut states =
+            self.states.iter_mut().map(|state| &mut bytemuck::cast_slice_mut::<u64, T>(state)[from..to]);
         let states = [states.next().unwrap_or_default(), states.next().unwrap_or_default()];
         let values = &mut bytemuck::cast_slice_mut::<u8, T>(self.values.data_mut())[from..to];
         T::update(self.optimizer, self.version, values, gradient, states);
@@ -138,7 +171,12 @@ impl Parameter {
 }
 
 /// The fold of rows, by their places in the shard.
-fn fold_rows<T: Real>(gradients: &[Gradient], shard: &Shard, row: usize, divisor: Option<T>) -> Vec<(usize, Vec<T>)> {
+fn fold_rows<T: Real>(
+    gradients: &[Gradient],
+    shard: &Shard,
+    row: usize,
+    divisor: Option<T>,
+) -> Vec<(usize, Vec<T>)> {
     let all: Vec<_> = gradients.iter().collect();
     let mut sums = merged::<T>(&all, shard, row);
     if let Some(divisor) = divisor {
@@ -172,7 +210,9 @@ fn summed<T: Real>(gradient: &Gradient, shard: &Shard, row: usize) -> Vec<(usize
         let Some(place) = shard.place(*index) else { continue };
         let own = &values[at * row..][..row];
         match sums.last_mut() {
-            Some((last, sum)) if *last == place => sum.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.sum(*own)),
+            Some((last, sum)) if *last == place => {
+                sum.iter_mut().zip(own).for_each(|(sum, own)| *sum = sum.sum(*own))
+            }
             _ => sums.push((place, own.to_vec())),
         }
     }
@@ -196,7 +236,10 @@ pub(super) fn check_rows(meta: &Meta, indices: &[u64]) -> Result<(), Error> {
             return refused(at, format!("the parameter has {} rows; give indices below that", meta.rows()));
         }
         if at > 0 && indices[at - 1] > *row {
-            return refused(at, format!("the one before is {}; sort them (equal ones are summed)", indices[at - 1]));
+            return refused(
+                at,
+                format!("the one before is {}; sort them (equal ones are summed)", indices[at - 1]),
+            );
         }
     }
     Ok(())

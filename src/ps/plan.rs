@@ -105,13 +105,18 @@ impl Plan {
             return Err(Error::Plan("no server, or no trainer; name at least one of each".into()));
         }
         if self.deadline.is_zero() || self.deadline > LONGEST_WAIT {
-            return Err(Error::Plan(format!("a deadline of {:?}; give one above zero, and a year at most", self.deadline)));
+            return Err(Error::Plan(format!(
+                "a deadline of {:?}; give one above zero, and a year at most",
+                self.deadline
+            )));
         }
         let all: Vec<_> = self.servers.iter().chain(&self.trainers).collect();
         for (at, name) in all.iter().enumerate() {
             names.rank(name)?;
             if all[..at].contains(name) {
-                return Err(Error::Plan(format!("'{name}' is named twice; an actor is one server or one trainer")));
+                return Err(Error::Plan(format!(
+                    "'{name}' is named twice; an actor is one server or one trainer"
+                )));
             }
         }
         Ok(())

@@ -95,9 +95,19 @@ pub(super) fn next<B: for<'a> Deserialize<'a>>(
     Ok(Some(Arrived::open(slab)))
 }
 
-/// Memory for a message, the spare one if that is large enough.
-pub(super) fn memory(home: &Home, spare: Option<Slab>, len: usize) -> Result<Slab, crate::Error> {
-    match spare {
+/// Messages of up to so many bytes have memory of their own: it costs less than to keep some.
+const SMALL: usize = 64 << 10;
+
+/// Memory for a message: that of `spare`, if there is a use for it.
+pub(super) fn memory(
+    home: &Home,
+    spare: impl FnOnce() -> Option<Slab>,
+    len: usize,
+) -> Result<Slab, crate::Error> {
+    if len <= SMALL {
+        return Slab::new(&None, len);
+    }
+    match spare() {
         Some(spare) => spare.resized(home, len),
         None => Slab::new(home, len),
     }

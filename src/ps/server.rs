@@ -9,8 +9,10 @@ use super::link::{Link, links};
 use super::message::{Arrived, Envelope, Head, Home, Layout, Slab};
 use super::names::Names;
 use super::plan::{Lost, Plan};
-use super::protocol::{ANSWER, Control, LOOK, REQUEST, Reply, Request, bare, memory, next, next_control, send_control};
-use super::state::{Shards, Sender};
+use super::protocol::{
+    ANSWER, Control, LOOK, REQUEST, Reply, Request, bare, memory, next, next_control, send_control,
+};
+use super::state::{Sender, Shards};
 use super::{Error, checkpoint};
 use crate::runtime::lock;
 
@@ -55,7 +57,10 @@ impl Server {
         plan.agree(actors)?;
         let name = actors.name().to_owned();
         let server = plan.server(&name).ok_or_else(|| {
-            Error::Plan(format!("{name} is no server of the plan ({}); connect it as a client", plan.servers.join(", ")))
+            Error::Plan(format!(
+                "{name} is no server of the plan ({}); connect it as a client",
+                plan.servers.join(", ")
+            ))
         })?;
         let own = Own { name, server, servers: plan.servers.len() };
         let (links, home) = links(actors, &plan)?;
@@ -69,7 +74,8 @@ impl Server {
     pub fn serve(self) -> Result<Served, Error> {
         let Self { plan, names, own, links, home } = self;
         let shards = Shards::new(plan.clone(), own.clone(), home.clone());
-        let serving = Serving { plan, names, own, home, shards, failed: Mutex::new(None), spare: Mutex::default() };
+        let serving =
+            Serving { plan, names, own, home, shards, failed: Mutex::new(None), spare: Mutex::default() };
         let serving = &serving;
         thread::scope(|scope| {
             for link in &links {
@@ -107,7 +113,7 @@ impl Serving {
             if left.load(Ordering::Acquire) || self.shards.has_failed() {
                 break;
             }
-            let room = |len| memory(&self.home, self.spare_for(len), len);
+            let room = |len| memory(&self.home, || self.spare_for(len), len);
             let asked = match next::<Request>(&link.data, (link.peer, REQUEST), LOOK, room) {
                 Ok(None) => continue,
                 Ok(Some(Ok(asked))) => asked,
@@ -142,7 +148,9 @@ impl Serving {
                     // The client drops the groups when it has this. If it is gone already, that is as it wished.
                     let _ = send_control(&link.control, link.peer, &Control::Leave);
                 }
-                Ok(Some(Ok(Control::GiveUp))) => self.lost(link, &crate::Error::closed("it has ended without leaving"), left),
+                Ok(Some(Ok(Control::GiveUp))) => {
+                    self.lost(link, &crate::Error::closed("it has ended without leaving"), left)
+                }
                 Ok(Some(Ok(Control::ShutDown))) => self.shards.shut_down(&link.name),
                 Ok(Some(Ok(Control::Members))) => {
                     let members = Control::MembersAre(self.shards.members());
@@ -168,7 +176,11 @@ impl Serving {
             return;
         }
         if self.plan.lost == Lost::Drop {
-            tracing::warn!("{} (rank {}) is lost, and the others go on without it: {error}", link.name, link.rank);
+            tracing::warn!(
+                "{} (rank {}) is lost, and the others go on without it: {error}",
+                link.name,
+                link.rank
+            );
             self.give_back(self.shards.leave(self.plan.trainer(&link.name), true));
             return;
         }
@@ -217,15 +229,14 @@ impl Serving {
             Request::Save(ref folder, number) => {
                 checkpoint::save(&self.shards, &self.plan, &self.own, folder, number).map(|()| Reply::Done)
             }
-            Request::Check(ref folder) => {
-                checkpoint::read(&self.shards, &self.plan, &self.own, folder).map(|read| Reply::Checked(read.number))
-            }
+            Request::Check(ref folder) => checkpoint::read(&self.shards, &self.plan, &self.own, folder)
+                .map(|read| Reply::Checked(read.number)),
             Request::Restore(ref folder) => checkpoint::read(&self.shards, &self.plan, &self.own, folder)
                 .and_then(|read| read.take(&self.shards))
                 .map(|()| Reply::Done),
         };
         let body = reply.unwrap_or_else(Reply::Refused);
-        let answer = Envelope::new(&None, &Head { meta: about, body }, None)?;
+        let answer = Envelope::new(&None, &Head { meta: about, body }, &mut None)?;
         Ok(link.data.send(answer.bytes(), link.peer, ANSWER)?)
     }
 

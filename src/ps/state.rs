@@ -120,8 +120,17 @@ impl Shards {
         }
     }
 
-    fn stale(&self, state: &State, sender: Sender<'_>, about: (&str, u64), counts: &[u64], own: u64, limit: u64) -> Error {
-        let is_behind = |at: &usize| state.members[*at] == Member::There && own.saturating_sub(counts[*at]) > limit;
+    fn stale(
+        &self,
+        state: &State,
+        sender: Sender<'_>,
+        about: (&str, u64),
+        counts: &[u64],
+        own: u64,
+        limit: u64,
+    ) -> Error {
+        let is_behind =
+            |at: &usize| state.members[*at] == Member::There && own.saturating_sub(counts[*at]) > limit;
         let behind = (0..counts.len()).filter(is_behind).map(|at| self.plan.trainers[at].clone());
         Error::Stale {
             parameter: about.0.to_owned(),
@@ -148,7 +157,9 @@ impl Shards {
             let Some(trainer) = sender.trainer else { return Ok(Some(())) };
             let own = entry.pushes[trainer];
             let is_near = state.ahead(&entry.pushes, own) <= limit;
-            let is_updated = !is_pull || self.plan.mode != Mode::Synchronous || entry.pending[trainer].is_none() && !entry.updating;
+            let is_updated = !is_pull
+                || self.plan.mode != Mode::Synchronous
+                || entry.pending[trainer].is_none() && !entry.updating;
             Ok((is_near && is_updated).then_some(()))
         };
         let late = |state: &State| match (state.entries.get(name), sender.trainer) {
@@ -220,7 +231,12 @@ impl Shards {
     }
 
     /// Takes a gradient. Returns the memory of those that have been used.
-    pub(super) fn push(&self, sender: Sender<'_>, pushes: u64, gradient: Gradient) -> Result<Vec<Gradient>, Error> {
+    pub(super) fn push(
+        &self,
+        sender: Sender<'_>,
+        pushes: u64,
+        gradient: Gradient,
+    ) -> Result<Vec<Gradient>, Error> {
         let meta = gradient.head.meta.clone();
         let Some(trainer) = sender.trainer else {
             return Err(Error::Plan(format!("{} is no trainer of the plan, and cannot push", sender.name)));
@@ -255,7 +271,9 @@ impl Shards {
         let used = [gradient];
         parameter.write().unwrap_or_else(PoisonError::into_inner).update(&used, false)?;
         let mut state = self.lock();
-        if let Some(entry) = state.entries.get_mut(&meta.name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter)) {
+        if let Some(entry) =
+            state.entries.get_mut(&meta.name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter))
+        {
             entry.pushes[trainer] += 1;
         }
         self.changed.notify_all();
@@ -278,10 +296,15 @@ impl Shards {
             entry.updating = true;
             let parameter = entry.parameter.clone();
             drop(state);
-            let updated = parameter.write().unwrap_or_else(PoisonError::into_inner).update(&gradients, self.plan.average);
+            let updated = parameter
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .update(&gradients, self.plan.average);
             used.extend(gradients);
             state = self.lock();
-            if let Some(entry) = state.entries.get_mut(name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter)) {
+            if let Some(entry) =
+                state.entries.get_mut(name).filter(|entry| Arc::ptr_eq(&entry.parameter, &parameter))
+            {
                 entry.updating = false;
             }
             self.changed.notify_all();
@@ -293,7 +316,10 @@ impl Shards {
     /// Waits until all trainers have called it as often as this one.
     pub(super) fn wait(&self, sender: Sender<'_>, step: u64) -> Result<(), Error> {
         let Some(trainer) = sender.trainer else {
-            return Err(Error::Plan(format!("{} is no trainer of the plan, and cannot wait with them", sender.name)));
+            return Err(Error::Plan(format!(
+                "{} is no trainer of the plan, and cannot wait with them",
+                sender.name
+            )));
         };
         let mut state = self.lock();
         state.waits[trainer] += 1;
@@ -363,8 +389,12 @@ impl Shards {
 
     pub(super) fn served(&self) -> Served {
         let state = self.lock();
-        let dropped = self.plan.trainers.iter().zip(&state.members).filter(|(_, member)| **member == Member::Dropped);
-        Served { shut_down_by: state.shut_down_by.clone(), dropped: dropped.map(|(name, _)| name.clone()).collect() }
+        let dropped =
+            self.plan.trainers.iter().zip(&state.members).filter(|(_, member)| **member == Member::Dropped);
+        Served {
+            shut_down_by: state.shut_down_by.clone(),
+            dropped: dropped.map(|(name, _)| name.clone()).collect(),
+        }
     }
 
     /// All parameters, by name.
@@ -389,7 +419,10 @@ pub(super) fn check_new(meta: &Meta) -> Result<(), Error> {
         });
     }
     if meta.name.is_empty() || meta.name.len() > LONGEST_NAME {
-        return Err(Error::Plan(format!("a parameter's name of {} bytes; give 1 to {LONGEST_NAME}", meta.name.len())));
+        return Err(Error::Plan(format!(
+            "a parameter's name of {} bytes; give 1 to {LONGEST_NAME}",
+            meta.name.len()
+        )));
     }
     Ok(())
 }
@@ -398,7 +431,13 @@ pub(super) fn check_new(meta: &Meta) -> Result<(), Error> {
 pub(super) fn check_same(parameter: &Meta, given: &Meta, what: &str) -> Result<(), Error> {
     let (name, what, step) = (given.name.clone(), what.to_owned(), given.step);
     if parameter.dtype != given.dtype {
-        return Err(Error::Type { parameter: name, what, expected: parameter.dtype, found: given.dtype, step });
+        return Err(Error::Type {
+            parameter: name,
+            what,
+            expected: parameter.dtype,
+            found: given.dtype,
+            step,
+        });
     }
     if parameter.shape != given.shape {
         let (expected, found) = (parameter.shape.clone(), given.shape.clone());

@@ -16,7 +16,12 @@ pub(super) struct OwnedSend {
 }
 
 impl OwnedSend {
-    pub(super) fn start(group: &Arc<Group>, envelope: Envelope, to: u32, tag: u32) -> Result<Self, crate::Error> {
+    pub(super) fn start(
+        group: &Arc<Group>,
+        envelope: Envelope,
+        to: u32,
+        tag: u32,
+    ) -> Result<Self, crate::Error> {
         // SAFETY: the bytes are in memory of `envelope`, which does not move with it, has no other reference, and is not touched before the
         // operation has ended: `drop` sees to that.
         let work = unsafe { group.start_message(Exchange::send(envelope.bytes(), to, tag)) }?;

@@ -51,12 +51,16 @@ fn raised(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// Runs a call on a thread of its own, so that signals are seen.
-fn run<R: Send + 'static>(py: Python<'_>, call: impl FnOnce() -> Result<R, Error> + Send + 'static) -> PyResult<R> {
+fn run<R: Send + 'static>(
+    py: Python<'_>,
+    call: impl FnOnce() -> Result<R, Error> + Send + 'static,
+) -> PyResult<R> {
     aside_as(py, call, raised)
 }
 
 fn seconds(py: Python<'_>, what: &str, seconds: f64) -> PyResult<Duration> {
-    let duration = Duration::try_from_secs_f64(seconds).map_err(|why| argument(py, format!("{what}: {why}")))?;
+    let duration =
+        Duration::try_from_secs_f64(seconds).map_err(|why| argument(py, format!("{what}: {why}")))?;
     Ok(duration.min(LONGEST_WAIT))
 }
 
@@ -80,14 +84,17 @@ enum GivenMode {
 
 impl GivenPlan {
     fn plan(self, py: Python<'_>) -> PyResult<Plan> {
-        let unknown = |what: &str, found: &str, known: &str| argument(py, format!("{what} \"{found}\"; give {known}"));
+        let unknown =
+            |what: &str, found: &str, known: &str| argument(py, format!("{what} \"{found}\"; give {known}"));
         let mut plan = Plan::new(&self.servers, &self.trainers);
         plan.mode = match self.mode {
             GivenMode::Bounded(limit) => Mode::Bounded(limit),
             GivenMode::Named(name) => match name.as_str() {
                 "synchronous" => Mode::Synchronous,
                 "asynchronous" => Mode::Asynchronous,
-                other => return Err(unknown("mode", other, "synchronous, asynchronous, or a number of pushes")),
+                other => {
+                    return Err(unknown("mode", other, "synchronous, asynchronous, or a number of pushes"));
+                }
             },
         };
         plan.sharding = match self.sharding.as_str() {
@@ -115,11 +122,18 @@ impl PsActors {
     /// Every rank of the group makes one, with its own name or all the same list of names.
     #[new]
     #[pyo3(signature = (group, name=None, names=None))]
-    fn new(py: Python<'_>, group: &Group, name: Option<String>, names: Option<Vec<String>>) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        group: &Group,
+        name: Option<String>,
+        names: Option<Vec<String>>,
+    ) -> PyResult<Self> {
         let live = group.live(py)?;
         let meet = move || match (name, names) {
             (Some(name), None) => Actors::meet(&live, &name),
-            (None, Some(names)) => Actors::configured(&live, &names.iter().map(String::as_str).collect::<Vec<_>>()),
+            (None, Some(names)) => {
+                Actors::configured(&live, &names.iter().map(String::as_str).collect::<Vec<_>>())
+            }
             _ => Err(shouter::Error::Argument("actors: give either name= or names=".into()).into()),
         };
         Ok(Self(Arc::new(run(py, meet)?)))
@@ -175,7 +189,14 @@ impl PsActors {
         let found = run(py, move || actors.irecv(source.as_deref())?.wait(timeout))?;
         let meta = found.meta();
         let bytes = PyBytes::new(py, found.bytes());
-        Ok((found.from().to_owned(), meta.name.clone(), element::name(meta.dtype), meta.shape.clone(), meta.step, bytes))
+        Ok((
+            found.from().to_owned(),
+            meta.name.clone(),
+            element::name(meta.dtype),
+            meta.shape.clone(),
+            meta.step,
+            bytes,
+        ))
     }
 }
 
@@ -204,7 +225,11 @@ impl PsSending {
 
 /// Serves parameters until all clients have left; returns who has shut the servers down, and who was dropped.
 #[pyfunction]
-pub(crate) fn ps_serve(py: Python<'_>, actors: &PsActors, plan: GivenPlan) -> PyResult<(Option<String>, Vec<String>)> {
+pub(crate) fn ps_serve(
+    py: Python<'_>,
+    actors: &PsActors,
+    plan: GivenPlan,
+) -> PyResult<(Option<String>, Vec<String>)> {
     let (actors, plan) = (actors.0.clone(), plan.plan(py)?);
     let served = run(py, move || Server::connect(&actors, plan)?.serve())?;
     Ok((served.shut_down_by, served.dropped))

@@ -113,7 +113,8 @@ pub(crate) fn worker(args: &PsRankArgs) -> Result<(), CommandError> {
     pin(&config);
     let group = shouter::init(config)?;
     let PsRankArgs { servers, worker } = args;
-    let name = |rank| if rank < *servers { format!("server{rank}") } else { format!("trainer{}", rank - servers) };
+    let name =
+        |rank| if rank < *servers { format!("server{rank}") } else { format!("trainer{}", rank - servers) };
     let names: Vec<_> = (0..group.size()).map(name).collect();
     let (serving, training) = names.split_at(*servers as usize);
     let mut plan = Plan::new(serving, training);
@@ -133,7 +134,9 @@ pub(crate) fn worker(args: &PsRankArgs) -> Result<(), CommandError> {
         let shape = [count as u64];
         if group.rank() == *servers {
             let zeroes = vec![0f32; count];
-            client.set("p", Array::new(&zeroes, &shape).map_err(failed)?, Optimizer::Sgd { rate: 0.5 }).map_err(failed)?;
+            client
+                .set("p", Array::new(&zeroes, &shape).map_err(failed)?, Optimizer::Sgd { rate: 0.5 })
+                .map_err(failed)?;
         }
         client.wait_for_all().map_err(failed)?;
         measure(&group, *servers, worker, Some(&mut client), count)?;
@@ -201,12 +204,17 @@ fn measure(
 /// The same bytes as a push and a pull: each trainer sends each server its part, and gets it back.
 fn messages(group: &Group, servers: u32, given: &mut [f32], taken: &mut [f32]) -> Result<(), CommandError> {
     let part = given.len().div_ceil(servers as usize).max(1);
-    let all = |ended: Vec<Result<shouter::Status, shouter::Error>>| ended.into_iter().try_for_each(|one| one.map(drop));
+    let all = |ended: Vec<Result<shouter::Status, shouter::Error>>| {
+        ended.into_iter().try_for_each(|one| one.map(drop))
+    };
     if group.rank() >= servers {
-        let mut sends: Vec<_> = (0..servers).zip(given.chunks(part)).map(|(to, part)| Exchange::send(part, to, 1)).collect();
+        let mut sends: Vec<_> =
+            (0..servers).zip(given.chunks(part)).map(|(to, part)| Exchange::send(part, to, 1)).collect();
         all(group.batch(&mut sends))?;
-        let mut receives: Vec<_> =
-            (0..servers).zip(taken.chunks_mut(part)).map(|(from, part)| Exchange::receive(part, from, 2)).collect();
+        let mut receives: Vec<_> = (0..servers)
+            .zip(taken.chunks_mut(part))
+            .map(|(from, part)| Exchange::receive(part, from, 2))
+            .collect();
         return Ok(all(group.batch(&mut receives))?);
     }
     let own = given.chunks(part).nth(group.rank() as usize).map_or(0, <[f32]>::len);
@@ -242,7 +250,13 @@ fn slowest(group: &Group, begun: Instant) -> Result<u64, CommandError> {
 }
 
 /// Every gradient has taken effect: of each trainer's -1 an average of half a unit a pass, at a rate of a half; asynchronous ones add up.
-fn check(is_client: bool, args: &PsWorkerArgs, pass: u32, trainers: f32, pulled: &[f32]) -> Result<(), CommandError> {
+fn check(
+    is_client: bool,
+    args: &PsWorkerArgs,
+    pass: u32,
+    trainers: f32,
+    pulled: &[f32],
+) -> Result<(), CommandError> {
     let passes = (pass + 1) as f32;
     let range = match args.mode.as_str() {
         "asynchronous" => 0.5 * (passes + (passes - 1.0) * (trainers - 1.0))..=0.5 * passes * trainers,
@@ -250,6 +264,8 @@ fn check(is_client: bool, args: &PsWorkerArgs, pass: u32, trainers: f32, pulled:
     };
     match pulled.iter().find(|value| is_client && !range.contains(value)) {
         None => Ok(()),
-        Some(wrong) => Err(CommandError::Failed(format!("pass {pass}: a parameter is {wrong}, and {range:?} is due"))),
+        Some(wrong) => {
+            Err(CommandError::Failed(format!("pass {pass}: a parameter is {wrong}, and {range:?} is due")))
+        }
     }
 }

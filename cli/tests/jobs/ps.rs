@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::ranks::{Plan as Job, State, job, join, parameter, play, run_all, tell};
-use shouter::ps::{Actors, Array, Client, Error as PsError, Lost, Mode, Optimizer, Plan, Served, Server, Sharding};
+use shouter::ps::{
+    Actors, Array, Client, Error as PsError, Lost, Mode, Optimizer, Plan, Served, Server, Sharding,
+};
 use shouter::{Error, Group, ReduceOp};
 
 /// The exit status of a rank that ends with an error of the parameter server.
@@ -45,7 +47,8 @@ fn ended(result: Result<(), PsError>) -> Result<(), Error> {
 /// The actors of a job: as many servers as the test wants, and trainers. The last rank is a trainer, and rank 0 a server.
 fn actors(group: &Group) -> Result<(Actors, Plan), PsError> {
     let servers: u32 = parameter("SERVERS").map_or(1, |count| count.parse().unwrap());
-    let name = |rank| if rank < servers { format!("server{rank}") } else { format!("trainer{}", rank - servers) };
+    let name =
+        |rank| if rank < servers { format!("server{rank}") } else { format!("trainer{}", rank - servers) };
     let all: Vec<_> = (0..group.size()).map(name).collect();
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     let (serving, training) = all.split_at(servers as usize);
@@ -141,7 +144,8 @@ fn names(group: &Group) -> Result<(), PsError> {
     let error = actors.isend("trainer9", "x", 0, Array::new(&[1u8], &[1])?).map(drop).unwrap_err();
     assert!(matches!(&error, PsError::UnknownActor { name, .. } if name == "trainer9"), "{error}");
     assert!(matches!(actors.irecv(Some("nobody")).map(drop), Err(PsError::UnknownActor { .. })));
-    let (next, before) = [("pserver", "trainer"), ("trainer", "master"), ("master", "pserver")][group.rank() as usize];
+    let (next, before) =
+        [("pserver", "trainer"), ("trainer", "master"), ("master", "pserver")][group.rank() as usize];
     for count in [0usize, 3, 100_003] {
         let data: Vec<i64> = (0..count as i64).map(|at| at + i64::from(group.rank())).collect();
         let sent = actors.isend(next, "tensor", 40 + count as u64, Array::new(&data, &[count as u64, 1])?)?;
@@ -149,7 +153,10 @@ fn names(group: &Group) -> Result<(), PsError> {
         let found = expected.wait(Duration::from_secs(20))?;
         let from = i64::from((group.rank() + 2) % 3);
         let data: Vec<i64> = (0..count as i64).map(|at| at + from).collect();
-        assert_eq!((found.from(), found.meta().name.as_str(), found.meta().step), (before, "tensor", 40 + count as u64));
+        assert_eq!(
+            (found.from(), found.meta().name.as_str(), found.meta().step),
+            (before, "tensor", 40 + count as u64)
+        );
         assert_eq!(found.meta().shape, [count as u64, 1]);
         assert_eq!((found.elements::<i64>(), found.elements::<f64>()), (Some(&data[..]), None));
         sent.wait(None)?;
@@ -164,7 +171,8 @@ fn names(group: &Group) -> Result<(), PsError> {
     list.swap(1, usize::from(group.rank() == 1) + 1);
     let differs = Actors::configured(group, &list).map(drop);
     assert!(matches!(&differs, Err(PsError::Plan(_))), "{differs:?}");
-    let error = Client::connect(&actors, Plan::new(&["pserver"], &["trainer", "ghost"])).map(drop).unwrap_err();
+    let error =
+        Client::connect(&actors, Plan::new(&["pserver"], &["trainer", "ghost"])).map(drop).unwrap_err();
     assert!(matches!(&error, PsError::UnknownActor { name, .. } if name == "ghost"), "{error}");
     let trainers: &[&str] = if group.rank() == 2 { &["trainer"] } else { &["trainer", "master"] };
     let error = Client::connect(&actors, Plan::new(&["pserver"], trainers)).map(drop).unwrap_err();
@@ -179,7 +187,10 @@ fn arguments(group: &Group) -> Result<(), PsError> {
     let (start, ones) = (vec![2f32; 12], vec![1f32; 12]);
     client.set_step(5);
     let error = client.push("weights", Array::new(&ones, &shape)?).unwrap_err();
-    assert!(matches!(&error, PsError::NotSet { parameter, step: 5, .. } if parameter == "weights"), "{error}");
+    assert!(
+        matches!(&error, PsError::NotSet { parameter, step: 5, .. } if parameter == "weights"),
+        "{error}"
+    );
     let error = client.pull("weights", &mut vec![0f32; 12]).unwrap_err();
     assert!(matches!(&error, PsError::NotSet { .. }), "{error}");
     let error = client.set("weights", Array::new(&[1i32; 12], &shape)?, SGD).unwrap_err();
@@ -196,7 +207,10 @@ fn arguments(group: &Group) -> Result<(), PsError> {
         assert_eq!(pulled, start, "{error}");
     };
     let error = client.push("weights", Array::new(&ones, &[3, 4])?).unwrap_err();
-    assert!(matches!(&error, PsError::Shape { expected, found, .. } if expected == &[4, 3] && found == &[3, 4]), "{error}");
+    assert!(
+        matches!(&error, PsError::Shape { expected, found, .. } if expected == &[4, 3] && found == &[3, 4]),
+        "{error}"
+    );
     untouched(&mut client, error);
     let error = client.push("weights", Array::new(&[1f64; 12], &shape)?).unwrap_err();
     assert!(matches!(&error, PsError::Type { .. }), "{error}");
@@ -299,7 +313,9 @@ fn stale(group: &Group) -> Result<(), PsError> {
     let push = client.push("w", Array::new(&[1f32], &[1])?).unwrap_err();
     for error in [pull, push] {
         let text = error.to_string();
-        let PsError::Stale { parameter, trainer, ahead, behind, step: 77, .. } = error else { panic!("{text}") };
+        let PsError::Stale { parameter, trainer, ahead, behind, step: 77, .. } = error else {
+            panic!("{text}")
+        };
         assert_eq!((parameter.as_str(), trainer.as_str(), ahead), ("w", "trainer0", limit + 1));
         assert_eq!(behind, ["trainer1"]);
     }
@@ -400,7 +416,10 @@ fn restore(group: &Group) -> Result<(), PsError> {
         let rows: usize = shape.parse().unwrap();
         client.set("w", Array::new(&vec![5f32; rows * 2], &[rows as u64, 2])?, ADAM)?;
         let error = client.restore(&folder).unwrap_err();
-        assert!(matches!(&error, PsError::Checkpoint { .. }) && error.to_string().contains("[20, 2]"), "{error}");
+        assert!(
+            matches!(&error, PsError::Checkpoint { .. }) && error.to_string().contains("[20, 2]"),
+            "{error}"
+        );
         let mut pulled = vec![0f32; rows * 2];
         client.pull("w", &mut pulled)?;
         assert!(pulled.iter().all(|value| *value == 5.0), "nothing is half restored");
@@ -460,7 +479,9 @@ fn control(group: &Group) -> Result<(), PsError> {
 const PLACES: [(u32, u32, u32); 4] = [(3, 1, 1), (4, 1, 2), (3, 3, 1), (4, 2, 2)];
 
 fn of(ranks: u32, hosts: u32, servers: u32, scenario: &str) -> Job {
-    job!(ranks, hosts, scenario).env("SHOUTER_TRANSPORT", if hosts > 1 { "kernel" } else { "auto" }).with("SERVERS", servers)
+    job!(ranks, hosts, scenario)
+        .env("SHOUTER_TRANSPORT", if hosts > 1 { "kernel" } else { "auto" })
+        .with("SERVERS", servers)
 }
 
 #[test]
@@ -568,5 +589,8 @@ fn training_goes_on_from_a_checkpoint_with_the_same_bits() {
 fn a_shut_down_ends_the_waits_of_all() {
     let state = of(4, 1, 1, "control").run();
     state.assert_success();
-    assert!(state.ranks[0].told.iter().any(|line| line.contains("shut down by Some(\"trainer2\")")), "{state}");
+    assert!(
+        state.ranks[0].told.iter().any(|line| line.contains("shut down by Some(\"trainer2\")")),
+        "{state}"
+    );
 }

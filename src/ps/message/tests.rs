@@ -8,7 +8,7 @@ fn meta(shape: &[u64], layout: Layout) -> Meta {
 }
 
 fn envelope(meta: Meta, body: Request) -> Envelope {
-    Envelope::new(&None, &Head { meta, body }, None).unwrap()
+    Envelope::new(&None, &Head { meta, body }, &mut None).unwrap()
 }
 
 fn opened(bytes: &[u8]) -> Result<(Head<Request>, usize), String> {
@@ -33,7 +33,7 @@ fn a_message_comes_as_it_was_sent() {
 #[test]
 fn another_header_may_go_before_the_same_elements() {
     let widest = Head { meta: Meta { step: u64::MAX, ..meta(&[2], Layout::Shard(2)) }, body: Request::Pull };
-    let mut sent = Envelope::new(&None, &widest, None).unwrap();
+    let mut sent = Envelope::new(&None, &widest, &mut None).unwrap();
     sent.data_mut().copy_from_slice(bytemuck::cast_slice(&[5f32, 6.0]));
     sent.restamp(&Head { meta: meta(&[2], Layout::Shard(2)), body: Request::Pull }).unwrap();
     let arrived = Arrived::<Request>::open(sent.into_slab()).unwrap();
@@ -62,9 +62,9 @@ fn bytes_that_are_no_message_are_refused() {
     let huge = Meta { shape: vec![u64::MAX, u64::MAX], ..meta(&[], Layout::Dense) };
     assert_eq!(huge.data_bytes(), None);
     assert_eq!(meta(&[2, 2], Layout::Rows(u64::MAX)).data_bytes(), None);
-    assert!(Envelope::new(&None, &Head { meta: huge, body: Request::Pull }, None).is_err());
+    assert!(Envelope::new(&None, &Head { meta: huge, body: Request::Pull }, &mut None).is_err());
     let many = meta(&[1; MOST_DIMENSIONS + 1], Layout::Dense);
-    assert!(Envelope::new(&None, &Head { meta: many, body: Request::Pull }, None).is_err());
+    assert!(Envelope::new(&None, &Head { meta: many, body: Request::Pull }, &mut None).is_err());
     assert!(Array::new(&[1f32; 4], &[5]).is_err());
 }
 

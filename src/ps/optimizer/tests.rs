@@ -15,7 +15,10 @@ fn updates_are_those_of_the_formulas() {
     let [a, b, c] = gradients;
     assert_eq!(after(Optimizer::Sgd { rate: 0.1 }, &gradients), 1.0 - 0.1 * a - 0.1 * b - 0.1 * c);
     let v = [a, 0.9 * a + b, 0.9 * (0.9 * a + b) + c];
-    assert_eq!(after(Optimizer::Momentum { rate: 0.1, momentum: 0.9 }, &gradients), ((1.0 - 0.1 * v[0]) - 0.1 * v[1]) - 0.1 * v[2]);
+    assert_eq!(
+        after(Optimizer::Momentum { rate: 0.1, momentum: 0.9 }, &gradients),
+        ((1.0 - 0.1 * v[0]) - 0.1 * v[1]) - 0.1 * v[2]
+    );
     // The first step of Adagrad goes by the rate, whatever the gradient; so does Adam's.
     assert_eq!(after(Optimizer::Adagrad { rate: 0.1, epsilon: 0.0 }, &[a]), 0.9);
     assert_eq!(after(Optimizer::Adagrad { rate: 0.1, epsilon: 0.0 }, &[3.0f64, 4.0]), 0.9 - 0.1 * 4.0 / 5.0);

@@ -11,7 +11,8 @@ fn parameter(optimizer: Optimizer) -> Parameter {
 }
 
 fn gradient(layout: Layout, rows: &[u64], values: &[f32]) -> Gradient {
-    let mut envelope = Envelope::new(&None, &Head { meta: about(layout), body: Request::Push(0) }, None).unwrap();
+    let mut envelope =
+        Envelope::new(&None, &Head { meta: about(layout), body: Request::Push(0) }, &mut None).unwrap();
     let (indices, to) = envelope.data_mut().split_at_mut(rows.len() * 8);
     indices.copy_from_slice(bytemuck::cast_slice(rows));
     to.copy_from_slice(bytemuck::cast_slice(values));
@@ -80,8 +81,12 @@ fn rows_and_whole_gradients_go_together() {
 fn indices_are_in_range_and_in_order() {
     let meta = about(Layout::Rows(3));
     assert!(check_rows(&meta, &[0, 2, 2, 3]).is_ok());
-    for (indices, at, says) in [(&[0u64, 4][..], 1, "4 rows"), (&[2, 3, 1], 2, "the one before is 3"), (&[u64::MAX], 0, "4 rows")] {
-        let Err(Error::Rows { at: found, why, .. }) = check_rows(&meta, indices) else { panic!("{indices:?}") };
+    for (indices, at, says) in
+        [(&[0u64, 4][..], 1, "4 rows"), (&[2, 3, 1], 2, "the one before is 3"), (&[u64::MAX], 0, "4 rows")]
+    {
+        let Err(Error::Rows { at: found, why, .. }) = check_rows(&meta, indices) else {
+            panic!("{indices:?}")
+        };
         assert!(found == at && why.contains(says), "{why}");
     }
 }

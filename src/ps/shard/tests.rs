@@ -36,7 +36,11 @@ fn rows_go_out_and_come_back() {
 fn hashed_rows_spread_neighbours() {
     let shards: Vec<_> = (0..4).map(|server| Sharding::Hashed.shard(4000, server, 4)).collect();
     // 1,000 each, with a standard deviation of 27.
-    assert!(shards.iter().all(|shard| (850..1150).contains(&shard.len())), "{:?}", shards.iter().map(Shard::len).collect::<Vec<_>>());
+    assert!(
+        shards.iter().all(|shard| (850..1150).contains(&shard.len())),
+        "{:?}",
+        shards.iter().map(Shard::len).collect::<Vec<_>>()
+    );
     let first = |shard: &Shard| (0..40).filter(|row| shard.place(*row).is_some()).count();
     assert!(shards.iter().all(|shard| first(shard) > 1));
 }

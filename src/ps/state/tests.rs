@@ -20,7 +20,7 @@ fn meta(layout: Layout) -> Meta {
 
 fn gradient(value: f32) -> Gradient {
     let head = Head { meta: meta(Layout::Shard(2)), body: Request::Push(0) };
-    let mut envelope = Envelope::new(&None, &head, None).unwrap();
+    let mut envelope = Envelope::new(&None, &head, &mut None).unwrap();
     envelope.data_mut().copy_from_slice(bytemuck::cast_slice(&[value; 2]));
     Gradient::open(envelope.into_slab()).unwrap()
 }
@@ -50,7 +50,11 @@ fn a_synchronous_update_waits_for_all_and_is_in_the_order_of_trainers() {
     assert!(shards.push(trainer("b", 1), 0, gradient(1.0)).unwrap().is_empty());
     thread::scope(|scope| {
         let waits = scope.spawn(|| pulled(&shards, trainer("b", 1)).unwrap());
-        assert_eq!(pulled(&shards, Sender { name: "master", trainer: None }).unwrap(), 0.0, "others see no half update");
+        assert_eq!(
+            pulled(&shards, Sender { name: "master", trainer: None }).unwrap(),
+            0.0,
+            "others see no half update"
+        );
         assert_eq!(shards.push(trainer("a", 0), 0, gradient(-1e8)).unwrap().len(), 2);
         assert_eq!(waits.join().unwrap(), -(-1e8 + 1.0));
     });
@@ -64,7 +68,10 @@ fn a_push_that_is_repeated_counts_once_and_one_too_many_is_refused() {
     shards.push(trainer("a", 0), 0, gradient(1.0)).unwrap();
     assert_eq!(pulled(&shards, trainer("a", 0)).unwrap(), -1.0);
     assert!(matches!(shards.push(trainer("a", 0), 2, gradient(1.0)), Err(Error::Plan(_))));
-    assert!(matches!(shards.push(Sender { name: "m", trainer: None }, 0, gradient(1.0)), Err(Error::Plan(_))));
+    assert!(matches!(
+        shards.push(Sender { name: "m", trainer: None }, 0, gradient(1.0)),
+        Err(Error::Plan(_))
+    ));
     assert_eq!(pulled(&shards, trainer("a", 0)).unwrap(), -1.0);
 }
 
@@ -75,8 +82,12 @@ fn a_trainer_may_be_so_many_pushes_ahead() {
     for pushes in 0..3 {
         shards.push(trainer("a", 0), pushes, gradient(1.0)).unwrap();
     }
-    for error in [shards.push(trainer("a", 0), 3, gradient(1.0)).map(drop), pulled(&shards, trainer("a", 0)).map(drop)] {
-        let Err(Error::Stale { ahead: 3, limit: 2, behind, step: 5, .. }) = error else { panic!("{error:?}") };
+    for error in
+        [shards.push(trainer("a", 0), 3, gradient(1.0)).map(drop), pulled(&shards, trainer("a", 0)).map(drop)]
+    {
+        let Err(Error::Stale { ahead: 3, limit: 2, behind, step: 5, .. }) = error else {
+            panic!("{error:?}")
+        };
         assert_eq!(behind, ["b"]);
     }
     assert_eq!(pulled(&shards, trainer("b", 1)).unwrap(), -3.0, "what was refused has not taken effect");
@@ -130,7 +141,8 @@ fn what_does_not_fit_the_parameter_is_refused() {
     assert!(matches!(shards.set(&integers, SGD, &[0; 8]), Err(Error::Type { .. })));
     set(&shards);
     let of = |about: Meta, data: &[u8]| {
-        let mut envelope = Envelope::new(&None, &Head { meta: about, body: Request::Push(0) }, None).unwrap();
+        let mut envelope =
+            Envelope::new(&None, &Head { meta: about, body: Request::Push(0) }, &mut None).unwrap();
         envelope.data_mut().copy_from_slice(data);
         shards.push(a, 0, Gradient::open(envelope.into_slab()).unwrap()).map(drop)
     };
