@@ -155,7 +155,12 @@ fn measure(
     count: usize,
 ) -> Result<(), CommandError> {
     let mut gradient = Memory::<f32>::new(group, &args.memory, count)?;
-    let mut pulled = Memory::<f32>::new(group, &args.memory, count)?;
+    // In a server: a place for the part of each trainer.
+    let taken = match client {
+        Some(_) => count,
+        None => count.div_ceil(servers as usize) * (group.size() - servers) as usize,
+    };
+    let mut pulled = Memory::<f32>::new(group, &args.memory, taken)?;
     gradient.all().fill(-1.0);
     let (mut of_messages, mut of_server) = (vec![], vec![]);
     for pass in 0..WARM_UP + args.passes {
@@ -218,26 +223,15 @@ fn messages(group: &Group, servers: u32, given: &mut [f32], taken: &mut [f32]) -
         return Ok(all(group.batch(&mut receives))?);
     }
     let own = given.chunks(part).nth(group.rank() as usize).map_or(0, <[f32]>::len);
-    // A trainer's part has a place of its own where there is room, as in a server.
-    let trainers = (group.size() - servers) as usize;
     if own == 0 {
         return Ok(());
     }
-    let mut places = vec![];
-    for place in taken.chunks_mut(own).take(trainers) {
-        places.push(place);
-    }
-    let fewer = places.len() < trainers;
-    if fewer {
-        // One server, several trainers: one after the other.
-        for trainer in servers..group.size() {
-            group.receive(&mut taken[..own], trainer, 1)?;
-        }
-    } else {
-        let mut receives: Vec<_> =
-            (servers..).zip(places).map(|(from, place)| Exchange::receive(place, from, 1)).collect();
-        all(group.batch(&mut receives))?;
-    }
+    // Each trainer's part has a place of its own, as in a server.
+    let mut receives: Vec<_> = (servers..group.size())
+        .zip(taken.chunks_mut(part))
+        .map(|(from, place)| Exchange::receive(&mut place[..own], from, 1))
+        .collect();
+    all(group.batch(&mut receives))?;
     let mut sends: Vec<_> = (servers..group.size()).map(|to| Exchange::send(&given[..own], to, 2)).collect();
     Ok(all(group.batch(&mut sends))?)
 }

@@ -191,3 +191,29 @@ fn what_cannot_be_measured_is_a_wrong_command_line() {
         assert!(String::from_utf8_lossy(&output.stderr).contains(says), "{options:?}: {output:?}");
     }
 }
+
+/// The bench checks every pulled parameter.
+#[test]
+fn a_parameter_server_is_measured_beside_messages() {
+    let home = Home::new("ps");
+    for options in [
+        &["--servers", "2", "--trainers", "2", "--memory", "shared"][..],
+        &["--servers", "1", "--trainers", "3", "--mode", "asynchronous"],
+        &["--servers", "3", "--trainers", "1", "--hosts", "2", "--transport", "kernel"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_shouter"))
+            .args(["bench", "ps", "--bytes", "100004", "--passes", "3", "--json"])
+            .args(options)
+            .env("XDG_RUNTIME_DIR", &home.0)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{options:?}: {output:?}");
+        let rows: Vec<Value> =
+            lines(&output.stdout).iter().map(|row| serde_json::from_str(row).unwrap()).collect();
+        for who in ["shouter", "send-receive"] {
+            let row = rows.iter().find(|row| row["who"] == who).unwrap_or_else(|| panic!("no {who}: {rows:?}"));
+            figure(row, "algbw_gbytes");
+        }
+    }
+}

@@ -191,7 +191,7 @@ fn arguments(group: &Group) -> Result<(), PsError> {
         matches!(&error, PsError::NotSet { parameter, step: 5, .. } if parameter == "weights"),
         "{error}"
     );
-    let error = client.pull("weights", &mut vec![0f32; 12]).unwrap_err();
+    let error = client.pull("weights", &mut [0f32; 12]).unwrap_err();
     assert!(matches!(&error, PsError::NotSet { .. }), "{error}");
     let error = client.set("weights", Array::new(&[1i32; 12], &shape)?, SGD).unwrap_err();
     assert!(matches!(&error, PsError::Type { .. }), "{error}");
