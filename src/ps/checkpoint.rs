@@ -213,3 +213,6 @@ impl Checkpoint {
         self.parameters.into_iter().try_for_each(|(meta, parameter)| shards.put(&meta, parameter))
     }
 }
+
+#[cfg(test)]
+mod tests;

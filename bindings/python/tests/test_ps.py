@@ -245,3 +245,11 @@ else:
 shouter.close()
 """,
         )
+
+
+def test_the_example_learns_with_the_bits_of_an_allreduce(job: Job) -> None:
+    example = Path(__file__).parents[3] / "examples" / "ps_digits.py"
+    for servers in (1, 2):
+        run = f"import runpy, sys\nsys.argv = ['ps_digits.py', '{servers}', '2']\nrunpy.run_path({str(example)!r}, run_name='__main__')\n"
+        ended = job(servers + 2, run)
+        assert f"{servers} servers, 2 trainers: the same bits as an all-reduce" in ended.stdout, ended.stdout

@@ -212,7 +212,8 @@ fn a_parameter_server_is_measured_beside_messages() {
         let rows: Vec<Value> =
             lines(&output.stdout).iter().map(|row| serde_json::from_str(row).unwrap()).collect();
         for who in ["shouter", "send-receive"] {
-            let row = rows.iter().find(|row| row["who"] == who).unwrap_or_else(|| panic!("no {who}: {rows:?}"));
+            let row =
+                rows.iter().find(|row| row["who"] == who).unwrap_or_else(|| panic!("no {who}: {rows:?}"));
             figure(row, "algbw_gbytes");
         }
     }
