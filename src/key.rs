@@ -26,7 +26,11 @@ const LARGEST_FILE: u64 = 4096;
 
 /// A secret of 32 bytes: a job's shared key, or one derived from it.
 #[derive(Clone)]
-pub struct Key([u8; TAG_LEN]);
+pub struct Key {
+    secret: [u8; TAG_LEN],
+    /// It comes from text that could be guessed.
+    is_guessable: bool,
+}
 
 /// Why there is no key.
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
@@ -67,7 +71,8 @@ impl Key {
         if text.is_empty() {
             return Err(KeyError::Empty);
         }
-        if text.len() < STRONG_TEXT {
+        let is_guessable = text.len() < STRONG_TEXT;
+        if is_guessable {
             tracing::warn!(
                 length = text.len(),
                 "the job's key is short and could be guessed; make one with `openssl rand -hex 32`"
@@ -76,7 +81,7 @@ impl Key {
         let bytes = hex::decode(text).ok().filter(|bytes| bytes.len() >= TAG_LEN);
         let mut digest = Sha256::new_with_prefix(b"shouter key v1\0");
         digest.update(bytes.as_deref().unwrap_or(text.as_bytes()));
-        Ok(Self(digest.finalize().into()))
+        Ok(Self { secret: digest.finalize().into(), is_guessable })
     }
 
     /// A key from a file that holds its text, of 4,096 bytes at most. A file that others may read is accepted with a warning.
@@ -111,7 +116,7 @@ impl Key {
     /// # Errors
     /// [`KeyError::Randomness`] if the system gives none.
     pub fn generate() -> Result<Self, KeyError> {
-        random().map(Self)
+        random().map(Self::from_secret)
     }
 
     /// The message authentication code of `parts` for one purpose (HMAC-SHA256, RFC 2104). Each part is preceded by
@@ -127,7 +132,7 @@ impl Key {
 
     /// A key of its own for one purpose.
     pub fn derive(&self, purpose: &str, parts: &[&[u8]]) -> Self {
-        Self(self.tag(purpose, parts))
+        Self::from_secret(self.tag(purpose, parts))
     }
 
     /// The first `N` bytes of [`tag`](Self::tag), `N` at most 32: for names and numbers that only holders of the key can tell.
@@ -139,7 +144,12 @@ impl Key {
 
     /// A key from bytes that are already secret and uniform.
     pub fn from_secret(secret: [u8; TAG_LEN]) -> Self {
-        Self(secret)
+        Self { secret, is_guessable: false }
+    }
+
+    /// Whether it comes from text that could be guessed from a recorded handshake.
+    pub(crate) fn is_guessable(&self) -> bool {
+        self.is_guessable
     }
 
     fn mac(&self, purpose: &str, parts: &[&[u8]]) -> Hmac<Sha256> {
@@ -155,7 +165,7 @@ impl Key {
     /// The key as HMAC's inner block: padded with zeros to SHA-256's 64 bytes (RFC 2104 section 2, step 1).
     fn block(&self) -> hmac::digest::Key<Hmac<Sha256>> {
         let mut block = hmac::digest::Key::<Hmac<Sha256>>::default();
-        block[..TAG_LEN].copy_from_slice(&self.0);
+        block[..TAG_LEN].copy_from_slice(&self.secret);
         block
     }
 }

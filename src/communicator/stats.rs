@@ -63,7 +63,7 @@ impl Stats {
             metric("sent_bytes_total", "Bytes sent, Ethernet headers included.", self.bytes_sent),
             metric("received_bytes_total", "Bytes received, Ethernet headers included.", self.bytes_received),
             metric("resent_total", "Datagrams sent again.", self.resent),
-            metric("damaged_total", "Datagrams dropped because of a wrong CRC.", self.crc_dropped),
+            metric("damaged_total", "Datagrams dropped because of a wrong CRC or seal.", self.crc_dropped),
             Metric {
                 kind: MetricKind::Gauge,
                 ..metric(

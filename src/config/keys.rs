@@ -162,8 +162,8 @@ pub const KEYS: &[KeySpec] = &[
         "rud_seal",
         "one of on, off",
         "off",
-        "whether what hosts send each other is encrypted and authenticated, by AES-256-GCM: they then talk over RUD alone, which transport auto takes \
-         and rud is; tcp, verbs and kernel are refused; the same on all ranks",
+        "whether the datagrams of RUD are encrypted and authenticated, by AES-256-GCM: hosts then send data over RUD alone, which transport auto takes \
+         and rud is; tcp, verbs and kernel are refused, and a key under 32 characters or one that goes through a launcher's store; the same on all ranks",
     ),
     key(
         "rdma_device",

@@ -428,6 +428,7 @@ impl Builder {
         let time =
             |key, default| value::duration(layers, key).map(|d| d.unwrap_or(Duration::from_secs(default)));
         let transport = value::word(layers, "transport", &transports)?.unwrap_or(TransportChoice::Auto);
+        let rud_seal = value::seal(layers, transport, key.as_ref())?;
         Ok(Config {
             rank: place.rank,
             size: place.size,
@@ -454,7 +455,7 @@ impl Builder {
             hugepages: value::word(layers, "hugepages", &hugepages)?.unwrap_or(Hugepages::Auto),
             offload: value::word(layers, "offload", &[("on", true), ("off", false)])?.unwrap_or(false),
             crc: value::word(layers, "crc", &[("on", true), ("off", false)])?.unwrap_or(true),
-            rud_seal: value::seal(layers, transport)?,
+            rud_seal,
             gpu_direct: value::word(layers, "gpu_direct", &[("on", true), ("off", false)])?.unwrap_or(false),
             rdma_device: value::text(layers, "rdma_device", |name| !name.is_empty())?
                 .unwrap_or_else(|| "auto".into()),

@@ -308,6 +308,12 @@ fn what_cannot_be_sealed_is_refused_with_both_keys() {
     }
     assert!(!two_ranks(&[]).unwrap().rud_seal);
     says(with("rud", "yes"), &["rud_seal", "one of on, off"]);
+    let short = ("SHOUTER_KEY", "train1");
+    says(
+        two_ranks(&[short, ("SHOUTER_RUD_SEAL", "on")]),
+        &["`rud_seal`", "SHOUTER_RUD_SEAL", "fewer than 32 characters", "openssl rand -hex 32"],
+    );
+    assert!(!two_ranks(&[short]).unwrap().rud_seal, "a short key alone is only warned of");
 }
 
 #[test]

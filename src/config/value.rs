@@ -8,6 +8,7 @@ use super::error::{ConfigError, Source};
 use super::keys;
 use super::layers::{Layers, Located, Raw};
 use super::{Address, LONGEST_WAIT, Levels, Overrides, PortConfig, TransportChoice};
+use crate::key::Key;
 use crate::observe::MetricsTarget;
 
 /// An integer key within its range, `None` when it is not given.
@@ -288,8 +289,13 @@ pub fn to_cores(text: &str) -> Option<Vec<usize>> {
     Some(cores)
 }
 
-/// Whether RUD's sessions are sealed. A transport that cannot seal is refused: nobody is to take its bytes for encrypted.
-pub(super) fn seal(layers: &Layers, transport: TransportChoice) -> Result<bool, ConfigError> {
+/// Whether RUD's sessions are sealed. A transport that cannot seal is refused, and a key that can be guessed: nobody is to take bytes for
+/// encrypted that others can read.
+pub(super) fn seal(
+    layers: &Layers,
+    transport: TransportChoice,
+    key: Option<&Key>,
+) -> Result<bool, ConfigError> {
     use TransportChoice::{Auto, Kernel, Rud, Shm, Tcp, Verbs};
     let seals = word(layers, "rud_seal", &[("on", true), ("off", false)])?.unwrap_or(false);
     let source = |key| layers.get(key).map_or(Source::Call, |value| value.source.clone());
@@ -302,6 +308,13 @@ pub(super) fn seal(layers: &Layers, transport: TransportChoice) -> Result<bool, 
                 source("transport")
             ),
             remedy: "use transport = \"rud\", or leave rud_seal off where the network is trusted".into(),
+        }),
+        _ if seals && key.is_some_and(Key::is_guessable) => Err(ConfigError::Conflict {
+            what: format!(
+                "`rud_seal` is on ({}), and the job's key has fewer than 32 characters, so that it could be guessed",
+                source("rud_seal")
+            ),
+            remedy: "make a key with `openssl rand -hex 32`".into(),
         }),
         Auto | Shm | Rud | Tcp | Verbs | Kernel => Ok(seals),
     }

@@ -287,6 +287,12 @@ pub enum JoinError {
         /// How long it was tried.
         seconds: f64,
     },
+    /// Sessions are to be sealed with a key that goes through a store.
+    #[error(
+        "rud_seal is on, and the job's key would go through the launcher's store, where others can read it; give all ranks the same key in \
+         SHOUTER_KEY_FILE, or leave rud_seal off"
+    )]
+    KeyInClear,
     /// The ranks did not learn the meeting point through a store.
     #[error("{text}")]
     Store {

@@ -81,8 +81,11 @@ fn blocks_of_hosts<'a, D: serde::Deserializer<'a>>(from: D) -> Result<Option<Vec
 ///
 /// # Errors
 /// The store's error, that ranks did not come, or that they cannot make a job; the ranks that reach the store in time
-/// get the same.
+/// get the same. [`JoinError::KeyInClear`] where sessions are to be sealed with a key that anyone may read at the store.
 pub fn complete(config: &mut Config, given: StorePlacement, store: &mut dyn Store) -> Result<(), JoinError> {
+    if config.rud_seal && config.key.is_none() {
+        return Err(JoinError::KeyInClear);
+    }
     let own = Arrival {
         nonce: random().map_err(JoinError::Randomness)?,
         size: config.size,

@@ -19,7 +19,7 @@
 //! | engine | `receive` | from a message's first fragment to its last |
 //! | engine | `copy` | to a lane of the host or from it |
 //! | engine | `resend`, `lost` | at this moment, `count` datagrams or segments were sent again, or declared lost |
-//! | engine | `damaged` | at this moment, `count` datagrams had come with a wrong checksum |
+//! | engine | `damaged` | at this moment, `count` datagrams had come with a wrong checksum or seal |
 //! | engine | `peer lost` | at this moment, a leader was given up |
 //!
 //! An event with neither a tensor's name nor a label is named after its collective. A track without an event is not in

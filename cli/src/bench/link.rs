@@ -32,6 +32,7 @@ pub(super) enum Protocol {
     Udp,
     Rud,
     /// RUD with a datagram for each message.
+    #[value(hide = true)]
     RudSingle,
     /// RUD in a session that is sealed.
     Sealed,

@@ -57,10 +57,10 @@ pub(crate) struct ReportLine {
     /// Who drives the network (the key `mode`), where that is measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) mode: Option<String>,
-    /// How a rank hears of the end of an operation; its `p50_us` is the time since the start of the last rank.
     /// The bytes of the operation that runs at the same time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) beside: Option<u64>,
+    /// How a rank hears of the end of an operation; its `p50_us` is the time since the start of the last rank.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) heard_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -471,6 +471,11 @@ pub trait Emit {
     /// How many datagrams `emit` would take now.
     fn room(&self) -> usize;
 
+    /// The same of datagrams that are handed over as a header alone, however long.
+    fn room_for_copies(&self) -> usize {
+        self.room()
+    }
+
     /// Sends the bytes of `header`, which are copied, followed by the payload. They are RUD's header and the body; of a sealed session all of the
     /// datagram. False if it was not taken; then
     /// it will be offered again.

@@ -306,7 +306,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether small messages that are queued from now on share datagrams, as they do at first. One that has its own arrives no sooner, but
+    /// Whether small messages that are queued from now on share datagrams, and go before large ones, as they do at first. One that has its own
     /// takes as much work as a large one.
     pub fn set_bundles(&mut self, id: SessionId, used: bool) {
         self.begin_enlisted(self.latest, id);

@@ -24,7 +24,7 @@ const EPOCH_BITS: u32 = 24;
 const PURPOSE: &[u8] = b"shouter rud seal";
 
 /// A secret of both ends of a session: random, or derived from one by a function that gives no hint of it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct SealSecret([u8; 32]);
 
 impl SealSecret {
@@ -173,8 +173,9 @@ pub(super) struct Sealing<'a, E> {
 }
 
 impl<E: Emit> Emit for Sealing<'_, E> {
+    /// What is sealed is copied, and its number is used up even if it is not taken.
     fn room(&self) -> usize {
-        self.emit.room()
+        self.emit.room_for_copies()
     }
 
     fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool {

@@ -72,7 +72,7 @@ pub(super) struct Acked {
     pub(super) newest_sent_at: u64,
     /// Its serial number.
     pub(super) newest_serial: u32,
-    /// Payload bytes of the longest of those sent only once.
+    /// Payload bytes of the longest of those sent only once; bundles, which every path carries, do not count.
     pub(super) longest: u16,
 }
 
@@ -104,7 +104,7 @@ impl Acked {
             }
         }
         if sent.tries == 1 {
-            self.longest = self.longest.max(sent.bytes);
+            self.longest = self.longest.max(if sent.is_bundle { 0 } else { sent.bytes });
             if self.clean_sent_at == NEVER || sent.sent_at > self.clean_sent_at {
                 self.clean_sent_at = sent.sent_at;
             }
@@ -318,11 +318,15 @@ impl Sender {
         self.messages = vec![Message::NONE; (self.large + reserved(self.large)) as usize].into_boxed_slice();
     }
 
-    /// The message queued last requests its acknowledgement at once, if it has not been sent yet.
+    /// The message queued last requests its acknowledgement at once, if it has not been sent yet. If it goes before large ones, the last of
+    /// these asks as well.
     #[inline]
     pub(super) fn request_ack(&mut self) {
         if let Some(at) = self.slots.newest() {
             self.messages[at].ask_for_ack();
+            if let Some(behind) = self.slots.last_behind(at) {
+                self.messages[behind].ask_for_ack();
+            }
         }
     }
 

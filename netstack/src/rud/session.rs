@@ -152,6 +152,12 @@ impl Session {
         self.id
     }
 
+    /// Whether nothing leaves, or is taken in, without a seal.
+    #[inline]
+    pub(super) fn is_sealed(&self) -> bool {
+        self.seal_len != 0
+    }
+
     /// The tag of datagrams that this end receives.
     pub(super) fn local_tag(&self) -> u64 {
         self.local_tag

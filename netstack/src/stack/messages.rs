@@ -135,6 +135,10 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         }
     }
 
+    fn room_for_copies(&self) -> usize {
+        self.ports.iter().map(|port| port.iface.room_for_copies()).max().unwrap_or(0)
+    }
+
     /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
     /// sum would miss.
     #[inline(always)]

@@ -112,6 +112,12 @@ impl Interface {
         self.tx.room().saturating_sub(RESERVED)
     }
 
+    /// Of these, frames that may lie in scratch memory.
+    #[inline]
+    pub(super) fn room_for_copies(&self) -> usize {
+        self.room().min(self.scratch.available())
+    }
+
     /// Frames of data that fit the batch when nothing waits.
     pub(super) fn capacity(&self) -> usize {
         self.tx.capacity().saturating_sub(RESERVED)

@@ -158,6 +158,12 @@ impl Ring {
         self.running.first().map(|&(.., seq)| seq)
     }
 
+    /// Whether the most urgent one is small, and this one is not.
+    #[inline]
+    pub(super) fn is_behind_small(&self, seq: u64) -> bool {
+        self.running.first().is_some_and(|&(_, waits, _)| !waits) && self.op(seq).sends.wait_for_credit()
+    }
+
     /// The operation at a place of the list of those that are due, and whether it still runs.
     #[inline]
     pub(super) fn due(&self, index: usize) -> Option<(u64, bool)> {

@@ -19,8 +19,8 @@ use crate::transport::{
 };
 use core::time::Duration;
 
-/// Operations behind a more urgent one move this part of the usual bytes in a poll.
-const BEHIND_URGENT: usize = 16;
+/// Large operations behind a small one move this part of the usual bytes in a poll.
+const BEHIND_SMALL: usize = 16;
 
 /// The outcome of running a step.
 pub(super) enum StepOutcome {
@@ -97,9 +97,9 @@ impl Executor {
             if !runs || self.agreement.is_disputed(seq) {
                 continue;
             }
-            if self.ring.most_urgent() != Some(seq) {
-                // Messages of the more urgent one are looked for soon.
-                budget = budget.min(self.config.poll_bytes / BEHIND_URGENT).max(1);
+            if self.ring.is_behind_small(seq) {
+                // Messages of the small one are looked for soon.
+                budget = budget.min(self.config.poll_bytes / BEHIND_SMALL).max(1);
             }
             if self.ring.op(seq).early.is_due() {
                 self.replay(seq);

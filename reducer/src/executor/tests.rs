@@ -401,6 +401,35 @@ fn the_more_urgent_operation_goes_first() {
     assert_eq!(group.completed[0].len(), 2);
 }
 
+#[test]
+fn a_small_operation_goes_before_a_large_one_of_its_priority() {
+    for (small, large) in [(1, 1), (2, 1)] {
+        let mut group = two(|config| config.poll_bytes = 1 << 20);
+        let buffers: Vec<_> = (0..2).flat_map(|_| [filled(5_000, 1), filled(3, 1)]).collect();
+        for rank in 0..2 {
+            for (i, (algorithm, count, priority)) in
+                [(Algorithm::Ring, 5_000, large), (Algorithm::Direct, 3, small)].into_iter().enumerate()
+            {
+                let buffer = &buffers[rank as usize * 2 + i];
+                let mut request = group.request(Rank(rank), algorithm, sum(count), buffer);
+                request.priority = priority;
+                group.executors[rank as usize].start(request).unwrap();
+            }
+        }
+        group.poll(1);
+        while group.network() {}
+        group.poll(0);
+        let data = group.net.packets.iter().map(|packet| Header::parse(&packet.header).unwrap());
+        let seqs: Vec<_> =
+            data.filter(|header| header.kind == MessageKind::Data).map(|header| header.key.seq).collect();
+        // A lower number is more urgent.
+        let first = u64::from(small == large);
+        assert!(seqs.first() == Some(&first) && seqs.contains(&(1 - first)), "{seqs:?}");
+        group.drain();
+        assert_eq!(group.completed[0].len(), 2);
+    }
+}
+
 /// The error of an operation that ranks disagree about.
 fn error_text(completed: &Completed) -> String {
     let error = completed.result.as_ref().unwrap_err();

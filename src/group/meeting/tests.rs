@@ -126,6 +126,18 @@ fn what_an_earlier_meeting_has_left_in_the_store_misleads_nobody() {
 }
 
 #[test]
+fn sessions_are_not_sealed_with_a_key_that_the_store_shows() {
+    let store = Shared::default();
+    for rank in 0..2 {
+        let refused = completed(&store, rank, 2, &[("rud_seal", "on")]).unwrap_err();
+        assert!(matches!(refused, JoinError::KeyInClear), "{refused}");
+    }
+    assert!(store.0.values.lock().unwrap().is_empty(), "nothing was told");
+    let given = [("rud_seal", "on"), ("key", "0123456789abcdef0123456789abcdef")];
+    assert!(all(&Shared::default(), 2, &given).iter().all(Result::is_ok));
+}
+
+#[test]
 fn a_key_that_was_given_is_not_put_into_the_store() {
     let store = Shared::default();
     let given = [

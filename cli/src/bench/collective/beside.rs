@@ -73,10 +73,15 @@ pub(crate) fn worker(args: &BesideWorkerArgs) -> Result<(), CommandError> {
     for &large in &args.large.0 {
         for &bytes in &args.bytes.0 {
             let mut nanos = measure(&group, bytes as usize / 8, large as usize / 8, args.seconds)?;
-            let (p50, p99) = percentiles_us(&mut nanos);
             if group.rank() != 0 {
                 continue;
             }
+            if nanos.is_empty() {
+                return Err(CommandError::Failed(format!(
+                    "an all-reduce of {large} bytes ends before one of {bytes} begins; take a larger --large"
+                )));
+            }
+            let (p50, p99) = percentiles_us(&mut nanos);
             let line = ReportLine {
                 ranks: Some(group.size()),
                 hosts: Some(group.nodes()),
@@ -95,7 +100,7 @@ pub(crate) fn worker(args: &BesideWorkerArgs) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Times of the small all-reduces in nanoseconds, the first of each round: the large one has only begun then.
+/// Times of the small all-reduces, in nanoseconds, that were started beside a large one.
 fn measure(group: &Group, small: usize, large: usize, seconds: f64) -> Result<Vec<u64>, CommandError> {
     let mut data = vec![0u64; large];
     let mut nanos = vec![];
@@ -114,7 +119,7 @@ fn measure(group: &Group, small: usize, large: usize, seconds: f64) -> Result<Ve
     Ok(nanos)
 }
 
-/// Starts the large all-reduce, and runs small ones beside it; the times of those that have ended before it.
+/// Starts the large all-reduce, and runs small ones beside it; the times of those that were started before its end.
 #[allow(unsafe_code)]
 fn once(group: &Group, data: &mut [u64], small: usize, round: u64) -> Result<Vec<u64>, CommandError> {
     let wrong = || CommandError::Failed(format!("round {round} beside {} elements is wrong", small));
@@ -135,12 +140,13 @@ fn once(group: &Group, data: &mut [u64], small: usize, round: u64) -> Result<Vec
     let mut ended = Ok(());
     for number in 0..SMALL as u64 {
         let mut values = vec![round + number; small];
+        let is_beside = work.test().is_none();
         let start = now();
         ended = group.all_reduce(&mut values, ReduceOp::Sum).map_err(CommandError::from);
         if ended.is_err() {
             break;
         }
-        if work.test().is_none() {
+        if is_beside {
             times.push(now() - start);
         }
         if values.iter().any(|value| *value != (round + number) * u64::from(group.size())) {

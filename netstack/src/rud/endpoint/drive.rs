@@ -98,13 +98,16 @@ impl Endpoint {
         };
         let entry = &mut self.entries[index as usize];
         //= rud/spec.md section 5.1
-        // Addresses, then seal and number are checked, before anything takes effect.
+        // Addresses, then number and seal are checked, before anything takes effect.
         let leads = match (&mut entry.session, &entry.enlisted) {
             (Some(session), _) => session.leads(now, meta),
             //= rud/spec.md section 3.4
             (None, Some(params)) if header.kind.has_message() => {
-                Entry::seal(&mut entry.seal, params);
-                Paths::new(params).lead(meta)
+                let leads = Paths::new(params).lead(meta);
+                if leads {
+                    Entry::seal(&mut entry.seal, params);
+                }
+                leads
             }
             _ => return,
         };
@@ -158,6 +161,7 @@ impl Endpoint {
                 Some(session) => {
                     let interval = self.looks.interval;
                     let outcome = match entry.seal.as_deref_mut() {
+                        None if session.is_sealed() => TransmitOutcome::Done,
                         None => session.transmit(now, interval, QUANTUM, emit),
                         Some(seal) => transmit_sealed(session, seal, (now, interval), emit),
                     };

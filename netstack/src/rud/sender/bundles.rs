@@ -21,7 +21,10 @@ struct Bundle {
     tokens: Vec<MessageToken>,
 }
 
-/// The bundles of a sender, by their numbers. There are as many as were in use at once.
+/// Bundles that are kept while none is in use.
+const KEPT: usize = 16;
+
+/// The bundles of a sender, by their numbers. There are as many as were in use at once since none was.
 #[derive(Debug)]
 pub(super) struct Bundles {
     /// The longest payload of one, in bytes.
@@ -29,9 +32,9 @@ pub(super) struct Bundles {
     /// Whether messages share datagrams.
     used: bool,
     all: Vec<Bundle>,
-    free: Vec<u16>,
+    free: Vec<u32>,
     /// Settled ones that a frame may still refer to.
-    resting: Vec<u16>,
+    resting: Vec<u32>,
 }
 
 impl Bundles {
@@ -52,19 +55,19 @@ impl Bundles {
     }
 
     /// An empty bundle.
-    fn take(&mut self) -> u16 {
+    fn take(&mut self) -> u32 {
         if let Some(number) = self.free.pop() {
             return number;
         }
         let bytes = Bytes::new(self.most);
         self.all.push(Bundle { bytes, len: 0, tokens: Vec::with_capacity(MAX_BUNDLED) });
-        (self.all.len() - 1) as u16
+        (self.all.len() - 1) as u32
     }
 
     /// Adds a message. There is room for it.
     #[inline]
-    fn add(&mut self, number: u16, header: &[u8], payload: &[u8], token: MessageToken) {
-        let bundle = &mut self.all[usize::from(number)];
+    fn add(&mut self, number: u32, header: &[u8], payload: &[u8], token: MessageToken) {
+        let bundle = &mut self.all[number as usize];
         bundle.bytes.write(bundle.len, &[header.len() as u8, payload.len() as u8]);
         bundle.bytes.write(bundle.len + RECORD_LEN, header);
         bundle.bytes.write(bundle.len + RECORD_LEN + header.len(), payload);
@@ -73,20 +76,20 @@ impl Bundles {
     }
 
     #[inline]
-    fn payload(&self, number: u16) -> Option<Extent> {
-        let bundle = &self.all[usize::from(number)];
+    fn payload(&self, number: u32) -> Option<Extent> {
+        let bundle = &self.all[number as usize];
         bundle.bytes.extent(0, bundle.len)
     }
 
     #[inline]
-    pub(super) fn tokens(&self, number: u16) -> &[MessageToken] {
-        &self.all[usize::from(number)].tokens
+    pub(super) fn tokens(&self, number: u32) -> &[MessageToken] {
+        &self.all[number as usize].tokens
     }
 
     /// The messages of a bundle are settled, or lie in another one.
     #[inline]
-    fn give_back(&mut self, number: u16, may_be_read: bool) {
-        let bundle = &mut self.all[usize::from(number)];
+    fn give_back(&mut self, number: u32, may_be_read: bool) {
+        let bundle = &mut self.all[number as usize];
         bundle.len = 0;
         bundle.tokens.clear();
         if may_be_read { &mut self.resting } else { &mut self.free }.push(number);
@@ -95,6 +98,10 @@ impl Bundles {
     /// No frame refers to any that was given back.
     pub(super) fn on_frames_gone(&mut self) {
         self.free.append(&mut self.resting);
+        if self.all.len() > KEPT && self.free.len() == self.all.len() {
+            self.all.truncate(KEPT);
+            self.free = (0..KEPT as u32).collect();
+        }
     }
 
     /// The memory of all, for frames that may still refer to it.
@@ -110,7 +117,7 @@ impl Sender {
         let message = &self.messages[at];
         let before = match self.slots.bundle(at) {
             Some(number) if self.bundles.tokens(number).len() == MAX_BUNDLED => return false,
-            Some(number) => self.bundles.all[usize::from(number)].len,
+            Some(number) => self.bundles.all[number as usize].len,
             None => RECORD_LEN + usize::from(self.slots.bytes(at)) + usize::from(message.body_len()),
         };
         //= rud/spec.md section 6.9
@@ -141,7 +148,7 @@ impl Sender {
     }
 
     /// The message in slot `at` becomes the first of a bundle.
-    fn begin_bundle(&mut self, at: usize) -> u16 {
+    fn begin_bundle(&mut self, at: usize) -> u32 {
         let number = self.bundles.take();
         let message = &self.messages[at];
         let payload = message.extent();
@@ -152,7 +159,7 @@ impl Sender {
 
     /// What is in slot `at`, and not on the wire, is this bundle from now on.
     #[inline]
-    fn become_bundle(&mut self, at: usize, number: u16) {
+    fn become_bundle(&mut self, at: usize, number: u32) {
         let payload = self.bundles.payload(number);
         self.slots.set_bundle(at, number, payload.map_or(0, |extent| extent.len() as u16));
         self.messages[at].become_bundle(payload);
@@ -160,7 +167,7 @@ impl Sender {
 
     /// The messages of a bundle were consumed.
     #[inline(never)]
-    pub(super) fn bundle_consumed(&mut self, number: u16, sent: &Transmission, on: &mut impl OnSettled) {
+    pub(super) fn bundle_consumed(&mut self, number: u32, sent: &Transmission, on: &mut impl OnSettled) {
         let release = &mut |token| on.released(token);
         for token in self.bundles.tokens(number) {
             self.releases.acknowledged(*token, sent.tries > 1, release);

@@ -9,10 +9,10 @@ const LOST: u8 = 1;
 /// The bit of a bundle, whose number stands in place of the token.
 const BUNDLE: u8 = 2;
 /// The bit of small messages, which go first.
-const SMALL: u8 = 4;
+const SMALL_MARK: u8 = 4;
 
 /// So many small datagrams in a row leave while large ones wait.
-const MOST_SMALL: u32 = 64;
+const MOST_SMALL: u32 = 8;
 
 /// The part of a message that every acknowledgement touches.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,8 @@ pub(super) struct Transmission {
     pub(super) lost: bool,
     /// Its payload bytes.
     pub(super) bytes: u16,
+    /// Whether its payload is several messages.
+    pub(super) is_bundle: bool,
 }
 
 /// All slots. Each is in the list of its state, and in none while it is refused or was [taken off](Self::take_off).
@@ -174,6 +176,13 @@ impl Slots {
         (first != NIL).then_some(first)
     }
 
+    /// The slot of the large message that was queued last, if the message in slot `at` is small and goes before it.
+    #[inline]
+    pub(super) fn last_behind(&self, at: usize) -> Option<usize> {
+        let overtakes = self.all[at].marks & SMALL_MARK != 0 && self.queued.len != 0;
+        overtakes.then_some(usize::from(self.queued.tail))
+    }
+
     /// The slot of the small message that was queued last.
     #[inline]
     pub(super) fn last_small(&self) -> Option<usize> {
@@ -226,7 +235,7 @@ impl Slots {
         slot.token = token;
         slot.bytes = bytes;
         slot.tries = 0;
-        slot.marks = if is_small { SMALL } else { 0 };
+        slot.marks = if is_small { SMALL_MARK } else { 0 };
         self.newest = first;
         append(&mut self.all, if is_small { &mut self.small } else { &mut self.queued }, at);
         Some(at)
@@ -236,19 +245,19 @@ impl Slots {
     #[inline]
     pub(super) fn requeue(&mut self, at: usize) {
         self.all[at].tries = 0;
-        let is_small = self.all[at].marks & SMALL != 0;
+        let is_small = self.all[at].marks & SMALL_MARK != 0;
         append(&mut self.all, if is_small { &mut self.small } else { &mut self.queued }, at);
     }
 
     /// A queued or lost datagram was sent under `psn`.
     #[inline]
     pub(super) fn on_sent(&mut self, now: u64, at: usize, psn: Psn) {
-        let from = match self.all[at].marks & (LOST | SMALL) {
+        let from = match self.all[at].marks & (LOST | SMALL_MARK) {
             0 => {
                 self.small_sent = 0;
                 &mut self.queued
             }
-            SMALL => {
+            SMALL_MARK => {
                 self.small_sent = if self.queued.len == 0 { 0 } else { self.small_sent + 1 };
                 &mut self.small
             }
@@ -312,7 +321,7 @@ impl Slots {
             unlink(&mut self.all, &mut self.sent, at);
             self.flight_bytes -= bytes as usize;
         }
-        Transmission { sent_at, serial, tries, lost, bytes }
+        Transmission { sent_at, serial, tries, lost, bytes, is_bundle: marks & BUNDLE != 0 }
     }
 
     /// The message of a slot that was taken off is finished.
@@ -329,16 +338,16 @@ impl Slots {
 
     /// The bundle in a slot, if there is one.
     #[inline]
-    pub(super) fn bundle(&self, at: usize) -> Option<u16> {
+    pub(super) fn bundle(&self, at: usize) -> Option<u32> {
         let Slot { marks, token, .. } = self.all[at];
-        (marks & BUNDLE != 0).then_some(token.0 as u16)
+        (marks & BUNDLE != 0).then_some(token.0 as u32)
     }
 
     /// What is in a slot, and not on the wire, is this bundle of `bytes` from now on.
     #[inline]
-    pub(super) fn set_bundle(&mut self, at: usize, number: u16, bytes: u16) {
+    pub(super) fn set_bundle(&mut self, at: usize, number: u32, bytes: u16) {
         let slot = &mut self.all[at];
-        slot.marks |= BUNDLE | SMALL;
+        slot.marks |= BUNDLE | SMALL_MARK;
         slot.token = MessageToken(number.into());
         slot.bytes = bytes;
     }

@@ -27,7 +27,7 @@ impl Session {
             self.liveness.on_clue(now, Clue::OtherAddress);
             return Accepted::WrongAddress;
         }
-        if self.seal_len != 0 || !self.paths.verify(meta, header, datagram) {
+        if self.is_sealed() || !self.paths.verify(meta, header, datagram) {
             self.on_damaged(now);
             return Accepted::Damaged;
         }

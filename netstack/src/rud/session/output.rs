@@ -93,8 +93,9 @@ impl Session {
         let ack_request = again || self.sender.message(slot).asks_for_ack() || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
+        let is_sealed = self.is_sealed();
         let message = self.sender.message_mut(slot);
-        let (payload, payload_crc) = message.payload(self.seal_len != 0);
+        let (payload, payload_crc) = message.payload(is_sealed);
         let payload_len = payload.map_or(0, |extent| extent.len());
         let header = Header {
             kind: message.kind(),
