@@ -39,7 +39,6 @@ mod recovery;
 mod seal;
 mod sender;
 mod session;
-mod shares;
 mod spray;
 mod table;
 #[cfg(test)]

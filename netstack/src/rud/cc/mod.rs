@@ -32,8 +32,6 @@ pub(super) struct AckSample {
     pub(super) delay: u64,
     /// The least that the network has taken lately; `NEVER` if that is not known.
     pub(super) base: u64,
-    /// Whether the session's paths have queues that differ: data was late on some of them.
-    pub(super) spread: bool,
     /// Datagrams that were on the wire before it came.
     pub(super) flight: u32,
 }

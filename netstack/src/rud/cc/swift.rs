@@ -45,8 +45,6 @@ struct Round {
 pub(in crate::rud) struct Swift {
     window: u64,
     max: u64,
-    /// Whether datagrams take several paths whose queues differ.
-    spread: bool,
     initial: u64,
     slow_start: bool,
     round: Round,
@@ -64,8 +62,6 @@ pub(in crate::rud) struct Swift {
     target: u64,
     /// Whether the last round's delay was above it.
     above: bool,
-    /// Whether the last round's marks were those of a queue that all paths share.
-    crowded: bool,
     /// Rounds without a queue.
     calm: u32,
     /// The window before a time-out that may have been none; zero if there is none.
@@ -89,7 +85,6 @@ impl Swift {
         Self {
             window: initial,
             max,
-            spread: false,
             initial,
             slow_start: true,
             round: Round::new(0),
@@ -101,7 +96,6 @@ impl Swift {
             drained: NEVER,
             target: NEVER,
             above: false,
-            crowded: false,
             calm: 0,
             saved: 0,
             delay: NEVER,
@@ -124,9 +118,6 @@ impl Swift {
             let inverse = ONE / window.isqrt();
             let queue = self.queue();
             self.drained = self.base + queue / 4;
-            //= rud/spec.md section 7.4
-            // On uneven paths the delay is that of several queues, which the shares make even first.
-            let queue = if self.spread { queue * 5 / 2 } else { queue };
             self.target = self.base + queue + 2 * queue * inverse.saturating_sub(32) / (1024 - 32);
         }
     }
@@ -149,7 +140,7 @@ impl Swift {
         } else if self.calm >= CALM {
             acked * ONE / 8
         } else {
-            let most = if self.spread { 4 } else { 1 } * 32 * ONE * ONE / self.window.max(32 * ONE);
+            let most = 32 * ONE * ONE / self.window.max(32 * ONE);
             let step = (self.window / 16).max(ONE / 16).min(most);
             step * acked * ONE / self.window.max(ONE)
         };
@@ -172,8 +163,7 @@ impl Swift {
         if delay != NEVER && self.base != NEVER {
             let above = delay > self.target;
             let believed = self.believes(delay);
-            if believed && delay > self.drained && (above || lost != 0 && !(self.spread && self.alpha != ONE))
-            {
+            if believed && delay > self.drained && (above || lost != 0) {
                 let cut = (ONE - self.drained * ONE / delay).clamp(ONE / 8, ONE / 2);
                 // Many senders of a datagram at a time see a queue one after the other, and leave some of it to the others.
                 left = left.min(ONE - cut * (self.window / 2).clamp(ONE / 4, ONE) / ONE);
@@ -207,10 +197,7 @@ impl Swift {
 
     #[inline]
     fn end_round(&mut self, now: u64) {
-        let Round { acked, marked, lost, delay, .. } = self.round;
-        //= rud/spec.md section 7.4
-        // Marks of some paths move datagrams to the others; those of most datagrams are of a queue that all share.
-        self.crowded = 2 * marked > acked;
+        let Round { marked, lost, delay, .. } = self.round;
         let quiet = marked == 0 && lost == 0 && self.judged.1 == 0 && delay <= self.target;
         if quiet && self.alpha == self.rested_alpha() {
             // Nothing shrinks the window: the usual round, in short.
@@ -331,13 +318,11 @@ impl Swift {
         self.round.acked += sample.acked;
         self.round.marked += sample.marked;
         self.round.delay = self.round.delay.min(sample.delay);
-        self.spread = sample.spread;
-        let marked = if self.spread { self.crowded } else { sample.marked != 0 };
-        let congested = marked || sample.delay != NEVER && sample.delay > self.target;
+        let congested = sample.marked != 0 || sample.delay != NEVER && sample.delay > self.target;
         if congested && self.slow_start {
             //= rud/spec.md section 7.3
             // The first sign of a queue ends slow start at once.
-            self.slow_start = !marked && !self.believes(sample.delay);
+            self.slow_start = sample.marked == 0 && !self.believes(sample.delay);
             self.end_round(sample.now);
             return;
         }

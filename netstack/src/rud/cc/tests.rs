@@ -9,19 +9,12 @@ const MTU: usize = 1400;
 /// A network on which every round takes `delay`, in virtual time.
 struct Rounds {
     swift: Swift,
-    /// Whether the session has several paths whose queues differ.
-    spread: bool,
     now: u64,
 }
 
 impl Rounds {
     fn new() -> Self {
-        Self { swift: Swift::new(&Config::default(), MTU), spread: false, now: 0 }
-    }
-
-    /// In slow start, on several paths whose queues differ.
-    fn spread() -> Self {
-        Self { spread: true, ..Self::new() }
+        Self { swift: Swift::new(&Config::default(), MTU), now: 0 }
     }
 
     /// In avoidance, with a window that fits `base` and no queue.
@@ -39,17 +32,7 @@ impl Rounds {
 
     fn sample(&self, delay: u64, acked: u32, marked: u32) -> AckSample {
         let (now, sent_at) = (self.now, self.now - 1);
-        AckSample {
-            now,
-            acked,
-            marked,
-            spurious: 0,
-            sent_at,
-            delay,
-            base: BASE,
-            spread: self.spread,
-            flight: self.swift.limit(),
-        }
+        AckSample { now, acked, marked, spurious: 0, sent_at, delay, base: BASE, flight: self.swift.limit() }
     }
 
     /// A whole window is acknowledged, of which so many were marked, and so many more lost.
@@ -152,66 +135,6 @@ fn marks_take_half_of_their_smoothed_share() {
     rounds.swift.on_acked(&sample);
     let left = f64::from(rounds.swift.limit()) / f64::from(before);
     assert!((0.94..0.96).contains(&left), "{left}");
-}
-
-//= rud/spec.md section 7.4
-#[test]
-fn on_several_paths_some_marks_only_shrink_the_window_at_the_end_of_a_round_and_most_of_them_stop_it() {
-    let mut rounds = Rounds::spread();
-    // One in eight is marked: slow start goes on, less what the marks take.
-    for _ in 0..20 {
-        let before = rounds.swift.limit();
-        rounds.round(BASE, before / 8, 0);
-        assert!(rounds.swift.limit() >= before, "{} after {before}", rounds.swift.limit());
-    }
-    assert!(rounds.swift.limit() > 100);
-    // All are: slow start ends with the round, and the window shrinks by the half of alpha, which becomes one.
-    for _ in 0..100 {
-        let before = rounds.swift.limit();
-        rounds.round(BASE, before, 0);
-        assert!(rounds.swift.limit() <= before * 2);
-    }
-    assert_eq!(rounds.swift.limit(), 1);
-    assert!(rounds.swift.gap() > 10 * BASE, "a sixteenth of a datagram: {}", rounds.swift.gap());
-    // Without slow start, a round with half of its datagrams marked lets the window grow, one with more does not.
-    while rounds.swift.limit() < 60 {
-        rounds.round(BASE, 0, 0);
-    }
-    let grown = |rounds: &mut Rounds, marked: u32| {
-        rounds.round(BASE, 0, 0);
-        rounds.now += BASE;
-        let sample = rounds.sample(BASE, 64, marked);
-        rounds.swift.on_acked(&sample);
-        rounds.now += BASE;
-        let before = rounds.swift.limit();
-        let sample = AckSample { sent_at: NEVER, ..rounds.sample(BASE, before, 0) };
-        rounds.swift.on_acked(&sample);
-        rounds.swift.limit() > before
-    };
-    assert!(grown(&mut rounds, 32));
-    assert!(!grown(&mut rounds, 33));
-}
-
-//= rud/spec.md section 7.4
-#[test]
-fn on_several_paths_the_target_is_farther_and_losses_need_a_delay_above_it() {
-    for spread in [false, true] {
-        let mut rounds = Rounds { spread, ..Rounds::new() };
-        for _ in 0..7 {
-            rounds.round(BASE, 0, 0);
-        }
-        // Switches mark.
-        rounds.round(BASE, 1, 0);
-        rounds.round(BASE, 0, 0);
-        rounds.round(BASE + 90_000, 0, 0);
-        let before = rounds.swift.limit();
-        rounds.round(BASE + 5_000, 0, 1);
-        assert_eq!(rounds.swift.limit() < before, !spread);
-        // Beyond the target of one path, not that of several.
-        let before = rounds.swift.limit();
-        rounds.round(BASE + 16_000, 0, 0);
-        assert_eq!(rounds.swift.limit() < before, !spread);
-    }
 }
 
 //= rud/spec.md section 7.4

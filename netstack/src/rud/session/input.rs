@@ -10,9 +10,6 @@ use crate::rud::recovery::NEVER;
 use crate::rud::sender::{AckContext, Acked};
 use crate::wire::rud::{Block, Bundled, DatagramKind, HEADER_LEN, Header, Psn, SPLIT_LEN};
 
-/// A datagram is late that one overtook which was sent this part of the base after it.
-const LATE: u64 = 8;
-
 impl Session {
     /// A datagram with the session's tag, which this end may have had for `late` nanoseconds before it looked.
     #[inline]
@@ -199,9 +196,6 @@ impl Session {
         } else if let Some(asked) = self.asks.answered(stamp) {
             self.signals.on_answer(now, late, header.held, asked.sent_at);
             self.spray.on_probe_delivered(asked.path);
-            if self.recovery.backoff() != 0 {
-                self.lose_sent_until(asked.sent_at);
-            }
             if let Some(finding) = self.mtu.on_answer(now, stamp, &asked) {
                 self.on_finding(now, finding, sink);
             }
@@ -253,24 +247,9 @@ impl Session {
             sent_at: if acked.newest { acked.newest_sent_at } else { NEVER },
             delay: signal.delay,
             base: signal.base,
-            spread: self.spray.is_uneven(),
             flight,
         });
-        if acked.newest && self.spray.count() > 1 && signal.base != NEVER {
-            self.find_late(acked.newest_sent_at.saturating_sub(signal.base / LATE));
-        }
         self.detect_losses(now);
-    }
-
-    /// Datagrams on the wire that were sent before `until` are late: others overtook them by more than chance.
-    #[inline]
-    fn find_late(&mut self, until: u64) {
-        //= rud/spec.md section 6.7
-        // Late is what was sent an eighth of the base before a datagram that has arrived.
-        let window = self.cc.limit();
-        for slot in self.sender.sent_before(until) {
-            self.spray.on_late(slot, window);
-        }
     }
 
     /// Moves datagrams that count as lost by time to the lost ones.

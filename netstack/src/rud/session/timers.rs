@@ -65,17 +65,6 @@ impl Session {
         }
     }
 
-    /// After a time-out the answer to a probe has come that was sent at `sent_at`.
-    #[cold]
-    pub(super) fn lose_sent_until(&mut self, sent_at: u64) {
-        //= rud/spec.md section 6.5
-        // It acknowledges what had arrived before: the rest was lost, and goes again on a path that is known to deliver.
-        while self.sender.oldest().is_some_and(|(oldest, _)| oldest <= sent_at) {
-            self.sender.lose_oldest();
-            self.counters.lost += 1;
-        }
-    }
-
     /// The path carries more, or less, than it did.
     #[cold]
     pub(super) fn on_finding(&mut self, now: u64, finding: Finding, sink: &mut impl Sink) {
