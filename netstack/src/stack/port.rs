@@ -113,6 +113,7 @@ impl Interface {
     }
 
     /// Of these, frames that may lie in scratch memory.
+    #[cfg(feature = "rud")]
     #[inline]
     pub(super) fn room_for_copies(&self) -> usize {
         self.room().min(self.scratch.available())
