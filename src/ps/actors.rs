@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytemuck::Pod;
+use sha2::{Digest, Sha256};
+
 use super::Error;
 use super::message::{Array, Arrived, Envelope, Head, Layout, Meta, Slab};
 use super::names::Names;
 use super::sys::OwnedSend;
 use crate::communicator::{Element, Group, Source};
-use bytemuck::Pod;
 
 /// The tag of actors' messages in their group.
 const TAG: u32 = 0;
@@ -51,16 +53,25 @@ impl Actors {
     /// The same with names from a configuration: that of each rank, in the order of ranks, on all ranks the same.
     ///
     /// # Errors
-    /// As [`meet`](Self::meet), and [`Error::Plan`] where ranks have other lists.
+    /// As [`meet`](Self::meet), and [`Error::Plan`] where ranks have other lists, on all ranks.
     pub fn configured(group: &Group, names: &[&str]) -> Result<Self, Error> {
-        let given = Names::new(names.iter().map(|name| (*name).to_owned()).collect(), group.size())?;
-        let met = Names::exchanged(group, given.of(group.rank()))?;
-        if met != given {
+        // All compare, whatever their own list is, or some would wait for the others.
+        let mut digest = Sha256::new();
+        for name in names {
+            digest.update((name.len() as u64).to_le_bytes());
+            digest.update(name);
+        }
+        let own = <[u8; 32]>::from(digest.finalize());
+        let mut all = vec![0; own.len() * group.size() as usize];
+        group.all_gather(&own, &mut all)?;
+        let first = &all[..own.len()];
+        if let Some(rank) = all.chunks_exact(own.len()).position(|digest| digest != first) {
             return Err(Error::Plan(format!(
-                "ranks have other lists of names: {given:?} here, and each is in its own {met:?}; give all the same"
+                "rank {rank} has another list of names than rank 0, and rank {} has {names:?}; give all the same",
+                group.rank()
             )));
         }
-        Self::of(group, given)
+        Self::of(group, Names::new(names.iter().map(|name| (*name).to_owned()).collect(), group.size())?)
     }
 
     fn of(group: &Group, names: Names) -> Result<Self, Error> {

@@ -99,15 +99,21 @@ pub(super) fn save(shards: &Shards, plan: &Plan, own: &Own, folder: &str, number
     }
     let bytes = serialize(tensors, Some(metadata)).map_err(|why| refused(&path, why))?;
     drop(held);
+    // Another job may save to the same folder: by the number, each file is one job's.
+    let new = Path::new(folder).join(format!("{}.{number:016x}.new", own.name));
     let written = || -> std::io::Result<()> {
         fs::create_dir_all(folder)?;
-        let new = path.with_extension("new");
         let mut out = fs::File::create(&new)?;
         std::io::Write::write_all(&mut out, &bytes)?;
         out.sync_all()?;
-        fs::rename(&new, &path)
+        fs::rename(&new, &path)?;
+        fs::File::open(folder)?.sync_all()
     };
-    written().map_err(|why| refused(&path, format!("{why}; give a folder that the servers can write to")))
+    written().map_err(|why| {
+        // What there is of it is of no use.
+        let _ = fs::remove_file(&new);
+        refused(&path, format!("{why}; give a folder that the servers can write to"))
+    })
 }
 
 /// A checkpoint that fits, not yet taken.

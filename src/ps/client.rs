@@ -14,7 +14,7 @@ use super::optimizer::Optimizer;
 use super::parameter::check_rows;
 use super::plan::Plan;
 use super::protocol::{
-    ANSWER, Control, REQUEST, Reply, Request, bare, memory, next, next_control, send_control,
+    ANSWER, Control, REQUEST, Reply, Request, Seen, bare, memory, next, next_control, send_control,
 };
 use super::shard::Shard;
 use super::state::{check_new, check_same};
@@ -45,8 +45,19 @@ pub struct Client {
 struct Known {
     meta: Meta,
     shards: Vec<Shard>,
-    /// This trainer's pushes.
+    /// Its generation on each server.
+    generations: Vec<u64>,
+    /// This trainer's pushes: the fewest that a server has. One that has more does not take a push twice.
     pushes: u64,
+}
+
+impl Known {
+    fn seen(&self) -> Vec<Seen> {
+        self.generations
+            .iter()
+            .map(|generation| Seen { generation: *generation, pushes: self.pushes })
+            .collect()
+    }
 }
 
 impl Client {
@@ -85,7 +96,7 @@ impl Client {
     }
 
     /// Sets a parameter of f32 or f64, and how the servers update it. One that is set gets another value and optimizer, without
-    /// state; its type and shape stay.
+    /// state; its type and shape stay. Gradients that have not taken effect are dropped, and all trainers' pushes to it count from zero.
     ///
     /// # Errors
     /// [`Error::Type`] and [`Error::Shape`] for a type that parameters cannot have, and for another one than is set; [`Error::Plan`] for an
@@ -97,11 +108,14 @@ impl Client {
         let servers = self.links.len();
         let shards: Vec<_> =
             (0..servers).map(|server| self.plan.sharding.shard(meta.rows(), server, servers)).collect();
+        self.known.remove(name);
         match self.known(name) {
             Ok(known) => check_same(&known.meta, &meta, "the value")?,
             Err(Error::NotSet { .. }) => {}
             Err(error) => return Err(error),
         }
+        // It is another generation then.
+        self.known.remove(name);
         let row = meta.row_bytes().unwrap_or(0);
         self.call(&format!("setting '{name}'"), |server, home, spare| {
             let meta = Meta { layout: Layout::Shard(shards[server].len() as u64), ..meta.clone() };
@@ -121,13 +135,18 @@ impl Client {
     /// [`Error::NotSet`]; [`Error::Shape`] and [`Error::Type`]; [`Error::Stale`] where other trainers are too far behind until the deadline;
     /// [`Error::Plan`] where this actor is no trainer; [`Error::ServerLost`], [`Error::ShutDown`]; the group's.
     pub fn push(&mut self, name: &str, gradient: Array<'_>) -> Result<(), Error> {
+        self.up_to_date(name, |client| client.push_known(name, gradient))
+    }
+
+    fn push_known(&mut self, name: &str, gradient: Array<'_>) -> Result<(), Error> {
         let meta = self.meta(name, gradient);
         let known = self.known_as(name, &meta, "the gradient")?;
-        let (row, body) = (meta.row_bytes().unwrap_or(0), known.pushes);
+        let (row, seen) = (meta.row_bytes().unwrap_or(0), known.seen());
         let shards = std::mem::take(&mut known.shards);
         let pushed = self.call(&format!("pushing '{name}'"), |server, home, spare| {
             let meta = Meta { layout: Layout::Shard(shards[server].len() as u64), ..meta.clone() };
-            let mut envelope = Envelope::new(home, &Head { meta, body: Request::Push(body) }, spare)?;
+            let body = Request::Push(seen[server]);
+            let mut envelope = Envelope::new(home, &Head { meta, body }, spare)?;
             shards[server].gather(gradient.bytes, row, envelope.data_mut());
             Ok(envelope)
         });
@@ -140,6 +159,10 @@ impl Client {
     /// # Errors
     /// As [`push`](Self::push), and [`Error::Rows`].
     pub fn push_rows(&mut self, name: &str, rows: &[u64], values: Array<'_>) -> Result<(), Error> {
+        self.up_to_date(name, |client| client.push_rows_known(name, rows, values))
+    }
+
+    fn push_rows_known(&mut self, name: &str, rows: &[u64], values: Array<'_>) -> Result<(), Error> {
         let given = self.meta(name, values);
         let whole = self.known(name)?.meta.clone();
         // As many rows as there are indices, and otherwise the parameter's shape.
@@ -154,13 +177,13 @@ impl Client {
         let meta = Meta { step: self.step, ..whole };
         check_rows(&meta, rows)?;
         let known = self.known(name)?;
-        let (row, body) = (meta.row_bytes().unwrap_or(0), known.pushes);
+        let (row, seen) = (meta.row_bytes().unwrap_or(0), known.seen());
         let shards = std::mem::take(&mut known.shards);
         let pushed = self.call(&format!("pushing rows of '{name}'"), |server, home, spare| {
             let own: Vec<_> =
                 (0..rows.len()).filter(|at| shards[server].place(rows[*at]).is_some()).collect();
             let meta = Meta { layout: Layout::Rows(own.len() as u64), ..meta.clone() };
-            let mut envelope = Envelope::new(home, &Head { meta, body: Request::Push(body) }, spare)?;
+            let mut envelope = Envelope::new(home, &Head { meta, body: Request::Push(seen[server]) }, spare)?;
             let (indices, to) = envelope.data_mut().split_at_mut(own.len() * 8);
             for (nth, at) in own.into_iter().enumerate() {
                 indices[nth * 8..][..8].copy_from_slice(&rows[at].to_ne_bytes());
@@ -191,6 +214,10 @@ impl Client {
     /// [`Error::NotSet`]; [`Error::Type`] and [`Error::Shape`]; [`Error::Stale`] as of [`push`](Self::push); [`Error::ServerLost`],
     /// [`Error::ShutDown`]; the group's. After an error `into` is as it was.
     pub fn pull_into(&mut self, name: &str, dtype: DType, into: &mut [u8]) -> Result<u64, Error> {
+        self.up_to_date(name, |client| client.pull_known(name, dtype, into))
+    }
+
+    fn pull_known(&mut self, name: &str, dtype: DType, into: &mut [u8]) -> Result<u64, Error> {
         let step = self.step;
         let known = self.known(name)?;
         let Meta { shape, .. } = known.meta.clone();
@@ -214,9 +241,10 @@ impl Client {
                 step,
             });
         }
-        let row = known.meta.row_bytes().unwrap_or(0);
-        let pulled = self.call(&format!("pulling '{name}'"), |_, _, _| {
-            Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Pull }, &mut None)
+        let (row, seen) = (known.meta.row_bytes().unwrap_or(0), known.seen());
+        let pulled = self.call(&format!("pulling '{name}'"), |server, _, _| {
+            let body = Request::Pull(seen[server].generation);
+            Envelope::new(&None, &Head { meta: bare(name, step), body }, &mut None)
         })?;
         for (at, arrived) in pulled.iter().enumerate() {
             let rows = self.known(name)?.shards[at].len() as u64;
@@ -250,6 +278,7 @@ impl Client {
     /// # Errors
     /// [`Error::NotSet`], [`Error::ServerLost`]; the group's.
     pub fn describe(&mut self, name: &str) -> Result<(DType, Vec<u64>), Error> {
+        self.known.remove(name);
         let meta = &self.known(name)?.meta;
         Ok((meta.dtype, meta.shape.clone()))
     }
@@ -289,7 +318,8 @@ impl Client {
     }
 
     /// Makes each server take the checkpoint in `folder`, which [`save`](Self::save) has written with as many servers of the same names and
-    /// the same sharding. All servers look first whether theirs fits: either all take it or none.
+    /// the same sharding. All servers look first whether theirs fits: either all take it or none. Gradients that have not taken effect are
+    /// dropped, and all trainers' pushes count from zero.
     ///
     /// # Errors
     /// [`Error::Checkpoint`] for one that is not there, damaged, or has other shapes than are set, and for files that do not belong together;
@@ -360,29 +390,65 @@ impl Client {
         Meta { name: name.to_owned(), dtype, shape: shape.to_vec(), layout: Layout::Dense, step: self.step }
     }
 
-    /// What is known of a parameter; the first time a server is asked for it.
+    /// A call for a parameter. What is known of it may be out of date, since another client may have set it anew: the servers are asked
+    /// again before the call is refused for that.
+    fn up_to_date<R>(
+        &mut self,
+        name: &str,
+        mut call: impl FnMut(&mut Self) -> Result<R, Error>,
+    ) -> Result<R, Error> {
+        let was_known = self.known.contains_key(name);
+        match call(self) {
+            Err(Error::NotSet { .. } | Error::Shape { .. } | Error::Type { .. } | Error::Rows { .. })
+                if was_known =>
+            {
+                self.known.remove(name);
+                call(self)
+            }
+            other => other,
+        }
+    }
+
+    /// What is known of a parameter; the first time all servers are asked for it.
     fn known(&mut self, name: &str) -> Result<&mut Known, Error> {
         if !self.known.contains_key(name) {
-            let (step, servers) = (self.step, self.links.len());
-            let described = self.call_some(&format!("asking for '{name}'"), 1, |_, _, _| {
-                Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Describe }, &mut None)
-            })?;
-            let Some(Head { meta, body: Reply::Described(pushes) }) =
-                described.into_iter().next().map(|one| one.head)
-            else {
-                return Err(self.meaningless(0, format!("no description of '{name}'")));
-            };
-            let meta = Meta { layout: Layout::Dense, ..meta };
-            let shard = |server| self.plan.sharding.shard(meta.rows(), server, servers);
-            let known = Known { shards: (0..servers).map(shard).collect(), meta, pushes };
+            let known = self.described(name)?;
             self.known.insert(name.to_owned(), known);
         }
-        let step = self.step;
-        self.known.get_mut(name).ok_or_else(|| Error::NotSet {
-            parameter: name.to_owned(),
-            server: String::new(),
-            step,
+        let not_set = self.not_set(name, 0);
+        self.known.get_mut(name).ok_or(not_set)
+    }
+
+    fn described(&mut self, name: &str) -> Result<Known, Error> {
+        let (step, servers) = (self.step, self.links.len());
+        let answers = self.call(&format!("asking for '{name}'"), |_, _, _| {
+            Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Describe }, &mut None)
+        })?;
+        let mut all: Vec<(Meta, Seen)> = vec![];
+        for (at, answer) in answers.into_iter().enumerate() {
+            let Head { meta, body: Reply::Described(seen) } = answer.head else {
+                return Err(self.meaningless(at, format!("no description of '{name}'")));
+            };
+            all.push((Meta { layout: Layout::Dense, ..meta }, seen));
+        }
+        let Some((meta, _)) = all.first().cloned() else { return Err(self.not_set(name, 0)) };
+        // Another client is setting it.
+        if let Some(at) = all.iter().position(|(other, _)| *other != meta) {
+            return Err(self.not_set(name, at));
+        }
+        check_new(&meta)?;
+        let shard = |server| self.plan.sharding.shard(meta.rows(), server, servers);
+        Ok(Known {
+            shards: (0..servers).map(shard).collect(),
+            generations: all.iter().map(|(_, seen)| seen.generation).collect(),
+            pushes: all.iter().map(|(_, seen)| seen.pushes).min().unwrap_or(0),
+            meta,
         })
+    }
+
+    fn not_set(&self, name: &str, at: usize) -> Error {
+        let server = self.links.get(at).map_or_else(String::new, |link| link.name.clone());
+        Error::NotSet { parameter: name.to_owned(), server, step: self.step }
     }
 
     fn known_as(&mut self, name: &str, given: &Meta, what: &str) -> Result<&mut Known, Error> {
@@ -443,8 +509,12 @@ impl Client {
         match refused {
             None => Ok(answers.into_iter().flatten().collect()),
             Some(error) => {
-                if let Error::NotSet { parameter, .. } = &error {
-                    self.known.remove(parameter);
+                match &error {
+                    Error::NotSet { parameter, .. } => drop(self.known.remove(parameter)),
+                    Error::TrainerLost { .. } | Error::ServerLost { .. } | Error::Protocol { .. } => {
+                        self.lost = Some(error.clone());
+                    }
+                    _ => {}
                 }
                 Err(error)
             }
@@ -453,8 +523,7 @@ impl Client {
 
     fn answer(&mut self, at: usize, doing: &str) -> Result<Arrived<Reply>, Error> {
         let (link, home, spare) = (&self.links[at], &self.home, &mut self.received[at]);
-        // A server waits for the deadline itself before it answers.
-        let patience = self.plan.deadline.saturating_mul(2).min(crate::config::LONGEST_WAIT);
+        let patience = self.plan.patience();
         let room = |len| memory(home, || spare.take(), len);
         match next(&link.data, (link.peer, ANSWER), patience, room) {
             Ok(Some(Ok(answer))) => Ok(answer),

@@ -5,9 +5,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use shouter_reducer::dtype::DType;
 
+use crate::wire;
+
 /// An error of actors, clients and servers: what it concerns, and the remedy. After each of them but
-/// [`TrainerLost`](Self::TrainerLost), [`ServerLost`](Self::ServerLost), [`Protocol`](Self::Protocol) and [`Group`](Self::Group) all go on,
-/// and nothing of the call was applied, unless the variant says otherwise.
+/// [`TrainerLost`](Self::TrainerLost), [`ServerLost`](Self::ServerLost), [`Protocol`](Self::Protocol) and [`Group`](Self::Group) all go on.
+/// No server has applied anything of a call that its arguments were refused for; of several servers, some may have done what another one
+/// has refused for a reason of its own ([`Stale`](Self::Stale), [`Checkpoint`](Self::Checkpoint) of a save, no memory).
 #[derive(Clone, Debug, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
@@ -173,7 +176,25 @@ pub enum Error {
     Group(#[from] crate::Error),
 }
 
+/// The most bytes of an error in an answer.
+const LONGEST_TOLD: usize = 16 << 10;
+/// The most bytes of the text that takes the place of a longer one.
+const LONGEST_TEXT: usize = 4 << 10;
+/// The most trainers that are named to one that waits for them.
+const MOST_BEHIND: usize = 64;
+
 impl Error {
+    /// The error as a server tells it to a client: one that has an encoding, and is short.
+    pub(super) fn told(mut self, server: &str) -> Self {
+        if let Self::Stale { behind, .. } = &mut self {
+            behind.truncate(MOST_BEHIND);
+        }
+        match wire::encode(&self) {
+            Ok(bytes) if bytes.len() <= LONGEST_TOLD => self,
+            _ => Self::Plan(format!("{server}: {}", wire::shortened(&self.to_string(), LONGEST_TEXT))),
+        }
+    }
+
     /// The parameter that it is about.
     pub fn parameter(&self) -> Option<&str> {
         match self {
@@ -227,3 +248,6 @@ impl Error {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

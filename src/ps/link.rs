@@ -45,14 +45,16 @@ impl Link {
 /// calls it.
 pub(super) fn links(actors: &Actors, plan: &Plan) -> Result<(Vec<Link>, Home), Error> {
     let group = actors.group();
-    let is_server = plan.server(actors.name()).is_some();
+    let (is_server, patience) = (plan.server(actors.name()).is_some(), plan.patience());
     let others: Vec<&str> = if is_server {
         actors.names().filter(|name| plan.server(name).is_none()).collect()
     } else {
         plan.servers.iter().map(String::as_str).collect()
     };
     if plan.lost == Lost::End {
-        let (data, control) = (Arc::new(group.duplicate()?), Arc::new(group.duplicate()?));
+        let all: Vec<u32> = (0..group.size()).collect();
+        let (data, control) = (group.group_within(&all, patience)?, group.group_within(&all, patience)?);
+        let (data, control) = (Arc::new(data), Arc::new(control));
         let link = |name: &str| {
             let rank = actors.rank(name)?;
             Ok(Link {
@@ -74,7 +76,7 @@ pub(super) fn links(actors: &Actors, plan: &Plan) -> Result<(Vec<Link>, Home), E
         let rank = actors.rank(name)?;
         let place = Place { is_server, with_peer: hosts[rank as usize] == group.node() };
         let mut store = ThroughGroup { group, peer: rank, values: HashMap::new() };
-        let builder = place.builder().map_err(|why| crate::Error::Config(why.to_string()))?;
+        let builder = place.builder(patience).map_err(|why| crate::Error::Config(why.to_string()))?;
         let data = init_through(builder, &mut store)?;
         let control = data.duplicate()?;
         let (data, control) = (Arc::new(data), Arc::new(control));
@@ -91,17 +93,19 @@ struct Place {
 }
 
 impl Place {
-    /// The process's configuration, but for the place in the job and what only one job can have: the meeting point, the port for counters,
-    /// devices. So pairs on two hosts use the kernel's sockets.
-    fn builder(&self) -> Result<Builder, ConfigError> {
+    /// The process's configuration, but for the deadline, the place in the job and what only one job can have: the meeting point, the port
+    /// for counters, devices. So pairs on two hosts use the kernel's sockets.
+    fn builder(&self, deadline: Duration) -> Result<Builder, ConfigError> {
         let rank = if self.is_server { "0" } else { "1" };
         let (local_size, local_rank, node) = if self.with_peer { ("2", rank, "0") } else { ("1", "0", rank) };
+        let deadline = format!("{}s", deadline.as_secs_f64());
         let own = [
             ("size", "2"),
             ("rank", rank),
             ("local_size", local_size),
             ("local_rank", local_rank),
             ("node", node),
+            ("deadline", &deadline),
             ("transport", if self.with_peer { "auto" } else { "kernel" }),
         ];
         let of_job = ["addr", "port", "ports", "levels", "metrics", "timeline"];
@@ -142,3 +146,6 @@ impl Store for ThroughGroup<'_> {
         Ok(self.values[key].clone())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -215,6 +215,13 @@ impl Envelope {
         Ok(())
     }
 
+    /// The same message in other memory.
+    pub(super) fn copied(&self, home: &Home) -> Result<Self, super::Error> {
+        let mut slab = super::protocol::memory(home, || None, self.bytes().len())?;
+        slab.bytes_mut().copy_from_slice(self.bytes());
+        Ok(Self { slab, data: self.data })
+    }
+
     pub(super) fn bytes(&self) -> &[u8] {
         self.slab.bytes()
     }

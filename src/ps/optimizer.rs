@@ -25,7 +25,7 @@ pub enum Optimizer {
     Adagrad {
         /// The learning rate.
         rate: f64,
-        /// Keeps the divisor from zero.
+        /// Keeps the divisor from zero: above it, as f32 too.
         epsilon: f64,
     },
     /// m = beta1 * m + (1 - beta1) * g; v = beta2 * v + (1 - beta2) * g * g; with the updates so far, t,
@@ -37,7 +37,7 @@ pub enum Optimizer {
         beta1: f64,
         /// The decay of the mean of squares.
         beta2: f64,
-        /// Keeps the divisor from zero.
+        /// Keeps the divisor from zero: above it, as f32 too.
         epsilon: f64,
     },
 }
@@ -56,22 +56,21 @@ impl Optimizer {
     /// The number that cannot be used.
     pub(super) fn check(self) -> Result<(), String> {
         let (rate, parts, epsilon) = match self {
-            Self::Sgd { rate } => (rate, [0.0; 2], 0.0),
-            Self::Momentum { rate, momentum } => (rate, [momentum, 0.0], 0.0),
-            Self::Adagrad { rate, epsilon } => (rate, [0.0; 2], epsilon),
-            Self::Adam { rate, beta1, beta2, epsilon } => (rate, [beta1, beta2], epsilon),
+            Self::Sgd { rate } => (rate, [0.0; 2], None),
+            Self::Momentum { rate, momentum } => (rate, [momentum, 0.0], None),
+            Self::Adagrad { rate, epsilon } => (rate, [0.0; 2], Some(epsilon)),
+            Self::Adam { rate, beta1, beta2, epsilon } => (rate, [beta1, beta2], Some(epsilon)),
         };
         let is_part = |part: &f64| (0.0..1.0).contains(part);
         if rate.is_finite()
             && rate >= 0.0
             && parts.iter().all(is_part)
-            && epsilon.is_finite()
-            && epsilon >= 0.0
+            && epsilon.is_none_or(|epsilon| epsilon.is_finite() && epsilon as f32 > 0.0)
         {
             return Ok(());
         }
         Err(format!(
-            "{self:?}: a rate and an epsilon are finite and not negative, momentum and betas at least 0 and below 1"
+            "{self:?}: a rate is finite and not negative, an epsilon finite and above 0 (as f32, too), momentum and betas at least 0 and below 1"
         ))
     }
 }
@@ -126,10 +125,11 @@ macro_rules! real {
                         let power = |beta: f64| (1.0 - beta.powf(step as f64)) as $float;
                         let (mean, square) = (power(beta1), power(beta2));
                         let (rate, epsilon) = (rate as $float, epsilon as $float);
+                        let (rest1, rest2) = ((1.0 - beta1) as $float, (1.0 - beta2) as $float);
                         let (beta1, beta2) = (beta1 as $float, beta2 as $float);
                         for (((p, g), m), v) in p.iter_mut().zip(g).zip(first).zip(second) {
-                            *m = beta1 * *m + (1.0 - beta1) * g;
-                            *v = beta2 * *v + (1.0 - beta2) * (g * g);
+                            *m = beta1 * *m + rest1 * g;
+                            *v = beta2 * *v + rest2 * (g * g);
                             *p -= rate * (*m / mean) / ((*v / square).sqrt() + epsilon);
                         }
                     }

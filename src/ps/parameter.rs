@@ -20,8 +20,9 @@ const RUN: usize = 4096;
 pub(super) struct Parameter {
     pub(super) optimizer: Optimizer,
     pub(super) shard: Arc<Shard>,
-    /// The rows, behind the header with which they are pulled.
-    values: Envelope,
+    /// The rows, behind the header with which they are pulled. Where a pull still sends them, the next update is made in a copy.
+    values: Arc<Envelope>,
+    home: Home,
     pub(super) states: Vec<Vec<u64>>,
     pub(super) version: u64,
     meta: Meta,
@@ -44,7 +45,8 @@ impl Parameter {
         values.data_mut().copy_from_slice(value);
         let words = value.len().div_ceil(8);
         let states = (0..optimizer.states()).map(|_| vec![0; words]).collect();
-        Ok(Self { optimizer, shard, values, states, version: 0, meta })
+        let (values, home) = (Arc::new(values), home.clone());
+        Ok(Self { optimizer, shard, values, home, states, version: 0, meta })
     }
 
     pub(super) fn meta(&self) -> &Meta {
@@ -52,8 +54,8 @@ impl Parameter {
     }
 
     /// The answer to a pull.
-    pub(super) fn message(&self) -> &[u8] {
-        self.values.bytes()
+    pub(super) fn message(&self) -> Arc<Envelope> {
+        self.values.clone()
     }
 
     pub(super) fn value(&self) -> &[u8] {
@@ -74,9 +76,17 @@ impl Parameter {
     }
 
     fn stamp(&mut self, version: u64) -> Result<(), Error> {
+        if Arc::get_mut(&mut self.values).is_none() {
+            self.values = Arc::new(self.values.copied(&self.home)?);
+        }
         self.version = version;
         let meta = Meta { step: version, ..self.meta.clone() };
-        self.values.restamp(&Head { meta, body: Reply::Rows })
+        self.own().restamp(&Head { meta, body: Reply::Rows })
+    }
+
+    /// The rows, to be changed: since the last stamp no pull has taken them, for that has to lock the parameter.
+    fn own(&mut self) -> &mut Envelope {
+        Arc::get_mut(&mut self.values).expect("the rows are this parameter's alone after a stamp")
     }
 
     /// One update, by the fold of these in their order. They have been checked ([`check_rows`], shape and type).
@@ -162,11 +172,14 @@ impl Parameter {
 
     fn apply<T: Real>(&mut self, from: usize, gradient: &[T]) {
         let to = from + gradient.len();
-        let mut states =
-            self.states.iter_mut().map(|state| &mut bytemuck::cast_slice_mut::<u64, T>(state)[from..to]);
-        let states = [states.next().unwrap_or_default(), states.next().unwrap_or_default()];
-        let values = &mut bytemuck::cast_slice_mut::<u8, T>(self.values.data_mut())[from..to];
-        T::update(self.optimizer, self.version, values, gradient, states);
+        let (optimizer, version) = (self.optimizer, self.version);
+        let mut states = std::mem::take(&mut self.states);
+        let mut parts =
+            states.iter_mut().map(|state| &mut bytemuck::cast_slice_mut::<u64, T>(state)[from..to]);
+        let of_run = [parts.next().unwrap_or_default(), parts.next().unwrap_or_default()];
+        let values = &mut bytemuck::cast_slice_mut::<u8, T>(self.own().data_mut())[from..to];
+        T::update(optimizer, version, values, gradient, of_run);
+        self.states = states;
     }
 }
 

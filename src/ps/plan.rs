@@ -122,6 +122,11 @@ impl Plan {
         Ok(())
     }
 
+    /// How long a message may take: a server waits for the deadline itself before it answers.
+    pub(super) fn patience(&self) -> Duration {
+        self.deadline.saturating_mul(2).min(LONGEST_WAIT)
+    }
+
     pub(super) fn server(&self, name: &str) -> Option<usize> {
         self.servers.iter().position(|server| server == name)
     }

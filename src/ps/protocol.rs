@@ -31,11 +31,11 @@ const LONGEST_CONTROL: u64 = 64 << 10;
 pub(super) enum Request {
     /// Sets the parameter to the message's elements.
     Set(Optimizer),
-    /// Gives a gradient; the number of the trainer's pushes to the parameter before it.
-    Push(u64),
-    /// Asks for the parameter.
-    Pull,
-    /// Asks for its type and shape, and for the number of the trainer's pushes.
+    /// Gives a gradient.
+    Push(Seen),
+    /// Asks for the parameter of this generation.
+    Pull(u64),
+    /// Asks for its type and shape, its generation, and the number of the trainer's pushes.
     Describe,
     /// Waits for all trainers.
     Wait,
@@ -49,14 +49,23 @@ pub(super) enum Request {
     Restore(String),
 }
 
+/// A parameter as a client knows it on one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Seen {
+    /// Another one each time that it is set or restored.
+    pub(super) generation: u64,
+    /// The trainer's pushes to it so far.
+    pub(super) pushes: u64,
+}
+
 /// What a server answers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Reply {
     Done,
     /// The parameter's rows are the message's elements.
     Rows,
-    /// The parameter's type and shape are in the meta; the number of the trainer's pushes.
-    Described(u64),
+    /// The parameter's type and shape are in the meta.
+    Described(Seen),
     /// The number of a checkpoint.
     Checked(u64),
     Refused(Error),
@@ -96,7 +105,7 @@ pub(super) fn next<B: for<'a> Deserialize<'a>>(
 }
 
 /// Messages of up to so many bytes have memory of their own: it costs less than to keep some.
-const SMALL: usize = 64 << 10;
+pub(super) const SMALL: usize = 64 << 10;
 
 /// Memory for a message: that of `spare`, if there is a use for it.
 pub(super) fn memory(

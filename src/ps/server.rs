@@ -1,7 +1,7 @@
 //! A server: owns its shard of every parameter, and answers clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::actors::Actors;
@@ -10,7 +10,7 @@ use super::message::{Arrived, Envelope, Head, Home, Layout, Slab};
 use super::names::Names;
 use super::plan::{Lost, Plan};
 use super::protocol::{
-    ANSWER, Control, LOOK, REQUEST, Reply, Request, bare, memory, next, next_control, send_control,
+    ANSWER, Control, LOOK, REQUEST, Reply, Request, SMALL, bare, memory, next, next_control, send_control,
 };
 use super::state::{Sender, Shards};
 use super::{Error, checkpoint};
@@ -18,6 +18,8 @@ use crate::runtime::lock;
 
 /// The most bytes of memory that are kept for the next messages.
 const SPARE: usize = 1 << 30;
+/// The most pieces of it.
+const SPARES: usize = 64;
 
 /// A server of parameters.
 pub struct Server {
@@ -75,7 +77,7 @@ impl Server {
         let Self { plan, names, own, links, home } = self;
         let shards = Shards::new(plan.clone(), own.clone(), home.clone());
         let serving =
-            Serving { plan, names, own, home, shards, failed: Mutex::new(None), spare: Mutex::default() };
+            Serving { plan, names, own, home, shards, saving: Mutex::default(), spare: Mutex::default() };
         let serving = &serving;
         thread::scope(|scope| {
             for link in &links {
@@ -85,10 +87,7 @@ impl Server {
                 scope.spawn(move || serving.hear(link, &ended));
             }
         });
-        match lock(&serving.failed).take() {
-            Some(error) => Err(error),
-            None => Ok(serving.shards.served()),
-        }
+        serving.shards.served()
     }
 }
 
@@ -99,8 +98,8 @@ struct Serving {
     own: Own,
     home: Home,
     shards: Shards,
-    /// Why it ends.
-    failed: Mutex<Option<Error>>,
+    /// One checkpoint is written at a time: each is once more the memory of all parameters.
+    saving: Mutex<()>,
     /// Memory for messages.
     spare: Mutex<Vec<Slab>>,
 }
@@ -194,8 +193,7 @@ impl Serving {
 
     /// Ends the server, with the first such error.
     fn fail(&self, error: Error) {
-        lock(&self.failed).get_or_insert(error);
-        self.shards.fail();
+        self.shards.fail(error);
     }
 
     fn respond(&self, link: &Link, sender: Sender<'_>, asked: Arrived<Request>) -> Result<(), Error> {
@@ -203,10 +201,11 @@ impl Serving {
         let (name, step) = (meta.name.clone(), meta.step);
         let mut about = bare(&name, step);
         let reply = match asked.head.body {
-            Request::Pull => match self.shards.pulled(sender, meta) {
+            Request::Pull(generation) => match self.shards.pulled(sender, meta, generation) {
                 Ok(parameter) => {
-                    let parameter = parameter.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-                    return Ok(link.data.send(parameter.message(), link.peer, ANSWER)?);
+                    // The parameter is not locked while it is sent.
+                    let message = parameter.read().unwrap_or_else(PoisonError::into_inner).message();
+                    return Ok(link.data.send(message.bytes(), link.peer, ANSWER)?);
                 }
                 Err(error) => Err(error),
             },
@@ -215,18 +214,19 @@ impl Serving {
                 self.give_back(vec![asked]);
                 set.map(|()| Reply::Done)
             }
-            Request::Push(pushes) => self.shards.push(sender, pushes, asked).map(|used| {
+            Request::Push(seen) => self.shards.push(sender, seen, asked).map(|used| {
                 self.give_back(used);
                 Reply::Done
             }),
-            Request::Describe => self.shards.describe(sender, meta).map(|(meta, pushes)| {
+            Request::Describe => self.shards.describe(sender, meta).map(|(meta, seen)| {
                 // The shape, without elements.
                 about = super::message::Meta { layout: Layout::Shard(0), step, ..meta };
-                Reply::Described(pushes)
+                Reply::Described(seen)
             }),
             Request::Wait => self.shards.wait(sender, step).map(|()| Reply::Done),
             Request::Reset => self.shards.reset(step).map(|()| Reply::Done),
             Request::Save(ref folder, number) => {
+                let _saving = lock(&self.saving);
                 checkpoint::save(&self.shards, &self.plan, &self.own, folder, number).map(|()| Reply::Done)
             }
             Request::Check(ref folder) => checkpoint::read(&self.shards, &self.plan, &self.own, folder)
@@ -235,7 +235,7 @@ impl Serving {
                 .and_then(|read| read.take(&self.shards))
                 .map(|()| Reply::Done),
         };
-        let body = reply.unwrap_or_else(Reply::Refused);
+        let body = reply.unwrap_or_else(|error| Reply::Refused(error.told(&self.own.name)));
         let answer = Envelope::new(&None, &Head { meta: about, body }, &mut None)?;
         Ok(link.data.send(answer.bytes(), link.peer, ANSWER)?)
     }
@@ -251,11 +251,18 @@ impl Serving {
     fn give_back(&self, used: Vec<Arrived<Request>>) {
         let mut spare = lock(&self.spare);
         for used in used {
-            let slab = used.into_slab();
-            let kept: usize = spare.iter().map(Slab::capacity).sum();
-            if kept + slab.capacity() <= SPARE {
-                spare.push(slab);
-            }
+            keep(&mut spare, used.into_slab());
         }
     }
 }
+
+/// Keeps memory for the next messages, if there can be a use for it.
+fn keep(spare: &mut Vec<Slab>, slab: Slab) {
+    let kept: usize = spare.iter().map(Slab::capacity).sum();
+    if slab.capacity() > SMALL && spare.len() < SPARES && kept + slab.capacity() <= SPARE {
+        spare.push(slab);
+    }
+}
+
+#[cfg(test)]
+mod tests;

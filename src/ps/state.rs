@@ -11,6 +11,7 @@ use super::message::{Home, LONGEST_NAME, Layout, Meta};
 use super::optimizer::Optimizer;
 use super::parameter::{Gradient, Parameter, check_rows};
 use super::plan::{Mode, Plan};
+use super::protocol::Seen;
 use super::server::{Own, Served};
 use super::shard::Shard;
 use crate::runtime::lock;
@@ -48,10 +49,15 @@ struct State {
     /// How often each has waited for all.
     waits: Vec<u64>,
     shut_down_by: Option<String>,
-    has_failed: bool,
+    /// Why the service ends.
+    failure: Option<Error>,
+    /// The last parameter's generation.
+    generation: u64,
 }
 
 struct Entry {
+    /// Tells it from those of the same name before it: clients say which one they mean.
+    generation: u64,
     parameter: Arc<RwLock<Parameter>>,
     meta: Meta,
     /// Pushes of each trainer.
@@ -70,6 +76,11 @@ impl State {
         there.map(|(count, _)| *count).min()
     }
 
+    /// The parameter of this name, if it is still the one that the client knows.
+    fn entry(&self, name: &str, generation: u64) -> Option<&Entry> {
+        self.entries.get(name).filter(|entry| entry.generation == generation)
+    }
+
     fn ahead(&self, counts: &[u64], own: u64) -> u64 {
         own.saturating_sub(self.slowest(counts).unwrap_or(own))
     }
@@ -83,7 +94,8 @@ impl Shards {
             members: vec![Member::There; trainers],
             waits: vec![0; trainers],
             shut_down_by: None,
-            has_failed: false,
+            failure: None,
+            generation: 0,
         };
         Self { plan, own, home, state: Mutex::new(state), changed: Condvar::new() }
     }
@@ -112,8 +124,11 @@ impl Shards {
             if let Some(result) = ready(&mut state)? {
                 return Ok((state, result));
             }
+            if let Some(failure) = &state.failure {
+                return Err(failure.clone());
+            }
             let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() || state.has_failed {
+            if left.is_zero() {
                 return Err(late(&state));
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -143,17 +158,29 @@ impl Shards {
         }
     }
 
-    /// The entry of a parameter for a trainer, once the trainer is not too far ahead for another push or pull.
+    /// Refuses what a trainer has asked before it was dropped.
+    fn check_there(&self, state: &State, sender: Sender<'_>) -> Result<(), Error> {
+        match sender.trainer.map(|trainer| state.members[trainer]) {
+            None | Some(Member::There) => Ok(()),
+            Some(Member::Left | Member::Dropped) => Err(Error::Plan(format!(
+                "{} has left {}, or was dropped, and takes part no more",
+                sender.name, self.own.name
+            ))),
+        }
+    }
+
+    /// The state once a trainer that takes part is not too far ahead for another push to, or pull of, this generation of a parameter.
     fn gate<'a>(
         &'a self,
         sender: Sender<'_>,
-        name: &str,
-        step: u64,
+        (name, step): (&str, u64),
+        generation: u64,
         is_pull: bool,
     ) -> Result<MutexGuard<'a, State>, Error> {
         let limit = self.plan.mode.limit();
         let ready = |state: &mut State| {
-            let entry = state.entries.get(name).ok_or_else(|| self.not_set(name, step))?;
+            self.check_there(state, sender)?;
+            let entry = state.entry(name, generation).ok_or_else(|| self.not_set(name, step))?;
             let Some(trainer) = sender.trainer else { return Ok(Some(())) };
             let own = entry.pushes[trainer];
             let is_near = state.ahead(&entry.pushes, own) <= limit;
@@ -173,16 +200,22 @@ impl Shards {
     }
 
     /// The parameter that this meta asks for, when the mode permits to pull it.
-    pub(super) fn pulled(&self, sender: Sender<'_>, meta: &Meta) -> Result<Arc<RwLock<Parameter>>, Error> {
-        let state = self.gate(sender, &meta.name, meta.step, true)?;
+    pub(super) fn pulled(
+        &self,
+        sender: Sender<'_>,
+        meta: &Meta,
+        generation: u64,
+    ) -> Result<Arc<RwLock<Parameter>>, Error> {
+        let state = self.gate(sender, (&meta.name, meta.step), generation, true)?;
         let entry = state.entries.get(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
         Ok(entry.parameter.clone())
     }
 
-    pub(super) fn describe(&self, sender: Sender<'_>, meta: &Meta) -> Result<(Meta, u64), Error> {
+    pub(super) fn describe(&self, sender: Sender<'_>, meta: &Meta) -> Result<(Meta, Seen), Error> {
         let state = self.lock();
         let entry = state.entries.get(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
-        Ok((entry.meta.clone(), sender.trainer.map_or(0, |trainer| entry.pushes[trainer])))
+        let pushes = sender.trainer.map_or(0, |trainer| entry.pushes[trainer]);
+        Ok((entry.meta.clone(), Seen { generation: entry.generation, pushes }))
     }
 
     /// Sets a parameter: a new one, or another value of one with this type and shape.
@@ -207,26 +240,28 @@ impl Shards {
         self.put(meta, parameter)
     }
 
-    /// Takes a parameter in place of the former one.
+    /// Takes a parameter in place of the former one, whose gradients and counts of pushes go with it.
     pub(super) fn put(&self, meta: &Meta, parameter: Parameter) -> Result<(), Error> {
         let mut state = self.lock();
-        let Some(entry) = state.entries.get(&meta.name) else {
-            let trainers = self.plan.trainers.len();
-            let entry = Entry {
-                meta: parameter.meta().clone(),
-                pushes: vec![0; trainers],
-                pending: (0..trainers).map(|_| None).collect(),
-                updating: false,
-                shard: parameter.shard.clone(),
-                parameter: Arc::new(RwLock::new(parameter)),
-            };
-            state.entries.insert(meta.name.clone(), entry);
-            return Ok(());
+        if let Some(entry) = state.entries.get(&meta.name) {
+            check_same(&entry.meta, meta, "the value")?;
+        }
+        state.generation += 1;
+        let trainers = self.plan.trainers.len();
+        let entry = Entry {
+            generation: state.generation,
+            meta: parameter.meta().clone(),
+            pushes: vec![0; trainers],
+            pending: (0..trainers).map(|_| None).collect(),
+            updating: false,
+            shard: parameter.shard.clone(),
+            parameter: Arc::new(RwLock::new(parameter)),
         };
-        check_same(&entry.meta, meta, "the value")?;
-        let place = entry.parameter.clone();
+        let former = state.entries.insert(meta.name.clone(), entry);
+        // Those that wait for the former one hear that it is there no more.
+        self.changed.notify_all();
         drop(state);
-        *place.write().unwrap_or_else(PoisonError::into_inner) = parameter;
+        drop(former);
         Ok(())
     }
 
@@ -234,22 +269,17 @@ impl Shards {
     pub(super) fn push(
         &self,
         sender: Sender<'_>,
-        pushes: u64,
+        Seen { generation, pushes }: Seen,
         gradient: Gradient,
     ) -> Result<Vec<Gradient>, Error> {
         let meta = gradient.head.meta.clone();
         let Some(trainer) = sender.trainer else {
             return Err(Error::Plan(format!("{} is no trainer of the plan, and cannot push", sender.name)));
         };
-        {
-            let state = self.lock();
-            let entry = state.entries.get(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
-            check_gradient(entry, &meta, &gradient)?;
-        }
-        let mut state = self.gate(sender, &meta.name, meta.step, false)?;
-        let entry = state.entries.get_mut(&meta.name).ok_or_else(|| self.not_set(&meta.name, meta.step))?;
-        // It may have been set anew meanwhile.
-        check_gradient(entry, &meta, &gradient)?;
+        let not_set = || self.not_set(&meta.name, meta.step);
+        check_gradient(self.lock().entry(&meta.name, generation).ok_or_else(not_set)?, &meta, &gradient)?;
+        let mut state = self.gate(sender, (&meta.name, meta.step), generation, false)?;
+        let entry = state.entries.get_mut(&meta.name).ok_or_else(not_set)?;
         match pushes.cmp(&entry.pushes[trainer]) {
             // A trainer repeats a push that another server has refused.
             std::cmp::Ordering::Less => return Ok(vec![gradient]),
@@ -325,7 +355,10 @@ impl Shards {
         state.waits[trainer] += 1;
         let own = state.waits[trainer];
         self.changed.notify_all();
-        let ready = |state: &mut State| Ok((state.ahead(&state.waits, own) == 0).then_some(()));
+        let ready = |state: &mut State| {
+            self.check_there(state, sender)?;
+            Ok((state.ahead(&state.waits, own) == 0).then_some(()))
+        };
         let late = |state: &State| self.stale(state, sender, ("", step), &state.waits, own, 0);
         let waited = self.wait_until(state, step, ready, late).map(drop);
         if waited.is_err() {
@@ -372,14 +405,14 @@ impl Shards {
         self.changed.notify_all();
     }
 
-    /// Ends all waits.
-    pub(super) fn fail(&self) {
-        self.lock().has_failed = true;
+    /// Ends the service and all waits, with the first such error.
+    pub(super) fn fail(&self, error: Error) {
+        self.lock().failure.get_or_insert(error);
         self.changed.notify_all();
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.lock().has_failed
+        self.lock().failure.is_some()
     }
 
     /// Which trainers take part.
@@ -387,14 +420,18 @@ impl Shards {
         self.lock().members.iter().map(|member| *member == Member::There).collect()
     }
 
-    pub(super) fn served(&self) -> Served {
+    /// How the service has ended.
+    pub(super) fn served(&self) -> Result<Served, Error> {
         let state = self.lock();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
         let dropped =
             self.plan.trainers.iter().zip(&state.members).filter(|(_, member)| **member == Member::Dropped);
-        Served {
+        Ok(Served {
             shut_down_by: state.shut_down_by.clone(),
             dropped: dropped.map(|(name, _)| name.clone()).collect(),
-        }
+        })
     }
 
     /// All parameters, by name.
@@ -406,6 +443,9 @@ impl Shards {
         &self.home
     }
 }
+
+/// The most rows where a row has no bytes: what they are to cost does not bound them.
+const MOST_EMPTY_ROWS: u64 = 1 << 20;
 
 /// Refuses a parameter that there cannot be.
 pub(super) fn check_new(meta: &Meta) -> Result<(), Error> {
@@ -422,6 +462,14 @@ pub(super) fn check_new(meta: &Meta) -> Result<(), Error> {
         return Err(Error::Plan(format!(
             "a parameter's name of {} bytes; give 1 to {LONGEST_NAME}",
             meta.name.len()
+        )));
+    }
+    if meta.row_bytes() == Some(0) && meta.rows() > MOST_EMPTY_ROWS {
+        return Err(Error::Plan(format!(
+            "'{}' of {:?} has {} rows without elements; {MOST_EMPTY_ROWS} can be",
+            meta.name,
+            meta.shape,
+            meta.rows()
         )));
     }
     Ok(())

@@ -63,11 +63,11 @@ impl Drop for Live {
     }
 }
 
-/// Drops a group without the interpreter's lock, which callbacks need: they run until it is dropped.
-fn drop_detached(group: Option<shouter::Group>) {
-    let Some(group) = group else { return };
-    let mut group = Some(group);
-    Python::try_attach(|py| py.detach(|| drop(group.take())));
+/// Drops a group, or what holds one, without the interpreter's lock, which callbacks need: they run until it is dropped.
+pub(crate) fn drop_detached<T: Send>(value: Option<T>) {
+    let Some(value) = value else { return };
+    let mut value = Some(value);
+    Python::try_attach(|py| py.detach(|| drop(value.take())));
 }
 
 /// A deadline in seconds.

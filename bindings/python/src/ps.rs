@@ -11,7 +11,7 @@ use shouter::ps::{Actors, Array, Client, Error, Lost, Mode, Optimizer, Plan, Ser
 use crate::buffer::Buffer;
 use crate::element;
 use crate::error::argument;
-use crate::group::Group;
+use crate::group::{Group, drop_detached};
 use crate::sys;
 use crate::wait::{aside_as, slice, until};
 
@@ -64,7 +64,7 @@ fn seconds(py: Python<'_>, what: &str, seconds: f64) -> PyResult<Duration> {
     Ok(duration.min(LONGEST_WAIT))
 }
 
-/// A plan's fields: servers, trainers, staleness (None: asynchronous; 0: synchronous), and the rest.
+/// A plan's fields, as `shouter.ps.Plan` has them.
 #[derive(FromPyObject)]
 pub(crate) struct GivenPlan {
     servers: Vec<String>,
@@ -113,9 +113,33 @@ impl GivenPlan {
     }
 }
 
+/// What holds a group: dropped without the interpreter's lock.
+struct Detached<T: Send>(Option<T>);
+
+impl<T: Send> Detached<T> {
+    fn new(value: T) -> Self {
+        Self(Some(value))
+    }
+}
+
+impl<T: Send> std::ops::Deref for Detached<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // It is present until the drop.
+        self.0.as_ref().expect("what is used is there")
+    }
+}
+
+impl<T: Send> Drop for Detached<T> {
+    fn drop(&mut self) {
+        drop_detached(self.0.take());
+    }
+}
+
 /// The ranks of a group under names: the base of `shouter.ps.Actors`.
 #[pyclass(frozen, module = "shouter._core")]
-pub(crate) struct PsActors(Arc<Actors>);
+pub(crate) struct PsActors(Detached<Arc<Actors>>);
 
 #[pymethods]
 impl PsActors {
@@ -136,7 +160,7 @@ impl PsActors {
             }
             _ => Err(shouter::Error::Argument("actors: give either name= or names=".into()).into()),
         };
-        Ok(Self(Arc::new(run(py, meet)?)))
+        Ok(Self(Detached::new(Arc::new(run(py, meet)?))))
     }
 
     #[getter]
@@ -167,7 +191,7 @@ impl PsActors {
             let data = Array::from_bytes(sys::given(&given), given.dtype, &shape)?;
             self.0.isend(to, name, step, data)
         });
-        sent.map(PsSending).map_err(|error| raised(py, &error))
+        sent.map(|sent| PsSending(Detached::new(sent))).map_err(|error| raised(py, &error))
     }
 
     /// Whether a message of an actor, or of any, has come.
@@ -185,7 +209,7 @@ impl PsActors {
         timeout: f64,
     ) -> PyResult<(String, String, &'static str, Vec<u64>, u64, Bound<'py, PyBytes>)> {
         let timeout = seconds(py, "timeout", timeout)?;
-        let actors = self.0.clone();
+        let actors = (*self.0).clone();
         let found = run(py, move || actors.irecv(source.as_deref())?.wait(timeout))?;
         let meta = found.meta();
         let bytes = PyBytes::new(py, found.bytes());
@@ -202,7 +226,7 @@ impl PsActors {
 
 /// A message on its way.
 #[pyclass(frozen, module = "shouter._core")]
-pub(crate) struct PsSending(shouter::ps::Sending);
+pub(crate) struct PsSending(Detached<shouter::ps::Sending>);
 
 #[pymethods]
 impl PsSending {
@@ -230,7 +254,7 @@ pub(crate) fn ps_serve(
     actors: &PsActors,
     plan: GivenPlan,
 ) -> PyResult<(Option<String>, Vec<String>)> {
-    let (actors, plan) = (actors.0.clone(), plan.plan(py)?);
+    let (actors, plan) = ((*actors.0).clone(), plan.plan(py)?);
     let served = run(py, move || Server::connect(&actors, plan)?.serve())?;
     Ok((served.shut_down_by, served.dropped))
 }
@@ -250,7 +274,7 @@ fn optimizer(py: Python<'_>, (name, numbers): &GivenOptimizer) -> PyResult<Optim
 
 /// The base of `shouter.ps.Client`.
 #[pyclass(frozen, module = "shouter._core")]
-pub(crate) struct PsClient(Arc<Mutex<Option<Client>>>);
+pub(crate) struct PsClient(Detached<Arc<Mutex<Option<Client>>>>);
 
 impl PsClient {
     /// Runs a call with the client, on a thread of its own.
@@ -259,7 +283,7 @@ impl PsClient {
         py: Python<'_>,
         call: impl FnOnce(&mut Client) -> Result<R, Error> + Send + 'static,
     ) -> PyResult<R> {
-        let client = self.0.clone();
+        let client = (*self.0).clone();
         run(py, move || match client.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(client) => call(client),
             None => Err(shouter::Error::Argument("the client has left; connect a new one".into()).into()),
@@ -271,9 +295,9 @@ impl PsClient {
 impl PsClient {
     #[new]
     fn new(py: Python<'_>, actors: &PsActors, plan: GivenPlan) -> PyResult<Self> {
-        let (actors, plan) = (actors.0.clone(), plan.plan(py)?);
+        let (actors, plan) = ((*actors.0).clone(), plan.plan(py)?);
         let client = run(py, move || Client::connect(&actors, plan))?;
-        Ok(Self(Arc::new(Mutex::new(Some(client)))))
+        Ok(Self(Detached::new(Arc::new(Mutex::new(Some(client))))))
     }
 
     fn set_step(&self, py: Python<'_>, step: u64) -> PyResult<()> {
@@ -358,7 +382,7 @@ impl PsClient {
     }
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let client = self.0.clone();
+        let client = (*self.0).clone();
         run(py, move || match client.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(client) => client.leave(),
             None => Ok(()),

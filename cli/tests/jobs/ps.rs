@@ -29,6 +29,7 @@ fn rank_body() {
         ("save", |group| ended(save(group))),
         ("restore", |group| ended(restore(group))),
         ("control", |group| ended(control(group))),
+        ("anew", |group| ended(anew(group))),
     ];
     play(plays, join);
 }
@@ -167,10 +168,17 @@ fn names(group: &Group) -> Result<(), PsError> {
     for twice in [Actors::meet(group, "one").map(drop), Actors::meet(group, "").map(drop)] {
         assert!(matches!(&twice, Err(PsError::Plan(_))), "{twice:?}");
     }
-    let mut list = ["master", "pserver", "trainer"];
-    list.swap(1, usize::from(group.rank() == 1) + 1);
-    let differs = Actors::configured(group, &list).map(drop);
-    assert!(matches!(&differs, Err(PsError::Plan(_))), "{differs:?}");
+    let list = ["master", "pserver", "trainer"];
+    // One rank's differs: in its own name, in another one's, in length, in that alone.
+    for (rank, other) in [
+        (1, &["master", "trainer", "pserver"][..]),
+        (2, &["other", "pserver", "trainer"]),
+        (0, &["master", "pserver"]),
+        (1, &["master", "pserver", "trainer", "more"]),
+    ] {
+        let differs = Actors::configured(group, if group.rank() == rank { other } else { &list }).map(drop);
+        assert!(matches!(&differs, Err(PsError::Plan(text)) if text.contains("another list")), "{differs:?}");
+    }
     let error =
         Client::connect(&actors, Plan::new(&["pserver"], &["trainer", "ghost"])).map(drop).unwrap_err();
     assert!(matches!(&error, PsError::UnknownActor { name, .. } if name == "ghost"), "{error}");
@@ -241,6 +249,41 @@ fn arguments(group: &Group) -> Result<(), PsError> {
     client.reset()?;
     let error = client.pull("weights", &mut pulled).unwrap_err();
     assert!(matches!(&error, PsError::NotSet { .. }), "{error}");
+    client.leave()
+}
+
+/// One trainer sets and resets, and the other one goes on with what it finds.
+fn anew(group: &Group) -> Result<(), PsError> {
+    let Some(mut client) = client(group)? else { return Ok(()) };
+    let sets = group.rank() + 1 < group.size();
+    let sgd = Optimizer::Sgd { rate: 1.0 };
+    for (round, len) in [(0u64, 6u64), (1, 6), (2, 9), (3, 9)] {
+        client.set_step(round);
+        if sets {
+            // Another shape needs a reset.
+            if round > 0 && round % 2 == 0 {
+                client.reset()?;
+            }
+            client.set("w", Array::new(&vec![round as f32; len as usize], &[len])?, sgd)?;
+        }
+        client.wait_for_all()?;
+        let mut pulled = vec![0f32; len as usize];
+        for step in 1..=3 {
+            client.push("w", Array::new(&vec![-1f32; len as usize], &[len])?)?;
+            assert_eq!(client.pull("w", &mut pulled)?, step);
+            assert_eq!(pulled, vec![(round + step) as f32; len as usize]);
+        }
+        client.push_rows("w", &[0, len - 1], Array::new(&[-1f32; 2], &[2])?)?;
+        client.pull("w", &mut pulled)?;
+        assert_eq!((pulled[0], pulled[1]), ((round + 4) as f32, (round + 3) as f32));
+        // One push more, of the first trainer: it is dropped with the former parameter.
+        if sets {
+            client.push("w", Array::new(&vec![-50f32; len as usize], &[len])?)?;
+        }
+        client.wait_for_all()?;
+        assert_eq!(client.describe("w")?.1, [len]);
+        client.wait_for_all()?;
+    }
     client.leave()
 }
 
@@ -504,6 +547,13 @@ fn messages_go_by_name_with_what_they_are_about() {
 fn refused_arguments_change_nothing() {
     for servers in [1, 2] {
         of(servers + 1, 1, servers, "arguments").run().assert_success();
+    }
+}
+
+#[test]
+fn trainers_go_on_with_a_parameter_that_another_one_has_set_anew() {
+    for (servers, lost) in [(1, "end"), (2, "drop")] {
+        of(servers + 2, 1, servers, "anew").with("LOST", lost).run().assert_success();
     }
 }
 

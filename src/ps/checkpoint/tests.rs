@@ -1,7 +1,7 @@
 use super::*;
 use crate::ps::plan::Plan;
 
-const ADAGRAD: Optimizer = Optimizer::Adagrad { rate: 0.5, epsilon: 0.0 };
+const ADAGRAD: Optimizer = Optimizer::Adagrad { rate: 0.5, epsilon: 1e-8 };
 
 fn own(server: usize, servers: usize) -> Own {
     Own { name: "server".into(), server, servers }
@@ -118,4 +118,24 @@ fn a_damaged_file_is_refused() {
     fs::write(&path, stranger).unwrap();
     let error = read(&nothing, &plan(), &own, folder.path()).map(drop).unwrap_err().to_string();
     assert!(error.contains("no checkpoint of a parameter server"), "{error}");
+}
+
+#[test]
+fn checkpoints_that_are_saved_at_once_are_each_whole() {
+    let folder = Folder::new("at-once");
+    let own = own(0, 1);
+    let saved = shards(&own, Some(&[500, 3]));
+    std::thread::scope(|scope| {
+        for number in 1..=4 {
+            let (saved, own, folder) = (&saved, &own, folder.path());
+            scope.spawn(move || {
+                for _ in 0..5 {
+                    save(saved, &plan(), own, folder, number).unwrap();
+                }
+            });
+        }
+    });
+    let nothing = shards(&own, None);
+    assert!((1..=4).contains(&read(&nothing, &plan(), &own, folder.path()).unwrap().number));
+    assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1, "nothing is left over");
 }

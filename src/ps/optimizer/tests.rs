@@ -41,6 +41,16 @@ fn each_rounds_in_the_type_of_the_parameter() {
 }
 
 #[test]
+fn the_rest_of_a_beta_is_rounded_once() {
+    assert_ne!((1.0 - 0.999f64) as f32, 1.0 - 0.999f64 as f32);
+    let g = 3f32;
+    let (m, v) = ((1.0 - 0.9f64) as f32 * g, (1.0 - 0.999f64) as f32 * (g * g));
+    let (mean, square) = (m / (1.0 - 0.9f64) as f32, v / (1.0 - 0.999f64) as f32);
+    let adam = Optimizer::Adam { rate: 0.1, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
+    assert_eq!(after(adam, &[g]), 1.0 - 0.1 * mean / (square.sqrt() + 1e-8));
+}
+
+#[test]
 fn numbers_that_cannot_be_are_refused() {
     let bad = [
         Optimizer::Sgd { rate: f64::NAN },
@@ -48,6 +58,8 @@ fn numbers_that_cannot_be_are_refused() {
         Optimizer::Sgd { rate: f64::INFINITY },
         Optimizer::Momentum { rate: 0.1, momentum: 1.0 },
         Optimizer::Adagrad { rate: 0.1, epsilon: -1.0 },
+        Optimizer::Adagrad { rate: 0.1, epsilon: 0.0 },
+        Optimizer::Adam { rate: 0.1, beta1: 0.9, beta2: 0.9, epsilon: 1e-60 },
         Optimizer::Adam { rate: 0.1, beta1: 0.9, beta2: 1.5, epsilon: 1e-8 },
     ];
     bad.into_iter().for_each(|optimizer| assert!(optimizer.check().is_err(), "{optimizer:?}"));
