@@ -1,5 +1,7 @@
 //! A client: a trainer, or another actor that uses the servers.
 
+mod known;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,11 +16,12 @@ use super::optimizer::Optimizer;
 use super::parameter::check_rows;
 use super::plan::Plan;
 use super::protocol::{
-    ANSWER, Control, REQUEST, Reply, Request, Seen, bare, memory, next, next_control, send_control,
+    ANSWER, Control, REQUEST, Reply, Request, bare, memory, next, next_control, send_control,
 };
 use super::shard::Shard;
 use super::state::{check_new, check_same};
 use crate::key::random;
+use known::Known;
 
 /// Sets, pushes and pulls parameters.
 ///
@@ -39,25 +42,6 @@ pub struct Client {
     lost: Option<Error>,
     /// The servers, from the first on, that have heard of its leave.
     left: usize,
-}
-
-/// What a client knows of a parameter.
-struct Known {
-    meta: Meta,
-    shards: Vec<Shard>,
-    /// Its generation on each server.
-    generations: Vec<u64>,
-    /// This trainer's pushes: the fewest that a server has. One that has more does not take a push twice.
-    pushes: u64,
-}
-
-impl Known {
-    fn seen(&self) -> Vec<Seen> {
-        self.generations
-            .iter()
-            .map(|generation| Seen { generation: *generation, pushes: self.pushes })
-            .collect()
-    }
 }
 
 impl Client {
@@ -388,73 +372,6 @@ impl Client {
     fn meta(&self, name: &str, array: Array<'_>) -> Meta {
         let Array { dtype, shape, .. } = array;
         Meta { name: name.to_owned(), dtype, shape: shape.to_vec(), layout: Layout::Dense, step: self.step }
-    }
-
-    /// A call for a parameter. What is known of it may be out of date, since another client may have set it anew: the servers are asked
-    /// again before the call is refused for that.
-    fn up_to_date<R>(
-        &mut self,
-        name: &str,
-        mut call: impl FnMut(&mut Self) -> Result<R, Error>,
-    ) -> Result<R, Error> {
-        let was_known = self.known.contains_key(name);
-        match call(self) {
-            Err(Error::NotSet { .. } | Error::Shape { .. } | Error::Type { .. } | Error::Rows { .. })
-                if was_known =>
-            {
-                self.known.remove(name);
-                call(self)
-            }
-            other => other,
-        }
-    }
-
-    /// What is known of a parameter; the first time all servers are asked for it.
-    fn known(&mut self, name: &str) -> Result<&mut Known, Error> {
-        if !self.known.contains_key(name) {
-            let known = self.described(name)?;
-            self.known.insert(name.to_owned(), known);
-        }
-        let not_set = self.not_set(name, 0);
-        self.known.get_mut(name).ok_or(not_set)
-    }
-
-    fn described(&mut self, name: &str) -> Result<Known, Error> {
-        let (step, servers) = (self.step, self.links.len());
-        let answers = self.call(&format!("asking for '{name}'"), |_, _, _| {
-            Envelope::new(&None, &Head { meta: bare(name, step), body: Request::Describe }, &mut None)
-        })?;
-        let mut all: Vec<(Meta, Seen)> = vec![];
-        for (at, answer) in answers.into_iter().enumerate() {
-            let Head { meta, body: Reply::Described(seen) } = answer.head else {
-                return Err(self.meaningless(at, format!("no description of '{name}'")));
-            };
-            all.push((Meta { layout: Layout::Dense, ..meta }, seen));
-        }
-        let Some((meta, _)) = all.first().cloned() else { return Err(self.not_set(name, 0)) };
-        // Another client is setting it.
-        if let Some(at) = all.iter().position(|(other, _)| *other != meta) {
-            return Err(self.not_set(name, at));
-        }
-        check_new(&meta)?;
-        let shard = |server| self.plan.sharding.shard(meta.rows(), server, servers);
-        Ok(Known {
-            shards: (0..servers).map(shard).collect(),
-            generations: all.iter().map(|(_, seen)| seen.generation).collect(),
-            pushes: all.iter().map(|(_, seen)| seen.pushes).min().unwrap_or(0),
-            meta,
-        })
-    }
-
-    fn not_set(&self, name: &str, at: usize) -> Error {
-        let server = self.links.get(at).map_or_else(String::new, |link| link.name.clone());
-        Error::NotSet { parameter: name.to_owned(), server, step: self.step }
-    }
-
-    fn known_as(&mut self, name: &str, given: &Meta, what: &str) -> Result<&mut Known, Error> {
-        let known = self.known(name)?;
-        check_same(&known.meta, given, what)?;
-        Ok(known)
     }
 
     /// Asks all servers for something without elements.
