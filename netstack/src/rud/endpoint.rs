@@ -243,8 +243,8 @@ impl Endpoint {
     }
 
     /// Queues a message: `header` (at most 64 bytes) is copied, `payload` is read when the datagram is sent, and
-    /// sent again, until [`Sink::released`] gives `token` back. Messages of up to 255 bytes, header and payload, that are queued one after the
-    /// other share a datagram (spec.md section 6.9).
+    /// sent again, until [`Sink::released`] gives `token` back. Messages of up to 255 bytes, header and payload, that wait at the same time
+    /// share datagrams, and go before longer ones (spec.md sections 6.9 and 6.10).
     ///
     /// # Errors
     /// [`SendError::Full`]: try again after acknowledgements. A closed or failed session, or a header or payload that is too long.

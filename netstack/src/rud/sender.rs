@@ -169,7 +169,7 @@ pub(super) fn slots(config: &Config) -> u32 {
 }
 
 impl Sender {
-    /// An empty sender whose first PSN is `first`, and whose datagrams have at most `room` bytes of body and payload.
+    /// An empty sender whose first PSN is `first`, and whose bundles have at most `most_bundled` bytes of payload.
     pub(super) fn new(first: Psn, config: &Config, most_bundled: usize) -> Self {
         Self {
             slots: Slots::new(slots(config)),

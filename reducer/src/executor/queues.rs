@@ -1,4 +1,5 @@
-//! Send queues that were found full in the current poll: further messages to the same node wait for the next one.
+//! Send queues that were found full in the current poll: further messages of large operations to the same node wait for the next one. Those of small
+//! operations are tried, since a transport may keep room for short messages.
 
 /// The send queues, by node.
 #[derive(Debug)]

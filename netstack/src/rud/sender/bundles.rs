@@ -1,4 +1,4 @@
-//! Bundles: small messages that are queued behind each other share a datagram (spec.md section 6.9), and with it a slot and a PSN.
+//! Bundles: small messages that wait at the same time share a datagram (spec.md section 6.9), and with it a slot and a PSN.
 //!
 //! A message is copied into a bundle when it joins one. The first message of a bundle is an ordinary one until the second comes.
 
@@ -21,10 +21,7 @@ struct Bundle {
     tokens: Vec<MessageToken>,
 }
 
-/// Bundles that are kept while none is in use.
-const KEPT: usize = 16;
-
-/// The bundles of a sender, by their numbers. There are as many as were in use at once since none was.
+/// The bundles of a sender, by their numbers. There are as many as were in use at once.
 #[derive(Debug)]
 pub(super) struct Bundles {
     /// The longest payload of one, in bytes.
@@ -98,10 +95,6 @@ impl Bundles {
     /// No frame refers to any that was given back.
     pub(super) fn on_frames_gone(&mut self) {
         self.free.append(&mut self.resting);
-        if self.all.len() > KEPT && self.free.len() == self.all.len() {
-            self.all.truncate(KEPT);
-            self.free = (0..KEPT as u32).collect();
-        }
     }
 
     /// The memory of all, for frames that may still refer to it.
