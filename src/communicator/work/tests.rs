@@ -18,14 +18,8 @@ use crate::{BlockCounts, CollectiveCall, DType, Group, ReduceOp, TensorSpec};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Rounds in which allocations are counted; those of the first two may allocate.
+/// Rounds in which allocations are counted.
 const ROUNDS: usize = 12;
-
-/// Whether rounds after the second allocate nothing. The driver lets go of an operation a moment after its end is known; a start in that
-/// moment gets memory of its own, which it leaves to later ones. A few rounds may meet that, starts that always allocate would in all.
-fn settle(counted: &[u64]) -> bool {
-    counted[2..].iter().filter(|count| **count == 0).count() >= ROUNDS - 5
-}
 
 /// Starts that have been tried and waited for allocate nothing, with a driver of its own and without; a start outside the table does.
 #[test]
@@ -52,7 +46,7 @@ fn the_second_start_of_a_registered_tensor_allocates_nothing() {
             counted.push(allocations::count() - before);
             works.iter().for_each(|work| work.wait(None).unwrap());
         }
-        assert!(settle(&counted), "{mode}: {counted:?}");
+        assert!(allocations::settle(&counted), "{mode}: {counted:?}");
         assert!(counted[0] > 0, "the counter counts");
     }
 }
@@ -94,7 +88,7 @@ fn the_second_start_of_each_collective_allocates_nothing() {
             counted.push(allocations::count() - before);
             works.iter().for_each(|work| work.wait(Some(PATIENCE)).unwrap());
         }
-        assert!(settle(&counted), "{kind}: {counted:?}");
+        assert!(allocations::settle(&counted), "{kind}: {counted:?}");
     }
 }
 
@@ -127,7 +121,7 @@ fn the_second_start_of_a_bucket_allocates_nothing() {
                 let pushed = data.iter().flat_map(|data| &data[..pushes]).flatten();
                 assert!(pushed.into_iter().all(|found| *found == sum), "{mode}, {pushes}, step {step}");
             }
-            assert!(settle(&counted), "{mode}, {pushes}: {counted:?}");
+            assert!(allocations::settle(&counted), "{mode}, {pushes}: {counted:?}");
         }
     }
 }
