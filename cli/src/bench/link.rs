@@ -19,7 +19,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 
 use super::kernel::{self, PeerWorkload};
-use super::peers::Peer;
+use super::peers::{self, Peer};
 use super::report::{Report, ReportLine};
 use super::sizes::Sizes;
 use super::{patience, ranks_output, word};
@@ -93,7 +93,7 @@ pub(crate) struct LinkArgs {
     offload: Option<Offload>,
     #[command(flatten)]
     time: TimeArgs,
-    /// Peers to run in the same call: kernel; perftest beside verbs
+    /// Peers to run in the same call: kernel; perftest beside verbs; rings beside stream, which are rings in shared memory and nothing else
     #[arg(long, value_delimiter = ',', value_name = "PEERS")]
     against: Vec<Peer>,
     /// Print one JSON object a line
@@ -117,6 +117,7 @@ struct TimeArgs {
 #[command(after_help = "Examples:\n  \
     shouter bench stream --protocol raw,rud --mtu 1500 --seconds 3\n  \
     shouter bench stream --protocol raw,udp,rud --mtu 9000 --duplex --json\n  \
+    shouter bench stream --mtu 9000 --duplex --against rings\n  \
     shouter bench stream --protocol raw,tcp --offload off --against kernel\n  \
     shouter bench stream --protocol raw,rud --device memif --against kernel\n  \
     shouter bench stream --protocol verbs --rdma-device rxe1,rxe2 --against perftest")]
@@ -296,6 +297,9 @@ fn measure(
                     report.extend(perftest::lines(&job, &link.rdma_device, link.time.passes)?)?;
                 }
                 Peer::Kernel => report.extend(kernel::run(&job)?)?,
+                Peer::Rings if kind == PeerWorkload::Stream => {
+                    report.extend(peers::rings(job.mtu.into(), duplex, seconds, link.time.passes)?)?;
+                }
                 other => eprintln!("{other:?} has no {kind:?} to measure; it is left out"),
             }
         }

@@ -1,4 +1,4 @@
-//! The peers in common use, run in the same call on the same cores: Open MPI, MPICH, and Gloo under PyTorch.
+//! The peers in common use, run in the same call on the same cores: Open MPI, MPICH, and Gloo under PyTorch; and bare rings.
 //!
 //! Their small programs are part of this binary and are compiled or interpreted at run time. For a peer that is not
 //! installed, a line on standard error names the package that has it.
@@ -7,14 +7,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::str::FromStr;
 
 use super::report::ReportLine;
 use super::{output_within, patience};
+use crate::failure::CommandError;
 use crate::run::WorkDir;
 
 const MPI_PROGRAM: &str = include_str!("../../../benches/peers/mpi_collectives.c");
+const RINGS_PROGRAM: &str = include_str!("../../../benches/peers/rings.c");
 const GLOO_PROGRAM: &str = include_str!("../../../benches/peers/gloo_collectives.py");
 
 /// A peer as named after `--against`.
@@ -25,6 +27,7 @@ pub(crate) enum Peer {
     Gloo,
     Kernel,
     Perftest,
+    Rings,
 }
 
 impl FromStr for Peer {
@@ -37,9 +40,10 @@ impl FromStr for Peer {
             "gloo" => Ok(Self::Gloo),
             "kernel" => Ok(Self::Kernel),
             "perftest" => Ok(Self::Perftest),
-            other => {
-                Err(format!("unknown peer '{other}'; there are openmpi, mpich, gloo, kernel and perftest"))
-            }
+            "rings" => Ok(Self::Rings),
+            other => Err(format!(
+                "unknown peer '{other}'; there are openmpi, mpich, gloo, kernel, perftest and rings"
+            )),
         }
     }
 }
@@ -80,7 +84,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
     let folder = WorkDir::create(&std::env::temp_dir())?;
     match peer {
         Peer::OpenMpi => {
-            let Some(program) = compile(folder.path(), "mpicc.openmpi", "openmpi-bin and libopenmpi-dev")
+            let Some(program) = compile_mpi(folder.path(), "mpicc.openmpi", "openmpi-bin and libopenmpi-dev")
             else {
                 return Ok(vec![]);
             };
@@ -97,7 +101,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
             Ok(lines)
         }
         Peer::Mpich => {
-            let Some(program) = compile(folder.path(), "mpicc.mpich", "mpich and libmpich-dev") else {
+            let Some(program) = compile_mpi(folder.path(), "mpicc.mpich", "mpich and libmpich-dev") else {
                 return Ok(vec![]);
             };
             measure(&mut Command::new("mpirun.mpich"), Some(&program), "mpich", job)
@@ -120,6 +124,7 @@ pub(crate) fn run(peer: Peer, job: &Job<'_>) -> io::Result<Vec<ReportLine>> {
         }
         Peer::Kernel => Ok(unavailable("kernel", job)),
         Peer::Perftest => Ok(unavailable("perftest", job)),
+        Peer::Rings => Ok(unavailable("rings", job)),
     }
 }
 
@@ -153,15 +158,12 @@ fn absent(who: &str, remedy: &str) {
 }
 
 /// Compiles the MPI program with an MPI's compiler wrapper; `None`, with a line on standard error, if there is none.
-fn compile(folder: &Path, wrapper: &str, packages: &str) -> Option<PathBuf> {
-    let source = folder.join("mpi_collectives.c");
-    let program = folder.join(wrapper.replace("mpicc", "mpi_collectives"));
-    let compiled = fs::write(&source, MPI_PROGRAM).and_then(|()| {
-        Command::new(wrapper).args(["-std=gnu99", "-O2"]).arg(&source).arg("-o").arg(&program).status()
-    });
+fn compile_mpi(folder: &Path, wrapper: &str, packages: &str) -> Option<PathBuf> {
+    let name = wrapper.replace("mpicc", "mpi_collectives");
+    let compiled = compile(folder, &name, MPI_PROGRAM, Command::new(wrapper).args(["-std=gnu99", "-O2"]));
     match compiled {
-        Ok(status) if status.success() => Some(program),
-        Ok(status) => {
+        Ok(Ok(program)) => Some(program),
+        Ok(Err(status)) => {
             absent(wrapper, &format!("{packages} ({wrapper} ended with {status})"));
             None
         }
@@ -170,6 +172,49 @@ fn compile(folder: &Path, wrapper: &str, packages: &str) -> Option<PathBuf> {
             None
         }
     }
+}
+
+/// Compiles a program in C; the compiler's status if it refuses.
+fn compile(
+    folder: &Path,
+    name: &str,
+    text: &str,
+    compiler: &mut Command,
+) -> io::Result<Result<PathBuf, ExitStatus>> {
+    let program = folder.join(name);
+    let source = folder.join(format!("{name}.c"));
+    fs::write(&source, text)?;
+    let status = compiler.arg(&source).arg("-o").arg(&program).status()?;
+    Ok(if status.success() { Ok(program) } else { Err(status) })
+}
+
+/// Measures frames of so many bytes through rings in shared memory and nothing else, the ceiling of any link between two processes.
+pub(crate) fn rings(
+    frame: u64,
+    duplex: bool,
+    seconds: f64,
+    passes: u32,
+) -> Result<Vec<ReportLine>, CommandError> {
+    let folder = WorkDir::create(&std::env::temp_dir())?;
+    let options = ["-std=gnu11", "-O3", "-march=native"];
+    let program = match compile(folder.path(), "rings", RINGS_PROGRAM, Command::new("cc").args(options)) {
+        Ok(Ok(program)) => program,
+        Ok(Err(status)) => return Err(CommandError::Failed(format!("rings: cc ended with {status}"))),
+        Err(_) => {
+            absent("rings", "a compiler for C, Debian's package gcc,");
+            return Ok(vec![]);
+        }
+    };
+    let mut command = Command::new(&program);
+    command.args(["--frame", &frame.to_string(), "--seconds", &seconds.to_string()]);
+    command.args(["--passes", &passes.to_string()]).args(duplex.then_some("--duplex"));
+    let series = passes as usize * 3;
+    let output =
+        output_within(command.stdin(Stdio::null()).stderr(Stdio::inherit()), patience(series, seconds))?;
+    if !output.status.success() {
+        return Err(CommandError::Failed(format!("rings ended with {}", output.status)));
+    }
+    Ok(printed(&output)?)
 }
 
 /// Runs the launcher (with `program` for MPI) and reads its lines.
@@ -202,6 +247,11 @@ fn measure(
         eprintln!("{who} failed: '{}' ended with {}; its figures are left out", show(&name), output.status);
         return Ok(vec![]);
     }
+    printed(&output)
+}
+
+/// The lines of a peer's program that are results.
+fn printed(output: &Output) -> io::Result<Vec<ReportLine>> {
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter(|line| line.starts_with('{'))
