@@ -11,8 +11,8 @@
  * As root Open MPI also needs --allow-run-as-root, and --oversubscribe with more ranks than cores.
  *
  * Options: --collective NAME (allreduce, reduce, broadcast, allgather, gather, scatter, reduce_scatter, alltoall, scan, exscan,
- * allgather_v, gather_v, scatter_v, reduce_scatter_v, alltoall_v, barrier, sendrecv, put, get, accumulate, fetch_and_op, split, group or
- * duplicate; default allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are
+ * allgather_v, gather_v, scatter_v, reduce_scatter_v, alltoall_v, barrier, incast, sendrecv, put, get, accumulate, fetch_and_op, split,
+ * group or duplicate; default allreduce), --who NAME, --bytes LIST (sizes separated by commas, or FIRST..LAST in powers of four; Ki and Mi are
  * understood; a barrier, and what makes a communicator, has none), --seconds S (about this long a size, default 0.5), --hosts H (only repeated in the output).
  *
  * Rank 0 prints one JSON object a line. Each rank pins itself to one of the CPUs it may use, in turn. An iteration is
@@ -21,6 +21,10 @@
  * barrier it is checked that no rank leaves before all have entered.
  *
  * sendrecv is between two ranks, and timed as osu_latency does: half of there and back, on rank 0, without a barrier between.
+ *
+ * incast: all other ranks send to rank 0 at once, in turn with one sender alone. The times are those from a barrier's end until rank 0 has
+ * a message, of all; goodput_gbits is the rate at which a round's bytes have come, share_of_one that rate as a share of one sender's. The
+ * first and last byte of each message are checked.
  *
  * Blocks of allgather_v and the like differ: rank r's has a share of r + 1.
  *
@@ -46,13 +50,13 @@ enum { MOST_SIZES = 64, WARM_UP = 5, FEWEST = 11, MOST = 20000 };
 
 enum collective {
     ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, GATHER, SCATTER, REDUCE_SCATTER, ALLTOALL, SCAN, EXSCAN,
-    ALLGATHER_V, GATHER_V, SCATTER_V, REDUCE_SCATTER_V, ALLTOALL_V, BARRIER, SENDRECV, PUT, GET, ACCUMULATE, FETCH_AND_OP,
+    ALLGATHER_V, GATHER_V, SCATTER_V, REDUCE_SCATTER_V, ALLTOALL_V, BARRIER, INCAST, SENDRECV, PUT, GET, ACCUMULATE, FETCH_AND_OP,
     SPLIT, GROUP, DUPLICATE, COLLECTIVES
 };
 
 static const char *const names[COLLECTIVES] = {
     "allreduce", "reduce", "broadcast", "allgather", "gather", "scatter", "reduce_scatter", "alltoall", "scan", "exscan",
-    "allgather_v", "gather_v", "scatter_v", "reduce_scatter_v", "alltoall_v", "barrier", "sendrecv",
+    "allgather_v", "gather_v", "scatter_v", "reduce_scatter_v", "alltoall_v", "barrier", "incast", "sendrecv",
     "put", "get", "accumulate", "fetch_and_op", "split", "group", "duplicate",
 };
 
@@ -398,6 +402,76 @@ static void print_line(const char *who, int hosts, size_t bytes, const double *t
     fflush(stdout);
 }
 
+/* The ranks from `first` to `last` send `bytes` to rank 0 at once; there `took` gets the microseconds until each message has come. Returns the
+ * longest of these. */
+static double converge(unsigned char *data, int bytes, int first, int last, int round, double *took) {
+    double longest = 0.0;
+    if (rank != 0) {
+        data[0] = data[bytes - 1] = (unsigned char)(round * 31 ^ rank);
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (rank >= first && rank <= last)
+            MPI_Send(data, bytes, MPI_BYTE, 0, 1, MPI_COMM_WORLD);
+        return 0.0;
+    }
+    int count = last - first + 1;
+    MPI_Request *requests = malloc((size_t)count * sizeof *requests);
+    if (!requests)
+        fail("out of memory");
+    for (int i = 0; i < count; i++)
+        MPI_Irecv(data + (size_t)i * (size_t)bytes, bytes, MPI_BYTE, first + i, 1, MPI_COMM_WORLD, &requests[i]);
+    MPI_Barrier(MPI_COMM_WORLD);
+    double start = MPI_Wtime();
+    for (int i = 0; i < count; i++) {
+        int which;
+        MPI_Waitany(count, requests, &which, MPI_STATUS_IGNORE);
+        took[which] = longest = (MPI_Wtime() - start) * 1e6;
+    }
+    for (int i = 0; i < count; i++) {
+        const unsigned char *came = data + (size_t)i * (size_t)bytes, mark = (unsigned char)(round * 31 ^ (first + i));
+        if (came[0] != mark || came[bytes - 1] != mark)
+            fail("a message of an incast is wrong");
+    }
+    free(requests);
+    return longest;
+}
+
+/* Measures and prints the incast of one size. */
+static void incast(const char *who, int hosts, size_t bytes, double seconds) {
+    int others = ranks - 1, length = (int)bytes;
+    unsigned char *data = malloc(bytes * (size_t)(rank ? 1 : others));
+    double *took = malloc((size_t)MOST * (size_t)others * sizeof *took);
+    double *alone = malloc(2 * MOST * sizeof *alone), *together = alone + MOST, start = MPI_Wtime(), each;
+    if (!data || !took || !alone)
+        fail("out of memory");
+    memset(data, 0, bytes * (size_t)(rank ? 1 : others));
+    for (int i = 0; i < WARM_UP; i++)
+        converge(data, length, 1, others, i, took);
+    each = (MPI_Wtime() - start) / WARM_UP;
+    MPI_Bcast(&each, 1, MPI_DOUBLE, 0, MPI_COMM_WORLD);
+    double wanted = seconds / 2 / (each > 1e-7 ? each : 1e-7);
+    int iterations = wanted < FEWEST ? FEWEST : wanted > MOST ? MOST : (int)wanted;
+    for (int i = 0; i < iterations; i++) {
+        int one = 1 + i % others;
+        alone[i] = converge(data, length, one, one, i, took + (size_t)i * (size_t)others);
+        together[i] = converge(data, length, 1, others, i, took + (size_t)i * (size_t)others);
+    }
+    if (rank == 0) {
+        int all = iterations * others;
+        qsort(took, (size_t)all, sizeof *took, ascending);
+        qsort(alone, (size_t)iterations, sizeof *alone, ascending);
+        qsort(together, (size_t)iterations, sizeof *together, ascending);
+        double one = alone[iterations / 2], many = together[iterations / 2];
+        printf("{\"bench\":\"incast\",\"who\":\"%s\",\"ranks\":%d,\"hosts\":%d,\"bytes\":%zu,\"iterations\":%d,\"p50_us\":%.3f,"
+               "\"p99_us\":%.3f,\"goodput_gbits\":%.4f,\"share_of_one\":%.4f}\n",
+               who, ranks, hosts, bytes, iterations, took[all / 2], took[(int)((all - 1) * 0.99 + 0.5)],
+               (double)bytes * others * 8 / (many * 1e3), others * one / many);
+        fflush(stdout);
+    }
+    free(alone);
+    free(took);
+    free(data);
+}
+
 int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -443,6 +517,10 @@ int main(int argc, char **argv) {
     lengths = blocks, given = blocks + ranks, given_at = blocks + 2 * ranks, begins = blocks + 3 * ranks;
 
     for (int n = 0; n < count; n++) {
+        if (collective == INCAST) {
+            incast(who, hosts, bytes[n], seconds);
+            continue;
+        }
         int divided = base() == REDUCE_SCATTER;
         size_t length = bytes[n] / 4 / (divided ? (size_t)ranks : 1);
         if (divided && bytes[n] % (4 * (size_t)ranks))

@@ -104,6 +104,8 @@ pub(crate) struct Net {
     pub(crate) cut: bool,
     /// There is no room for messages to it.
     pub(crate) full_to: Option<Rank>,
+    /// Messages with bytes that there is room for, if not for any number.
+    pub(crate) room: Option<u32>,
     /// It takes and sends nothing any more.
     pub(crate) dead: Option<Rank>,
     /// Ranks that have torn their channels down.
@@ -130,6 +132,7 @@ impl Net {
             fragment: [128; 2],
             cut: false,
             full_to: None,
+            room: None,
             dead: None,
             fenced: vec![],
             lost: None,
@@ -302,6 +305,9 @@ impl Transport for Port<'_> {
         }
         if net.full_to == Some(to) || net.rng.random_range(0..100) < net.faults.full {
             return Err(SendError::Full);
+        }
+        if let (false, Some(room)) = (payload.is_empty(), &mut net.room) {
+            *room = room.checked_sub(1).ok_or(SendError::Full)?;
         }
         let mut bytes = [0; HEADER_BYTES];
         header.encode(&mut bytes);

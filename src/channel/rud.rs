@@ -234,6 +234,10 @@ impl<D: Device + 'static> Transport for RudChannel<D> {
         token: SendToken,
     ) -> Result<(), SendError> {
         let session = self.peers.of(to).ok_or(SendError::PeerFailed)?.session;
+        // The executor has the order of operations: one that is more urgent has the room that there is next.
+        if HEADER_BYTES + payload.len() > rud::SMALL_MESSAGE && self.stack.rud().is_ahead(session) {
+            return Err(SendError::Full);
+        }
         let (payload, token) = (extent_of(&payload), rud::MessageToken(token.0));
         let encode = |bytes: &mut [u8; HEADER_BYTES]| header.encode(bytes);
         match self.stack.rud_mut().send_with(session, encode, payload, token) {

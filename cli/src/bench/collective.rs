@@ -5,6 +5,7 @@ mod beside;
 mod callback;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod incast;
 mod making;
 mod numbers;
 mod placement;
@@ -27,6 +28,7 @@ use super::{kernel, patience, ranks_output, workload};
 use crate::failure::CommandError;
 pub(crate) use beside::{BesideArgs, BesideWorkerArgs, main as beside, worker as beside_worker};
 pub(crate) use callback::{CallbackArgs, CallbackWorkerArgs, main as callback, worker as callback_worker};
+pub(crate) use incast::{IncastArgs, IncastWorkerArgs, main as incast, worker as incast_worker};
 pub(crate) use making::{GroupArgs, GroupWorkerArgs, main as make_group, worker as make_group_worker};
 use numbers::{DTYPES, exact, whole};
 use placement::BUFFER_PLACEMENTS;

@@ -30,6 +30,7 @@ pub(crate) mod workload;
     shouter bench stream --protocol raw,udp,rud --mtu 1500 --seconds 3 --json\n  \
     shouter bench pingpong --protocol raw,rud,tcp --bytes 64 --json\n  \
     shouter bench messages --protocol raw,udp,rud --bytes 32 --against kernel\n  \
+    shouter bench incast -n 5 --hosts 5 --transport rud --bytes 64Ki,1Mi\n  \
     shouter bench connections --against kernel\n  \
     shouter bench ps --servers 2 --trainers 2 --bytes 64Mi\n  \
     shouter bench gpu\n\n\
@@ -198,6 +199,18 @@ enum Bench {
             shouter bench sendrecv --hosts 2 --bytes 64 --json"
     )]
     Sendrecv(collective::SendReceiveArgs),
+    /// Messages of several ranks to one at the same time
+    #[command(
+        long_about = "Measures messages that all other ranks send to rank 0 at the same time, in turn with such rounds of one sender alone. Gb/s is \
+            the rate at which the bytes of a round have come, as a median, and 'of one' that rate as a share of one sender's: 1 where a full link is \
+            shared without loss. The times are those from the end of a barrier until rank 0 has a message whole, of all messages; resent counts the \
+            datagrams that all ranks have sent again (RUD, TCP). The first and last byte of each message are checked. The peers do the same.",
+        after_help = "Examples:\n  \
+            shouter bench incast -n 5 --hosts 5 --transport rud\n  \
+            shouter bench incast -n 5 --hosts 5 --transport kernel --bytes 64Ki --against openmpi --json\n  \
+            shouter bench incast -n 9 --hosts 9 --transport tcp --mtu 1500 --bytes 16Ki,1Mi"
+    )]
+    Incast(collective::IncastArgs),
     /// An access to the window of another rank, until it has taken effect there
     #[command(
         long_about = "Measures accesses of one rank to the window of another, each from the call until it has taken effect there: a put or an \
@@ -227,9 +240,11 @@ enum Bench {
     /// How long a small all-reduce takes while a large one runs
     #[command(
         long_about = "Measures how long a small all-reduce takes that starts while a large one runs, from the call until it returns, on rank 0: a \
-            round starts the large one, runs four small ones, and waits for the large one. Those count that end before it. All results are checked.",
+            round starts the large one, runs four small ones, and waits for the large one. Those count that start before its end. With --registered both are \
+            tensors of the table, whose order is their priority. All results are checked.",
         after_help = "Examples:\n  \
             shouter bench beside --hosts 2 --mtu 9000\n  \
+            shouter bench beside --hosts 2 --mtu 9000 --bytes 4Mi --registered first,last\n  \
             shouter bench beside --hosts 2 --bytes 8,4Ki --large 8,1Mi,64Mi --json"
     )]
     Beside(collective::BesideArgs),
@@ -279,6 +294,8 @@ enum Bench {
     CollectiveWorker(collective::WorkerArgs),
     #[command(hide = true)]
     SendrecvWorker(collective::SendReceiveWorkerArgs),
+    #[command(hide = true)]
+    IncastWorker(collective::IncastWorkerArgs),
     #[command(hide = true)]
     WindowWorker(collective::WindowWorkerArgs),
     #[command(hide = true)]
@@ -336,6 +353,8 @@ pub(crate) fn main(args: &BenchArgs) -> Status {
         Bench::Barrier(args) => collective::barrier(args),
         Bench::Sendrecv(args) => collective::send_receive(args),
         Bench::SendrecvWorker(args) => collective::send_receive_worker(args),
+        Bench::Incast(args) => collective::incast(args),
+        Bench::IncastWorker(args) => collective::incast_worker(args),
         Bench::Window(args) => collective::window(args),
         Bench::WindowWorker(args) => collective::window_worker(args),
         Bench::Beside(args) => collective::beside(args),

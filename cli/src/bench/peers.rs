@@ -53,8 +53,9 @@ const UNAVAILABLE: i32 = 69;
 
 /// What Gloo does not offer under PyTorch: it refuses blocks that differ in these, and has no scans and no windows;
 /// its groups are another library's.
-const GLOO_LACKS: [&str; 13] = [
+const GLOO_LACKS: [&str; 14] = [
     "sendrecv",
+    "incast",
     "scan",
     "exscan",
     "allgather_v",
@@ -69,7 +70,7 @@ const GLOO_LACKS: [&str; 13] = [
     "duplicate",
 ];
 
-/// A collective, `sendrecv`, an access to a window, or a function that makes a group, for a peer to run.
+/// A collective, `sendrecv`, `incast`, an access to a window, or a function that makes a group, for a peer to run.
 pub(crate) struct Job<'a> {
     pub(crate) bench: &'a str,
     pub(crate) ranks: u32,

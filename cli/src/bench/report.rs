@@ -15,7 +15,7 @@ mod rounds;
 /// One measured series: the median over its passes. Fields that do not apply are left out of the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ReportLine {
-    /// The name of a collective, of an access to a window, or of a function that makes a group; `sendrecv`, `callback`, `step`, `ps`, `stream`,
+    /// The name of a collective, of an access to a window, or of a function that makes a group; `sendrecv`, `incast`, `callback`, `step`, `ps`, `stream`,
     /// `pingpong`, `connections` or `idle`.
     pub(crate) bench: String,
     /// `shouter`, or the peer's name.
@@ -48,7 +48,7 @@ pub(crate) struct ReportLine {
     /// The size below which tensors were fused, in a step; 0 for no fusion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) fuse_below: Option<u64>,
-    /// The priority of tensors in a step: needed first (`need`), or pushed first (`push`).
+    /// The priority of tensors in a step: needed first (`need`), or pushed first (`push`); of one beside another: registered `first` or `last`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) priority: Option<String>,
     /// The time of a whole step; its `p50_us` is the time until the first layer may start.
@@ -81,6 +81,9 @@ pub(crate) struct ReportLine {
     pub(crate) busbw_gbytes: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goodput_gbits: Option<f64>,
+    /// The goodput of several senders as a share of one sender's, in an incast; its `p50_us` is the time until a message has come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) share_of_one: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) frames_per_second: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,7 +178,8 @@ impl ReportLine {
             return format!("{mode}, by {by}");
         }
         if let Some(beside) = self.beside {
-            return format!("beside {beside}");
+            let place = self.priority.as_ref().map(|place| format!(", {place}"));
+            return format!("beside {beside}{}", place.unwrap_or_default());
         }
         if let (Some(below), Some(priority)) = (self.fuse_below, &self.priority) {
             return format!("{}, by {priority}", if below == 0 { "single" } else { "fused" });

@@ -326,6 +326,14 @@ impl Endpoint {
         entry.session.as_deref().map_or(unused, Session::capacity)
     }
 
+    /// Whether as many messages of more than [`SMALL_MESSAGE`](super::SMALL_MESSAGE) bytes are queued as leave in a round trip. Messages of one
+    /// kind leave in the order in which they came: an upper layer that may have more urgent ones soon sends no more of these until that
+    /// has changed (spec.md section 6.11).
+    #[inline]
+    pub fn is_ahead(&self, id: SessionId) -> bool {
+        self.session(id).is_some_and(Session::is_ahead)
+    }
+
     /// Payload bytes that go in one datagram to the peer, behind a message header of `message_header` bytes, as far as is known of the
     /// path now. A longer message, up to what the session may send, goes in pieces. Zero for a session that was closed.
     #[inline]
@@ -349,6 +357,12 @@ impl Endpoint {
             session.announce();
             Self::make_ready(&mut self.ready, entry, id.index() as u16);
         }
+    }
+
+    /// Bundles that the session has memory for.
+    #[cfg(test)]
+    pub(super) fn bundles(&self, id: SessionId) -> usize {
+        self.session(id).map_or(0, Session::bundles)
     }
 
     /// Drops all references of the session's messages to memory. The session goes on. Messages not yet acknowledged are
@@ -376,7 +390,7 @@ impl Endpoint {
     /// Whether acknowledged messages wait to be released until no frame refers to them.
     #[inline]
     pub fn awaits_frames(&self) -> bool {
-        let holds = |entry: &Entry| entry.session.as_ref().is_some_and(|s| s.holds_releases());
+        let holds = |entry: &Entry| entry.session.as_ref().is_some_and(|s| s.waits_for_frames());
         let waits = || self.entries.iter().any(holds) || !self.left_behind.is_empty();
         self.frames_out != FramesOut::None && waits()
     }

@@ -47,8 +47,8 @@ mod tests;
 pub(crate) use api::NoSink;
 pub use api::{
     Clue, Config, Counters, DatagramMeta, Destination, Disposition, Emit, EndpointCounters, Failure,
-    MAX_DATAGRAM, MAX_MESSAGE_HEADER, MessageToken, OpenError, RefusalReason, SEAL_BYTES, SendError,
-    SessionId, SessionParams, Sink, datagram_room, payload_room,
+    MAX_DATAGRAM, MAX_MESSAGE_HEADER, MessageToken, OpenError, RefusalReason, SEAL_BYTES, SMALL_MESSAGE,
+    SendError, SessionId, SessionParams, Sink, datagram_room, payload_room,
 };
 pub use endpoint::Endpoint;
 pub use seal::SealSecret;

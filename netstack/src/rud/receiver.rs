@@ -11,6 +11,8 @@
 //! holds the floor until the sender's base passes it, for only then has the sender certainly got the refusal; so the
 //! refusal can be reported again as often as its report is lost.
 
+use std::collections::VecDeque;
+
 use crate::wire::rud::{Block, MAX_BLOCKS, MAX_WINDOW, Psn, WORDS};
 
 #[cfg(test)]
@@ -50,8 +52,10 @@ pub(super) struct Receiver {
     again: u64,
     /// Words with refusals that were not reported.
     refusals: u64,
-    /// Above the floor, which they hold as refused PSNs do. They are in neither bitmap.
-    mixed: Vec<Mixed>,
+    /// Above the floor, which they hold as refused PSNs do, in the order of their PSNs. They are in neither bitmap.
+    mixed: VecDeque<Mixed>,
+    /// Of these, those that were not reported.
+    mixed_unreported: usize,
 }
 
 fn word(psn: Psn) -> u32 {
@@ -73,7 +77,8 @@ impl Receiver {
             fresh: 0,
             again: 0,
             refusals: 0,
-            mixed: Vec::new(),
+            mixed: VecDeque::new(),
+            mixed_unreported: 0,
         }
     }
 
@@ -85,13 +90,14 @@ impl Receiver {
     /// Whether there is something to report besides the floor.
     #[inline]
     pub(super) fn ack_pending(&self) -> bool {
-        self.fresh | self.refusals != 0
-            || !self.mixed.is_empty() && self.has_mixed(|mixed| !mixed.is_reported)
+        self.fresh | self.refusals != 0 || self.mixed_unreported != 0
     }
 
+    /// The place of a bundle among the mixed ones, or where it would be.
     #[cold]
-    fn has_mixed(&self, is_it: impl Fn(&Mixed) -> bool) -> bool {
-        self.mixed.iter().any(is_it)
+    fn find_mixed(&self, psn: Psn) -> Result<usize, usize> {
+        let ahead = |psn: Psn| psn.since(self.floor);
+        self.mixed.binary_search_by_key(&ahead(psn), |mixed| ahead(mixed.psn))
     }
 
     /// How `psn` compares with those that have arrived.
@@ -101,7 +107,7 @@ impl Receiver {
         if ahead < MAX_WINDOW {
             let index = word(psn) as usize;
             let known = (self.received[index] | self.refused[index]) & bit(psn) != 0;
-            if !known && (self.mixed.is_empty() || !self.has_mixed(|mixed| mixed.psn == psn)) {
+            if !known && (self.mixed.is_empty() || self.find_mixed(psn).is_err()) {
                 Arrival::New
             } else {
                 Arrival::Duplicate
@@ -139,7 +145,10 @@ impl Receiver {
     pub(super) fn mixed(&mut self, psn: Psn, consumed: u64, refused: u64) {
         //= rud/spec.md section 5.3
         // It holds the floor until the sender knows which of its messages were refused.
-        self.mixed.push(Mixed { psn, consumed, refused, is_reported: false });
+        if let Err(at) = self.find_mixed(psn) {
+            self.mixed.insert(at, Mixed { psn, consumed, refused, is_reported: false });
+            self.mixed_unreported += 1;
+        }
         self.raise_highest(psn);
     }
 
@@ -155,8 +164,8 @@ impl Receiver {
             if self.refused[word(psn) as usize] & bit(psn) != 0 {
                 self.refusals |= 1 << word(psn);
             }
-            for mixed in self.mixed.iter_mut().filter(|mixed| mixed.psn == psn) {
-                mixed.is_reported = false;
+            if let Ok(at) = self.find_mixed(psn) {
+                self.mixed_unreported += usize::from(core::mem::take(&mut self.mixed[at].is_reported));
             }
         }
     }
@@ -170,6 +179,7 @@ impl Receiver {
             }
         }
         self.mixed.iter_mut().for_each(|mixed| mixed.is_reported = false);
+        self.mixed_unreported = self.mixed.len();
     }
 
     /// The words from the floor's to the last one with arrivals.
@@ -199,7 +209,12 @@ impl Receiver {
             self.floor = self.floor.word_start().plus(64);
         }
         self.floor = base;
-        self.mixed.retain(|mixed| !mixed.psn.is_before(base));
+        while let Some(mixed) = self.mixed.front()
+            && mixed.psn.is_before(base)
+        {
+            self.mixed_unreported -= usize::from(!mixed.is_reported);
+            self.mixed.pop_front();
+        }
         if self.highest.is_before(base) {
             self.highest = base;
         }
@@ -221,8 +236,10 @@ impl Receiver {
         let mut count = 0;
         // Refusals fit only into blocks, so they go first.
         let start = self.floor.word_start();
-        for mixed in self.mixed.iter_mut().filter(|mixed| !mixed.is_reported).take(MAX_BLOCKS) {
+        let unreported = if self.mixed_unreported == 0 { 0 } else { MAX_BLOCKS };
+        for mixed in self.mixed.iter_mut().filter(|mixed| !mixed.is_reported).take(unreported) {
             mixed.is_reported = true;
+            self.mixed_unreported -= 1;
             let Mixed { psn, consumed: received, refused, .. } = *mixed;
             blocks[count] = Block { word: Block::BUNDLE | psn.since(start) as u16, received, refused };
             count += 1;

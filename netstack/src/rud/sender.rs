@@ -145,8 +145,8 @@ pub(super) struct Sender {
     slots: Slots,
     /// As many as there are slots, once there is one to send; never moved then.
     messages: Box<[Message]>,
-    /// Slots that large messages may take.
-    large: u32,
+    /// Slots that messages of one kind may take, large ones or small ones.
+    most: u32,
     sequence: Sequence,
     /// In the order of their time.
     retries: VecDeque<Retry>,
@@ -156,10 +156,10 @@ pub(super) struct Sender {
     bundles: Bundles,
 }
 
-/// Slots that are left for small messages, where large ones may take so many.
+/// Slots that are left for small messages, where large ones may take so many; and the other way round.
 const fn reserved(large: u32) -> u32 {
     //= rud/spec.md section 6.10
-    // What is queued already does not keep a small message out.
+    // What is queued already keeps neither kind out.
     large / 16 + 1
 }
 
@@ -174,7 +174,7 @@ impl Sender {
         Self {
             slots: Slots::new(slots(config)),
             messages: Box::default(),
-            large: config.window_packets,
+            most: config.window_packets,
             sequence: Sequence::new(first),
             retries: VecDeque::new(),
             refusal_backoff: nanos(config.refusal_backoff),
@@ -183,9 +183,16 @@ impl Sender {
         }
     }
 
-    /// The acknowledged messages that wait for frames.
-    pub(super) fn releases(&self) -> &Releases {
-        &self.releases
+    /// Whether acknowledged messages, or memory of this sender's own, wait for frames.
+    pub(super) fn waits_for_frames(&self) -> bool {
+        self.releases.is_holding() || self.bundles.are_resting()
+    }
+
+    /// Nothing was sent for long: memory that is not in use is given back.
+    pub(super) fn on_idle(&mut self) {
+        if self.is_empty() {
+            self.bundles.free_memory();
+        }
     }
 
     /// Sets the state of frames that may still be read. If there are none, [`release_held`](Self::release_held) follows.
@@ -202,6 +209,12 @@ impl Sender {
     /// Whether small messages that are queued from now on share datagrams.
     pub(super) fn set_bundles(&mut self, used: bool) {
         self.bundles.set_used(used);
+    }
+
+    /// Bundles that there is memory for.
+    #[cfg(test)]
+    pub(super) fn bundles(&self) -> usize {
+        self.bundles.len()
     }
 
     /// The memory that frames may refer to and that is this sender's own.
@@ -224,7 +237,13 @@ impl Sender {
     /// Large messages that `push` would take; small ones may find more room.
     #[inline]
     pub(super) fn capacity(&self) -> u32 {
-        self.slots.free().saturating_sub(reserved(self.large))
+        self.slots.free().min(self.most.saturating_sub(self.slots.used().1))
+    }
+
+    /// Large messages that wait to be sent for the first time, or again because the peer has refused them.
+    #[inline]
+    pub(super) fn queued_large(&self) -> u32 {
+        self.slots.queued_large()
     }
 
     /// Whether no message is queued or unacknowledged.
@@ -302,7 +321,8 @@ impl Sender {
             self.join(last, len, write, payload, token);
             return true;
         }
-        if !is_small && self.capacity() == 0 {
+        let (small, large) = self.slots.used();
+        if if is_small { small } else { large } >= self.most {
             return false;
         }
         let Some(at) = self.slots.queue(token, bytes, is_small) else { return false };
@@ -315,7 +335,7 @@ impl Sender {
 
     #[cold]
     fn allocate(&mut self) {
-        self.messages = vec![Message::NONE; (self.large + reserved(self.large)) as usize].into_boxed_slice();
+        self.messages = vec![Message::NONE; (self.most + reserved(self.most)) as usize].into_boxed_slice();
     }
 
     /// The message queued last requests its acknowledgement at once, if it has not been sent yet. If it goes before large ones, the last of

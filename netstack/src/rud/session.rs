@@ -28,6 +28,11 @@ use crate::wire::rud::{HEADER_LEN, MAX_BODY, Psn};
 use core::net::IpAddr;
 use core::time::Duration;
 
+/// Large messages that an upper layer with an order of its own keeps queued: as many as the window has datagrams, but at least so many,
+/// which are worth a call, and at most so many, which are a burst of an endpoint.
+const LEAST_QUEUED: u32 = 8;
+const MOST_QUEUED: u32 = 64;
+
 /// The result of the checks before a datagram touches the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Accepted {
@@ -208,6 +213,14 @@ impl Session {
         if self.failed { 0 } else { self.sender.capacity() as usize }
     }
 
+    /// Whether as many large messages are queued as leave in a round trip.
+    #[inline]
+    pub(super) fn is_ahead(&self) -> bool {
+        //= rud/spec.md section 6.11
+        // What is handed over beyond that would leave no sooner, and what is more urgent would leave later.
+        self.sender.queued_large() >= self.cc.limit().clamp(LEAST_QUEUED, MOST_QUEUED)
+    }
+
     /// The longest datagram that the path is held to carry, in bytes, less those of the seal.
     #[inline]
     pub(super) fn path_datagram(&self) -> usize {
@@ -240,6 +253,12 @@ impl Session {
         self.sender.set_bundles(used);
     }
 
+    /// Bundles that there is memory for.
+    #[cfg(test)]
+    pub(super) fn bundles(&self) -> usize {
+        self.sender.bundles()
+    }
+
     /// The memory that frames may refer to and that is the session's own.
     pub(super) fn into_memory(self) -> impl Iterator<Item = Bytes> {
         self.sender.into_memory()
@@ -250,9 +269,9 @@ impl Session {
         self.sender.set_frames_out(out);
     }
 
-    /// Whether acknowledged messages wait until no frame refers to them.
-    pub(super) fn holds_releases(&self) -> bool {
-        self.sender.releases().is_holding()
+    /// Whether acknowledged messages, or memory of the session's own, wait until no frame refers to them.
+    pub(super) fn waits_for_frames(&self) -> bool {
+        self.sender.waits_for_frames()
     }
 
     /// No frame is out any more.

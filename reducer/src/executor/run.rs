@@ -86,14 +86,21 @@ impl Executor {
         if self.ring.undecided().is_some() {
             worked |= self.decide(node, &mut accelerator);
         }
-        self.queues.next_poll();
+        let mut turn = self.queues.next_poll();
         if let Some(node) = node {
             self.waits.wake(&mut self.ring, node, self.locals);
         }
         let mut budget = self.config.poll_bytes.max(1);
         let mut index = 0;
-        while let Some((seq, runs)) = self.ring.due(index) {
-            index += 1;
+        loop {
+            let (seq, runs) = match turn.take() {
+                Some(seq) => (seq, self.ring.op(seq).runs(seq)),
+                None => {
+                    let Some(next) = self.ring.due(index) else { break };
+                    index += 1;
+                    next
+                }
+            };
             if !runs || self.agreement.is_disputed(seq) {
                 continue;
             }
@@ -156,7 +163,7 @@ impl Executor {
                 && self.waits.wake(&mut self.ring, node, self.locals)
             {
                 // It may be this operation that can go on.
-                index -= 1;
+                index = index.saturating_sub(1);
             }
         }
         self.ring.sweep();
@@ -367,7 +374,7 @@ impl<T: Transport, N: NodeMemory> StepContext<'_, '_, T, N> {
         len: usize,
     ) -> StepOutcome {
         let node = self.config.grid.node_of(to);
-        if self.queues.is_full(node) && op.sends.wait_for_credit() {
+        if op.sends.wait_for_credit() && self.queues.is_full(node, op.seq()) {
             return StepOutcome::NotYet;
         }
         let Some((region, base)) = op.buffers.resolve(from, chunk) else { return StepOutcome::Broken };
@@ -392,7 +399,7 @@ impl<T: Transport, N: NodeMemory> StepContext<'_, '_, T, N> {
                 Ok(()) => {}
                 // The transport reports the loss of a peer to its owner, which decides what becomes of the group.
                 Err(SendError::Full | SendError::PeerFailed) => {
-                    self.queues.found_full(node);
+                    self.queues.found_full(node, op.seq());
                     ran = if posted > 0 { StepOutcome::Partly } else { StepOutcome::NotYet };
                     break;
                 }

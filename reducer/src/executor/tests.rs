@@ -402,6 +402,46 @@ fn the_more_urgent_operation_goes_first() {
 }
 
 #[test]
+fn where_little_is_sent_at_a_time_the_urgent_operation_overtakes_and_the_other_is_not_held_back_for_ever() {
+    let mut group = two(|config| config.poll_bytes = 1 << 20);
+    let buffers: Vec<_> = (0..4).map(|_| filled(50_000, 1)).collect();
+    let start = |group: &mut Group, i: usize, priority| {
+        for rank in 0..2 {
+            let buffer = &buffers[rank as usize * 2 + i];
+            let mut request = group.request(Rank(rank), Algorithm::Ring, sum(50_000), buffer);
+            request.priority = priority;
+            group.executors[rank as usize].start(request).unwrap();
+        }
+        group.poll(1);
+        while group.network() {}
+    };
+    let sent = |group: &Group| -> Vec<u64> {
+        let headers = group.net.packets.iter().map(|packet| Header::parse(&packet.header).unwrap());
+        headers.filter(|header| header.kind == MessageKind::Data).map(|header| header.key.seq).collect()
+    };
+    start(&mut group, 0, 9);
+    let rounds = |group: &mut Group, count| {
+        for _ in 0..count {
+            group.net.room = Some(2);
+            group.poll(0);
+        }
+    };
+    rounds(&mut group, 3);
+    assert_eq!(sent(&group), [0; 6]);
+    while group.network() {}
+    start(&mut group, 1, 1);
+    // At once the urgent one alone; then it lets the other have a turn now and then.
+    rounds(&mut group, 10);
+    assert_eq!(sent(&group), [1; 20]);
+    rounds(&mut group, 40);
+    let other = sent(&group).iter().filter(|seq| **seq == 0).count();
+    assert!(sent(&group).len() == 100 && (4..=8).contains(&other), "{:?}", sent(&group));
+    group.net.room = None;
+    group.drain();
+    assert_eq!(group.completed[0].len(), 2);
+}
+
+#[test]
 fn a_small_operation_goes_before_a_large_one_of_its_priority() {
     for (small, large) in [(1, 1), (2, 1)] {
         let mut group = two(|config| config.poll_bytes = 1 << 20);

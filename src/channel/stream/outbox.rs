@@ -11,8 +11,9 @@ use super::connection::{Connection, HEAD, MAX_FRAGMENT, Post};
 use super::share::{self, Load};
 use super::streams::Streams;
 
-/// Fragments that may wait for the connections to a peer.
-const QUEUE: usize = 512;
+/// Fragments that may wait for the connections to a peer: more would not be sent sooner, and the executor, which has the order of operations, could
+/// not send more urgent ones before them.
+const QUEUE: usize = 64;
 
 /// Control messages that may wait for a peer.
 const CONTROL_QUEUE: usize = 4096;

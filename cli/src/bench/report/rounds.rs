@@ -24,7 +24,7 @@ impl Rounds {
 }
 
 /// The figures that differ between rounds.
-fn figures(line: &mut ReportLine) -> [&mut Option<f64>; 8] {
+fn figures(line: &mut ReportLine) -> [&mut Option<f64>; 10] {
     let ReportLine {
         step_us,
         p50_us,
@@ -34,9 +34,22 @@ fn figures(line: &mut ReportLine) -> [&mut Option<f64>; 8] {
         used_us,
         algbw_gbytes,
         busbw_gbytes,
+        goodput_gbits,
+        share_of_one,
         ..
     } = line;
-    [step_us, p50_us, p99_us, since_end_p50_us, since_end_p99_us, used_us, algbw_gbytes, busbw_gbytes]
+    [
+        step_us,
+        p50_us,
+        p99_us,
+        since_end_p50_us,
+        since_end_p99_us,
+        used_us,
+        algbw_gbytes,
+        busbw_gbytes,
+        goodput_gbits,
+        share_of_one,
+    ]
 }
 
 fn merge(mut lines: Vec<ReportLine>) -> Option<ReportLine> {

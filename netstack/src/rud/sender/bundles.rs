@@ -5,13 +5,9 @@
 use super::slots::Transmission;
 use super::{AckContext, Acked, OnSettled, Sender};
 use crate::region::Extent;
-use crate::rud::api::MessageToken;
+use crate::rud::api::{MessageToken, SMALL_MESSAGE};
 use crate::scratch::Bytes;
 use crate::wire::rud::{Bundled, MAX_BODY, MAX_BUNDLED, Psn, RECORD_LEN};
-
-/// The longest message, header and payload, that shares a datagram: its lengths have a byte each. To copy so much takes far less time than
-/// a datagram.
-const SMALL: usize = 255;
 
 /// The messages of one datagram. What lies in `bytes` is not written again while a frame may refer to it.
 #[derive(Debug)]
@@ -21,7 +17,7 @@ struct Bundle {
     tokens: Vec<MessageToken>,
 }
 
-/// The bundles of a sender, by their numbers. There are as many as were in use at once.
+/// The bundles of a sender, by their numbers. There are as many as were in use at once since the sender was idle.
 #[derive(Debug)]
 pub(super) struct Bundles {
     /// The longest payload of one, in bytes.
@@ -48,7 +44,7 @@ impl Bundles {
     /// Whether a message of so many bytes, header and payload, may share a datagram, and goes before large ones.
     #[inline]
     pub(super) fn is_small(&self, bytes: usize) -> bool {
-        bytes <= SMALL && self.used
+        bytes <= SMALL_MESSAGE && self.used
     }
 
     /// An empty bundle.
@@ -95,6 +91,23 @@ impl Bundles {
     /// No frame refers to any that was given back.
     pub(super) fn on_frames_gone(&mut self) {
         self.free.append(&mut self.resting);
+    }
+
+    /// Whether a frame may refer to any that was given back.
+    pub(super) fn are_resting(&self) -> bool {
+        !self.resting.is_empty()
+    }
+
+    /// Frees the memory of all, if none is in use, and no frame may refer to one.
+    pub(super) fn free_memory(&mut self) {
+        if self.free.len() == self.all.len() {
+            (self.all, self.free, self.resting) = (Vec::new(), Vec::new(), Vec::new());
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
     }
 
     /// The memory of all, for frames that may still refer to it.
@@ -161,10 +174,8 @@ impl Sender {
     /// The messages of a bundle were consumed.
     #[inline(never)]
     pub(super) fn bundle_consumed(&mut self, number: u32, sent: &Transmission, on: &mut impl OnSettled) {
-        let release = &mut |token| on.released(token);
-        for token in self.bundles.tokens(number) {
-            self.releases.acknowledged(*token, sent.tries > 1, release);
-        }
+        // They are copies: no frame refers to the memory of the user.
+        self.bundles.tokens(number).iter().for_each(|token| on.released(*token));
         self.bundles.give_back(number, self.releases.may_be_read(sent.tries > 1));
     }
 
@@ -202,7 +213,7 @@ impl Sender {
             if refused >> i & 1 != 0 {
                 self.bundles.add(rest, header, bytes, token);
             } else {
-                self.releases.acknowledged(token, sent.tries > 1, &mut |token| on.released(token));
+                on.released(token);
             }
         }
         self.bundles.give_back(number, self.releases.may_be_read(sent.tries > 1));

@@ -71,6 +71,8 @@ pub(super) struct Slots {
     sent: List,
     lost: List,
     flight_bytes: usize,
+    /// Slots with small messages, whatever their state.
+    small_used: u32,
     /// The number of the next transmission.
     serial: u32,
     /// The slot that was queued last, unless it was sent since.
@@ -94,6 +96,7 @@ impl Slots {
             sent,
             lost,
             flight_bytes: 0,
+            small_used: 0,
             serial: 1,
             newest: NIL,
             small_sent: 0,
@@ -131,6 +134,12 @@ impl Slots {
         self.free.len
     }
 
+    /// Slots with small messages, and with large ones, whatever their state.
+    #[inline]
+    pub(super) fn used(&self) -> (u32, u32) {
+        (self.small_used, self.count - self.free.len - self.small_used)
+    }
+
     /// Whether all are free.
     pub(super) fn are_free(&self) -> bool {
         self.free.len == self.count
@@ -140,6 +149,12 @@ impl Slots {
     #[inline]
     pub(super) fn queued(&self) -> u32 {
         self.queued.len + self.small.len
+    }
+
+    /// Slots in which large messages are queued.
+    #[inline]
+    pub(super) fn queued_large(&self) -> u32 {
+        self.queued.len
     }
 
     /// Datagrams on the wire.
@@ -236,6 +251,7 @@ impl Slots {
         slot.bytes = bytes;
         slot.tries = 0;
         slot.marks = if is_small { SMALL_MARK } else { 0 };
+        self.small_used += u32::from(is_small);
         self.newest = first;
         append(&mut self.all, if is_small { &mut self.small } else { &mut self.queued }, at);
         Some(at)
@@ -327,7 +343,9 @@ impl Slots {
     /// The message of a slot that was taken off is finished.
     #[inline]
     pub(super) fn free_up(&mut self, at: usize) {
-        self.all[at].next = self.free.head;
+        let slot = &mut self.all[at];
+        self.small_used -= u32::from(slot.marks & SMALL_MARK != 0);
+        slot.next = self.free.head;
         (self.free.head, self.free.len) = (at as u16, self.free.len + 1);
     }
 

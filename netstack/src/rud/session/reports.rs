@@ -63,7 +63,10 @@ impl Session {
         if trial.is_some() {
             self.spray.on_probe_trial(now, path);
         }
-        self.counters.heartbeats += u64::from(self.liveness.take_heartbeat());
+        if self.liveness.take_heartbeat() {
+            self.counters.heartbeats += 1;
+            self.sender.on_idle();
+        }
         true
     }
 

@@ -255,17 +255,85 @@ fn the_memory_of_a_bundle_rests_while_a_frame_may_refer_to_it() {
             deliver(&transmit(&mut twin, 0), 1, &mut b, &mut at_b);
             b.on_timeout(Instant::ZERO + Config::default().ack_delay, &mut at_b);
             deliver(&transmit(&mut b, 30_000), 0, &mut a, &mut at_a);
-            assert!(at_a.released.is_empty() && a.awaits_frames());
+            // The messages were copied, so they are released; the copies rest.
+            assert!(at_a.released.len() == 4 && a.awaits_frames());
             queue(&mut a, a_id, SMALL + 20..SMALL + 90);
             a.transmit(Instant::ZERO, &mut Keep::default());
             assert_eq!(kept.0[0].as_bytes(), bytes, "it was written while a device may read it");
-            a.release_held(&mut at_a);
-            assert_eq!(at_a.released.len(), 4);
         }
         assert_eq!(kept.0[0].as_bytes(), bytes);
         a.release_held(&mut App::default());
         assert!(!a.awaits_frames());
     }
+}
+
+//= rud/spec.md section 6.10
+#[test]
+fn neither_small_messages_nor_large_ones_take_all_the_room() {
+    let most = u64::from(Config::default().window_packets);
+    let full = |endpoint: &mut Endpoint, id, bytes: usize| {
+        let mut taken = 0;
+        while endpoint.send(id, &[], extent_from(vec![1; bytes]), MessageToken(taken)).is_ok() {
+            taken += 1;
+        }
+        taken
+    };
+    // Of 255 bytes, four share a datagram.
+    for (first, then, at_first, later) in [(255, 1400, 4 * most, 61), (1400, 255, most, 4 * 61)] {
+        let [(mut a, a_id), _] = pair();
+        assert_eq!(full(&mut a, a_id, first), at_first);
+        assert_eq!(full(&mut a, a_id, then), later);
+    }
+}
+
+//= rud/spec.md section 6.11
+#[test]
+fn a_sender_says_when_more_large_messages_would_only_wait() {
+    let [(mut a, a_id), _] = pair();
+    // Small ones do not count.
+    queue(&mut a, a_id, SMALL..SMALL + 200);
+    let fills = |a: &mut Endpoint| {
+        let mut taken = 0;
+        while !a.is_ahead(a_id) {
+            a.send(a_id, &[], extent_from(vec![1; 1400]), MessageToken(7)).unwrap();
+            taken += 1;
+        }
+        taken
+    };
+    let window = a.counters(a_id).window;
+    assert_eq!(fills(&mut a), window.clamp(8, 64));
+    assert_eq!(fills(&mut a), 0);
+    // So many more as have left.
+    let sent = transmit(&mut a, 0).iter().filter(|(_, bytes)| kind(bytes) == DatagramKind::Data).count();
+    assert!(sent > 0);
+    assert_eq!(fills(&mut a), sent as u32);
+    // It takes more all the same.
+    a.send(a_id, &[], extent_from(vec![1; 1400]), MessageToken(7)).unwrap();
+}
+
+#[test]
+fn the_memory_of_bundles_is_given_back_when_the_session_is_idle() {
+    let [(mut a, a_id), (mut b, _)] = pair();
+    let (mut at_a, mut at_b) = (App::default(), App::default());
+    queue(&mut a, a_id, SMALL..SMALL + 500);
+    let config = Config::default();
+    let (mut now, mut most) = (0, 0);
+    while now < 2 * config.heartbeat.as_nanos() as u64 {
+        let at = Instant::from_nanos(now);
+        a.on_timeout(at, &mut at_a);
+        deliver(&transmit(&mut a, now), 1, &mut b, &mut at_b);
+        b.on_timeout(at, &mut at_b);
+        deliver(&transmit(&mut b, now), 0, &mut a, &mut at_a);
+        most = most.max(a.bundles(a_id));
+        now += 10_000_000;
+    }
+    assert_eq!((at_a.released.len(), at_b.consumed.len()), (500, 500));
+    assert!(most > 10, "{most}");
+    assert_eq!(a.bundles(a_id), 0);
+    // They come back with the next ones.
+    queue(&mut a, a_id, SMALL + 500..SMALL + 502);
+    deliver(&transmit(&mut a, now), 1, &mut b, &mut at_b);
+    assert_eq!((a.bundles(a_id), at_b.consumed.len()), (1, 502));
 }
 
 //= rud/spec.md section 6.10

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::device::FramesOut;
+use crate::wire::rud::{DatagramKind, Header};
 
 /// Messages with payloads of up to 1,400 bytes in datagrams of up to 1,504; the base is 1,200.
 const SHORT: usize = 1_264;
@@ -233,4 +234,30 @@ fn memory_of_a_piece_that_waits_is_kept() {
     a.endpoint.set_frames_out(FramesOut::None);
     a.endpoint.release_held(&mut a.app);
     assert_eq!(a.app.released[&number], 1);
+}
+
+/// Bundles go on any path, so what becomes of them says nothing of its MTU.
+//= rud/spec.md section 6.8
+#[test]
+fn bundles_that_are_all_lost_put_no_limit_in_doubt() {
+    for (bytes, in_doubt) in [(100, false), (1_400, true)] {
+        let [(mut a, a_id), _] = pair();
+        for number in 0..200 {
+            let payload = extent_from(vec![1; bytes]);
+            a.send(a_id, &[], payload, MessageToken(number)).unwrap();
+        }
+        let before = a.counters(a_id).path_datagram;
+        let mut padded = 0;
+        for now in (0..1_000 * MS).step_by(MS as usize / 2) {
+            a.on_timeout(Instant::from_nanos(now), &mut App::default());
+            for (_, datagram) in transmit(&mut a, now) {
+                let header = Header::parse(&datagram).unwrap();
+                assert_eq!(header.kind == DatagramKind::Bundle, bytes == 100 && header.kind.has_message());
+                padded += u32::from(header.kind == DatagramKind::Probe && datagram.len() > 1_200);
+            }
+        }
+        let counters = a.counters(a_id);
+        assert!(counters.timeouts >= 4 && counters.lost >= 8, "{bytes}: {counters:?}");
+        assert_eq!((padded != 0, counters.path_datagram), (in_doubt, before), "{bytes}: {padded} padded");
+    }
 }
