@@ -213,6 +213,10 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
         self.stack.rud().endpoint_counters().crc_dropped
     }
 
+    fn replayed(&self) -> u64 {
+        self.stack.rud().endpoint_counters().replayed
+    }
+
     fn device_counters(&self) -> DeviceCounters {
         super::device_counters(&self.stack)
     }

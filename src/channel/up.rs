@@ -114,6 +114,11 @@ pub trait Channel: Transport + Any {
     /// Datagrams, segments or fragments dropped because their CRC or checksum was wrong.
     fn crc_dropped(&self) -> u64;
 
+    /// Datagrams dropped because they had come before, or may have, which sealed sessions know of their numbers; none over other channels.
+    fn replayed(&self) -> u64 {
+        0
+    }
+
     /// The sum of the counters of all ports; zero for a channel without ports.
     fn device_counters(&self) -> DeviceCounters {
         DeviceCounters::default()
@@ -369,6 +374,11 @@ impl UpChannels {
     /// Datagrams, segments or fragments dropped because their CRC or checksum was wrong.
     pub fn crc_dropped(&self) -> u64 {
         self.channels.iter().map(|channel| channel.crc_dropped()).sum()
+    }
+
+    /// Datagrams of sealed sessions dropped because they had come before.
+    pub fn replayed(&self) -> u64 {
+        self.channels.iter().map(|channel| channel.replayed()).sum()
     }
 
     /// The sum of the counters of all ports.

@@ -13,6 +13,7 @@ use crate::channel::shm::{NodeSegment, SegmentShape};
 use crate::channel::up::UpChannels;
 use crate::config::Config;
 use crate::error::Error;
+use crate::group::hello::SEALS;
 use crate::group::rendezvous::{self, ControlLink, Hello, RendezvousConfig, Roster, Traffic};
 use crate::log;
 use crate::wire;
@@ -44,7 +45,7 @@ pub(super) fn join(config: &Config, plan: &Plan) -> Result<Joined, Error> {
     let mut hello = Hello::of(config)?;
     hello.plan = plan.fields();
     // Of what ranks must have in common, what performance does not depend on.
-    hello.plan.push(("rud_seal".to_owned(), config.rud_seal.into()));
+    hello.plan.push((SEALS.to_owned(), config.rud_seal.into()));
     if leads {
         hello.blob = local.to_bytes()?;
     }

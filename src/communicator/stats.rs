@@ -32,6 +32,8 @@ pub struct Stats {
     pub resent: u64,
     /// Datagrams dropped because their CRC was wrong.
     pub crc_dropped: u64,
+    /// Datagrams of sealed sessions dropped because they had come before: the network, or someone in it, has repeated them.
+    pub replayed: u64,
     /// Paths of RUD left out at present, because they lose what the others to the same host deliver.
     pub paths_out: u64,
     /// Leaders of other hosts that this rank has a channel to: one is opened at its first use.
@@ -64,6 +66,11 @@ impl Stats {
             metric("received_bytes_total", "Bytes received, Ethernet headers included.", self.bytes_received),
             metric("resent_total", "Datagrams sent again.", self.resent),
             metric("damaged_total", "Datagrams dropped because of a wrong CRC or seal.", self.crc_dropped),
+            metric(
+                "replayed_total",
+                "Datagrams of sealed sessions dropped because they had come before.",
+                self.replayed,
+            ),
             Metric {
                 kind: MetricKind::Gauge,
                 ..metric(
@@ -118,12 +125,13 @@ impl Tally {
                 up.device_counters(),
                 up.resent(),
                 up.crc_dropped(),
+                up.replayed(),
                 up.paths_out(),
                 up.used(),
             )
         });
         match counted {
-            Ok((in_place, device, resent, crc_dropped, paths_out, channels)) => {
+            Ok((in_place, device, resent, crc_dropped, replayed, paths_out, channels)) => {
                 stats.in_place = in_place;
                 stats.frames_sent = device.tx_frames;
                 stats.frames_received = device.rx_frames;
@@ -131,6 +139,7 @@ impl Tally {
                 stats.bytes_received = device.rx_bytes;
                 stats.resent = resent;
                 stats.crc_dropped = crc_dropped;
+                stats.replayed = replayed;
                 stats.paths_out = paths_out;
                 stats.channels = channels as u64;
             }

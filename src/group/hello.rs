@@ -15,6 +15,9 @@ use crate::wire;
 /// The largest hello, in bytes.
 pub const MAX_HELLO: usize = 64 * 1024;
 
+/// The entry of a plan that says whether sessions are sealed.
+pub(crate) const SEALS: &str = "rud_seal";
+
 /// The most entries of a plan.
 const MAX_PLAN: usize = 1024;
 
@@ -77,7 +80,15 @@ impl Hello {
     pub(super) fn differing(&self, other: &Self) -> Option<(String, String, String)> {
         let view = |hello: &Self, key: &str| {
             let found = hello.plan.iter().find(|(name, _)| name == key);
-            found.map_or_else(|| "none".to_owned(), |(_, value)| value.to_string())
+            found.map_or_else(
+                || "none".to_owned(),
+                |(_, value)| match (key, value) {
+                    // As the configuration has it.
+                    (SEALS, 0) => "off".to_owned(),
+                    (SEALS, _) => "on".to_owned(),
+                    (_, value) => value.to_string(),
+                },
+            )
         };
         let keys = other.plan.iter().chain(&self.plan).map(|(key, _)| key);
         let mut views = keys.map(|key| (key.clone(), view(self, key), view(other, key)));

@@ -406,6 +406,8 @@ typedef struct shouter_stats_t {
   uint64_t resent;
   /* Datagrams dropped because their checksum was wrong; their senders sent them again. */
   uint64_t crc_dropped;
+  /* Datagrams of sealed sessions dropped because they had come before: the network, or someone in it, has repeated them. */
+  uint64_t replayed;
   /* Paths of RUD left out at present, because they lose what the others to the same host deliver. */
   uint64_t paths_out;
   /* Leaders of other hosts that this rank has a channel to: one is made at its first use. */

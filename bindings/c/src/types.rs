@@ -153,6 +153,8 @@ pub struct Stats {
     pub resent: u64,
     /// Datagrams dropped because their checksum was wrong; their senders sent them again.
     pub crc_dropped: u64,
+    /// Datagrams of sealed sessions dropped because they had come before: the network, or someone in it, has repeated them.
+    pub replayed: u64,
     /// Paths of RUD left out at present, because they lose what the others to the same host deliver.
     pub paths_out: u64,
     /// Leaders of other hosts that this rank has a channel to: one is made at its first use.
@@ -206,6 +208,7 @@ impl From<shouter::Stats> for Stats {
             bytes_received: stats.bytes_received,
             resent: stats.resent,
             crc_dropped: stats.crc_dropped,
+            replayed: stats.replayed,
             paths_out: stats.paths_out,
             channels: stats.channels,
         }

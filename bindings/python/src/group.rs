@@ -386,6 +386,7 @@ impl Group {
             ("bytes_received", stats.bytes_received),
             ("resent", stats.resent),
             ("crc_dropped", stats.crc_dropped),
+            ("replayed", stats.replayed),
             ("paths_out", stats.paths_out),
             ("channels", stats.channels),
         ] {

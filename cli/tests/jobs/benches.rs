@@ -130,6 +130,44 @@ fn small_messages_over_a_link_are_counted_for_each_protocol_and_the_kernel() {
     }
 }
 
+/// The bench checks the ends of every message.
+#[test]
+fn messages_of_several_ranks_to_one_are_measured() {
+    let home = Home::new("incast");
+    let options = ["incast", "-n", "3", "--hosts", "3", "--transport", "kernel", "--bytes", "64,64Ki"];
+    let rows = rows(&home, &options);
+    assert_eq!(rows.len(), 2, "{rows:?}");
+    for row in rows {
+        assert_eq!((&row["bench"], &row["ranks"]), (&"incast".into(), &3.into()), "{row}");
+        assert!(figure(&row, "p50_us") <= figure(&row, "p99_us"), "{row}");
+        figure(&row, "goodput_gbits");
+        figure(&row, "share_of_one");
+        assert!(row["resent"].is_u64(), "{row}");
+    }
+}
+
+#[test]
+fn a_tensor_beside_another_is_measured_at_each_place_of_the_table() {
+    let home = Home::new("beside");
+    let options = [
+        "beside",
+        "--hosts",
+        "2",
+        "--transport",
+        "kernel",
+        "--bytes",
+        "4Ki",
+        "--large",
+        "16Mi",
+        "--registered",
+        "first,last",
+    ];
+    let rows = rows(&home, &options);
+    let places: Vec<_> = rows.iter().map(|row| row["priority"].as_str()).collect();
+    assert_eq!(places, [Some("first"), Some("last")]);
+    rows.iter().for_each(|row| assert!(figure(row, "p50_us") <= figure(row, "p99_us"), "{row}"));
+}
+
 #[test]
 fn every_way_to_hear_of_an_end_is_measured_in_both_modes() {
     let home = Home::new("callbacks");
@@ -184,6 +222,8 @@ fn what_cannot_be_measured_is_a_wrong_command_line() {
         (&["group", "-n", "3"], "two processes"),
         (&["group", "--how", "dup"], "duplicate"),
         (&["messages", "--bytes", "4000"], "does not fit a datagram"),
+        (&["incast", "-n", "2"], "several send to one"),
+        (&["incast", "-n", "3", "--bytes", "6"], "no multiple of 4"),
         (&["messages", "--protocol", "verbs"], "no messages to count"),
     ] {
         let output = run(&home, options);

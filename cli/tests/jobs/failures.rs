@@ -567,7 +567,7 @@ fn a_plan_that_differs_is_refused_with_the_key() {
 #[test]
 fn one_rank_that_seals_and_one_that_does_not_are_refused_with_the_key() {
     for (rank, other) in
-        [(1, "rud_seal: rank 1 has 1 and rank 0 has 0"), (0, "rud_seal: rank 1 has 0 and rank 0 has 1")]
+        [(1, "rud_seal: rank 1 has on and rank 0 has off"), (0, "rud_seal: rank 1 has off and rank 0 has on")]
     {
         let plan = job!(2, 2, "once").with("RANK", rank).with("KEY", "rud_seal").with("VALUE", "on");
         let state = plan.run();

@@ -472,18 +472,23 @@ pub trait Sink {
 
 /// Takes datagrams that are to be sent; the stack adds UDP and IP.
 pub trait Emit {
+    /// Whether what is emitted is sealed after that, and so needs no CRC. RUD's own.
+    const SEALS: bool = false;
+
     /// How many datagrams `emit` would take now.
     fn room(&self) -> usize;
 
-    /// The same of datagrams that are handed over as a header alone, however long.
-    fn room_for_copies(&self) -> usize {
-        self.room()
-    }
-
-    /// Sends the bytes of `header`, which are copied, followed by the payload. They are RUD's header and the body; of a sealed session all of the
-    /// datagram. False if it was not taken; then
+    /// Sends the bytes of `header`, which are copied, followed by the payload. They are RUD's header and the body. False if it was not taken; then
     /// it will be offered again.
     fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool;
+
+    /// Sends a datagram of `len` bytes, all of which `write` puts into their place, as those of a sealed session. It is called once at most, and not
+    /// where there is no room. False if the datagram was not taken; then another will be offered. The default makes it in memory of its own.
+    fn emit_written(&mut self, to: &Destination, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
+        let mut datagram = vec![0; len];
+        write(&mut datagram);
+        self.emit(to, &datagram, None)
+    }
 }
 
 /// The sink of a poll without one. What comes for a session stays with its sender, which sends it again later.

@@ -51,18 +51,18 @@ impl Paths {
         crc::verify(datagram, header.payload_offset(), self.crc_in, meta.src_port, meta.dst_port)
     }
 
-    /// Puts the fixed header in front of the body that lies in `head`, which has room for both, and sends both and the payload on `path`. False if `emit`
+    /// Puts the fixed header, with the CRC if the datagram gets no seal, in front of the body that lies in `head`, which has room for both, and sends both and the payload on `path`. False if `emit`
     /// did not take them.
     // Inlined, as its callers make the header: its fields need not be stored first.
     #[inline(always)]
-    pub(super) fn send<const N: usize>(
+    pub(super) fn send<const N: usize, E: Emit>(
         &self,
         path: u16,
         header: &Header,
         head: &mut [u8; N],
         payload_crc: u32,
         payload: Option<Extent>,
-        emit: &mut impl Emit,
+        emit: &mut E,
     ) -> bool {
         let len = header.payload_offset();
         if let Some(fixed) = head.first_chunk_mut::<HEADER_LEN>() {
@@ -70,7 +70,9 @@ impl Paths {
         }
         let mut to = self.first;
         to.src_port = to.src_port.wrapping_add(path);
-        crc::seal(&mut head[..len], self.crc_out, to.src_port, to.dst_port, payload_crc);
+        if !E::SEALS {
+            crc::seal(&mut head[..len], self.crc_out, to.src_port, to.dst_port, payload_crc);
+        }
         emit.emit(&to, &head[..len], payload)
     }
 }

@@ -61,7 +61,7 @@ pub(super) struct Seal {
     /// Keys of the epochs around that of the highest number accepted, each at its epoch modulo 3.
     in_keys: [LessSafeKey; 3],
     accepted: Replays,
-    /// The datagram that was sealed or opened last.
+    /// The datagram that was opened last.
     buffer: Vec<u8>,
 }
 
@@ -107,8 +107,9 @@ impl Seal {
         }
     }
 
-    /// The sealed datagram of `head`, the fixed header as it is emitted and the body, and the payload.
-    pub(super) fn seal(&mut self, head: &[u8], payload: Option<Extent>) -> &[u8] {
+    /// Puts the sealed datagram of `head`, which is the fixed header as it is emitted and the body, and the payload into `datagram`, which has
+    /// [`SEAL_LEN`] bytes more than both.
+    pub(super) fn seal(&mut self, head: &[u8], payload: &[u8], datagram: &mut [u8]) {
         //= rud/spec.md section 10.2
         // Used up, whether the datagram goes out or not.
         let number = self.next;
@@ -116,18 +117,15 @@ impl Seal {
         if number != 0 && epoch(number) != epoch(number - 1) {
             self.out_key = key(&self.prk, self.out_tag, epoch(number));
         }
-        let buffer = &mut self.buffer;
-        buffer.clear();
-        buffer.extend_from_slice(head);
-        buffer.extend_from_slice(payload.as_ref().map_or(&[][..], |extent| extent.as_bytes()));
-        if let Some((fixed, text)) = buffer.split_first_chunk_mut::<HEADER_LEN>() {
+        datagram[..head.len()].copy_from_slice(head);
+        let (plain, tag) = datagram.split_at_mut(head.len() + payload.len());
+        plain[head.len()..].copy_from_slice(payload);
+        if let Some((fixed, text)) = plain.split_first_chunk_mut::<HEADER_LEN>() {
             Header::mark_sealed(fixed, number);
             let sealed = self.out_key.seal_in_place_separate_tag(nonce(number), Aad::from(&*fixed), text);
             // A text of 64 GiB alone is too long.
-            let tag = sealed.expect("AES-GCM takes a datagram");
-            buffer.extend_from_slice(tag.as_ref());
+            tag.copy_from_slice(sealed.expect("AES-GCM takes a datagram").as_ref());
         }
-        buffer
     }
 
     /// Opens `datagram`, whose number has this lower half: it is [`opened`](Self::opened) then, and counts as accepted.
@@ -173,12 +171,15 @@ pub(super) struct Sealing<'a, E> {
 }
 
 impl<E: Emit> Emit for Sealing<'_, E> {
-    /// What is sealed is copied, and its number is used up even if it is not taken.
+    const SEALS: bool = true;
+
     fn room(&self) -> usize {
-        self.emit.room_for_copies()
+        self.emit.room()
     }
 
     fn emit(&mut self, to: &Destination, header: &[u8], payload: Option<Extent>) -> bool {
-        self.emit.emit(to, self.seal.seal(header, payload), None)
+        let payload = payload.as_ref().map_or(&[][..], |extent| extent.as_bytes());
+        let (seal, len) = (&mut *self.seal, header.len() + payload.len() + SEAL_LEN);
+        self.emit.emit_written(to, len, |datagram| seal.seal(header, payload, datagram))
     }
 }

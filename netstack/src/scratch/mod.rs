@@ -62,6 +62,25 @@ impl Scratch {
         }
     }
 
+    /// A slot of which `write` has filled `len` bytes, which are zero or left over before. `None`, and it was not called, if no slot is free or
+    /// they do not fit.
+    #[cfg(feature = "rud")]
+    pub(crate) fn fill(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> Option<(Slot, Extent)> {
+        if len > self.slot_len {
+            return None;
+        }
+        let index = self.free.pop()?;
+        let start = index as usize * self.slot_len;
+        self.memory.with(start, len, write);
+        match self.memory.extent(start, len) {
+            Some(extent) => Some((Slot(index), extent)),
+            None => {
+                self.free.push(index);
+                None
+            }
+        }
+    }
+
     /// Inverts one bit of a slot's bytes.
     pub(crate) fn flip_bit(&mut self, slot: &Slot, bit: usize) {
         if bit / 8 < self.slot_len {

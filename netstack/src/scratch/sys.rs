@@ -36,6 +36,17 @@ impl Memory {
         }
     }
 
+    /// Lets `write` fill the `len` bytes at `at`, over which there is no live extent (see `Scratch`). Out of range does nothing.
+    #[cfg(feature = "rud")]
+    pub(super) fn with(&mut self, at: usize, len: usize, write: impl FnOnce(&mut [u8])) {
+        if at.checked_add(len).is_none_or(|end| end > self.base.len()) {
+            return;
+        }
+        // SAFETY: the range lies inside the allocation (just checked), which is initialised; the owner has no extent over a slot that it
+        // fills, and `self` is borrowed until the reference is gone.
+        write(unsafe { core::slice::from_raw_parts_mut(self.base.cast::<u8>().as_ptr().add(at), len) });
+    }
+
     /// Inverts the bits of `mask` at `at`, before the extent over it is handed to a device.
     pub(crate) fn flip(&mut self, at: usize, mask: u8) {
         if at < self.base.len() {

@@ -6,18 +6,21 @@ use super::destination::{Emitter, Miss, ip_udp_len, route, udp_packet_headers};
 use super::port::QueueError;
 use super::receive::Receiver;
 use super::{Progress, SendError, Stack};
-use crate::device::{Device, Offload, RxChecksum};
+use crate::device::{Device, HEADER_CAPACITY, Offload, RxChecksum};
 use crate::ip::neighbour::Requester;
 use crate::region::Extent;
 use crate::rud;
 use crate::time::Instant;
 use crate::udp::any_like;
 use crate::wire::ip::Ecn;
-use crate::wire::udp;
+use crate::wire::{ethernet, udp, vlan};
 
 /// Datagrams of RUD that are made before the device takes them. Making one reads its payload for the CRC, and the device copies
 /// the payload while it is still in the cache.
 const AHEAD: usize = 32;
+
+/// The longest datagram that fits a frame's headers behind those of link, IP and UDP.
+const SHORT: usize = HEADER_CAPACITY - (ethernet::HEADER_LEN + vlan::TAG_LEN + 40 + udp::HEADER_LEN);
 
 impl<D: Device> Stack<D> {
     /// As [`Stack::poll`], with the upper layer of RUD's sessions.
@@ -135,10 +138,6 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
         }
     }
 
-    fn room_for_copies(&self) -> usize {
-        self.ports.iter().map(|port| port.iface.room_for_copies()).max().unwrap_or(0)
-    }
-
     /// The UDP checksum stays zero: RUD's CRC32C covers payload, addresses and ports, and finds errors that the 16-bit
     /// sum would miss.
     #[inline(always)]
@@ -185,26 +184,54 @@ impl<D: Device> rud::Emit for Emitter<'_, D> {
                 }
                 pushed
             }
-            // More than a frame's headers have room for: a sealed datagram, which lies in no extent.
-            None if payload.is_empty() => {
-                let ends = (template.source, remote);
-                let queued = match udp_packet_headers(ends, (src_port, dst_port), len, Ecn::Ect0) {
-                    Some(ip_udp) => iface.queue_bytes(&template.link, [ip_udp.as_bytes(), header, &[]]),
-                    None => Err(QueueError::TooLong),
-                };
-                match queued {
-                    Ok(()) if iface.waiting() % AHEAD == 0 => self.taken += port.flush(self.now),
-                    Ok(()) => {}
-                    Err(QueueError::Full) => return false,
-                    Err(QueueError::TooLong) => {
-                        self.counters.tx_too_long += 1;
-                        return true;
-                    }
-                }
-                self.counters.tx_rud += 1;
+            None => {
+                self.counters.tx_too_long += 1;
                 true
             }
-            None => {
+        }
+    }
+
+    /// A short datagram is copied into its frame's headers; another is written where the device reads it, in scratch memory of its port.
+    fn emit_written(&mut self, to: &rud::Destination, len: usize, write: impl FnOnce(&mut [u8])) -> bool {
+        if len <= SHORT {
+            let mut bytes = [0; SHORT];
+            write(&mut bytes[..len]);
+            return self.emit(to, &bytes[..len], None);
+        }
+        let (local, remote) = (to.local_ip, to.remote_ip);
+        let template = match self.destinations.find(self.now, self.ports, local, remote, Requester::Session) {
+            Ok(template) => template,
+            Err(miss) => {
+                let mut bytes = vec![0; len];
+                write(&mut bytes);
+                self.miss(miss, (remote, to.src_port, to.dst_port), &bytes, None);
+                return true;
+            }
+        };
+        let Some(port) = self.ports.get_mut(template.port) else {
+            return false;
+        };
+        let iface = &mut port.iface;
+        if iface.room() == 0 {
+            return false;
+        }
+        let (ends, ports) = ((template.source, remote), (to.src_port, to.dst_port));
+        let queued = match udp_packet_headers(ends, ports, len, Ecn::Ect0) {
+            Some(ip_udp) if len + ip_udp_len(&remote) <= usize::from(template.port_mtu) => {
+                iface.queue_written(&template.link, ip_udp.as_bytes(), len, write)
+            }
+            _ => Err(QueueError::TooLong),
+        };
+        match queued {
+            Ok(()) => {
+                self.counters.tx_rud += 1;
+                if iface.waiting() % AHEAD == 0 {
+                    self.taken += port.flush(self.now);
+                }
+                true
+            }
+            Err(QueueError::Full) => false,
+            Err(QueueError::TooLong) => {
                 self.counters.tx_too_long += 1;
                 true
             }

@@ -112,13 +112,6 @@ impl Interface {
         self.tx.room().saturating_sub(RESERVED)
     }
 
-    /// Of these, frames that may lie in scratch memory.
-    #[cfg(feature = "rud")]
-    #[inline]
-    pub(super) fn room_for_copies(&self) -> usize {
-        self.room().min(self.scratch.available())
-    }
-
     /// Frames of data that fit the batch when nothing waits.
     pub(super) fn capacity(&self) -> usize {
         self.tx.capacity().saturating_sub(RESERVED)
@@ -202,8 +195,29 @@ impl Interface {
         if self.tx.room() == 0 {
             return Err(QueueError::Full);
         }
-        let (slot, extent) = self.scratch.store(&parts).ok_or(QueueError::Full)?;
-        match Frame::new(&[link.as_bytes()], Some(extent)) {
+        let stored = self.scratch.store(&parts).ok_or(QueueError::Full)?;
+        self.queue_stored(&[link.as_bytes()], stored)
+    }
+
+    /// Puts a frame of `link`, `ip_udp` and `len` bytes into the batch; `write` puts these into scratch memory, if there is room.
+    #[cfg(feature = "rud")]
+    pub(super) fn queue_written(
+        &mut self,
+        link: &LinkHeader,
+        ip_udp: &[u8],
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> Result<(), QueueError> {
+        if self.tx.room() == 0 {
+            return Err(QueueError::Full);
+        }
+        let stored = self.scratch.fill(len, write).ok_or(QueueError::Full)?;
+        self.queue_stored(&[link.as_bytes(), ip_udp], stored)
+    }
+
+    /// Puts a frame of these headers and of what lies in scratch memory into the batch, which has room.
+    fn queue_stored(&mut self, headers: &[&[u8]], (slot, extent): (Slot, Extent)) -> Result<(), QueueError> {
+        match Frame::new(headers, Some(extent)) {
             Some(frame) => {
                 self.in_flight.push_back((self.queued, slot));
                 self.push(frame);

@@ -88,14 +88,13 @@ impl Session {
     }
 
     #[inline]
-    fn send_data(&mut self, now: u64, pick: Pick, emit: &mut impl Emit) -> bool {
+    fn send_data<E: Emit>(&mut self, now: u64, pick: Pick, emit: &mut E) -> bool {
         let Pick { slot, psn, again } = pick;
         let ack_request = again || self.sender.message(slot).asks_for_ack() || self.closes_window();
         let base_lag = psn.since(self.sender.base()) as u16;
         let (sack_word, sack) = self.receiver.piggyback();
-        let is_sealed = self.is_sealed();
         let message = self.sender.message_mut(slot);
-        let (payload, payload_crc) = message.payload(is_sealed);
+        let (payload, payload_crc) = message.payload(E::SEALS);
         let payload_len = payload.map_or(0, |extent| extent.len());
         let header = Header {
             kind: message.kind(),
@@ -149,13 +148,13 @@ impl Session {
 
     /// Sends the picked message in pieces, as far as there is room; true if all went out. `header` is that of the whole datagram.
     #[cold]
-    fn send_pieces(
+    fn send_pieces<E: Emit>(
         &mut self,
         pick: Pick,
         path: u16,
         header: &Header,
         payload: Extent,
-        emit: &mut impl Emit,
+        emit: &mut E,
     ) -> bool {
         //= rud/spec.md section 6.8
         // They have the PSN of the message, and the same path: of a transmission it is one that is lost or arrives.
@@ -179,7 +178,7 @@ impl Session {
                 payload_len: piece.len() as u16,
                 ..*header
             };
-            let crc = crate::crc::crc32c(piece.as_bytes());
+            let crc = if E::SEALS { 0 } else { crate::crc::crc32c(piece.as_bytes()) };
             if emit.room() == 0 || !self.paths.send(path, &header, &mut head, crc, Some(piece), emit) {
                 self.cut = Some((header.psn, from));
                 if from != 0 {

@@ -126,13 +126,13 @@ impl Session {
     }
 
     /// Sends `header` with what is to be reported, and a stamp behind it; a padded one has a report of the header's word alone.
-    fn send_report(
+    fn send_report<E: Emit>(
         &mut self,
         path: u16,
         header: Header,
         stamp: Option<u64>,
         padded_to: usize,
-        emit: &mut impl Emit,
+        emit: &mut E,
     ) -> bool {
         let mut blocks = [Block::default(); MAX_BLOCKS];
         let ((sack_word, sack), count) = match padded_to {
@@ -152,7 +152,7 @@ impl Session {
             len += STAMP_LEN;
         }
         let padding = padding(padded_to.saturating_sub(HEADER_LEN + len));
-        let crc = padding.map_or(0, |padding| crate::crc::crc32c(padding.as_bytes()));
+        let crc = padding.filter(|_| !E::SEALS).map_or(0, |padding| crate::crc::crc32c(padding.as_bytes()));
         let payload_len = padding.map_or(0, |padding| padding.len()) as u16;
         let header = Header { body_len: len as u8, payload_len, sack_word, sack, ..header };
         if !self.paths.send(path, &header, &mut head, crc, padding, emit) {
