@@ -321,8 +321,12 @@ impl Sender {
             self.join(last, len, write, payload, token);
             return true;
         }
-        let (small, large) = self.slots.used();
-        if if is_small { small } else { large } >= self.most {
+        let is_full = match is_small {
+            // As long as there is the room that is left for large ones, small ones do not have more than theirs.
+            true => self.slots.free() <= reserved(self.most) && self.slots.used().0 >= self.most,
+            false => self.capacity() == 0,
+        };
+        if is_full {
             return false;
         }
         let Some(at) = self.slots.queue(token, bytes, is_small) else { return false };
