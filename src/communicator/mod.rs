@@ -226,6 +226,11 @@ impl Group {
         self.channels.device
     }
 
+    /// How long one operation may take, late peers included.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     /// Annotates later operations with the trainer's step number, for errors and traces; 0 before the first call. Ranks
     /// need not have the same.
     pub fn set_step(&self, step: u64) {

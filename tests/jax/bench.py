@@ -36,13 +36,14 @@ def nothing():
     import ctypes
 
     import jax
+    from shouter import _compiled
     from shouter.jax import _handler
 
     _handler.register()
     folder = tempfile.mkdtemp()
     source, made = Path(folder, "nothing.cc"), Path(folder, "nothing.so")
     source.write_text(NOTHING)
-    subprocess.run(["c++", *_handler._FLAGS, f"-I{jax.ffi.include_dir()}", str(source), "-o", str(made)], check=True)
+    subprocess.run(["c++", *_compiled.FLAGS, *_handler.flags(), str(source), "-o", str(made)], check=True)
     jax.ffi.register_ffi_target("shouter_nothing", jax.ffi.pycapsule(ctypes.CDLL(str(made)).nothing), platform="cpu")
     _handler.TARGET = "shouter_nothing"
 

@@ -15,6 +15,7 @@ use crate::buffer::{Buffer, Kept};
 use crate::call::{self, Call, CountArguments, Counts, Endpoint, RegisteredCounts};
 use crate::error::{argument, raised};
 use crate::memory::Memory;
+use crate::named::Agreement;
 use crate::number::{Bytes, Color, Elements, MessageTag, OrderKey, Rank, Root, Step, TensorNumber};
 use crate::sys;
 use crate::wait::aside;
@@ -31,6 +32,8 @@ pub(crate) struct Group {
     registered: Mutex<HashMap<u32, TensorSpec>>,
     /// Its number in programs of XLA, once one names it.
     number: OnceLock<i64>,
+    /// Where it has named operations.
+    agreement: Mutex<Option<Agreement>>,
     #[pyo3(get)]
     rank: u32,
     #[pyo3(get)]
@@ -92,6 +95,7 @@ impl Group {
             nodes: group.nodes(),
             registered: Mutex::default(),
             number: OnceLock::new(),
+            agreement: Mutex::default(),
             group: Mutex::new(Some(Arc::new(group))),
         }
     }
@@ -358,6 +362,17 @@ impl Group {
         let number = live.0.as_ref().map(|group| *self.number.get_or_init(|| crate::xla::add(group)));
         // It is there until the drop.
         number.ok_or_else(|| crate::error::closed(py))
+    }
+
+    /// The number by which kernels of TensorFlow submit named operations: from now on the group has no others.
+    fn named(&self, py: Python<'_>) -> PyResult<i64> {
+        let live = self.live(py)?;
+        let number = self.number(py)?;
+        let mut agreement = lock(&self.agreement);
+        if let (None, Some(group)) = (&*agreement, &live.0) {
+            *agreement = Some(Agreement::open(number, group).map_err(|why| raised(py, &why))?);
+        }
+        Ok(number)
     }
 
     /// The names or addresses by which the ranks have met rank 0.

@@ -13,6 +13,7 @@ mod error;
 mod group;
 mod join;
 mod memory;
+mod named;
 mod number;
 mod ps;
 mod store;
@@ -33,6 +34,8 @@ mod core_module {
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
+    use super::named::named_declare;
+    #[pymodule_export]
     use super::ps::{PsActors, PsClient, PsSending, ps_serve};
     #[pymodule_export]
     use super::work::Work;
@@ -43,6 +46,7 @@ mod core_module {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-        module.add("xla_run", super::xla::address())
+        module.add("xla_run", super::xla::address())?;
+        module.add("named_submit", super::named::address())
     }
 }

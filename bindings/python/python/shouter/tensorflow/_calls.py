@@ -1,0 +1,164 @@
+"""The collectives as functions of tensors, their names, and their derivatives.
+
+Derivatives are those of the sum of all ranks' losses.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from .. import _core, world
+from .._group import Group
+from ..errors import ArgumentError
+from . import _kernels
+
+
+class Place(NamedTuple):
+    """A rank's place in a group of named operations."""
+
+    group: int
+    rank: int
+    size: int
+
+
+_lock = threading.Lock()
+# The group of the same ranks in which a group's named operations run: their order is not that of its other calls.
+_named: weakref.WeakKeyDictionary[Group, Group] = weakref.WeakKeyDictionary()
+
+
+def place(group: Group | None) -> Place:
+    """This rank's place; the first call of a group is one of its collectives."""
+    of = group or world()
+    with _lock:
+        made = _named.get(of)
+        if made is None or made.closed:
+            made = of.split(0, of.rank)
+            assert made is not None
+            _named[of] = made
+    return Place(made._core.named(), made.rank, made.size)
+
+
+def base(kind: str) -> str:
+    """A name that is the same on every rank: of the functions that are being traced, and of the operation's place in them."""
+    if tf.executing_eagerly():
+        return kind
+    graph = tf.compat.v1.get_default_graph()
+    parts = [graph.unique_name(kind)]
+    outer: Any = graph
+    while outer is not None:
+        # TensorFlow's names of functions end in a number that counts traces.
+        parts.append(re.sub(r"(_\d+)+$", "", getattr(outer, "name", None) or ""))
+        outer = getattr(outer, "outer_graph", None)
+    return "/".join(part for part in reversed(parts) if part)
+
+
+class Naming(NamedTuple):
+    """The name of an operation, and whether it has one number of elements for ever."""
+
+    name: str
+    is_fixed: bool
+
+
+def naming(name: str | None, kind: str) -> Naming:
+    """The name that was given, or one that is made."""
+    return Naming(base(kind), False) if name is None else Naming(name, True)
+
+
+def bind(operation: str, x: Any, at: Place, named: Naming, *more: Any, **attributes: Any) -> tf.Tensor:
+    """One operation."""
+    call = getattr(_kernels.operations(), f"shouter_{operation}")
+    with tf.device("CPU"):
+        return call(x, *more, tensor_name=named.name, is_fixed=named.is_fixed, **at._asdict(), **attributes)
+
+
+def tensor_of(x: Any, op: str | None) -> tf.Tensor:
+    """`x` as a tensor of a type that the library has, for this reduction."""
+    tensor = tf.convert_to_tensor(x)
+    _core.check_type(tensor.dtype.name, op)
+    return tensor
+
+
+def all_gather_rows(x: tf.Tensor, at: Place, named: Naming) -> tuple[tf.Tensor, tf.Tensor]:
+    """The rows of all ranks, and how many each has."""
+    rows = bind("all_gather", tf.shape(x, tf.int64)[:1], at, Naming(f"{named.name}/rows", False))
+    return bind("all_gather_v", x, at, Naming(named.name, False), rows), rows
+
+
+def all_to_all_rows(x: tf.Tensor, splits: Any, at: Place, named: Naming) -> tuple[tf.Tensor, tf.Tensor]:
+    """The rows that all ranks have for this one, and how many each has."""
+    given = tf.convert_to_tensor(splits, tf.int64)
+    if given.shape.rank not in (None, 1) or given.shape[0] not in (None, at.size):
+        raise ArgumentError(f"'{named.name}': splits of shape {given.shape}, and there are {at.size} ranks; give a number of rows for each")
+    taken = bind("all_to_all", given, at, Naming(f"{named.name}/rows", False))
+    return bind("all_to_all_v", x, at, Naming(named.name, False), taken, given), taken
+
+
+def check_root(root: int, at: Place) -> None:
+    if not 0 <= root < at.size:
+        raise ArgumentError(f"broadcast: root {root} is no rank of {at.size}")
+
+
+def _of(operation: tf.Operation) -> tuple[Place, str]:
+    """An operation's place, and the name of the operation that is its derivative."""
+    at = Place(*(operation.get_attr(name) for name in Place._fields))
+    return at, operation.get_attr("tensor_name").decode() + "/gradient"
+
+
+def _reduction(operation: tf.Operation) -> str:
+    op: str = operation.get_attr("op").decode()
+    if op not in ("sum", "avg"):
+        raise NotImplementedError(f"{operation.type} by {op} has no derivative here; sum and avg have one")
+    return op
+
+
+@tf.RegisterGradient("ShouterAllReduce")
+def _of_all_reduce(operation: tf.Operation, gradient: Any) -> tf.Tensor:
+    at, name = _of(operation)
+    return bind("all_reduce", gradient, at, Naming(name, False), op=_reduction(operation))
+
+
+@tf.RegisterGradient("ShouterBroadcast")
+def _of_broadcast(operation: tf.Operation, gradient: Any) -> tf.Tensor:
+    at, name = _of(operation)
+    total = bind("all_reduce", gradient, at, Naming(name, False), op="sum")
+    return total if at.rank == operation.get_attr("root") else tf.zeros_like(total)
+
+
+@tf.RegisterGradient("ShouterAllGather")
+def _of_all_gather(operation: tf.Operation, gradient: Any) -> tf.Tensor:
+    at, name = _of(operation)
+    return bind("reduce_scatter", gradient, at, Naming(name, False), op="sum")
+
+
+@tf.RegisterGradient("ShouterReduceScatter")
+def _of_reduce_scatter(operation: tf.Operation, gradient: Any) -> tf.Tensor:
+    at, name = _of(operation)
+    blocks = bind("all_gather", gradient, at, Naming(name, False))
+    return blocks if _reduction(operation) == "sum" else blocks / at.size
+
+
+@tf.RegisterGradient("ShouterAllToAll")
+def _of_all_to_all(operation: tf.Operation, gradient: Any) -> tf.Tensor:
+    at, name = _of(operation)
+    return bind("all_to_all", gradient, at, Naming(name, False))
+
+
+@tf.RegisterGradient("ShouterAllGatherV")
+def _of_all_gather_rows(operation: tf.Operation, gradient: Any) -> tuple[tf.Tensor, None]:
+    at, name = _of(operation)
+    rows = operation.inputs[1]
+    total = bind("all_reduce", gradient, at, Naming(name, False), op="sum")
+    begin = tf.reduce_sum(rows[: at.rank])
+    return total[begin : begin + rows[at.rank]], None
+
+
+@tf.RegisterGradient("ShouterAllToAllV")
+def _of_all_to_all_rows(operation: tf.Operation, gradient: Any) -> tuple[tf.Tensor, None, None]:
+    at, name = _of(operation)
+    _, taken, given = operation.inputs
+    return bind("all_to_all_v", gradient, at, Naming(name, False), given, taken), None, None

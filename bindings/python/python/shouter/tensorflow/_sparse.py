@@ -1,0 +1,50 @@
+"""Sums of `tf.IndexedSlices`, as embeddings have for gradients: the rows of all ranks are gathered, and those of one index added.
+
+Each rank adds its own rows of one index first. The sums are made in the order of the ranks: the same bits everywhere.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from ..errors import ArgumentError
+from . import _calls
+
+# Sums of these are made in float32, as in the library.
+_SMALL = (tf.float16, tf.bfloat16)
+
+
+def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Naming) -> tf.IndexedSlices:
+    """The sum or mean of all ranks' slices, each index once, in ascending order."""
+    if op not in ("sum", "avg"):
+        raise ArgumentError(f"'{named.name}': {op} of tf.IndexedSlices; there are sum and avg only: convert it by tf.convert_to_tensor")
+    if op == "avg" and not (x.dtype.is_floating or x.dtype.is_complex):
+        raise ArgumentError(f"'{named.name}': the mean of tf.IndexedSlices of {x.dtype.name}; take the sum")
+    checks = [
+        tf.debugging.assert_non_negative(x.indices, f"'{named.name}': an index of tf.IndexedSlices is below 0"),
+        tf.debugging.assert_equal(tf.shape(x.indices)[0], tf.shape(x.values)[0], f"'{named.name}': as many indices as rows"),
+    ]
+    if x.dense_shape is not None:
+        rows = tf.cast(x.dense_shape[0], x.indices.dtype)
+        checks.append(tf.debugging.assert_less(x.indices, rows, f"'{named.name}': an index of tf.IndexedSlices is beyond its rows"))
+    # In a function they are operations, and nothing is submitted before they have been made.
+    with tf.control_dependencies([check for check in checks if check is not None]):
+        indices, values = _merged(tf.identity(x.indices), x.values)
+    rows = _calls.bind("all_gather", tf.shape(indices, tf.int64), at, _calls.Naming(f"{named.name}/rows", False))
+    of_all = _calls.bind("all_gather_v", indices, at, _calls.Naming(f"{named.name}/indices", False), rows)
+    every = _calls.bind("all_gather_v", values, at, _calls.Naming(f"{named.name}/values", False), rows)
+    indices, values = _merged(of_all, every)
+    if op == "avg":
+        values /= tf.cast(at.size, values.dtype)
+    return tf.IndexedSlices(values, indices, x.dense_shape)
+
+
+def _merged(indices: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Each index once, in ascending order, with the sum of its rows, which are added in their order."""
+    order = tf.argsort(indices, stable=True)
+    indices = tf.gather(indices, order)
+    every, places = tf.unique(indices)
+    rows = tf.gather(values, order)
+    if values.dtype in _SMALL:
+        rows = tf.cast(rows, tf.float32)
+    return every, tf.cast(tf.math.segment_sum(rows, places), values.dtype)
