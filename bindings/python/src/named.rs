@@ -18,12 +18,14 @@ use pyo3::prelude::*;
 use shouter::{Collective, DType, Error, Group, ReduceOp};
 
 use crate::call::{self, Call, Counts};
-use crate::error::raised;
 use crate::sys;
 
 /// How long a rank that has not submitted the target waits for it before it takes part in a round: its peers hear of deadlines, and it of
 /// their ends.
 const GRACE: Duration = Duration::from_millis(20);
+
+/// What an operation is whose name was made: anything, for the library itself finds where ranks differ, and the group ends.
+const UNNAMED: &str = "a name that was made";
 
 /// The groups of named operations, by number.
 static GROUPS: Mutex<BTreeMap<i64, Weak<Named>>> = Mutex::new(BTreeMap::new());
@@ -41,7 +43,7 @@ pub(crate) struct Request {
     op: *const c_char,
     dtype: *const c_char,
     root: u32,
-    /// Whether the name has one number of elements for ever.
+    /// Whether the trainer has given the name: it is one thing for ever.
     is_fixed: bool,
     input: *const u8,
     input_bytes: usize,
@@ -103,35 +105,26 @@ unsafe fn read(request: &Request) -> Result<(String, String, Call), Error> {
         given: counts(request.given, request.given_count),
         taken: counts(request.taken, request.taken_count),
     };
-    let elements = request.is_fixed.then(|| request.input_bytes / dtype.size());
-    let view = view(kind, elements, dtype, op, root);
-    let call = Call { kind, input, output, dtype, op, root, factor: None, counts, stream: None };
-    Ok((name.to_owned(), view, call))
-}
-
-/// An operation for people, and for comparison.
-fn view(kind: Collective, elements: Option<usize>, dtype: DType, op: ReduceOp, root: u32) -> String {
-    let elements = elements.map_or(String::new(), |elements| format!("{elements} x "));
     let more = match kind {
         Collective::Broadcast => format!(" from rank {root}"),
         Collective::AllReduce | Collective::ReduceScatter => format!(", {op}"),
         _ => String::new(),
     };
-    format!("{kind} of {elements}{dtype}{more}")
+    let view = match request.is_fixed {
+        true => format!("{kind} of {} x {dtype}{more}", request.input_bytes / dtype.size()),
+        false => UNNAMED.to_owned(),
+    };
+    let call = Call { kind, input, output, dtype, op, root, factor: None, counts, stream: None };
+    Ok((name.to_owned(), view, call))
 }
 
-/// Puts the names of all-reduces into the table in this order when its ranks next agree: each with its element type.
+/// Puts names that `shouter.tensorflow` has made into the table in this order when its ranks next agree.
 #[pyfunction]
-pub(crate) fn named_declare(py: Python<'_>, group: i64, op: &str, names: Vec<(String, String)>) -> PyResult<()> {
-    let viewed = |(name, dtype): (String, String)| {
-        Ok((name, view(Collective::AllReduce, None, call::dtype(&dtype)?, call::op(op)?, 0)))
-    };
-    let names = names.into_iter().map(viewed).collect::<Result<Vec<_>, Error>>().map_err(|why| raised(py, &why))?;
+pub(crate) fn named_declare(group: i64, names: Vec<String>) {
     // Where the group is closed, its operations say so.
     if let Some(named) = lock(&GROUPS).get(&group).and_then(Weak::upgrade) {
-        lock(&named.state).declared.extend(names);
+        lock(&named.state).declared.extend(names.into_iter().map(|name| (name, UNNAMED.to_owned())));
     }
-    Ok(())
 }
 
 /// The end of a kernel's operation.

@@ -58,7 +58,7 @@ def base(kind: str) -> str:
 
 
 class Naming(NamedTuple):
-    """The name of an operation, and whether it has one number of elements for ever."""
+    """The name of an operation, and whether the trainer has given it: it is one thing for ever then."""
 
     name: str
     is_fixed: bool

@@ -60,9 +60,9 @@ def _reduced(gradients: Sequence[Any], names: Sequence[str], op: str, at: _calls
             found.append(_sparse.all_reduce(gradient, op, at, named))
             continue
         tensor = _calls.tensor_of(gradient, op)
-        declared.append((named.name, tensor.dtype.name))
+        declared.append(named.name)
         found.append(_calls.bind("all_reduce", tensor, at, named, op=op))
-    _core.named_declare(at.group, op, declared)
+    _core.named_declare(at.group, declared)
     return found
 
 

@@ -189,12 +189,13 @@ absl::Status AnyRows(InferenceContext* context) {
 
 extern "C" void shouter_set_submit(void* address) { submit = reinterpret_cast<Submit>(address); }
 
-// All are stateful, so they are neither run while a graph is optimised, nor left out, nor merged.
+// All are stateful, so they are neither run while a graph is optimised, nor left out, nor merged. Their communication is why TensorFlow passes
+// their UnavailableError on.
 #define SHOUTER_OP(NAME) \
   REGISTER_OP(NAME)      \
       .Input("input: T") \
       .Attr("T: type")   \
-      .Attr("tensor_name: string").Attr("group: int").Attr("rank: int").Attr("size: int").Attr("is_fixed: bool").SetIsStateful().Output("output: T")
+      .Attr("tensor_name: string").Attr("group: int").Attr("rank: int").Attr("size: int").Attr("is_fixed: bool").SetIsStateful().SetIsDistributedCommunication().Output("output: T")
 
 SHOUTER_OP("ShouterAllReduce").Attr("op: string").SetShapeFn(tensorflow::shape_inference::UnchangedShape);
 SHOUTER_OP("ShouterBroadcast").Attr("root: int").SetShapeFn(tensorflow::shape_inference::UnchangedShape);

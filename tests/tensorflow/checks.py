@@ -1,0 +1,496 @@
+"""Checks shouter.tensorflow: jobs of ranks that run the checks below, and the example. Ends with `N passed, N failed, N skipped`.
+
+    python tests/tensorflow/checks.py [PROGRAM]
+
+Runs with the interpreter whose TensorFlow is to be tested, and with the package `shouter` on PYTHONPATH. PROGRAM is `shouter`, else the one in PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+ROOT = HERE.parents[2]
+
+
+# The checks, each by all ranks of a job. Every rank knows every other's arrays.
+
+
+def of(rank: int, shape: tuple[int, ...] = (4, 3), dtype: Any = "float32") -> Any:
+    """Small numbers, so that sums and products are exact in every type."""
+    return tf.cast(np.random.default_rng(rank).integers(1, 4, shape), dtype)
+
+
+def every(*arguments: Any) -> list[Any]:
+    return [np.asarray(tf.cast(of(rank, *arguments), tf.float64)) for rank in range(shouter.size())]
+
+
+def same(found: Any, wanted: Any) -> None:
+    found = np.asarray(tf.cast(found, tf.float64))
+    assert np.array_equal(found, np.asarray(wanted)), (found, wanted)
+
+
+def refused(call: Any, *words: str, error: Any = None) -> None:
+    try:
+        call()
+    except error or tf.errors.InvalidArgumentError as why:
+        assert all(word in str(why) for word in words), why
+    else:
+        raise AssertionError("nothing was raised")
+
+
+def run(call: Any, *inputs: Any) -> list[Any]:
+    """What it returns eagerly, and as a function, twice."""
+    function = tf.function(call, autograph=False)
+    return [call(*inputs), function(*inputs), function(*inputs)]
+
+
+def every_call_with_every_type() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    shape = (2 * size, 3)
+    for dtype in ("float32", "float64", "float16", "bfloat16", "int32", "int64", "uint8"):
+        x, all_of = of(rank, shape, dtype), every(shape, dtype)
+        total, whole = sum(all_of), np.concatenate(all_of)
+        for found in run(st.all_reduce, x):
+            same(found, total)
+        for found in run(lambda x: st.broadcast(x, size - 1), x):
+            same(found, all_of[-1])
+        for found in run(st.all_gather, x):
+            assert found.shape == (2 * size * size, 3)
+            same(found, whole)
+        for found in run(st.reduce_scatter, x):
+            same(found, total[2 * rank : 2 * rank + 2])
+        for found in run(st.all_to_all, x):
+            same(found, np.concatenate([each[2 * rank : 2 * rank + 2] for each in all_of]))
+    for op, reduce in (("min", np.minimum), ("max", np.maximum), ("prod", np.multiply)):
+        for found in run(lambda x, op=op: st.all_reduce(x, op), of(rank)):
+            same(found, reduce.reduce(every()))
+    for found in run(lambda x: st.all_reduce(x, "avg"), of(rank, (4, 3), "float64")):
+        assert np.allclose(found, sum(every()) / size, rtol=1e-12)
+    for found in run(lambda x: st.all_reduce(x, "lor"), tf.constant([rank == 0, False])):
+        assert found.numpy().tolist() == [True, False]
+    for empty in run(st.all_reduce, tf.zeros((0, 3))):
+        assert empty.shape == (0, 3)
+    for scalar in run(st.all_reduce, tf.constant(2.0)):
+        same(scalar, 2.0 * size)
+
+
+def rows_that_differ() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    rows = [of(each, (each, 2)) for each in range(size)]
+    for found in run(lambda x: st.all_gather(x, ragged=True), rows[rank]):
+        same(found, np.concatenate(rows))
+    # Rank i gives (i + j) % 3 rows to rank j.
+    splits = [[(i + j) % 3 for j in range(size)] for i in range(size)]
+    given = [of(each, (sum(splits[each]), 2)) for each in range(size)]
+    blocks = [np.split(given[i], np.cumsum(splits[i])[:-1]) for i in range(size)]
+    for found, taken in run(lambda x: st.all_to_all(x, splits[rank]), given[rank]):
+        same(found, np.concatenate([blocks[i][rank] for i in range(size)]))
+        assert taken.numpy().tolist() == [splits[i][rank] for i in range(size)]
+
+
+def derivatives() -> None:
+    """Those of the sum over ranks of (rank + 1) times the sum of the result."""
+    rank, size = shouter.rank(), shouter.size()
+    weights, x = sum(range(1, size + 1)), of(rank, (2 * size, 3))
+
+    def derivative(call: Any, x: Any) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = (rank + 1) * tf.reduce_sum(call(x))
+        return tape.gradient(loss, x)
+
+    blocks = np.repeat(np.arange(1.0, size + 1), 2)[:, None] * np.ones((1, 3))
+    for call, wanted in (
+        (st.all_reduce, np.full(x.shape, weights)),
+        (lambda x: st.all_reduce(x, "avg"), np.full(x.shape, weights / size)),
+        (lambda x: st.broadcast(x, size - 1), np.full(x.shape, weights * (rank == size - 1))),
+        (st.all_gather, np.full(x.shape, weights)),
+        (lambda x: st.all_gather(x[: rank + 1], ragged=True), np.concatenate([np.full((rank + 1, 3), weights), np.zeros((2 * size - rank - 1, 3))])),
+        (st.reduce_scatter, blocks),
+        (lambda x: st.reduce_scatter(x, "avg"), blocks / size),
+        (st.all_to_all, blocks),
+        (lambda x: st.all_to_all(x, [2] * size)[0], blocks),
+    ):
+        for found in run(lambda x, call=call: derivative(call, x), x):
+            assert np.allclose(found, wanted), (found, wanted)
+    refused(lambda: derivative(lambda x: st.all_reduce(x, "max"), x), "max has no derivative", error=NotImplementedError)
+
+
+def order() -> None:
+    """Operations of one graph become ready in another order on each rank, and threads submit theirs in another one."""
+    rank, size, count = shouter.rank(), shouter.size(), 40
+    inputs = [of(rank, (100 + number,)) for number in range(count)]
+
+    @tf.function(autograph=False)
+    def shuffled(inputs: Any, turns: Any) -> Any:
+        def late(x: Any, turns: Any) -> Any:
+            # It is ready after so many turns.
+            return tf.while_loop(lambda turn, _: turn < turns, lambda turn, x: (turn + 1, x * 1.0), (0, x))[1]
+
+        found = [st.all_reduce(late(x, turns[at]), name=f"shuffled {at}") for at, x in enumerate(inputs)]
+        # Some depend on others.
+        return found, [st.all_gather(each) for each in found]
+
+    for step in range(5):
+        turns = np.random.default_rng(1000 * step + rank).permutation(count).astype(np.int32) * 20
+        sums, gathered = shuffled(inputs, tf.constant(turns))
+        for number in range(count):
+            wanted = sum(every((100 + number,)))
+            same(sums[number], wanted)
+            same(gathered[number], np.tile(wanted, size))
+    found: dict[int, Any] = {}
+
+    def submit(number: int) -> None:
+        found[number] = st.all_reduce(inputs[number], name=f"of a thread {number}")
+
+    threads = [threading.Thread(target=submit, args=(int(number),)) for number in np.random.default_rng(rank).permutation(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(count):
+        same(found[number], sum(every((100 + number,))))
+
+
+def control_flow() -> None:
+    rank, size = shouter.rank(), shouter.size()
+
+    @tf.function
+    def looped(x: Any, times: Any) -> Any:
+        for _ in tf.range(times):
+            x = st.all_reduce(x) / size
+        return x if times > 2 else st.all_gather(x)
+
+    same(looped(tf.fill([3], float(rank)), tf.constant(5)), np.full(3, (size - 1) / 2))
+    assert looped(tf.ones(3), tf.constant(1)).shape == (3 * size,)
+
+    @tf.function
+    def unused(x: Any) -> Any:
+        st.all_reduce(x, name="unused on most ranks")
+        return x
+
+    unused(tf.ones(3))
+    # One rank's trace is another one's.
+    traced = tf.function(lambda x: st.all_gather(x, ragged=True))
+    for rows in (2, 3 if rank == 0 else 2, 2):
+        assert traced(tf.ones((rows, 2))).shape[0] in (2 * size, 2 * size + 1)
+
+
+def rows_of_indices() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    for op in ("sum", "avg"):
+        for dtype in ("float32", "bfloat16"):
+            dense = np.zeros((10, 2))
+            for each in range(size):
+                for at, index in enumerate([7, each, 7]):
+                    dense[index] += (each + 1) * (at + 1)
+            dense /= size if op == "avg" else 1
+            values = tf.cast(tf.constant([[1.0, 1], [2, 2], [3, 3]]) * (rank + 1), dtype)
+            given = tf.IndexedSlices(values, tf.constant([7, rank, 7], tf.int64), tf.constant([10, 2], tf.int64))
+            for found in run(lambda x, op=op: st.all_reduce(x, op), given):
+                assert found.indices.numpy().tolist() == sorted({7, *range(size)})
+                assert np.allclose(tf.cast(tf.convert_to_tensor(found), tf.float64), dense, rtol=1e-2 if dtype == "bfloat16" else 1e-6)
+    for found in run(st.all_reduce, tf.IndexedSlices(tf.zeros((0, 2)), tf.zeros(0, tf.int32), tf.constant([10, 2]))):
+        assert found.values.shape == (0, 2)
+    for index, word in ((10, "beyond its rows"), (-1, "below 0")):
+        wrong = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([index]), tf.constant([10, 2]))
+        for call in (st.all_reduce, tf.function(st.all_reduce)):
+            refused(lambda call=call, wrong=wrong: call(wrong), word)
+    short = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([1]), tf.constant([10, 2]))
+    refused(lambda: st.all_reduce(short), "as many indices as rows")
+    refused(lambda: st.all_reduce(short, "max"), "sum and avg only", error=shouter.ArgumentError)
+    # An embedding is trained as by one process with all rows.
+    table, whole = tf.Variable(of(0, (20, 4))), tf.Variable(of(0, (20, 4)))
+    for step in range(3):
+        batches = [np.random.default_rng(100 * step + each).integers(0, 20, 6) for each in range(size)]
+        for variable, batch, distributed in ((table, batches[rank], True), (whole, np.concatenate(batches), False)):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.nn.embedding_lookup(variable, batch) ** 2)
+            used = st.DistributedGradientTape(tape) if distributed else tape
+            gradient = used.gradient(loss, variable)
+            assert isinstance(gradient, tf.IndexedSlices)
+            keras.optimizers.SGD(0.5).apply([gradient], [variable])
+    assert np.allclose(table, whole, atol=1e-5)
+
+
+def model_of(seed: int) -> Any:
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, "relu"), keras.layers.Dense(4)])
+
+
+def data_of(rank: int) -> Any:
+    rng = np.random.default_rng(rank)
+    return rng.normal(size=(16, 8)).astype("float32"), rng.integers(0, 4, 16)
+
+
+def a_tape() -> None:
+    """As one process with all ranks' data."""
+    rank, size = shouter.rank(), shouter.size()
+    loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    mine, whole = model_of(rank), model_of(0)
+    st.broadcast_variables(mine.variables)
+    for own, one in zip(mine.variables, whole.variables):
+        same(own.value, np.asarray(one.value, np.float64))
+    everything = [np.concatenate(parts) for parts in zip(*(data_of(each) for each in range(size)))]
+
+    def step(model: Any, optimizer: Any, x: Any, y: Any, distributed: bool) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x))
+        used = st.DistributedGradientTape(tape) if distributed else tape
+        gradients = used.gradient(loss, model.trainable_variables)
+        optimizer.apply(gradients, model.trainable_variables)
+        return loss
+
+    for wrap in (lambda call: call, tf.function):
+        first, second = keras.optimizers.Adam(0.01), keras.optimizers.Adam(0.01)
+        first.build(mine.trainable_variables)
+        second.build(whole.trainable_variables)
+        distributed, alone = wrap(step), wrap(step)
+        for _ in range(5):
+            distributed(mine, first, *data_of(rank), True)
+            alone(whole, second, *everything, False)
+        for own, one in zip(mine.variables, whole.variables):
+            assert np.allclose(own.value, one.value, atol=1e-5), own.path
+        bits = st.all_gather(tf.reshape(mine.variables[0].value, (1, -1))).numpy()
+        assert all(np.array_equal(bits[0], other) for other in bits)
+
+
+def fit() -> None:
+    """`model.fit` as one process with the global batch; the callbacks make unequal weights equal, and average the metrics."""
+    rank, size = shouter.rank(), shouter.size()
+    mine, whole = model_of(rank), model_of(0)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = st.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    assert keras.saving.serialize_keras_object(optimizer)["class_name"] == "SGD"
+    mine.compile(optimizer, loss, metrics=["accuracy"])
+    whole.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, metrics=["accuracy"])
+    everything = [np.stack(parts, 1).reshape(-1, *parts[0].shape[1:]) for parts in zip(*(data_of(each) for each in range(size)))]
+    callbacks = [st.BroadcastGlobalVariables(), st.MetricAverage()]
+    mean = mine.fit(*data_of(rank), batch_size=4, epochs=3, shuffle=False, verbose=0, callbacks=callbacks)
+    one = whole.fit(*everything, batch_size=4 * size, epochs=3, shuffle=False, verbose=0)
+    for own, other in zip(mine.weights, whole.weights):
+        assert np.allclose(own.value, other.value, atol=1e-5), own.path
+    for name in ("loss", "accuracy"):
+        assert np.allclose(mean.history[name], one.history[name], atol=1e-4), (name, mean.history, one.history)
+    # A model that its first batch builds.
+    keras.utils.set_random_seed(rank)
+    late = keras.Sequential([keras.layers.Dense(4)])
+    late.compile(st.DistributedOptimizer(keras.optimizers.Adam()), loss)
+    late.fit(*data_of(rank), batch_size=8, verbose=0, callbacks=[st.BroadcastGlobalVariables()])
+    kernels = st.all_gather(tf.reshape(late.weights[0].value, (1, -1))).numpy()
+    assert all(np.array_equal(kernels[0], other) for other in kernels)
+
+
+def groups() -> None:
+    rank = shouter.rank()
+    half = shouter.world().split(rank % 2, rank)
+    peers = range(rank % 2, shouter.size(), 2)
+    for found in run(lambda x: st.all_reduce(x, group=half), of(rank)):
+        same(found, sum(every()[peer] for peer in peers))
+
+
+def what_is_refused() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    st.all_reduce(tf.ones(3), name="one shape")
+    refused(lambda: st.all_reduce(tf.ones(4), name="one shape"), "'one shape' is known as all-reduce of 3 x f32, sum", "4 x f32")
+    refused(lambda: st.all_reduce(tf.ones(3), "max", name="one shape"), "max")
+    refused(lambda: st.all_gather(tf.constant(1.0)), "scalar")
+    refused(lambda: st.all_to_all(tf.ones((size, 2)), [size + 1] + [0] * (size - 1)), "the splits add up to")
+    refused(lambda: st.all_to_all(tf.ones((size, 2)), [-1] * size), "a count of -1")
+    refused(lambda: st.all_to_all(tf.ones(3), [1] * (size + 1)), "give a number of rows for each", error=shouter.ArgumentError)
+    refused(lambda: st.broadcast(tf.ones(3), size), "no rank", error=shouter.ArgumentError)
+    refused(lambda: st.all_reduce(tf.ones(3), "median"), "median", error=shouter.ArgumentError)
+    refused(lambda: st.all_reduce(tf.ones(3), "band"), "makes no sense", error=shouter.ArgumentError)
+    refused(lambda: st.all_reduce(tf.constant(["text"])), "string", error=shouter.ArgumentError)
+    if size > 1:
+        refused(lambda: st.reduce_scatter(tf.ones(2 * size + 1)), "multiple")
+        wrong = (lambda: st.all_reduce(tf.ones(3 + (rank == 1)), name="two shapes"), "'two shapes': rank 1 has all-reduce of 4 x f32")
+        refused(wrong[0], *wrong[1:], "rank 0 has all-reduce of 3 x f32")
+    # The group goes on.
+    same(st.all_reduce(tf.ones(3)), np.full(3, size))
+
+
+def shapes_that_differ() -> None:
+    """Without a name that was given, the library finds it, and the group ends; another `init` makes another one."""
+    rank = shouter.rank()
+    function = tf.function(lambda x: st.all_reduce(x))
+    function(tf.ones(3))
+    refused(lambda: st.all_reduce(tf.ones(3 + rank)), "all_reduce", error=(tf.errors.InvalidArgumentError, tf.errors.FailedPreconditionError, tf.errors.UnavailableError))
+    refused(lambda: st.all_reduce(tf.ones(3)), "all_reduce", error=tf.errors.OpError)
+    shouter.abort()
+    shouter.init()
+    refused(lambda: function(tf.ones(3)), "trace the function anew", error=tf.errors.FailedPreconditionError)
+    same(st.all_reduce(tf.ones(3)), np.full(3, shouter.size()))
+
+
+def a_name_of_one_rank() -> None:
+    """The deadline is 3 s."""
+    rank, raised = shouter.rank(), []
+
+    def lonely() -> None:
+        try:
+            st.all_reduce(tf.ones(3), name="lonely")
+        except tf.errors.DeadlineExceededError as why:
+            raised.append(str(why))
+
+    thread = threading.Thread(target=lonely)
+    if rank == 0:
+        thread.start()
+    # All go on with others meanwhile.
+    begun, on = time.monotonic(), True
+    while on:
+        on = bool(st.all_reduce(tf.constant(int(time.monotonic() - begun < 4)), "min").numpy())
+    if rank == 0:
+        thread.join()
+        assert len(raised) == 1 and "'lonely'" in raised[0] and "not submitted by rank 1 " in raised[0], raised
+    same(st.all_reduce(tf.ones(3)), np.full(3, 2))
+    # The other rank submits nothing at all.
+    if rank == 0:
+        refused(lambda: st.all_reduce(tf.ones(3), name="alone"), "'alone'", "nothing by rank 1", error=tf.errors.DeadlineExceededError)
+    else:
+        time.sleep(4)
+        refused(lambda: st.all_reduce(tf.ones(3), name="too late"), "'too late'", error=tf.errors.OpError)
+    shouter.abort()
+
+
+def a_rank_that_is_killed() -> None:
+    rank, size = shouter.rank(), shouter.size()
+    step = tf.function(lambda x: st.all_reduce(x) / size)
+    step(tf.ones(1000))
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    begun = time.monotonic()
+    for _ in range(1000):
+        try:
+            step(tf.ones(1000))
+        except tf.errors.UnavailableError as why:
+            assert "rank 1" in str(why), why
+            break
+    else:
+        raise AssertionError("nothing was raised")
+    # The key heartbeat_timeout, and a second.
+    assert time.monotonic() - begun < 11
+    shouter.abort()
+
+
+VALUES = [every_call_with_every_type, rows_that_differ, derivatives, order, control_flow, rows_of_indices, a_tape, fit, groups, what_is_refused]
+# Each job: its options, its number of ranks, its checks, and the ranks that end badly.
+JOBS: dict[str, tuple[list[str], int, list[Any], int]] = {
+    "one rank": (["-n", "1"], 1, [every_call_with_every_type, rows_that_differ, derivatives, rows_of_indices, what_is_refused], 0),
+    "two hosts": (["--hosts", "1,1", "--transport", "kernel"], 2, [every_call_with_every_type, derivatives, order, a_tape, shapes_that_differ], 0),
+    "four ranks": (["-n", "4"], 4, VALUES, 0),
+    "a name of one rank": (["-n", "2"], 2, [a_name_of_one_rank], 0),
+    "a death": (["-n", "3"], 3, [a_rank_that_is_killed], 1),
+}
+
+
+def run_rank(job: str) -> None:
+    import faulthandler
+
+    faulthandler.dump_traceback_later(100, exit=True)
+    shouter.init()
+    for check in JOBS[job][2]:
+        check()
+        print(f"done: {check.__name__}\n", end="", flush=True)
+    shouter.close()
+
+
+# The driver.
+
+
+def start(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOUTER_")}
+    environment |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "SHOUTER_HEARTBEAT_TIMEOUT": "10s"} | variables
+    return subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=150, check=False)
+
+
+def example(program: str) -> None:
+    """Four ranks learn as well as one, to 0.5%, and end with the same bits."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = [sys.executable, str(ROOT / "examples/tensorflow/digits.py"), "6"]
+        alone = start(*script, folder + "/alone.npz", SHOUTER_SIZE="1", SHOUTER_RANK="0")
+        assert alone.returncode == 0, alone.stderr
+        four = start(program, "run", "-n", "4", "--", *script, folder + "/%r.npz")
+        assert four.returncode == 0, four.stderr
+        of_one, *of_ranks = (np.load(f"{folder}/{name}.npz") for name in ("alone", "0", "1", "2", "3"))
+        assert abs(of_one["right"] - of_ranks[0]["right"]) <= 0.005 and of_one["right"] > 0.9, (of_one["right"], of_ranks[0]["right"])
+        for name in of_one:
+            assert all(np.array_equal(of_ranks[0][name], other[name]) for other in of_ranks), name
+
+
+def no_compiler(_: str) -> None:
+    script = "import shouter, tensorflow as tf, shouter.tensorflow as st; shouter.init(); st.all_reduce(tf.ones(3))"
+    with tempfile.TemporaryDirectory() as folder:
+        place = {"SHOUTER_SIZE": "1", "SHOUTER_RANK": "0", "XDG_CACHE_HOME": folder}
+        ended = start(sys.executable, "-c", script, CXX="no-such-compiler", **place)
+        assert ended.returncode == 1 and "no-such-compiler" in ended.stderr and "apt install g++" in ended.stderr, ended.stderr
+        ended = start(sys.executable, "-c", script, CXX="false", **place)
+        assert ended.returncode == 1 and "was not compiled for TensorFlow" in ended.stderr, ended.stderr
+        assert not list(Path(folder, "shouter").glob("tensorflow*")), "what was not compiled is kept"
+
+
+def without_tensorflow(_: str) -> None:
+    ended = start(sys.executable, "-c", "import sys; sys.modules['tensorflow'] = None; import shouter.tensorflow")
+    assert ended.returncode == 1 and "pip install tensorflow-cpu" in ended.stderr, ended.stderr
+
+
+def snippets(program: str) -> None:
+    """Those of docs/tensorflow.md, each by two ranks."""
+    text = (ROOT / "docs/tensorflow.md").read_text()
+    found = [part.split("```")[0] for part in text.split("```python\n")[1:]]
+    assert found
+    for snippet in found:
+        ended = start(program, "run", "-n", "2", "--", sys.executable, "-c", snippet)
+        assert ended.returncode == 0, (snippet, ended.stdout, ended.stderr)
+
+
+def main() -> None:
+    program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
+    passed = failed = 0
+    for name, (options, ranks, checks, deaths) in JOBS.items():
+        variables = {"SHOUTER_DEADLINE": "3s" if name == "a name of one rank" else "60s"}
+        try:
+            ended = start(program, "run", *options, "--", sys.executable, str(HERE), "--rank", name, **variables)
+        except subprocess.TimeoutExpired as why:
+            ended = subprocess.CompletedProcess(why.args, 1, (why.stdout or b"").decode(), (why.stderr or b"").decode())
+        for check in checks:
+            well = ended.stdout.count(f"done: {check.__name__}\n") == ranks - deaths
+            print(f"{'passed' if well else 'FAILED'}: {check.__name__.replace('_', ' ')} ({name})", flush=True)
+            passed, failed = passed + well, failed + (not well)
+        if deaths == 0 and ended.returncode != 0:
+            print(ended.stdout, ended.stderr, sep="\n")
+    for call in (example, no_compiler, without_tensorflow, snippets):
+        name = call.__name__.replace("_", " ")
+        try:
+            call(program)
+            passed += 1
+            print(f"passed: {name}", flush=True)
+        except Exception as why:  # noqa: BLE001
+            failed += 1
+            print(f"FAILED: {name}: {why}", flush=True)
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        import keras
+        import tensorflow as tf
+
+        import shouter
+        import shouter.tensorflow as st
+
+        run_rank(sys.argv[2])
+    else:
+        main()
