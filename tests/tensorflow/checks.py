@@ -424,7 +424,7 @@ def example(program: str) -> None:
         four = start(program, "run", "-n", "4", "--", *script, folder + "/%r.npz")
         assert four.returncode == 0, four.stderr
         of_one, *of_ranks = (np.load(f"{folder}/{name}.npz") for name in ("alone", "0", "1", "2", "3"))
-        assert abs(of_one["right"] - of_ranks[0]["right"]) <= 0.005 and of_one["right"] > 0.9, (of_one["right"], of_ranks[0]["right"])
+        assert abs(of_one["right"] - of_ranks[0]["right"]) <= 0.005 and of_one["right"] > 0.8, (of_one["right"], of_ranks[0]["right"])
         for name in of_one:
             assert all(np.array_equal(of_ranks[0][name], other[name]) for other in of_ranks), name
 

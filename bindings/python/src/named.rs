@@ -24,6 +24,9 @@ use crate::sys;
 /// their ends.
 const GRACE: Duration = Duration::from_millis(20);
 
+/// How long the thread waits for what it has started before it looks for new submissions.
+const ATTENDED: Duration = Duration::from_micros(100);
+
 /// What an operation is whose name was made: anything, for the library itself finds where ranks differ, and the group ends.
 const UNNAMED: &str = "a name that was made";
 
@@ -137,6 +140,10 @@ struct End {
 unsafe impl Send for End {}
 
 impl End {
+    fn call_named(self, name: &str, result: Result<(), Error>) {
+        self.call(&result.map_err(|why| Failure::of(&why, &format!("'{name}': "))));
+    }
+
     fn call(self, result: &Result<(), Failure>) {
         let (code, text) = match result {
             Ok(()) => (0, CString::default()),
@@ -145,6 +152,13 @@ impl End {
         // SAFETY: it is called once, with the context that came with it.
         unsafe { (self.done)(self.context, code, text.as_ptr()) };
     }
+}
+
+/// An operation under way.
+struct Started {
+    work: shouter::Work,
+    name: String,
+    end: End,
 }
 
 /// An error as a status of TensorFlow, with the codes of absl's.
@@ -351,7 +365,7 @@ impl Named {
         self.all_and(&mut words)?;
         let (flags, common, lacking) = (words[0], &words[1..=width], &words[1 + width..]);
         let mut partly: Vec<u64> = common.iter().zip(lacking).map(|(common, lacking)| !lacking & !common).collect();
-        self.start(common);
+        let started = self.start(common);
         if flags & HAS_FRESH == 0 {
             self.exchange()?;
         }
@@ -359,34 +373,51 @@ impl Named {
             let failed = self.give_up(&partly)?;
             partly.iter_mut().zip(failed).for_each(|(word, failed)| *word &= !failed);
         }
+        self.attend(started);
         Ok(numbers(&partly).next())
     }
 
     /// Starts what all ranks have submitted, in the order of the table.
-    fn start(&self, common: &[u64]) {
+    fn start(&self, common: &[u64]) -> Vec<Started> {
+        let mut started = vec![];
         for id in numbers(common) {
-            let Some(submitted) = lock(&self.state).pending.remove(&id) else { continue };
-            let Submitted { name, call, end, .. } = submitted;
-            let work = self.begin(&call, &name);
-            let ended = move |result: Result<(), Error>| {
-                end.call(&result.map_err(|why| Failure::of(&why, &format!("'{name}': "))));
-            };
-            match work {
-                Ok(work) => {
-                    // Kept by the library until it is called, or given to the closure's drop.
-                    let shared = Arc::new(Mutex::new(Some(ended)));
-                    let on_end = shared.clone();
-                    let told = work.on_done(move |result| {
-                        let ended = lock(&on_end).take();
-                        ended.into_iter().for_each(|ended| ended(result.clone()));
-                    });
-                    if told.is_err() {
-                        let result = work.wait(None);
-                        let ended = lock(&shared).take();
-                        ended.into_iter().for_each(|ended| ended(result.clone()));
-                    }
+            let Some(Submitted { name, call, end, .. }) = lock(&self.state).pending.remove(&id) else { continue };
+            match self.begin(&call, &name) {
+                Ok(work) => started.push(Started { work, name, end }),
+                Err(why) => end.call_named(&name, Err(why)),
+            }
+        }
+        started
+    }
+
+    /// Waits for started operations, as long as nothing else is submitted: that ends them sooner than a callback. Those that are left then have one.
+    fn attend(&self, mut started: Vec<Started>) {
+        while !started.is_empty() && lock(&self.state).is_empty() {
+            let works: Vec<_> = started.iter().map(|each| each.work.clone()).collect();
+            match shouter::Work::wait_any(&works, Some(ATTENDED)) {
+                Ok(at) => {
+                    let Started { work, name, end } = started.remove(at);
+                    end.call_named(&name, work.wait(None));
                 }
-                Err(why) => ended(Err(why)),
+                Err(Error::Timeout { .. }) => {}
+                Err(_) => break,
+            }
+        }
+        for Started { work, name, end } in started {
+            let end = Arc::new(Mutex::new(Some(end)));
+            let of_callback = (end.clone(), name.clone());
+            let told = work.on_done(move |result| {
+                let (end, name) = of_callback;
+                if let Some(end) = lock(&end).take() {
+                    end.call_named(&name, result);
+                }
+            });
+            // There is no thread for callbacks.
+            if told.is_err() {
+                let result = work.wait(None);
+                if let Some(end) = lock(&end).take() {
+                    end.call_named(&name, result);
+                }
             }
         }
     }

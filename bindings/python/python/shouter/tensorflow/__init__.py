@@ -40,6 +40,7 @@ __all__ = [
     "broadcast_variables",
     "reduce_gradients",
     "reduce_scatter",
+    "stats",
 ]
 
 
@@ -88,3 +89,8 @@ def all_to_all(x: Any, splits: Any = None, *, name: str | None = None, group: Gr
     if splits is not None:
         return _calls.all_to_all_rows(tensor, splits, at, named)
     return _calls.bind("all_to_all", tensor, at, named)
+
+
+def stats(*, group: Group | None = None) -> dict[str, int]:
+    """This rank's counters of these operations, those by which the ranks agree on them included: see `shouter.stats`."""
+    return _calls.named_group(group).stats()

@@ -31,8 +31,8 @@ _lock = threading.Lock()
 _named: weakref.WeakKeyDictionary[Group, Group] = weakref.WeakKeyDictionary()
 
 
-def place(group: Group | None) -> Place:
-    """This rank's place; the first call of a group is one of its collectives."""
+def named_group(group: Group | None) -> Group:
+    """Where a group's named operations run; the first call of a group is one of its collectives."""
     of = group or world()
     with _lock:
         made = _named.get(of)
@@ -40,6 +40,12 @@ def place(group: Group | None) -> Place:
             made = of.split(0, of.rank)
             assert made is not None
             _named[of] = made
+        return made
+
+
+def place(group: Group | None) -> Place:
+    """This rank's place there."""
+    made = named_group(group)
     return Place(made._core.named(), made.rank, made.size)
 
 
