@@ -6,7 +6,10 @@
 //! takes part in the next round when it has submitted that, or after [`GRACE`]. So rounds are few, and none is needed
 //! while nothing is submitted. Names that are new to the table are exchanged first, and are appended in the order of ranks, so the table is the
 //! same everywhere. The group must have no other operations: the order of these is the table's.
-#![allow(unsafe_code, reason = "buffers of TensorFlow, which its kernels keep until their operation has ended")]
+#![allow(
+    unsafe_code,
+    reason = "buffers of TensorFlow, which its kernels keep until their operation has ended"
+)]
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_char, c_void};
@@ -90,7 +93,9 @@ unsafe extern "C" fn submit(group: i64, request: *const Request, done: Done, con
 /// As for [`submit`].
 unsafe fn read(request: &Request) -> Result<(String, String, Call), Error> {
     // SAFETY: the caller's promises.
-    let text = |at: *const c_char| unsafe { CStr::from_ptr(at) }.to_str().map_err(|why| Error::Argument(why.to_string()));
+    let text = |at: *const c_char| {
+        unsafe { CStr::from_ptr(at) }.to_str().map_err(|why| Error::Argument(why.to_string()))
+    };
     let counts = |at: *const u64, count: usize| -> Vec<usize> {
         if count == 0 {
             return vec![];
@@ -99,7 +104,8 @@ unsafe fn read(request: &Request) -> Result<(String, String, Call), Error> {
         unsafe { std::slice::from_raw_parts(at, count) }.iter().map(|count| *count as usize).collect()
     };
     let name = text(request.name)?;
-    let (kind, op, dtype) = (call::kind(text(request.kind)?)?, call::op(text(request.op)?)?, call::dtype(text(request.dtype)?)?);
+    let (kind, op, dtype) =
+        (call::kind(text(request.kind)?)?, call::op(text(request.op)?)?, call::dtype(text(request.dtype)?)?);
     let (root, output) = (request.root, (request.output as usize, request.output_bytes));
     let is_broadcast = kind == Collective::Broadcast;
     // A broadcast has one tensor, the output.
@@ -247,7 +253,9 @@ impl Agreement {
         });
         let of_thread = named.clone();
         let started = thread::Builder::new().name("shouter-named".into()).spawn(move || of_thread.run());
-        started.map_err(|why| Error::Device(format!("no thread for named operations: {why}; look at the pids limit")))?;
+        started.map_err(|why| {
+            Error::Device(format!("no thread for named operations: {why}; look at the pids limit"))
+        })?;
         let mut groups = lock(&GROUPS);
         groups.retain(|_, named| named.strong_count() > 0);
         groups.insert(number, Arc::downgrade(&named));
@@ -272,7 +280,10 @@ fn bits<'a>(of: impl IntoIterator<Item = &'a usize>, words: usize) -> Vec<u64> {
 
 /// The numbers whose bits are set.
 fn numbers(words: &[u64]) -> impl Iterator<Item = usize> {
-    words.iter().enumerate().flat_map(|(at, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * at + bit))
+    words
+        .iter()
+        .enumerate()
+        .flat_map(|(at, word)| (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * at + bit))
 }
 
 /// Flags of a round, at zero where a rank has them.
@@ -364,7 +375,8 @@ impl Named {
         };
         self.all_and(&mut words)?;
         let (flags, common, lacking) = (words[0], &words[1..=width], &words[1 + width..]);
-        let mut partly: Vec<u64> = common.iter().zip(lacking).map(|(common, lacking)| !lacking & !common).collect();
+        let mut partly: Vec<u64> =
+            common.iter().zip(lacking).map(|(common, lacking)| !lacking & !common).collect();
         let started = self.start(common);
         if flags & HAS_FRESH == 0 {
             self.exchange()?;
@@ -381,7 +393,9 @@ impl Named {
     fn start(&self, common: &[u64]) -> Vec<Started> {
         let mut started = vec![];
         for id in numbers(common) {
-            let Some(Submitted { name, call, end, .. }) = lock(&self.state).pending.remove(&id) else { continue };
+            let Some(Submitted { name, call, end, .. }) = lock(&self.state).pending.remove(&id) else {
+                continue;
+            };
             match self.begin(&call, &name) {
                 Ok(work) => started.push(Started { work, name, end }),
                 Err(why) => end.call_named(&name, Err(why)),
@@ -441,7 +455,14 @@ impl Named {
 
     fn all_and(&self, words: &mut [u64]) -> Result<(), Error> {
         let span = (words.as_mut_ptr() as usize, size_of_val(words));
-        self.run_own(&own_call(Collective::AllReduce, span, span, DType::U64, ReduceOp::Band, Counts::default()))
+        self.run_own(&own_call(
+            Collective::AllReduce,
+            span,
+            span,
+            DType::U64,
+            ReduceOp::Band,
+            Counts::default(),
+        ))
     }
 
     /// The bytes of every rank, by rank.
@@ -450,10 +471,18 @@ impl Named {
         let mut lengths = vec![0u64; self.size as usize];
         let input = (mine.as_ptr() as usize, 8);
         let output = (lengths.as_mut_ptr() as usize, 8 * lengths.len());
-        self.run_own(&own_call(Collective::AllGather, input, output, DType::U64, ReduceOp::Sum, Counts::default()))?;
+        self.run_own(&own_call(
+            Collective::AllGather,
+            input,
+            output,
+            DType::U64,
+            ReduceOp::Sum,
+            Counts::default(),
+        ))?;
         let taken: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
         let mut every = vec![0u8; taken.iter().sum()];
-        let (input, output) = ((own.as_ptr() as usize, own.len()), (every.as_mut_ptr() as usize, every.len()));
+        let (input, output) =
+            ((own.as_ptr() as usize, own.len()), (every.as_mut_ptr() as usize, every.len()));
         let counts = Counts { given: vec![own.len()], taken: taken.clone() };
         self.run_own(&own_call(Collective::AllGatherV, input, output, DType::U8, ReduceOp::Sum, counts))?;
         let mut rest = &every[..];
@@ -489,7 +518,9 @@ impl Named {
                 };
                 let theirs = &added[at].1;
                 if *theirs != view {
-                    let why = format!("'{name}': rank {rank} has {view}, rank {first} has {theirs}; submit the same tensors on every rank");
+                    let why = format!(
+                        "'{name}': rank {rank} has {view}, rank {first} has {theirs}; submit the same tensors on every rank"
+                    );
                     differing.entry(name).or_insert(why);
                 }
             }
@@ -505,7 +536,9 @@ impl Named {
         let mut failed = vec![];
         for submitted in std::mem::take(&mut state.fresh) {
             match (differing.get(&submitted.name), state.ids.get(&submitted.name).copied()) {
-                (Some(why), _) => failed.push((submitted, Failure { code: INVALID_ARGUMENT, text: why.clone() })),
+                (Some(why), _) => {
+                    failed.push((submitted, Failure { code: INVALID_ARGUMENT, text: why.clone() }))
+                }
                 // Another rank may have given the name another meaning while this one submitted it.
                 (None, Some(id)) => match state.contradiction(id, &submitted, (self.rank, self.size)) {
                     Some(why) => failed.push((submitted, why)),
@@ -522,7 +555,11 @@ impl Named {
 
     /// What waits for longer than the deadline.
     fn late<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a usize> {
-        state.pending.iter().filter(|(_, submitted)| submitted.since.elapsed() > self.deadline).map(|(id, _)| id)
+        state
+            .pending
+            .iter()
+            .filter(|(_, submitted)| submitted.since.elapsed() > self.deadline)
+            .map(|(id, _)| id)
     }
 
     /// Fails what only some ranks have submitted, and waits for longer than the deadline on one of them; returns which.
@@ -530,7 +567,11 @@ impl Named {
         let width = partly.len();
         let own = {
             let state = lock(&self.state);
-            [bits(state.pending.keys().filter(|id| **id < 64 * width), width), bits(self.late(&state).filter(|id| **id < 64 * width), width)].concat()
+            [
+                bits(state.pending.keys().filter(|id| **id < 64 * width), width),
+                bits(self.late(&state).filter(|id| **id < 64 * width), width),
+            ]
+            .concat()
         };
         let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
         let by_rank: Vec<Vec<u64>> = self.gather(&bytes)?.iter().map(|bytes| words_of(bytes)).collect();
@@ -540,7 +581,8 @@ impl Named {
         }
         for id in numbers(&failed) {
             let Some(submitted) = lock(&self.state).pending.remove(&id) else { continue };
-            let without = by_rank.iter().enumerate().filter(|(_, words)| words[id / 64] >> (id % 64) & 1 == 0);
+            let without =
+                by_rank.iter().enumerate().filter(|(_, words)| words[id / 64] >> (id % 64) & 1 == 0);
             let ranks: Vec<String> = without.map(|(rank, _)| rank.to_string()).collect();
             let text = format!(
                 "'{}': not submitted by rank{} {} within {:?} (the key deadline); submit the same names on every rank",
@@ -565,7 +607,11 @@ impl Named {
         if missing.is_empty() {
             return Failure::of(why, "");
         }
-        let before = format!("'{}'{more} submitted here, and nothing by rank {}: ", names.join("', '"), missing.join(", "));
+        let before = format!(
+            "'{}'{more} submitted here, and nothing by rank {}: ",
+            names.join("', '"),
+            missing.join(", ")
+        );
         Failure::of(why, &before)
     }
 }
@@ -588,8 +634,12 @@ impl State {
             return Some(Failure { code: why.code, text: format!("'{name}': {}", why.text) });
         }
         let id = self.ids.get(name);
-        if id.is_some_and(|id| self.pending.contains_key(id)) || self.fresh.iter().any(|other| other.name == *name) {
-            return invalid(format!("'{name}' was submitted before, and has not started; give each tensor a name of its own"));
+        if id.is_some_and(|id| self.pending.contains_key(id))
+            || self.fresh.iter().any(|other| other.name == *name)
+        {
+            return invalid(format!(
+                "'{name}' was submitted before, and has not started; give each tensor a name of its own"
+            ));
         }
         match id {
             Some(id) => self.contradiction(*id, submitted, of),
@@ -601,7 +651,8 @@ impl State {
     fn contradiction(&self, id: usize, submitted: &Submitted, of: (u32, u32)) -> Option<Failure> {
         let (name, known) = &self.table[id];
         if *known != submitted.view {
-            let text = format!("'{name}' is known as {known}, and this is {}; give it another name", submitted.view);
+            let text =
+                format!("'{name}' is known as {known}, and this is {}; give it another name", submitted.view);
             return Some(Failure { code: INVALID_ARGUMENT, text });
         }
         check(submitted, of)
@@ -611,11 +662,19 @@ impl State {
 /// What the library would refuse when it starts, where the other ranks have started theirs.
 fn check(submitted: &Submitted, (rank, size): (u32, u32)) -> Option<Failure> {
     let call = &submitted.call;
-    let checked = if call.kind.has_counts() { call.uneven().map(drop) } else { call.checked(rank, size).map(drop) };
+    let checked =
+        if call.kind.has_counts() { call.uneven().map(drop) } else { call.checked(rank, size).map(drop) };
     checked.err().map(|why| Failure::of(&why, &format!("'{}': ", submitted.name)))
 }
 
-fn own_call(kind: Collective, input: (usize, usize), output: (usize, usize), dtype: DType, op: ReduceOp, counts: Counts) -> Call {
+fn own_call(
+    kind: Collective,
+    input: (usize, usize),
+    output: (usize, usize),
+    dtype: DType,
+    op: ReduceOp,
+    counts: Counts,
+) -> Call {
     Call { kind, input, output, dtype, op, root: 0, factor: None, counts, stream: None }
 }
 
