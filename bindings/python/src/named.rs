@@ -92,8 +92,8 @@ unsafe extern "C" fn submit(group: i64, request: *const Request, done: Done, con
 /// # Safety
 /// As for [`submit`].
 unsafe fn read(request: &Request) -> Result<(String, String, Call), Error> {
-    // SAFETY: the caller's promises.
     let text = |at: *const c_char| {
+        // SAFETY: the caller's promise.
         unsafe { CStr::from_ptr(at) }.to_str().map_err(|why| Error::Argument(why.to_string()))
     };
     let counts = |at: *const u64, count: usize| -> Vec<usize> {
