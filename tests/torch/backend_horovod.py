@@ -13,6 +13,7 @@ from torch import nn
 
 import shouter
 import shouter.horovod.torch as hvd
+from shouter.horovod._join import join
 from shouter.horovod._names import Names, Tensor
 
 SIZE = 3
@@ -455,6 +456,120 @@ def a_default_device_that_is_not_the_host():
     assert torch.equal(moved, torch.stack([of(each, (3, 2))[rank] for each in range(SIZE)]))
 
 
+def ranks_that_run_out_of_data():
+    """Those take part with zeroes, in what has names and in what has none, until the last has joined."""
+    rank = hvd.rank()
+    # Rank 1 is the last; rank 2 has less than rank 0.
+    rounds = [2, 4, 0][rank]
+    for at in range(rounds):
+        left = sum(at < each for each in (2, 4, 0))
+        assert torch.equal(hvd.allreduce(torch.full((5,), 3.0), name="named", op=hvd.Sum), torch.full((5,), 3.0 * left))
+        # The mean is that of all ranks.
+        assert torch.allclose(hvd.allreduce(torch.full((2,), 3.0)), torch.full((2,), float(left)))
+        assert hvd.allreduce(torch.tensor([at + 1], dtype=torch.int64), op=hvd.Sum) == left * (at + 1)
+        handles = [hvd.allreduce_async(torch.full((at + 1,), 1.0), name=name, op=hvd.Sum) for name in ("ab" if rank else "ba")]
+        assert all(torch.equal(hvd.synchronize(handle), torch.full((at + 1,), float(left))) for handle in handles)
+        half = torch.full((3,), 0.5, dtype=torch.bfloat16)
+        assert torch.equal(hvd.allreduce(half, name="half", op=hvd.Sum), half * left)
+        hvd.barrier()
+    assert hvd.join() == 1
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == SIZE
+    # At once, it is the highest rank.
+    assert hvd.join() == SIZE - 1
+
+
+def steps_without_those_that_have_joined():
+    """The last to join has made every step with the gradients that there were, over the number of all ranks."""
+    for optimizers in (1, 2):
+        rank, rounds = hvd.rank(), (3, 1, 2)
+        model = net()
+        parts = [model] if optimizers == 1 else [model[0], model[2]]
+        made = [torch.optim.SGD(part.parameters(), lr=0.1, momentum=0.9) for part in parts]
+        made = [hvd.DistributedOptimizer(optimizer, part.named_parameters()) for optimizer, part in zip(made, parts)]
+        for step in range(rounds[rank]):
+            for optimizer in made:
+                optimizer.zero_grad()
+            loss(model, step, rank).backward()
+            for optimizer in made:
+                optimizer.step()
+        before = [(parameter.detach().clone(), parameter.grad.clone()) for parameter in model.parameters()]
+        last = hvd.join()
+        assert last == 0
+        for parameter, (value, gradient) in zip(model.parameters(), before):
+            assert torch.equal(parameter, value) and torch.equal(parameter.grad, gradient), "join has changed something"
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
+        alone = net()
+        reference = torch.optim.SGD(alone.parameters(), lr=0.1, momentum=0.9)
+        for step in range(max(rounds)):
+            reference.zero_grad()
+            (sum(loss(alone, step, each) for each in range(SIZE) if step < rounds[each]) / SIZE).backward()
+            reference.step()
+        same(model, list(alone.parameters()))
+        # Training goes on.
+        made[0].zero_grad()
+        loss(model, 0, rank).backward()
+        for optimizer in made:
+            optimizer.step()
+
+
+def sparse_steps_without_those_that_have_joined():
+    """A parameter whose gradient was sparse has no rows of a rank that has joined."""
+    table = nn.Embedding(40, 2, sparse=True)
+    nn.init.zeros_(table.weight)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters(), op=hvd.Sum)
+    for step in range(3 - hvd.rank()):
+        optimizer.zero_grad()
+        table(torch.tensor([[7, 10 + hvd.rank()]])).sum().backward()
+        optimizer.step()
+        assert torch.equal(table.weight[7], torch.full((2,), -float([3, 5, 6][step])))
+    assert hvd.join() == 0
+
+
+def what_is_refused_while_a_rank_has_joined():
+    """By name, where it is called; the group goes on."""
+    rank, own = hvd.rank(), torch.ones(3)
+    if rank != 1:
+        why = "rank 1 has joined; until all ranks have, only allreduce"
+        pair = hvd.ProcessSet([0, 2])
+        model = net()
+        for call, name in (
+            (lambda: hvd.allgather(own), "allgather"),
+            (lambda: hvd.alltoall(own), "alltoall"),
+            (lambda: hvd.reducescatter(own), "reducescatter"),
+            (lambda: hvd.broadcast(own, 0), "broadcast"),
+            (lambda: hvd.broadcast(own, 0, name="named"), "'broadcast.named'"),
+            (lambda: hvd.allreduce(own, op=hvd.Max), "allreduce by max"),
+            (lambda: hvd.allreduce(own, op=hvd.Product, name="product"), "'allreduce.product'"),
+            (lambda: hvd.allreduce(own.to_sparse()), "allreduce of a sparse tensor"),
+            (lambda: hvd.allreduce(own.to_sparse(), name="rows"), "'sparse_allreduce.rows'"),
+            (lambda: hvd.broadcast_object(1, 0), "broadcast_object"),
+            (lambda: hvd.allgather_object(1), "allgather_object"),
+            (lambda: hvd.broadcast_parameters(model.state_dict(), 0), "'broadcast.0.weight'"),
+            (lambda: hvd.add_process_set(pair), "add_process_set"),
+            (lambda: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0)), "DistributedOptimizer"),
+        ):
+            refused(call, name, why)
+        refused(lambda: hvd.allreduce(own, name=f"only of {rank}"), "every rank waits", "was not submitted by rank 2")
+        refused(lambda: hvd.allreduce(torch.ones(1 + rank), name="shape"), "rank 2 has", error=shouter.Mismatch)
+        assert torch.equal(hvd.allreduce(own, op=hvd.Sum), 2 * own)
+    assert hvd.join() == 2
+    handle = hvd.allreduce_async(own, name="not waited for")
+    refused(hvd.join, "'allreduce.not waited for' was submitted")
+    hvd.synchronize(handle)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters() if rank != 1 else net().parameters(), lr=0.1))
+    assert optimizer is not None
+
+
+def a_rank_that_has_joined_waits_no_longer_than_the_deadline():
+    group = shouter.world().split(0, deadline=1)
+    if hvd.rank() == 2:
+        time.sleep(2)
+    else:
+        why = refused(lambda: join(Names(group), None), "has joined", "rank 2 neither joined nor reduced", error=shouter.Deadline)
+        assert why.missing == [2], vars(why)
+    hvd.barrier()
+
+
 CHECKS = [
     reductions_of_every_kind,
     moves,
@@ -476,4 +591,9 @@ CHECKS = [
     sparse_gradients,
     a_copy_of_an_optimizer_is_refused,
     a_default_device_that_is_not_the_host,
+    ranks_that_run_out_of_data,
+    steps_without_those_that_have_joined,
+    sparse_steps_without_those_that_have_joined,
+    what_is_refused_while_a_rank_has_joined,
+    a_rank_that_has_joined_waits_no_longer_than_the_deadline,
 ]

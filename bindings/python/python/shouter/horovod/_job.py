@@ -10,6 +10,7 @@ import shouter
 from .._group import Group
 from ..errors import ArgumentError
 from ._names import Names
+from ._turns import enter
 
 
 class ProcessSet:
@@ -132,6 +133,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         raise ArgumentError(f"{added}: give ranks from 0 to {whole.size - 1}, at least one")
     if any(ranks == other.ranks for other in _sets.values()):
         raise ArgumentError(f"a set of the ranks {ranks} was added before; use that one")
+    enter(whole, "add_process_set")
     group = whole.split(0 if whole.rank in ranks else None, whole.rank)
     added.process_set_id = max(_sets) + 1
     added._names = None if group is None else Names(group)
@@ -144,6 +146,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     number = process_set.process_set_id
     if not number or _sets.get(number) is not process_set:
         return False
+    enter(world(), "remove_process_set")
     if process_set._names is not None:
         process_set._names.group.close()
     del _sets[number]

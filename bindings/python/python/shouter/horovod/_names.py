@@ -2,7 +2,7 @@
 
 They start when a rank waits for one: the ranks then compare what they have submitted, and what all have submitted is started, in the order of
 the names. Usually that is the same on every rank, and they compare a digest. A rank takes part when it waits itself, so nobody is asked
-while it computes.
+while it computes; or all the time, when it has joined.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .._group import Group, Tensor
-from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed, ShouterError
+from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
+from ._turns import NAMES, REDUCTIONS, enter, late_of, refusal, tell
 
 
 class Started(Protocol):
@@ -23,6 +24,16 @@ class Started(Protocol):
 
     def done(self) -> bool: ...
     def wait(self) -> Any: ...
+
+
+class Steps(Protocol):
+    """An optimizer, whose steps others may make without this rank."""
+
+    def check_join(self) -> None:
+        """Refuses to join where it cannot stand in."""
+
+    def stand_in(self) -> None:
+        """Takes part with zeroes in a step."""
 
 
 class Operation:
@@ -75,18 +86,36 @@ class Names:
     def __init__(self, group: Group) -> None:
         self.group = group
         self._submitted: dict[str, Operation] = {}
-        self._optimizers = 0
+        # For each optimizer the group of its order, and what finds it, unless it was dropped.
+        self._optimizers: list[tuple[Group, Callable[[], Steps | None]]] = []
 
     def group_of_optimizer(self) -> Group:
         """This group for the first optimizer, and for each other one a group of the same ranks, with an order of its own: gradients of two
-        may come mixed. All ranks call it.
+        may come mixed. All ranks call it, and `add_optimizer` then.
         """
-        self._optimizers += 1
-        if self._optimizers == 1:
+        enter(self.group, "DistributedOptimizer")
+        if not self._optimizers:
             return self.group
         made = self.group.split(0, self.group.rank)
         assert made is not None
         return made
+
+    def add_optimizer(self, group: Group, find: Callable[[], Steps | None]) -> None:
+        """Makes an optimizer known to `orders`; `find` returns it, or None where it was dropped."""
+        self._optimizers.append((group, find))
+
+    def orders(self) -> list[tuple[Group, Callable[[], Steps | None]]]:
+        """The groups with an order of their own, this one first, each with its optimizer."""
+        return self._optimizers or [(self.group, lambda: None)]
+
+    def check_join(self) -> None:
+        """Refuses to join while anything is under way."""
+        if self._submitted:
+            names = ", ".join(f"'{name}'" for name in sorted(self._submitted)[:8])
+            raise ArgumentError(f"join(): {names} {'were' if len(self._submitted) > 1 else 'was'} submitted, and not waited for; wait before")
+        for _, find in self._optimizers:
+            if (optimizer := find()) is not None:
+                optimizer.check_join()
 
     def submit(self, tensor: Tensor, begin: Callable[[], Started]) -> Operation:
         """Keeps an operation until all ranks have submitted it."""
@@ -102,31 +131,27 @@ class Names:
             try:
                 by_rank = self._of_all(own)
             except (Deadline, PeerFailed) as why:
-                # The rank whose deadline came first has told the others who was late.
-                if isinstance(why, PeerFailed) and why.reason != "late":
-                    raise
-                missing = why.missing or [rank for rank in [why.rank] if rank is not None]
+                missing = late_of(why)
                 names = ", ".join(f"'{tensor.name}'" for tensor in own[:8])
                 late = ", ".join(f"rank {rank}" for rank in missing)
                 text = f"{names} were submitted here, and {late} neither submitted all of them nor waited for another one: {why}"
                 raise Deadline(text, missing=missing, operation=why.operation, tensor=operation.tensor.name, step=why.step) from None
-            self._start([tensor for tensor in own if all(tensor.name in theirs for theirs in by_rank)], by_rank)
+            self._start(by_rank)
 
-    def _start(self, common: list[Tensor], by_rank: list[dict[str, Tensor]]) -> None:
-        """Starts what all ranks have submitted."""
-        if not common:
-            self._fail(ArgumentError(_stuck(by_rank)))
+    def _start(self, by_rank: list[dict[str, Tensor] | None]) -> None:
+        """Starts what all ranks have submitted that have not joined."""
+        try:
+            common = agreed(by_rank)
+        except (ArgumentError, Mismatch) as why:
+            self._fail(why)
             return
+        joined = [rank for rank, theirs in enumerate(by_rank) if theirs is None]
         for tensor in common:
-            first = by_rank[0][tensor.name]
-            for rank, theirs in enumerate(by_rank):
-                if theirs[tensor.name] != first:
-                    views = {"ours": _view(first), "theirs": _view(theirs[tensor.name])}
-                    text = f"'{tensor.name}': rank {rank} has {views['theirs']}, rank 0 has {views['ours']}; submit the same tensors on every rank"
-                    self._fail(Mismatch(text, rank=rank, tensor=tensor.name, **views))
-                    return
-        for tensor in common:
-            self._submitted.pop(tensor.name).start()
+            operation = self._submitted.pop(tensor.name)
+            if joined and not can_join(tensor):
+                operation.fail(ArgumentError(f"'{tensor.name}', {_view(tensor)}: {refusal(joined)}"))
+            else:
+                operation.start()
 
     def _fail(self, why: Exception) -> None:
         """Nothing that was submitted will be started, on any rank."""
@@ -134,14 +159,40 @@ class Names:
             operation.fail(why)
         self._submitted.clear()
 
-    def _of_all(self, own: list[Tensor]) -> list[dict[str, Tensor]]:
-        """The submitted tensors of every rank, by name."""
-        size, text = self.group.size, json.dumps(own).encode()
-        digest, digests = hashlib.sha256(text).digest()[:8], bytearray(8 * size)
-        self.group.allgather(digest, digests)
-        if digests == digest * size:
-            return [{tensor.name: tensor for tensor in own}] * size
-        return [{row[0]: Tensor(*row) for row in json.loads(theirs)} for theirs in gather_bytes(self.group, text)]
+    def _of_all(self, own: list[Tensor]) -> list[dict[str, Tensor] | None]:
+        """The submitted tensors of every rank, by name; none of a rank that has joined."""
+        digest = hashlib.sha256(json.dumps(own).encode()).digest()[:7]
+        told = tell(self.group, NAMES, int.from_bytes(digest, "little")).wait()
+        if all(row == told[0] for row in told):
+            return [{tensor.name: tensor for tensor in own}] * self.group.size
+        return gather_names(self.group, own)
+
+
+def gather_names(group: Group, own: list[Tensor] | None) -> list[dict[str, Tensor] | None]:
+    """What each rank has submitted, by name; None for one that has joined."""
+    every = [json.loads(theirs) for theirs in gather_bytes(group, json.dumps(own).encode())]
+    return [None if rows is None else {row[0]: Tensor(*row) for row in rows} for rows in every]
+
+
+def agreed(by_rank: list[dict[str, Tensor] | None]) -> list[Tensor]:
+    """What all ranks have submitted that have not joined, in its order; refuses it where there is nothing, or ranks differ."""
+    present = {rank: theirs for rank, theirs in enumerate(by_rank) if theirs is not None}
+    (least, first), *others = present.items()
+    common = [tensor for name, tensor in first.items() if all(name in theirs for _, theirs in others)]
+    if not common:
+        raise ArgumentError(_stuck(present))
+    for tensor in common:
+        for rank, theirs in others:
+            if theirs[tensor.name] != tensor:
+                views = {"ours": _view(tensor), "theirs": _view(theirs[tensor.name])}
+                text = f"'{tensor.name}': rank {rank} has {views['theirs']}, rank {least} has {views['ours']}; submit the same tensors on every rank"
+                raise Mismatch(text, rank=rank, tensor=tensor.name, **views)
+    return common
+
+
+def can_join(tensor: Tensor) -> bool:
+    """Whether a rank that has joined can take part in it with zeroes."""
+    return tensor.kind == "allreduce" and tensor.op in REDUCTIONS
 
 
 def gather_bytes(group: Group, own: bytes) -> list[bytes]:
@@ -159,12 +210,12 @@ def _view(tensor: Tensor) -> str:
     return f"{what} from rank {tensor.root}" if tensor.kind == "broadcast" else f"{what}, {tensor.op}"
 
 
-def _stuck(by_rank: list[dict[str, Tensor]]) -> str:
+def _stuck(by_rank: dict[int, dict[str, Tensor]]) -> str:
     """Which name each rank waits for in vain."""
-    every = sorted(set().union(*by_rank))
+    every = sorted(set().union(*by_rank.values()))
     lacking = []
     for name in every[:8]:
-        without = [str(rank) for rank, own in enumerate(by_rank) if name not in own]
+        without = [str(rank) for rank, own in by_rank.items() if name not in own]
         lacking.append(f"'{name}' was not submitted by rank{'s' if len(without) > 1 else ''} {', '.join(without)}")
     more = f", and {len(every) - 8} more names" if len(every) > 8 else ""
     return f"every rank waits, and no name was submitted by all: {'; '.join(lacking)}{more}; submit the same names on every rank"

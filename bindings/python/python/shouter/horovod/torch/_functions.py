@@ -11,6 +11,7 @@ import torch
 from ...errors import ArgumentError
 from .._job import ProcessSet, global_process_set
 from .._names import Names, gather_bytes
+from .._turns import enter
 from ._operations import begin, broadcast_by, members
 
 
@@ -35,6 +36,7 @@ def broadcast_parameters(
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The object of `root_rank`, on every rank; it is pickled."""
     group = members(process_set).group
+    enter(group, "broadcast_object")
     is_root = group.rank == root_rank
     text = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8) if is_root else torch.empty(0, dtype=torch.uint8, device="cpu")
     length = torch.tensor([text.numel()], device="cpu")
@@ -47,7 +49,9 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, by rank; they are pickled."""
-    return [pickle.loads(theirs) for theirs in gather_bytes(members(process_set).group, pickle.dumps(obj))]
+    group = members(process_set).group
+    enter(group, "allgather_object")
+    return [pickle.loads(theirs) for theirs in gather_bytes(group, pickle.dumps(obj))]
 
 
 def broadcast_optimizer_state(

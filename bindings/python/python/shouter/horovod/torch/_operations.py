@@ -11,15 +11,19 @@ from ..._core import Work
 from ..._group import Group, Tensor
 from ...errors import ArgumentError
 from ...torch._sparse import Reduction, check as check_sparse
-from ...torch._tensors import bytes_of, check, copy_back, name_of, readable, stream_of
+from ...torch._tensors import DTYPES, bytes_of, check, copy_back, name_of, readable, stream_of
 from .._job import ProcessSet, global_process_set
+from .._join import join as join_by
 from .._names import Names, Operation
+from .._turns import OTHER, enter, tell, tell_reduction
 from ._compression import Compression
 
 Average, Sum, Adasum, Min, Max, Product = "avg", "sum", "adasum", "min", "max", "prod"
 """Reductions. Adasum is refused."""
 
 Result = Any
+
+_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
 
 
 class Handle:
@@ -78,7 +82,7 @@ def begin(
     root: int = 0,
     counts: tuple[list[int] | None, list[int] | None] = (None, None),
 ) -> Work:
-    """Starts an operation without a name: all ranks start these in one order."""
+    """Starts an operation of the library, whose turn has been told."""
     keep = tuple(tensor for tensor in (given, taken) if tensor is not None)
     spans = [(0, 0) if tensor is None else (tensor.data_ptr(), bytes_of(tensor)) for tensor in (given, taken)]
     dtype = name_of(keep[0].dtype, kind)
@@ -143,9 +147,11 @@ def reduce_by(
     def start() -> Work:
         return begin(names.group, "all-reduce", sent, sent, op)
 
+    dtype = name_of(sent.dtype, "allreduce")
     if name is None:
+        tell_reduction(names.group, sent.numel(), dtype, op, "allreduce")
         return Handle(start(), finish)
-    return Handle(names.submit(Tensor(f"allreduce.{name}", sent.numel(), name_of(sent.dtype, "allreduce"), op), start), finish)
+    return Handle(names.submit(Tensor(f"allreduce.{name}", sent.numel(), dtype, op), start), finish)
 
 
 def reduce_sparse(
@@ -171,8 +177,10 @@ def reduce_sparse(
         return result if output is None else output
 
     if name is None:
+        enter(names.group, "allreduce of a sparse tensor")
         return Handle(start(), finish)
-    return Handle(names.submit(Tensor(f"sparse_allreduce.{name}", sent.numel(), name_of(sent.dtype, "allreduce"), op), start), finish)
+    spec = Tensor(f"sparse_allreduce.{name}", sent.numel(), name_of(sent.dtype, "allreduce"), op, kind="sparse allreduce")
+    return Handle(names.submit(spec, start), finish)
 
 
 def begin_sparse(group: Group, tensor: torch.Tensor, op: str) -> Reduction:
@@ -310,6 +318,7 @@ def broadcast_by(names: Names, tensor: torch.Tensor, root_rank: int, name: str |
         return begin(names.group, "broadcast", sent if names.group.rank == root_rank else None, sent, root=root_rank)
 
     if name is None:
+        enter(names.group, "broadcast")
         return Handle(start(), finish)
     spec = Tensor(f"broadcast.{name}", sent.numel(), name_of(sent.dtype, "broadcast"), kind="broadcast", root=root_rank)
     return Handle(names.submit(spec, start), finish)
@@ -327,14 +336,11 @@ def rows_of(tensor: torch.Tensor, group: Group, call: str) -> tuple[list[int], i
     if tensor.dim() == 0:
         raise ArgumentError(f"{call}: a tensor without dimensions; give it one, as by .reshape(1)")
     width = tensor[0].numel() if tensor.shape[0] else torch.Size(tensor.shape[1:]).numel()
-    # In host memory, whatever PyTorch's default device is.
-    mine = torch.tensor([tensor.shape[0], width], device="cpu")
-    everyone = torch.zeros(group.size, 2, dtype=torch.int64, device="cpu")
-    begin(group, "all-gather", mine, everyone).wait()
-    for rank, (_, other) in enumerate(everyone.tolist()):
+    told = enter(group, call, tensor.shape[0], width)
+    for rank, (_, other, *_) in enumerate(told):
         if other != width:
             raise ArgumentError(f"{call}: a row has {width} elements here and {other} on rank {rank}; only the first dimension may differ")
-    return everyone[:, 0].tolist(), width
+    return [rows for rows, *_ in told], width
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Handle:
@@ -391,6 +397,7 @@ def reducescatter_async(
         raise ArgumentError("reducescatter: a tensor without dimensions; give it one, as by .reshape(1)")
     each, more = divmod(tensor.shape[0], group.size)
     rows = [each + (rank < more) for rank in range(group.size)]
+    enter(group, "reducescatter")
     own = readable(tensor.detach())
     if prescale_factor != 1:
         own = own.clone().mul_(prescale_factor)
@@ -401,5 +408,20 @@ def reducescatter_async(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits until all ranks have called it."""
-    members(process_set).group.barrier()
+    """Waits until all ranks have called it, but for those that have joined."""
+    tell(members(process_set).group, OTHER).wait()
+
+
+def join(device: int = -1) -> int:
+    """Says that this rank has no more data. Until all ranks have joined, it takes part with zeroes in their all-reduces by Average or Sum, whose mean
+    stays that of all ranks, and in the steps of their optimizers. Returns the rank that joined last.
+
+    `device` is that of the zeroes for tensors that are no gradients: a GPU's number, or -1 for the memory of the host.
+    """
+    where = "cpu" if device < 0 else f"cuda:{device}"
+
+    def zeroes(group: Group, elements: int, dtype: str, op: str) -> Work:
+        given = torch.zeros(elements, dtype=_DTYPES[dtype], device=where)
+        return begin(group, "all-reduce", given, given, op)
+
+    return join_by(members(global_process_set), zeroes)

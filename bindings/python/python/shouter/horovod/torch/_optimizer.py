@@ -17,6 +17,7 @@ from ...errors import ArgumentError
 from ...torch._sparse import Reduction, check as check_sparse, without_rows
 from ...torch._tensors import name_of
 from .._job import ProcessSet, global_process_set
+from .._turns import REDUCTIONS, STEP, tell
 from ._compression import Compression
 from ._operations import Average, Handle, begin, begin_sparse, members, prepared, reduction
 
@@ -56,11 +57,31 @@ class _Gradients:
 
     def begin_again(self) -> None:
         """The next backward pass is the first of a step."""
+        self._is_told = False
         self._left = dict.fromkeys(self.named, self.passes)
         # Those that have come, in their order; those that were started, by the common order.
         # A sparse one is not prepared.
         self._come: dict[torch.nn.Parameter, tuple[torch.Tensor, Callable[[], Any] | None]] = {}
         self.handles: list[Handle] = []
+
+    def stand_in(self) -> None:
+        """Takes part with zeroes in a step that other ranks make."""
+        kept = [(parameter, parameter.grad) for parameter in self.named]
+        for parameter in self.named:
+            parameter.grad = None
+        # Those that make the step have told it.
+        self._is_told = True
+        try:
+            self.finish()
+        finally:
+            for parameter, gradient in kept:
+                parameter.grad = gradient
+
+    def check_join(self) -> None:
+        """Refuses to join where it cannot stand in."""
+        self.check_idle("join()")
+        if self._op not in REDUCTIONS:
+            raise ArgumentError(f"join(): an optimizer reduces by {self._op}, which zeroes of this rank would change; use Average or Sum")
 
     def check_idle(self, call: str) -> None:
         """Refuses a call while gradients are being reduced."""
@@ -108,6 +129,9 @@ class _Gradients:
             self._sparse[parameter] = parameter.grad.sparse_dim()
             self._come[parameter] = parameter.grad, None
         while len(self.handles) < len(self._order) and (next_one := self._order[len(self.handles)]) in self._come:
+            if not self._is_told:
+                self._is_told = True
+                tell(self._group, STEP)
             sent, finish = self._come[next_one]
             if finish is None:
                 sums = begin_sparse(self._group, sent, self._op)
@@ -240,8 +264,10 @@ def DistributedOptimizer(
         named = [(name, parameter) for name, parameter in named if id(parameter) in own]
         if unnamed := sum(id(parameter) not in known for parameter in every):
             raise ArgumentError(f"named_parameters lacks {unnamed} of the optimizer's {len(every)} parameters; give all of them")
-    group = members(process_set).group_of_optimizer()
+    names = members(process_set)
+    group = names.group_of_optimizer()
     gradients = _Gradients(named, group, compression, backward_passes_per_step, op, gradient_predivide_factor, sparse_as_dense)
+    names.add_optimizer(group, weakref.ref(gradients))
     kind = type(optimizer)
     optimizer.__class__ = type(f"Distributed{kind.__name__}", (_Distributed, kind), {})
     # A scheduler that was made before has put a step of the former class here.

@@ -1,0 +1,81 @@
+"""The end of a rank's data: it takes part with zeroes in what the others reduce, until all have joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from .._group import Group
+from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
+from ._names import Names, Started, Steps, agreed, can_join, gather_names
+from ._turns import DTYPES, JOINED, NAMES, OTHER, REDUCE, REDUCTIONS, STEP, late_of, tell
+
+# Starts an all-reduce of zeroes in a group: the number of elements, their type, the reduction.
+Zeroes = Callable[[Group, int, str, str], Started]
+
+
+def join(names: Names, zeroes: Zeroes) -> int:
+    """Takes part in all that the others reduce until every rank has joined; returns the rank that was the last.
+
+    A group of an optimizer has an order of its own, so each has a thread.
+    """
+    names.check_join()
+    first, *others = names.orders()
+    with ThreadPoolExecutor(max(1, len(others))) as pool:
+        started = [pool.submit(_stay, *other, zeroes) for other in others]
+        ages = [_stay(*first, zeroes), *(other.result() for other in started)]
+    # The last to join has the least turns behind it, in every group.
+    turns = [sum(of_rank) for of_rank in zip(*ages)]
+    return max(rank for rank, age in enumerate(turns) if age == min(turns))
+
+
+def _stay(group: Group, steps: Callable[[], Steps | None], zeroes: Zeroes) -> list[int]:
+    """Takes part in one group; returns for each rank how many turns there were since it joined."""
+    age = 0
+    while True:
+        told = _told(group, age)
+        kinds = {kind for kind, *_ in told} - {JOINED}
+        if not kinds:
+            return [row[1] for row in told]
+        age += 1
+        if len(kinds) > 1:
+            raise Mismatch(f"join: the ranks that have not joined do different things: {_views(told)}; all have to do the same", reason="diverged")
+        kind = kinds.pop()
+        if kind == STEP:
+            if (own := steps()) is None:
+                raise ArgumentError(f"join: rank {group.rank} has dropped an optimizer of which others make a step; keep it until join returns")
+            own.stand_in()
+        elif kind == REDUCE:
+            _, elements, dtype, op = next(row for row in told if row[0] == REDUCE)
+            zeroes(group, elements, DTYPES[dtype], REDUCTIONS[op]).wait()
+        elif kind == NAMES:
+            _stand_in(group, zeroes)
+        # All else is refused by those that have called it.
+
+
+def _stand_in(group: Group, zeroes: Zeroes) -> None:
+    """Takes part in what the others have submitted under names."""
+    by_rank = gather_names(group, None)
+    try:
+        common = agreed(by_rank)
+    except (ArgumentError, Mismatch):
+        # That is an error of those that have submitted something.
+        return
+    for work in [zeroes(group, tensor.elements or 0, tensor.dtype, tensor.op) for tensor in common if can_join(tensor)]:
+        work.wait()
+
+
+def _told(group: Group, age: int) -> list[list[int]]:
+    """The next turn."""
+    try:
+        return tell(group, JOINED, age).wait()
+    except (Deadline, PeerFailed) as why:
+        missing = late_of(why)
+        late = ", ".join(f"rank {rank}" for rank in missing)
+        text = f"join: rank {group.rank} has joined, and {late} neither joined nor reduced anything: {why}"
+        raise Deadline(text, missing=missing, operation=why.operation, step=why.step) from None
+
+
+def _views(told: list[list[int]]) -> str:
+    named = {NAMES: "waits for a name", STEP: "makes a step", REDUCE: "reduces without a name", OTHER: "calls something else"}
+    return ", ".join(f"rank {rank} {named[kind]}" for rank, (kind, *_) in enumerate(told) if kind != JOINED)

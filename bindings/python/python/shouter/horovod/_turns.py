@@ -1,0 +1,80 @@
+"""What a rank is about to do in a group, told to all its ranks before: so a rank that has joined knows what the others do.
+
+Everything that Horovod's interface does in a group begins with such a turn, which is an all-gather of 32 bytes of each rank. Where what follows
+needs all ranks, it is waited for; elsewhere what follows is started behind it at once.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from .._core import Work
+from .._group import Group
+from ..errors import ArgumentError, Deadline, PeerFailed
+
+JOINED, NAMES, STEP, REDUCE, OTHER = range(5)
+"""What follows: nothing, for this rank has joined (with the number of turns since then); a comparison of names (with a digest); a step of an
+optimizer; an all-reduce without a name (with its elements, type and reduction); anything else."""
+
+_LENGTH = 4
+
+REDUCTIONS = ("sum", "avg")
+"""Those of which zeroes change nothing but the mean, which is that of all ranks."""
+
+DTYPES = (
+    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 bfloat16 float32 float64 complex64 complex128 float8_e4m3fn float8_e5m2"
+).split()
+"""The types of elements, by their number in a turn."""
+
+
+class Turn:
+    """What every rank is about to do."""
+
+    def __init__(self, work: Work, words: array[int]) -> None:
+        self._work, self._words = work, words
+
+    def wait(self) -> list[list[int]]:
+        """The words of every rank, by rank; the first is one of the constants above."""
+        self._work.wait()
+        return [self._words[at : at + _LENGTH].tolist() for at in range(0, len(self._words), _LENGTH)]
+
+
+def tell(group: Group, *words: int) -> Turn:
+    """Starts to tell all ranks; nobody need wait for it."""
+    own = array("q", [*words, *[0] * (_LENGTH - len(words))])
+    everyone = array("q", bytes(8 * _LENGTH * group.size))
+    return Turn(group.allgather_async(own, everyone), everyone)
+
+
+def tell_reduction(group: Group, elements: int, dtype: str, op: str, call: str) -> None:
+    """Begins an all-reduce without a name."""
+    if op in REDUCTIONS:
+        tell(group, REDUCE, elements, DTYPES.index(dtype), REDUCTIONS.index(op))
+    else:
+        enter(group, f"{call} by {op}")
+
+
+def enter(group: Group, call: str, *words: int) -> list[list[int]]:
+    """Begins what all ranks have to take part in, and returns the words of every rank; refuses it where ranks have joined."""
+    told = tell(group, OTHER, *words).wait()
+    if joined := joined_of(told):
+        raise ArgumentError(f"{call}: {refusal(joined)}")
+    return [row[1:] for row in told]
+
+
+def joined_of(told: list[list[int]]) -> list[int]:
+    """The ranks that have joined."""
+    return [rank for rank, (kind, *_) in enumerate(told) if kind == JOINED]
+
+
+def refusal(joined: list[int]) -> str:
+    """Why something is not done."""
+    who = f"rank{'s' if len(joined) > 1 else ''} {', '.join(map(str, joined))} {'have' if len(joined) > 1 else 'has'} joined"
+    return f"{who}; until all ranks have, only allreduce by Average or Sum of dense tensors, steps of optimizers and barrier go on"
+
+
+def late_of(why: Deadline | PeerFailed) -> list[int]:
+    """The ranks that did not come in time; raises another failure. The rank whose deadline came first has told the others who was late."""
+    if isinstance(why, PeerFailed) and why.reason != "late":
+        raise why
+    return why.missing or [rank for rank in [why.rank] if rank is not None]
