@@ -382,6 +382,9 @@ def arguments():
     refused(lambda: wrap(named, op=hvd.Adasum), "Adasum")
     refused(lambda: wrap(named, op=hvd.Sum, gradient_predivide_factor=2.0), "op=Average only")
     refused(lambda: wrap(named, backward_passes_per_step=0), "at least 1")
+    largest = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), named, op=hvd.Max)
+    refused(hvd.join, "an optimizer reduces by max")
+    del largest
 
 
 def sparse_tensors():

@@ -9,13 +9,15 @@
     ddp        a backward pass of DistributedDataParallel with the parameters of a ResNet-18 (11.7 M in 62 tensors) and synthetic gradients,
                and the part of it that is synchronisation: what no_sync() saves. 2 ranks on one host, then 4 on two emulated hosts. `shared`
                is shouter.torch.parallel.DistributedDataParallel, whose buckets lie in memory that the ranks of a host share
+    horovod    the same backward pass, its gradients pushed one by one by shouter.horovod.torch's DistributedOptimizer, with its `synchronize`: those
+               below 64 KiB fused (SHOUTER_FUSE_BELOW), and none; beside DistributedDataParallel's buckets over the same backend. 4 ranks on one host
     sparse     dist.all_reduce of the gradient of an embedding of 1 M x 64 float32, of which each rank has touched 4,096 rows: as a sparse tensor, with Shouter
                and with Gloo, and as a dense one. 4 ranks on two emulated hosts
     call       a dist.all_reduce that is waited for, beside what it is made of: the library's call (`shouter bench allreduce`), and
                dist.all_reduce with a backend that does nothing
     numpy      shouter.allreduce of a NumPy array, beside the library's call
 
-Without a PART, allreduce. With --device cuda the tensors of allreduce, link, ddp and sparse are on GPUs: rank r has device r modulo their number, and a call
+Without a PART, allreduce. With --device cuda the tensors of allreduce, link, ddp, horovod and sparse are on GPUs: rank r has device r modulo their number, and a call
 has ended when its device has nothing left to do. Ranks are started by `python -m shouter run`, so the program has to be in the package or in PATH. They compute on
 one thread and are not pinned, since Gloo's threads would be pinned with them. Each call is timed on every rank from a barrier's end; the
 slowest rank counts. In each round all columns are measured once, in a job of its own each; printed are medians over the rounds of each
@@ -36,7 +38,7 @@ import time
 import torch
 import torch.distributed as dist
 
-PARTS = ("allreduce", "link", "ddp", "sparse", "call", "numpy")
+PARTS = ("allreduce", "link", "ddp", "horovod", "sparse", "call", "numpy")
 NEW = hasattr(dist.distributed_c10d, "BackendConfig")
 # Training steps that are not counted, and the fewest that are.
 WARM, LEAST = 3, 5
@@ -151,29 +153,58 @@ def steps(options, kind):
         from shouter.torch.parallel import DistributedDataParallel as parallel
     model = parallel(Synthetic().to(options.device), gradient_as_bucket_view=True)
     factor = torch.ones((), device=options.device)
+
+    def backward(alone, loss):
+        loss.backward()
+
+    return passes(options, model, factor, backward, model.no_sync, dist.barrier, slowest)
+
+
+def pushes(options, kind):
+    """The same with Horovod's optimizer."""
+    import shouter.horovod.torch as hvd
+
+    hvd.init()
+    # Without synchronisation another model has the same parameters.
+    models = Synthetic().to(options.device), Synthetic().to(options.device)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(models[0].parameters(), lr=0.1), models[0].named_parameters())
+    factor = torch.ones((), device=options.device)
+
+    def most(took):
+        return hvd.allreduce(torch.tensor(took, dtype=torch.float64), op=hvd.Max)
+
+    def backward(alone, loss):
+        loss.backward()
+        if not alone:
+            optimizer.synchronize()
+
+    return passes(options, models, factor, backward, contextlib.nullcontext, hvd.barrier, most)
+
+
+def passes(options, models, factor, backward, unsynchronised, barrier, most):
+    """Medians of backward passes with synchronisation, and of what it takes of them. `models` are one with and one without, or one for both."""
+    by_kind = models if isinstance(models, tuple) else (models, models)
     both = ([], [])
     for step in itertools.count():
-        for took, alone in zip(both, (False, True)):
-            with model.no_sync() if alone else contextlib.nullcontext():
+        for took, alone, model in zip(both, (False, True), by_kind):
+            with unsynchronised() if alone else contextlib.nullcontext():
                 loss = model(factor)
                 settled(options)
-                dist.barrier()
+                barrier()
                 began = time.perf_counter()
-                loss.backward()
+                backward(alone, loss)
                 settled(options)
             took.append((time.perf_counter() - began) * 1e6)
-        model.zero_grad(set_to_none=False)
+        for model in by_kind:
+            model.zero_grad(set_to_none=False)
         if step == WARM:
-            # The first steps have built the buckets.
+            # The first steps have built the buckets, and agreed on an order.
             for took in both:
                 took.clear()
             until = time.perf_counter() + options.seconds
-        elif step > WARM + LEAST:
-            more = torch.tensor([time.perf_counter() < until])
-            dist.broadcast(more, 0)
-            if not more.item():
-                break
-    with_it, without = (slowest(took).median().item() for took in both)
+        elif step > WARM + LEAST and most([float(time.perf_counter() > until)]).item():
+            break
+    with_it, without = (most(took).median().item() for took in both)
     return [with_it, with_it - without]
 
 
@@ -241,6 +272,8 @@ def rank_main(options):
         found = arrays(options)
     elif column == "nothing":
         found = nothing(options)
+    elif what == "horovod" and column != "ddp":
+        found = pushes(options, column)
     else:
         import shouter.torch  # noqa: F401  registers the backend
 
@@ -248,12 +281,16 @@ def rank_main(options):
             torch.cuda.set_device(rank % torch.cuda.device_count())
         backend = "gloo" if column.startswith("gloo") else "shouter"
         dist.init_process_group(backend, init_method=f"file://{options.store}", rank=rank, world_size=size)
-        found = {"ddp": steps, "sparse": embedding}.get(what, all_reduces)(options, column)
+        found = {"ddp": steps, "horovod": steps, "sparse": embedding}.get(what, all_reduces)(options, column)
     if rank == 0:
         with open(options.store + ".found", "w") as file:
             json.dump(found, file)
-    if what != "numpy" and column != "nothing":
+    if dist.is_initialized() and column != "nothing":
         dist.barrier()
+    elif what == "horovod":
+        import shouter.horovod.torch as hvd
+
+        hvd.shutdown()
     sys.stdout.flush()
     os._exit(0)  # nothing is left to say, and Gloo's threads end with the process
 
@@ -272,6 +309,8 @@ def job(what, column, ranks, hosts, options):
         if hosts > 1 and options.transport:
             start += ["--transport", options.transport]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "SHOUTER_DUMP_FOLDER": folder}
+        if column == "fused":
+            environment["SHOUTER_FUSE_BELOW"] = str(options.fuse_below)
         ended = subprocess.run(rank if ranks == 1 else [*start, "--", *rank], env=environment, capture_output=True, text=True)
         if ended.returncode:
             raise SystemExit(f"bench: the ranks of {what}, {column} failed:\n{ended.stdout}{ended.stderr}")
@@ -332,6 +371,9 @@ def run_part(part, options):
         for ranks, hosts in ((2, 1), (4, 2)):
             columns = {name: of("ddp", name, ranks, hosts) for name in names}
             show(part, ranks, hosts, ["backward", "synchronisation"], rounds(columns, options), ("shouter", "gloo"), options)
+    elif part == "horovod":
+        columns = {name: of("horovod", name, 4, 1) for name in ("fused", "single", "ddp")}
+        show(part, 4, 1, ["backward", "synchronisation"], rounds(columns, options), ("fused", "ddp"), options)
     elif part == "sparse":
         columns = {name: of("sparse", name, 4, 2) for name in ("sparse", "dense", "gloo sparse")}
         show(part, 4, 2, ["4096 of 1 M rows"], rounds(columns, options), ("sparse", "dense"), options)
@@ -352,9 +394,10 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: allreduce)")
     parser.add_argument("--bytes", type=lambda text: [int(part) for part in text.split(",")], default=[4, 65536, 1 << 20, 64 << 20])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--ranks", type=int, default=2, help="of all parts but ddp and sparse")
+    parser.add_argument("--ranks", type=int, default=2, help="of all parts but ddp, horovod and sparse")
     parser.add_argument("--seconds", type=float, default=0.3, help="for one row, column and round")
     parser.add_argument("--transport", help="between emulated hosts, as of `shouter run` (default: the embedded link)")
+    parser.add_argument("--fuse-below", type=int, default=1 << 16, help="of horovod, in bytes")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rank", nargs=2, help=argparse.SUPPRESS)

@@ -18,16 +18,11 @@ from .._job import (
     shutdown,
     size,
 )
+from .._reductions import Adasum, Average, Max, Min, Product, Sum
 from ._compression import Compression
 from ._functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from ._gradients import allgather, allreduce, alltoall, broadcast, grouped_allreduce, reducescatter
 from ._operations import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather_async,
     allreduce_,
     allreduce_async,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,9 +9,9 @@ import torch
 
 from ...errors import ArgumentError
 from .._job import ProcessSet, global_process_set
-from .._names import Names, gather_bytes
-from .._turns import enter
-from ._operations import begin, broadcast_by, members
+from .._names import Names
+from .._objects import broadcast_by, gather_by
+from ._operations import broadcast_named, members
 
 
 def broadcast_parameters(
@@ -28,30 +27,19 @@ def broadcast_parameters(
             continue
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"broadcast_parameters: {name} is a {type(tensor).__name__}, and no tensor; use broadcast_object for it")
-        handles.append(broadcast_by(names, tensor, root_rank, name))
+        handles.append(broadcast_named(names, tensor, root_rank, name))
     for handle in handles:
         handle.wait()
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The object of `root_rank`, on every rank; it is pickled."""
-    group = members(process_set).group
-    enter(group, "broadcast_object")
-    is_root = group.rank == root_rank
-    text = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8) if is_root else torch.empty(0, dtype=torch.uint8, device="cpu")
-    length = torch.tensor([text.numel()], device="cpu")
-    begin(group, "broadcast", length if is_root else None, length, root=root_rank).wait()
-    if not is_root:
-        text = torch.empty(int(length), dtype=torch.uint8, device="cpu")
-    begin(group, "broadcast", text if is_root else None, text, root=root_rank).wait()
-    return obj if is_root else pickle.loads(text.numpy().tobytes())
+    return broadcast_by(process_set, obj, root_rank)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, by rank; they are pickled."""
-    group = members(process_set).group
-    enter(group, "allgather_object")
-    return [pickle.loads(theirs) for theirs in gather_bytes(group, pickle.dumps(obj))]
+    return gather_by(process_set, obj)
 
 
 def broadcast_optimizer_state(

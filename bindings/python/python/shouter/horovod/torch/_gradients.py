@@ -9,9 +9,10 @@ import torch
 
 from ...errors import ArgumentError
 from .._job import ProcessSet, global_process_set
+from .._reductions import Average, Sum, reduction
 from . import _operations as started
 from ._compression import Compression
-from ._operations import Average, Sum, members, reduction, synchronize
+from ._operations import members, synchronize
 
 
 class _Allreduce(torch.autograd.Function):

@@ -15,11 +15,9 @@ from ...torch._tensors import DTYPES, bytes_of, check, copy_back, name_of, reada
 from .._job import ProcessSet, global_process_set
 from .._join import join as join_by
 from .._names import Names, Operation
+from .._reductions import Average, reduction
 from .._turns import OTHER, enter, tell, tell_reduction
 from ._compression import Compression
-
-Average, Sum, Adasum, Min, Max, Product = "avg", "sum", "adasum", "min", "max", "prod"
-"""Reductions. Adasum is refused."""
 
 Result = Any
 
@@ -89,18 +87,6 @@ def begin(
     work = group._core.start(kind, *spans[0], *spans[1], dtype, op, root, None, counts, keep, stream_of(keep), False)
     assert work is not None
     return work
-
-
-def reduction(op: str | None, average: bool | None, call: str) -> str:
-    """The reduction that is asked for, in Horovod's older way or its newer one."""
-    if op is not None and average is not None:
-        raise ArgumentError(f"{call}: both op and average are given; give op alone")
-    chosen = op or (Average if average is None or average else Sum)
-    if chosen == Adasum:
-        raise ArgumentError(f"{call}: Adasum is not supported; use Average or Sum")
-    if chosen not in (Average, Sum, Min, Max, Product):
-        raise ArgumentError(f"{call}: {op!r} is no reduction; use Average, Sum, Min, Max or Product")
-    return chosen
 
 
 def prepared(
@@ -298,10 +284,10 @@ def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Starts `broadcast_`."""
-    return broadcast_by(members(process_set), tensor, root_rank, name)
+    return broadcast_named(members(process_set), tensor, root_rank, name)
 
 
-def broadcast_by(names: Names, tensor: torch.Tensor, root_rank: int, name: str | None) -> Handle:
+def broadcast_named(names: Names, tensor: torch.Tensor, root_rank: int, name: str | None) -> Handle:
     """The same."""
     check(tensor, "broadcast")
     if not 0 <= root_rank < names.group.size:

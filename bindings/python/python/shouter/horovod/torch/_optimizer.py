@@ -17,9 +17,10 @@ from ...errors import ArgumentError
 from ...torch._sparse import Reduction, check as check_sparse, without_rows
 from ...torch._tensors import name_of
 from .._job import ProcessSet, global_process_set
+from .._reductions import Average, reduction
 from .._turns import REDUCTIONS, STEP, tell
 from ._compression import Compression
-from ._operations import Average, Handle, begin, begin_sparse, members, prepared, reduction
+from ._operations import Handle, begin, begin_sparse, members, prepared
 
 
 class _Gradients:
