@@ -1,0 +1,142 @@
+"""Training: gradients are reduced over all ranks before they are applied."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ...errors import ArgumentError
+from .._job import ProcessSet, global_process_set
+from .._reductions import Average, reduction
+from ._compression import Compression
+from ._operations import reduce_all
+
+
+class _Reduction:
+    """How gradients are reduced."""
+
+    def __init__(self, call: str, op: str, compression: Any, sparse_as_dense: bool, factor: float, process_set: ProcessSet) -> None:
+        self._op = reduction(op, None, call)
+        if factor != 1 and self._op != Average:
+            raise ArgumentError(f"{call}: gradient_predivide_factor is for op=Average only")
+        self._scale, self._compression, self._dense, self._process_set = (1 / factor, factor), compression, sparse_as_dense, process_set
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
+        if self._dense:
+            gradients = [None if each is None else tf.convert_to_tensor(each) for each in gradients]
+        return reduce_all(gradients, variables, self._op, self._scale, self._compression, self._process_set)
+
+
+class _Tape:
+    """A tape whose gradients are reduced."""
+
+    def __init__(self, tape: tf.GradientTape, reduce: _Reduction) -> None:
+        self._tape, self._reduce = tape, reduce
+
+    def __enter__(self) -> _Tape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *why: Any) -> Any:
+        return self._tape.__exit__(*why)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def gradient(self, target: Any, sources: Any, output_gradients: Any = None, *more: Any, **options: Any) -> Any:
+        """As `tf.GradientTape.gradient`, reduced over all ranks."""
+        gradients = tf.nest.flatten(self._tape.gradient(target, sources, output_gradients, *more, **options))
+        return tf.nest.pack_sequence_as(sources, self._reduce(gradients, tf.nest.flatten(sources)))
+
+
+def DistributedGradientTape(  # noqa: N802
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: str = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """A tape whose `gradient` is reduced over all ranks. `num_groups`, `groups` and devices change nothing."""
+    how = (op, compression, sparse_as_dense, gradient_predivide_factor, process_set)
+    return _Tape(gradtape, _Reduction("DistributedGradientTape", *how))
+
+
+class _Passes:
+    """Adds up the gradients of several backward passes."""
+
+    def __init__(self, passes: int, is_mean: bool) -> None:
+        self._passes, self._is_mean = passes, is_mean
+        self._sums: list[tf.Variable] = []
+        self._count: tf.Variable | None = None
+
+    def add(self, gradients: Sequence[Any], variables: Sequence[Any], apply: Any) -> None:
+        """Adds gradients; after the last pass it applies the sums, and begins again. A variable without a gradient has zeroes."""
+        if self._count is None:
+            with tf.init_scope():
+                self._count = tf.Variable(0, trainable=False, dtype=tf.int64)
+                self._sums = [tf.Variable(tf.zeros(each.shape, each.dtype), trainable=False) for each in variables]
+        if len(self._sums) != len(gradients):
+            raise ArgumentError(f"DistributedOptimizer: {len(gradients)} gradients, and {len(self._sums)} in the first backward pass; give those of the same variables")
+        for total, gradient in zip(self._sums, gradients):
+            if gradient is not None:
+                total.assign_add(tf.convert_to_tensor(gradient))
+        self._count.assign_add(1)
+
+        def ended() -> None:
+            apply([each / tf.cast(self._passes, each.dtype) if self._is_mean else tf.identity(each) for each in self._sums])
+            for total in self._sums:
+                total.assign(tf.zeros_like(total))
+
+        tf.cond(self._count % self._passes == 0, ended, lambda: None)
+
+
+def DistributedOptimizer(  # noqa: N802
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: str = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The Keras 3 optimizer `optimizer`, which from now on reduces gradients over all ranks before it applies them, and with
+    `backward_passes_per_step` their sums of so many calls (their means with `average_aggregated_gradients`). It is saved as what it was. `name`, `use_locking`,
+    `num_groups`, `groups` and devices change nothing.
+    """
+    if backward_passes_per_step < 1:
+        raise ArgumentError(f"backward_passes_per_step is {backward_passes_per_step}; give at least 1")
+    whole = type(optimizer)
+    if getattr(whole, "_is_distributed", False):
+        raise ArgumentError("this optimizer is a DistributedOptimizer already")
+    reduce = _Reduction("DistributedOptimizer", op, compression, sparse_as_dense, gradient_predivide_factor, process_set)
+    passes = _Passes(backward_passes_per_step, average_aggregated_gradients) if backward_passes_per_step > 1 else None
+
+    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        variables = self._trainable_variables if trainable_variables is None else trainable_variables
+
+        def with_all(gradients: Sequence[Any]) -> None:
+            whole.apply(self, reduce(list(gradients), list(variables)), trainable_variables)
+
+        if passes is None:
+            return with_all(grads)
+        if not self.built:
+            self.build(variables)
+        return passes.add(list(grads), list(variables), with_all)
+
+    of_class = {"apply": apply, "_is_distributed": True, "__module__": whole.__module__, "__doc__": whole.__doc__}
+    optimizer.__class__ = type(whole.__name__, (whole,), of_class)
+    return optimizer

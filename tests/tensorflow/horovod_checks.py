@@ -1,0 +1,326 @@
+"""Checks shouter.horovod.tensorflow: jobs of three ranks that run the checks below. Ends with `N passed, N failed, N skipped`.
+
+    python tests/tensorflow/horovod_checks.py [PROGRAM]
+
+Runs with the interpreter whose TensorFlow is to be tested, and with the package `shouter` on PYTHONPATH. PROGRAM is `shouter`, else the one in PATH.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+SIZE = 3
+
+
+# The checks, each by all ranks of a job. Every rank knows every other's arrays.
+
+
+def of(rank: int, shape: tuple[int, ...] = (4, 3), dtype: Any = "float32") -> Any:
+    """Small numbers, so that sums and products are exact in every type."""
+    return tf.cast(np.random.default_rng(rank).integers(1, 4, shape), dtype)
+
+
+def every(*arguments: Any) -> Any:
+    return np.stack([np.asarray(of(rank, *arguments)) for rank in range(SIZE)])
+
+
+def same(found: Any, wanted: Any) -> None:
+    found = np.asarray(tf.cast(found, tf.float64))
+    assert np.array_equal(found, np.asarray(wanted)), (found, wanted)
+
+
+def refused(call: Any, *words: str, error: Any = None) -> None:
+    try:
+        call()
+    except error or shouter.ArgumentError as why:
+        assert all(word in str(why) for word in words), (str(why), words)
+    else:
+        raise AssertionError(("not refused", words))
+
+
+def both(call: Any, *inputs: Any) -> list[Any]:
+    """What it returns eagerly, and as a function."""
+    return [call(*inputs), tf.function(call, autograph=False)(*inputs)]
+
+
+def the_job() -> None:
+    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (shouter.rank(), SIZE, shouter.rank(), SIZE)
+    assert hvd.is_initialized() and hvd.is_homogeneous() and (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
+    hvd.barrier()
+
+
+def reductions_of_every_kind() -> None:
+    own, whole = of(hvd.rank()), every()
+    wanted = {hvd.Sum: whole.sum(0), hvd.Min: whole.min(0), hvd.Max: whole.max(0), hvd.Product: whole.prod(0)}
+    for op, result in wanted.items():
+        for found in both(lambda x, op=op: hvd.allreduce(x, op=op), own):
+            same(found, result)
+    for found in both(hvd.allreduce, own):
+        assert np.allclose(found, whole.mean(0))
+    same(hvd.allreduce(own, average=False, name="older way"), whole.sum(0))
+    same(hvd.allreduce(own, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0), whole.sum(0) * 2)
+    for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
+        found = hvd.allreduce(own, op=hvd.Sum, compression=compression)
+        assert found.dtype == tf.float32
+        same(found, whole.sum(0))
+        same(hvd.allreduce(tf.cast(own, tf.int64), op=hvd.Sum, compression=compression), whole.sum(0))
+    for parts in both(lambda x: hvd.grouped_allreduce([x, 2 * x, None], op=hvd.Sum, compression=hvd.Compression.fp16), own):
+        same(parts[0], whole.sum(0))
+        same(parts[1], 2 * whole.sum(0))
+        assert parts[2] is None and parts[0].dtype == tf.float32
+
+
+def slices() -> None:
+    rank = hvd.rank()
+    own = tf.IndexedSlices(of(rank, (3, 2)), tf.constant([0, 3 + rank, 0]), tf.constant([9, 2]))
+    wanted = sum(np.asarray(tf.convert_to_tensor(tf.IndexedSlices(of(each, (3, 2)), tf.constant([0, 3 + each, 0]), tf.constant([9, 2])))) for each in range(SIZE))
+    found = hvd.allreduce(own, op=hvd.Sum)
+    assert isinstance(found, tf.IndexedSlices) and found.indices.numpy().tolist() == [0, 3, 4, 5]
+    same(tf.convert_to_tensor(found), wanted)
+    assert np.allclose(tf.convert_to_tensor(hvd.allreduce(own)), wanted / SIZE)
+    same(tf.convert_to_tensor(hvd.allreduce(own, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0)), 2 * wanted)
+    refused(lambda: hvd.allreduce(own, op=hvd.Max), "sum and avg only")
+
+
+def moves() -> None:
+    rank = hvd.rank()
+    rows = [of(each, (each, 2)) for each in range(SIZE)]
+    for found in both(hvd.allgather, rows[rank]):
+        same(found, np.concatenate(rows))
+    for root in range(SIZE):
+        for found in both(lambda x, root=root: hvd.broadcast(x, root), of(rank)):
+            same(found, of(root))
+    mine = 10 * rank + tf.reshape(tf.range(6), (6, 1))
+    # Rank i gives j + 1 rows to rank j.
+    output, received = hvd.alltoall(mine, splits=[1, 2, 3])
+    first = [0, 1, 3][rank]
+    assert received.numpy().tolist() == [rank + 1] * SIZE
+    same(tf.reshape(output, -1), np.concatenate([10 * each + np.arange(first, first + rank + 1) for each in range(SIZE)]))
+    same(tf.reshape(hvd.alltoall(mine), -1), np.concatenate([10 * each + np.arange(2 * rank, 2 * rank + 2) for each in range(SIZE)]))
+    part = every((6, 2)).sum(0)[2 * rank : 2 * rank + 2]
+    same(hvd.reducescatter(of(rank, (6, 2)), op=hvd.Sum), part)
+    assert np.allclose(hvd.reducescatter(of(rank, (6, 2))), part / SIZE)
+    assert hvd.broadcast_object({"from": rank}, 2) == {"from": 2} and hvd.allgather_object("x" * rank) == ["", "x", "xx"]
+    variables = [tf.Variable(of(rank)), tf.Variable(of(rank, (5,), "int32"))]
+    hvd.broadcast_variables(variables, root_rank=1)
+    same(variables[0], of(1))
+    same(variables[1], of(1, (5,), "int32"))
+
+
+def tapes() -> None:
+    rank = hvd.rank()
+    weight, table = tf.Variable(tf.ones((3,))), tf.Variable(tf.ones((9, 2)))
+
+    def gradients(**keywords: Any) -> Any:
+        with hvd.DistributedGradientTape(tf.GradientTape(), **keywords) as tape:
+            loss = tf.reduce_sum(weight * (rank + 1.0)) + tf.reduce_sum(tf.gather(table, [7, 7, rank]))
+        return tape.gradient(loss, [weight, table])
+
+    def step(**keywords: Any) -> Any:
+        return [lambda: gradients(**keywords), tf.function(lambda: gradients(**keywords), autograph=False)]
+
+    expected = np.zeros((9, 2))
+    expected[7], expected[:3] = 2.0, 1 / SIZE
+    for keywords in ({}, {"gradient_predivide_factor": 2.0}, {"compression": hvd.Compression.fp16}, {"sparse_as_dense": True}, {"op": hvd.Sum}):
+        factor = SIZE if keywords.get("op") == hvd.Sum else 1
+        for call in step(**keywords):
+            of_weight, of_table = call()
+            assert np.allclose(of_weight, np.full(3, 2.0) * factor), (keywords, of_weight)
+            assert isinstance(of_table, tf.IndexedSlices) != ("sparse_as_dense" in keywords)
+            assert np.allclose(tf.convert_to_tensor(of_table), expected * factor), keywords
+
+
+def model() -> Any:
+    keras.utils.set_random_seed(5)
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(8, "tanh"), keras.layers.Dense(3)])
+
+
+def batch(step: int, rank: int) -> tuple[Any, Any]:
+    random = np.random.default_rng(1000 * step + rank)
+    return random.standard_normal((4, 6)).astype("float32"), random.standard_normal((4, 3)).astype("float32")
+
+
+def gradients_of(net: Any, step: int, rank: int) -> list[Any]:
+    rows, wanted = batch(step, rank)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean((net(rows) - wanted) ** 2)
+    return tape.gradient(loss, net.trainable_variables)
+
+
+def one_process(steps: int, passes: int = 1, factor: float = 1.0) -> list[Any]:
+    """The weights after training with the batches of all ranks in one process."""
+    net = model()
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    for step in range(steps):
+        every_one = [gradients_of(net, step * passes + part, rank) for part in range(passes) for rank in range(SIZE)]
+        optimizer.apply([sum(of_variable) * factor / SIZE for of_variable in zip(*every_one)], net.trainable_variables)
+    return [np.asarray(each) for each in net.trainable_variables]
+
+
+def alike(net: Any, wanted: list[Any], tolerance: float = 1e-6) -> None:
+    own = [np.asarray(each) for each in net.trainable_variables]
+    for found, other in zip(own, wanted):
+        assert np.allclose(found, other, rtol=tolerance, atol=tolerance), np.abs(found - other).max()
+    texts = hvd.allgather_object([each.tobytes() for each in own])
+    assert all(text == texts[0] for text in texts), "the bits differ between ranks"
+
+
+def optimizers() -> None:
+    for keywords, tolerance in (({}, 1e-6), ({"gradient_predivide_factor": 2.0}, 1e-6), ({"compression": hvd.Compression.bf16}, 2e-2)):
+        for compiled in (False, True):
+            net = model()
+            optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9), **keywords)
+            assert isinstance(optimizer, keras.optimizers.SGD)
+            apply = tf.function(lambda given, o=optimizer, n=net: o.apply(given, n.trainable_variables), autograph=False) if compiled else (
+                lambda given, o=optimizer, n=net: o.apply(given, n.trainable_variables)
+            )  # fmt: skip
+            optimizer.build(net.trainable_variables)
+            for step in range(3):
+                apply(gradients_of(net, step, hvd.rank()))
+            alike(net, one_process(3), tolerance)
+
+
+def backward_passes() -> None:
+    for is_mean in (False, True):
+        for compiled in (False, True):
+            net = model()
+            optimizer = hvd.DistributedOptimizer(
+                keras.optimizers.SGD(0.1, momentum=0.9), backward_passes_per_step=2, average_aggregated_gradients=is_mean
+            )
+            optimizer.build(net.trainable_variables)
+
+            def apply(given: Any, optimizer: Any = optimizer, net: Any = net) -> None:
+                optimizer.apply(given, net.trainable_variables)
+
+            call = tf.function(apply, autograph=False) if compiled else apply
+            for step in range(6):
+                before = [np.asarray(each) for each in net.trainable_variables]
+                call(gradients_of(net, step, hvd.rank()))
+                moved = any((np.asarray(each) != old).any() for each, old in zip(net.trainable_variables, before))
+                assert moved == (step % 2 == 1), step
+            alike(net, one_process(3, passes=2, factor=0.5 if is_mean else 1.0))
+
+
+def fitting() -> None:
+    """Keras's own loop, with the callbacks."""
+    import shouter.horovod.tensorflow.keras as hvd_keras
+
+    keras.utils.set_random_seed(100 + hvd.rank())
+    net = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+    net.compile(hvd_keras.DistributedOptimizer(keras.optimizers.SGD(0.3)), "mse")
+    rates = []
+
+    class Rates(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            rates.append(float(np.asarray(self.model.optimizer.learning_rate)))
+
+    of_hvd = hvd_keras.callbacks
+    rows, wanted = batch(0, hvd.rank())
+    history = net.fit(
+        np.concatenate([rows] * 2), np.concatenate([wanted] * 2), batch_size=2, epochs=3, shuffle=False, verbose=0,
+        callbacks=[
+            of_hvd.BroadcastGlobalVariablesCallback(0),
+            of_hvd.MetricAverageCallback(),
+            of_hvd.LearningRateWarmupCallback(0.3, warmup_epochs=2),
+            of_hvd.LearningRateScheduleCallback(0.3, 0.1, start_epoch=2),
+            Rates(),
+        ],
+    )  # fmt: skip
+    alike(net, [np.asarray(each) for each in net.trainable_variables])
+    losses = hvd.allgather_object(history.history["loss"])
+    assert all(each == losses[0] for each in losses), losses
+    # From a third of 0.3 to all of it in eight batches, then a tenth.
+    assert np.allclose(rates, [0.1 + 0.2 * (at + 1) / 8 for at in range(8)] + [0.03] * 4), rates
+    path = Path(tempfile.mkdtemp(), "model.keras")
+    net.save(path)
+    assert type(keras.models.load_model(path).optimizer) is keras.optimizers.SGD
+
+
+def sets_of_ranks() -> None:
+    pair = hvd.add_process_set([2, 0])
+    if pair.included():
+        same(hvd.allreduce(tf.ones((2,)), op=hvd.Sum, name="in a set", process_set=pair), [2.0, 2.0])
+        hvd.barrier(pair)
+    else:
+        refused(lambda: hvd.allreduce(tf.ones((2,)), process_set=pair), "rank 1 is not in ProcessSet([0, 2])")
+    assert hvd.remove_process_set(pair)
+
+
+def arguments() -> None:
+    own = tf.ones((2,))
+    refused(lambda: hvd.allreduce(own, op=hvd.Adasum), "Adasum is not supported")
+    refused(lambda: hvd.allreduce(own, op="median"), "no reduction")
+    refused(lambda: hvd.allreduce(own, average=True, op=hvd.Sum), "both op and average")
+    refused(lambda: hvd.allreduce(tf.ones((2,), tf.int32), op=hvd.Sum, prescale_factor=0.5), "numbers with a fraction")
+    refused(lambda: hvd.broadcast(own, 3), "root 3 is no rank")
+    refused(lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Sum, gradient_predivide_factor=2.0), "op=Average only")
+    refused(lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), backward_passes_per_step=0), "at least 1")
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
+    refused(lambda: hvd.DistributedOptimizer(optimizer), "DistributedOptimizer already")
+    refused(lambda: hvd.reducescatter(tf.ones((4, 2))), "multiple", error=tf.errors.InvalidArgumentError)
+
+
+CHECKS = [
+    the_job,
+    reductions_of_every_kind,
+    slices,
+    moves,
+    tapes,
+    optimizers,
+    backward_passes,
+    fitting,
+    sets_of_ranks,
+    arguments,
+]
+
+
+def run_rank() -> None:
+    hvd.init()
+    for check in CHECKS:
+        check()
+        print(f"done: {check.__name__}", flush=True)
+    hvd.shutdown()
+
+
+def main() -> None:
+    program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
+    own = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0", "CUDA_VISIBLE_DEVICES": "-1", "SHOUTER_DEADLINE": "60s"}
+    with tempfile.TemporaryDirectory() as folder:
+        variables = os.environ | own | {"SHOUTER_DUMP_FOLDER": folder}
+        command = [program, "run", "-n", str(SIZE), "--cores", "none", "--", sys.executable, str(HERE), "--rank"]
+        try:
+            ended = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300)
+        except subprocess.TimeoutExpired as why:
+            ended = subprocess.CompletedProcess(why.args, 1, (why.stdout or b"").decode(), (why.stderr or b"").decode())
+    passed = 0
+    for check in CHECKS:
+        well = sum(line.endswith(f"done: {check.__name__}") for line in ended.stdout.splitlines()) == SIZE
+        passed += well
+        print(f"{'passed' if well else 'FAILED'}: {check.__name__.replace('_', ' ')} (Horovod)", flush=True)
+    failed = len(CHECKS) - passed
+    if ended.returncode != 0:
+        failed = max(failed, 1)
+        print(ended.stdout[-6000:], ended.stderr[-12000:], sep="\n")
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--rank"]:
+        import keras
+        import tensorflow as tf
+
+        import shouter
+        import shouter.horovod.tensorflow as hvd
+
+        run_rank()
+    else:
+        main()
