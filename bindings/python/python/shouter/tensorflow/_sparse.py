@@ -1,6 +1,7 @@
 """Sums of `tf.IndexedSlices`, as embeddings have for gradients: the rows of all ranks are gathered, and those of one index added.
 
-Each rank adds its own rows of one index first. The sums are made in the order of the ranks: the same bits everywhere.
+Each rank adds its own rows of one index first. The sums are made in the order of the ranks: the same bits everywhere. Where the rows of all are
+more than a dense tensor would move, dense ones are reduced; rows whose sum is zero are left out then.
 """
 
 from __future__ import annotations
@@ -31,12 +32,30 @@ def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Nam
     with tf.control_dependencies([check for check in checks if check is not None]):
         indices, values = _merged(tf.identity(x.indices), x.values)
     rows = _calls.bind("all_gather", tf.shape(indices, tf.int64), at, _calls.Naming(f"{named.name}/rows", False))
-    of_all = _calls.bind("all_gather_v", indices, at, _calls.Naming(f"{named.name}/indices", False), rows)
-    every = _calls.bind("all_gather_v", values, at, _calls.Naming(f"{named.name}/values", False), rows)
-    indices, values = _merged(of_all, every)
+
+    def gathered() -> tuple[tf.Tensor, tf.Tensor]:
+        of_all = _calls.bind("all_gather_v", indices, at, _calls.Naming(f"{named.name}/indices", False), rows)
+        every = _calls.bind("all_gather_v", values, at, _calls.Naming(f"{named.name}/values", False), rows)
+        return _merged(of_all, every)
+
+    if x.dense_shape is None:
+        every, sums = gathered()
+    else:
+        length = tf.cast(x.dense_shape[0], tf.int64)
+
+        def reduced() -> tuple[tf.Tensor, tf.Tensor]:
+            dense = tf.math.unsorted_segment_sum(values, indices, length)
+            sums = _calls.bind("all_reduce", dense, at, _calls.Naming(f"{named.name}/dense", False), op="sum")
+            every = tf.reshape(tf.where(tf.reduce_any(sums != 0, tf.range(1, tf.rank(sums)))), [-1])
+            return tf.cast(every, indices.dtype), tf.gather(sums, every)
+
+        row = tf.reduce_prod(tf.shape(values, tf.int64)[1:]) * values.dtype.size
+        # A dense all-reduce moves a tensor twice. All ranks know the rows of all, so they decide alike.
+        moves_less = 2 * length * row < tf.reduce_sum(rows) * (indices.dtype.size + row)
+        every, sums = tf.cond(moves_less, reduced, gathered)
     if op == "avg":
-        values /= tf.cast(at.size, values.dtype)
-    return tf.IndexedSlices(values, indices, x.dense_shape)
+        sums /= tf.cast(at.size, sums.dtype)
+    return tf.IndexedSlices(sums, every, x.dense_shape)
 
 
 def _merged(indices: tf.Tensor, values: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
