@@ -515,6 +515,28 @@ def steps_without_those_that_have_joined():
             optimizer.step()
 
 
+def data_that_ends_within_a_step():
+    """The backward passes of a step that a rank has not finished are not counted for its next one."""
+    model, rank = net(), hvd.rank()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=2)
+    for epoch in range(2):
+        # Ranks 0 and 2 have a backward pass that belongs to no step; rank 2 makes none.
+        for at in range((3, 2, 1)[rank]):
+            if at % 2 == 0:
+                optimizer.zero_grad()
+            loss(model, 10 * epoch + at, rank).backward()
+            if at % 2:
+                optimizer.step()
+        hvd.broadcast_parameters(model.state_dict(), root_rank=hvd.join())
+    alone = net()
+    reference = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for epoch in range(2):
+        reference.zero_grad()
+        (sum(loss(alone, 10 * epoch + part, each) for part in range(2) for each in (0, 1)) / SIZE).backward()
+        reference.step()
+    same(model, list(alone.parameters()))
+
+
 def sparse_steps_without_those_that_have_joined():
     """A parameter whose gradient was sparse has no rows of a rank that has joined."""
     table = nn.Embedding(40, 2, sparse=True)
@@ -596,6 +618,7 @@ CHECKS = [
     a_default_device_that_is_not_the_host,
     ranks_that_run_out_of_data,
     steps_without_those_that_have_joined,
+    data_that_ends_within_a_step,
     sparse_steps_without_those_that_have_joined,
     what_is_refused_while_a_rank_has_joined,
     a_rank_that_has_joined_waits_no_longer_than_the_deadline,

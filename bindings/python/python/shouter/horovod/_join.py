@@ -31,6 +31,8 @@ def join(names: Names, zeroes: Zeroes) -> int:
 
 def _stay(group: Group, steps: Callable[[], Steps | None], zeroes: Zeroes) -> list[int]:
     """Takes part in one group; returns for each rank how many turns there were since it joined."""
+    if (own := steps()) is not None:
+        own.begin_again()
     age = 0
     while True:
         told = _told(group, age)

@@ -32,6 +32,9 @@ class Steps(Protocol):
     def check_join(self) -> None:
         """Refuses to join where it cannot stand in."""
 
+    def begin_again(self) -> None:
+        """The next backward pass is the first of a step."""
+
     def stand_in(self) -> None:
         """Takes part with zeroes in a step."""
 
