@@ -147,6 +147,20 @@ def names_meet_in_any_order():
             assert torch.equal(hvd.synchronize(handles[name]), torch.full((int(name.split()[1]) + 1,), 3.0)), name
 
 
+def calls_that_differ():
+    """Every rank is told both views before anything is exchanged, and the group goes on."""
+    rank, own = hvd.rank(), torch.ones(3)
+    for call, other, views in (
+        (hvd.barrier, lambda: hvd.allgather(own), ("rank 2 calls allgather", "rank 0 calls barrier")),
+        (lambda: hvd.broadcast(own, 0), lambda: hvd.reducescatter(own), ("rank 2 calls reducescatter", "rank 0 calls broadcast")),
+        (lambda: hvd.allreduce(own, name="a name"), hvd.barrier, ("rank 2 calls barrier", "rank 0 waits for a name")),
+    ):
+        why = refused(other if rank == 2 else call, *views, error=shouter.Mismatch)
+        assert (why.rank, why.theirs) == (2, views[0].removeprefix("rank 2 ")), vars(why)
+        # Nothing is left of a name that was refused.
+        assert torch.equal(hvd.allreduce(own, name="a name", op=hvd.Sum), SIZE * own)
+
+
 def names_that_ranks_wait_for_at_different_times():
     def started(name):
         return hvd.allreduce_async(torch.ones(2), name=name, op=hvd.Sum)
@@ -515,6 +529,27 @@ def steps_without_those_that_have_joined():
             optimizer.step()
 
 
+def a_loss_between_the_gradients_and_the_first_step():
+    """What comes between `backward` and `step`, where all others have all gradients, goes on without a rank that had no data at all."""
+    model, rank = net(), hvd.rank()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for step in range(0 if rank == 1 else 2):
+        optimizer.zero_grad()
+        found = loss(model, step, rank)
+        found.backward()
+        expected = sum(loss(model, step, each).item() for each in (0, 2))
+        assert abs(hvd.allreduce(found.detach(), op=hvd.Sum).item() - expected) < 1e-5
+        optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=hvd.join())
+    alone = net()
+    reference = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for step in range(2):
+        reference.zero_grad()
+        (sum(loss(alone, step, each) for each in (0, 2)) / SIZE).backward()
+        reference.step()
+    same(model, list(alone.parameters()))
+
+
 def data_that_ends_within_a_step():
     """The backward passes of a step that a rank has not finished are not counted for its next one."""
     model, rank = net(), hvd.rank()
@@ -600,6 +635,7 @@ CHECKS = [
     moves,
     gradients_flow,
     names_meet_in_any_order,
+    calls_that_differ,
     names_that_ranks_wait_for_at_different_times,
     names_that_do_not_meet,
     a_name_that_one_rank_never_submits,
@@ -618,6 +654,7 @@ CHECKS = [
     a_default_device_that_is_not_the_host,
     ranks_that_run_out_of_data,
     steps_without_those_that_have_joined,
+    a_loss_between_the_gradients_and_the_first_step,
     data_that_ends_within_a_step,
     sparse_steps_without_those_that_have_joined,
     what_is_refused_while_a_rank_has_joined,

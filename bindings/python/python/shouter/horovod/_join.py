@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from .._group import Group
 from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
 from ._names import Names, Started, Steps, agreed, can_join, gather_names
-from ._turns import DTYPES, JOINED, NAMES, OTHER, REDUCE, REDUCTIONS, STEP, late_of, tell
+from ._turns import DTYPES, JOINED, NAMES, ORDER, REDUCE, REDUCTIONS, STEP, check_alike, late_of, tell
 
 # Starts an all-reduce of zeroes in a group: the number of elements, their type, the reduction.
 Zeroes = Callable[[Group, int, str, str], Started]
@@ -36,19 +36,20 @@ def _stay(group: Group, steps: Callable[[], Steps | None], zeroes: Zeroes) -> li
     age = 0
     while True:
         told = _told(group, age)
-        kinds = {kind for kind, *_ in told} - {JOINED}
-        if not kinds:
+        goes_on = [row for row in told if row[0] != JOINED]
+        if not goes_on:
             return [row[1] for row in told]
         age += 1
-        if len(kinds) > 1:
-            raise Mismatch(f"join: the ranks that have not joined do different things: {_views(told)}; all have to do the same", reason="diverged")
-        kind = kinds.pop()
-        if kind == STEP:
+        check_alike(told)
+        kind, elements, dtype, op = goes_on[0]
+        if kind in (STEP, ORDER):
             if (own := steps()) is None:
                 raise ArgumentError(f"join: rank {group.rank} has dropped an optimizer of which others make a step; keep it until join returns")
-            own.stand_in()
+            if kind == STEP:
+                own.stand_in()
+            else:
+                own.agree()
         elif kind == REDUCE:
-            _, elements, dtype, op = next(row for row in told if row[0] == REDUCE)
             zeroes(group, elements, DTYPES[dtype], REDUCTIONS[op]).wait()
         elif kind == NAMES:
             _stand_in(group, zeroes)
@@ -76,8 +77,3 @@ def _told(group: Group, age: int) -> list[list[int]]:
         late = ", ".join(f"rank {rank}" for rank in missing)
         text = f"join: rank {group.rank} has joined, and {late} neither joined nor reduced anything: {why}"
         raise Deadline(text, missing=missing, operation=why.operation, step=why.step) from None
-
-
-def _views(told: list[list[int]]) -> str:
-    named = {NAMES: "waits for a name", STEP: "makes a step", REDUCE: "reduces without a name", OTHER: "calls something else"}
-    return ", ".join(f"rank {rank} {named[kind]}" for rank, (kind, *_) in enumerate(told) if kind != JOINED)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from .._group import Group, Tensor
 from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
-from ._turns import NAMES, REDUCTIONS, enter, late_of, refusal, tell
+from ._turns import NAMES, REDUCTIONS, check_alike, enter, late_of, refusal, tell
 
 
 class Started(Protocol):
@@ -37,6 +37,9 @@ class Steps(Protocol):
 
     def stand_in(self) -> None:
         """Takes part with zeroes in a step."""
+
+    def agree(self) -> None:
+        """Takes part in what follows the first step."""
 
 
 class Operation:
@@ -139,6 +142,9 @@ class Names:
                 late = ", ".join(f"rank {rank}" for rank in missing)
                 text = f"{names} were submitted here, and {late} neither submitted all of them nor waited for another one: {why}"
                 raise Deadline(text, missing=missing, operation=why.operation, tensor=operation.tensor.name, step=why.step) from None
+            except Mismatch as why:
+                self._fail(why)
+                return
             self._start(by_rank)
 
     def _start(self, by_rank: list[dict[str, Tensor] | None]) -> None:
@@ -168,6 +174,7 @@ class Names:
         told = tell(self.group, NAMES, int.from_bytes(digest, "little")).wait()
         if all(row == told[0] for row in told):
             return [{tensor.name: tensor for tensor in own}] * self.group.size
+        check_alike(told)
         return gather_names(self.group, own)
 
 

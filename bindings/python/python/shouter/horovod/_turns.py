@@ -10,11 +10,30 @@ from array import array
 
 from .._core import Work
 from .._group import Group
-from ..errors import ArgumentError, Deadline, PeerFailed
+from ..errors import ArgumentError, Deadline, Mismatch, PeerFailed
 
-JOINED, NAMES, STEP, REDUCE, OTHER = range(5)
+JOINED, NAMES, STEP, ORDER, REDUCE, CALL = range(6)
 """What follows: nothing, for this rank has joined (with the number of turns since then); a comparison of names (with a digest); a step of an
-optimizer; an all-reduce without a name (with its elements, type and reduction); anything else."""
+optimizer; the order of its gradients, behind its first step; an all-reduce without a name (with its elements, type and reduction); one of the
+calls below (with its number, and what it needs)."""
+
+CALLS = (
+    "barrier",
+    "allgather",
+    "alltoall",
+    "reducescatter",
+    "broadcast",
+    "broadcast_object",
+    "allgather_object",
+    "allreduce by min",
+    "allreduce by max",
+    "allreduce by prod",
+    "allreduce of a sparse tensor",
+    "add_process_set",
+    "remove_process_set",
+    "DistributedOptimizer",
+)
+"""Other calls, which wait for their turn."""
 
 _LENGTH = 4
 
@@ -46,20 +65,48 @@ def tell(group: Group, *words: int) -> Turn:
     return Turn(group.allgather_async(own, everyone), everyone)
 
 
-def tell_reduction(group: Group, elements: int, dtype: str, op: str, call: str) -> None:
+def tell_reduction(group: Group, elements: int, dtype: str, op: str) -> None:
     """Begins an all-reduce without a name."""
     if op in REDUCTIONS:
         tell(group, REDUCE, elements, DTYPES.index(dtype), REDUCTIONS.index(op))
     else:
-        enter(group, f"{call} by {op}")
+        enter(group, f"allreduce by {op}")
 
 
 def enter(group: Group, call: str, *words: int) -> list[list[int]]:
     """Begins what all ranks have to take part in, and returns the words of every rank; refuses it where ranks have joined."""
-    told = tell(group, OTHER, *words).wait()
+    told = _called(group, call, *words)
     if joined := joined_of(told):
         raise ArgumentError(f"{call}: {refusal(joined)}")
-    return [row[1:] for row in told]
+    return [row[2:] for row in told]
+
+
+def barrier(group: Group) -> None:
+    """Waits until all ranks have called it, but for those that have joined."""
+    _called(group, "barrier")
+
+
+def _called(group: Group, call: str, *words: int) -> list[list[int]]:
+    told = tell(group, CALL, CALLS.index(call), *words).wait()
+    check_alike(told)
+    return told
+
+
+def check_alike(told: list[list[int]]) -> None:
+    """Refuses, on every rank, that those which have not joined do different things."""
+    (least, first), *others = [(rank, _view(row)) for rank, row in enumerate(told) if row[0] != JOINED]
+    for rank, theirs in others:
+        if theirs != first:
+            text = f"rank {rank} {theirs}, and rank {least} {first}; all ranks that have not joined have to do the same"
+            raise Mismatch(text, rank=rank, reason="diverged", ours=first, theirs=theirs)
+
+
+def _view(row: list[int]) -> str:
+    """What a rank does that has not joined."""
+    kind, number, *_ = row
+    if kind == CALL:
+        return f"calls {CALLS[number]}"
+    return {NAMES: "waits for a name", STEP: "makes a step", ORDER: "ends its first step", REDUCE: "reduces without a name"}[kind]
 
 
 def joined_of(told: list[list[int]]) -> list[int]:

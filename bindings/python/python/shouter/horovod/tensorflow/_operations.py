@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from ... import tensorflow as st
 from ...errors import ArgumentError
+from .. import _turns as turns
 from .._job import ProcessSet, global_process_set
 from .._objects import broadcast_by, gather_by
 from .._reductions import Average, reduction
-from .._turns import enter
 from ._compression import Compression
 
 
@@ -146,4 +146,4 @@ def allgather_object(obj: Any, session: None = None, name: str | None = None, pr
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks have called it. Not for graphs."""
-    enter(group_of(process_set), "barrier")
+    turns.barrier(group_of(process_set))

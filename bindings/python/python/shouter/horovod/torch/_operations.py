@@ -12,11 +12,12 @@ from ..._group import Group, Tensor
 from ...errors import ArgumentError
 from ...torch._sparse import Reduction, check as check_sparse
 from ...torch._tensors import DTYPES, bytes_of, check, copy_back, name_of, readable, stream_of
+from .. import _turns as turns
 from .._job import ProcessSet, global_process_set
 from .._join import join as join_by
 from .._names import Names, Operation
 from .._reductions import Average, reduction
-from .._turns import OTHER, enter, tell, tell_reduction
+from .._turns import enter, tell_reduction
 from ._compression import Compression
 
 Result = Any
@@ -135,7 +136,7 @@ def reduce_by(
 
     dtype = name_of(sent.dtype, "allreduce")
     if name is None:
-        tell_reduction(names.group, sent.numel(), dtype, op, "allreduce")
+        tell_reduction(names.group, sent.numel(), dtype, op)
         return Handle(start(), finish)
     return Handle(names.submit(Tensor(f"allreduce.{name}", sent.numel(), dtype, op), start), finish)
 
@@ -395,7 +396,7 @@ def reducescatter_async(
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks have called it, but for those that have joined."""
-    tell(members(process_set).group, OTHER).wait()
+    turns.barrier(members(process_set).group)
 
 
 def join(device: int = -1) -> int:

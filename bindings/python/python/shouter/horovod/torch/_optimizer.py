@@ -18,7 +18,7 @@ from ...torch._sparse import Reduction, check as check_sparse, without_rows
 from ...torch._tensors import name_of
 from .._job import ProcessSet, global_process_set
 from .._reductions import Average, reduction
-from .._turns import REDUCTIONS, STEP, tell
+from .._turns import ORDER, REDUCTIONS, STEP, tell
 from ._compression import Compression
 from ._operations import Handle, begin, begin_sparse, members, prepared
 
@@ -73,8 +73,9 @@ class _Gradients:
         # Those that make the step have told it.
         self._is_told = True
         try:
-            self.finish()
+            self._reduce_all()
         finally:
+            self.begin_again()
             for parameter, gradient in kept:
                 parameter.grad = gradient
 
@@ -146,22 +147,26 @@ class _Gradients:
         """Starts what has not come, and waits for all."""
         try:
             came = list(self._come)
-            for parameter in self._order:
-                if parameter not in self._come:
-                    self._take(parameter)
-            for handle in self.handles:
-                handle.wait()
+            self._reduce_all()
             if self._is_first_step:
-                self._is_first_step = False
-                self._agree(came)
+                tell(self._group, ORDER)
+                self.agree(came)
         finally:
             self.begin_again()
 
-    def _agree(self, came: list[torch.nn.Parameter]) -> None:
+    def _reduce_all(self) -> None:
+        for parameter in self._order:
+            if parameter not in self._come:
+                self._take(parameter)
+        for handle in self.handles:
+            handle.wait()
+
+    def agree(self, came: Sequence[torch.nn.Parameter] = ()) -> None:
         """From now on gradients start in the order in which they came on rank 0; those that did not come there are the last."""
+        self._is_first_step = False
         places = {parameter: at for at, parameter in enumerate(self.named)}
         first = set(came)
-        order = torch.tensor([places[parameter] for parameter in came + [other for other in self._order if other not in first]], device="cpu")
+        order = torch.tensor([places[parameter] for parameter in [*came] + [other for other in self._order if other not in first]], device="cpu")
         if len(order):
             begin(self._group, "broadcast", order if self._group.rank == 0 else None, order).wait()
         every = list(self.named)
