@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from ... import tensorflow as st
 from ...errors import ArgumentError
 from .._job import ProcessSet, global_process_set
 from .._reductions import Average, reduction
@@ -29,21 +30,12 @@ class _Reduction:
         return reduce_all(gradients, variables, self._op, self._scale, self._compression, self._process_set)
 
 
-class _Tape:
-    """A tape whose gradients are reduced."""
+class _Tape(st.DistributedGradientTape):
+    """A tape whose gradients are reduced as Horovod says."""
 
     def __init__(self, tape: tf.GradientTape, reduce: _Reduction) -> None:
-        self._tape, self._reduce = tape, reduce
-
-    def __enter__(self) -> _Tape:
-        self._tape.__enter__()
-        return self
-
-    def __exit__(self, *why: Any) -> Any:
-        return self._tape.__exit__(*why)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tape, name)
+        super().__init__(tape)
+        self._reduce = reduce
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, *more: Any, **options: Any) -> Any:
         """As `tf.GradientTape.gradient`, reduced over all ranks."""
