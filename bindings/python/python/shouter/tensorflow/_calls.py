@@ -5,6 +5,7 @@ Derivatives are those of the sum of all ranks' losses.
 
 from __future__ import annotations
 
+import operator
 import re
 import threading
 import weakref
@@ -57,8 +58,8 @@ def base(kind: str) -> str:
     parts = [graph.unique_name(kind)]
     outer: Any = graph
     while outer is not None:
-        # TensorFlow's names of functions end in a number that counts traces.
-        parts.append(re.sub(r"(_\d+)+$", "", getattr(outer, "name", None) or ""))
+        # TensorFlow's names of functions have numbers that count traces, as in while_body_12_grad_34.
+        parts.append(re.sub(r"_\d+(?=_|$)", "", getattr(outer, "name", None) or ""))
         outer = getattr(outer, "outer_graph", None)
     return "/".join(part for part in reversed(parts) if part)
 
@@ -72,7 +73,11 @@ class Naming(NamedTuple):
 
 def naming(name: str | None, kind: str) -> Naming:
     """The name that was given, or one that is made."""
-    return Naming(base(kind), False) if name is None else Naming(name, True)
+    if name is None:
+        return Naming(base(kind), False)
+    if "\0" in name:
+        raise ArgumentError(f"{name!r}: a name has no NUL")
+    return Naming(name, True)
 
 
 def bind(operation: str, x: Any, at: Place, named: Naming, *more: Any, **attributes: Any) -> tf.Tensor:
@@ -91,28 +96,41 @@ def tensor_of(x: Any, op: str | None) -> tf.Tensor:
 
 def all_gather_rows(x: tf.Tensor, at: Place, named: Naming) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows of all ranks, and how many each has."""
-    rows = bind("all_gather", tf.shape(x, tf.int64)[:1], at, Naming(f"{named.name}/rows", False))
+    rows = bind("all_gather", _rows(x, named)[None], at, Naming(f"{named.name}/rows", False))
     return bind("all_gather_v", x, at, Naming(named.name, False), rows), rows
 
 
 def all_to_all_rows(x: tf.Tensor, splits: Any, at: Place, named: Naming) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows that all ranks have for this one, and how many each has."""
-    given = tf.convert_to_tensor(splits, tf.int64)
-    if given.shape.rank not in (None, 1) or given.shape[0] not in (None, at.size):
-        raise ArgumentError(f"'{named.name}': splits of shape {given.shape}, and there are {at.size} ranks; give a number of rows for each")
-    taken = bind("all_to_all", given, at, Naming(f"{named.name}/rows", False))
+    given = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
+    if not given.dtype.is_integer or not given.shape.is_compatible_with((at.size,)):
+        raise ArgumentError(
+            f"'{named.name}': splits of shape {given.shape} and type {given.dtype.name}, and there are {at.size} ranks; give a number of rows for each"
+        )
+    given, rows = tf.ensure_shape(tf.cast(given, tf.int64), (at.size,)), _rows(x, named)
+    # A rank whose splits are wrong tells the others so: all have an error at once.
+    right = tf.reduce_all((given >= 0) & (given <= rows)) & (tf.reduce_sum(given) == rows)
+    taken = bind("all_to_all", tf.where(right, given, -1), at, Naming(f"{named.name}/rows", False))
     return bind("all_to_all_v", x, at, Naming(named.name, False), taken, given), taken
 
 
+def _rows(x: tf.Tensor, named: Naming) -> tf.Tensor:
+    """Their number."""
+    if x.shape.rank == 0:
+        raise ArgumentError(f"'{named.name}': rows of a scalar; give it an axis")
+    return tf.shape(x, tf.int64)[0]
+
+
 def check_root(root: int, at: Place) -> None:
-    if not 0 <= root < at.size:
+    if not 0 <= operator.index(root) < at.size:
         raise ArgumentError(f"broadcast: root {root} is no rank of {at.size}")
 
 
 def _of(operation: tf.Operation) -> tuple[Place, str]:
     """An operation's place, and the name of the operation that is its derivative."""
     at = Place(*(operation.get_attr(name) for name in Place._fields))
-    return at, operation.get_attr("tensor_name").decode() + "/gradient"
+    # A function may have several derivatives of one operation.
+    return at, base(operation.get_attr("tensor_name").decode() + "/gradient")
 
 
 def _reduction(operation: tf.Operation) -> str:

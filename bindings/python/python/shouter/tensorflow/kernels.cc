@@ -11,6 +11,7 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/util/overflow.h"
 
 namespace {
 
@@ -121,41 +122,45 @@ class Collective : public AsyncOpKernel {
     TensorShape shape = input.shape();
     if (kind_ == "all-reduce" || kind_ == "broadcast") return context->forward_input_or_allocate_output({0}, 0, shape, output);
     if (shape.dims() == 0) return absl::InvalidArgumentError("'" + name_ + "': " + kind_ + " of a scalar; give it an axis");
-    const int64_t rows = shape.dim_size(0), row = rows > 0 ? shape.num_elements() / rows : TensorShape(RowShape(shape)).num_elements();
+    const int64_t rows = shape.dim_size(0);
+    int64_t rows_of_output = rows;
     if (kind_ == "all-gather") {
-      shape.set_dim(0, rows * size_);
+      rows_of_output = tensorflow::MultiplyWithoutOverflow(rows, size_);
     } else if (kind_ == "reduce-scatter" || kind_ == "all-to-all") {
       if (rows % size_ != 0) return absl::InvalidArgumentError(Rows(rows) + "; their number has to be a multiple of the " + std::to_string(size_) + " ranks");
-      if (kind_ == "reduce-scatter") shape.set_dim(0, rows / size_);
+      if (kind_ == "reduce-scatter") rows_of_output = rows / size_;
     } else {
-      int64_t all = 0;
-      TF_RETURN_IF_ERROR(Counts(context->input(1), row, taken, &all));
-      shape.set_dim(0, all);
+      TensorShape row = shape;
+      if (!row.RemoveDimWithStatus(0).ok()) return TooMany();
       if (kind_ == "all-to-all-v") {
-        TF_RETURN_IF_ERROR(Counts(context->input(2), row, given, &all));
+        int64_t all = 0;
+        TF_RETURN_IF_ERROR(Counts(context->input(2), row.num_elements(), true, given, &all));
         if (all != rows) return absl::InvalidArgumentError(Rows(rows) + ", and the splits add up to " + std::to_string(all));
       } else {
-        given->push_back(rows * row);
+        given->push_back(input.NumElements());
       }
+      TF_RETURN_IF_ERROR(Counts(context->input(1), row.num_elements(), false, taken, &rows_of_output));
     }
+    if (rows_of_output < 0 || !shape.SetDimWithStatus(0, rows_of_output).ok()) return TooMany();
     return context->allocate_output(0, shape, output);
   }
 
-  static TensorShape RowShape(TensorShape shape) {
-    shape.RemoveDim(0);
-    return shape;
-  }
+  absl::Status TooMany() const { return absl::InvalidArgumentError("'" + name_ + "': " + kind_ + " of more elements than a tensor can have"); }
 
   std::string Rows(int64_t rows) const { return "'" + name_ + "': " + kind_ + " of " + std::to_string(rows) + " rows"; }
 
-  absl::Status Counts(const Tensor& rows, int64_t row, std::vector<uint64_t>* counts, int64_t* all) const {
+  // Counts of elements, from those of rows, and the sum of those.
+  absl::Status Counts(const Tensor& rows, int64_t row, bool is_own, std::vector<uint64_t>* counts, int64_t* all) const {
     *all = 0;
     if (rows.NumElements() != size_) return absl::InvalidArgumentError("'" + name_ + "': counts of " + std::to_string(rows.NumElements()) + " ranks, and there are " + std::to_string(size_));
     for (int64_t at = 0; at < size_; ++at) {
       const int64_t count = rows.flat<int64_t>()(at);
-      if (count < 0) return absl::InvalidArgumentError("'" + name_ + "': a count of " + std::to_string(count) + " rows for rank " + std::to_string(at));
-      counts->push_back(count * row);
-      *all += count;
+      if (count < 0 && is_own) return absl::InvalidArgumentError("'" + name_ + "': a count of " + std::to_string(count) + " rows for rank " + std::to_string(at));
+      if (count < 0) return absl::InvalidArgumentError("'" + name_ + "': the splits of rank " + std::to_string(at) + " do not add up to its rows");
+      const int64_t elements = tensorflow::MultiplyWithoutOverflow(count, row);
+      *all = tensorflow::AddWithoutOverflow(*all, count);
+      if (elements < 0 || *all < 0) return TooMany();
+      counts->push_back(elements);
     }
     return absl::OkStatus();
   }
