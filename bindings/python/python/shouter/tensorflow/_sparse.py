@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from .. import _core
 from ..errors import ArgumentError
 from . import _calls
 
@@ -19,6 +20,7 @@ def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Nam
     """The sum or mean of all ranks' slices, each index once, in ascending order."""
     if op not in ("sum", "avg"):
         raise ArgumentError(f"'{named.name}': {op} of tf.IndexedSlices; there are sum and avg only: convert it by tf.convert_to_tensor")
+    _core.check_type(x.dtype.name, op)
     if op == "avg" and not (x.dtype.is_floating or x.dtype.is_complex):
         raise ArgumentError(f"'{named.name}': the mean of tf.IndexedSlices of {x.dtype.name}; take the sum")
     checks = [

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from .. import _core
 from .._group import Group
+from ..errors import ArgumentError
 from . import _calls, _sparse
 
 
@@ -23,27 +26,26 @@ def reduce_gradients(
     """Every rank's gradients, reduced: tensors, `tf.IndexedSlices`, or None. Those of the first variables go first where several are there."""
     at = _calls.place(group)
     names = [_variable_name(variable) for variable in variables] if variables is not None else [""] * len(gradients)
+    if len(names) != len(gradients):
+        raise ArgumentError(f"reduce_gradients: {len(gradients)} gradients of {len(names)} variables; give one for each, or None")
     if not tf.executing_eagerly():
         return _reduced(gradients, names, op, at)
-    # As one function, so that they go at the same time.
     given = [gradient for gradient in gradients if gradient is not None]
     of_given = tuple(name for name, gradient in zip(names, gradients) if gradient is not None)
-    key = (at, op, of_given)
-    if key not in _functions:
-        # The names of the last groups are not kept for ever.
-        if len(_functions) >= 64:
-            _functions.pop(next(iter(_functions)))
-
-        @tf.function(autograph=False, jit_compile=False)
-        def reduced(given: list[Any]) -> list[Any]:
-            return _reduced(given, of_given, op, at)
-
-        _functions[key] = reduced
-    done = iter(_functions[key](given) if given else [])
+    done = iter(_function(of_given, op, at)(given) if given else [])
     return [None if gradient is None else next(done) for gradient in gradients]
 
 
-_functions: dict[Any, Any] = {}
+# Those of groups that have ended are not kept for ever.
+@functools.lru_cache(maxsize=64)
+def _function(names: tuple[str, ...], op: str, at: _calls.Place) -> Any:
+    """Eager gradients are reduced by one function, so that they go at the same time."""
+
+    @tf.function(autograph=False, jit_compile=False, reduce_retracing=True)
+    def reduced(given: list[Any]) -> list[Any]:
+        return _reduced(given, names, op, at)
+
+    return reduced
 
 
 def _reduced(gradients: Sequence[Any], names: Sequence[str], op: str, at: _calls.Place) -> list[Any]:
@@ -91,15 +93,38 @@ class DistributedGradientTape:
 
 
 def DistributedOptimizer(optimizer: Any, op: str = "avg", *, group: Group | None = None) -> Any:  # noqa: N802
-    """The Keras 3 optimizer `optimizer`, which from now on reduces gradients over all ranks before it applies them. It is saved as what it was."""
+    """The Keras 3 optimizer `optimizer`, which from now on reduces gradients over all ranks before it applies them. It is saved as what it was.
+
+    ArgumentError if it is none of Keras 3, if it does so already, or later, if it is given to a `LossScaleOptimizer`: that one is to be wrapped.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ArgumentError(f"DistributedOptimizer: {optimizer!r} is no optimizer of Keras 3; give it one, as keras.optimizers.SGD(0.1)")
     whole = type(optimizer)
+    if hasattr(whole, "_is_distributed"):
+        raise ArgumentError("DistributedOptimizer: this optimizer reduces its gradients already; make it once")
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
         grads = reduce_gradients(list(grads), list(variables), op, group=group)
         return whole.apply(self, grads, trainable_variables)
 
-    optimizer.__class__ = type(whole.__name__, (whole,), {"apply": apply, "__module__": whole.__module__, "__doc__": whole.__doc__})
+    def assign(self: Any, name: str, value: Any) -> None:
+        # A LossScaleOptimizer takes the scale from the optimizer that it is given, and applies that where this rank's gradients are finite.
+        if name == "loss_scale_factor" and value is None and hasattr(self, name):
+            raise ArgumentError(
+                "DistributedOptimizer inside LossScaleOptimizer, which model.compile makes for the policy mixed_float16: a step whose gradients "
+                "are finite on some ranks only would be skipped by the others; compile DistributedOptimizer(LossScaleOptimizer(optimizer))"
+            )
+        whole.__setattr__(self, name, value)
+
+    members = {
+        "apply": apply,
+        "__setattr__": assign,
+        "_is_distributed": True,
+        "__module__": whole.__module__,
+        "__doc__": whole.__doc__,
+    }
+    optimizer.__class__ = type(whole.__name__, (whole,), members)
     return optimizer
 
 
