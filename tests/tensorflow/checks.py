@@ -126,6 +126,31 @@ def derivatives() -> None:
             assert np.allclose(found, wanted), (found, wanted)
     refused(lambda: derivative(lambda x: st.all_reduce(x, "max"), x), "max has no derivative", error=NotImplementedError)
 
+    def second(x: Any) -> Any:
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            first = derivative(lambda x: st.all_reduce(x**2) ** 2, x)
+        return outer.gradient(first, x)
+
+    def two_of_one(x: Any) -> Any:
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            y = st.all_reduce(x)
+            squares, cubes = tf.reduce_sum(y**2), tf.reduce_sum(y**3)
+        return tape.gradient(squares, x), tape.gradient(cubes, x), tf.cond(tf.constant(True), lambda: tape.gradient(y, x), lambda: x)
+
+    # The loss is weights * sum(y**2), y = sum of all x**2: 4 weights x y is its first derivative by x. The second one is that of the sum of all
+    # ranks' first ones.
+    x = of(rank, (2 * size, 3), "float64")
+    all_of = every((2 * size, 3), "float64")
+    y = sum(each**2 for each in all_of)
+    for found in run(second, x):
+        same(found, 4 * weights * y + 8 * weights * all_of[rank] * sum(all_of))
+    for squares, cubes, ones in run(two_of_one, x):
+        same(squares, size * 2 * sum(all_of))
+        same(cubes, size * 3 * sum(all_of) ** 2)
+        same(ones, np.full(x.shape, size))
+
 
 def order() -> None:
     """Operations of one graph become ready in another order on each rank, and threads submit theirs in another one."""
@@ -299,6 +324,43 @@ def fit() -> None:
     assert all(np.array_equal(kernels[0], other) for other in kernels)
 
 
+def optimizers() -> None:
+    rank = shouter.rank()
+    refused(lambda: st.DistributedOptimizer("sgd"), "no optimizer of Keras 3", error=shouter.ArgumentError)
+    once = st.DistributedOptimizer(keras.optimizers.SGD())
+    refused(lambda: st.DistributedOptimizer(once), "already", error=shouter.ArgumentError)
+    assert type(once).from_config(once.get_config()).get_config() == once.get_config()
+    # A gradient of one rank that is not finite: all skip the step.
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    try:
+        model, loss = model_of(0), keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        refused(lambda: model.compile(st.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss), "compile DistributedOptimizer(LossScaleOptimizer(", error=shouter.ArgumentError)
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=64.0)
+        model.compile(st.DistributedOptimizer(scaled), loss)
+        x, y = data_of(rank)
+        if rank == 0:
+            x[5] = np.inf
+        model.fit(x, y, batch_size=4, shuffle=False, verbose=0)
+    finally:
+        keras.mixed_precision.set_global_policy("float32")
+    assert (int(scaled.iterations), float(scaled.dynamic_scale)) == (3, 32.0)
+    kernels = st.all_gather(tf.reshape(model.weights[0].value, (1, -1))).numpy()
+    assert np.isfinite(kernels).all() and all(np.array_equal(kernels[0], other) for other in kernels)
+    # A model that was loaded goes on, once its optimizer is wrapped again.
+    model = model_of(0)
+    model.compile(st.DistributedOptimizer(keras.optimizers.Adam()), loss)
+    model.fit(*data_of(rank), verbose=0)
+    with tempfile.TemporaryDirectory() as folder:
+        model.save(f"{folder}/saved.keras")
+        loaded = keras.models.load_model(f"{folder}/saved.keras")
+    assert type(loaded.optimizer) is keras.optimizers.Adam
+    st.DistributedOptimizer(loaded.optimizer)
+    for each in (model, loaded):
+        each.fit(*data_of(rank), shuffle=False, verbose=0)
+    for own, other in zip([*model.weights, *model.optimizer.variables], [*loaded.weights, *loaded.optimizer.variables]):
+        assert np.array_equal(own.value, other.value), own.path
+
+
 def groups() -> None:
     rank = shouter.rank()
     half = shouter.world().split(rank % 2, rank)
@@ -324,6 +386,22 @@ def what_is_refused() -> None:
         refused(lambda: st.reduce_scatter(tf.ones(2 * size + 1)), "multiple")
         wrong = (lambda: st.all_reduce(tf.ones(3 + (rank == 1)), name="two shapes"), "'two shapes': rank 1 has all-reduce of 4 x f32")
         refused(wrong[0], *wrong[1:], "rank 0 has all-reduce of 3 x f32")
+    # What one rank alone has wrong, all hear of at once.
+    for number, wrong in enumerate(([2**60] * size, [2**63 - 1] * size, [2**62] + [-(2**62)] * (size - 1), [size + 1] * size)):
+        for at, call in enumerate((st.all_to_all, tf.function(st.all_to_all))):
+            words = (f"wrong {number} {at}",) if rank == 0 else ("the splits of rank 0",)
+            splits = tf.constant(wrong if rank == 0 else [1] * size, tf.int64)
+            refused(lambda call=call, splits=splits, name=f"wrong {number} {at}": call(tf.ones((size, 3)), splits, name=name), *words)
+    if size > 1:
+        for ragged in (False, True):
+            refused(lambda ragged=ragged: st.all_gather(tf.zeros((2**62, 0)), ragged=ragged), "more elements than a tensor can have")
+    refused(lambda: st.all_gather(tf.zeros((0, 2**40, 2**40)), ragged=True), "more elements than a tensor can have")
+    refused(lambda: st.all_to_all(tf.constant(1.0), [1] * size), "scalar", error=shouter.ArgumentError)
+    refused(lambda: st.all_to_all(tf.ones(size), [1.0] * size), "float32", error=shouter.ArgumentError)
+    refused(lambda: st.all_reduce(tf.ones(3), name="a\0b"), "NUL", error=shouter.ArgumentError)
+    refused(lambda: st.broadcast(tf.ones(3), 0.5), "float", error=TypeError)
+    refused(lambda: st.reduce_gradients([tf.ones(3)], []), "1 gradients of 0 variables", error=shouter.ArgumentError)
+    refused(lambda: st.all_reduce(tf.IndexedSlices(tf.constant([["a"]]), tf.constant([0]))), "string", error=shouter.ArgumentError)
     # The group goes on.
     same(st.all_reduce(tf.ones(3)), np.full(3, size))
 
@@ -391,7 +469,7 @@ def a_rank_that_is_killed() -> None:
     shouter.abort()
 
 
-VALUES = [every_call_with_every_type, rows_that_differ, derivatives, order, control_flow, rows_of_indices, a_tape, fit, groups, what_is_refused]
+VALUES = [every_call_with_every_type, rows_that_differ, derivatives, order, control_flow, rows_of_indices, a_tape, fit, optimizers, groups, what_is_refused]
 # Each job: its options, its number of ranks, its checks, and the ranks that end badly.
 JOBS: dict[str, tuple[list[str], int, list[Any], int]] = {
     "one rank": (["-n", "1"], 1, [every_call_with_every_type, rows_that_differ, derivatives, rows_of_indices, what_is_refused], 0),
