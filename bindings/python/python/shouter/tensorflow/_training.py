@@ -99,7 +99,7 @@ def DistributedOptimizer(optimizer: Any, op: str = "avg", *, group: Group | None
     """
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ArgumentError(f"DistributedOptimizer: {optimizer!r} is no optimizer of Keras 3; give it one, as keras.optimizers.SGD(0.1)")
-    whole = type(optimizer)
+    whole: Any = type(optimizer)
     if hasattr(whole, "_is_distributed"):
         raise ArgumentError("DistributedOptimizer: this optimizer reduces its gradients already; make it once")
 
