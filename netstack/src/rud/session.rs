@@ -218,7 +218,8 @@ impl Session {
     pub(super) fn is_ahead(&self) -> bool {
         //= rud/spec.md section 6.11
         // What is handed over beyond that would leave no sooner, and what is more urgent would leave later.
-        self.sender.queued_large() >= self.cc.limit().clamp(LEAST_QUEUED, MOST_QUEUED)
+        // A session that has failed says so to who sends.
+        !self.failed && self.sender.queued_large() >= self.cc.limit().clamp(LEAST_QUEUED, MOST_QUEUED)
     }
 
     /// The longest datagram that the path is held to carry, in bytes, less those of the seal.

@@ -311,6 +311,27 @@ fn a_sender_says_when_more_large_messages_would_only_wait() {
     a.send(a_id, &[], extent_from(vec![1; 1400]), MessageToken(7)).unwrap();
 }
 
+/// More would not wait: it would be refused for good, which the upper layer has to see.
+#[test]
+fn a_session_that_has_failed_is_not_ahead() {
+    let [(mut a, a_id), _] = pair();
+    while !a.is_ahead(a_id) {
+        a.send(a_id, &[], extent_from(vec![1; 1400]), MessageToken(7)).unwrap();
+    }
+    let mut app = App::default();
+    for now in (0..30_000 * MS).step_by(10 * MS as usize) {
+        a.on_timeout(Instant::from_nanos(now), &mut app);
+        transmit(&mut a, now);
+        // As many wait as before it failed.
+        while app.failures.is_empty() && !a.is_ahead(a_id) {
+            a.send(a_id, &[], extent_from(vec![1; 1400]), MessageToken(7)).unwrap();
+        }
+    }
+    assert!(!app.failures.is_empty());
+    assert!(!a.is_ahead(a_id));
+    assert_eq!(a.send(a_id, &[], extent_from(vec![1; 1400]), MessageToken(7)), Err(SendError::Failed));
+}
+
 #[test]
 fn the_memory_of_bundles_is_given_back_when_the_session_is_idle() {
     let [(mut a, a_id), (mut b, _)] = pair();
