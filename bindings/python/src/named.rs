@@ -1,11 +1,15 @@
 //! Operations with names, for TensorFlow's graphs: executors of the ranks submit them in any order, and no submission waits.
 //!
 //! Each group of named operations has a thread, and a table of the names that its ranks have agreed on. While something is submitted, the
-//! threads compare what there is: each gives a bit for each name of the table, and one all-reduce of these bits yields the names that all
+//! ranks compare what there is: each gives a bit for each name of the table, and one all-reduce of these bits yields the names that all
 //! ranks have submitted (their operations start, in the order of the table) and those that only some have. The first of those is the target: a rank
 //! takes part in the next round when it has submitted that, or after [`GRACE`]. So rounds are few, and none is needed
 //! while nothing is submitted. Names that are new to the table are exchanged first, and are appended in the order of ranks, so the table is the
 //! same everywhere. The group must have no other operations: the order of these is the table's.
+//!
+//! A wake-up of a thread costs more than a small operation. So a thread that submits goes on with the rounds itself where no other does: as long as
+//! its operation is under way if it waits for that, else for [`PATIENCE`], for an executor's threads are few, and another rank's may be
+//! waiting for what comes after. The group's thread goes on with what is left.
 #![allow(
     unsafe_code,
     reason = "buffers of TensorFlow, which its kernels keep until their operation has ended"
@@ -13,6 +17,7 @@
 
 mod rounds;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -20,6 +25,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use rounds::{Ended, Rounds};
 use shouter::{Collective, Error, Group};
 
 use crate::call::{self, Call, Counts};
@@ -27,6 +33,14 @@ use crate::call::{self, Call, Counts};
 /// How long a rank that has not submitted the target waits for it before it takes part in a round: its peers hear of deadlines, and it of
 /// their ends.
 const GRACE: Duration = Duration::from_millis(20);
+
+/// How long a thread that submits, and does not wait for the operation's end, goes on with the rounds.
+const PATIENCE: Duration = Duration::from_micros(200);
+
+thread_local! {
+    /// This thread tells a kernel of its operation's end.
+    static TELLS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// What an operation is whose name was made: anything, for the library itself finds where ranks differ, and the group ends.
 const UNNAMED: &str = "a name that was made";
@@ -49,6 +63,8 @@ pub(crate) struct Request {
     root: u32,
     /// Whether the trainer has given the name: it is one thing for ever.
     is_fixed: bool,
+    /// Whether the submitting thread then waits for the operation's end, and for nothing else.
+    is_awaited: bool,
     input: *const u8,
     input_bytes: usize,
     output: *mut u8,
@@ -69,7 +85,7 @@ type Done = unsafe extern "C" fn(context: *mut c_void, code: i32, text: *const c
 unsafe extern "C" fn submit(group: i64, request: *const Request, done: Done, context: *mut c_void) {
     let end = End { done, context };
     // SAFETY: the caller's promises.
-    let submission = unsafe { read(&*request) };
+    let (submission, is_awaited) = unsafe { (read(&*request), (*request).is_awaited) };
     let named = lock(&GROUPS).get(&group).and_then(Weak::upgrade).ok_or_else(|| {
         let text = "the group of this function is closed; trace the function anew, in the group that shouter.init has made since";
         Failure { code: FAILED_PRECONDITION, text: text.into() }
@@ -78,7 +94,7 @@ unsafe extern "C" fn submit(group: i64, request: *const Request, done: Done, con
         (Err(why), _) => why,
         (_, Err(why)) => Failure::of(&why, ""),
         (Ok(named), Ok((name, view, call))) => {
-            named.submit(Submitted { name, view, call, since: Instant::now(), end });
+            named.submit(Submitted { name, view, call, since: Instant::now(), end }, is_awaited);
             return;
         }
     };
@@ -144,8 +160,9 @@ struct End {
 unsafe impl Send for End {}
 
 impl End {
-    fn call_named(self, name: &str, result: Result<(), Error>) {
-        self.call(&result.map_err(|why| Failure::of(&why, &format!("'{name}': "))));
+    /// What tells the kernel's operation from all others until its end.
+    fn kernel(&self) -> usize {
+        self.context as usize
     }
 
     fn call(self, result: &Result<(), Failure>) {
@@ -153,8 +170,10 @@ impl End {
             Ok(()) => (0, CString::default()),
             Err(Failure { code, text }) => (*code, CString::new(text.replace('\0', " ")).unwrap_or_default()),
         };
+        let outer = TELLS.replace(true);
         // SAFETY: it is called once, with the context that came with it.
         unsafe { (self.done)(self.context, code, text.as_ptr()) };
+        TELLS.set(outer);
     }
 }
 
@@ -197,7 +216,7 @@ struct Submitted {
 /// A group of named operations.
 pub(crate) struct Named {
     state: Mutex<State>,
-    /// Something was submitted, or the group is left.
+    /// There is something to do for the group's thread.
     wake: Condvar,
     group: Weak<Group>,
     rank: u32,
@@ -206,8 +225,18 @@ pub(crate) struct Named {
     deadline: Duration,
 }
 
-#[derive(Default)]
+/// A thread's part in the rounds.
+#[derive(Clone, Copy, Default)]
+struct Turn {
+    /// The operation with whose end it is over.
+    own: Option<usize>,
+    /// When it is over.
+    until: Option<Instant>,
+}
+
 struct State {
+    /// None while a thread goes on with them.
+    rounds: Option<Rounds>,
     /// The names that all ranks know, and what they are.
     table: Vec<(String, String)>,
     ids: HashMap<String, usize>,
@@ -235,7 +264,7 @@ impl Agreement {
     /// [`Error::Device`] if there is no thread.
     pub(crate) fn open(number: i64, group: &Arc<Group>) -> Result<Self, Error> {
         let named = Arc::new(Named {
-            state: Mutex::default(),
+            state: Mutex::new(State::new()),
             wake: Condvar::new(),
             group: Arc::downgrade(group),
             rank: group.rank(),
@@ -261,21 +290,34 @@ impl Drop for Agreement {
 }
 
 impl Named {
-    fn submit(&self, submitted: Submitted) {
+    fn submit(&self, submitted: Submitted, is_awaited: bool) {
+        let turn = Turn {
+            own: Some(submitted.end.kernel()),
+            until: (!is_awaited).then(|| submitted.since + PATIENCE),
+        };
         let mut state = lock(&self.state);
-        match state.refusal(&submitted, (self.rank, self.size)) {
-            Some(why) => {
-                drop(state);
-                submitted.end.call(&Err(why));
+        if let Some(why) = state.refusal(&submitted, (self.rank, self.size)) {
+            drop(state);
+            submitted.end.call(&Err(why));
+            return;
+        }
+        match state.ids.get(&submitted.name).copied() {
+            Some(id) => drop(state.pending.insert(id, submitted)),
+            None => state.fresh.push(submitted),
+        }
+        // What a kernel does when it is told must not delay other kernels.
+        let may_go_on = is_awaited || !TELLS.get();
+        let rounds = match &state.rounds {
+            Some(rounds) if may_go_on && (rounds.are_under_way() || state.is_due(rounds)) => {
+                state.rounds.take()
             }
-            None => {
-                match state.ids.get(&submitted.name).copied() {
-                    Some(id) => drop(state.pending.insert(id, submitted)),
-                    None => state.fresh.push(submitted),
-                }
-                drop(state);
-                self.wake.notify_one();
-            }
+            _ => None,
+        };
+        drop(state);
+        match rounds {
+            Some(rounds) => self.go_on(rounds, turn),
+            // A thread that goes on with the rounds sees it.
+            None => self.wake.notify_one(),
         }
     }
 
@@ -293,37 +335,86 @@ impl Named {
     }
 
     fn run(&self) {
-        let mut target = None;
-        while self.is_due(target) {
-            match self.round() {
-                Ok(next) => target = next,
-                Err(why) => {
-                    let failure = self.explained(&why);
-                    self.finish(&failure);
-                    return;
-                }
-            }
+        while let Some(rounds) = self.next() {
+            self.go_on(rounds, Turn::default());
         }
     }
 
-    /// Waits for the next round; false if there will be none.
-    fn is_due(&self, target: Option<usize>) -> bool {
+    /// Waits until there is something to do; none if nothing will be.
+    fn next(&self) -> Option<Rounds> {
         let mut state = lock(&self.state);
         let mut until = None;
         loop {
-            if state.over.is_some() {
-                return false;
+            let is_empty = state.is_empty();
+            let State { rounds: Some(rounds), over, .. } = &mut *state else {
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            if rounds.are_under_way() {
+                return state.rounds.take();
             }
-            if state.is_empty() {
+            if over.is_some() {
+                return None;
+            }
+            if is_empty {
+                until = None;
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             let now = Instant::now();
             let until = *until.get_or_insert(now + GRACE);
-            if target.is_none_or(|target| state.pending.contains_key(&target)) || until <= now {
-                return true;
+            if until <= now {
+                rounds.target = None;
+            }
+            if state.rounds.as_ref().is_some_and(|rounds| state.is_due(rounds)) {
+                return state.rounds.take();
             }
             state = self.wake.wait_timeout(state, until - now).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Goes on with the rounds until there is nothing to do, or the thread's turn is over.
+    fn go_on(&self, mut rounds: Rounds, turn: Turn) {
+        loop {
+            let stepped = self.step(&mut rounds, turn.until);
+            if matches!(&stepped, Ok(Some(ended)) if ended.is_empty()) {
+                continue;
+            }
+            if stepped.is_err() {
+                rounds.stop();
+            }
+            // Kernels are told without the rounds: what they do then may take long, or submit more.
+            self.give_back(rounds);
+            match stepped {
+                Ok(None) => return,
+                Ok(Some(ended)) => {
+                    let is_over = turn.own.is_some_and(|own| ended.iter().any(|ended| ended.is_of(own)));
+                    ended.into_iter().for_each(Ended::tell);
+                    if is_over {
+                        return;
+                    }
+                }
+                Err(why) => {
+                    let failure = self.explained(&why);
+                    self.finish(&failure);
+                }
+            }
+            // Another thread may have them now.
+            match lock(&self.state).rounds.take() {
+                Some(taken) => rounds = taken,
+                None => return,
+            }
+        }
+    }
+
+    /// Leaves the rounds to other threads.
+    fn give_back(&self, rounds: Rounds) {
+        let mut state = lock(&self.state);
+        let is_left = rounds.are_under_way() || !state.is_empty() || state.over.is_some();
+        state.rounds = Some(rounds);
+        drop(state);
+        if is_left {
+            self.wake.notify_one();
         }
     }
 
@@ -348,6 +439,25 @@ impl Named {
 }
 
 impl State {
+    fn new() -> Self {
+        Self {
+            rounds: Some(Rounds::default()),
+            table: vec![],
+            ids: HashMap::new(),
+            pending: BTreeMap::new(),
+            fresh: vec![],
+            declared: vec![],
+            over: None,
+        }
+    }
+
+    /// Whether the next round begins at once.
+    fn is_due(&self, rounds: &Rounds) -> bool {
+        self.over.is_none()
+            && !self.is_empty()
+            && rounds.target.is_none_or(|target| self.pending.contains_key(&target))
+    }
+
     fn is_empty(&self) -> bool {
         self.pending.is_empty() && self.fresh.is_empty()
     }

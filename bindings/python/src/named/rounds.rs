@@ -1,10 +1,9 @@
 //! The rounds in which the ranks compare what they have submitted, and start what all have.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use shouter::{Collective, DType, Error, ReduceOp};
+use shouter::{Collective, DType, Error, ReduceOp, Work};
 
 use super::{DEADLINE_EXCEEDED, End, Failure, INVALID_ARGUMENT, Named, State, Submitted, lock};
 use crate::call::{Call, Counts};
@@ -15,9 +14,78 @@ const ATTENDED: Duration = Duration::from_micros(100);
 
 /// An operation under way.
 struct Started {
-    work: shouter::Work,
+    work: Work,
     name: String,
     end: End,
+}
+
+/// An operation that has ended, whose kernel is to be told.
+pub(super) struct Ended {
+    end: End,
+    result: Result<(), Failure>,
+}
+
+impl Ended {
+    fn of(end: End, name: &str, result: Result<(), Error>) -> Self {
+        Self { end, result: result.map_err(|why| Failure::of(&why, &format!("'{name}': "))) }
+    }
+
+    pub(super) fn is_of(&self, kernel: usize) -> bool {
+        self.end.kernel() == kernel
+    }
+
+    pub(super) fn tell(self) {
+        self.end.call(&self.result);
+    }
+}
+
+/// The comparison of a round, under way.
+struct Comparing {
+    /// The flags, the bits of the names of the table, and their complements; the operation's until it has ended.
+    words: Vec<u64>,
+    width: usize,
+    work: Work,
+}
+
+impl Drop for Comparing {
+    fn drop(&mut self) {
+        // An error was told where the comparison was waited for.
+        let _ = self.work.wait(None);
+    }
+}
+
+/// What is under way in a group. One thread at a time has it, and goes on with it.
+pub(super) struct Rounds {
+    /// The first name that only some ranks have submitted: none begins a round without it.
+    pub(super) target: Option<usize>,
+    comparing: Option<Comparing>,
+    /// The flags of the last round, if they ask for more.
+    flags: u64,
+    /// The names that only some ranks had submitted in the last round.
+    partly: Vec<u64>,
+    started: Vec<Started>,
+}
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Self { target: None, comparing: None, flags: u64::MAX, partly: vec![], started: vec![] }
+    }
+}
+
+impl Rounds {
+    /// Whether there is something to wait for or to do.
+    pub(super) fn are_under_way(&self) -> bool {
+        self.comparing.is_some() || self.asks_for_more() || !self.started.is_empty()
+    }
+
+    fn asks_for_more(&self) -> bool {
+        self.flags & (HAS_FRESH | HAS_LATE) != HAS_FRESH | HAS_LATE
+    }
+
+    /// Nothing is compared any more; what has started ends.
+    pub(super) fn stop(&mut self) {
+        *self = Self { started: std::mem::take(&mut self.started), ..Self::default() };
+    }
 }
 
 /// Bits of the names of the table.
@@ -42,8 +110,49 @@ const HAS_FRESH: u64 = 1;
 const HAS_LATE: u64 = 2;
 
 impl Named {
-    /// Compares with the other ranks what was submitted, and starts what all have; returns the next target.
-    pub(super) fn round(&self) -> Result<Option<usize>, Error> {
+    /// Takes one step, and waits in it until the time `until` at most; returns what has ended, and nothing if there is nothing to do, or no
+    /// time left. With a time, it does not exchange names: other ranks may be late.
+    pub(super) fn step(
+        &self,
+        rounds: &mut Rounds,
+        until: Option<Instant>,
+    ) -> Result<Option<Vec<Ended>>, Error> {
+        if rounds.asks_for_more() {
+            return if until.is_some() { Ok(None) } else { self.do_more(rounds).map(Some) };
+        }
+        if rounds.comparing.is_none() && lock(&self.state).is_due(rounds) {
+            rounds.comparing = Some(self.compare()?);
+        }
+        let comparing = rounds.comparing.iter().map(|comparing| &comparing.work);
+        let works: Vec<Work> =
+            comparing.chain(rounds.started.iter().map(|each| &each.work)).cloned().collect();
+        if works.is_empty() {
+            return Ok(None);
+        }
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // While ranks compare, submissions wait for the next round.
+        let longest = left.or(rounds.comparing.is_none().then_some(ATTENDED));
+        match Work::wait_any(&works, longest) {
+            Ok(at) => {
+                if let Some(comparing) = rounds.comparing.take_if(|_| at == 0) {
+                    return self.compared(comparing, rounds).map(Some);
+                }
+                let Started { work, name, end } =
+                    rounds.started.remove(at - usize::from(rounds.comparing.is_some()));
+                Ok(Some(vec![Ended::of(end, &name, work.wait(None))]))
+            }
+            Err(Error::Timeout { .. }) => Ok(until.is_none().then(Vec::new)),
+            // The engine is of no more use.
+            Err(why) => {
+                rounds.comparing = None;
+                let started = std::mem::take(&mut rounds.started).into_iter();
+                Ok(Some(started.map(|each| Ended::of(each.end, &each.name, Err(why.clone()))).collect()))
+            }
+        }
+    }
+
+    /// Begins a round.
+    fn compare(&self) -> Result<Comparing, Error> {
         let (mut words, width) = {
             let state = lock(&self.state);
             let width = state.table.len().div_ceil(64);
@@ -58,71 +167,50 @@ impl Named {
             let lacking: Vec<u64> = own.iter().map(|word| !word).collect();
             ([vec![flags], own, lacking].concat(), width)
         };
-        self.all_and(&mut words)?;
-        let (flags, common, lacking) = (words[0], &words[1..=width], &words[1 + width..]);
-        let mut partly: Vec<u64> =
-            common.iter().zip(lacking).map(|(common, lacking)| !lacking & !common).collect();
-        let started = self.start(common);
-        if flags & HAS_FRESH == 0 {
-            self.exchange()?;
-        }
-        if flags & HAS_LATE == 0 {
-            let failed = self.give_up(&partly)?;
-            partly.iter_mut().zip(failed).for_each(|(word, failed)| *word &= !failed);
-        }
-        self.attend(started);
-        Ok(numbers(&partly).next())
+        let span = (words.as_mut_ptr() as usize, size_of_val(&*words));
+        let call = own_call(Collective::AllReduce, span, span, DType::U64, ReduceOp::Band, Counts::default());
+        let work = self.begin(&call, "names")?;
+        Ok(Comparing { words, width, work })
     }
 
-    /// Starts what all ranks have submitted, in the order of the table.
-    fn start(&self, common: &[u64]) -> Vec<Started> {
-        let mut started = vec![];
+    /// Starts what all ranks have submitted, in the order of the table; returns what could not be started.
+    fn compared(&self, comparing: Comparing, rounds: &mut Rounds) -> Result<Vec<Ended>, Error> {
+        comparing.work.wait(None)?;
+        let (words, width) = (&comparing.words, comparing.width);
+        let (common, lacking) = (&words[1..=width], &words[1 + width..]);
+        rounds.flags = words[0];
+        rounds.partly = common.iter().zip(lacking).map(|(common, lacking)| !lacking & !common).collect();
+        rounds.target = numbers(&rounds.partly).next();
+        let mut refused = vec![];
         for id in numbers(common) {
             let Some(Submitted { name, call, end, .. }) = lock(&self.state).pending.remove(&id) else {
                 continue;
             };
             match self.begin(&call, &name) {
-                Ok(work) => started.push(Started { work, name, end }),
-                Err(why) => end.call_named(&name, Err(why)),
+                Ok(work) => rounds.started.push(Started { work, name, end }),
+                Err(why) => refused.push(Ended::of(end, &name, Err(why))),
             }
         }
-        started
+        Ok(refused)
     }
 
-    /// Waits for started operations, as long as nothing else is submitted: that ends them sooner than a callback. Those that are left then have one.
-    fn attend(&self, mut started: Vec<Started>) {
-        while !started.is_empty() && lock(&self.state).is_empty() {
-            let works: Vec<_> = started.iter().map(|each| each.work.clone()).collect();
-            match shouter::Work::wait_any(&works, Some(ATTENDED)) {
-                Ok(at) => {
-                    let Started { work, name, end } = started.remove(at);
-                    end.call_named(&name, work.wait(None));
-                }
-                Err(Error::Timeout { .. }) => {}
-                Err(_) => break,
-            }
+    /// What the flags of the last round ask for.
+    fn do_more(&self, rounds: &mut Rounds) -> Result<Vec<Ended>, Error> {
+        let flags = std::mem::replace(&mut rounds.flags, u64::MAX);
+        let mut ended = vec![];
+        if flags & HAS_FRESH == 0 {
+            ended = self.exchange()?;
         }
-        for Started { work, name, end } in started {
-            let end = Arc::new(Mutex::new(Some(end)));
-            let of_callback = (end.clone(), name.clone());
-            let told = work.on_done(move |result| {
-                let (end, name) = of_callback;
-                if let Some(end) = lock(&end).take() {
-                    end.call_named(&name, result);
-                }
-            });
-            // There is no thread for callbacks.
-            if told.is_err() {
-                let result = work.wait(None);
-                if let Some(end) = lock(&end).take() {
-                    end.call_named(&name, result);
-                }
-            }
+        if flags & HAS_LATE == 0 {
+            let failed = self.give_up(&rounds.partly, &mut ended)?;
+            rounds.partly.iter_mut().zip(failed).for_each(|(word, failed)| *word &= !failed);
+            rounds.target = numbers(&rounds.partly).next();
         }
+        Ok(ended)
     }
 
     /// Starts an operation when there is room for one more.
-    fn begin(&self, call: &Call, name: &str) -> Result<shouter::Work, Error> {
+    fn begin(&self, call: &Call, name: &str) -> Result<Work, Error> {
         loop {
             let Some(group) = self.group.upgrade() else { return Err(closed()) };
             group.set_label(name);
@@ -136,18 +224,6 @@ impl Named {
     /// Runs an operation of the agreement itself. The group is not held meanwhile: another thread that leaves it ends the operation.
     fn run_own(&self, call: &Call) -> Result<(), Error> {
         self.begin(call, "names")?.wait(None)
-    }
-
-    fn all_and(&self, words: &mut [u64]) -> Result<(), Error> {
-        let span = (words.as_mut_ptr() as usize, size_of_val(words));
-        self.run_own(&own_call(
-            Collective::AllReduce,
-            span,
-            span,
-            DType::U64,
-            ReduceOp::Band,
-            Counts::default(),
-        ))
     }
 
     /// The bytes of every rank, by rank.
@@ -174,8 +250,8 @@ impl Named {
         Ok(taken.into_iter().map(|length| rest.split_off(..length).unwrap_or_default().to_vec()).collect())
     }
 
-    /// Appends to the table the names that ranks have submitted and it has not. Of a name that is two things, all operations fail.
-    fn exchange(&self) -> Result<(), Error> {
+    /// Appends to the table the names that ranks have submitted and it has not. Of a name that is two things, all operations fail; returns them.
+    fn exchange(&self) -> Result<Vec<Ended>, Error> {
         let own = {
             let mut state = lock(&self.state);
             let mut declared = std::mem::take(&mut state.declared);
@@ -222,20 +298,19 @@ impl Named {
         for submitted in std::mem::take(&mut state.fresh) {
             match (differing.get(&submitted.name), state.ids.get(&submitted.name).copied()) {
                 (Some(why), _) => {
-                    failed.push((submitted, Failure { code: INVALID_ARGUMENT, text: why.clone() }))
+                    let why = Failure { code: INVALID_ARGUMENT, text: why.clone() };
+                    failed.push(Ended { end: submitted.end, result: Err(why) });
                 }
                 // Another rank may have given the name another meaning while this one submitted it.
                 (None, Some(id)) => match state.contradiction(id, &submitted, (self.rank, self.size)) {
-                    Some(why) => failed.push((submitted, why)),
+                    Some(why) => failed.push(Ended { end: submitted.end, result: Err(why) }),
                     None => drop(state.pending.insert(id, submitted)),
                 },
                 // It was submitted since.
                 (None, None) => state.fresh.push(submitted),
             }
         }
-        drop(state);
-        failed.into_iter().for_each(|(submitted, why)| submitted.end.call(&Err(why)));
-        Ok(())
+        Ok(failed)
     }
 
     /// What waits for longer than the deadline.
@@ -248,7 +323,7 @@ impl Named {
     }
 
     /// Fails what only some ranks have submitted, and waits for longer than the deadline on one of them; returns which.
-    fn give_up(&self, partly: &[u64]) -> Result<Vec<u64>, Error> {
+    fn give_up(&self, partly: &[u64], ended: &mut Vec<Ended>) -> Result<Vec<u64>, Error> {
         let width = partly.len();
         let own = {
             let state = lock(&self.state);
@@ -276,7 +351,7 @@ impl Named {
                 ranks.join(", "),
                 self.deadline
             );
-            submitted.end.call(&Err(Failure { code: DEADLINE_EXCEEDED, text }));
+            ended.push(Ended { end: submitted.end, result: Err(Failure { code: DEADLINE_EXCEEDED, text }) });
         }
         Ok(failed)
     }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -33,6 +34,7 @@ struct Request {
   const char* dtype;
   uint32_t root;
   bool is_fixed;
+  bool is_awaited;
   const void* input;
   size_t input_bytes;
   void* output;
@@ -97,7 +99,17 @@ class Collective : public AsyncOpKernel {
     if (construction->HasAttr("root")) OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
   }
 
-  void ComputeAsync(OpKernelContext* context, DoneCallback done) override {
+  void ComputeAsync(OpKernelContext* context, DoneCallback done) override { Submitted(context, std::move(done), false); }
+
+  // An eager call: the thread waits for this operation, and for nothing else.
+  void Compute(OpKernelContext* context) override {
+    absl::Notification ended;
+    Submitted(context, [&ended] { ended.Notify(); }, true);
+    ended.WaitForNotification();
+  }
+
+ private:
+  void Submitted(OpKernelContext* context, DoneCallback done, bool is_awaited) {
     const Tensor& input = context->input(0);
     const char* dtype = NameOf(input.dtype());
     OP_REQUIRES_ASYNC(context, dtype != nullptr, absl::InvalidArgumentError("'" + name_ + "': elements of a type that the library does not have"), done);
@@ -110,13 +122,12 @@ class Collective : public AsyncOpKernel {
       std::memcpy(output->data(), input.data(), input.TotalBytes());
     }
     auto* flight = new Flight{context, std::move(done), input, *output};
-    Request request{name_.c_str(), kind_.c_str(),        op_.c_str(),    dtype,        static_cast<uint32_t>(root_), is_fixed_,
+    Request request{name_.c_str(), kind_.c_str(),        op_.c_str(),    dtype,        static_cast<uint32_t>(root_), is_fixed_, is_awaited,
                     input.data(),  input.TotalBytes(),   output->data(), output->TotalBytes(),
                     given.data(),  given.size(),         taken.data(),   taken.size()};
     submit(group_, &request, Ended, flight);
   }
 
- private:
   // The output, and the counts of elements where blocks differ.
   absl::Status Output(OpKernelContext* context, const Tensor& input, std::vector<uint64_t>* given, std::vector<uint64_t>* taken, Tensor** output) {
     TensorShape shape = input.shape();
