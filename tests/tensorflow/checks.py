@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -539,30 +540,43 @@ def snippets(program: str) -> None:
     assert ended.returncode == 0, (ended.stdout, ended.stderr)
 
 
+def of_job(program: str, name: str) -> tuple[int, int]:
+    """How many of its checks passed, and how many failed."""
+    options, ranks, checks, deaths = JOBS[name]
+    variables = {"SHOUTER_DEADLINE": "3s" if name == "a name of one rank" else "60s"}
+    try:
+        ended = start(program, "run", *options, "--", sys.executable, str(HERE), "--rank", name, **variables)
+    except subprocess.TimeoutExpired as why:
+        ended = subprocess.CompletedProcess(why.args, 1, (why.stdout or b"").decode(), (why.stderr or b"").decode())
+    failed = [check for check in checks if ended.stdout.count(f"done: {check.__name__}\n") != ranks - deaths]
+    for check in checks:
+        print(f"{'FAILED' if check in failed else 'passed'}: {check.__name__.replace('_', ' ')} ({name})", flush=True)
+    if failed or (deaths == 0 and ended.returncode != 0):
+        print(ended.stdout, ended.stderr, sep="\n", flush=True)
+    return len(checks) - len(failed), len(failed)
+
+
+def of_call(program: str, call: Any) -> tuple[int, int]:
+    name = call.__name__.replace("_", " ")
+    try:
+        call(program)
+    except Exception as why:  # noqa: BLE001
+        print(f"FAILED: {name}: {why}", flush=True)
+        return 0, 1
+    print(f"passed: {name}", flush=True)
+    return 1, 0
+
+
 def main() -> None:
     program = sys.argv[1] if len(sys.argv) > 1 else "shouter"
-    passed = failed = 0
-    for name, (options, ranks, checks, deaths) in JOBS.items():
-        variables = {"SHOUTER_DEADLINE": "3s" if name == "a name of one rank" else "60s"}
-        try:
-            ended = start(program, "run", *options, "--", sys.executable, str(HERE), "--rank", name, **variables)
-        except subprocess.TimeoutExpired as why:
-            ended = subprocess.CompletedProcess(why.args, 1, (why.stdout or b"").decode(), (why.stderr or b"").decode())
-        for check in checks:
-            well = ended.stdout.count(f"done: {check.__name__}\n") == ranks - deaths
-            print(f"{'passed' if well else 'FAILED'}: {check.__name__.replace('_', ' ')} ({name})", flush=True)
-            passed, failed = passed + well, failed + (not well)
-        if deaths == 0 and ended.returncode != 0:
-            print(ended.stdout, ended.stderr, sep="\n")
-    for call in (example, no_compiler, without_tensorflow, snippets):
-        name = call.__name__.replace("_", " ")
-        try:
-            call(program)
-            passed += 1
-            print(f"passed: {name}", flush=True)
-        except Exception as why:  # noqa: BLE001
-            failed += 1
-            print(f"FAILED: {name}: {why}", flush=True)
+    # These wait most of their time, for deadlines, or have one process.
+    beside = ("a death", "a name of one rank", "one rank")
+    found = [of_job(program, name) for name in JOBS if name not in beside] + [of_call(program, example)]
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(of_job, program, name) for name in beside]
+        calls = [pool.submit(of_call, program, call) for call in (snippets, no_compiler, without_tensorflow)]
+        found += [each.result() for each in jobs + calls]
+    passed, failed = (sum(counts) for counts in zip(*found))
     print(f"{passed} passed, {failed} failed, 0 skipped")
     sys.exit(1 if failed else 0)
 

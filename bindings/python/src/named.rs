@@ -1,4 +1,4 @@
-//! Operations with names, for TensorFlow's graphs: executors of the ranks submit them in any order, and no submission waits.
+//! Operations with names, for TensorFlow's graphs: executors of the ranks submit them in any order, and no submission waits for another.
 //!
 //! Each group of named operations has a thread, and a table of the names that its ranks have agreed on. While something is submitted, the
 //! ranks compare what there is: each gives a bit for each name of the table, and one all-reduce of these bits yields the names that all
@@ -376,28 +376,31 @@ impl Named {
     /// Goes on with the rounds until there is nothing to do, or the thread's turn is over.
     fn go_on(&self, mut rounds: Rounds, turn: Turn) {
         loop {
-            let stepped = self.step(&mut rounds, turn.until);
-            if matches!(&stepped, Ok(Some(ended)) if ended.is_empty()) {
-                continue;
-            }
-            if stepped.is_err() {
-                rounds.stop();
-            }
-            // Kernels are told without the rounds: what they do then may take long, or submit more.
-            self.give_back(rounds);
-            match stepped {
-                Ok(None) => return,
-                Ok(Some(ended)) => {
-                    let is_over = turn.own.is_some_and(|own| ended.iter().any(|ended| ended.is_of(own)));
-                    ended.into_iter().for_each(Ended::tell);
-                    if is_over {
-                        return;
-                    }
+            let (ended, failure) = match self.step(&mut rounds, turn.until) {
+                Ok(Some(ended)) if ended.is_empty() => continue,
+                Ok(Some(ended)) => (ended, None),
+                Ok(None) => {
+                    self.give_back(rounds);
+                    return;
                 }
                 Err(why) => {
+                    rounds.stop();
                     let failure = self.explained(&why);
-                    self.finish(&failure);
+                    // No other thread begins a round.
+                    lock(&self.state).over.get_or_insert_with(|| failure.clone());
+                    (vec![], Some(failure))
                 }
+            };
+            // Kernels are told without the rounds: what they do then may take long, or submit more.
+            self.give_back(rounds);
+            let is_over = turn.own.is_some_and(|own| ended.iter().any(|ended| ended.is_of(own)));
+            ended.into_iter().for_each(Ended::tell);
+            if let Some(failure) = failure {
+                self.finish(&failure);
+                return;
+            }
+            if is_over {
+                return;
             }
             // Another thread may have them now.
             match lock(&self.state).rounds.take() {

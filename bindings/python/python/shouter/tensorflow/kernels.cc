@@ -1,4 +1,4 @@
-// The operations of shouter.tensorflow and their kernels for CPUs: they submit their tensors to the library under a name, and never wait.
+// The operations of shouter.tensorflow and their kernels for CPUs: they submit their tensors to the library under a name, and wait for no other.
 //
 // shouter/tensorflow/_kernels.py compiles it against the headers of the installed TensorFlow, and sets `submit` before an operation runs.
 
