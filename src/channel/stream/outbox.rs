@@ -11,9 +11,9 @@ use super::connection::{Connection, HEAD, MAX_FRAGMENT, Post};
 use super::share::{self, Load};
 use super::streams::Streams;
 
-/// Fragments that may wait for the connections to a peer: more would not be sent sooner, and the executor, which has the order of operations, could
-/// not send more urgent ones before them.
-const QUEUE: usize = 64;
+/// Fragments that may wait for the connections to a peer. How many there are tells a slow connection whether it would end last, so fewer make it take
+/// too few; more urgent operations wait for those that are here.
+const QUEUE: usize = 512;
 
 /// Control messages that may wait for a peer.
 const CONTROL_QUEUE: usize = 4096;
