@@ -240,6 +240,14 @@ def rows_of_indices() -> None:
         wrong = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([index]), tf.constant([10, 2]))
         for call in (st.all_reduce, tf.function(st.all_reduce)):
             refused(lambda call=call, wrong=wrong: call(wrong), word)
+    # What is wrong on one rank is an error on all, and their next calls meet.
+    for culprit in range(size):
+        index = 10 if rank == culprit else 3
+        one = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([index]), tf.constant([10, 2]))
+        for call in (st.all_reduce, tf.function(st.all_reduce)):
+            refused(lambda call=call, one=one: call(one), "beyond its rows" if rank == culprit else f"indices of rank {culprit} do not fit")
+            found = call(tf.IndexedSlices(tf.ones((1, 2)) * (culprit + 1), tf.constant([3]), tf.constant([10, 2])))
+            assert found.values.numpy().tolist() == [[size * (culprit + 1)] * 2]
     short = tf.IndexedSlices(tf.ones((2, 2)), tf.constant([1]), tf.constant([10, 2]))
     refused(lambda: st.all_reduce(short), "as many indices as rows")
     refused(lambda: st.all_reduce(short, "max"), "sum and avg only", error=shouter.ArgumentError)
@@ -390,7 +398,7 @@ def what_is_refused() -> None:
     # What one rank alone has wrong, all hear of at once.
     for number, wrong in enumerate(([2**60] * size, [2**63 - 1] * size, [2**62] + [-(2**62)] * (size - 1), [size + 1] * size)):
         for at, call in enumerate((st.all_to_all, tf.function(st.all_to_all))):
-            words = (f"wrong {number} {at}",) if rank == 0 else ("the splits of rank 0",)
+            words = (f"wrong {number} {at}",) if rank == 0 else ("the splits or indices of rank 0",)
             splits = tf.constant(wrong if rank == 0 else [1] * size, tf.int64)
             refused(lambda call=call, splits=splits, name=f"wrong {number} {at}": call(tf.ones((size, 3)), splits, name=name), *words)
     if size > 1:

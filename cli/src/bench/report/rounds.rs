@@ -25,30 +25,17 @@ impl Rounds {
 
 /// The figures that differ between rounds.
 fn figures(line: &mut ReportLine) -> [&mut Option<f64>; 10] {
-    let ReportLine {
-        step_us,
-        p50_us,
-        p99_us,
-        since_end_p50_us,
-        since_end_p99_us,
-        used_us,
-        algbw_gbytes,
-        busbw_gbytes,
-        goodput_gbits,
-        share_of_one,
-        ..
-    } = line;
     [
-        step_us,
-        p50_us,
-        p99_us,
-        since_end_p50_us,
-        since_end_p99_us,
-        used_us,
-        algbw_gbytes,
-        busbw_gbytes,
-        goodput_gbits,
-        share_of_one,
+        &mut line.step_us,
+        &mut line.p50_us,
+        &mut line.p99_us,
+        &mut line.since_end_p50_us,
+        &mut line.since_end_p99_us,
+        &mut line.used_us,
+        &mut line.algbw_gbytes,
+        &mut line.busbw_gbytes,
+        &mut line.goodput_gbits,
+        &mut line.share_of_one,
     ]
 }
 

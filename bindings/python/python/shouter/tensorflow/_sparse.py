@@ -23,17 +23,22 @@ def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Nam
     _core.check_type(x.dtype.name, op)
     if op == "avg" and not (x.dtype.is_floating or x.dtype.is_complex):
         raise ArgumentError(f"'{named.name}': the mean of tf.IndexedSlices of {x.dtype.name}; take the sum")
-    checks = [
-        tf.debugging.assert_non_negative(x.indices, f"'{named.name}': an index of tf.IndexedSlices is below 0"),
-        tf.debugging.assert_equal(tf.shape(x.indices)[0], tf.shape(x.values)[0], f"'{named.name}': as many indices as rows"),
-    ]
-    if x.dense_shape is not None:
-        rows = tf.cast(x.dense_shape[0], x.indices.dtype)
-        checks.append(tf.debugging.assert_less(x.indices, rows, f"'{named.name}': an index of tf.IndexedSlices is beyond its rows"))
-    # In a function they are operations, and nothing is submitted before they have been made.
+    are_below = True if x.dense_shape is None else tf.reduce_all(x.indices < tf.cast(x.dense_shape[0], x.indices.dtype))
+    are_alike = tf.equal(tf.shape(x.indices)[0], tf.shape(x.values)[0])
+    right = are_alike & are_below & tf.reduce_all(x.indices >= 0)
+    nothing = x.indices[:0], x.values[:0]
+    indices, values = tf.cond(right, lambda: _merged(x.indices, x.values), lambda: nothing)
+    # A rank whose slices are wrong tells the others so: all have an error at once.
+    own = tf.where(right, tf.shape(indices, tf.int64), -1)
+    rows = _calls.bind("all_gather", own, at, _calls.Naming(f"{named.name}/rows", False))
+    with tf.control_dependencies([rows]):
+        checks = [
+            tf.debugging.assert_non_negative(x.indices, f"'{named.name}': an index of tf.IndexedSlices is below 0"),
+            tf.debugging.Assert(are_alike, [f"'{named.name}': as many indices as rows"]),
+            tf.debugging.Assert(are_below, [f"'{named.name}': an index of tf.IndexedSlices is beyond its rows"]),
+        ]
     with tf.control_dependencies([check for check in checks if check is not None]):
-        indices, values = _merged(tf.identity(x.indices), x.values)
-    rows = _calls.bind("all_gather", tf.shape(indices, tf.int64), at, _calls.Naming(f"{named.name}/rows", False))
+        rows = tf.identity(rows)
 
     def gathered() -> tuple[tf.Tensor, tf.Tensor]:
         of_all = _calls.bind("all_gather_v", indices, at, _calls.Naming(f"{named.name}/indices", False), rows)
@@ -53,7 +58,7 @@ def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Nam
 
         row = tf.reduce_prod(tf.shape(values, tf.int64)[1:]) * values.dtype.size
         # A dense all-reduce moves a tensor twice. All ranks know the rows of all, so they decide alike.
-        moves_less = 2 * length * row < tf.reduce_sum(rows) * (indices.dtype.size + row)
+        moves_less = (2 * length * row < tf.reduce_sum(rows) * (indices.dtype.size + row)) & tf.reduce_all(rows >= 0)
         every, sums = tf.cond(moves_less, reduced, gathered)
     if op == "avg":
         sums /= tf.cast(at.size, sums.dtype)

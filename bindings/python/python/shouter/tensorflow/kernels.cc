@@ -167,7 +167,7 @@ class Collective : public AsyncOpKernel {
     for (int64_t at = 0; at < size_; ++at) {
       const int64_t count = rows.flat<int64_t>()(at);
       if (count < 0 && is_own) return absl::InvalidArgumentError("'" + name_ + "': a count of " + std::to_string(count) + " rows for rank " + std::to_string(at));
-      if (count < 0) return absl::InvalidArgumentError("'" + name_ + "': the splits of rank " + std::to_string(at) + " do not add up to its rows");
+      if (count < 0) return absl::InvalidArgumentError("'" + name_ + "': the splits or indices of rank " + std::to_string(at) + " do not fit its rows");
       const int64_t elements = tensorflow::MultiplyWithoutOverflow(count, row);
       *all = tensorflow::AddWithoutOverflow(*all, count);
       if (elements < 0 || *all < 0) return TooMany();
