@@ -1,6 +1,7 @@
 //! A device that throttles received frames, each TCP connection by itself.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use shouter_netstack::device::{Capabilities, Device, DeviceCounters, RxFrame, TxBatch};
@@ -14,25 +15,28 @@ const PORTS: usize = 34;
 
 /// One connection's line.
 struct Line {
-    port: u16,
     free_at: Instant,
     waiting: VecDeque<(Instant, Vec<u8>)>,
     bytes: usize,
 }
 
+/// The ports of the connections in the order in which either end of the link has seen them first, so that a connection has one rate at both.
+pub(super) type Order = Arc<Mutex<Vec<u16>>>;
+
 pub(super) struct Shaped<D> {
     inner: D,
     /// The port that both ends listen on.
     service: u16,
-    /// Bytes per second of the connections, in the order of their appearance.
+    /// Bytes per second of the connections, in their order.
     rates: Vec<u64>,
+    order: Order,
     lines: Vec<Line>,
     pub(super) lost: u64,
 }
 
 impl<D: Device> Shaped<D> {
-    pub(super) fn new(inner: D, service: u16, rates: &[u64]) -> Self {
-        Self { inner, service, rates: rates.to_vec(), lines: vec![], lost: 0 }
+    pub(super) fn new(inner: D, service: u16, rates: &[u64], order: &Order) -> Self {
+        Self { inner, service, rates: rates.to_vec(), order: order.clone(), lines: vec![], lost: 0 }
     }
 }
 
@@ -56,7 +60,7 @@ unsafe impl<D: Device> Device for Shaped<D> {
     }
 
     fn receive(&mut self, now: Instant, budget: usize, sink: &mut impl FnMut(RxFrame<'_>)) -> usize {
-        let Self { inner, service, rates, lines, lost } = self;
+        let Self { inner, service, rates, order, lines, lost } = self;
         let mut passed = 0;
         inner.receive(now, budget, &mut |frame| {
             let bytes = frame.head();
@@ -67,10 +71,14 @@ unsafe impl<D: Device> Device for Shaped<D> {
             };
             let (from, to) = (u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d]));
             let port = if from == *service { to } else { from };
-            let at = lines.iter().position(|line| line.port == port).unwrap_or_else(|| {
-                lines.push(Line { port, free_at: now, waiting: VecDeque::new(), bytes: 0 });
-                lines.len() - 1
+            let mut order = order.lock().unwrap();
+            let at = order.iter().position(|other| *other == port).unwrap_or_else(|| {
+                order.push(port);
+                order.len() - 1
             });
+            while lines.len() <= at {
+                lines.push(Line { free_at: now, waiting: VecDeque::new(), bytes: 0 });
+            }
             let line = &mut lines[at];
             if line.bytes + bytes.len() > QUEUE {
                 *lost += 1;
