@@ -75,6 +75,7 @@ use liveness::Liveness;
 use losses::Losses;
 use operations::Operations;
 use pairwise::Pairwise;
+use poll::Posting;
 use submitted::Submissions;
 use tasks::Tasks;
 use times::PollTimes;
@@ -169,6 +170,8 @@ pub struct Engine {
     pairwise: Pairwise,
     /// Dropped after the channels, as the executor is.
     groups: Groups,
+    /// What posts to the channels before the others in the next poll.
+    first: Posting,
     /// Reports the counters of the channel to other nodes to the timeline and the flight recorder.
     watch: Watch,
     /// Dropped last: tasks wait for the parts above.
@@ -199,6 +202,7 @@ impl Engine {
             executor,
             pairwise: Pairwise::new(0, rank, ranks),
             groups: Groups::new(),
+            first: Posting::default(),
             watch: Watch::new(now),
             tasks: Tasks::default(),
         }

@@ -8,6 +8,29 @@ use shouter_reducer::transport::Accelerator;
 use super::{Engine, executor_time, liveness};
 use crate::runtime::{Activity, Poller};
 
+/// The kinds of work that post to the channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Posting {
+    /// Operations of the group of all ranks.
+    #[default]
+    Operations,
+    /// Messages and windows of that group.
+    Pairwise,
+    /// Groups of some ranks.
+    Groups,
+}
+
+impl Posting {
+    #[inline]
+    fn next(self) -> Self {
+        match self {
+            Self::Operations => Self::Pairwise,
+            Self::Pairwise => Self::Groups,
+            Self::Groups => Self::Operations,
+        }
+    }
+}
+
 impl Engine {
     /// Runs the operations that are under way; whether there was anything to do.
     #[inline]
@@ -34,6 +57,29 @@ impl Engine {
         polled.worked
     }
 
+    /// Runs what posts to the channels; whether there was anything to do. Each kind begins in one poll of three, for the first finds the room that a
+    /// channel has: one that never ends must not keep it from the others.
+    #[inline]
+    fn run_in_turn(&mut self, now: Instant) -> bool {
+        let (first, mut busy) = (self.first, false);
+        self.first = first.next();
+        let mut kind = first;
+        loop {
+            match kind {
+                Posting::Operations if self.operations.is_running() => {
+                    busy |= self.run_operations(executor_time(now));
+                }
+                Posting::Pairwise => busy |= self.pairwise.poll(executor_time(now), &mut self.up),
+                Posting::Groups if !self.groups.is_empty() => busy |= self.groups.poll(now, &mut self.up),
+                Posting::Operations | Posting::Groups => {}
+            }
+            kind = kind.next();
+            if kind == first {
+                return busy;
+            }
+        }
+    }
+
     /// Starts submitted operations, as far as there is room.
     #[inline]
     fn admit(&mut self, now: Instant) {
@@ -51,7 +97,6 @@ impl Poller for Engine {
     #[inline]
     fn poll(&mut self, now: Instant) -> Activity {
         let mut busy = false;
-        let time = executor_time(now);
         self.look_back(now);
         if let Some((culprit, why)) = self.losses.take()
             && !self.liveness.departures_expected()
@@ -69,13 +114,7 @@ impl Poller for Engine {
         while let Some(loss) = self.up.take_lost() {
             busy |= self.on_loss(now, loss);
         }
-        if self.operations.is_running() {
-            busy |= self.run_operations(time);
-        }
-        busy |= self.pairwise.poll(time, &mut self.up);
-        if !self.groups.is_empty() {
-            busy |= self.groups.poll(now, &mut self.up);
-        }
+        busy |= self.run_in_turn(now);
         if self.contacts.is_due(now) {
             self.make_contact(now);
         }

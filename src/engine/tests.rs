@@ -8,6 +8,7 @@ mod instructions;
 mod leaving;
 mod losses;
 mod poll_cost;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
