@@ -16,9 +16,10 @@
 )]
 
 mod rounds;
+mod table;
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
@@ -27,6 +28,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rounds::{Ended, Rounds};
 use shouter::{Collective, Error, Group};
+use table::Table;
 
 use crate::call::{self, Call, Counts};
 
@@ -61,7 +63,7 @@ pub(crate) struct Request {
     op: *const c_char,
     dtype: *const c_char,
     root: u32,
-    /// Whether the trainer has given the name: it is one thing for ever.
+    /// Whether the trainer has given the name: it is one thing, as long as it is in the table.
     is_fixed: bool,
     /// Whether the submitting thread then waits for the operation's end, and for nothing else.
     is_awaited: bool,
@@ -237,9 +239,7 @@ struct Turn {
 struct State {
     /// None while a thread goes on with them.
     rounds: Option<Rounds>,
-    /// The names that all ranks know, and what they are.
-    table: Vec<(String, String)>,
-    ids: HashMap<String, usize>,
+    table: Table,
     /// What was submitted and is not started, by its number in the table.
     pending: BTreeMap<usize, Submitted>,
     /// Of names that are not in the table.
@@ -301,7 +301,7 @@ impl Named {
             submitted.end.call(&Err(why));
             return;
         }
-        match state.ids.get(&submitted.name).copied() {
+        match state.table.id(&submitted.name) {
             Some(id) => drop(state.pending.insert(id, submitted)),
             None => state.fresh.push(submitted),
         }
@@ -424,7 +424,7 @@ impl Named {
     /// The end of the group under a round.
     fn explained(&self, why: &Error) -> Failure {
         let state = lock(&self.state);
-        let mut names: Vec<&str> = state.pending.keys().map(|id| &*state.table[*id].0).collect();
+        let mut names: Vec<&str> = state.pending.keys().map(|id| state.table.name(*id).0).collect();
         names.extend(state.fresh.iter().map(|submitted| &*submitted.name));
         let more = if names.len() > 8 { format!(" and {} more", names.len() - 8) } else { String::new() };
         names.truncate(8);
@@ -445,8 +445,7 @@ impl State {
     fn new() -> Self {
         Self {
             rounds: Some(Rounds::default()),
-            table: vec![],
-            ids: HashMap::new(),
+            table: Table::new(),
             pending: BTreeMap::new(),
             fresh: vec![],
             declared: vec![],
@@ -477,8 +476,8 @@ impl State {
         if let Some(why) = &self.over {
             return Some(Failure { code: why.code, text: format!("'{name}': {}", why.text) });
         }
-        let id = self.ids.get(name);
-        if id.is_some_and(|id| self.pending.contains_key(id))
+        let id = self.table.id(name);
+        if id.is_some_and(|id| self.pending.contains_key(&id))
             || self.fresh.iter().any(|other| other.name == *name)
         {
             return invalid(format!(
@@ -486,15 +485,15 @@ impl State {
             ));
         }
         match id {
-            Some(id) => self.contradiction(*id, submitted, of),
+            Some(id) => self.contradiction(id, submitted, of),
             None => check(submitted, of),
         }
     }
 
     /// Why a name of the table cannot be used for this.
     fn contradiction(&self, id: usize, submitted: &Submitted, of: (u32, u32)) -> Option<Failure> {
-        let (name, known) = &self.table[id];
-        if *known != submitted.view {
+        let (name, known) = self.table.name(id);
+        if known != submitted.view {
             let text =
                 format!("'{name}' is known as {known}, and this is {}; give it another name", submitted.view);
             return Some(Failure { code: INVALID_ARGUMENT, text });

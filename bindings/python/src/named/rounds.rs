@@ -181,6 +181,7 @@ impl Named {
         rounds.flags = words[0];
         rounds.partly = common.iter().zip(lacking).map(|(common, lacking)| !lacking & !common).collect();
         rounds.target = numbers(&rounds.partly).next();
+        lock(&self.state).table.see(numbers(common), numbers(&rounds.partly));
         let mut refused = vec![];
         for id in numbers(common) {
             let Some(Submitted { name, call, end, .. }) = lock(&self.state).pending.remove(&id) else {
@@ -198,13 +199,14 @@ impl Named {
     fn do_more(&self, rounds: &mut Rounds) -> Result<Vec<Ended>, Error> {
         let flags = std::mem::replace(&mut rounds.flags, u64::MAX);
         let mut ended = vec![];
-        if flags & HAS_FRESH == 0 {
-            ended = self.exchange()?;
-        }
         if flags & HAS_LATE == 0 {
             let failed = self.give_up(&rounds.partly, &mut ended)?;
             rounds.partly.iter_mut().zip(failed).for_each(|(word, failed)| *word &= !failed);
             rounds.target = numbers(&rounds.partly).next();
+        }
+        // It may change the numbers of names.
+        if flags & HAS_FRESH == 0 {
+            self.exchange(&mut rounds.target, &mut ended)?;
         }
         Ok(ended)
     }
@@ -250,12 +252,12 @@ impl Named {
         Ok(taken.into_iter().map(|length| rest.split_off(..length).unwrap_or_default().to_vec()).collect())
     }
 
-    /// Appends to the table the names that ranks have submitted and it has not. Of a name that is two things, all operations fail; returns them.
-    fn exchange(&self) -> Result<Vec<Ended>, Error> {
+    /// Appends to the table the names that ranks have submitted and it has not. Of a name that is two things, all operations fail.
+    fn exchange(&self, target: &mut Option<usize>, ended: &mut Vec<Ended>) -> Result<(), Error> {
         let own = {
             let mut state = lock(&self.state);
             let mut declared = std::mem::take(&mut state.declared);
-            declared.retain(|(name, _)| !state.ids.contains_key(name));
+            declared.retain(|(name, _)| state.table.id(name).is_none());
             let declared = declared.iter().map(|(name, view)| (name, view));
             let fresh = state.fresh.iter().map(|submitted| (&submitted.name, &submitted.view));
             let mut own = vec![];
@@ -287,30 +289,33 @@ impl Named {
             }
         }
         let mut state = lock(&self.state);
-        for (name, view) in added {
-            if !differing.contains_key(&name) && !state.ids.contains_key(&name) {
-                let id = state.table.len();
-                state.ids.insert(name.clone(), id);
-                state.table.push((name, view));
+        added.retain(|(name, _)| !differing.contains_key(name) && state.table.id(name).is_none());
+        if let Some(moved) = state.table.add(added) {
+            *target = target.and_then(|id| moved[id]);
+            for (id, submitted) in std::mem::take(&mut state.pending) {
+                match moved[id] {
+                    Some(id) => drop(state.pending.insert(id, submitted)),
+                    // The name is new again.
+                    None => state.fresh.push(submitted),
+                }
             }
         }
-        let mut failed = vec![];
         for submitted in std::mem::take(&mut state.fresh) {
-            match (differing.get(&submitted.name), state.ids.get(&submitted.name).copied()) {
+            match (differing.get(&submitted.name), state.table.id(&submitted.name)) {
                 (Some(why), _) => {
                     let why = Failure { code: INVALID_ARGUMENT, text: why.clone() };
-                    failed.push(Ended { end: submitted.end, result: Err(why) });
+                    ended.push(Ended { end: submitted.end, result: Err(why) });
                 }
                 // Another rank may have given the name another meaning while this one submitted it.
                 (None, Some(id)) => match state.contradiction(id, &submitted, (self.rank, self.size)) {
-                    Some(why) => failed.push(Ended { end: submitted.end, result: Err(why) }),
+                    Some(why) => ended.push(Ended { end: submitted.end, result: Err(why) }),
                     None => drop(state.pending.insert(id, submitted)),
                 },
                 // It was submitted since.
                 (None, None) => state.fresh.push(submitted),
             }
         }
-        Ok(failed)
+        Ok(())
     }
 
     /// What waits for longer than the deadline.

@@ -65,7 +65,7 @@ def base(kind: str) -> str:
 
 
 class Naming(NamedTuple):
-    """The name of an operation, and whether the trainer has given it: it is one thing for ever then."""
+    """The name of an operation, and whether the trainer has given it: it is one thing then, as long as the group knows it."""
 
     name: str
     is_fixed: bool
