@@ -34,7 +34,7 @@ mod core_module {
     #[pymodule_export]
     use super::memory::Memory;
     #[pymodule_export]
-    use super::named::named_declare;
+    use super::named::{named_declare, named_join, named_refuse};
     #[pymodule_export]
     use super::ps::{PsActors, PsClient, PsSending, ps_serve};
     #[pymodule_export]
@@ -47,6 +47,7 @@ mod core_module {
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("xla_run", super::xla::address())?;
-        module.add("named_submit", super::named::address())
+        module.add("named_submit", super::named::address())?;
+        module.add("named_refusal", super::named::address_of_refusal())
     }
 }

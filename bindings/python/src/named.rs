@@ -15,7 +15,9 @@
     reason = "buffers of TensorFlow, which its kernels keep until their operation has ended"
 )]
 
+mod meeting;
 mod rounds;
+mod state;
 mod table;
 
 use std::cell::Cell;
@@ -28,9 +30,10 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use rounds::{Ended, Rounds};
 use shouter::{Collective, Error, Group};
-use table::Table;
+use state::{Operation, State, Submitted, What};
 
 use crate::call::{self, Call, Counts};
+use crate::wait::aside_as;
 
 /// How long a rank that has not submitted the target waits for it before it takes part in a round: its peers hear of deadlines, and it of
 /// their ends.
@@ -90,24 +93,55 @@ unsafe extern "C" fn submit(group: i64, request: *const Request, done: Done, con
     let (submission, is_awaited) = unsafe { (read(&*request), (*request).is_awaited) };
     let named = lock(&GROUPS).get(&group).and_then(Weak::upgrade).ok_or_else(|| {
         let text = "the group of this function is closed; trace the function anew, in the group that shouter.init has made since";
-        Failure { code: FAILED_PRECONDITION, text: text.into() }
+        Failure::new(FAILED_PRECONDITION, text)
     });
     let refused = match (named, submission) {
         (Err(why), _) => why,
         (_, Err(why)) => Failure::of(&why, ""),
-        (Ok(named), Ok((name, view, call))) => {
-            named.submit(Submitted { name, view, call, since: Instant::now(), end }, is_awaited);
+        (Ok(named), Ok(Read { name, view, call, about })) => {
+            named.submit(name, view, Operation { call, about, end }, is_awaited);
             return;
         }
     };
     end.call(&Err(refused));
 }
 
-/// A request's name, what it is for people, and the library's call.
+/// The address of [`refuse`].
+pub(crate) fn address_of_refusal() -> usize {
+    refuse as *const () as usize
+}
+
+/// A kernel refuses its inputs: the other ranks' operation of this name fails, too.
+///
+/// # Safety
+/// The strings can be read during the call.
+unsafe extern "C" fn refuse(group: i64, name: *const c_char, why: *const c_char) {
+    // SAFETY: the caller's promise.
+    let [name, why] = [name, why].map(|at| unsafe { CStr::from_ptr(at) }.to_string_lossy());
+    refuse_in(group, &name, &why);
+}
+
+fn refuse_in(group: i64, name: &str, why: &str) {
+    // Where the group is closed, its operations say so.
+    if let Some(named) = lock(&GROUPS).get(&group).and_then(Weak::upgrade) {
+        lock(&named.state).refuse(name, why);
+        named.wake.notify_one();
+    }
+}
+
+/// What a request asks for.
+struct Read {
+    name: String,
+    view: String,
+    call: Call,
+    about: String,
+}
+
+/// A request's name, what it is for people and for ranks without data, and the library's call.
 ///
 /// # Safety
 /// As for [`submit`].
-unsafe fn read(request: &Request) -> Result<(String, String, Call), Error> {
+unsafe fn read(request: &Request) -> Result<Read, Error> {
     let text = |at: *const c_char| {
         // SAFETY: the caller's promise.
         unsafe { CStr::from_ptr(at) }.to_str().map_err(|why| Error::Argument(why.to_string()))
@@ -120,8 +154,9 @@ unsafe fn read(request: &Request) -> Result<(String, String, Call), Error> {
         unsafe { std::slice::from_raw_parts(at, count) }.iter().map(|count| *count as usize).collect()
     };
     let name = text(request.name)?;
-    let (kind, op, dtype) =
-        (call::kind(text(request.kind)?)?, call::op(text(request.op)?)?, call::dtype(text(request.dtype)?)?);
+    let words = [text(request.kind)?, text(request.op)?, text(request.dtype)?];
+    let (kind, op, dtype) = (call::kind(words[0])?, call::op(words[1])?, call::dtype(words[2])?);
+    let about = format!("{} {}", words.join(" "), request.input_bytes / dtype.size());
     let (root, output) = (request.root, (request.output as usize, request.output_bytes));
     let is_broadcast = kind == Collective::Broadcast;
     // A broadcast has one tensor, the output.
@@ -140,7 +175,7 @@ unsafe fn read(request: &Request) -> Result<(String, String, Call), Error> {
         false => UNNAMED.to_owned(),
     };
     let call = Call { kind, input, output, dtype, op, root, factor: None, counts, stream: None };
-    Ok((name.to_owned(), view, call))
+    Ok(Read { name: name.to_owned(), view, call, about })
 }
 
 /// Puts names that `shouter.tensorflow` has made into the table in this order when its ranks next agree.
@@ -150,6 +185,27 @@ pub(crate) fn named_declare(group: i64, names: Vec<String>) {
     if let Some(named) = lock(&GROUPS).get(&group).and_then(Weak::upgrade) {
         lock(&named.state).declared.extend(names.into_iter().map(|name| (name, UNNAMED.to_owned())));
     }
+}
+
+/// A call refuses its arguments before it submits anything: the other ranks' operation of this name fails, too.
+#[pyfunction]
+pub(crate) fn named_refuse(group: i64, name: &str, why: &str) {
+    refuse_in(group, name, why);
+}
+
+/// Takes part with zeroes in what the other ranks reduce, until all ranks have joined; returns the rank that was the last.
+#[pyfunction]
+pub(crate) fn named_join(py: Python<'_>, group: i64) -> PyResult<u32> {
+    let named = lock(&GROUPS).get(&group).and_then(Weak::upgrade);
+    let named = named.ok_or_else(|| crate::error::closed(py))?;
+    aside_as(
+        py,
+        move || named.join(),
+        |py, why| {
+            let error = why.error.clone().unwrap_or_else(|| Error::Argument(why.text.clone()));
+            crate::error::raised(py, &error)
+        },
+    )
 }
 
 /// The end of a kernel's operation.
@@ -170,7 +226,9 @@ impl End {
     fn call(self, result: &Result<(), Failure>) {
         let (code, text) = match result {
             Ok(()) => (0, CString::default()),
-            Err(Failure { code, text }) => (*code, CString::new(text.replace('\0', " ")).unwrap_or_default()),
+            Err(Failure { code, text, .. }) => {
+                (*code, CString::new(text.replace('\0', " ")).unwrap_or_default())
+            }
         };
         let outer = TELLS.replace(true);
         // SAFETY: it is called once, with the context that came with it.
@@ -184,6 +242,8 @@ impl End {
 struct Failure {
     code: i32,
     text: String,
+    /// The library's own.
+    error: Option<Error>,
 }
 
 const INVALID_ARGUMENT: i32 = 3;
@@ -193,6 +253,10 @@ const INTERNAL: i32 = 13;
 const UNAVAILABLE: i32 = 14;
 
 impl Failure {
+    fn new(code: i32, text: impl Into<String>) -> Self {
+        Self { code, text: text.into(), error: None }
+    }
+
     /// An error of the library, with words before it.
     fn of(error: &Error, before: &str) -> Self {
         let code = match error {
@@ -202,17 +266,8 @@ impl Failure {
             Error::Closed { .. } => FAILED_PRECONDITION,
             _ => INTERNAL,
         };
-        Self { code, text: format!("{before}{error}") }
+        Self { code, text: format!("{before}{error}"), error: Some(error.clone()) }
     }
-}
-
-struct Submitted {
-    name: String,
-    /// What it is, for people and for comparison.
-    view: String,
-    call: Call,
-    since: Instant,
-    end: End,
 }
 
 /// A group of named operations.
@@ -220,6 +275,8 @@ pub(crate) struct Named {
     state: Mutex<State>,
     /// There is something to do for the group's thread.
     wake: Condvar,
+    /// All ranks have joined, or nothing goes on.
+    left: Condvar,
     group: Weak<Group>,
     rank: u32,
     size: u32,
@@ -234,20 +291,6 @@ struct Turn {
     own: Option<usize>,
     /// When it is over.
     until: Option<Instant>,
-}
-
-struct State {
-    /// None while a thread goes on with them.
-    rounds: Option<Rounds>,
-    table: Table,
-    /// What was submitted and is not started, by its number in the table.
-    pending: BTreeMap<usize, Submitted>,
-    /// Of names that are not in the table.
-    fresh: Vec<Submitted>,
-    /// Names, and what they are, that are to come before those.
-    declared: Vec<(String, String)>,
-    /// Why nothing can be submitted any more.
-    over: Option<Failure>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -266,6 +309,7 @@ impl Agreement {
         let named = Arc::new(Named {
             state: Mutex::new(State::new()),
             wake: Condvar::new(),
+            left: Condvar::new(),
             group: Arc::downgrade(group),
             rank: group.rank(),
             size: group.size(),
@@ -285,26 +329,26 @@ impl Agreement {
 
 impl Drop for Agreement {
     fn drop(&mut self) {
-        self.0.finish(&Failure { code: FAILED_PRECONDITION, text: "the group was closed".into() });
+        self.0.finish(&Failure::new(FAILED_PRECONDITION, "the group was closed"));
     }
 }
 
 impl Named {
-    fn submit(&self, submitted: Submitted, is_awaited: bool) {
-        let turn = Turn {
-            own: Some(submitted.end.kernel()),
-            until: (!is_awaited).then(|| submitted.since + PATIENCE),
-        };
+    fn submit(&self, name: String, view: String, operation: Operation, is_awaited: bool) {
+        let since = Instant::now();
+        let turn = Turn { own: Some(operation.end.kernel()), until: (!is_awaited).then(|| since + PATIENCE) };
+        let submitted = Submitted { name, view, since, what: What::Operation(operation) };
         let mut state = lock(&self.state);
         if let Some(why) = state.refusal(&submitted, (self.rank, self.size)) {
+            state.refuse(&submitted.name, &why.text);
             drop(state);
-            submitted.end.call(&Err(why));
+            self.wake.notify_one();
+            if let What::Operation(operation) = submitted.what {
+                operation.end.call(&Err(why));
+            }
             return;
         }
-        match state.table.id(&submitted.name) {
-            Some(id) => drop(state.pending.insert(id, submitted)),
-            None => state.fresh.push(submitted),
-        }
+        state.keep(submitted);
         // What a kernel does when it is told must not delay other kernels.
         let may_go_on = is_awaited || !TELLS.get();
         let rounds = match &state.rounds {
@@ -328,10 +372,28 @@ impl Named {
         let submitted = state.take();
         drop(state);
         self.wake.notify_one();
-        for submitted in submitted {
-            let text = format!("'{}': {}", submitted.name, why.text);
-            submitted.end.call(&Err(Failure { code: why.code, text }));
+        self.left.notify_all();
+        for Submitted { name, what, .. } in submitted {
+            if let What::Operation(operation) = what {
+                let text = format!("'{name}': {}", why.text);
+                operation.end.call(&Err(Failure { text, ..why.clone() }));
+            }
         }
+    }
+
+    /// Waits until all ranks have joined; returns the last.
+    fn join(&self) -> Result<u32, Failure> {
+        let mut state = lock(&self.state);
+        if let Some(Submitted { name, .. }) = state.operations().next() {
+            let text = format!("join(): '{name}' was submitted, and has not started; wait for it before");
+            return Err(Failure::new(INVALID_ARGUMENT, text));
+        }
+        state.joined = Some(0);
+        self.wake.notify_one();
+        while state.over.is_none() && state.joined.is_some() {
+            state = self.left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.over.clone().map_or(Ok(state.last), Err)
     }
 
     fn run(&self) {
@@ -345,7 +407,7 @@ impl Named {
         let mut state = lock(&self.state);
         let mut until = None;
         loop {
-            let is_empty = state.is_empty();
+            let is_idle = state.is_idle();
             let State { rounds: Some(rounds), over, .. } = &mut *state else {
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -356,7 +418,7 @@ impl Named {
             if over.is_some() {
                 return None;
             }
-            if is_empty {
+            if is_idle {
                 until = None;
                 state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
@@ -413,7 +475,7 @@ impl Named {
     /// Leaves the rounds to other threads.
     fn give_back(&self, rounds: Rounds) {
         let mut state = lock(&self.state);
-        let is_left = rounds.are_under_way() || !state.is_empty() || state.over.is_some();
+        let is_left = rounds.are_under_way() || !state.is_idle() || state.over.is_some();
         state.rounds = Some(rounds);
         drop(state);
         if is_left {
@@ -424,13 +486,18 @@ impl Named {
     /// The end of the group under a round.
     fn explained(&self, why: &Error) -> Failure {
         let state = lock(&self.state);
-        let mut names: Vec<&str> = state.pending.keys().map(|id| state.table.name(*id).0).collect();
-        names.extend(state.fresh.iter().map(|submitted| &*submitted.name));
+        let mut names: Vec<&str> = state.operations().map(|submitted| &*submitted.name).collect();
         let more = if names.len() > 8 { format!(" and {} more", names.len() - 8) } else { String::new() };
         names.truncate(8);
         let missing: Vec<String> = why.missing().iter().map(u32::to_string).collect();
         if missing.is_empty() {
             return Failure::of(why, "");
+        }
+        if state.joined.is_some() {
+            let late = missing.join(", ");
+            let before =
+                format!("this rank has joined, and rank {late} neither joined nor reduced anything: ");
+            return Failure::of(why, &before);
         }
         let before = format!(
             "'{}'{more} submitted here, and nothing by rank {}: ",
@@ -439,73 +506,4 @@ impl Named {
         );
         Failure::of(why, &before)
     }
-}
-
-impl State {
-    fn new() -> Self {
-        Self {
-            rounds: Some(Rounds::default()),
-            table: Table::new(),
-            pending: BTreeMap::new(),
-            fresh: vec![],
-            declared: vec![],
-            over: None,
-        }
-    }
-
-    /// Whether the next round begins at once.
-    fn is_due(&self, rounds: &Rounds) -> bool {
-        self.over.is_none()
-            && !self.is_empty()
-            && rounds.target.is_none_or(|target| self.pending.contains_key(&target))
-    }
-
-    fn is_empty(&self) -> bool {
-        self.pending.is_empty() && self.fresh.is_empty()
-    }
-
-    fn take(&mut self) -> Vec<Submitted> {
-        let pending = std::mem::take(&mut self.pending).into_values();
-        pending.chain(std::mem::take(&mut self.fresh)).collect()
-    }
-
-    /// Why this cannot be submitted.
-    fn refusal(&self, submitted: &Submitted, of: (u32, u32)) -> Option<Failure> {
-        let Submitted { name, .. } = submitted;
-        let invalid = |text| Some(Failure { code: INVALID_ARGUMENT, text });
-        if let Some(why) = &self.over {
-            return Some(Failure { code: why.code, text: format!("'{name}': {}", why.text) });
-        }
-        let id = self.table.id(name);
-        if id.is_some_and(|id| self.pending.contains_key(&id))
-            || self.fresh.iter().any(|other| other.name == *name)
-        {
-            return invalid(format!(
-                "'{name}' was submitted before, and has not started; give each tensor a name of its own"
-            ));
-        }
-        match id {
-            Some(id) => self.contradiction(id, submitted, of),
-            None => check(submitted, of),
-        }
-    }
-
-    /// Why a name of the table cannot be used for this.
-    fn contradiction(&self, id: usize, submitted: &Submitted, of: (u32, u32)) -> Option<Failure> {
-        let (name, known) = self.table.name(id);
-        if known != submitted.view {
-            let text =
-                format!("'{name}' is known as {known}, and this is {}; give it another name", submitted.view);
-            return Some(Failure { code: INVALID_ARGUMENT, text });
-        }
-        check(submitted, of)
-    }
-}
-
-/// What the library would refuse when it starts, where the other ranks have started theirs.
-fn check(submitted: &Submitted, (rank, size): (u32, u32)) -> Option<Failure> {
-    let call = &submitted.call;
-    let checked =
-        if call.kind.has_counts() { call.uneven().map(drop) } else { call.checked(rank, size).map(drop) };
-    checked.err().map(|why| Failure::of(&why, &format!("'{}': ", submitted.name)))
 }

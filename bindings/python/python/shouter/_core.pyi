@@ -8,6 +8,7 @@ from typing import Any
 __version__: str
 xla_run: int
 named_submit: int
+named_refusal: int
 
 _Counts = tuple[Sequence[int] | None, Sequence[int] | None]
 
@@ -151,6 +152,8 @@ class Group:
     def leave(self) -> None: ...
 
 def named_declare(group: int, names: Sequence[str]) -> None: ...
+def named_refuse(group: int, name: str, why: str) -> None: ...
+def named_join(group: int) -> int: ...
 def check_type(dtype: str, op: str | None = None) -> None: ...
 def join(
     settings: Sequence[tuple[str, str]],

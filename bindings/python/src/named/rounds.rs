@@ -1,11 +1,11 @@
 //! The rounds in which the ranks compare what they have submitted, and start what all have.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use shouter::{Collective, DType, Error, ReduceOp, Work};
 
-use super::{DEADLINE_EXCEEDED, End, Failure, INVALID_ARGUMENT, Named, State, Submitted, lock};
+use super::state::{Operation, Submitted, What};
+use super::{End, Failure, Named, lock};
 use crate::call::{Call, Counts};
 use crate::sys;
 
@@ -13,10 +13,29 @@ use crate::sys;
 const ATTENDED: Duration = Duration::from_micros(100);
 
 /// An operation under way.
-struct Started {
+pub(super) struct Started {
     work: Work,
     name: String,
-    end: End,
+    /// None where a rank that has joined gives zeroes.
+    end: Option<End>,
+    /// These zeroes.
+    _memory: Vec<u64>,
+}
+
+impl Started {
+    pub(super) fn of(work: Work, name: String, end: End) -> Self {
+        Self { work, name, end: Some(end), _memory: vec![] }
+    }
+
+    pub(super) fn of_zeroes(work: Work, memory: Vec<u64>) -> Self {
+        Self { work, name: String::new(), end: None, _memory: memory }
+    }
+
+    /// Its end, if a kernel is to be told.
+    fn ended(self, result: Result<(), Error>) -> Option<Ended> {
+        let Self { name, end, .. } = self;
+        end.map(|end| Ended::of(end, &name, result))
+    }
 }
 
 /// An operation that has ended, whose kernel is to be told.
@@ -26,8 +45,12 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    fn of(end: End, name: &str, result: Result<(), Error>) -> Self {
+    pub(super) fn of(end: End, name: &str, result: Result<(), Error>) -> Self {
         Self { end, result: result.map_err(|why| Failure::of(&why, &format!("'{name}': "))) }
+    }
+
+    pub(super) fn failed(end: End, why: Failure) -> Self {
+        Self { end, result: Err(why) }
     }
 
     pub(super) fn is_of(&self, kernel: usize) -> bool {
@@ -63,12 +86,24 @@ pub(super) struct Rounds {
     flags: u64,
     /// The names that only some ranks had submitted in the last round.
     partly: Vec<u64>,
-    started: Vec<Started>,
+    /// What all ranks have met in the last round, and one has refused, or has joined.
+    met: Vec<usize>,
+    /// All ranks have joined.
+    is_left: bool,
+    pub(super) started: Vec<Started>,
 }
 
 impl Default for Rounds {
     fn default() -> Self {
-        Self { target: None, comparing: None, flags: u64::MAX, partly: vec![], started: vec![] }
+        Self {
+            target: None,
+            comparing: None,
+            flags: u64::MAX,
+            partly: vec![],
+            met: vec![],
+            is_left: false,
+            started: vec![],
+        }
     }
 }
 
@@ -79,7 +114,7 @@ impl Rounds {
     }
 
     fn asks_for_more(&self) -> bool {
-        self.flags & (HAS_FRESH | HAS_LATE) != HAS_FRESH | HAS_LATE
+        self.flags & (HAS_FRESH | HAS_LATE) != HAS_FRESH | HAS_LATE || !self.met.is_empty() || self.is_left
     }
 
     /// Nothing is compared any more; what has started ends.
@@ -89,7 +124,7 @@ impl Rounds {
 }
 
 /// Bits of the names of the table.
-fn bits<'a>(of: impl IntoIterator<Item = &'a usize>, words: usize) -> Vec<u64> {
+pub(super) fn bits<'a>(of: impl IntoIterator<Item = &'a usize>, words: usize) -> Vec<u64> {
     let mut bits = vec![0; words];
     for id in of {
         bits[id / 64] |= 1 << (id % 64);
@@ -98,7 +133,7 @@ fn bits<'a>(of: impl IntoIterator<Item = &'a usize>, words: usize) -> Vec<u64> {
 }
 
 /// The numbers whose bits are set.
-fn numbers(words: &[u64]) -> impl Iterator<Item = usize> {
+pub(super) fn numbers(words: &[u64]) -> impl Iterator<Item = usize> {
     words
         .iter()
         .enumerate()
@@ -108,6 +143,9 @@ fn numbers(words: &[u64]) -> impl Iterator<Item = usize> {
 /// Flags of a round, at zero where a rank has them.
 const HAS_FRESH: u64 = 1;
 const HAS_LATE: u64 = 2;
+const HAS_REFUSED: u64 = 4;
+const HAS_JOINED: u64 = 8;
+const GOES_ON: u64 = 16;
 
 impl Named {
     /// Takes one step, and waits in it until the time `until` at most; returns what has ended, and nothing if there is nothing to do, or no
@@ -137,16 +175,16 @@ impl Named {
                 if let Some(comparing) = rounds.comparing.take_if(|_| at == 0) {
                     return self.compared(comparing, rounds).map(Some);
                 }
-                let Started { work, name, end } =
-                    rounds.started.remove(at - usize::from(rounds.comparing.is_some()));
-                Ok(Some(vec![Ended::of(end, &name, work.wait(None))]))
+                let started = rounds.started.remove(at - usize::from(rounds.comparing.is_some()));
+                let result = started.work.wait(None);
+                Ok(Some(started.ended(result).into_iter().collect()))
             }
             Err(Error::Timeout { .. }) => Ok(until.is_none().then(Vec::new)),
             // The engine is of no more use.
             Err(why) => {
                 rounds.comparing = None;
                 let started = std::mem::take(&mut rounds.started).into_iter();
-                Ok(Some(started.map(|each| Ended::of(each.end, &each.name, Err(why.clone()))).collect()))
+                Ok(Some(started.filter_map(|each| each.ended(Err(why.clone()))).collect()))
             }
         }
     }
@@ -163,8 +201,19 @@ impl Named {
             if self.late(&state).next().is_some() {
                 flags &= !HAS_LATE;
             }
-            let own = bits(state.pending.keys(), width);
-            let lacking: Vec<u64> = own.iter().map(|word| !word).collect();
+            if state.pending.values().any(|queue| queue.front().is_some_and(Submitted::is_refused)) {
+                flags &= !HAS_REFUSED;
+            }
+            flags &= if state.joined.is_some() { !HAS_JOINED } else { !GOES_ON };
+            let (own, lacking) = match state.joined {
+                // It has everything that others have, and nothing else.
+                Some(_) => (vec![u64::MAX; width], vec![u64::MAX; width]),
+                None => {
+                    let own = bits(state.pending.keys(), width);
+                    let lacking = own.iter().map(|word| !word).collect();
+                    (own, lacking)
+                }
+            };
             ([vec![flags], own, lacking].concat(), width)
         };
         let span = (words.as_mut_ptr() as usize, size_of_val(&*words));
@@ -179,26 +228,48 @@ impl Named {
         let (words, width) = (&comparing.words, comparing.width);
         let (common, lacking) = (&words[1..=width], &words[1 + width..]);
         rounds.flags = words[0];
+        if rounds.flags & GOES_ON != 0 {
+            rounds.is_left = true;
+            return Ok(vec![]);
+        }
         rounds.partly = common.iter().zip(lacking).map(|(common, lacking)| !lacking & !common).collect();
         rounds.target = numbers(&rounds.partly).next();
-        lock(&self.state).table.see(numbers(common), numbers(&rounds.partly));
+        {
+            let mut state = lock(&self.state);
+            state.table.see(numbers(common), numbers(&rounds.partly));
+            state.joined = state.joined.map(|rounds| rounds + 1);
+        }
+        if rounds.flags & (HAS_REFUSED | HAS_JOINED) != HAS_REFUSED | HAS_JOINED {
+            rounds.met = numbers(common).collect();
+            return Ok(vec![]);
+        }
         let mut refused = vec![];
         for id in numbers(common) {
-            let Some(Submitted { name, call, end, .. }) = lock(&self.state).pending.remove(&id) else {
+            let Some(Submitted { name, what: What::Operation(Operation { call, end, .. }), .. }) =
+                lock(&self.state).pop(id)
+            else {
                 continue;
             };
             match self.begin(&call, &name) {
-                Ok(work) => rounds.started.push(Started { work, name, end }),
+                Ok(work) => rounds.started.push(Started::of(work, name, end)),
                 Err(why) => refused.push(Ended::of(end, &name, Err(why))),
             }
         }
         Ok(refused)
     }
 
-    /// What the flags of the last round ask for.
+    /// What the last round asks for.
     fn do_more(&self, rounds: &mut Rounds) -> Result<Vec<Ended>, Error> {
         let flags = std::mem::replace(&mut rounds.flags, u64::MAX);
         let mut ended = vec![];
+        if std::mem::take(&mut rounds.is_left) {
+            self.leave()?;
+            return Ok(ended);
+        }
+        let met = std::mem::take(&mut rounds.met);
+        if !met.is_empty() {
+            self.settle(&met, rounds, &mut ended)?;
+        }
         if flags & HAS_LATE == 0 {
             let failed = self.give_up(&rounds.partly, &mut ended)?;
             rounds.partly.iter_mut().zip(failed).for_each(|(word, failed)| *word &= !failed);
@@ -212,7 +283,7 @@ impl Named {
     }
 
     /// Starts an operation when there is room for one more.
-    fn begin(&self, call: &Call, name: &str) -> Result<Work, Error> {
+    pub(super) fn begin(&self, call: &Call, name: &str) -> Result<Work, Error> {
         loop {
             let Some(group) = self.group.upgrade() else { return Err(closed()) };
             group.set_label(name);
@@ -224,145 +295,12 @@ impl Named {
     }
 
     /// Runs an operation of the agreement itself. The group is not held meanwhile: another thread that leaves it ends the operation.
-    fn run_own(&self, call: &Call) -> Result<(), Error> {
+    pub(super) fn run_own(&self, call: &Call) -> Result<(), Error> {
         self.begin(call, "names")?.wait(None)
-    }
-
-    /// The bytes of every rank, by rank.
-    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
-        let mine = [own.len() as u64];
-        let mut lengths = vec![0u64; self.size as usize];
-        let input = (mine.as_ptr() as usize, 8);
-        let output = (lengths.as_mut_ptr() as usize, 8 * lengths.len());
-        self.run_own(&own_call(
-            Collective::AllGather,
-            input,
-            output,
-            DType::U64,
-            ReduceOp::Sum,
-            Counts::default(),
-        ))?;
-        let taken: Vec<usize> = lengths.iter().map(|length| *length as usize).collect();
-        let mut every = vec![0u8; taken.iter().sum()];
-        let (input, output) =
-            ((own.as_ptr() as usize, own.len()), (every.as_mut_ptr() as usize, every.len()));
-        let counts = Counts { given: vec![own.len()], taken: taken.clone() };
-        self.run_own(&own_call(Collective::AllGatherV, input, output, DType::U8, ReduceOp::Sum, counts))?;
-        let mut rest = &every[..];
-        Ok(taken.into_iter().map(|length| rest.split_off(..length).unwrap_or_default().to_vec()).collect())
-    }
-
-    /// Appends to the table the names that ranks have submitted and it has not. Of a name that is two things, all operations fail.
-    fn exchange(&self, target: &mut Option<usize>, ended: &mut Vec<Ended>) -> Result<(), Error> {
-        let own = {
-            let mut state = lock(&self.state);
-            let mut declared = std::mem::take(&mut state.declared);
-            declared.retain(|(name, _)| state.table.id(name).is_none());
-            let declared = declared.iter().map(|(name, view)| (name, view));
-            let fresh = state.fresh.iter().map(|submitted| (&submitted.name, &submitted.view));
-            let mut own = vec![];
-            for text in declared.chain(fresh).flat_map(|(name, view)| [name, view]) {
-                own.extend((text.len() as u32).to_le_bytes());
-                own.extend(text.as_bytes());
-            }
-            own
-        };
-        let by_rank = self.gather(&own)?;
-        let mut added: Vec<(String, String)> = vec![];
-        let mut places: HashMap<String, (usize, usize)> = HashMap::new();
-        let mut differing: HashMap<String, String> = HashMap::new();
-        for (rank, bytes) in by_rank.iter().enumerate() {
-            let mut texts = texts(bytes).into_iter();
-            while let (Some(name), Some(view)) = (texts.next(), texts.next()) {
-                let Some(&(at, first)) = places.get(&name) else {
-                    places.insert(name.clone(), (added.len(), rank));
-                    added.push((name, view));
-                    continue;
-                };
-                let theirs = &added[at].1;
-                if *theirs != view {
-                    let why = format!(
-                        "'{name}': rank {rank} has {view}, rank {first} has {theirs}; submit the same tensors on every rank"
-                    );
-                    differing.entry(name).or_insert(why);
-                }
-            }
-        }
-        let mut state = lock(&self.state);
-        added.retain(|(name, _)| !differing.contains_key(name) && state.table.id(name).is_none());
-        if let Some(moved) = state.table.add(added) {
-            *target = target.and_then(|id| moved[id]);
-            for (id, submitted) in std::mem::take(&mut state.pending) {
-                match moved[id] {
-                    Some(id) => drop(state.pending.insert(id, submitted)),
-                    // The name is new again.
-                    None => state.fresh.push(submitted),
-                }
-            }
-        }
-        for submitted in std::mem::take(&mut state.fresh) {
-            match (differing.get(&submitted.name), state.table.id(&submitted.name)) {
-                (Some(why), _) => {
-                    let why = Failure { code: INVALID_ARGUMENT, text: why.clone() };
-                    ended.push(Ended { end: submitted.end, result: Err(why) });
-                }
-                // Another rank may have given the name another meaning while this one submitted it.
-                (None, Some(id)) => match state.contradiction(id, &submitted, (self.rank, self.size)) {
-                    Some(why) => ended.push(Ended { end: submitted.end, result: Err(why) }),
-                    None => drop(state.pending.insert(id, submitted)),
-                },
-                // It was submitted since.
-                (None, None) => state.fresh.push(submitted),
-            }
-        }
-        Ok(())
-    }
-
-    /// What waits for longer than the deadline.
-    fn late<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a usize> {
-        state
-            .pending
-            .iter()
-            .filter(|(_, submitted)| submitted.since.elapsed() > self.deadline)
-            .map(|(id, _)| id)
-    }
-
-    /// Fails what only some ranks have submitted, and waits for longer than the deadline on one of them; returns which.
-    fn give_up(&self, partly: &[u64], ended: &mut Vec<Ended>) -> Result<Vec<u64>, Error> {
-        let width = partly.len();
-        let own = {
-            let state = lock(&self.state);
-            [
-                bits(state.pending.keys().filter(|id| **id < 64 * width), width),
-                bits(self.late(&state).filter(|id| **id < 64 * width), width),
-            ]
-            .concat()
-        };
-        let bytes: Vec<u8> = own.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let by_rank: Vec<Vec<u64>> = self.gather(&bytes)?.iter().map(|bytes| words_of(bytes)).collect();
-        let mut failed = vec![0; width];
-        for (at, word) in failed.iter_mut().enumerate() {
-            *word = partly[at] & by_rank.iter().fold(0, |late, words| late | words[width + at]);
-        }
-        for id in numbers(&failed) {
-            let Some(submitted) = lock(&self.state).pending.remove(&id) else { continue };
-            let without =
-                by_rank.iter().enumerate().filter(|(_, words)| words[id / 64] >> (id % 64) & 1 == 0);
-            let ranks: Vec<String> = without.map(|(rank, _)| rank.to_string()).collect();
-            let text = format!(
-                "'{}': not submitted by rank{} {} within {:?} (the key deadline); submit the same names on every rank",
-                submitted.name,
-                if ranks.len() == 1 { "" } else { "s" },
-                ranks.join(", "),
-                self.deadline
-            );
-            ended.push(Ended { end: submitted.end, result: Err(Failure { code: DEADLINE_EXCEEDED, text }) });
-        }
-        Ok(failed)
     }
 }
 
-fn own_call(
+pub(super) fn own_call(
     kind: Collective,
     input: (usize, usize),
     output: (usize, usize),
@@ -375,19 +313,4 @@ fn own_call(
 
 fn closed() -> Error {
     Error::Argument("the group is closed; call shouter.init".into())
-}
-
-fn words_of(bytes: &[u8]) -> Vec<u64> {
-    bytes.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect()
-}
-
-/// Texts, each behind its length.
-fn texts(mut bytes: &[u8]) -> Vec<String> {
-    let mut texts = vec![];
-    while let Some((length, rest)) = bytes.split_first_chunk() {
-        let Some((text, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize) else { break };
-        texts.push(String::from_utf8_lossy(text).into_owned());
-        bytes = rest;
-    }
-    texts
 }

@@ -13,7 +13,7 @@ const REMEMBERED: usize = 16 * LEAST;
 
 struct Entry {
     name: String,
-    /// What it is, for people and for comparison.
+    /// What it is, for people and for comparison; empty where all that was submitted is refused.
     view: String,
     /// The last round in which a rank had submitted it.
     seen: u64,
@@ -48,6 +48,16 @@ impl Table {
         (name, view)
     }
 
+    /// Whether it is known what a name is.
+    pub(super) fn is_known(&self, id: usize) -> bool {
+        !self.entries[id].view.is_empty()
+    }
+
+    /// Whether a name is to be added, or what it is.
+    pub(super) fn is_new(&self, name: &str, view: &str) -> bool {
+        self.id(name).is_none_or(|id| !self.is_known(id) && !view.is_empty())
+    }
+
     /// A round has found that all ranks have submitted these, which start, and that some ranks have submitted those.
     pub(super) fn see(&mut self, common: impl Iterator<Item = usize>, partly: impl Iterator<Item = usize>) {
         self.round += 1;
@@ -61,7 +71,14 @@ impl Table {
     }
 
     /// Appends names, and what they are. Where it forgets others before, it returns the new number of each old one, or none.
-    pub(super) fn add(&mut self, names: Vec<(String, String)>) -> Option<Vec<Option<usize>>> {
+    pub(super) fn add(&mut self, mut names: Vec<(String, String)>) -> Option<Vec<Option<usize>>> {
+        names.retain_mut(|(name, view)| match self.id(name) {
+            Some(id) => {
+                self.entries[id].view = std::mem::take(view);
+                false
+            }
+            None => true,
+        });
         let back = names.iter().filter(|(name, _)| self.forgotten.remove(name)).count();
         self.limit += 2 * back;
         let moved = (self.len() + names.len() > self.limit).then(|| self.forget(names.len()));

@@ -53,21 +53,27 @@ def all_reduce(x: Any, op: str = "sum", *, name: str | None = None, group: Group
     at, named = _calls.place(group), _calls.naming(name, "all_reduce")
     if isinstance(x, _tf.IndexedSlices):
         return _sparse.all_reduce(x, op, at, named)
-    return _calls.bind("all_reduce", _calls.tensor_of(x, op), at, named, op=op)
+    with _calls.arguments(at, named.name):
+        tensor = _calls.tensor_of(x, op)
+    return _calls.bind("all_reduce", tensor, at, named, op=op)
 
 
 def broadcast(x: Any, root: int = 0, *, name: str | None = None, group: Group | None = None) -> Any:
     """Rank `root`'s `x` on every rank; all have one shape."""
-    at = _calls.place(group)
-    _calls.check_root(root, at)
-    return _calls.bind("broadcast", _calls.tensor_of(x, None), at, _calls.naming(name, "broadcast"), root=root)
+    at, named = _calls.place(group), _calls.naming(name, "broadcast")
+    with _calls.arguments(at, named.name):
+        _calls.check_root(root, at)
+        tensor = _calls.tensor_of(x, None)
+    return _calls.bind("broadcast", tensor, at, named, root=root)
 
 
 def all_gather(x: Any, *, ragged: bool = False, name: str | None = None, group: Group | None = None) -> Any:
     """Every rank's `x`, one behind the other along the first axis, in the order of ranks. With `ragged`, the first axes may have different
     lengths, which the ranks tell each other first.
     """
-    at, named, tensor = _calls.place(group), _calls.naming(name, "all_gather"), _calls.tensor_of(x, None)
+    at, named = _calls.place(group), _calls.naming(name, "all_gather")
+    with _calls.arguments(at, _calls.rows_name(named) if ragged else named.name):
+        tensor = _calls.tensor_of(x, None)
     if ragged:
         return _calls.all_gather_rows(tensor, at, named)[0]
     return _calls.bind("all_gather", tensor, at, named)
@@ -77,15 +83,19 @@ def reduce_scatter(x: Any, op: str = "sum", *, name: str | None = None, group: G
     """This rank's part of the reduction of every rank's `x`: of the first axis, whose length is a multiple of the number of ranks, so that the
     shape is `(x.shape[0] // size, *x.shape[1:])`.
     """
-    at = _calls.place(group)
-    return _calls.bind("reduce_scatter", _calls.tensor_of(x, op), at, _calls.naming(name, "reduce_scatter"), op=op)
+    at, named = _calls.place(group), _calls.naming(name, "reduce_scatter")
+    with _calls.arguments(at, named.name):
+        tensor = _calls.tensor_of(x, op)
+    return _calls.bind("reduce_scatter", tensor, at, named, op=op)
 
 
 def all_to_all(x: Any, splits: Any = None, *, name: str | None = None, group: Group | None = None) -> Any:
     """Block i of every rank's `x` on rank i, one behind the other in the order of ranks: of the first axis, whose length is a multiple of the
     number of ranks. With `splits`, splits[i] rows go to rank i, and what is returned is a pair: the rows that came, and how many from each rank.
     """
-    at, named, tensor = _calls.place(group), _calls.naming(name, "all_to_all"), _calls.tensor_of(x, None)
+    at, named = _calls.place(group), _calls.naming(name, "all_to_all")
+    with _calls.arguments(at, named.name if splits is None else _calls.rows_name(named)):
+        tensor = _calls.tensor_of(x, None)
     if splits is not None:
         return _calls.all_to_all_rows(tensor, splits, at, named)
     return _calls.bind("all_to_all", tensor, at, named)

@@ -5,10 +5,12 @@ Derivatives are those of the sum of all ranks' losses.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -80,6 +82,17 @@ def naming(name: str | None, kind: str) -> Naming:
     return Naming(name, True)
 
 
+@contextlib.contextmanager
+def arguments(at: Place, name: str) -> Iterator[None]:
+    """What is refused inside fails on the other ranks, too, which submit under this name. A graph's operations are not submitted while it is made."""
+    try:
+        yield
+    except Exception as why:
+        if tf.executing_eagerly():
+            _core.named_refuse(at.group, name, str(why))
+        raise
+
+
 def bind(operation: str, x: Any, at: Place, named: Naming, *more: Any, **attributes: Any) -> tf.Tensor:
     """One operation."""
     call = getattr(_kernels.operations(), f"shouter_{operation}")
@@ -94,23 +107,31 @@ def tensor_of(x: Any, op: str | None) -> tf.Tensor:
     return tensor
 
 
+def rows_name(named: Naming) -> str:
+    """Under which the ranks tell each other first how many rows they have."""
+    return f"{named.name}/rows"
+
+
 def all_gather_rows(x: tf.Tensor, at: Place, named: Naming) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows of all ranks, and how many each has."""
-    rows = bind("all_gather", _rows(x, named)[None], at, Naming(f"{named.name}/rows", False))
+    with arguments(at, rows_name(named)):
+        own = _rows(x, named)[None]
+    rows = bind("all_gather", own, at, Naming(rows_name(named), False))
     return bind("all_gather_v", x, at, Naming(named.name, False), rows), rows
 
 
 def all_to_all_rows(x: tf.Tensor, splits: Any, at: Place, named: Naming) -> tuple[tf.Tensor, tf.Tensor]:
     """The rows that all ranks have for this one, and how many each has."""
-    given = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
-    if not given.dtype.is_integer or not given.shape.is_compatible_with((at.size,)):
-        raise ArgumentError(
-            f"'{named.name}': splits of shape {given.shape} and type {given.dtype.name}, and there are {at.size} ranks; give a number of rows for each"
-        )
-    given, rows = tf.ensure_shape(tf.cast(given, tf.int64), (at.size,)), _rows(x, named)
+    with arguments(at, rows_name(named)):
+        given = tf.convert_to_tensor(splits, dtype_hint=tf.int64)
+        if not given.dtype.is_integer or not given.shape.is_compatible_with((at.size,)):
+            raise ArgumentError(
+                f"'{named.name}': splits of shape {given.shape} and type {given.dtype.name}, and there are {at.size} ranks; give a number of rows for each"
+            )
+        given, rows = tf.ensure_shape(tf.cast(given, tf.int64), (at.size,)), _rows(x, named)
     # A rank whose splits are wrong tells the others so: all have an error at once.
     right = tf.reduce_all((given >= 0) & (given <= rows)) & (tf.reduce_sum(given) == rows)
-    taken = bind("all_to_all", tf.where(right, given, -1), at, Naming(f"{named.name}/rows", False))
+    taken = bind("all_to_all", tf.where(right, given, -1), at, Naming(rows_name(named), False))
     return bind("all_to_all_v", x, at, Naming(named.name, False), taken, given), taken
 
 

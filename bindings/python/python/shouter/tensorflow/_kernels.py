@@ -43,7 +43,7 @@ def operations() -> Any:
             # TensorFlow finds the operations that a library adds when it loads it first.
             loaded = tf.load_op_library(str(path))
             library = ctypes.CDLL(str(path))
-            library.shouter_set_submit.argtypes = [ctypes.c_void_p]
-            library.shouter_set_submit(_core.named_submit)
+            library.shouter_set_calls.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+            library.shouter_set_calls(_core.named_submit, _core.named_refusal)
             _loaded = loaded
         return _loaded

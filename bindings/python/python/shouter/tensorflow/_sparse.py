@@ -18,11 +18,12 @@ _SMALL = (tf.float16, tf.bfloat16)
 
 def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Naming) -> tf.IndexedSlices:
     """The sum or mean of all ranks' slices, each index once, in ascending order."""
-    if op not in ("sum", "avg"):
-        raise ArgumentError(f"'{named.name}': {op} of tf.IndexedSlices; there are sum and avg only: convert it by tf.convert_to_tensor")
-    _core.check_type(x.dtype.name, op)
-    if op == "avg" and not (x.dtype.is_floating or x.dtype.is_complex):
-        raise ArgumentError(f"'{named.name}': the mean of tf.IndexedSlices of {x.dtype.name}; take the sum")
+    with _calls.arguments(at, _calls.rows_name(named)):
+        if op not in ("sum", "avg"):
+            raise ArgumentError(f"'{named.name}': {op} of tf.IndexedSlices; there are sum and avg only: convert it by tf.convert_to_tensor")
+        _core.check_type(x.dtype.name, op)
+        if op == "avg" and not (x.dtype.is_floating or x.dtype.is_complex):
+            raise ArgumentError(f"'{named.name}': the mean of tf.IndexedSlices of {x.dtype.name}; take the sum")
     are_below = True if x.dense_shape is None else tf.reduce_all(x.indices < tf.cast(x.dense_shape[0], x.indices.dtype))
     are_alike = tf.equal(tf.shape(x.indices)[0], tf.shape(x.values)[0])
     right = are_alike & are_below & tf.reduce_all(x.indices >= 0)
@@ -30,7 +31,7 @@ def all_reduce(x: tf.IndexedSlices, op: str, at: _calls.Place, named: _calls.Nam
     indices, values = tf.cond(right, lambda: _merged(x.indices, x.values), lambda: nothing)
     # A rank whose slices are wrong tells the others so: all have an error at once.
     own = tf.where(right, tf.shape(indices, tf.int64), -1)
-    rows = _calls.bind("all_gather", own, at, _calls.Naming(f"{named.name}/rows", False))
+    rows = _calls.bind("all_gather", own, at, _calls.Naming(_calls.rows_name(named), False))
     with tf.control_dependencies([rows]):
         checks = [
             tf.debugging.assert_non_negative(x.indices, f"'{named.name}': an index of tf.IndexedSlices is below 0"),

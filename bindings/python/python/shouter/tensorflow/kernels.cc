@@ -1,6 +1,6 @@
 // The operations of shouter.tensorflow and their kernels for CPUs: they submit their tensors to the library under a name, and wait for no other.
 //
-// shouter/tensorflow/_kernels.py compiles it against the headers of the installed TensorFlow, and sets `submit` before an operation runs.
+// shouter/tensorflow/_kernels.py compiles it against the headers of the installed TensorFlow, and sets `submit` and `refuse` before an operation runs.
 
 #include <cstdint>
 #include <cstring>
@@ -47,8 +47,10 @@ struct Request {
 
 using Done = void (*)(void* context, int32_t code, const char* text);
 using Submit = void (*)(int64_t group, const Request* request, Done done, void* context);
+using Refuse = void (*)(int64_t group, const char* name, const char* why);
 
 Submit submit = nullptr;
+Refuse refuse = nullptr;
 
 // The library's name of an element type; null for one that it does not have.
 const char* NameOf(DataType type) {
@@ -116,6 +118,8 @@ class Collective : public AsyncOpKernel {
     std::vector<uint64_t> given, taken;
     Tensor* output = nullptr;
     absl::Status made = Output(context, input, &given, &taken, &output);
+    // An eager call of the other ranks fails, too. Counts that do not fit fail on all ranks by themselves; a graph may leave out what comes beside.
+    if (!made.ok() && is_awaited && context->num_inputs() == 1) refuse(group_, name_.c_str(), std::string(made.message()).c_str());
     OP_REQUIRES_OK_ASYNC(context, made, done);
     // A broadcast has one tensor in the library.
     if (kind_ == "broadcast" && rank_ == root_ && output->data() != input.data()) {
@@ -203,7 +207,10 @@ absl::Status AnyRows(InferenceContext* context) {
 
 }  // namespace
 
-extern "C" void shouter_set_submit(void* address) { submit = reinterpret_cast<Submit>(address); }
+extern "C" void shouter_set_calls(void* submits, void* refuses) {
+  submit = reinterpret_cast<Submit>(submits);
+  refuse = reinterpret_cast<Refuse>(refuses);
+}
 
 // All are stateful, so they are neither run while a graph is optimised, nor left out, nor merged. Their communication is why TensorFlow passes
 // their UnavailableError on.

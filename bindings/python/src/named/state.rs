@@ -1,0 +1,162 @@
+//! What a rank has submitted to a group of named operations, and not started.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use super::rounds::Rounds;
+use super::table::Table;
+use super::{End, FAILED_PRECONDITION, Failure, INVALID_ARGUMENT};
+use crate::call::Call;
+
+pub(super) struct Submitted {
+    pub(super) name: String,
+    /// What it is, for people and for comparison; empty where it is refused.
+    pub(super) view: String,
+    pub(super) since: Instant,
+    pub(super) what: What,
+}
+
+pub(super) enum What {
+    Operation(Operation),
+    /// Why this rank takes no part: that of the others, which meets it, fails.
+    Refused(String),
+}
+
+pub(super) struct Operation {
+    pub(super) call: Call,
+    /// What a rank without data needs of it, as [`super::meeting`] reads it.
+    pub(super) about: String,
+    pub(super) end: End,
+}
+
+impl Submitted {
+    fn refused(name: &str, why: &str) -> Self {
+        let what = What::Refused(why.to_owned());
+        Self { name: name.to_owned(), view: String::new(), since: Instant::now(), what }
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self.what, What::Refused(_))
+    }
+}
+
+pub(super) struct State {
+    /// None while a thread goes on with them.
+    pub(super) rounds: Option<Rounds>,
+    pub(super) table: Table,
+    /// By its number in the table: at most one operation of a name, and before or behind it those that were refused.
+    pub(super) pending: BTreeMap<usize, VecDeque<Submitted>>,
+    /// Of names that are not in the table, or of which it does not know what they are.
+    pub(super) fresh: Vec<Submitted>,
+    /// Names, and what they are, that are to come before those.
+    pub(super) declared: Vec<(String, String)>,
+    /// Why nothing can be submitted any more.
+    pub(super) over: Option<Failure>,
+    /// This rank has joined: it takes part with zeroes. The number of rounds since then.
+    pub(super) joined: Option<u64>,
+    /// The rank that has joined last, when all had.
+    pub(super) last: u32,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        Self {
+            rounds: Some(Rounds::default()),
+            table: Table::new(),
+            pending: BTreeMap::new(),
+            fresh: vec![],
+            declared: vec![],
+            over: None,
+            joined: None,
+            last: 0,
+        }
+    }
+
+    /// Whether the next round begins at once.
+    pub(super) fn is_due(&self, rounds: &Rounds) -> bool {
+        let has_target = rounds.target.is_none_or(|target| self.pending.contains_key(&target));
+        self.over.is_none() && !self.is_idle() && (self.joined.is_some() || has_target)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.fresh.is_empty() && self.joined.is_none()
+    }
+
+    /// What has been submitted, and can still start.
+    pub(super) fn operations(&self) -> impl Iterator<Item = &Submitted> {
+        self.pending.values().flatten().chain(&self.fresh).filter(|submitted| !submitted.is_refused())
+    }
+
+    pub(super) fn take(&mut self) -> impl Iterator<Item = Submitted> + use<> {
+        let pending = std::mem::take(&mut self.pending).into_values().flatten();
+        pending.chain(std::mem::take(&mut self.fresh))
+    }
+
+    /// Keeps what was submitted until all ranks have it.
+    pub(super) fn keep(&mut self, submitted: Submitted) {
+        // One that is behind another of its name stays there.
+        let is_fresh = self.fresh.iter().any(|other| other.name == submitted.name);
+        match self.table.id(&submitted.name) {
+            Some(id) if !is_fresh && (submitted.is_refused() || self.table.is_known(id)) => {
+                self.pending.entry(id).or_default().push_back(submitted);
+            }
+            _ => self.fresh.push(submitted),
+        }
+    }
+
+    /// The other ranks' operation of this name fails, too.
+    pub(super) fn refuse(&mut self, name: &str, why: &str) {
+        if self.over.is_none() && self.joined.is_none() {
+            self.keep(Submitted::refused(name, why));
+        }
+    }
+
+    /// Takes the first that was submitted under a name.
+    pub(super) fn pop(&mut self, id: usize) -> Option<Submitted> {
+        let queue = self.pending.get_mut(&id)?;
+        let first = queue.pop_front();
+        if queue.is_empty() {
+            self.pending.remove(&id);
+        }
+        first
+    }
+
+    /// Why this cannot be submitted.
+    pub(super) fn refusal(&self, submitted: &Submitted, of: (u32, u32)) -> Option<Failure> {
+        let Submitted { name, .. } = submitted;
+        if let Some(why) = &self.over {
+            return Some(Failure::new(why.code, format!("'{name}': {}", why.text)));
+        }
+        if self.joined.is_some() {
+            let text = format!("'{name}': this rank has joined; wait until join() has returned");
+            return Some(Failure::new(FAILED_PRECONDITION, text));
+        }
+        if self.operations().any(|other| other.name == *name) {
+            let text = format!(
+                "'{name}' was submitted before, and has not started; give each tensor a name of its own"
+            );
+            return Some(Failure::new(INVALID_ARGUMENT, text));
+        }
+        let contradiction = self.table.id(name).and_then(|id| self.contradiction(id, submitted));
+        contradiction.or_else(|| check(submitted, of))
+    }
+
+    /// Why a name of the table cannot be used for this.
+    pub(super) fn contradiction(&self, id: usize, submitted: &Submitted) -> Option<Failure> {
+        let (name, known) = self.table.name(id);
+        if !self.table.is_known(id) || known == submitted.view {
+            return None;
+        }
+        let text =
+            format!("'{name}' is known as {known}, and this is {}; give it another name", submitted.view);
+        Some(Failure::new(INVALID_ARGUMENT, text))
+    }
+}
+
+/// What the library would refuse when it starts, where the other ranks have started theirs.
+fn check(submitted: &Submitted, (rank, size): (u32, u32)) -> Option<Failure> {
+    let What::Operation(Operation { call, .. }) = &submitted.what else { return None };
+    let checked =
+        if call.kind.has_counts() { call.uneven().map(drop) } else { call.checked(rank, size).map(drop) };
+    checked.err().map(|why| Failure::of(&why, &format!("'{}': ", submitted.name)))
+}
