@@ -254,6 +254,83 @@ def sets_of_ranks() -> None:
     assert hvd.remove_process_set(pair)
 
 
+def ranks_that_run_out_of_data() -> None:
+    """Those take part with zeroes, eagerly and in functions, until the last has joined."""
+    rank, counts = hvd.rank(), (2, 4, 0)
+    reduce = tf.function(lambda x: [hvd.allreduce(x, op=hvd.Sum), hvd.allreduce(2 * x)], autograph=False)
+    # Rank 1 is the last; rank 2 has less than rank 0.
+    for at in range(counts[rank]):
+        left = sum(at < each for each in counts)
+        same(hvd.allreduce(tf.fill((5,), 3.0), name="a name", op=hvd.Sum), np.full(5, 3.0 * left))
+        # The mean is that of all ranks.
+        assert np.allclose(hvd.allreduce(tf.fill((at + 2,), 3.0)), np.full(at + 2, float(left)))
+        same(hvd.allreduce(tf.constant([at + 1], tf.int64), op=hvd.Sum), [left * (at + 1)])
+        same(hvd.allreduce(tf.fill((3,), 0.5), op=hvd.Sum, compression=hvd.Compression.bf16), np.full(3, 0.5 * left))
+        total, mean = reduce(tf.fill((at + 1,), 3.0))
+        same(total, np.full(at + 1, 3.0 * left))
+        assert np.allclose(mean, np.full(at + 1, 2.0 * left))
+        for parts in both(lambda x: hvd.grouped_allreduce([x, 2 * x], op=hvd.Sum), tf.ones((4,))):
+            same(parts[1], np.full(4, 2.0 * left))
+        hvd.barrier()
+    assert hvd.join() == 1
+    same(hvd.allreduce(tf.ones((1,)), op=hvd.Sum), [SIZE])
+    # At once, or nearly so: the last has the highest rank where no round was between.
+    assert hvd.join() in range(SIZE)
+    hvd.barrier()
+    # Each rank trains as long as it has batches; the last has made every step, with the gradients that there were.
+    for compiled in (False, True):
+        net, steps = model(), (3, 1, 2)
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+        optimizer.build(net.trainable_variables)
+
+        def apply(given: Any, optimizer: Any = optimizer, net: Any = net) -> None:
+            optimizer.apply(given, net.trainable_variables)
+
+        call = tf.function(apply, autograph=False) if compiled else apply
+        for step in range(steps[rank]):
+            call(gradients_of(net, step, rank))
+        assert hvd.join() == 0
+        hvd.broadcast_variables(net.trainable_variables, root_rank=0)
+        alone = model()
+        optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+        for step in range(max(steps)):
+            each = [gradients_of(alone, step, other) for other in range(SIZE) if step < steps[other]]
+            optimizer.apply([sum(of_variable) / SIZE for of_variable in zip(*each)], alone.trainable_variables)
+        alike(net, [np.asarray(each) for each in alone.trainable_variables])
+
+
+def what_a_joined_rank_refuses() -> None:
+    """All else that a rank calls is an error there that says who has joined, and the group goes on."""
+    own = tf.ones((3, 2))
+    rows = tf.IndexedSlices(own, tf.constant([0, 1, 2]), tf.constant([9, 2]))
+    calls = [
+        lambda: hvd.allreduce(own, op=hvd.Max),
+        lambda: hvd.allreduce(rows),
+        lambda: hvd.allgather(own),
+        lambda: hvd.broadcast(own, 0),
+        lambda: hvd.alltoall(own),
+        lambda: hvd.alltoall(own, splits=[1, 1, 1]),
+        lambda: hvd.reducescatter(own),
+        lambda: tf.function(hvd.allgather)(own),
+    ]
+    ours = [lambda: hvd.broadcast_object(1, 0), lambda: hvd.allgather_object(1), lambda: hvd.add_process_set([0, 1])]
+    for joined in (0, 2):
+        if hvd.rank() != joined:
+            for call in calls:
+                refused(call, f"rank {joined} has joined", error=tf.errors.InvalidArgumentError)
+            for call in ours:
+                refused(call, f"rank {joined} has joined")
+            same(hvd.allreduce(own, op=hvd.Sum), 2 * np.ones((3, 2)))
+            # What is wrong on one rank, the other hears of meanwhile.
+            if hvd.rank() == 1:
+                refused(lambda: st.all_reduce(own, "median"), "median")
+            else:
+                refused(lambda: st.all_reduce(own), "rank 1 refuses its part", "median", error=tf.errors.InvalidArgumentError)
+            same(hvd.allreduce(own, op=hvd.Sum), 2 * np.ones((3, 2)))
+        hvd.join()
+        same(hvd.allreduce(own, op=hvd.Sum), 3 * np.ones((3, 2)))
+
+
 def arguments() -> None:
     own = tf.ones((2,))
     refused(lambda: hvd.allreduce(own, op=hvd.Adasum), "Adasum is not supported")
@@ -264,7 +341,8 @@ def arguments() -> None:
     refused(lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), op=hvd.Sum, gradient_predivide_factor=2.0), "op=Average only")
     refused(lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), backward_passes_per_step=0), "at least 1")
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD())
-    refused(lambda: hvd.DistributedOptimizer(optimizer), "DistributedOptimizer already")
+    refused(lambda: hvd.DistributedOptimizer(optimizer), "already")
+    refused(lambda: hvd.DistributedOptimizer("sgd"), "no optimizer of Keras 3")
     refused(lambda: hvd.reducescatter(tf.ones((4, 2))), "multiple", error=tf.errors.InvalidArgumentError)
 
 
@@ -278,6 +356,8 @@ CHECKS = [
     backward_passes,
     fitting,
     sets_of_ranks,
+    ranks_that_run_out_of_data,
+    what_a_joined_rank_refuses,
     arguments,
 ]
 
@@ -320,6 +400,7 @@ if __name__ == "__main__":
 
         import shouter
         import shouter.horovod.tensorflow as hvd
+        import shouter.tensorflow as st
 
         run_rank()
     else:

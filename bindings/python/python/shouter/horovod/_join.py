@@ -73,7 +73,12 @@ def _told(group: Group, age: int) -> list[list[int]]:
     try:
         return tell(group, JOINED, age).wait()
     except (Deadline, PeerFailed) as why:
-        missing = late_of(why)
-        late = ", ".join(f"rank {rank}" for rank in missing)
-        text = f"join: rank {group.rank} has joined, and {late} neither joined nor reduced anything: {why}"
-        raise Deadline(text, missing=missing, operation=why.operation, step=why.step) from None
+        raise late(group, why) from None
+
+
+def late(group: Group, why: Deadline | PeerFailed) -> Deadline:
+    """The error of a rank that has joined, and whose wait for others was too long; raises another failure."""
+    missing = late_of(why)
+    ranks = ", ".join(f"rank {rank}" for rank in missing)
+    text = f"join: rank {group.rank} has joined, and {ranks} neither joined nor reduced anything: {why}"
+    return Deadline(text, missing=missing, operation=why.operation, step=why.step)

@@ -4,7 +4,6 @@
 from ... import tensorflow as _backend  # noqa: F401
 from .._job import (
     ProcessSet,
-    add_process_set,
     cross_rank,
     cross_size,
     global_process_set,
@@ -14,13 +13,13 @@ from .._job import (
     local_rank,
     local_size,
     rank,
-    remove_process_set,
     shutdown,
     size,
 )
 from .._reductions import Adasum, Average, Max, Min, Product, Sum
 from ._compression import Compression
 from ._operations import (
+    add_process_set,
     allgather,
     allgather_object,
     allreduce,
@@ -30,7 +29,9 @@ from ._operations import (
     broadcast_object,
     broadcast_variables,
     grouped_allreduce,
+    join,
     reducescatter,
+    remove_process_set,
 )
 from ._training import DistributedGradientTape, DistributedOptimizer
 
@@ -61,6 +62,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "rank",

@@ -8,9 +8,12 @@ from typing import Any
 import tensorflow as tf
 
 from ... import tensorflow as st
-from ...errors import ArgumentError
-from .. import _turns as turns
+from ... import _core
+from ...errors import ArgumentError, Deadline, PeerFailed
+from ...tensorflow import _calls
+from .. import _job
 from .._job import ProcessSet, global_process_set
+from .._join import late
 from .._objects import broadcast_by, gather_by
 from .._reductions import Average, reduction
 from ._compression import Compression
@@ -18,6 +21,16 @@ from ._compression import Compression
 
 def group_of(process_set: ProcessSet) -> Any:
     return process_set._member().group
+
+
+def _enter(process_set: ProcessSet, call: str) -> None:
+    """Begins what runs beside the operations with names, and is refused where ranks have joined."""
+    group = group_of(process_set)
+    try:
+        with tf.init_scope():
+            st.all_gather(tf.zeros((1,), tf.uint8), name=f"horovod/{call}", group=group)
+    except tf.errors.InvalidArgumentError as why:
+        raise ArgumentError(why.message) from None
 
 
 def scaled(x: Any, factor: float) -> Any:
@@ -136,14 +149,39 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int, process_set: P
 
 def broadcast_object(obj: Any, root_rank: int = 0, session: None = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The object of `root_rank`, on every rank; it is pickled. Not for graphs."""
+    _enter(process_set, "broadcast_object")
     return broadcast_by(process_set, obj, root_rank)
 
 
 def allgather_object(obj: Any, session: None = None, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """The objects of all ranks, by rank; they are pickled. Not for graphs."""
+    _enter(process_set, "allgather_object")
     return gather_by(process_set, obj)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits until all ranks have called it. Not for graphs."""
-    turns.barrier(group_of(process_set))
+    """Waits until all ranks have called it, but for those that have joined. Not for graphs."""
+    st.all_reduce(tf.zeros((1,), tf.uint8), name="horovod/barrier", group=group_of(process_set))
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Makes a set of ranks known. All ranks of the job call it with the same ranks."""
+    _enter(global_process_set, "add_process_set")
+    return _job.add_process_set(process_set)
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Forgets a set; all ranks of the job call it. False for one that is not known, and for that of all ranks."""
+    _enter(global_process_set, "remove_process_set")
+    return _job.remove_process_set(process_set)
+
+
+def join() -> int:
+    """Says that this rank has no more data. Until all ranks have joined, it takes part with zeroes in their all-reduces by Average or Sum, whose mean
+    stays that of all ranks, so also in the steps of their tapes and optimizers. Returns the rank that joined last. Not for graphs.
+    """
+    group = group_of(global_process_set)
+    try:
+        return _core.named_join(_calls.place(group).group)
+    except (Deadline, PeerFailed) as why:
+        raise late(group, why) from None
