@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -97,6 +97,11 @@ def DistributedOptimizer(optimizer: Any, op: str = "avg", *, group: Group | None
 
     ArgumentError if it is none of Keras 3, if it does so already, or later, if it is given to a `LossScaleOptimizer`: that one is to be wrapped.
     """
+    return changed(optimizer, lambda _, gradients, variables, apply: apply(reduce_gradients(gradients, variables, op, group=group)))
+
+
+def changed(optimizer: Any, step: Callable[[Any, list[Any], list[Any], Callable[[Sequence[Any]], Any]], Any]) -> Any:
+    """The optimizer with another class: to apply gradients is to call `step` with it, them, their variables, and what applies others in their place."""
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise ArgumentError(f"DistributedOptimizer: {optimizer!r} is no optimizer of Keras 3; give it one, as keras.optimizers.SGD(0.1)")
     whole: Any = type(optimizer)
@@ -105,8 +110,7 @@ def DistributedOptimizer(optimizer: Any, op: str = "avg", *, group: Group | None
 
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         variables = self._trainable_variables if trainable_variables is None else trainable_variables
-        grads = reduce_gradients(list(grads), list(variables), op, group=group)
-        return whole.apply(self, grads, trainable_variables)
+        return step(self, list(grads), list(variables), lambda gradients: whole.apply(self, gradients, trainable_variables))
 
     def assign(self: Any, name: str, value: Any) -> None:
         # A LossScaleOptimizer takes the scale from the optimizer that it is given, and applies that where this rank's gradients are finite.

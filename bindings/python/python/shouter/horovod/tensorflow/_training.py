@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ... import tensorflow as st
 from ...errors import ArgumentError
+from ...tensorflow._training import changed
 from .._job import ProcessSet, global_process_set
 from .._reductions import Average, reduction
 from ._compression import Compression
@@ -111,24 +112,14 @@ def DistributedOptimizer(  # noqa: N802
     """
     if backward_passes_per_step < 1:
         raise ArgumentError(f"backward_passes_per_step is {backward_passes_per_step}; give at least 1")
-    whole = type(optimizer)
-    if getattr(whole, "_is_distributed", False):
-        raise ArgumentError("this optimizer is a DistributedOptimizer already")
     reduce = _Reduction("DistributedOptimizer", op, compression, sparse_as_dense, gradient_predivide_factor, process_set)
     passes = _Passes(backward_passes_per_step, average_aggregated_gradients) if backward_passes_per_step > 1 else None
 
-    def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        variables = self._trainable_variables if trainable_variables is None else trainable_variables
-
-        def with_all(gradients: Sequence[Any]) -> None:
-            whole.apply(self, reduce(list(gradients), list(variables)), trainable_variables)
-
+    def step(self: Any, gradients: list[Any], variables: list[Any], apply: Any) -> Any:
         if passes is None:
-            return with_all(grads)
+            return apply(reduce(gradients, variables))
         if not self.built:
             self.build(variables)
-        return passes.add(list(grads), list(variables), with_all)
+        return passes.add(gradients, variables, lambda sums: apply(reduce(sums, variables)))
 
-    of_class = {"apply": apply, "_is_distributed": True, "__module__": whole.__module__, "__doc__": whole.__doc__}
-    optimizer.__class__ = type(whole.__name__, (whole,), of_class)
-    return optimizer
+    return changed(optimizer, step)
