@@ -7,6 +7,10 @@
 //! while nothing is submitted. Names that are new to the table are exchanged first, and are appended in the order of ranks, so the table is the
 //! same everywhere. The group must have no other operations: the order of these is the table's.
 //!
+//! What a rank refuses takes part in the rounds like what it submits, and where all have met it, the others' operation fails. A rank that has joined
+//! takes part in every round, and changes none of its bits. Only where a round's flags say that there is either, the ranks tell each other
+//! about what they have met before they start it.
+//!
 //! A wake-up of a thread costs more than a small operation. So a thread that submits goes on with the rounds itself where no other does: as long as
 //! its operation is under way if it waits for that, else for [`PATIENCE`], for an executor's threads are few, and another rank's may be
 //! waiting for what comes after. The group's thread goes on with what is left.
