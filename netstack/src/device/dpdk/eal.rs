@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::sys;
+use super::{numa, sys};
 
 /// Directory of the runtime files of root's DPDK programs.
 const SYSTEM: &str = "/var/run/dpdk";
@@ -16,7 +16,8 @@ const MEMORY_MB_MIN: u32 = 32;
 /// How DPDK is started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EalConfig {
-    /// Memory for frame buffers, in MiB. Without hugepages it is reserved, and used page by page as buffers are.
+    /// Memory for frame buffers, in MiB: of the NUMA nodes of the NICs, where they are known and have it. Without hugepages it is
+    /// reserved, and used page by page as buffers are; with NICs on VFIO all of it is in use at once.
     pub memory_mb: u32,
     /// Takes the memory from hugepages of 2 MiB, which must be there.
     pub hugepages: bool,
@@ -111,11 +112,19 @@ impl Eal {
             }
             return Err(EalError::Running { running: Box::new(eal.config.clone()) });
         }
-        let arguments = arguments(config)?;
+        let nodes = numa::nodes(Path::new("/"), &config.pci);
+        let arguments = arguments(config, &nodes)?;
         sys::capture_log(config.echo_log);
+        // Without hugepages the memory is taken when a NIC is given access to all of it, which happens in here.
+        let node = nodes.first().copied().filter(|first| nodes.iter().all(|node| node == first));
         let started = thread::Builder::new()
             .name("dpdk-init".into())
-            .spawn(move || sys::eal_init(&arguments))?
+            .spawn(move || {
+                if let Some(node) = node {
+                    sys::prefer_node(node);
+                }
+                sys::eal_init(&arguments)
+            })?
             .join()
             .unwrap_or(Err(sys::Errno::UNKNOWN));
         remove_runtime_directory(Path::new(&sys::runtime_directory()));
@@ -194,8 +203,8 @@ fn allowed_cpus() -> String {
         .unwrap_or_else(|| "0".into())
 }
 
-/// The command line for `rte_eal_init`.
-fn arguments(config: &EalConfig) -> Result<Vec<String>, EalError> {
+/// The command line for `rte_eal_init`, with NICs on these NUMA nodes.
+fn arguments(config: &EalConfig, nodes: &[u32]) -> Result<Vec<String>, EalError> {
     if config.memory_mb < MEMORY_MB_MIN {
         return Err(EalError::Config {
             what: "memory_mb",
@@ -224,7 +233,14 @@ fn arguments(config: &EalConfig) -> Result<Vec<String>, EalError> {
     ];
     // No other process attaches to this DPDK by name: no configuration file, no sockets.
     arguments.extend(["--no-shconf".into(), "--file-prefix".into(), prefix]);
-    arguments.extend(["-m".into(), config.memory_mb.to_string()]);
+    let shares = numa::shares(Path::new("/"), config.memory_mb, nodes).filter(|_| config.hugepages);
+    match shares {
+        Some(shares) => {
+            let shares: Vec<String> = shares.iter().map(u32::to_string).collect();
+            arguments.extend(["--socket-mem".into(), shares.join(",")]);
+        }
+        None => arguments.extend(["-m".into(), config.memory_mb.to_string()]),
+    }
     if config.hugepages {
         let (needed, free) = (config.memory_mb.div_ceil(2), hugepages("free_hugepages"));
         if free < needed {

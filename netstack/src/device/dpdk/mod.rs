@@ -39,9 +39,11 @@
 //! All unsafe code is in `sys`.
 
 mod eal;
+mod numa;
 mod offload;
 mod port;
 mod queue;
+mod sizes;
 mod socket;
 mod spec;
 mod sys;
@@ -52,4 +54,5 @@ pub use eal::{Description, Eal, EalConfig, EalError};
 pub use offload::Offloads;
 pub use port::{DpdkPortConfig, PayloadMode, Port, PortError};
 pub use queue::DpdkDevice;
+pub use sizes::Layout;
 pub use spec::{DeviceSpec, SpecError};

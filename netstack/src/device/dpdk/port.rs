@@ -7,22 +7,16 @@ use std::time::{Duration, Instant};
 use std::{fs, io, mem, thread};
 
 use super::offload::{Offloads, negotiate};
+use super::sizes::{CACHE, LINK_HEADER, Layout, PACKET_RING, frame_room, packet_slot, pool_mb, pool_size, ring};
 use super::socket::{close_client, is_served, not_yet, remove_stale_socket, serve_at_once};
 use super::sys::{self, Duties, Errno, Setup, StartedPort};
 use super::{DeviceSpec, DpdkDevice, Eal};
-
-/// Ethernet header and two VLAN tags: a frame's overhead over its IP packet.
-const LINK_HEADER: u16 = 14 + 2 * 4;
 
 /// The pause between two attempts to open a port whose other side is not there.
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// Largest IP packet on an embedded link.
 const EMBEDDED_MTU_MAX: u16 = 9000;
-
-/// Buffers that each queue keeps at hand. They are used last in, first out, so that a few that are warm serve for all; without
-/// a cache they would alternate, and each would be fetched from memory.
-const CACHE: u32 = 128;
 
 /// How payload gets from its region into the device.
 ///
@@ -47,7 +41,8 @@ pub struct DpdkPortConfig {
     pub mtu: u16,
     /// Queue pairs. Both ends of an embedded link must have as many.
     pub queues: u16,
-    /// Descriptors of each ring: a power of two, adjusted to the driver's limits. 0: as many as keep the ring's buffers
+    /// Descriptors of each ring: a power of two, adjusted to the driver's limits. 0: on a NIC 1,024 to 4,096, for some
+    /// 0.7 ms of frames at 100 Gb/s; on other ports as many as keep the ring's buffers
     /// well inside a processor's second-level cache; data that falls out of it costs twice (at MTU 9000, payload in
     /// cache, a ring of 64 moved twice the frames of one of 256, and four times those of 1024).
     pub ring_size: u16,
@@ -61,17 +56,6 @@ pub struct DpdkPortConfig {
     pub offload: bool,
 }
 
-/// Bytes of frame in a buffer of a port with offloads, at least: a super-segment takes a few buffers, not dozens.
-const OFFLOAD_ROOM: u16 = 16 << 10;
-
-/// Descriptors of each ring of a port with offloads, unless set otherwise. Time of both ends of a link together for
-/// super-segments, as Gb/s of one core's time, payload cold: 32 descriptors 82, 128 75 and 256 74 to vhost, 122, 101 and
-/// 100 to virtio; frames of 1500 bytes on a link without offloads: 42 and 41.
-const OFFLOAD_RING: u32 = 128;
-
-/// Bytes that the buffers of a ring take together, at most, unless set otherwise.
-const RING_BYTES: u32 = 640 << 10;
-
 impl DpdkPortConfig {
     /// The defaults for `device`: MTU 9000 on embedded links and 1500 on others, one queue pair.
     pub fn new(device: DeviceSpec) -> Self {
@@ -83,21 +67,6 @@ impl DpdkPortConfig {
     pub(super) fn leaves_work(&self) -> bool {
         self.offload
             && matches!(self.device, DeviceSpec::Vhost(_) | DeviceSpec::Virtio(_) | DeviceSpec::Pci(_))
-    }
-
-    /// Descriptors of each ring: a power of two.
-    fn ring(&self) -> u16 {
-        let fitting = match self.leaves_work() {
-            // Frames that arrive while the thread is not running have no other place.
-            _ if matches!(self.device, DeviceSpec::AfXdp(_)) => XDP_RING,
-            // Sent buffers come back at once, so that the length costs little; two ends that share a core need it.
-            true => OFFLOAD_RING,
-            false => (RING_BYTES / u32::from(self.mtu.max(1))).clamp(64, 256),
-        };
-        match self.ring_size {
-            0 => 1 << fitting.ilog2(),
-            asked => asked.min(1 << 15).next_power_of_two(),
-        }
     }
 }
 
@@ -164,8 +133,8 @@ pub enum PortError {
     },
     /// There is too little memory for the port's buffers.
     #[error(
-        "{device}: {buffers} buffers of {room} bytes do not fit into DPDK's memory ({error}); raise \
-         EalConfig::memory_mb (now {memory_mb}), or take a smaller ring or MTU"
+        "{device}: {buffers} buffers of {room} bytes, {needed_mb} MiB in all, do not fit into DPDK's memory ({error}), which \
+         all ports of the process share; raise EalConfig::memory_mb (now {memory_mb}), or take a smaller ring or MTU"
     )]
     Memory {
         /// The device.
@@ -174,6 +143,8 @@ pub enum PortError {
         buffers: u32,
         /// Bytes of each.
         room: u16,
+        /// What they take, in MiB.
+        needed_mb: u32,
         /// Memory that DPDK was started with, in MiB.
         memory_mb: u32,
         /// DPDK's error.
@@ -261,6 +232,7 @@ pub(super) struct Shared {
     pub(super) chains: bool,
     /// None on a port that takes frames as they are.
     pub(super) offloads: Option<Offloads>,
+    layout: Layout,
     /// Goes when the port is taken down.
     _claim: Option<Claim>,
 }
@@ -283,7 +255,7 @@ impl Port {
         let _control = control();
         let mark = sys::log_position();
         check_limit(device, "queues", config.queues, 1, 64)?;
-        check_limit(device, "ring_size", config.ring(), 32, 32768)?;
+        check_limit(device, "ring_size", ring(config), 32, 32768)?;
         check_limit(device, "mtu", config.mtu, 68, u16::MAX - LINK_HEADER - 1024)?;
         let claim = Claim::take(device)?;
         if let Some(path) = device.served_socket() {
@@ -307,6 +279,7 @@ impl Port {
             }
         })?;
         let info = attached.info().map_err(attach)?;
+        let rings = attached.rings(ring(config)).map_err(attach)?;
         check_limit(device, "queues", config.queues, 1, info.max_queues())?;
         // memif's largest frame is its `bsize`, regardless of the MTU that it reports, which it refuses to set.
         let is_memif = matches!(device, DeviceSpec::MemifServer(_) | DeviceSpec::MemifClient(_));
@@ -335,10 +308,10 @@ impl Port {
         let setup = Setup {
             mtu: (!fixed_mtu).then_some(config.mtu),
             queues: config.queues,
-            ring_size: config.ring(),
+            rings,
             // Sent buffers come back early, so that a few that are warm in the cache serve for all.
             tx_free_threshold: matches!(device, DeviceSpec::Virtio(_))
-                .then(|| config.ring().saturating_sub(if config.leaves_work() { 8 } else { 64 })),
+                .then(|| ring(config).saturating_sub(if config.leaves_work() { 8 } else { 64 })),
             rx_offloads,
             max_lro: if offloads.is_some_and(|o| o.merge) { info.max_lro() } else { 0 },
             tx_offloads,
@@ -346,16 +319,24 @@ impl Port {
             close_on_interrupt_thread: is_memif,
             mac_in_software: device.is_point_to_point(),
         };
-        let (buffers, room) = pool_size(config);
-        let pool = sys::Pool::new(&format!("shouter{number}"), buffers, CACHE, room).map_err(|error| {
-            PortError::Memory {
-                device: device.clone(),
-                buffers,
-                room,
-                memory_mb: eal.config().memory_mb,
-                error,
-            }
+        let room = frame_room(config, info.max_frame());
+        let buffers = pool_size(config, rings, room);
+        // Other ports' memory is the process's own, and lies where its threads run.
+        let node = if is_pci { attached.node() } else { None };
+        let pool = |node| sys::Pool::new(&format!("shouter{number}"), buffers, CACHE, room, node);
+        let (pool, is_near) = match pool(node) {
+            Err(_) if node.is_some() => (pool(None), false),
+            pool => (pool, true),
+        };
+        let pool = pool.map_err(|error| PortError::Memory {
+            device: device.clone(),
+            buffers,
+            room,
+            needed_mb: pool_mb(buffers, room),
+            memory_mb: eal.config().memory_mb,
+            error,
         })?;
+        let layout = Layout { rings, buffers, room, node, is_near };
         let lcores = (0..config.queues).map(|_| sys::Lcore::take()).collect::<Result<_, _>>();
         let lcores = lcores.map_err(|error| PortError::TooManyQueues { device: device.clone(), error })?;
         let started = attached.start(pool, lcores, &setup).map_err(|(step, error)| PortError::SetUp {
@@ -371,7 +352,7 @@ impl Port {
         let started = Some(Arc::new(started));
         let config = config.clone();
         let tx_ipv4_checksum = checksum.is_some();
-        let shared = Shared { eal, started, config, mac, tx_ipv4_checksum, chains, offloads, _claim: claim };
+        let shared = Shared { eal, started, config, mac, tx_ipv4_checksum, chains, offloads, layout, _claim: claim };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -387,6 +368,11 @@ impl Port {
                 other => return other,
             }
         }
+    }
+
+    /// The sizes that it was opened with, and where its memory is.
+    pub fn layout(&self) -> Layout {
+        self.shared.layout
     }
 
     /// One device per queue pair. The port is taken down when the last of them is dropped.
@@ -440,56 +426,10 @@ fn check_limit(
     Err(PortError::Limit { device: device.clone(), what, asked, least, most })
 }
 
-/// Bytes of frame that a buffer holds. A frame fits into one buffer, so that it is contiguous, unless it is a
-/// super-segment.
-fn frame_room(config: &DpdkPortConfig) -> u16 {
-    let frame = config.mtu + LINK_HEADER;
-    let frame = if config.leaves_work() { frame.max(OFFLOAD_ROOM) } else { frame };
-    match config.device {
-        // The driver counts its own header of 12 bytes as part of the frame, although it goes into the headroom.
-        DeviceSpec::Virtio(_) => (frame + 12).next_multiple_of(64),
-        // NICs take buffers in steps of 1 KiB; their frames carry a check sequence.
-        DeviceSpec::Pci(_) => (frame + 4).next_multiple_of(1024),
-        // The driver requires a buffer as large as a slot of its ring.
-        DeviceSpec::AfPacket(_) => u16::try_from(packet_slot(config)).unwrap_or(u16::MAX / 64 * 64),
-        // XDP takes no chunks of less than 2048 bytes (XDP_UMEM_MIN_CHUNK_SIZE).
-        DeviceSpec::AfXdp(_) => frame.next_multiple_of(64).max(2048),
-        _ => frame.next_multiple_of(64),
-    }
-}
-
-/// Descriptors of each ring of an XDP socket: the driver's default (ETH_AF_XDP_DFLT_NUM_DESCS). It keeps as many
-/// buffers ready for reception, besides those of the rings.
-const XDP_RING: u32 = 2048;
-
-/// Bytes of each ring of a packet socket, about.
-const PACKET_RING: u32 = 4 << 20;
-
-/// Bytes of a slot in a packet socket's ring: a power of two, so that slots fill blocks of whole pages; with 128 bytes
-/// for the kernel's header in front of the frame (packet_mmap).
-fn packet_slot(config: &DpdkPortConfig) -> u32 {
-    (u32::from(config.mtu) + u32::from(LINK_HEADER) + 128).next_power_of_two().max(2048)
-}
-
-/// Buffers in the pool, and the room of each.
-fn pool_size(config: &DpdkPortConfig) -> (u32, u16) {
-    let queues = u32::from(config.queues);
-    let ring = u32::from(config.ring());
-    // As many frames may wait in the transmit ring as it has descriptors, each of as many buffers as a super-segment
-    // takes: if the pool ran dry, the driver would not be called any more to give back sent buffers.
-    let frame =
-        if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(OFFLOAD_ROOM)) + 1 } else { 1 };
-    let rings = if config.device.keeps_buffers() { (1 + frame) * ring } else { 0 };
-    // Received, staged for sending (two each when chained), and in the queue's cache (which holds half as many again).
-    let in_hand = 4 * sys::BURST as u32 + CACHE * 3 / 2;
-    let driver = if matches!(config.device, DeviceSpec::AfXdp(_)) { XDP_RING } else { 0 };
-    (queues * (rings + driver + in_hand), frame_room(config))
-}
-
 /// Bus, device name and device arguments for `rte_eal_hotplug_add`.
 fn device_arguments(config: &DpdkPortConfig, number: u32) -> (&'static str, String, String) {
     let queues = config.queues;
-    let ring = config.ring();
+    let ring = ring(config);
     let mac = |mac: [u8; 6]| {
         let [a, b, c, d, e, f] = mac;
         format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}")
@@ -497,7 +437,7 @@ fn device_arguments(config: &DpdkPortConfig, number: u32) -> (&'static str, Stri
     let with_mac = config.mac.map_or(String::new(), |m| format!(",mac={}", mac(m)));
     let memif = |role: &str, path: &Path| {
         let log2_ring = ring.trailing_zeros().min(14);
-        let bsize = frame_room(config).next_multiple_of(256);
+        let bsize = frame_room(config, u32::MAX).next_multiple_of(256);
         format!(
             "role={role},id=0,socket={},socket-abstract=no,bsize={bsize},rsize={log2_ring}{with_mac}",
             path.display()

@@ -49,6 +49,21 @@ impl Attached {
         Ok(Info { raw })
     }
 
+    /// Descriptors of a receive ring and of a transmit ring, `asked` for, within the driver's limits.
+    pub(in super::super) fn rings(&self, asked: u16) -> Result<(u16, u16), Errno> {
+        let (mut receive, mut transmit) = (asked, asked);
+        // SAFETY: the port exists; the two numbers are written in place.
+        let result =
+            unsafe { dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc(self.port, &mut receive, &mut transmit) };
+        Errno::check(result).map(|()| (receive, transmit))
+    }
+
+    /// The NUMA node of the device, where it is known.
+    pub(in super::super) fn node(&self) -> Option<u32> {
+        // SAFETY: the port exists.
+        u32::try_from(unsafe { dpdk_sys::rte_eth_dev_socket_id(self.port) }).ok()
+    }
+
     /// Configures queues, one for each of `lcores`, and starts the port.
     pub(in super::super) fn start(
         self,
@@ -70,10 +85,7 @@ impl Attached {
         let result = unsafe { dpdk_sys::rte_eth_dev_configure(port, setup.queues, setup.queues, &conf) };
         Errno::check(result).map_err(at("configuring it"))?;
 
-        let (mut receive, mut transmit) = (setup.ring_size, setup.ring_size);
-        // SAFETY: the port is configured; the two numbers are written in place.
-        let result = unsafe { dpdk_sys::rte_eth_dev_adjust_nb_rx_tx_desc(port, &mut receive, &mut transmit) };
-        Errno::check(result).map_err(at("choosing ring sizes"))?;
+        let (receive, transmit) = setup.rings;
         let info = attached.info().map_err(at("asking what it can do"))?;
         let mut transmit_conf = info.raw.default_txconf;
         transmit_conf.offloads = setup.tx_offloads;
@@ -134,8 +146,8 @@ pub(in super::super) struct Setup {
     pub(in super::super) mtu: Option<u16>,
     /// Queue pairs.
     pub(in super::super) queues: u16,
-    /// Descriptors of a ring, adjusted to the driver's limits.
-    pub(in super::super) ring_size: u16,
+    /// Descriptors of a receive ring and of a transmit ring.
+    pub(in super::super) rings: (u16, u16),
     /// Free transmit descriptors below which the driver reclaims sent buffers; its default if `None`.
     pub(in super::super) tx_free_threshold: Option<u16>,
     /// `RTE_ETH_RX_OFFLOAD_*`.
@@ -204,6 +216,11 @@ impl Info {
     pub(in super::super) fn max_mtu(&self) -> u16 {
         let by_length = self.raw.max_rx_pktlen.saturating_sub(dpdk_sys::RTE_ETHER_HDR_LEN);
         u32::from(self.raw.max_mtu).min(by_length).min(u32::from(u16::MAX)) as u16
+    }
+
+    /// Longest frame on the wire, in bytes.
+    pub(in super::super) fn max_frame(&self) -> u32 {
+        self.raw.max_rx_pktlen
     }
 
     /// Queue pairs that it can have.

@@ -1,6 +1,6 @@
 //! The hot path: frames into mbufs and out of them, a burst at a time.
 
-use core::ffi::{c_uint, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 use core::mem::MaybeUninit;
 use core::ptr;
 use std::ffi::CString;
@@ -15,6 +15,10 @@ use crate::device::{Frame, RxFrame};
 
 /// Frames handed to a driver at a time.
 pub(in super::super) const BURST: usize = 32;
+
+/// Bytes that a buffer takes besides its room: headroom, `rte_mbuf`, and the pool's header in front, in cache lines.
+pub(in super::super) const BUFFER_OVERHEAD: u64 =
+    dpdk_sys::RTE_PKTMBUF_HEADROOM as u64 + size_of::<rte_mbuf>() as u64 + 64;
 
 /// A pool of buffers of one size. Freed when dropped.
 #[derive(Debug)]
@@ -31,14 +35,23 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A pool of `count` buffers that hold `room` bytes each; a queue keeps up to `cache` of them at hand.
-    pub(in super::super) fn new(name: &str, count: u32, cache: u32, room: u16) -> Result<Self, Errno> {
+    /// A pool of `count` buffers that hold `room` bytes each, in memory of NUMA node `node`, or of any; a queue keeps up to `cache` of
+    /// them at hand.
+    pub(in super::super) fn new(
+        name: &str,
+        count: u32,
+        cache: u32,
+        room: u16,
+        node: Option<u32>,
+    ) -> Result<Self, Errno> {
         let name = CString::new(name).map_err(|_| Errno(22))?;
         let data = u32::from(room) + dpdk_sys::RTE_PKTMBUF_HEADROOM;
         let data = u16::try_from(data).map_err(|_| Errno(22))?;
-        // SAFETY: a terminated name, copied; -1 is SOCKET_ID_ANY.
+        // SOCKET_ID_ANY.
+        let node = node.and_then(|node| c_int::try_from(node).ok()).unwrap_or(-1);
+        // SAFETY: a terminated name, copied.
         let pool = unsafe {
-            dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), count as c_uint, cache as c_uint, 0, data, -1)
+            dpdk_sys::rte_pktmbuf_pool_create(name.as_ptr(), count as c_uint, cache as c_uint, 0, data, node)
         };
         if pool.is_null() { Err(Errno::last()) } else { Ok(Self { pool, room }) }
     }

@@ -14,13 +14,13 @@ mod mbuf;
 mod offload;
 
 use core::ffi::{CStr, c_char, c_int};
-use core::fmt;
+use core::{fmt, ptr};
 use std::ffi::CString;
 
 pub(super) use ethdev::{Attached, Info, RxOffloads, Setup, StartedPort, TxOffloads};
 pub(super) use hang_up::hang_up;
 pub(super) use lcore::{Lcore, MAX_QUEUES};
-pub(super) use mbuf::{BURST, Duties, Pool, Queue};
+pub(super) use mbuf::{BUFFER_OVERHEAD, BURST, Duties, Pool, Queue};
 
 pub(super) use dpdk_sys::DRIVERS;
 
@@ -80,6 +80,15 @@ pub(super) fn eal_init(arguments: &[String]) -> Result<(), Errno> {
     // SAFETY: `pointers` is an argv: `count` terminated strings and a null pointer, writable and never freed.
     let result = unsafe { dpdk_sys::rte_eal_init(count, pointers.as_mut_ptr()) };
     Errno::check(result)
+}
+
+/// Pages that the calling thread touches first come from NUMA node `node`, where it has some. A kernel without NUMA refuses, which is no harm.
+pub(super) fn prefer_node(node: u32) {
+    let Some(mask) = 1_u64.checked_shl(node) else { return };
+    // SAFETY: set_mempolicy(2) reads `mask`, of whose bits there are 64; the kernel takes one off their number.
+    unsafe {
+        libc::syscall(libc::SYS_set_mempolicy, libc::MPOL_PREFERRED, ptr::from_ref(&mask), 65_u64);
+    }
 }
 
 /// The directory that DPDK has made for files of this process; none are put there.
