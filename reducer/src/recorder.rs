@@ -63,6 +63,8 @@ coded_enum! {
         Damaged = 15, "damaged";
         /// `value` connections or queue pairs were made again.
         Reconnected = 16, "reconnect";
+        /// The link of a port of this host went down, `value` times.
+        LinkLost = 17, "link down";
     }
 }
 

@@ -1,7 +1,7 @@
 # Sourced by scripts/vm-lab: starts guests on emulated processors, follows their output, and ends them.
 
 # Set by the options of `run`.
-guests=1 cables=() iommu='' memory=2048 cpus='' seconds=300 share='' command='' command_file='' bins=()
+guests=1 cables=() iommu='' memory=2048 cpus='' nodes=1 seconds=300 share='' command='' command_file='' bins=()
 
 # The folder of this run and the processes in it, for `end_guests`.
 job='' machines=() printers=()
@@ -78,12 +78,47 @@ start_guest() {
     fi
     arguments+=(-append "$kernel_arguments")
     plug_cables "$guest"
+    split_nodes
+    # Commands for QEMU's monitor, by name: see pull_cables.
+    mkfifo "$job/$guest/monitor.in" "$job/$guest/monitor.out"
+    arguments+=(-chardev "pipe,id=monitor,path=monitor" -mon chardev=monitor)
     # The subshell becomes the program, so that its process id is the program's.
     (
         cd "$job/$guest"
         exec setpriv --pdeathsig TERM timeout -k 5 "$seconds" qemu-system-x86_64 "${arguments[@]}" </dev/null >qemu.log 2>&1
     ) &
     machines+=($!)
+    pull_cables "$guest" &
+    printers+=($!)
+}
+
+# split_nodes: appends to the caller's `arguments` the guest's NUMA nodes, if there are several.
+split_nodes() {
+    local node processors=${cpus:-$((guests == 2 ? 1 : 2))}
+    [ "$nodes" -gt 1 ] || return 0
+    [ "$processors" -ge "$nodes" ] || lab_failed "$nodes NUMA nodes need --cpus $nodes or more"
+    for ((node = 0; node < nodes; node++)); do
+        arguments+=(
+            -object "memory-backend-ram,id=node$node,size=$((memory / nodes))M"
+            -numa "node,nodeid=$node,memdev=node$node,cpus=$((processors * node / nodes))-$((processors * (node + 1) / nodes - 1))"
+        )
+    done
+}
+
+# pull_cables GUEST: pulls the guest's end of a cable, and puts it back, as the guest asks for by files (see lib.sh), until its machine ends.
+pull_cables() {
+    local asked cable state machine=${machines[-1]}
+    exec {monitor}<>"$job/$1/monitor.in" {answers}<>"$job/$1/monitor.out"
+    while kill -0 "$machine" 2>/dev/null; do
+        for asked in "$job"/meet/link-"$1"-*; do
+            [ -e "$asked" ] || continue
+            IFS=- read -r _ _ cable state <<<"${asked##*/}"
+            printf 'set_link nic%s %s\n' "$cable$([ "$guests" = 1 ] && printf 0 || printf '%s' "$1")" "$state" >&"$monitor"
+            rm -f "$asked"
+        done
+        # What QEMU answers must not fill the pipe.
+        read -r -t 0.2 -N 4096 _ <&"$answers" || true
+    done
 }
 
 # A cable KIND:KIND has two ends: NICs of one guest at 00:10.0 and 00:11.0, 00:12.0 and 00:13.0, ..., or one in each of two guests.

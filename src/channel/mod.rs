@@ -14,8 +14,10 @@ mod sys;
 pub mod up;
 pub mod verbs;
 
+use std::net::IpAddr;
+
 use shouter_netstack::device::{Device, DeviceCounters};
-use shouter_netstack::stack::Stack;
+use shouter_netstack::stack::{PortId, Stack};
 use shouter_reducer::executor::{Disposition, Executor, Refusal};
 use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, HeaderError};
@@ -64,6 +66,26 @@ impl Inbox for Executor {
     fn released(&mut self, token: SendToken) {
         self.on_released(token);
     }
+}
+
+/// The links of some ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Links {
+    /// Those that are down, as they were last found.
+    pub down: u64,
+    /// Times that one went down after it was up.
+    pub losses: u64,
+}
+
+/// The links of a stack's ports.
+fn links<D: Device>(stack: &Stack<D>) -> Links {
+    Links { down: stack.links_down().count() as u64, losses: stack.counters().link_losses }
+}
+
+/// The addresses of a stack's ports whose link is down.
+fn addresses_down<D: Device>(stack: &Stack<D>) -> Vec<IpAddr> {
+    let down: Vec<PortId> = stack.links_down().collect();
+    stack.addresses().filter(|(port, _)| down.contains(port)).map(|(_, address)| address).collect()
 }
 
 /// The sum of the counters of all ports.

@@ -145,16 +145,17 @@ fn host_route(peer: Ipv4Addr) -> Option<Route> {
 
 #[cfg(feature = "dpdk")]
 mod device {
+    use std::fs;
     use std::sync::Mutex;
 
     use shouter_netstack::device::dpdk::{
-        DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Port, PortError,
+        DeviceSpec, DpdkDevice, DpdkPortConfig, Eal, EalConfig, Layout, Port, PortError,
     };
     use shouter_netstack::time::Instant;
 
     use super::{Config, Error, mtu_of};
-    use crate::config::Hugepages;
-    use crate::runtime::Clock;
+    use crate::config::{Hugepages, to_cores};
+    use crate::runtime::{Clock, CoreAllowance};
 
     /// Fails where this process has the port open.
     pub(super) fn check_free(port: &crate::config::PortConfig) -> Result<(), Error> {
@@ -179,9 +180,52 @@ mod device {
         let mut port_config = DpdkPortConfig::new(spec);
         port_config.mtu = mtu_of(config, port);
         port_config.offload = config.offload;
-        let port = Port::open(eal, &port_config, until.saturating_since(Clock.now()))
-            .map_err(|why| Error::Device(why.to_string()))?;
+        let name = &port.device;
+        let port = Port::open(eal, &port_config, until.saturating_since(Clock.now())).map_err(|why| {
+            Error::Device(match why {
+                PortError::Memory { .. } => format!("{why}; the key is dpdk_memory_mb"),
+                why => why.to_string(),
+            })
+        })?;
+        report(config, name, &port.layout());
         port.into_devices().into_iter().next().ok_or_else(|| Error::Internal("a port without queues".into()))
+    }
+
+    /// Says how a port was set up, and warns where a NIC's memory or this rank's cores are far from it.
+    fn report(config: &Config, port: &str, layout: &Layout) {
+        let Layout { rings: (receive, transmit), buffers, room, node, is_near } = *layout;
+        tracing::info!(port, receive, transmit, buffers, room, ?node, "a port is open");
+        let Some(node) = node else { return };
+        if !is_near {
+            tracing::warn!(
+                port,
+                node,
+                "too few hugepages are free on the NIC's NUMA node, so its buffers are on another one; reserve dpdk_memory_mb there \
+                 (`scripts/hugepages reserve PAGES --node NODE`)"
+            );
+        }
+        let cores = match config.cores.is_empty() {
+            true => CoreAllowance::detect().cores,
+            false => config.cores.clone(),
+        };
+        let near =
+            fs::read_to_string(format!("/sys/devices/system/node/node{node}/cpulist")).unwrap_or_default();
+        if are_far(&cores, near.trim()) {
+            tracing::warn!(
+                port,
+                node,
+                near = near.trim(),
+                ?cores,
+                "all of this rank's cores are on other NUMA nodes than the NIC, and all that it receives or sends goes from one to the \
+                 other; give the rank cores of that node (the key cores, or the launcher's binding), or another NIC"
+            );
+        }
+    }
+
+    /// Whether none of the cores is among those `near`, a list as the kernel writes it; not where nothing is known of them.
+    pub(super) fn are_far(cores: &[usize], near: &str) -> bool {
+        let near = to_cores(near).unwrap_or_default();
+        !near.is_empty() && !cores.is_empty() && !cores.iter().any(|core| near.contains(core))
     }
 
     /// DPDK, started once in the process's life.
@@ -226,3 +270,6 @@ mod device {
         )))
     }
 }
+
+#[cfg(all(test, feature = "dpdk"))]
+mod tests;

@@ -3,6 +3,7 @@
 //! A fragment goes out as one datagram, message header and payload, and is handed to the executor straight from the
 //! receive buffer. Session tags, and secrets of sealed sessions, are derived from the group's secret, so no handshake crosses the data network.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use shouter_netstack::device::{Device, DeviceCounters};
@@ -13,11 +14,11 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{HEADER_BYTES, Header};
 use shouter_reducer::transport::{LEAST_FRAGMENT, PayloadRange, SendError, SendToken, Transport};
 
-use super::Inbox;
 use super::loss::{Loss, PeerLoss};
 use super::peers::Peers;
 use super::sys::extent_of;
 use super::up::{Channel, PeerAddress};
+use super::{Inbox, Links};
 use crate::key::Key;
 
 /// UDP source ports of a session's paths start here.
@@ -219,6 +220,14 @@ impl<D: Device + 'static> Channel for RudChannel<D> {
 
     fn device_counters(&self) -> DeviceCounters {
         super::device_counters(&self.stack)
+    }
+
+    fn links(&self) -> Links {
+        super::links(&self.stack)
+    }
+
+    fn addresses_down(&self) -> Vec<IpAddr> {
+        super::addresses_down(&self.stack)
     }
 }
 

@@ -2,7 +2,7 @@
 //! hosts of a job reach each other in the same way.
 
 use std::any::Any;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use shouter_netstack::device::DeviceCounters;
@@ -12,12 +12,12 @@ use shouter_reducer::header::Header;
 use shouter_reducer::memory::TensorRegion;
 use shouter_reducer::transport::{LEAST_FRAGMENT, Landing, PayloadRange, SendError, SendToken, Transport};
 
-use super::Inbox;
 use super::by_rank::ByRank;
 use super::local::Local;
 use super::loss::PeerLoss;
 use super::shm::NodeSegment;
 use super::verbs::{Digest, Export, Reach, RegisterError, Registered, Registering};
+use super::{Inbox, Links};
 
 /// A leader elsewhere.
 #[derive(Clone, Copy, Debug)]
@@ -123,6 +123,16 @@ pub trait Channel: Transport + Any {
     fn device_counters(&self) -> DeviceCounters {
         DeviceCounters::default()
     }
+
+    /// The links of its ports; none for a channel without ports.
+    fn links(&self) -> Links {
+        Links::default()
+    }
+
+    /// The addresses of those ports whose link is down.
+    fn addresses_down(&self) -> Vec<IpAddr> {
+        vec![]
+    }
 }
 
 /// Memory that an RDMA device reads where it lies, and that peers write.
@@ -181,6 +191,8 @@ pub struct UpChannels {
     by_rank: ByRank,
     /// Messages that no channel takes as they are. It goes after the channels, which send from its rings.
     local: Option<Box<Local>>,
+    /// What this host's ports are called, by their addresses.
+    ports: Vec<(IpAddr, Box<str>)>,
 }
 
 impl<C: Channel + Send> From<C> for UpChannels {
@@ -196,7 +208,13 @@ impl UpChannels {
         let by_rank =
             all.flat_map(|((_, ranks), index)| ranks.iter().map(move |rank| (*rank, index))).collect();
         let channels = channels.into_iter().map(|(channel, _)| channel).collect();
-        Self { channels, by_rank, local: None }
+        Self { channels, by_rank, ..Self::default() }
+    }
+
+    /// The same with names for this host's ports, by their addresses.
+    #[must_use]
+    pub(crate) fn with_ports(self, ports: Vec<(IpAddr, Box<str>)>) -> Self {
+        Self { ports, ..self }
     }
 
     /// From now on messages reach every rank of the group: those of this rank's node by the memory that it shares, and those of other
@@ -256,7 +274,7 @@ impl UpChannels {
     /// Sends the messages posted to all ranks; see [`Channel::transmit`].
     #[inline]
     pub fn transmit(&mut self, now: Instant, inbox: &mut dyn Inbox) -> bool {
-        let Self { channels, by_rank, local: Some(local) } = self else {
+        let Self { channels, by_rank, local: Some(local), .. } = self else {
             return transmit(&mut self.channels, now, inbox);
         };
         let any = local.transmit(inbox, |leader, header, payload, token| {
@@ -384,6 +402,29 @@ impl UpChannels {
     /// The sum of the counters of all ports.
     pub fn device_counters(&self) -> DeviceCounters {
         super::sum(self.channels.iter().map(|channel| channel.device_counters()))
+    }
+
+    /// The links of all ports.
+    pub fn links(&self) -> Links {
+        self.channels.iter().map(|channel| channel.links()).fold(Links::default(), |sum, one| Links {
+            down: sum.down + one.down,
+            losses: sum.losses + one.losses,
+        })
+    }
+
+    /// The ports whose link is down, by name and address; `None` if all are up.
+    #[cold]
+    pub fn ports_down(&self) -> Option<String> {
+        let name = |address: &IpAddr| {
+            self.ports.iter().find(|(of_port, _)| of_port == address).map(|(_, name)| name)
+        };
+        let text = |address: IpAddr| match name(&address) {
+            Some(name) => format!("{name} ({address})"),
+            None => address.to_string(),
+        };
+        let down = self.channels.iter().flat_map(|channel| channel.addresses_down()).map(text);
+        let down = down.collect::<Vec<_>>().join(", ");
+        (!down.is_empty()).then_some(down)
     }
 
     /// The memory that its host shares.

@@ -36,6 +36,10 @@ pub struct Stats {
     pub replayed: u64,
     /// Paths of RUD left out at present, because they lose what the others to the same host deliver.
     pub paths_out: u64,
+    /// Ports of this host whose link is down at present.
+    pub links_down: u64,
+    /// Times that the link of a port of this host went down after it was up.
+    pub link_losses: u64,
     /// Leaders of other hosts that this rank has a channel to: one is opened at its first use.
     pub channels: u64,
 }
@@ -79,6 +83,15 @@ impl Stats {
                     self.paths_out,
                 )
             },
+            Metric {
+                kind: MetricKind::Gauge,
+                ..metric("links_down", "Ports of this host whose link is down.", self.links_down)
+            },
+            metric(
+                "link_losses_total",
+                "Times that the link of a port went down after it was up.",
+                self.link_losses,
+            ),
             Metric {
                 kind: MetricKind::Gauge,
                 ..metric("channels", "Leaders of other hosts that this rank has a channel to.", self.channels)
@@ -127,11 +140,12 @@ impl Tally {
                 up.crc_dropped(),
                 up.replayed(),
                 up.paths_out(),
+                up.links(),
                 up.used(),
             )
         });
         match counted {
-            Ok((in_place, device, resent, crc_dropped, replayed, paths_out, channels)) => {
+            Ok((in_place, device, resent, crc_dropped, replayed, paths_out, links, channels)) => {
                 stats.in_place = in_place;
                 stats.frames_sent = device.tx_frames;
                 stats.frames_received = device.rx_frames;
@@ -141,6 +155,8 @@ impl Tally {
                 stats.crc_dropped = crc_dropped;
                 stats.replayed = replayed;
                 stats.paths_out = paths_out;
+                stats.links_down = links.down;
+                stats.link_losses = links.losses;
                 stats.channels = channels as u64;
             }
             Err(error) => tracing::warn!(%error, "the engine's counters could not be read"),

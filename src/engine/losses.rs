@@ -7,6 +7,7 @@ use shouter_netstack::time::Instant;
 use shouter_reducer::executor::AbortReason;
 use shouter_reducer::grid::Rank;
 
+use super::trace::LINK_REMEDY;
 use super::{Engine, end};
 use crate::channel::loss::{Loss, PeerLoss};
 use crate::channel::verbs::Fault;
@@ -27,8 +28,8 @@ pub(super) struct Losses {
 
 impl Losses {
     /// A rank is to blame for a loss, which showed like this.
-    fn note(&mut self, (rank, why): (Rank, AbortReason), evidence: &Loss) {
-        self.evidence.get_or_insert_with(|| (rank, evidence.to_string().into()));
+    fn note(&mut self, (rank, why): (Rank, AbortReason), evidence: String) {
+        self.evidence.get_or_insert_with(|| (rank, evidence.into()));
         self.unhandled.get_or_insert((rank, why));
     }
 
@@ -82,7 +83,13 @@ impl Engine {
             _ if has_left => (loss.rank, AbortReason::Aborted),
             why => (loss.rank, why.reason()),
         };
-        self.losses.note(cause, &loss.why);
+        let evidence = match self.up.ports_down() {
+            Some(ports) => {
+                format!("{}. The link of port {ports} of this host is down: {LINK_REMEDY}", loss.why)
+            }
+            None => loss.why.to_string(),
+        };
+        self.losses.note(cause, evidence);
         true
     }
 

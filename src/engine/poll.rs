@@ -120,7 +120,7 @@ impl Poller for Engine {
         }
         let (up, mut inboxes) = self.up_and_inboxes();
         busy |= up.transmit(now, &mut inboxes);
-        self.watch.look(now, &self.up, &mut self.executor);
+        self.watch.look(now, &self.up, &mut self.executor, self.liveness.departures_expected());
         busy |= self.operations.gather(&mut self.executor);
         if let Some(node) = &self.node
             && let Some((culprit, why)) = self.liveness.check(now, node)

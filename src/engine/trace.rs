@@ -10,12 +10,29 @@ use shouter_reducer::recorder::{Record, RecordKind};
 use shouter_reducer::transport::SendToken;
 
 use super::members::Members;
+use crate::channel::Links;
 use crate::channel::up::UpChannels;
 use crate::observe::{Category, Row, Timeline, TraceEvent};
 use crate::runtime::Clock;
 
 /// Between two looks at what a channel has counted: they cost a look at each peer.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// What to do about a link that is down.
+pub(super) const LINK_REMEDY: &str =
+    "look at the cable and the switch, or, for an embedded link, at the process at the other end";
+
+/// Warns of links that have gone down, or have come up.
+#[cold]
+fn report_links(before: Links, now: Links, ports_down: Option<String>) {
+    match ports_down {
+        Some(ports) => tracing::warn!(ports, losses = now.losses, "a port's link is down: {LINK_REMEDY}"),
+        None if before.down == 0 => {
+            tracing::warn!(losses = now.losses, "a port's link was down for a moment: {LINK_REMEDY}");
+        }
+        None => tracing::warn!(losses = now.losses, "the links of all ports are up again"),
+    }
+}
 
 /// Puts the phases of a group's operations on the timeline.
 #[derive(Debug)]
@@ -86,6 +103,7 @@ struct Counted {
     resent: u64,
     damaged: u64,
     reconnected: u64,
+    links: Links,
 }
 
 /// Looks at a channel's counts: after each poll for a timeline, else now and then.
@@ -114,9 +132,9 @@ impl Watch {
         self.timeline.as_ref()
     }
 
-    /// Keeps the counts since the last look.
+    /// Keeps the counts since the last look. While the group is `departing`, the processes at the other ends of embedded links may go.
     #[inline]
-    pub(super) fn look(&mut self, now: Instant, up: &UpChannels, executor: &mut Executor) {
+    pub(super) fn look(&mut self, now: Instant, up: &UpChannels, executor: &mut Executor, departing: bool) {
         if now < self.next && self.timeline.is_none() {
             return;
         }
@@ -126,9 +144,13 @@ impl Watch {
             resent: up.resent(),
             damaged: up.crc_dropped(),
             reconnected: up.reconnected(),
+            links: up.links(),
         };
         if counted != self.counted {
             let before = std::mem::replace(&mut self.counted, counted);
+            if counted.links != before.links && !departing {
+                report_links(before.links, counted.links, up.ports_down());
+            }
             self.record_counts(now, before, up.last_resent(), executor);
         }
     }
@@ -149,6 +171,7 @@ impl Watch {
             (RecordKind::Resent, counted.resent, before.resent, true),
             (RecordKind::Damaged, counted.damaged, before.damaged, false),
             (RecordKind::Reconnected, counted.reconnected, before.reconnected, false),
+            (RecordKind::LinkLost, counted.links.losses, before.links.losses, false),
         ];
         for (what, count, before, ours) in kinds {
             // A connection that ends may take some of its count with it.

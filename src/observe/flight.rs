@@ -222,6 +222,7 @@ fn args(record: &Record) -> Args {
         RecordKind::AbortReceived => Args { peer, why: why(), ..none },
         RecordKind::Ended | RecordKind::AbortSent => Args { culprit: peer, why: why(), ..none },
         RecordKind::PeerLost => Args { peer, ..none },
+        RecordKind::LinkLost => Args { count: Some(value), ..none },
         RecordKind::Resent | RecordKind::Lost | RecordKind::Damaged | RecordKind::Reconnected => {
             Args { peer, count: Some(value), ..none }
         }

@@ -157,6 +157,10 @@ pub struct Stats {
     pub replayed: u64,
     /// Paths of RUD left out at present, because they lose what the others to the same host deliver.
     pub paths_out: u64,
+    /// Ports of this host whose link is down at present.
+    pub links_down: u64,
+    /// Times that the link of a port of this host went down after it was up.
+    pub link_losses: u64,
     /// Leaders of other hosts that this rank has a channel to: one is made at its first use.
     pub channels: u64,
 }
@@ -210,6 +214,8 @@ impl From<shouter::Stats> for Stats {
             crc_dropped: stats.crc_dropped,
             replayed: stats.replayed,
             paths_out: stats.paths_out,
+            links_down: stats.links_down,
+            link_losses: stats.link_losses,
             channels: stats.channels,
         }
     }

@@ -403,6 +403,8 @@ impl Group {
             ("crc_dropped", stats.crc_dropped),
             ("replayed", stats.replayed),
             ("paths_out", stats.paths_out),
+            ("links_down", stats.links_down),
+            ("link_losses", stats.link_losses),
             ("channels", stats.channels),
         ] {
             counts.set_item(name, count)?;

@@ -144,6 +144,10 @@ fn nics(root: &Path) -> Vec<Item> {
             Ok(driver) => detail += &format!(", driver {driver}"),
             Err(_) => detail += ", no driver",
         }
+        // -1: the kernel knows none.
+        if let Some(node) = number(&path.join("numa_node")) {
+            detail += &format!(", NUMA node {node}");
+        }
         if !interfaces.is_empty() {
             detail += &format!(", interface {}", interfaces.join(" "));
         }

@@ -65,15 +65,17 @@ fn a_nic_is_ours_once_vfio_has_it() {
         .file(&format!("{pci}/0000:03:00.0/class"), "0x020000\n")
         .file(&format!("{pci}/0000:03:00.0/vendor"), "0x8086\n")
         .file(&format!("{pci}/0000:03:00.0/device"), "0x1592\n")
+        .file(&format!("{pci}/0000:03:00.0/numa_node"), "1\n")
         .link(&format!("{pci}/0000:03:00.0/driver"), "../../../bus/pci/drivers/vfio-pci")
         .file(&format!("{pci}/0000:04:00.0/class"), "0x020000\n")
         .file(&format!("{pci}/0000:04:00.0/vendor"), "0x1af4\n")
         .file(&format!("{pci}/0000:04:00.0/device"), "0x1041\n")
+        .file(&format!("{pci}/0000:04:00.0/numa_node"), "-1\n")
         .link(&format!("{pci}/0000:04:00.0/driver"), "../../../bus/pci/drivers/virtio-pci")
         .file(&format!("{pci}/0000:04:00.0/virtio1/net/eth0/mtu"), "1500\n");
     let ours = host.item("nic 0000:03:00.0");
     assert_eq!(ours.state, ItemState::Ok);
-    assert_eq!(ours.detail, "8086:1592, driver vfio-pci; name it as device = \"pci:0000:03:00.0\"");
+    assert_eq!(ours.detail, "8086:1592, driver vfio-pci, NUMA node 1; name it as device = \"pci:0000:03:00.0\"");
     let theirs = host.item("nic 0000:04:00.0");
     assert_eq!(theirs.state, ItemState::Missing);
     assert_eq!(theirs.detail, "1af4:1041, driver virtio-pci, interface eth0; the kernel has it");

@@ -516,6 +516,12 @@ impl<D: Device> Stack<D> {
         self.ports.iter().enumerate().flat_map(all)
     }
 
+    /// Ports whose link is down, as it was found last: ports look every 100 ms at a link that is up, and every 10 ms at one that is down.
+    pub fn links_down(&self) -> impl Iterator<Item = PortId> {
+        let down = self.ports.iter().enumerate().filter(|(_, port)| !port.iface.is_link_up());
+        down.map(|(index, _)| PortId(index))
+    }
+
     /// The ports, in the order that they were added.
     pub fn ports(&self) -> impl Iterator<Item = PortId> + use<D> {
         (0..self.ports.len()).map(PortId)

@@ -101,6 +101,11 @@ impl Interface {
         }
     }
 
+    /// Whether the link was up when it was last looked at.
+    pub(super) fn is_link_up(&self) -> bool {
+        self.link.up
+    }
+
     /// Marks the frames queued so far.
     pub(super) fn set_mark(&mut self) {
         self.mark = self.queued;

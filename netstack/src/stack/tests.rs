@@ -336,16 +336,17 @@ fn a_link_is_followed_after_it_was_up() {
     };
     let announced = run(&mut stack, 200);
     assert_eq!((announced.len(), stack.next_deadline()), (1, None), "nobody is woken to look at it");
+    assert_eq!(stack.links_down().count(), 0);
     cut.set(true);
     assert!(run(&mut stack, 110).is_empty());
-    assert_eq!(stack.counters().link_losses, 1);
+    assert_eq!((stack.counters().link_losses, stack.links_down().collect::<Vec<_>>()), (1, vec![PortId(0)]));
     // No neighbour is requested over a link that is down; the packet waits.
     stack.ping(at_micros(310_000), B, 1, 1, b"held").unwrap();
     assert!(run(&mut stack, 6000).is_empty());
     cut.set(false);
     let frames = run(&mut stack, 20);
     assert_eq!(frames[0], announced[0], "announced again");
-    assert_eq!((frames.len(), stack.counters().link_losses), (2, 1));
+    assert_eq!((frames.len(), stack.counters().link_losses, stack.links_down().count()), (2, 1, 0));
     let question = ethernet::Frame::new(&frames[1]).unwrap().payload();
     assert_eq!(arp::Repr::parse(question).unwrap().target_ip, B);
 }

@@ -41,6 +41,16 @@ barrier() {
     within "${2:-60}" test -e "/meet/$1-$((1 - GUEST))" || fail "guest $((1 - GUEST)) did not come to \`$1\` within ${2:-60} s"
 }
 
+# cable NUMBER on|off: puts this guest's end of that cable, from 0, in, or pulls it out (in one guest its first end); returns when
+# that is done.
+cable() {
+    touch "/meet/link-$GUEST-$1-$2"
+    within 20 gone "/meet/link-$GUEST-$1-$2" || fail "the lab did not switch cable $1 $2"
+}
+
+# gone FILE: whether there is no such file.
+gone() { [ ! -e "$1" ]; }
+
 # interface PCI: the kernel's name of that NIC, such as eth0.
 interface() { ls "/sys/bus/pci/devices/$1/net" 2>/dev/null || ls "/sys/bus/pci/devices/$1"/virtio*/net 2>/dev/null; }
 

@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use shouter_netstack::device::Loopback;
 use shouter_netstack::sim::{LinkConfig, Node, Sim, SimDevice};
 use shouter_netstack::stack::{PortConfig, StackConfig};
 use shouter_reducer::executor::Disposition;
@@ -9,6 +10,7 @@ use shouter_reducer::header::{MatchKey, MessageKind};
 
 use super::*;
 use crate::allocations::bytes;
+use crate::channel::up::UpChannels;
 
 const PORT: u16 = 61_790;
 const MTU: u16 = 1_500;
@@ -120,4 +122,23 @@ fn sealed_ends_hear_each_other_and_nobody_else() {
         assert!(!hear_each_other([(7, both), (8, both)]), "another group's secret, sealed: {both}");
     }
     assert!(!hear_each_other([(7, true), (7, false)]));
+}
+
+#[test]
+fn ports_whose_link_is_down_are_named() {
+    let (device, wire) = Loopback::pair(MTU, 64);
+    let mut stack = Stack::new(StackConfig::new(1).with_rud(PORT));
+    stack.add_port(device, PortConfig::new(address(0), 8, MTU)).unwrap();
+    let peer = PeerAddress { rank: Rank(1), ip: address(1), port: PORT, local_ip: address(0) };
+    let secret = Key::from_secret([7; 32]);
+    let channel = RudChannel::open(stack, Rank(0), &[peer], (&secret, false), (1, PORT, MTU)).unwrap();
+    let mut up = UpChannels::from(channel).with_ports(vec![(address(0).into(), "pci:0000:03:00.0".into())]);
+    let mut links = |millis| {
+        up.transmit(Instant::ZERO + Duration::from_millis(millis), &mut Nobody);
+        (up.links().down, up.links().losses, up.ports_down())
+    };
+    assert_eq!(links(1), (0, 0, None));
+    drop(wire);
+    assert_eq!(links(50), (0, 0, None), "nobody has looked");
+    assert_eq!(links(200), (1, 1, Some("pci:0000:03:00.0 (10.1.0.0)".into())));
 }

@@ -49,7 +49,7 @@ mod stack;
 mod standing;
 mod streams;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use shouter_netstack::device::DeviceCounters;
@@ -58,12 +58,12 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::header::{Header, MessageKind};
 use shouter_reducer::transport::{PayloadRange, SendError, SendToken, Transport};
 
-use super::Inbox;
 use super::alarm::Alarm;
 use super::loss::PeerLoss;
 use super::peers::Peers;
 use super::sys::extent_of;
 use super::up::{Channel, PeerAddress};
+use super::{Inbox, Links};
 use crate::key::Key;
 use admission::Admission;
 use backlog::Backlog;
@@ -363,6 +363,14 @@ impl<S: Streams> Channel for StreamChannel<S> {
 
     fn device_counters(&self) -> DeviceCounters {
         self.live.streams().device_counters()
+    }
+
+    fn links(&self) -> Links {
+        self.live.streams().links()
+    }
+
+    fn addresses_down(&self) -> Vec<IpAddr> {
+        self.live.streams().addresses_down()
     }
 }
 

@@ -12,6 +12,7 @@ use shouter_netstack::time::Instant;
 use super::StreamChannel;
 use super::share::Load;
 use super::streams::{ConnectError, ConnectionInfo, ListenError, StreamEvent, Streams};
+use crate::channel::Links;
 
 /// The TCP options of a group whose dead ranks are found after `dead_after`.
 pub fn tcp_options(dead_after: Duration) -> tcp::Options {
@@ -169,5 +170,13 @@ impl<D: Device + 'static> Streams for StackStreams<D> {
 
     fn device_counters(&self) -> DeviceCounters {
         crate::channel::device_counters(&self.stack)
+    }
+
+    fn links(&self) -> Links {
+        crate::channel::links(&self.stack)
+    }
+
+    fn addresses_down(&self) -> Vec<IpAddr> {
+        crate::channel::addresses_down(&self.stack)
     }
 }

@@ -15,6 +15,8 @@ use shouter_netstack::region::Extent;
 use shouter_netstack::tcp::{self, Error, Failure, ReleaseToken};
 use shouter_netstack::time::Instant;
 
+use crate::channel::Links;
+
 /// A change of state; each is reported once, in order.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum StreamEvent<Id> {
@@ -190,4 +192,14 @@ pub trait Streams: 'static {
 
     /// The counters of the devices.
     fn device_counters(&self) -> DeviceCounters;
+
+    /// The links of its ports; none for a channel without ports.
+    fn links(&self) -> Links {
+        Links::default()
+    }
+
+    /// The addresses of those ports whose link is down.
+    fn addresses_down(&self) -> Vec<IpAddr> {
+        vec![]
+    }
 }

@@ -149,7 +149,8 @@ impl Prepared {
             reached = preflight::check(&mut *channel, config, &lead, mtu);
             channels.insert(0, (channel, lead.iter().map(|peer| peer.rank).collect()));
         }
-        Ok((UpChannels::new(channels), reached))
+        let names = config.ports.iter().map(|port| (port.address.ip.into(), port.device.as_str().into()));
+        Ok((UpChannels::new(channels).with_ports(names.collect()), reached))
     }
 }
 

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use std::{fs, io, mem, thread};
 
 use super::offload::{Offloads, negotiate};
-use super::sizes::{CACHE, LINK_HEADER, Layout, PACKET_RING, frame_room, packet_slot, pool_mb, pool_size, ring};
+use super::sizes::{
+    CACHE, LINK_HEADER, Layout, PACKET_RING, frame_room, packet_slot, pool_mb, pool_size, ring,
+};
 use super::socket::{close_client, is_served, not_yet, remove_stale_socket, serve_at_once};
 use super::sys::{self, Duties, Errno, Setup, StartedPort};
 use super::{DeviceSpec, DpdkDevice, Eal};
@@ -352,7 +354,8 @@ impl Port {
         let started = Some(Arc::new(started));
         let config = config.clone();
         let tx_ipv4_checksum = checksum.is_some();
-        let shared = Shared { eal, started, config, mac, tx_ipv4_checksum, chains, offloads, layout, _claim: claim };
+        let shared =
+            Shared { eal, started, config, mac, tx_ipv4_checksum, chains, offloads, layout, _claim: claim };
         Ok(Self { shared: Arc::new(shared) })
     }
 

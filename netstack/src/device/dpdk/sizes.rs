@@ -115,7 +115,8 @@ pub(super) fn pool_size(config: &DpdkPortConfig, rings: (u16, u16), room: u16) -
     let (receive, transmit) = (u32::from(rings.0), u32::from(rings.1));
     // As many frames may wait in the transmit ring as it has descriptors, each of as many buffers as a super-segment
     // takes: if the pool ran dry, the driver would not be called any more to give back sent buffers.
-    let frame = if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(room.max(1))) + 1 } else { 1 };
+    let frame =
+        if config.leaves_work() { u32::from(u16::MAX).div_ceil(u32::from(room.max(1))) + 1 } else { 1 };
     let rings = if config.device.keeps_buffers() { receive + frame * transmit } else { 0 };
     // Received, staged for sending (two each when chained), and in the queue's cache (which holds half as many again).
     let in_hand = 4 * sys::BURST as u32 + CACHE * 3 / 2;

@@ -23,7 +23,8 @@ fn host(name: &str, free: [u32; 2]) -> PathBuf {
 #[test]
 fn memory_is_taken_from_the_nodes_of_the_nics() {
     let root = host("shares", [100, 300]);
-    let known = |pci: &[&str]| nodes(&root, &pci.iter().map(|&address| address.to_owned()).collect::<Vec<_>>());
+    let known =
+        |pci: &[&str]| nodes(&root, &pci.iter().map(|&address| address.to_owned()).collect::<Vec<_>>());
     assert_eq!(known(&["0000:8A:00.0", "0000:8b:00.0", "0000:ff:00.0"]), [1]);
     assert_eq!(known(&["0000:0a:00.0", "0000:8a:00.0"]), [0, 1]);
     for (memory_mb, nodes, expected) in [
@@ -36,7 +37,11 @@ fn memory_is_taken_from_the_nodes_of_the_nics() {
         (602, &[1], None),
         (512, &[], None),
     ] {
-        assert_eq!(shares(&root, memory_mb, nodes).as_deref(), expected, "{memory_mb} MiB, NICs at {nodes:?}");
+        assert_eq!(
+            shares(&root, memory_mb, nodes).as_deref(),
+            expected,
+            "{memory_mb} MiB, NICs at {nodes:?}"
+        );
     }
     fs::remove_dir_all(root).unwrap();
 }

@@ -52,13 +52,24 @@ fn buffers_of_nics_are_no_longer_than_a_frame_nor_than_drivers_take() {
 #[test]
 fn four_nics_fit_into_the_default_memory_with_any_mtu() {
     for max_frame in DRIVERS {
-        for (mtu, offload) in [(576, false), (1500, false), (2048, false), (4096, false), (9000, false), (1500, true), (9000, true)] {
+        for (mtu, offload) in [
+            (576, false),
+            (1500, false),
+            (2048, false),
+            (4096, false),
+            (9000, false),
+            (1500, true),
+            (9000, true),
+        ] {
             let config = pci(mtu, offload);
             let room = frame_room(&config, max_frame);
             let ring = ring(&config);
             let buffers = pool_size(&config, (ring, ring), room);
             let used = pool_mb(buffers, room);
-            assert!(4 * used <= 480, "MTU {mtu}, offload {offload}, {max_frame}: {buffers} of {room} take {used} MiB");
+            assert!(
+                4 * used <= 480,
+                "MTU {mtu}, offload {offload}, {max_frame}: {buffers} of {room} take {used} MiB"
+            );
         }
     }
 }
