@@ -44,12 +44,13 @@ ended() {
 # on_node NODE PATTERN: pages of 4 KiB, or of 2 MiB, of the rank's mappings that match, on that node.
 on_node() { awk -v node="N$1=" -v pattern="$2" '$0 ~ pattern { for (i = 1; i <= NF; i++) if (index($i, node) == 1) sum += substr($i, length(node) + 1) } END { print sum + 0 }' "/proc/$pid/numa_maps"; }
 
-# Hugepages of the NIC's node; a rank on the other node's core is warned; a cable that is pulled out for two seconds.
-SHOUTER_HUGEPAGES=on rank 29501 0 8
+# Hugepages of the NIC's node, on which a core is; a cable that is pulled out for two seconds.
+SHOUTER_HUGEPAGES=on rank 29501 0-1 8
 says 'receive=1024 transmit=1024 buffers=2368 room=9216 node=Some(1)'
-says "all of this rank's cores are on other NUMA nodes than the NIC"
+# DPDK takes a page or two for itself where its first core is.
 near=$(on_node 1 huge) far=$(on_node 0 huge)
-[ "$near" -ge 256 ] && [ "$far" = 0 ] || fail "$near hugepages of node 1 and $far of node 0: $(grep huge "/proc/$pid/numa_maps")"
+[ "$near" -ge 256 ] && [ "$far" -le 2 ] || fail "$near hugepages of node 1 and $far of node 0: $(grep huge "/proc/$pid/numa_maps")"
+! grep "other NUMA nodes" /tmp/rank || fail "a rank with a core on the NIC's node was warned"
 if [ "$GUEST" = 0 ]; then
     sleep 3
     cable 0 off
@@ -62,13 +63,13 @@ ended 0
 [ "$GUEST" = 1 ] || grep '^shouter_link' /tmp/metrics
 [ "$GUEST" = 1 ] || grep -qE '^shouter_link_losses_total\{.*\} 1$' /tmp/metrics || fail "no loss was counted: $(cat /tmp/metrics)"
 
-# Without hugepages the memory is of the NIC's node too, and nothing is said of cores that are near it.
+# Without hugepages the memory is of the NIC's node too, whatever core the rank is on; this one is warned.
 /share/scripts/hugepages release --node 1 || fail "the hugepages were not given back"
-SHOUTER_HEARTBEAT_TIMEOUT=10s rank 29502 1 60
+SHOUTER_HEARTBEAT_TIMEOUT=10s rank 29502 0 60
 pages=$(on_node 1 'anon|memfd|zero') others=$(on_node 0 'anon|memfd|zero')
 echo "without hugepages: $pages pages of node 1, $others of node 0"
 [ "$pages" -ge 131072 ] && [ "$others" -lt 16384 ] || fail "$pages pages of node 1 and $others of node 0"
-! grep "other NUMA nodes" /tmp/rank || fail "a rank on the NIC's node was warned"
+says "all of this rank's cores are on other NUMA nodes than the NIC"
 # A cable that is pulled out for good: the error has the port.
 sleep 3
 [ "$GUEST" = 1 ] || cable 0 off
