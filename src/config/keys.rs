@@ -142,7 +142,7 @@ pub const KEYS: &[KeySpec] = &[
         "dpdk_memory_mb",
         "a number of MiB, from 64 to 1048576",
         "512",
-        "memory for DPDK when it runs without hugepages, in MiB",
+        "memory for the frame buffers of all ports of a rank, with hugepages or without, in MiB",
     ),
     key("hugepages", "one of auto, on, off", "auto", "whether DPDK uses hugepages; auto does without them"),
     key(
