@@ -410,6 +410,10 @@ typedef struct shouter_stats_t {
   uint64_t replayed;
   /* Paths of RUD left out at present, because they lose what the others to the same host deliver. */
   uint64_t paths_out;
+  /* Ports of this host whose link is down at present. */
+  uint64_t links_down;
+  /* Times that the link of a port of this host went down after it was up. */
+  uint64_t link_losses;
   /* Leaders of other hosts that this rank has a channel to: one is made at its first use. */
   uint64_t channels;
 } shouter_stats_t;

@@ -75,7 +75,10 @@ fn a_nic_is_ours_once_vfio_has_it() {
         .file(&format!("{pci}/0000:04:00.0/virtio1/net/eth0/mtu"), "1500\n");
     let ours = host.item("nic 0000:03:00.0");
     assert_eq!(ours.state, ItemState::Ok);
-    assert_eq!(ours.detail, "8086:1592, driver vfio-pci, NUMA node 1; name it as device = \"pci:0000:03:00.0\"");
+    assert_eq!(
+        ours.detail,
+        "8086:1592, driver vfio-pci, NUMA node 1; name it as device = \"pci:0000:03:00.0\""
+    );
     let theirs = host.item("nic 0000:04:00.0");
     assert_eq!(theirs.state, ItemState::Missing);
     assert_eq!(theirs.detail, "1af4:1041, driver virtio-pci, interface eth0; the kernel has it");
