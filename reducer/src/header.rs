@@ -53,6 +53,9 @@ pub const MAX_GRANULE: usize = GRANULE_UNIT * u16::MAX as usize;
 /// In the place of the root of an exchange of counts: this, and the number of the collective whose blocks are counted.
 pub(crate) const COUNTS_OF: u32 = 0xffff_ff00;
 
+/// In the place of the root of an all-reduce that is a part of a larger one: this, and the part's number.
+const PART: u32 = 0xffff_fe00;
+
 /// The most elements that an operation can have.
 pub const MAX_COUNT: u64 = (1 << 48) - 1;
 
@@ -100,6 +103,13 @@ pub enum Identity {
     },
 }
 
+impl Identity {
+    /// Of the part with this number, from 0, of an all-reduce outside the table that is reduced in parts.
+    pub fn part(number: u32) -> Self {
+        Self::AdHoc { root: Rank(PART + number.min(0xff)) }
+    }
+}
+
 impl fmt::Display for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -141,6 +151,9 @@ impl fmt::Display for View {
             Identity::AdHoc { root } if !self.shape.collective.has_root() && root.0 > COUNTS_OF => {
                 let of = Collective::from_code((root.0 - COUNTS_OF) as u8).map_or("blocks", Collective::name);
                 write!(f, "{} (the counts for {of})", self.shape)
+            }
+            Identity::AdHoc { root } if self.shape.collective == Collective::AllReduce && root.0 >= PART => {
+                write!(f, "{} (part {} of a larger one)", self.shape, root.0 - PART + 1)
             }
             Identity::AdHoc { root } if self.shape.collective.has_root() => {
                 write!(f, "{} with root {}", self.shape, root.0)

@@ -32,10 +32,10 @@ pub type PortDevice = Fault<shouter_netstack::device::dpdk::DpdkDevice>;
 #[cfg(not(feature = "dpdk"))]
 pub type PortDevice = Fault<shouter_netstack::device::Loopback>;
 
-/// Ports under a stack.
+/// Ports under stacks: each queue of the ports is that of one stack, over all of them.
 pub struct Ports {
-    /// The stack over all of them.
-    pub stack: Stack<PortDevice>,
+    /// The stack of each shard.
+    pub stacks: Vec<Stack<PortDevice>>,
     /// The kind of the first port.
     pub kind: &'static str,
 }
@@ -45,28 +45,23 @@ pub struct Ports {
 /// # Errors
 /// [`Error::Config`] or [`Error::Device`], with the remedy.
 pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
-    let mut stack_config = StackConfig::new(Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40)
-        .with_rud(config.data_port);
-    let is_embedded =
-        |port: &PortConfig| port.device.split_once(':').is_some_and(|(driver, _)| EMBEDDED.contains(&driver));
-    stack_config.rud = match config.ports.iter().all(is_embedded) {
+    let rud = match config.ports.iter().all(is_embedded) {
         true => rud::Config { queue_delay: EMBEDDED_QUEUE, ..rud },
         false => rud,
     };
-    stack_config.tcp.key = randomness()?;
-    let mut stack = Stack::new(stack_config);
+    let stack = |shard: u32| {
+        let seed = Clock.now().as_nanos() ^ u64::from(std::process::id()) << 40 ^ u64::from(shard) << 32;
+        let mut stack_config = StackConfig::new(seed).with_rud(config.data_port);
+        stack_config.rud = rud.clone();
+        stack_config.tcp.key = randomness()?;
+        Ok::<_, Error>(Stack::new(stack_config))
+    };
+    let mut stacks = (0..config.shards).map(stack).collect::<Result<Vec<_>, _>>()?;
     let mut kind = "none";
     let until = Clock.now() + config.rendezvous_deadline;
     for (index, port) in config.ports.iter().enumerate() {
-        let faults = FaultConfig {
-            seed: config.faults.seed.wrapping_add(u64::from(config.rank) << 32 | index as u64),
-            loss: config.faults.loss,
-            corrupt: config.faults.corrupt,
-            ..FaultConfig::default()
-        };
         check_address(config, port)?;
-        let device = device::open(config, port, until)?;
-        kind = device.capabilities().kind;
+        let devices = device::open(config, port, until)?;
         let mtu = mtu_of(config, port);
         if let Some(configured) = port.mtu.or(config.mtu).filter(|configured| *configured > mtu) {
             tracing::warn!(
@@ -76,12 +71,26 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
                 "the interface takes no longer packets than its own MTU"
             );
         }
-        let device = Fault::new(device, faults).map_err(|why| Error::Config(why.to_string()))?;
-        stack
-            .add_port(device, addressing(port, mtu))
-            .map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
+        for ((device, stack), queue) in devices.into_iter().zip(&mut stacks).zip(0u64..) {
+            kind = device.capabilities().kind;
+            let faults = FaultConfig {
+                seed: config.faults.seed.wrapping_add(u64::from(config.rank) << 32 | queue << 16 | index as u64),
+                loss: config.faults.loss,
+                corrupt: config.faults.corrupt,
+                ..FaultConfig::default()
+            };
+            let device = Fault::new(device, faults).map_err(|why| Error::Config(why.to_string()))?;
+            stack
+                .add_port(device, addressing(port, mtu))
+                .map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
+        }
     }
-    Ok(Ports { stack, kind })
+    Ok(Ports { stacks, kind })
+}
+
+/// Whether a port is a link to another process, whose queues are those of the other end, one by one.
+pub(crate) fn is_embedded(port: &PortConfig) -> bool {
+    port.device.split_once(':').is_some_and(|(driver, _)| EMBEDDED.contains(&driver))
 }
 
 /// Fails where another group of this process has one of the ports that this one may open.
@@ -168,27 +177,31 @@ mod device {
         }
     }
 
-    /// Opens one port, waiting for its other side.
+    /// Opens one port, waiting for its other side: a device for each queue, of which each shard has one.
     pub(super) fn open(
         config: &Config,
         port: &crate::config::PortConfig,
         until: Instant,
-    ) -> Result<DpdkDevice, Error> {
+    ) -> Result<Vec<DpdkDevice>, Error> {
         let spec: DeviceSpec =
             port.device.parse().map_err(|why| Error::Config(format!("port {}: {why}", port.device)))?;
         let eal = eal(config)?;
         let mut port_config = DpdkPortConfig::new(spec);
         port_config.mtu = mtu_of(config, port);
         port_config.offload = config.offload;
-        let name = &port.device;
-        let port = Port::open(eal, &port_config, until.saturating_since(Clock.now())).map_err(|why| {
+        port_config.queues = config.shards as u16;
+        let opened = Port::open(eal, &port_config, until.saturating_since(Clock.now())).map_err(|why| {
             Error::Device(match why {
                 PortError::Memory { .. } => format!("{why}; the key is dpdk_memory_mb"),
                 why => why.to_string(),
             })
         })?;
-        report(config, name, &port.layout());
-        port.into_devices().into_iter().next().ok_or_else(|| Error::Internal("a port without queues".into()))
+        report(config, &port.device, &opened.layout());
+        let devices = opened.into_devices();
+        match devices.len() == config.shards as usize {
+            true => Ok(devices),
+            false => Err(Error::Internal(format!("port {}: {} queues for {} shards", port.device, devices.len(), config.shards))),
+        }
     }
 
     /// Says how a port was set up, and warns where a NIC's memory or this rank's cores are far from it.
@@ -263,7 +276,11 @@ mod device {
     }
 
     /// There is nothing to open.
-    pub(super) fn open(_: &Config, port: &crate::config::PortConfig, _: Instant) -> Result<Loopback, Error> {
+    pub(super) fn open(
+        _: &Config,
+        port: &crate::config::PortConfig,
+        _: Instant,
+    ) -> Result<Vec<Loopback>, Error> {
         Err(Error::Device(format!(
             "port {}: this build has no DPDK; build with the feature 'dpdk'",
             port.device

@@ -9,8 +9,9 @@ use shouter_reducer::grid::Rank;
 use shouter_reducer::p2p::{PostError, ReceiveRequest, SendRequest, Status, TransferError, TransferId};
 use shouter_reducer::windows::{AccessError, AccessRefused, AccessRequest, WindowId, Windows};
 
-use crate::engine::Engine;
 use crate::engine::groups::GroupId;
+use crate::engine::submitted::Submissions;
+use crate::engine::{Engine, SharedEnd};
 use crate::error::{Error, Operation};
 use crate::group::watch::Control;
 use crate::runtime::{
@@ -24,9 +25,18 @@ pub(super) type RankEngine = Engine;
 /// Interval of the checks whether a leaving rank may go.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// A further shard of this rank: an engine with a channel of its own, which has parts of the operations of the group of all.
+pub(super) struct Sibling {
+    pub(super) drive: Drive,
+    /// The queue of its operations.
+    pub(super) submissions: Arc<Submissions>,
+}
+
 /// An engine and its drivers, for one of the groups of this process.
 #[derive(Clone)]
 pub(super) struct Drive {
+    /// The further shards, of the group of all. They end before this one.
+    siblings: Arc<[Sibling]>,
     /// The shard of dedicated mode, which drives until it is stopped. Ends before the driver does.
     shard: Option<Arc<Shards<()>>>,
     driver: Arc<Driver<RankEngine>>,
@@ -86,12 +96,37 @@ impl Drive {
         let idle = options.idle;
         let driver = Arc::new(Driver::new(engine, options).map_err(drive_error)?);
         let shard = dedicated.map(|core| start_shard(&driver, core, idle)).transpose()?;
-        Ok(Self { shard: shard.map(Arc::new), driver, group: None })
+        Ok(Self { siblings: Arc::from([]), shard: shard.map(Arc::new), driver, group: None })
+    }
+
+    /// The same beside further shards; what ends the group in one of them ends it in all.
+    pub(super) fn beside(self, siblings: Vec<Sibling>) -> Result<Self, Error> {
+        if siblings.is_empty() {
+            return Ok(self);
+        }
+        let this = Self { siblings: siblings.into(), ..self };
+        let end = Arc::new(SharedEnd::default());
+        end.wake(this.all().map(Self::weak).collect());
+        for drive in this.all() {
+            let end = end.clone();
+            drive.with(move |engine| engine.share_end(end))?;
+        }
+        Ok(this)
+    }
+
+    /// The further shards; none of a group of some ranks.
+    pub(super) fn siblings(&self) -> &[Sibling] {
+        &self.siblings
+    }
+
+    /// This one, and the further shards.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(self.siblings.iter().map(|sibling| &sibling.drive))
     }
 
     /// The same, for another group of the engine.
     pub(super) fn of(&self, group: GroupId) -> Self {
-        Self { group: Some(group), ..self.clone() }
+        Self { siblings: Arc::from([]), group: Some(group), ..self.clone() }
     }
 
     /// The ends that are awaited by no thread that drives.
@@ -304,14 +339,32 @@ impl Drive {
     /// Waits until every operation that was started has ended, which its deadline bounds.
     pub(super) fn finish(&self) -> Result<(), Error> {
         let group = self.group;
-        let condition = move |engine: &mut RankEngine| engine.is_idle_in(group).then_some(());
-        self.driver.drive_until(condition, None).map_err(drive_error)
+        self.all().try_for_each(|drive| {
+            let condition = move |engine: &mut RankEngine| engine.is_idle_in(group).then_some(());
+            drive.driver.drive_until(condition, None).map_err(drive_error)
+        })
     }
 
     /// Why the group has ended, if it has.
     pub(super) fn aborted(&self) -> Result<Option<AbortCause>, Error> {
         let group = self.group;
-        self.with(move |engine| engine.aborted_in(group).cloned())
+        for drive in self.all() {
+            if let Some(cause) = drive.with(move |engine| engine.aborted_in(group).cloned())? {
+                return Ok(Some(cause));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends this rank's part in the group of all. Returns how many operations it has started if all of them have ended; the
+    /// group ends where some have not, and `None` then.
+    fn withdraw(&self) -> Result<Option<u64>, Error> {
+        let mut started = self.with(|engine| engine.withdraw(Clock.now()))?;
+        for sibling in &*self.siblings {
+            let withdrawn = sibling.drive.with(|engine| engine.withdraw(Clock.now()))?;
+            started = started.filter(|_| withdrawn.is_some());
+        }
+        Ok(started)
     }
 
     /// Gives the memory of this group's operations and windows back to the trainer. Where operations are under way, the group ends, and all
@@ -322,11 +375,10 @@ impl Drive {
         }
         let left = match self.group {
             None => {
-                let withdrawn = self.with(|engine| {
-                    let started = engine.withdraw(Clock.now());
+                let withdrawn = self.withdraw().and_then(|started| {
                     // Their memory is the trainer's again, and the engine goes on for other groups.
-                    engine.windows_in(None).into_iter().for_each(Windows::close_all);
-                    started
+                    self.with(|engine| engine.windows_in(None).into_iter().for_each(Windows::close_all))?;
+                    Ok(started)
                 });
                 withdrawn.and_then(|started| match started {
                     Some(_) => Ok(()),
@@ -348,10 +400,10 @@ impl Drive {
         if self.check_process().is_err() {
             return;
         }
-        match self.with(|engine| engine.withdraw(Clock.now())) {
+        match self.withdraw() {
             Ok(Some(started)) => {
                 control.iter().for_each(|control| control.leave(started));
-                self.depart();
+                self.all().for_each(Self::depart);
             }
             // The engine gives up waiting for the others by itself.
             Ok(None) => drop(self.finish()),

@@ -13,7 +13,7 @@ use shouter_reducer::transport::NodeMemory;
 
 use super::annotations::Annotations;
 use super::costs;
-use super::drive::Drive;
+use super::drive::{Drive, Sibling};
 use super::join::{self, Reached, grid, join, meet, reach};
 use super::notify::{Notifier, StopNotifier};
 use super::outcomes::Outcomes;
@@ -26,6 +26,7 @@ use super::transport::{ChannelFacts, Transport};
 use super::windows::DirectWindows;
 use super::{Group, Job};
 use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment};
+use crate::channel::port;
 use crate::channel::up::UpChannels;
 use crate::config::{Builder, Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, EngineParts};
@@ -35,7 +36,7 @@ use crate::group::rendezvous::ControlLink;
 use crate::group::store::{OfLauncher, Store};
 use crate::group::watch::{Control, MemberEvent};
 use crate::log;
-use crate::observe::flight::{DumpTarget, ENGINE, Flight, GROUPS};
+use crate::observe::flight::{DumpTarget, ENGINE, Flight, GROUPS, SIBLINGS};
 use crate::observe::metrics::{Exporter, MetricsOf};
 use crate::observe::signal::OnSignal;
 use crate::observe::{Timeline, TimelineFile};
@@ -82,6 +83,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     };
     let rank = Rank(config.rank);
     check_one_host(&config)?;
+    check_shards(&config)?;
     let mut joined = match config.size {
         1 => None,
         _ => Some(join(&config, &plan)?),
@@ -98,7 +100,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         }
         _ => None,
     };
-    let Reached { mut up, device, channels, reasons, offered, mut control, unreached } = match joined {
+    let Reached { mut up, siblings, device, channels, reasons, offered, mut control, unreached } = match joined {
         Some(joined) => reach(&config, &grid, joined)?,
         None => Reached::default(),
     };
@@ -110,7 +112,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     let takes_memory = up.registry().is_some();
     executor_config.one_sided = takes_memory;
     let internal = |why: &dyn std::fmt::Display| Error::Internal(why.to_string());
-    let mut executor = executor(executor_config).map_err(|why| internal(&why))?;
+    let mut executor = executor(executor_config.clone()).map_err(|why| internal(&why))?;
     if let Some(node) = &node {
         executor.attach_node(&**node).map_err(|why| internal(&why))?;
     }
@@ -120,8 +122,10 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     }
     let idle = idle_policy(&config);
     let (shard, small, groups) = (Recorder::new(), Recorder::new(), Recorder::new());
-    let rows =
+    let mut rows =
         vec![(ENGINE, shard.records()), ("small operations", small.records()), (GROUPS, groups.records())];
+    let recorders: Vec<_> = siblings.iter().map(|_| Recorder::new()).collect();
+    rows.extend(recorders.iter().map(|recorder| (SIBLINGS, recorder.records())));
     let flight = Arc::new(Flight::new(dump_place(&config, &grid), rows));
     let cells = match (&node, grid.nodes()) {
         (Some(node), 1) => Some(Cells::new(node.clone(), kernels, idle, small)),
@@ -138,11 +142,24 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     let options = DriverOptions { idle: driver_idle_policy(&config, idle), ..DriverOptions::default() };
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let submissions = engine.submissions();
-    let drive = Drive::new(engine, options, dedicated)?;
+    let engines = siblings.into_iter().zip(recorders).map(|(up, recorder)| {
+        let executor = self::executor(executor_config.clone()).map_err(|why| internal(&why))?;
+        let mut engine = Engine::new(EngineParts { executor, rank, up, node: None, dead_after }, Clock.now());
+        engine.record_events(recorder);
+        Ok(engine)
+    });
+    let engines = engines.collect::<Result<Vec<_>, Error>>()?;
+    let cores = config.cores.iter().copied().map(Some).chain(std::iter::repeat(None));
+    let siblings = engines.into_iter().zip(cores.skip(1)).map(|(mut engine, core)| {
+        let submissions = engine.submissions();
+        Ok(Sibling { drive: Drive::new(engine, options.clone(), Some(core))?, submissions })
+    });
+    let siblings = siblings.collect::<Result<Vec<_>, Error>>()?;
+    let drive = Drive::new(engine, options, dedicated)?.beside(siblings)?;
     if let Some(control) = &mut control {
         // Until all are connected, the helper answers ranks that still connect.
         join::all_connected(control, unreached, &plan, config.rendezvous_deadline)?;
-        drive.with(|engine| engine.joined())?;
+        drive.all().try_for_each(|drive| drive.with(Engine::joined))?;
     }
     let control = control.map(|link| listen(link, &drive)).transpose()?;
     let context = control.as_ref().map(|control| costs::MeasurementContext {
@@ -388,6 +405,41 @@ fn check_one_host(config: &Config) -> Result<(), Error> {
     }
 }
 
+/// What several shards cannot do yet is refused, but for what the selection of the transports decides.
+fn check_shards(config: &Config) -> Result<(), Error> {
+    if config.shards == 1 || config.size == 1 {
+        return Ok(());
+    }
+    let refused = |why: String, remedy: &str| {
+        Err(Error::Config(format!("shards = {} {why}; {remedy}, or set shards = 1 on all ranks", config.shards)))
+    };
+    if config.mode != Mode::Dedicated {
+        return refused("needs threads that drive the network".into(), "set mode = \"dedicated\"");
+    }
+    if config.local_size > 1 {
+        let why = format!("serves one rank on each host, and there are {} on this one", config.local_size);
+        return refused(why, "run one rank on each host");
+    }
+    if !matches!(config.transport, TransportChoice::Auto | TransportChoice::Rud | TransportChoice::Tcp) {
+        let why = format!("spreads rud and tcp over shards, and not transport = \"{}\"", config.transport.name());
+        return refused(why, "set transport = \"rud\" or \"tcp\"");
+    }
+    if let Some(port) = config.ports.iter().find(|port| !port::is_embedded(port)) {
+        let why = format!(
+            "needs ports whose queues lead to those of the other end one by one (vhost, virtio, memif), and {} is none",
+            port.device
+        );
+        return refused(why, "name such ports");
+    }
+    match config.schedule.of(Collective::AllReduce) {
+        Some(named) if !named.keeps_order() => {
+            let why = format!("cuts tensors, on whose size the order of all-reduces by {} depends", named.name());
+            refused(why, "leave it out of the key schedule")
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The configured transport must be able to serve these hosts.
 fn check_hosts(config: &Config, grid: &Grid) -> Result<(), Error> {
     if config.transport == TransportChoice::Rud && grid.most_locals() > 1 {
@@ -420,9 +472,10 @@ fn idle_policy(config: &Config) -> IdlePolicy {
     }
 }
 
-/// The same where the engine's driver and those that wait for it are different threads, in dedicated mode: each rank needs two cores then.
+/// The same where the engines' drivers and those that wait for them are different threads, in dedicated mode: each rank needs a core more
+/// than it has shards then.
 fn driver_idle_policy(config: &Config, idle: IdlePolicy) -> IdlePolicy {
-    // One core of its own is the shard's.
-    let shares = config.mode == Mode::Dedicated && config.idle.is_none() && config.cores.len() < 2;
-    if shares { IdlePolicy::detect(2 * config.local_size as usize) } else { idle }
+    let threads = 1 + config.shards as usize;
+    let shares = config.mode == Mode::Dedicated && config.idle.is_none() && config.cores.len() < threads;
+    if shares { IdlePolicy::detect(threads * config.local_size as usize) } else { idle }
 }

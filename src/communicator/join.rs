@@ -46,6 +46,7 @@ pub(super) fn join(config: &Config, plan: &Plan) -> Result<Joined, Error> {
     hello.plan = plan.fields();
     // Of what ranks must have in common, what performance does not depend on.
     hello.plan.push((SEALS.to_owned(), config.rud_seal.into()));
+    hello.plan.push(("shards".to_owned(), config.shards.into()));
     if leads {
         hello.blob = local.to_bytes()?;
     }
@@ -95,6 +96,8 @@ pub(super) fn meet(
 pub(super) struct Reached {
     /// On a leader, where there are other hosts.
     pub(super) up: UpChannels,
+    /// Those of the further shards.
+    pub(super) siblings: Vec<UpChannels>,
     /// The kind of the leader's ports.
     pub(super) device: Option<&'static str>,
     /// The names of the channels that this host's leader uses.
@@ -145,9 +148,10 @@ fn connect(
     let device = prepared.as_ref().and_then(Prepared::device);
     let reasons = prepared.as_ref().map(Prepared::reasons).unwrap_or_default();
     let (up, reached) = prepared.map(|prepared| prepared.connect(config, roster)).transpose()?.unzip();
-    let up = up.unwrap_or_default();
+    let mut all = up.unwrap_or_default().into_iter();
+    let (up, siblings) = (all.next().unwrap_or_default(), all.collect());
     let unreached = reached.and_then(Result::err);
-    Ok(Reached { up, device, channels, reasons, offered, control: None, unreached })
+    Ok(Reached { up, siblings, device, channels, reasons, offered, control: None, unreached })
 }
 
 /// A rank's message when its ports are open.

@@ -26,6 +26,7 @@ mod register;
 mod registered;
 mod schedules;
 mod selection;
+mod shards;
 mod small;
 mod staging;
 mod start;
@@ -73,6 +74,7 @@ use notify::StopNotifier;
 use outcomes::{Outcomes, Span};
 pub use p2p::{Exchange, Source, Status, Tag};
 pub use premul::Premul;
+use shards::Schedules;
 use small::Cells;
 pub use staging::Staging;
 use start_queue::StartQueue;
@@ -362,12 +364,13 @@ impl Group {
         let shape = problem.shape;
         let step = self.annotations.step();
         self.settle_cells(View { identity: problem.identity(), shape }, step)?;
+        let schedules = self.schedules(problem)?;
         let request = Request {
             identity: problem.identity(),
             shape,
             data: memory.output,
             input: memory.input,
-            schedule: self.tables.schedule(problem)?,
+            schedule: schedules.first().clone(),
             priority: 0,
             deadline: executor_time(begin + self.deadline),
             name: self.annotations.label(),
@@ -375,7 +378,13 @@ impl Group {
             pushed: executor_time(begin),
             device,
         };
-        let run = self.drive.run(request);
+        let run = match &schedules {
+            Schedules::Whole(_) => self.drive.run(request),
+            Schedules::Parts(parts) => {
+                self.check_spread(&request)?;
+                self.run_spread(&request, parts)
+            }
+        };
         run.map_err(|why| self.outcomes.recorded(self.outcomes.run_error(why, &shape, None, step)))
     }
 

@@ -22,6 +22,7 @@ use shouter_reducer::schedule::Placement;
 use shouter_reducer::schedule::{Problem, Schedule};
 use shouter_reducer::transport::DeviceTensor;
 
+use super::shards::{Schedules, request_of};
 use super::small::{Cells, Starts};
 use super::staging::device::Copies;
 use super::staging::{Staged, Staging};
@@ -41,7 +42,7 @@ struct Starting {
     problem: Problem,
     identity: Identity,
     memory: Memory,
-    schedule: Arc<Schedule>,
+    schedules: Schedules,
     device: Option<DeviceTensor>,
     /// The tensor, if it is registered.
     entry: Option<Arc<Entry>>,
@@ -107,13 +108,13 @@ impl Group {
     ) -> Result<Work, Error> {
         let starts = self.starts();
         let identity = starts.identity(&problem);
-        let schedule = self.tables.schedule(&problem)?;
+        let schedules = self.schedules(&problem)?;
         let work = self.submit(Starting {
             begin,
             problem,
             identity,
             memory,
-            schedule,
+            schedules,
             device,
             entry: None,
             staged,
@@ -137,7 +138,7 @@ impl Group {
         let about = About { what, begin, step, bytes, name: name.clone() };
         let operation =
             StartedOperation::new(self.outcomes.clone(), about).followed_by(followed).with_memory(staged);
-        let work = self.hand_over(&request, Arc::new(operation), None, copies)?;
+        let work = self.hand_over(&request, None, Arc::new(operation), None, copies)?;
         self.starts().count(&identity);
         Ok(work)
     }
@@ -246,11 +247,14 @@ impl Group {
         // SAFETY: passed on to the caller.
         let (problem, input, output, staged) =
             unsafe { self.staged(entry.problem.clone(), (input, output), staging, Some(&entry)) }?;
-        let schedule = self.tables.schedule_of(&entry, problem.placement)?;
+        let schedules = match self.is_spread(&problem) {
+            true => Schedules::Parts(entry.parts(problem.placement, || self.part_schedules(&problem))?),
+            false => Schedules::Whole(self.tables.schedule_of(&entry, problem.placement)?),
+        };
         let memory = self.memory(&problem, input, output);
         let identity = entry.next_use();
         let starting =
-            Starting { begin, problem, identity, memory, schedule, device: None, entry: None, staged };
+            Starting { begin, problem, identity, memory, schedules, device: None, entry: None, staged };
         self.push_next(entry, starting)
     }
 
@@ -258,7 +262,8 @@ impl Group {
     fn push_next(&self, entry: Arc<Entry>, starting: Starting) -> Result<Work, Error> {
         let unused = entry.clone();
         let started = self.submit(Starting { entry: Some(entry), ..starting });
-        if let Err(Error::WouldBlock { .. }) = &started {
+        // Neither has started it.
+        if let Err(Error::WouldBlock { .. } | Error::Argument(_)) = &started {
             unused.unused();
         }
         started
@@ -275,16 +280,16 @@ impl Group {
     ) -> Result<Work, Error> {
         let problem =
             Problem { access: self.access(&data), placement: Placement::InPlace, ..entry.problem.clone() };
-        let schedule = self.tables.schedule(&problem)?;
+        let schedules = self.schedules(&problem)?;
         let memory = Memory { output: data, input: TensorRegion::empty() };
         let identity = entry.next_use();
         let starting =
-            Starting { begin, problem, identity, memory, schedule, device, entry: None, staged: None };
+            Starting { begin, problem, identity, memory, schedules, device, entry: None, staged: None };
         self.push_next(entry, starting)
     }
 
     fn submit(&self, starting: Starting) -> Result<Work, Error> {
-        let Starting { begin, problem, identity, memory, schedule, device, entry, mut staged } = starting;
+        let Starting { begin, problem, identity, memory, schedules, device, entry, mut staged } = starting;
         let copies = staged.as_mut().and_then(Staged::take_copies);
         let step = self.annotations.step();
         let name = entry.as_ref().map_or_else(|| self.annotations.label(), |entry| entry.name.clone());
@@ -293,7 +298,7 @@ impl Group {
             shape: problem.shape,
             data: memory.output,
             input: memory.input,
-            schedule,
+            schedule: schedules.first().clone(),
             priority: entry.as_ref().map_or(0, |entry| entry.tensor),
             deadline: executor_time(begin + self.deadline),
             name: name.clone(),
@@ -308,19 +313,34 @@ impl Group {
             .filter(|_| device.is_none() && copies.is_none());
         let held_in = member.as_ref().map(|_| self.submissions().cloned()).transpose()?;
         let what = OperationKind::Collective { shape: problem.shape, entry, held_in };
-        let operation = self.spare_operation(About { what, begin, step, bytes, name }, staged);
-        self.hand_over(&request, operation, member, copies)
+        let parts = match &schedules {
+            Schedules::Whole(_) => None,
+            Schedules::Parts(parts) => {
+                if copies.is_some() {
+                    return Err(Self::unspread(&request.shape));
+                }
+                self.check_spread(&request)?;
+                Some(parts)
+            }
+        };
+        let about = About { what, begin, step, bytes, name };
+        let operation = self.spare_operation(about, staged, parts.map_or(1, |parts| parts.len()));
+        self.hand_over(&request, parts, operation, member, copies)
     }
 
-    /// Puts an operation into the engine's queue, when there is a slot for it, and hands its copies over.
+    /// Puts an operation into the engine's queue, when there is a slot for it, and hands its copies over; of one in parts each into
+    /// that of its shard. `whole` is the request but for the schedules of parts.
     fn hand_over(
         &self,
-        request: &Request,
+        whole: &Request,
+        parts: Option<&Arc<[Arc<Schedule>]>>,
         operation: Arc<StartedOperation>,
         member: Option<Member>,
         copies: Option<Box<dyn Copies>>,
     ) -> Result<Work, Error> {
-        self.settle_cells(View { identity: request.identity, shape: request.shape }, request.step)?;
+        self.settle_cells(View { identity: whole.identity, shape: whole.shape }, whole.step)?;
+        let first = parts.map(|parts| request_of(whole, parts, 0));
+        let request = first.as_ref().unwrap_or(whole);
         let small_before = self.small_before();
         let submissions = self.submissions()?;
         let report: Arc<dyn Report> = operation.clone();
@@ -330,6 +350,11 @@ impl Group {
                 submissions.push(&request, small_before, &report, member.as_ref())
             };
             self.await_slot(submissions.clone(), handed)?;
+        }
+        if let Some(parts) = parts {
+            self.drive.nudge()?;
+            let report: Arc<dyn Report> = operation.clone();
+            self.hand_to_siblings(whole, parts, &report)?;
         }
         if let Some(mut copies) = copies {
             let ended = operation.clone();
@@ -348,7 +373,7 @@ impl Group {
     }
 
     /// The queue of started operations, made with the first start in a group of some ranks.
-    fn submissions(&self) -> Result<&Arc<Submissions>, Error> {
+    pub(super) fn submissions(&self) -> Result<&Arc<Submissions>, Error> {
         if let Some(submissions) = self.start_queue.submissions() {
             return Ok(submissions);
         }
@@ -404,8 +429,10 @@ impl Group {
         self.drive.until(move || submissions.are_all_started().then_some(()), None)
     }
 
-    fn spare_operation(&self, about: About, staged: Option<Staged>) -> Arc<StartedOperation> {
-        let new = |about| StartedOperation::new(self.outcomes.clone(), about).with_memory(staged);
+    fn spare_operation(&self, about: About, staged: Option<Staged>, parts: usize) -> Arc<StartedOperation> {
+        let new = |about| {
+            StartedOperation::new(self.outcomes.clone(), about).with_memory(staged).in_parts(parts)
+        };
         self.start_queue.operation(|| new(about))
     }
 

@@ -131,35 +131,38 @@ impl Tally {
             count.load(Ordering::Relaxed).wrapping_add(self.small[at].load(Ordering::Relaxed))
         });
         let mut stats = Stats { ops, bytes_reduced: bytes, time_in_allreduce_ns: nanos, ..Stats::default() };
-        let counted = drive.with(|engine| {
-            let up = engine.up();
-            (
-                engine.counters().in_place,
-                up.device_counters(),
-                up.resent(),
-                up.crc_dropped(),
-                up.replayed(),
-                up.paths_out(),
-                up.links(),
-                up.used(),
-            )
-        });
-        match counted {
-            Ok((in_place, device, resent, crc_dropped, replayed, paths_out, links, channels)) => {
-                stats.in_place = in_place;
-                stats.frames_sent = device.tx_frames;
-                stats.frames_received = device.rx_frames;
-                stats.bytes_sent = device.tx_bytes;
-                stats.bytes_received = device.rx_bytes;
-                stats.resent = resent;
-                stats.crc_dropped = crc_dropped;
-                stats.replayed = replayed;
-                stats.paths_out = paths_out;
-                stats.links_down = links.down;
-                stats.link_losses = links.losses;
-                stats.channels = channels as u64;
+        for drive in drive.all() {
+            let counted = drive.with(|engine| {
+                let up = engine.up();
+                (
+                    engine.counters().in_place,
+                    up.device_counters(),
+                    up.resent(),
+                    up.crc_dropped(),
+                    up.replayed(),
+                    up.paths_out(),
+                    up.links(),
+                    up.used(),
+                )
+            });
+            match counted {
+                Ok((in_place, device, resent, crc_dropped, replayed, paths_out, links, channels)) => {
+                    stats.in_place += in_place;
+                    stats.frames_sent += device.tx_frames;
+                    stats.frames_received += device.rx_frames;
+                    stats.bytes_sent += device.tx_bytes;
+                    stats.bytes_received += device.rx_bytes;
+                    stats.resent += resent;
+                    stats.crc_dropped += crc_dropped;
+                    stats.replayed += replayed;
+                    stats.paths_out += paths_out;
+                    // The shards have queues of the same ports, and channels to the same leaders.
+                    stats.links_down = stats.links_down.max(links.down);
+                    stats.link_losses = stats.link_losses.max(links.losses);
+                    stats.channels = stats.channels.max(channels as u64);
+                }
+                Err(error) => tracing::warn!(%error, "the engine's counters could not be read"),
             }
-            Err(error) => tracing::warn!(%error, "the engine's counters could not be read"),
         }
         stats
     }

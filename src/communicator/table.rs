@@ -30,6 +30,8 @@ pub(super) struct Entry {
     pub(super) problem: Problem,
     /// Its schedules in place and apart, once they were needed.
     schedules: [OnceLock<Arc<Schedule>>; 2],
+    /// Those of its parts, if it is reduced by several shards.
+    parts: [OnceLock<Arc<[Arc<Schedule>]>>; 2],
     pub(super) name: Arc<str>,
     /// Staging areas of operations that have ended.
     staging: OnceLock<ArrayQueue<Owned>>,
@@ -49,6 +51,20 @@ impl Entry {
     /// Takes the last use back, which was not started.
     pub(super) fn unused(&self) {
         self.uses.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// This rank's schedules for its parts, where its memory lies so; made with the first use.
+    pub(super) fn parts(
+        &self,
+        placement: Placement,
+        make: impl FnOnce() -> Result<Arc<[Arc<Schedule>]>, Error>,
+    ) -> Result<Arc<[Arc<Schedule>]>, Error> {
+        let kept = &self.parts[usize::from(placement == Placement::Separate)];
+        if let Some(parts) = kept.get() {
+            return Ok(parts.clone());
+        }
+        let made = make()?;
+        Ok(kept.get_or_init(|| made).clone())
     }
 
     /// A staging area of so many bytes, where one is kept.
@@ -274,6 +290,7 @@ impl Tables {
             uses: AtomicU32::new(0),
             problem,
             schedules: Default::default(),
+            parts: Default::default(),
             name: Arc::from(spec.name.as_str()),
             staging: OnceLock::new(),
             member,

@@ -14,6 +14,7 @@ use shouter_reducer::p2p::TransferId;
 use super::drive::{OperationFailure, RankEngine, drive_error};
 use super::outcomes::{Outcomes, Span};
 use super::p2p::Messages;
+use super::shards::PartEnds;
 use super::staging::device::Progress;
 use super::staging::{Ended, Staged};
 use super::table::Entry;
@@ -85,6 +86,8 @@ pub(super) struct StartedOperation {
     progress: Option<Arc<Progress>>,
     /// Its parts behind the first, if it has several.
     followed: Option<Arc<Followed>>,
+    /// Its parts side by side, if shards have several.
+    parts: Option<PartEnds>,
 }
 
 impl StartedOperation {
@@ -99,7 +102,13 @@ impl StartedOperation {
             staged: None,
             progress: None,
             followed: None,
+            parts: None,
         }
+    }
+
+    /// The same with so many parts, each of which has an end.
+    pub(super) fn in_parts(self, parts: usize) -> Self {
+        Self { parts: (parts > 1).then(|| PartEnds::new(parts)), ..self }
     }
 
     /// The same with memory of its own.
@@ -268,6 +277,15 @@ impl Report for StartedOperation {
     }
 
     fn ended(self: Arc<Self>, result: Result<(), Failure>) {
+        if let Some(parts) = &self.parts {
+            if let Some(result) = parts.ended(result) {
+                let driver = self.outcomes.driver();
+                self.landed(result);
+                // The last part may have ended on another shard than the one that checks the waits.
+                driver.iter().for_each(|driver| driver.recheck());
+            }
+            return;
+        }
         match &self.progress {
             None => self.landed(result),
             Some(progress) => {

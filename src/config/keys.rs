@@ -128,6 +128,13 @@ pub const KEYS: &[KeySpec] = &[
         "none: threads are not pinned",
         "the cores that this rank's threads may be pinned to",
     ),
+    key(
+        "shards",
+        "a number of threads, from 1 to 16, the same on all ranks",
+        "1",
+        "threads that drive the network in dedicated mode, each on a core of `cores` and a queue of each port of its own; large \
+         all-reduces are spread over them",
+    ),
     key("heartbeat_timeout", DURATION, "10s", "a process that is silent for this long is taken for dead"),
     key("deadline", DURATION, "30min", "how long one operation may take, late peers included"),
     key("rendezvous_deadline", DURATION, "60s", "how long to wait for all ranks at the start"),

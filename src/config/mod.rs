@@ -242,6 +242,8 @@ pub struct Config {
     pub idle: Option<Idle>,
     /// The cores that this rank's threads may be pinned to; empty: no pinning.
     pub cores: Vec<usize>,
+    /// Threads that drive the network in dedicated mode.
+    pub shards: u32,
     /// A process that is silent for this long is taken for dead.
     pub heartbeat_timeout: Duration,
     /// How long one operation may take.
@@ -446,6 +448,7 @@ impl Builder {
             idle: value::word(layers, "idle", &idles)?.unwrap_or(None),
             mode: value::word(layers, "mode", &modes)?.unwrap_or(Mode::Caller),
             cores: value::cores(layers, "cores")?.unwrap_or_default(),
+            shards: number("shards", 1..=16, 1)?,
             heartbeat_timeout: time("heartbeat_timeout", 10)?,
             deadline: time("deadline", 30 * 60)?,
             rendezvous_deadline: time("rendezvous_deadline", 60)?,

@@ -42,6 +42,9 @@ impl Engine {
     /// written: the missing rank may have left for that reason.
     #[cold]
     pub(super) fn end(&mut self, culprit: Rank, why: AbortReason) {
+        if self.follow_siblings() {
+            return;
+        }
         if why == AbortReason::Failed && self.executor.diverged().is_some() {
             // After a divergence peers leave as soon as they know the votes, which this rank is about to.
             self.executor.abort(culprit, why);
@@ -173,6 +176,7 @@ impl Engine {
     /// Sends the abort message to all ranks, once, and releases all memory.
     #[cold]
     pub(super) fn flood_abort(&mut self, now: Instant, cause: &Arc<AbortCause>) {
+        self.tell_siblings(cause);
         self.operations.close();
         if let Some(node) = &self.node {
             self.operations.fence_tensors(node);

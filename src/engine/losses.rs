@@ -93,11 +93,12 @@ impl Engine {
         true
     }
 
-    /// A leader says that a rank has given up. Its reason arrives separately, over the control connections: later, or not at all.
+    /// A leader says that a rank has given up. Its reason arrives separately, over the control connections: later, or not at all. Of several
+    /// engines of this rank one has these.
     #[cold]
     pub(super) fn await_abort_text(&mut self, now: Instant, rank: Rank) {
         let due = self.losses.await_reason(now);
-        if now >= due || self.ending.notice().is_none() {
+        if now >= due || self.ending.notice().is_none() && !self.has_siblings() {
             self.end(rank, AbortReason::GaveUp(None));
         }
     }

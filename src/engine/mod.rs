@@ -15,6 +15,7 @@
 //! | `ending` | the vote on operations that ranks disagree about, the abort messages, the time until outcomes are given out |
 //! | `pairwise` (of `requests`) | messages and windows of a group |
 //! | `losses` | peers that the channels have lost |
+//! | `shared_end` | the end of the group that the engines of a rank's shards have in common |
 //! | `leaving` | ranks that leave in good order |
 //! | `contacts` | the ranks that were told that requests wait for them |
 //! | `times` | the times of polls |
@@ -38,6 +39,7 @@ mod operations;
 mod pairwise;
 mod poll;
 mod requests;
+mod shared_end;
 pub(crate) mod submitted;
 pub(crate) mod tasks;
 mod times;
@@ -76,6 +78,7 @@ use losses::Losses;
 use operations::Operations;
 use pairwise::Pairwise;
 use poll::Posting;
+pub(crate) use shared_end::SharedEnd;
 use submitted::Submissions;
 use tasks::Tasks;
 use times::PollTimes;
@@ -158,6 +161,8 @@ pub struct Engine {
     liveness: Liveness,
     operations: Operations,
     ending: EndState,
+    /// Where this rank has an engine for each of several shards.
+    shared_end: Option<Arc<SharedEnd>>,
     losses: Losses,
     departures: Departures,
     contacts: Contacts,
@@ -194,6 +199,7 @@ impl Engine {
             liveness: Liveness::new(first, local, locals, dead_after, now),
             operations: Operations::with_capacity(64),
             ending: EndState::default(),
+            shared_end: None,
             losses: Losses::default(),
             departures: Departures::new(ranks.saturating_sub(1)),
             contacts: Contacts::new(now, grid.nodes() > 1),
@@ -222,6 +228,11 @@ impl Engine {
         if let Some(timeline) = timeline {
             self.watch.draw(timeline, &mut self.executor);
         }
+    }
+
+    /// From now on the last events of the group of all are kept. Before the first operation.
+    pub(crate) fn record_events(&mut self, recorder: Recorder) {
+        self.executor.attach_recorder(recorder);
     }
 
     /// All ranks have joined.

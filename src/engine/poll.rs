@@ -98,6 +98,7 @@ impl Poller for Engine {
     fn poll(&mut self, now: Instant) -> Activity {
         let mut busy = false;
         self.look_back(now);
+        self.follow_siblings();
         if let Some((culprit, why)) = self.losses.take()
             && !self.liveness.departures_expected()
         {

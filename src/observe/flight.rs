@@ -1,7 +1,7 @@
 //! The flight recorder: the last events of a rank, written when its group ends in error, or on request.
 //!
 //! ```text
-//!   engine of shard 0 --records--> Recorder (4,096 events)  \
+//!   engine of each shard --records--> Recorder (4,096 events)  \
 //!   small operations --records--> Recorder                   >  Flight --a dump--> shouter-JOB-rank0-PID.json
 //! ```
 //!
@@ -30,6 +30,9 @@ pub(crate) const ENGINE: &str = "engine";
 
 /// The track of the groups of some ranks, whose operations are called by labels only.
 pub(crate) const GROUPS: &str = "groups of some ranks";
+
+/// The track of a further shard's engine.
+pub(crate) const SIBLINGS: &str = "engine of a further shard";
 
 /// An operation: its group's number in the recorder, and its own number in the group.
 pub(crate) type OperationRef = (u16, u64);

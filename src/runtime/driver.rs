@@ -271,6 +271,13 @@ impl<P: Poller + Send + 'static> Driver<P> {
         inner.nudge()
     }
 
+    /// Has the conditions of all that wait checked: one may hold by what another engine has done. Does not wait.
+    pub(crate) fn recheck(&self) {
+        let inner = self.inner();
+        inner.waiters.refresh();
+        inner.wake();
+    }
+
     /// Whether the engine is this process's.
     ///
     /// # Errors

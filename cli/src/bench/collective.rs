@@ -78,6 +78,9 @@ pub(crate) struct JobArgs {
     /// The drivers that join two hosts: virtio (vhost-user and virtio-user) or memif
     #[arg(long, default_value = "virtio", value_parser = ["virtio", "memif"])]
     device: String,
+    /// Let each rank have so many threads that drive the network (mode = dedicated), over which large all-reduces are spread
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16))]
+    shards: Option<u32>,
     /// The MTU of the links between hosts, in bytes
     #[arg(long, default_value_t = 9000, value_parser = clap::value_parser!(u16).range(576..=9000))]
     mtu: u16,
@@ -231,7 +234,10 @@ fn launcher(job: &JobArgs) -> Result<Command, CommandError> {
     if let Some(devices) = &job.rdma_device {
         command.args(["--rdma-device", devices]);
     }
-    if job.threads {
+    if let Some(shards) = job.shards {
+        command.env("SHOUTER_MODE", "dedicated").env("SHOUTER_SHARDS", shards.to_string());
+    }
+    if job.threads || job.shards.is_some_and(|shards| shards > 1) {
         // Else all threads are pinned to the process's one core.
         command.args(["--cores", "none"]);
     }

@@ -88,7 +88,7 @@ impl Algorithm {
 
     /// Whether it folds an element over the ranks of a host, then over the hosts of a group, then over the groups of each level, each in
     /// rank order: all that do give the same bits, whatever the type.
-    pub(crate) fn keeps_order(self) -> bool {
+    pub fn keeps_order(self) -> bool {
         matches!(self, Self::Direct | Self::Hierarchical | Self::Binomial | Self::Bruck)
     }
 

@@ -123,24 +123,24 @@ impl Inbox for Nothing {
     fn released(&mut self, _: SendToken) {}
 }
 
-/// Probes the path to each of `peers` for packets of up to `mtu` bytes, and answers them.
-///
-/// # Errors
-/// The faults of the paths to some of them, with the remedy.
-pub(super) fn check(
-    up: &mut dyn OverPorts,
-    config: &Config,
-    peers: &[PeerAddress],
-    mtu: u16,
-) -> Result<(), String> {
-    let begun = Clock.now();
-    let mut probes: Vec<_> =
-        peers.iter().map(|peer| Probe { peer, heard: false, passed: 0, asked: 0, next: begun }).collect();
-    let mut next = begun;
-    loop {
-        let now = Clock.now();
+/// The paths of one channel to all peers.
+struct Trial<'a> {
+    probes: Vec<Probe<'a>>,
+    /// When to let the peers hear of this leader again.
+    next: Instant,
+}
+
+impl<'a> Trial<'a> {
+    fn new(peers: &'a [PeerAddress], now: Instant) -> Self {
+        let probe = |peer| Probe { peer, heard: false, passed: 0, asked: 0, next: now };
+        Self { probes: peers.iter().map(probe).collect(), next: now }
+    }
+
+    /// Takes what has come, and asks for what is due; whether there was anything to do.
+    fn turn(&mut self, up: &mut dyn OverPorts, now: Instant, mtu: u16, in_step: bool) -> bool {
+        let Self { probes, next } = self;
         let mut any = up.receive(now, &mut Nothing);
-        any |= take_echoes(up.stack_mut(), now, &mut probes);
+        any |= take_echoes(up.stack_mut(), now, probes);
         let mut is_first_contact = false;
         for probe in probes.iter_mut().filter(|probe| !probe.heard) {
             if up.has_heard_from(probe.peer.rank) {
@@ -148,18 +148,45 @@ pub(super) fn check(
             }
         }
         // Late ranks have not received the earlier messages.
-        if next <= now || is_first_contact {
-            next = now + PAUSE;
+        if *next <= now || is_first_contact {
+            *next = now + PAUSE;
             up.announce();
         }
-        ask(up.stack_mut(), now, &mut probes, mtu, now.saturating_since(begun) < IN_STEP);
-        any |= up.transmit(now, &mut Nothing);
-        let is_complete = |probe: &Probe<'_>| probe.heard && probe.passed >= mtu;
-        if probes.iter().all(is_complete) {
+        ask(up.stack_mut(), now, probes, mtu, in_step);
+        any | up.transmit(now, &mut Nothing)
+    }
+
+    fn is_complete(&self, mtu: u16) -> bool {
+        self.probes.iter().all(|probe| probe.heard && probe.passed >= mtu)
+    }
+}
+
+/// Probes the path to each of `peers` for packets of up to `mtu` bytes, and answers them, on the channels of all shards side by
+/// side: a peer may be ahead on one of them.
+///
+/// # Errors
+/// The faults of the paths to some of them, with the remedy.
+pub(super) fn check(
+    ups: &mut [Box<dyn OverPorts + Send>],
+    config: &Config,
+    peers: &[PeerAddress],
+    mtu: u16,
+) -> Result<(), String> {
+    let begun = Clock.now();
+    let mut trials: Vec<_> = ups.iter().map(|_| Trial::new(peers, begun)).collect();
+    loop {
+        let now = Clock.now();
+        let in_step = now.saturating_since(begun) < IN_STEP;
+        let mut any = false;
+        for (up, trial) in ups.iter_mut().zip(&mut trials) {
+            any |= trial.turn(&mut **up, now, mtu, in_step);
+        }
+        if trials.iter().all(|trial| trial.is_complete(mtu)) {
             return Ok(());
         }
         if now.saturating_since(begun) >= PATIENCE {
-            return judge(up, now, config, &probes, mtu);
+            let mut both = ups.iter_mut().zip(&trials);
+            return both.try_for_each(|(up, trial)| judge(&mut **up, now, config, &trial.probes, mtu));
         }
         if !any {
             std::thread::yield_now();

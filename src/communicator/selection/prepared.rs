@@ -26,6 +26,19 @@ impl Selection {
     /// Opens ports and devices and registers memory, as far as peers need them.
     pub(in crate::communicator) fn prepare(self, config: &Config, grid: &Grid) -> Result<Prepared, Error> {
         let takes = |kinds: &[TransportKind]| self.peers.iter().any(|peer| kinds.contains(&peer.transport));
+        if config.shards > 1
+            && let Some(other) = self.peers.iter().find(|peer| {
+                !matches!(peer.transport, TransportKind::Rud | TransportKind::Tcp)
+            })
+        {
+            return Err(Error::Config(format!(
+                "shards = {}: {} to {} is not spread over shards, rud and tcp are; give ports and transport = \"rud\" or \"tcp\", or \
+                 shards = 1",
+                config.shards,
+                other.transport.name(),
+                other.rank
+            )));
+        }
         let ports = match takes(&[TransportKind::Rud, TransportKind::Tcp]) {
             true => {
                 let peers = self.peers.iter().filter(|peer| peer.transport == TransportKind::Rud).count();
@@ -93,13 +106,13 @@ impl Prepared {
         Some(Link { transport: first.transport.name(), details: details.join(", "), leader: first.rank })
     }
 
-    /// Opens the channels; all leaders do it at the same time. Also returns the fault of the path to the peers, if
-    /// there is one.
+    /// Opens the channels, those of each shard; all leaders do it at the same time. Also returns the fault of the path to the
+    /// peers, if there is one.
     pub(in crate::communicator) fn connect(
         self,
         config: &Config,
         roster: &Roster,
-    ) -> Result<(UpChannels, Result<(), String>), Error> {
+    ) -> Result<(Vec<UpChannels>, Result<(), String>), Error> {
         let Self { selection: Selection { local, peers, mtu, .. }, ports, rdma } = self;
         let (rank, secret) = (Rank(config.rank), &roster.session_secret);
         let connections = config.channel_num.min(u32::from(u16::MAX)) as u16;
@@ -108,24 +121,32 @@ impl Prepared {
             peers.iter().filter(|peer| kinds.contains(&peer.transport)).collect()
         };
         let mut channels: Vec<(Box<dyn Channel + Send>, _)> = vec![];
-        let mut over_ports: Option<(Box<dyn OverPorts + Send>, Vec<PeerAddress>)> = None;
+        let (mut over_ports, mut led) = (vec![], vec![]);
         if let Some(ports) = ports {
             let lead = of(&[TransportKind::Rud, TransportKind::Tcp]).into_iter().filter_map(|peer| {
                 let (local_ip, ip) = route(config, &peer.advertised.ports)?;
                 Some(PeerAddress { rank: peer.rank, ip, port: config.data_port, local_ip })
             });
             let lead = lead.collect::<Vec<_>>();
-            let channel: Box<dyn OverPorts + Send> = if config.transport == TransportChoice::Tcp {
-                let settings = settings(config, secret, connections)?;
-                let streams = StackStreams::new(ports.stack, config.data_port, config.heartbeat_timeout);
-                let channel = TcpChannel::open(streams, rank, &lead, settings, Clock.now());
-                Box::new(channel.map_err(|why| joined(&why))?)
-            } else {
-                let wire = (connections, config.data_port, mtu);
-                let channel = RudChannel::open(ports.stack, rank, &lead, (secret, config.rud_seal), wire);
-                Box::new(channel.map_err(|why| joined(&why))?)
-            };
-            over_ports = Some((channel, lead));
+            for (stack, shard) in ports.stacks.into_iter().zip(0u32..) {
+                // What one shard sends, no other one takes.
+                let secret = match shard {
+                    0 => secret.clone(),
+                    _ => secret.derive("shouter shard", &[&shard.to_le_bytes()]),
+                };
+                let channel: Box<dyn OverPorts + Send> = if config.transport == TransportChoice::Tcp {
+                    let settings = settings(config, &secret, connections)?;
+                    let streams = StackStreams::new(stack, config.data_port, config.heartbeat_timeout);
+                    let channel = TcpChannel::open(streams, rank, &lead, settings, Clock.now());
+                    Box::new(channel.map_err(|why| joined(&why))?)
+                } else {
+                    let wire = (connections, config.data_port, mtu);
+                    let channel = RudChannel::open(stack, rank, &lead, (&secret, config.rud_seal), wire);
+                    Box::new(channel.map_err(|why| joined(&why))?)
+                };
+                over_ports.push(channel);
+            }
+            led = lead;
         }
         let lead: Vec<PeerAddress> = of(&[TransportKind::Kernel])
             .iter()
@@ -144,13 +165,19 @@ impl Prepared {
             channels.push((Box::new(rdma.connect(config, control, &ranks)), ranks));
         }
         // All channels are open by now.
-        let mut reached = Ok(());
-        if let Some((mut channel, lead)) = over_ports {
-            reached = preflight::check(&mut *channel, config, &lead, mtu);
-            channels.insert(0, (channel, lead.iter().map(|peer| peer.rank).collect()));
-        }
+        let reached = match over_ports.is_empty() {
+            true => Ok(()),
+            false => preflight::check(&mut over_ports, config, &led, mtu),
+        };
+        let ranks: Vec<Rank> = led.iter().map(|peer| peer.rank).collect();
+        let mut over_ports = over_ports.into_iter().map(|channel| (channel as Box<dyn Channel + Send>, ranks.clone()));
+        // The first shard has the other channels, too.
+        let first = UpChannels::new(over_ports.next().into_iter().chain(channels).collect());
+        let others = over_ports.map(|channel| UpChannels::new(vec![channel]));
         let names = config.ports.iter().map(|port| (port.address.ip.into(), port.device.as_str().into()));
-        Ok((UpChannels::new(channels).with_ports(names.collect()), reached))
+        let names: Vec<_> = names.collect();
+        let ups = std::iter::once(first).chain(others).map(|up| up.with_ports(names.clone()));
+        Ok((ups.collect(), reached))
     }
 }
 

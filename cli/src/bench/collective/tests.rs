@@ -15,6 +15,7 @@ fn args(dtype: &str, against: Vec<Peer>) -> CollectiveArgs {
         threads: false,
         transport: "auto".into(),
         rdma_device: None,
+        shards: None,
         device: "virtio".into(),
         mtu: 9000,
         seconds: 0.1,

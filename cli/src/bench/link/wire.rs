@@ -64,7 +64,8 @@ impl Wire {
         let local = first.address.ip;
         let mtu = port::mtu_of(&config, first);
         let rud_config = rud::Config { dead_after: Duration::from_secs(600), ..rud::Config::default() };
-        let mut stack = port::open(&config, rud_config).map_err(|why| failed(&why))?.stack;
+        let opened = port::open(&config, rud_config).map_err(|why| failed(&why))?;
+        let mut stack = opened.stacks.into_iter().next().ok_or_else(|| failed(&"no port was opened"))?;
         let port = stack.addresses().next().ok_or_else(|| failed(&"no port was opened"))?.0;
         let secret = &roster.session_secret;
         let params = |seal: Option<SealSecret>| SessionParams {
