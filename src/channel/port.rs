@@ -74,7 +74,10 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
         for ((device, stack), queue) in devices.into_iter().zip(&mut stacks).zip(0u64..) {
             kind = device.capabilities().kind;
             let faults = FaultConfig {
-                seed: config.faults.seed.wrapping_add(u64::from(config.rank) << 32 | queue << 16 | index as u64),
+                seed: config
+                    .faults
+                    .seed
+                    .wrapping_add(u64::from(config.rank) << 32 | queue << 16 | index as u64),
                 loss: config.faults.loss,
                 corrupt: config.faults.corrupt,
                 ..FaultConfig::default()
@@ -88,8 +91,14 @@ pub fn open(config: &Config, rud: rud::Config) -> Result<Ports, Error> {
     Ok(Ports { stacks, kind })
 }
 
-/// Whether a port is a link to another process, whose queues are those of the other end, one by one.
-pub(crate) fn is_embedded(port: &PortConfig) -> bool {
+/// Whether a port can have several queues, each of which leads to the same one of the other end. (A memif port of several does not
+/// always come up.)
+pub(crate) fn has_queues(port: &PortConfig) -> bool {
+    port.device.split_once(':').is_some_and(|(driver, _)| ["vhost", "virtio"].contains(&driver))
+}
+
+/// Whether a port is a link to another process.
+fn is_embedded(port: &PortConfig) -> bool {
     port.device.split_once(':').is_some_and(|(driver, _)| EMBEDDED.contains(&driver))
 }
 
@@ -200,7 +209,12 @@ mod device {
         let devices = opened.into_devices();
         match devices.len() == config.shards as usize {
             true => Ok(devices),
-            false => Err(Error::Internal(format!("port {}: {} queues for {} shards", port.device, devices.len(), config.shards))),
+            false => Err(Error::Internal(format!(
+                "port {}: {} queues for {} shards",
+                port.device,
+                devices.len(),
+                config.shards
+            ))),
         }
     }
 

@@ -25,8 +25,8 @@ use super::table::Tables;
 use super::transport::{ChannelFacts, Transport};
 use super::windows::DirectWindows;
 use super::{Group, Job};
-use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment};
 use crate::channel::port;
+use crate::channel::shm::{ANNOUNCEMENTS, NodeSegment};
 use crate::channel::up::UpChannels;
 use crate::config::{Builder, Config, Idle, Mode, TransportChoice};
 use crate::engine::{Engine, EngineParts};
@@ -100,10 +100,11 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
         }
         _ => None,
     };
-    let Reached { mut up, siblings, device, channels, reasons, offered, mut control, unreached } = match joined {
-        Some(joined) => reach(&config, &grid, joined)?,
-        None => Reached::default(),
-    };
+    let Reached { mut up, siblings, device, channels, reasons, offered, mut control, unreached } =
+        match joined {
+            Some(joined) => reach(&config, &grid, joined)?,
+            None => Reached::default(),
+        };
     plan.costs = offered.costs();
     let kernels = Kernels::detect();
     let mut executor_config = ExecutorConfig::new(rank, grid, kernels);
@@ -411,7 +412,10 @@ fn check_shards(config: &Config) -> Result<(), Error> {
         return Ok(());
     }
     let refused = |why: String, remedy: &str| {
-        Err(Error::Config(format!("shards = {} {why}; {remedy}, or set shards = 1 on all ranks", config.shards)))
+        Err(Error::Config(format!(
+            "shards = {} {why}; {remedy}, or set shards = 1 on all ranks",
+            config.shards
+        )))
     };
     if config.mode != Mode::Dedicated {
         return refused("needs threads that drive the network".into(), "set mode = \"dedicated\"");
@@ -421,19 +425,21 @@ fn check_shards(config: &Config) -> Result<(), Error> {
         return refused(why, "run one rank on each host");
     }
     if !matches!(config.transport, TransportChoice::Auto | TransportChoice::Rud | TransportChoice::Tcp) {
-        let why = format!("spreads rud and tcp over shards, and not transport = \"{}\"", config.transport.name());
+        let why =
+            format!("spreads rud and tcp over shards, and not transport = \"{}\"", config.transport.name());
         return refused(why, "set transport = \"rud\" or \"tcp\"");
     }
-    if let Some(port) = config.ports.iter().find(|port| !port::is_embedded(port)) {
+    if let Some(port) = config.ports.iter().find(|port| !port::has_queues(port)) {
         let why = format!(
-            "needs ports whose queues lead to those of the other end one by one (vhost, virtio, memif), and {} is none",
+            "needs ports whose queues lead to those of the other end one by one (vhost and virtio), and {} is none",
             port.device
         );
         return refused(why, "name such ports");
     }
     match config.schedule.of(Collective::AllReduce) {
         Some(named) if !named.keeps_order() => {
-            let why = format!("cuts tensors, on whose size the order of all-reduces by {} depends", named.name());
+            let why =
+                format!("cuts tensors, on whose size the order of all-reduces by {} depends", named.name());
             refused(why, "leave it out of the key schedule")
         }
         _ => Ok(()),

@@ -11,8 +11,8 @@ use shouter_reducer::header::{Collective, Identity, Shape};
 use shouter_reducer::memory::{MemoryKind, TensorRegion};
 use shouter_reducer::schedule::{Problem, Schedule};
 
-use super::drive::{Failure as RunFailure, OperationFailure, RankEngine, Sibling};
 use super::Group;
+use super::drive::{Failure as RunFailure, OperationFailure, RankEngine, Sibling};
 use crate::engine::submitted::{Failure, Report};
 use crate::error::Error;
 use crate::runtime::{Driver, lock};
@@ -109,7 +109,11 @@ impl Group {
         whole: &Request,
         schedules: &Arc<[Arc<Schedule>]>,
     ) -> Result<(), OperationFailure> {
-        let end = Arc::new(Awaited { parts: PartEnds::new(schedules.len()), driver: self.drive.weak(), result: Mutex::default() });
+        let end = Arc::new(Awaited {
+            parts: PartEnds::new(schedules.len()),
+            driver: self.drive.weak(),
+            result: Mutex::default(),
+        });
         let report: Arc<dyn Report> = end.clone();
         let own = self.submissions()?.clone();
         let (first, waiting) = (request_of(whole, schedules, 0), (own, report.clone()));
@@ -121,7 +125,9 @@ impl Group {
             Ok(()) => Ok(()),
             Err(Failure::Operation(why)) => Err(RunFailure::Failed(why)),
             Err(Failure::Start(why)) => Err(RunFailure::Start(why)),
-            Err(_) => Err(Error::closed(format!("{} was under way when its group was dropped", whole.shape)).into()),
+            Err(_) => {
+                Err(Error::closed(format!("{} was under way when its group was dropped", whole.shape)).into())
+            }
         }
     }
 
@@ -151,13 +157,21 @@ pub(super) fn request_of(whole: &Request, schedules: &Arc<[Arc<Schedule>]>, inde
     let shape = part_of(&whole.shape, index, parts);
     let elem = shape.dtype.size() as u64;
     let (offset, len) = (begin_of(&whole.shape, index, parts) * elem, shape.count * elem);
-    let cut = |region: &TensorRegion| region.sub(offset as usize, len as usize).unwrap_or_else(TensorRegion::empty);
+    let cut =
+        |region: &TensorRegion| region.sub(offset as usize, len as usize).unwrap_or_else(TensorRegion::empty);
     let identity = match whole.identity {
         Identity::AdHoc { .. } => Identity::part(index as u32),
         other => other,
     };
     let input = if whole.input.is_empty() { TensorRegion::empty() } else { cut(&whole.input) };
-    Request { identity, shape, data: cut(&whole.data), input, schedule: schedules[index].clone(), ..whole.clone() }
+    Request {
+        identity,
+        shape,
+        data: cut(&whole.data),
+        input,
+        schedule: schedules[index].clone(),
+        ..whole.clone()
+    }
 }
 
 /// The parts of an operation that have not ended.

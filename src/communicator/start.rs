@@ -430,9 +430,8 @@ impl Group {
     }
 
     fn spare_operation(&self, about: About, staged: Option<Staged>, parts: usize) -> Arc<StartedOperation> {
-        let new = |about| {
-            StartedOperation::new(self.outcomes.clone(), about).with_memory(staged).in_parts(parts)
-        };
+        let new =
+            |about| StartedOperation::new(self.outcomes.clone(), about).with_memory(staged).in_parts(parts);
         self.start_queue.operation(|| new(about))
     }
 

@@ -27,6 +27,7 @@ mod preflight;
 mod ps;
 mod registered;
 mod run;
+mod shards;
 mod staged;
 mod uneven;
 mod windows;

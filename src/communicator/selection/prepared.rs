@@ -27,9 +27,10 @@ impl Selection {
     pub(in crate::communicator) fn prepare(self, config: &Config, grid: &Grid) -> Result<Prepared, Error> {
         let takes = |kinds: &[TransportKind]| self.peers.iter().any(|peer| kinds.contains(&peer.transport));
         if config.shards > 1
-            && let Some(other) = self.peers.iter().find(|peer| {
-                !matches!(peer.transport, TransportKind::Rud | TransportKind::Tcp)
-            })
+            && let Some(other) = self
+                .peers
+                .iter()
+                .find(|peer| !matches!(peer.transport, TransportKind::Rud | TransportKind::Tcp))
         {
             return Err(Error::Config(format!(
                 "shards = {}: {} to {} is not spread over shards, rud and tcp are; give ports and transport = \"rud\" or \"tcp\", or \
@@ -170,7 +171,8 @@ impl Prepared {
             false => preflight::check(&mut over_ports, config, &led, mtu),
         };
         let ranks: Vec<Rank> = led.iter().map(|peer| peer.rank).collect();
-        let mut over_ports = over_ports.into_iter().map(|channel| (channel as Box<dyn Channel + Send>, ranks.clone()));
+        let mut over_ports =
+            over_ports.into_iter().map(|channel| (channel as Box<dyn Channel + Send>, ranks.clone()));
         // The first shard has the other channels, too.
         let first = UpChannels::new(over_ports.next().into_iter().chain(channels).collect());
         let others = over_ports.map(|channel| UpChannels::new(vec![channel]));
