@@ -108,6 +108,8 @@ impl Drive {
         let end = Arc::new(SharedEnd::default());
         end.wake(this.all().map(Self::weak).collect());
         for drive in this.all() {
+            let of_panics = end.clone();
+            drive.driver.on_panic(Box::new(move |message| of_panics.panicked(message)));
             let end = end.clone();
             drive.with(move |engine| engine.share_end(end))?;
         }

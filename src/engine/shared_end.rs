@@ -1,6 +1,7 @@
 //! The end of the group, which the engines of a rank's shards have in common: each has a part of the same operations, so what ends one of
 //! them ends all of them, for the same cause.
 
+use std::panic::resume_unwind;
 use std::sync::{Arc, OnceLock, Weak};
 
 use shouter_reducer::executor::AbortCause;
@@ -12,6 +13,8 @@ use crate::runtime::Driver;
 #[derive(Default)]
 pub(crate) struct SharedEnd {
     cause: OnceLock<Arc<AbortCause>>,
+    /// The message of a panic that has ended one of the engines: its parts of operations never end.
+    panicked: OnceLock<String>,
     /// The drivers of all these engines.
     drivers: OnceLock<Vec<Weak<Driver<Engine>>>>,
 }
@@ -29,10 +32,21 @@ impl SharedEnd {
 
     fn set(&self, cause: &Arc<AbortCause>) {
         if self.cause.set(cause.clone()).is_ok() {
-            let drivers = self.drivers.get().into_iter().flatten();
-            // One that is gone, or whose engine has panicked, ends nothing more.
-            drivers.filter_map(Weak::upgrade).for_each(|driver| drop(driver.nudge()));
+            self.wake_all();
         }
+    }
+
+    /// One of the engines has panicked: the others go the same way, so that nothing waits for it.
+    pub(crate) fn panicked(&self, message: &str) {
+        if self.panicked.set(message.to_owned()).is_ok() {
+            self.wake_all();
+        }
+    }
+
+    fn wake_all(&self) {
+        let drivers = self.drivers.get().into_iter().flatten();
+        // One that is gone, or whose engine has panicked, ends nothing more.
+        drivers.filter_map(Weak::upgrade).for_each(|driver| drop(driver.nudge()));
     }
 }
 
@@ -50,7 +64,12 @@ impl Engine {
     /// Ends the group here where another engine of this rank has ended it; whether one has.
     #[inline]
     pub(super) fn follow_siblings(&mut self) -> bool {
-        match self.shared_end.as_ref().and_then(|end| end.cause()) {
+        let Some(end) = &self.shared_end else { return false };
+        if let Some(message) = end.panicked.get() {
+            // The driver reports it to all callers.
+            resume_unwind(Box::new(message.clone()));
+        }
+        match end.cause() {
             Some(cause) if self.executor.aborted().is_none() => {
                 let AbortCause { culprit, reason, seen } = AbortCause::clone(cause);
                 self.executor.abort_seen(culprit, reason, seen);

@@ -87,6 +87,9 @@ pub enum DriveError {
     NoHelper(String),
 }
 
+/// Is told the message of a panic.
+pub(crate) type OnPanic = Box<dyn Fn(&str) + Send + Sync>;
+
 /// The state that the driver lock protects.
 struct Locked<P> {
     poller: P,
@@ -102,6 +105,8 @@ struct Inner<P> {
     sleeper: CachePadded<Sleeper>,
     /// The shard that drives permanently, once there is one.
     shard: OnceLock<Arc<Shared>>,
+    /// Told when the engine panics while its shard drives it.
+    on_panic: OnceLock<OnPanic>,
     /// The helper shall end.
     stopping: AtomicBool,
     waiters: Waiters<P>,
@@ -164,6 +169,7 @@ impl<P: Poller + Send + 'static> Driver<P> {
             sleeper: CachePadded::new(Sleeper::new(&parker)),
             locked: Mutex::new(Locked { poller, parker, dead: None }),
             shard: OnceLock::new(),
+            on_panic: OnceLock::new(),
             stopping: AtomicBool::new(false),
             waiters: Waiters::default(),
             contending: AtomicU32::new(0),
@@ -269,6 +275,11 @@ impl<P: Poller + Send + 'static> Driver<P> {
         let inner = self.inner();
         inner.check_process()?;
         inner.nudge()
+    }
+
+    /// From now on this is told the message when the engine panics while its shard drives it; set once.
+    pub(crate) fn on_panic(&self, tell: OnPanic) {
+        drop(self.inner().on_panic.set(tell));
     }
 
     /// Has the conditions of all that wait checked: one may hold by what another engine has done. Does not wait.

@@ -43,6 +43,7 @@ impl<P: Poller + Send + 'static> Poller for Dedicated<P> {
             tracing::error!(%message, "the network engine panicked while its shard drove it");
             locked.dead = Some(message.clone());
             drop(locked);
+            inner.on_panic.get().iter().for_each(|tell| tell(&message));
             // Ends the shard with an error.
             resume_unwind(Box::new(message))
         })

@@ -313,6 +313,27 @@ fn a_dedicated_shard_drives_an_engine_that_needs_polls() {
     }
 }
 
+/// Panics when it is told to.
+struct Fragile(bool);
+
+impl Poller for Fragile {
+    fn poll(&mut self, _now: Instant) -> Activity {
+        assert!(!self.0, "it breaks");
+        Activity::Idle
+    }
+}
+
+#[test]
+fn a_panic_of_a_dedicated_engine_is_told() {
+    let driver = Driver::new(Fragile(false), options()).unwrap();
+    let (told, heard) = std::sync::mpsc::channel();
+    driver.on_panic(Box::new(move |message| told.send(message.to_owned()).unwrap()));
+    let _shard = dedicated(&driver, IdlePolicy::SHARED);
+    until_dedicated(&driver);
+    driver.with(|engine| engine.0 = true).unwrap();
+    assert!(heard.recv_timeout(Duration::from_secs(30)).unwrap().contains("it breaks"));
+}
+
 /// Counts its polls, which never do anything.
 struct Quiet(u64);
 
