@@ -113,7 +113,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     let takes_memory = up.registry().is_some();
     executor_config.one_sided = takes_memory;
     let internal = |why: &dyn std::fmt::Display| Error::Internal(why.to_string());
-    let mut executor = executor(executor_config.clone()).map_err(|why| internal(&why))?;
+    let mut executor = executor(executor_config).map_err(|why| internal(&why))?;
     if let Some(node) = &node {
         executor.attach_node(&**node).map_err(|why| internal(&why))?;
     }
@@ -144,7 +144,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     let dedicated = (config.mode == Mode::Dedicated).then(|| config.cores.first().copied());
     let submissions = engine.submissions();
     let engines = siblings.into_iter().zip(recorders).map(|(up, recorder)| {
-        let executor = self::executor(executor_config.clone()).map_err(|why| internal(&why))?;
+        let executor = self::executor(executor_config).map_err(|why| internal(&why))?;
         let mut engine = Engine::new(EngineParts { executor, rank, up, node: None, dead_after }, Clock.now());
         engine.record_events(recorder);
         Ok(engine)
