@@ -144,7 +144,7 @@ fn mixed(group: &Group) -> Result<(), Error> {
     // Each rank sends what it gives of the others' parts, and its own part's result.
     assert!(stats.bytes_sent as usize >= reduced / 2, "{stats:?}");
     assert_eq!(stats.channels, u64::from(group.size()) - 1);
-    assert!(stats.ops >= 20 * 6 + 1, "{stats:?}");
+    assert!(stats.ops > 20 * 6, "{stats:?}");
     Ok(())
 }
 
