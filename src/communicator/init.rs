@@ -146,7 +146,7 @@ pub fn init(mut config: Config) -> Result<Group, Error> {
     let engines = siblings.into_iter().zip(recorders).map(|(up, recorder)| {
         let executor = self::executor(executor_config).map_err(|why| internal(&why))?;
         let mut engine = Engine::new(EngineParts { executor, rank, up, node: None, dead_after }, Clock.now());
-        engine.record_events(recorder);
+        engine.record_beside(recorder);
         Ok(engine)
     });
     let engines = engines.collect::<Result<Vec<_>, Error>>()?;

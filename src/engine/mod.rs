@@ -230,8 +230,10 @@ impl Engine {
         }
     }
 
-    /// From now on the last events of the group of all are kept. Before the first operation.
-    pub(crate) fn record_events(&mut self, recorder: Recorder) {
+    /// It is the engine of a further shard: from now on the last events of the group of all are kept, and the first shard's engine warns of links.
+    /// Before the first operation.
+    pub(crate) fn record_beside(&mut self, recorder: Recorder) {
+        self.watch.leave_links_to_another();
         self.executor.attach_recorder(recorder);
     }
 

@@ -112,11 +112,13 @@ pub(super) struct Watch {
     timeline: Option<Arc<Timeline>>,
     counted: Counted,
     next: Instant,
+    /// Another engine of this rank, whose channels have the same ports, warns of their links.
+    is_silent_on_links: bool,
 }
 
 impl Watch {
     pub(super) fn new(now: Instant) -> Self {
-        Self { timeline: None, counted: Counted::default(), next: now }
+        Self { timeline: None, counted: Counted::default(), next: now, is_silent_on_links: false }
     }
 
     /// Puts counts on the timeline, too, and makes the executor report its phases.
@@ -130,6 +132,11 @@ impl Watch {
     /// Where that is put, if anywhere.
     pub(super) fn timeline(&self) -> Option<&Arc<Timeline>> {
         self.timeline.as_ref()
+    }
+
+    /// From now on it does not warn of links.
+    pub(super) fn leave_links_to_another(&mut self) {
+        self.is_silent_on_links = true;
     }
 
     /// Keeps the counts since the last look. While the group is `departing`, the processes at the other ends of embedded links may go.
@@ -148,7 +155,7 @@ impl Watch {
         };
         if counted != self.counted {
             let before = std::mem::replace(&mut self.counted, counted);
-            if counted.links != before.links && !departing {
+            if counted.links != before.links && !departing && !self.is_silent_on_links {
                 report_links(before.links, counted.links, up.ports_down());
             }
             self.record_counts(now, before, up.last_resent(), executor);
