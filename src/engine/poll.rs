@@ -57,23 +57,24 @@ impl Engine {
         polled.worked
     }
 
-    /// Runs what posts to the channels; whether there was anything to do. Each kind begins in one poll of three, for the first finds the room that a
-    /// channel has: one that never ends must not keep it from the others.
+    /// Runs what posts to the channels; whether there was anything to do. The first kind finds the room that a channel has, and one that never ends
+    /// must not keep it from the others: the kind behind the first that could do something begins the next poll.
     #[inline]
     fn run_in_turn(&mut self, now: Instant) -> bool {
-        let (first, mut busy) = (self.first, false);
-        self.first = first.next();
-        let mut kind = first;
+        let (first, mut kind, mut busy) = (self.first, self.first, false);
         loop {
-            match kind {
-                Posting::Operations if self.operations.is_running() => {
-                    busy |= self.run_operations(executor_time(now));
+            let worked = match kind {
+                Posting::Operations => {
+                    self.operations.is_running() && self.run_operations(executor_time(now))
                 }
-                Posting::Pairwise => busy |= self.pairwise.poll(executor_time(now), &mut self.up),
-                Posting::Groups if !self.groups.is_empty() => busy |= self.groups.poll(now, &mut self.up),
-                Posting::Operations | Posting::Groups => {}
-            }
+                Posting::Pairwise => self.pairwise.poll(executor_time(now), &mut self.up),
+                Posting::Groups => !self.groups.is_empty() && self.groups.poll(now, &mut self.up),
+            };
             kind = kind.next();
+            if worked && !busy {
+                self.first = kind;
+            }
+            busy |= worked;
             if kind == first {
                 return busy;
             }
@@ -121,7 +122,10 @@ impl Poller for Engine {
         }
         let (up, mut inboxes) = self.up_and_inboxes();
         busy |= up.transmit(now, &mut inboxes);
-        self.watch.look(now, &self.up, &mut self.executor, self.liveness.departures_expected());
+        let departing = self.liveness.departures_expected()
+            || !self.departures.is_empty()
+            || self.executor.aborted().is_some();
+        self.watch.look(now, &self.up, &mut self.executor, departing);
         busy |= self.operations.gather(&mut self.executor);
         if let Some(node) = &self.node
             && let Some((culprit, why)) = self.liveness.check(now, node)

@@ -18,6 +18,9 @@ use crate::runtime::Clock;
 /// Between two looks at what a channel has counted: they cost a look at each peer.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
+/// Between two warnings of links: one may come up and go down all the time.
+const TELL_LINKS_EVERY: Duration = Duration::from_secs(10);
+
 /// What to do about a link that is down.
 pub(super) const LINK_REMEDY: &str =
     "look at the cable and the switch, or, for an embedded link, at the process at the other end";
@@ -114,11 +117,21 @@ pub(super) struct Watch {
     next: Instant,
     /// Another engine of this rank, whose channels have the same ports, warns of their links.
     is_silent_on_links: bool,
+    /// The links as they were told last, and when they may be told again.
+    told: Links,
+    tell_links: Instant,
 }
 
 impl Watch {
     pub(super) fn new(now: Instant) -> Self {
-        Self { timeline: None, counted: Counted::default(), next: now, is_silent_on_links: false }
+        Self {
+            timeline: None,
+            counted: Counted::default(),
+            next: now,
+            is_silent_on_links: false,
+            told: Links::default(),
+            tell_links: now,
+        }
     }
 
     /// Puts counts on the timeline, too, and makes the executor report its phases.
@@ -139,7 +152,7 @@ impl Watch {
         self.is_silent_on_links = true;
     }
 
-    /// Keeps the counts since the last look. While the group is `departing`, the processes at the other ends of embedded links may go.
+    /// Keeps the counts since the last look. While ranks are `departing`, the processes at the other ends of embedded links may go.
     #[inline]
     pub(super) fn look(&mut self, now: Instant, up: &UpChannels, executor: &mut Executor, departing: bool) {
         if now < self.next && self.timeline.is_none() {
@@ -155,10 +168,13 @@ impl Watch {
         };
         if counted != self.counted {
             let before = std::mem::replace(&mut self.counted, counted);
-            if counted.links != before.links && !departing && !self.is_silent_on_links {
-                report_links(before.links, counted.links, up.ports_down());
-            }
             self.record_counts(now, before, up.last_resent(), executor);
+        }
+        let links = self.counted.links;
+        if links != self.told && now >= self.tell_links && !departing && !self.is_silent_on_links {
+            report_links(self.told, links, up.ports_down());
+            self.told = links;
+            self.tell_links = now + TELL_LINKS_EVERY;
         }
     }
 

@@ -11,7 +11,8 @@ use super::connection::{Connection, HEAD, MAX_FRAGMENT, Post};
 use super::share::{self, Load};
 use super::streams::Streams;
 
-/// Fragments that may wait for the connections to a peer: more than they take between two polls. More urgent operations wait for those that are here.
+/// Fragments that may wait for the connections to a peer: more than they take between two polls of a thread that waits. More urgent operations wait for
+/// those that are here.
 const QUEUE: usize = 64;
 
 /// Control messages that may wait for a peer.

@@ -43,5 +43,12 @@ fn memory_is_taken_from_the_nodes_of_the_nics() {
             "{memory_mb} MiB, NICs at {nodes:?}"
         );
     }
+    for (list, expected) in [("0", [true, false]), ("0-1", [true, true]), ("1-3,7", [false, true])] {
+        fs::create_dir_all(root.join("proc/self")).unwrap();
+        let status = format!("Name:\tshouter\nMems_allowed_list:\t{list}\n");
+        fs::write(root.join("proc/self/status"), status).unwrap();
+        let found = [0, 1].map(|node| shares(&root, 64, &[node]).is_some());
+        assert_eq!(found, expected, "memory of nodes {list} is allowed");
+    }
     fs::remove_dir_all(root).unwrap();
 }
