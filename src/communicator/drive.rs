@@ -22,8 +22,11 @@ use crate::runtime::{
 /// The engine of a rank over whatever ports it has.
 pub(super) type RankEngine = Engine;
 
-/// Interval of the checks whether a leaving rank may go.
+/// Interval of the checks whether a leaving rank may go, and whether engines have stopped.
 const PAUSE: Duration = Duration::from_millis(2);
+
+/// After a panic of one engine the others of its rank stop in their next poll; this bounds the wait for that.
+const STOPPED: Duration = Duration::from_secs(2);
 
 /// A further shard of this rank: an engine with a channel of its own, which has parts of the operations of the group of all.
 pub(super) struct Sibling {
@@ -405,7 +408,7 @@ impl Drive {
         match self.withdraw() {
             Ok(Some(started)) => {
                 control.iter().for_each(|control| control.leave(started));
-                self.all().for_each(Self::depart);
+                self.depart();
             }
             // The engine gives up waiting for the others by itself.
             Ok(None) => drop(self.finish()),
@@ -413,17 +416,31 @@ impl Drive {
         }
     }
 
-    /// Goes on until the engine may go: see [`Engine::depart`].
+    /// Goes on until all engines may go: see [`Engine::depart`].
     fn depart(&self) {
+        let mut staying: Vec<&Self> = self.all().collect();
         loop {
             // A condition is checked only when something happens, so a quiet engine needs a new one.
-            match self.driver.with(|engine| engine.depart(Clock.now())) {
-                Ok(true) => return,
-                Ok(false) => {}
-                Err(error) => return tracing::debug!(%error, "left without an abort message to the peers"),
-            }
+            staying.retain(|drive| match drive.driver.with(|engine| engine.depart(Clock.now())) {
+                Ok(may_go) => !may_go,
+                Err(error) => {
+                    tracing::debug!(%error, "left without an abort message to the peers");
+                    false
+                }
+            });
+            let Some(first) = staying.first() else { return };
             // It always runs out; any other error is reported above.
-            let _ = self.driver.drive_until(|_| None::<()>, Some(Clock.now() + PAUSE));
+            let _ = first.driver.drive_until(|_| None::<()>, Some(Clock.now() + PAUSE));
+        }
+    }
+
+    /// One engine of this rank works no more, since it has panicked or this is a forked child. Waits until the others have heard of that, too, unless
+    /// what they work on `is_over` before.
+    pub(super) fn await_stop(&self, is_over: impl Fn() -> bool) {
+        let until = Clock.now() + STOPPED;
+        let is_dead = |drive: &Self| drive.with(|_| ()).is_err();
+        while !is_over() && !self.all().all(is_dead) && Clock.now() < until {
+            std::thread::sleep(PAUSE);
         }
     }
 }

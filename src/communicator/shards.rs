@@ -13,6 +13,7 @@ use shouter_reducer::schedule::{Problem, Schedule};
 
 use super::Group;
 use super::drive::{Failure as RunFailure, OperationFailure, RankEngine, Sibling};
+use super::table::Entry;
 use crate::engine::submitted::{Failure, Report};
 use crate::error::Error;
 use crate::runtime::{Driver, lock};
@@ -69,6 +70,11 @@ impl Group {
         self.parts(problem) > 1
     }
 
+    /// The same of a registered tensor; one of a bucket goes with the others of that.
+    pub(super) fn is_spread_of(&self, entry: &Entry, problem: &Problem) -> bool {
+        entry.member.is_none() && self.is_spread(problem)
+    }
+
     /// The schedules of the parts of an operation that is spread.
     pub(super) fn part_schedules(&self, problem: &Problem) -> Result<Arc<[Arc<Schedule>]>, Error> {
         let parts = self.parts(problem);
@@ -119,9 +125,10 @@ impl Group {
         let (first, waiting) = (request_of(whole, schedules, 0), (own, report.clone()));
         let hand = move || waiting.0.push(&first, 0, &waiting.1, None).then_some(());
         hand().map_or_else(|| self.drive.until(hand, None), Ok)?;
-        self.drive.nudge()?;
-        self.hand_to_siblings(whole, schedules, &report)?;
-        match self.drive.until(move || lock(&end.result).take(), None)? {
+        let ended = end.clone();
+        let handed = self.hand_to_siblings(whole, schedules, &report);
+        let result = handed.and_then(|()| self.drive.until(move || lock(&ended.result).take(), None));
+        match result.inspect_err(|_| self.drive.await_stop(|| lock(&end.result).is_some()))? {
             Ok(()) => Ok(()),
             Err(Failure::Operation(why)) => Err(RunFailure::Failed(why)),
             Err(Failure::Start(why)) => Err(RunFailure::Start(why)),
@@ -131,13 +138,15 @@ impl Group {
         }
     }
 
-    /// Hands all parts but the first to their shards, when these have slots: the deadlines of operations under way bound the wait.
+    /// Wakes the shard that has the first part, and hands the others to their shards, when these have slots: the deadlines of operations under way
+    /// bound the wait. After an error the operation has no end, and its memory may be in use until [`Drive::await_stop`](super::drive::Drive::await_stop).
     pub(super) fn hand_to_siblings(
         &self,
         whole: &Request,
         schedules: &Arc<[Arc<Schedule>]>,
         report: &Arc<dyn Report>,
     ) -> Result<(), Error> {
+        self.drive.nudge()?;
         for (index, Sibling { drive, submissions }) in (1..).zip(self.drive.siblings()) {
             let request = request_of(whole, schedules, index);
             if !submissions.push(&request, 0, report, None) {

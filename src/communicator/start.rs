@@ -247,7 +247,7 @@ impl Group {
         // SAFETY: passed on to the caller.
         let (problem, input, output, staged) =
             unsafe { self.staged(entry.problem.clone(), (input, output), staging, Some(&entry)) }?;
-        let schedules = match self.is_spread(&problem) {
+        let schedules = match self.is_spread_of(&entry, &problem) {
             true => Schedules::Parts(entry.parts(problem.placement, || self.part_schedules(&problem))?),
             false => Schedules::Whole(self.tables.schedule_of(&entry, problem.placement)?),
         };
@@ -280,7 +280,10 @@ impl Group {
     ) -> Result<Work, Error> {
         let problem =
             Problem { access: self.access(&data), placement: Placement::InPlace, ..entry.problem.clone() };
-        let schedules = self.schedules(&problem)?;
+        if self.is_spread_of(&entry, &problem) {
+            return Err(Self::unspread(&problem.shape));
+        }
+        let schedules = Schedules::Whole(self.tables.schedule(&problem)?);
         let memory = Memory { output: data, input: TensorRegion::empty() };
         let identity = entry.next_use();
         let starting =
@@ -352,9 +355,9 @@ impl Group {
             self.await_slot(submissions.clone(), handed)?;
         }
         if let Some(parts) = parts {
-            self.drive.nudge()?;
             let report: Arc<dyn Report> = operation.clone();
-            self.hand_to_siblings(whole, parts, &report)?;
+            let handed = self.hand_to_siblings(whole, parts, &report);
+            handed.inspect_err(|_| self.drive.await_stop(|| false))?;
         }
         if let Some(mut copies) = copies {
             let ended = operation.clone();

@@ -281,6 +281,9 @@ fn operations_of_all_sizes_run_side_by_side_on_several_shards() {
                 .assert_success();
         }
     }
+    // Tensors that share a message are one shard's.
+    let fused = sharded(2, 2, "mixed").env("SHOUTER_FUSE_BELOW", 4 << 20).env("SHOUTER_FUSE_BYTES", 4 << 20);
+    fused.run().assert_success();
 }
 
 /// Every rank but one has ended with an error that names that one alone.
