@@ -7,7 +7,8 @@
 //! while nothing is submitted. Names that are new to the table are exchanged first, and are appended in the order of ranks, so the table is the
 //! same everywhere. The group must have no other operations: the order of these is the table's.
 //!
-//! What a rank refuses takes part in the rounds like what it submits, and where all have met it, the others' operation fails. A rank that has joined
+//! What a rank refuses begins no round, for others may never submit it. It takes part in those that operations begin, and where all ranks have met
+//! it, the others' operation fails; what is not met within the deadline is withdrawn. A rank that has joined
 //! takes part in every round, and changes none of its bits. Only where a round's flags say that there is either, the ranks tell each other
 //! about what they have met before they start it.
 //!
@@ -92,7 +93,7 @@ type Done = unsafe extern "C" fn(context: *mut c_void, code: i32, text: *const c
 /// # Safety
 /// The request's strings and counts can be read during the call; its input can be read and its output written until `done` is called.
 unsafe extern "C" fn submit(group: i64, request: *const Request, done: Done, context: *mut c_void) {
-    let end = End { done, context };
+    let end = End { done: Some(done), context };
     // SAFETY: the caller's promises.
     let (submission, is_awaited) = unsafe { (read(&*request), (*request).is_awaited) };
     let named = lock(&GROUPS).get(&group).and_then(Weak::upgrade).ok_or_else(|| {
@@ -127,10 +128,10 @@ unsafe extern "C" fn refuse(group: i64, name: *const c_char, why: *const c_char)
 
 fn refuse_in(group: i64, name: &str, why: &str) {
     // Where the group is closed, its operations say so.
-    if let Some(named) = lock(&GROUPS).get(&group).and_then(Weak::upgrade) {
-        lock(&named.state).refuse(name, why);
-        named.wake.notify_one();
-    }
+    let named = lock(&GROUPS).get(&group).and_then(Weak::upgrade);
+    let Some(named) = named else { return };
+    lock(&named.state).refuse(name, why);
+    named.wake.notify_one();
 }
 
 /// What a request asks for.
@@ -186,9 +187,9 @@ unsafe fn read(request: &Request) -> Result<Read, Error> {
 #[pyfunction]
 pub(crate) fn named_declare(group: i64, names: Vec<String>) {
     // Where the group is closed, its operations say so.
-    if let Some(named) = lock(&GROUPS).get(&group).and_then(Weak::upgrade) {
-        lock(&named.state).declared.extend(names.into_iter().map(|name| (name, UNNAMED.to_owned())));
-    }
+    let named = lock(&GROUPS).get(&group).and_then(Weak::upgrade);
+    let Some(named) = named else { return };
+    lock(&named.state).declared.extend(names.into_iter().map(|name| (name, UNNAMED.to_owned())));
 }
 
 /// A call refuses its arguments before it submits anything: the other ranks' operation of this name fails, too.
@@ -212,9 +213,10 @@ pub(crate) fn named_join(py: Python<'_>, group: i64) -> PyResult<u32> {
     )
 }
 
-/// The end of a kernel's operation.
+/// The end of a kernel's operation, which is told once: where it is dropped untold, as an error.
 struct End {
-    done: Done,
+    /// None once the kernel was told.
+    done: Option<Done>,
     context: *mut c_void,
 }
 
@@ -227,7 +229,12 @@ impl End {
         self.context as usize
     }
 
-    fn call(self, result: &Result<(), Failure>) {
+    fn call(mut self, result: &Result<(), Failure>) {
+        self.tell(result);
+    }
+
+    fn tell(&mut self, result: &Result<(), Failure>) {
+        let Some(done) = self.done.take() else { return };
         let (code, text) = match result {
             Ok(()) => (0, CString::default()),
             Err(Failure { code, text, .. }) => {
@@ -236,8 +243,15 @@ impl End {
         };
         let outer = TELLS.replace(true);
         // SAFETY: it is called once, with the context that came with it.
-        unsafe { (self.done)(self.context, code, text.as_ptr()) };
+        unsafe { done(self.context, code, text.as_ptr()) };
         TELLS.set(outer);
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        // Its kernel would wait for ever.
+        self.tell(&Err(Failure::new(INTERNAL, "the operation was dropped before it ended; report this error")));
     }
 }
 
@@ -450,11 +464,11 @@ impl Named {
                     return;
                 }
                 Err(why) => {
-                    rounds.stop();
+                    let ended = rounds.stop();
                     let failure = self.explained(&why);
                     // No other thread begins a round.
                     lock(&self.state).over.get_or_insert_with(|| failure.clone());
-                    (vec![], Some(failure))
+                    (ended, Some(failure))
                 }
             };
             // Kernels are told without the rounds: what they do then may take long, or submit more.
@@ -494,7 +508,7 @@ impl Named {
         let more = if names.len() > 8 { format!(" and {} more", names.len() - 8) } else { String::new() };
         names.truncate(8);
         let missing: Vec<String> = why.missing().iter().map(u32::to_string).collect();
-        if missing.is_empty() {
+        if missing.is_empty() || names.is_empty() && state.joined.is_none() {
             return Failure::of(why, "");
         }
         if state.joined.is_some() {

@@ -82,3 +82,79 @@ assert all(operations == 2 for operations in again), again
 shouter.close()
 """,
     )
+
+
+def test_an_operation_is_told_of_a_rank_that_dies_while_another_has_joined(job: Job) -> None:
+    # Most of the time the ranks tell each other what the one without data takes part in, so most deaths come then.
+    for delay in (0.01, 0.02, 0.03):
+        job_ended = job(
+            3,
+            SUBMITS
+            + f"""
+import os
+import signal
+import time
+
+def die():
+    time.sleep({delay})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+names = [b"name %d" % at for at in range(100)]
+reduce([name.decode() for name in names])
+if shouter.rank() == 2:
+    try:
+        _core.named_join(number)
+    except (PeerFailed, Closed):
+        os._exit(0)
+    raise AssertionError("rank 1 has not joined")
+if shouter.rank() == 1:
+    threading.Thread(target=die).start()
+values = (ctypes.c_float * len(names))()
+while not errors:
+    for at, name in enumerate(names):
+        place = ctypes.addressof(values) + 4 * at
+        request = Request(name, b"all-reduce", b"sum", b"float32", 0, True, False, place, 4, place, 4)
+        submit(number, ctypes.byref(request), done, at + 1)
+    for _ in names:
+        assert ended.acquire(timeout=20), "an operation's end is not told"
+assert not any("dropped" in why for why in errors), errors[:3]
+if shouter.rank() == 0:
+    print("all were told", flush=True)
+os._exit(0)
+""",
+            ok=False,
+        )
+        assert "all were told" in job_ended.stdout, job_ended.stdout + job_ended.stderr
+
+
+def test_what_one_rank_refuses_alone_ends_nothing(job: Job) -> None:
+    job(
+        2,
+        SUBMITS
+        + """
+import time
+
+reduce(["before"])
+if shouter.rank() == 0:
+    for _ in range(1_000):
+        _core.named_refuse(number, "nobody else's", "for a test")
+# Longer than the deadline; no rank submits anything.
+time.sleep(3)
+reduce(["after"])
+reduce(["nobody else's"])
+# One that the other rank meets is told to it.
+if shouter.rank() == 0:
+    _core.named_refuse(number, "refused here", "for a test")
+else:
+    try:
+        reduce(["refused here"])
+    except AssertionError:
+        assert "'refused here': rank 0 refuses its part: for a test" in errors[0], errors
+        errors.clear()
+    else:
+        raise SystemExit("nothing was told")
+reduce(["behind it"])
+shouter.close()
+""",
+        SHOUTER_DEADLINE="1s",
+    )

@@ -82,13 +82,17 @@ impl Named {
         added.retain(|(name, view)| !differing.contains_key(name) && state.table.is_new(name, view));
         if let Some(moved) = state.table.add(added) {
             *target = target.and_then(|id| moved[id]);
+            let mut back = vec![];
             for (id, queue) in std::mem::take(&mut state.pending) {
                 match moved[id] {
                     Some(id) => drop(state.pending.insert(id, queue)),
                     // The name is new again.
-                    None => state.fresh.extend(queue),
+                    None => back.extend(queue),
                 }
             }
+            // What was submitted first under a name stays first.
+            back.append(&mut state.fresh);
+            state.fresh = back;
         }
         for submitted in std::mem::take(&mut state.fresh) {
             let id = state.table.id(&submitted.name);
@@ -117,9 +121,9 @@ impl Named {
         Ok(())
     }
 
-    /// What waits for longer than the deadline.
+    /// The operations that wait for longer than the deadline.
     pub(super) fn late<'a>(&'a self, state: &'a State) -> impl Iterator<Item = &'a usize> {
-        let is_late = |submitted: &Submitted| submitted.since.elapsed() > self.deadline;
+        let is_late = |first: &Submitted| !first.is_refused() && first.since.elapsed() > self.deadline;
         state.pending.iter().filter(move |(_, queue)| queue.front().is_some_and(is_late)).map(|(id, _)| id)
     }
 
@@ -159,30 +163,25 @@ impl Named {
     }
 
     /// Starts what all ranks have met, and fails what one refuses, or those that have joined cannot take part in.
-    pub(super) fn settle(
-        &self,
-        met: &[usize],
-        rounds: &mut Rounds,
-        ended: &mut Vec<Ended>,
-    ) -> Result<(), Error> {
-        let (mut own, mut mine) = (vec![], vec![]);
+    pub(super) fn settle(&self, met: &[usize], rounds: &mut Rounds) -> Result<(), Error> {
+        let mut own = vec![];
         let is_joined = {
-            let mut state = lock(&self.state);
+            let state = lock(&self.state);
             for id in met {
-                let first = state.pop(*id);
-                let part = match first.as_ref().map(|submitted| &submitted.what) {
+                // It stays there until the ranks have told each other: where one fails meanwhile, the end of the group is that of all operations.
+                let part = match state.first(*id).map(|submitted| &submitted.what) {
                     Some(What::Operation(operation)) => (SUBMITTED, &*operation.about),
                     Some(What::Refused(why)) => (REFUSED, &**why),
                     None => (JOINED, ""),
                 };
                 put(&mut own, &[&[part.0], part.1.as_bytes()].concat());
-                mine.push(first);
             }
             state.joined.is_some()
         };
         let every = self.gather(&own)?;
         let mut by_rank: Vec<_> = every.iter().map(|bytes| parts(bytes)).collect();
-        for first in mine {
+        for id in met {
+            let first = lock(&self.state).pop(*id);
             let told: Vec<(u8, String)> = by_rank
                 .iter_mut()
                 .filter_map(|parts| parts.next()?.split_first())
@@ -202,12 +201,12 @@ impl Named {
             match (first, why) {
                 (Some(Submitted { name, what: What::Operation(operation), .. }), Some(why)) => {
                     let why = Failure::new(INVALID_ARGUMENT, format!("'{name}': {why}"));
-                    ended.push(Ended::failed(operation.end, why));
+                    rounds.ended.push(Ended::failed(operation.end, why));
                 }
                 (Some(Submitted { name, what: What::Operation(operation), .. }), None) => {
                     match self.begin(&operation.call, &name) {
                         Ok(work) => rounds.started.push(Started::of(work, name, operation.end)),
-                        Err(why) => ended.push(Ended::of(operation.end, &name, Err(why))),
+                        Err(why) => rounds.ended.push(Ended::of(operation.end, &name, Err(why))),
                     }
                 }
                 (None, None) if is_joined => {
@@ -233,6 +232,9 @@ impl Named {
         let last = ages.iter().rposition(|age| Some(age) == least).unwrap_or_default();
         let mut state = lock(&self.state);
         (state.joined, state.last) = (None, last as u32);
+        // Refusals from before the join: nothing of before it can meet them any more.
+        state.pending.clear();
+        state.fresh.clear();
         self.left.notify_all();
         Ok(())
     }

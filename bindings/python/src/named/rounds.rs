@@ -91,6 +91,8 @@ pub(super) struct Rounds {
     /// All ranks have joined.
     is_left: bool,
     pub(super) started: Vec<Started>,
+    /// What has ended while the ranks do what the last round asks for.
+    pub(super) ended: Vec<Ended>,
 }
 
 impl Default for Rounds {
@@ -103,6 +105,7 @@ impl Default for Rounds {
             met: vec![],
             is_left: false,
             started: vec![],
+            ended: vec![],
         }
     }
 }
@@ -117,9 +120,11 @@ impl Rounds {
         self.flags & (HAS_FRESH | HAS_LATE) != HAS_FRESH | HAS_LATE || !self.met.is_empty() || self.is_left
     }
 
-    /// Nothing is compared any more; what has started ends.
-    pub(super) fn stop(&mut self) {
+    /// Nothing is compared any more; what has started ends. Returns what has ended.
+    pub(super) fn stop(&mut self) -> Vec<Ended> {
+        let ended = std::mem::take(&mut self.ended);
         *self = Self { started: std::mem::take(&mut self.started), ..Self::default() };
+        ended
     }
 }
 
@@ -209,8 +214,9 @@ impl Named {
                 // It has everything that others have, and nothing else.
                 Some(_) => (vec![u64::MAX; width], vec![u64::MAX; width]),
                 None => {
+                    // What it only refuses, it has where others have it, too.
                     let own = bits(state.pending.keys(), width);
-                    let lacking = own.iter().map(|word| !word).collect();
+                    let lacking = bits(state.submitted(), width).iter().map(|word| !word).collect();
                     (own, lacking)
                 }
             };
@@ -238,6 +244,9 @@ impl Named {
             let mut state = lock(&self.state);
             state.table.see(numbers(common), numbers(&rounds.partly));
             state.joined = state.joined.map(|rounds| rounds + 1);
+            if rounds.flags & HAS_REFUSED == 0 {
+                state.withdraw(common, self.deadline);
+            }
         }
         if rounds.flags & (HAS_REFUSED | HAS_JOINED) != HAS_REFUSED | HAS_JOINED {
             rounds.met = numbers(common).collect();
@@ -261,25 +270,24 @@ impl Named {
     /// What the last round asks for.
     fn do_more(&self, rounds: &mut Rounds) -> Result<Vec<Ended>, Error> {
         let flags = std::mem::replace(&mut rounds.flags, u64::MAX);
-        let mut ended = vec![];
         if std::mem::take(&mut rounds.is_left) {
             self.leave()?;
-            return Ok(ended);
+            return Ok(vec![]);
         }
         let met = std::mem::take(&mut rounds.met);
         if !met.is_empty() {
-            self.settle(&met, rounds, &mut ended)?;
+            self.settle(&met, rounds)?;
         }
         if flags & HAS_LATE == 0 {
-            let failed = self.give_up(&rounds.partly, &mut ended)?;
+            let failed = self.give_up(&rounds.partly, &mut rounds.ended)?;
             rounds.partly.iter_mut().zip(failed).for_each(|(word, failed)| *word &= !failed);
             rounds.target = numbers(&rounds.partly).next();
         }
         // It may change the numbers of names.
         if flags & HAS_FRESH == 0 {
-            self.exchange(&mut rounds.target, &mut ended)?;
+            self.exchange(&mut rounds.target, &mut rounds.ended)?;
         }
-        Ok(ended)
+        Ok(std::mem::take(&mut rounds.ended))
     }
 
     /// Starts an operation when there is room for one more.

@@ -1,7 +1,7 @@
 //! What a rank has submitted to a group of named operations, and not started.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::rounds::Rounds;
 use super::table::Table;
@@ -39,6 +39,9 @@ impl Submitted {
         matches!(self.what, What::Refused(_))
     }
 }
+
+/// So many refusals of a name wait at most: a loop that tries again makes any number.
+const MOST_REFUSED: usize = 16;
 
 pub(super) struct State {
     /// None while a thread goes on with them.
@@ -78,8 +81,27 @@ impl State {
         self.over.is_none() && !self.is_idle() && (self.joined.is_some() || has_target)
     }
 
+    /// Whether there is nothing to begin a round for. Refusals begin none: where no other rank submits such a name, none would answer.
     pub(super) fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.fresh.is_empty() && self.joined.is_none()
+        self.operations().next().is_none() && self.joined.is_none()
+    }
+
+    /// The names of the table under which operations wait.
+    pub(super) fn submitted(&self) -> impl Iterator<Item = &usize> {
+        let waits = |queue: &VecDeque<Submitted>| queue.iter().any(|submitted| !submitted.is_refused());
+        self.pending.iter().filter(move |(_, queue)| waits(queue)).map(|(id, _)| id)
+    }
+
+    /// Drops the refusals that wait for longer than the deadline, and which this round's ranks have not met.
+    pub(super) fn withdraw(&mut self, common: &[u64], deadline: Duration) {
+        self.pending.retain(|id, queue| {
+            let is_met = common.get(id / 64).is_some_and(|word| word >> (id % 64) & 1 == 1);
+            let is_over = |first: &Submitted| first.is_refused() && first.since.elapsed() > deadline;
+            while !is_met && queue.front().is_some_and(is_over) {
+                queue.pop_front();
+            }
+            !queue.is_empty()
+        });
     }
 
     /// What has been submitted, and can still start.
@@ -106,9 +128,24 @@ impl State {
 
     /// The other ranks' operation of this name fails, too.
     pub(super) fn refuse(&mut self, name: &str, why: &str) {
-        if self.over.is_none() && self.joined.is_none() {
+        if self.over.is_some() || self.joined.is_some() {
+            return;
+        }
+        // Behind an operation that waits, one stands for all tries: the other ranks' next use fails, and no more.
+        let queue = self.table.id(name).and_then(|id| self.pending.get(&id)).into_iter().flatten();
+        let fresh = self.fresh.iter().filter(|submitted| submitted.name == name);
+        let (most, refused) =
+            queue.chain(fresh).fold((MOST_REFUSED, 0), |(most, refused), submitted| {
+                if submitted.is_refused() { (most, refused + 1) } else { (1, 0) }
+            });
+        if refused < most {
             self.keep(Submitted::refused(name, why));
         }
+    }
+
+    /// The first that was submitted under a name.
+    pub(super) fn first(&self, id: usize) -> Option<&Submitted> {
+        self.pending.get(&id)?.front()
     }
 
     /// Takes the first that was submitted under a name.
