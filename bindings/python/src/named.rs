@@ -251,7 +251,10 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         // Its kernel would wait for ever.
-        self.tell(&Err(Failure::new(INTERNAL, "the operation was dropped before it ended; report this error")));
+        self.tell(&Err(Failure::new(
+            INTERNAL,
+            "the operation was dropped before it ended; report this error",
+        )));
     }
 }
 

@@ -134,10 +134,9 @@ impl State {
         // Behind an operation that waits, one stands for all tries: the other ranks' next use fails, and no more.
         let queue = self.table.id(name).and_then(|id| self.pending.get(&id)).into_iter().flatten();
         let fresh = self.fresh.iter().filter(|submitted| submitted.name == name);
-        let (most, refused) =
-            queue.chain(fresh).fold((MOST_REFUSED, 0), |(most, refused), submitted| {
-                if submitted.is_refused() { (most, refused + 1) } else { (1, 0) }
-            });
+        let (most, refused) = queue.chain(fresh).fold((MOST_REFUSED, 0), |(most, refused), submitted| {
+            if submitted.is_refused() { (most, refused + 1) } else { (1, 0) }
+        });
         if refused < most {
             self.keep(Submitted::refused(name, why));
         }
