@@ -15,6 +15,7 @@
 //! A shard may hold the role of the driver permanently ([`Driver::dedicated`]). Callers then only enqueue their conditions.
 
 mod at_once;
+mod awaited_ends;
 mod dedicated;
 mod helper;
 mod waiters;
@@ -22,7 +23,6 @@ mod waiters;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
-use std::thread::Thread;
 use std::time::Duration;
 
 use crossbeam::sync::Parker;
@@ -32,6 +32,7 @@ use super::lock::lock;
 use super::shared::Shared;
 use super::sleeper::Sleeper;
 use super::{Activity, Backoff, Clock, IdlePolicy, Instant, PollClock, Poller, panic_message, sys};
+pub use awaited_ends::AwaitedEnds;
 pub use dedicated::Dedicated;
 use helper::Helper;
 use waiters::{Condition, Waiters};
@@ -325,36 +326,6 @@ impl<P: Poller + Send + 'static> Drop for Driver<P> {
         }
         // The helper's reference is gone, and a shard's should be: the engine is dropped here.
         drop(inner);
-    }
-}
-
-/// How many ends are awaited by a callback, a future or the like, and so by no thread that drives. As long as there is one, a
-/// driver's helper polls every few tens of microseconds while no caller drives.
-#[derive(Debug, Default)]
-pub struct AwaitedEnds {
-    count: AtomicU32,
-    helper: OnceLock<Thread>,
-}
-
-impl AwaitedEnds {
-    /// One more is awaited; the helper is woken for the first.
-    pub fn add(&self) {
-        if self.count.fetch_add(1, Ordering::AcqRel) == 0
-            && let Some(helper) = self.helper.get()
-        {
-            helper.unpark();
-        }
-    }
-
-    /// One that was added has come.
-    #[inline]
-    pub fn remove(&self) {
-        self.count.fetch_sub(1, Ordering::AcqRel);
-    }
-
-    /// Whether there is one.
-    pub(crate) fn is_any(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
     }
 }
 
